@@ -1,0 +1,21 @@
+# fd_add_folder(NAME SOURCES … LINK …): the static library fd_NAME of one folder, linking only the folders it may include.
+function(fd_add_folder name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(fd_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(fd_${name} PUBLIC fd_flags ${ARG_LINK})
+endfunction()
+
+# fd_add_test(NAME SOURCES … LINK … LABEL …): a Criterion program, one CTest entry, run by `ctest -L LABEL`.
+function(fd_add_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK;ARGS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fd_flags ${ARG_LINK} PkgConfig::CRITERION)
+  # Criterion's own macros convert signs and shadow; our warnings stay on for everything else.
+  target_compile_options(${name} PRIVATE -Wno-conversion -Wno-shadow)
+  target_compile_definitions(${name} PRIVATE FD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FD_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${name} --jobs 1 ${ARG_ARGS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+endfunction()

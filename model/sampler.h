@@ -1,0 +1,33 @@
+/* Sampling: repetition penalty, top-k, top-p, min-p, temperature, then a draw from a seeded generator; or greedy.
+ * Deterministic: the same logits, options and seed give the same token on every machine (contract exp, no libm). */
+#ifndef FD_MODEL_SAMPLER_H
+#define FD_MODEL_SAMPLER_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct fd_sampler_options {
+    float temperature;    /* 0: greedy (lowest id wins a tie) */
+    int32_t top_k;        /* 0: off */
+    float top_p;          /* 1: off; nucleus over softmaxed candidates */
+    float min_p;          /* 0: off; relative to the best candidate's probability */
+    float repeat_penalty; /* 1: off; positive logits divided, negative multiplied */
+    int32_t repeat_last;  /* how many last tokens the penalty looks at; -1: all */
+    uint64_t seed;
+} fd_sampler_options;
+
+fd_sampler_options fd_sampler_defaults(void); /* greedy, everything off, seed 0 */
+
+/* Checks ranges; the message names the option, found and expected. */
+fd_code fd_sampler_check(const fd_sampler_options *options, fd_error *err);
+
+typedef struct fd_sampler fd_sampler;
+fd_code fd_sampler_new(const fd_sampler_options *options, int32_t n_vocab, fd_sampler **out, fd_error *err);
+void fd_sampler_free(fd_sampler *sampler);
+
+/* logits [n_vocab], left unchanged; history [n_history] the tokens so far. A NaN logit is FD_ERR_INPUT that names its id. */
+fd_code fd_sample(fd_sampler *sampler, const float *logits, const int32_t *history, int32_t n_history, int32_t *token,
+                  fd_error *err);
+
+#endif
