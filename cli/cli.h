@@ -1,0 +1,76 @@
+/* Shared by the commands: opening a model, prompts, executor specs. The only folder that prints and sets exit statuses.
+ * Options are parsed with glibc's argp in every command (`--help`, `--usage` for free). */
+#ifndef FD_CLI_CLI_H
+#define FD_CLI_CLI_H
+
+#include <argp.h>
+#include <stdio.h>
+
+#include "model/exec.h"
+#include "model/tokenizer.h"
+
+enum { FD_EXIT_SAME = 0, FD_EXIT_DIVERGED = 1, FD_EXIT_UNUSABLE = 2, FD_EXIT_INCOMPLETE = 3 };
+
+/* The commands: argv[0] is "firstdiff run" and so on; each returns the exit status. */
+int fd_cmd_run(int argc, char **argv);
+int fd_cmd_diff(int argc, char **argv);
+int fd_cmd_compare(int argc, char **argv);
+int fd_cmd_inspect(int argc, char **argv);
+int fd_cmd_golden(int argc, char **argv);
+int fd_cmd_model(int argc, char **argv);
+
+/* Prints "firstdiff COMMAND: message" on stderr and returns the exit status of err->code. */
+int fd_cli_fail(const char *command, const fd_error *err);
+
+/* A GGUF with its graph and, when it has one, its tokenizer. */
+typedef struct fd_cli_model {
+    fd_gguf *gguf;
+    fd_graph *graph;
+    fd_tokenizer *tokenizer; /* NULL: the file has none; `tokenizer_error` says why */
+    fd_error tokenizer_error;
+    char hash[48];           /* fd_model_hash of the file */
+} fd_cli_model;
+fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err);
+void fd_cli_model_close(fd_cli_model *model);
+
+/* -p TEXT | --tokens 1,2,3 | --prompt-file F, one of them. Add fd_cli_prompt_argp as an argp child whose input is an
+ * fd_cli_prompt. */
+typedef struct fd_cli_prompt {
+    const char *text, *tokens, *file;
+} fd_cli_prompt;
+extern const struct argp fd_cli_prompt_argp;
+/* The prompt's ids (malloc'ed), checked against the vocabulary. *text receives the prompt's text (malloc'ed; NULL for
+ * --tokens). FD_ERR_INPUT when none or several were given, or it is empty. */
+fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
+                          char **text, fd_error *err);
+/* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
+fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
+
+/* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", each may end in "+fault=NAME[@layer]" (several allowed).
+ * Owns the faulty graph copy. trace:FILE is handled by cmd_diff. */
+typedef struct fd_cli_exec {
+    fd_exec *exec;
+    fd_graph *graph;   /* the clone with faults; NULL without faults */
+    void *fault_owner; /* fd_fault_owner */
+    char fault[128];   /* "rope_pairing@2", "" for none */
+} fd_cli_exec;
+fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
+                         fd_error *err);
+void fd_cli_exec_close(fd_cli_exec *exec);
+
+/* A progress line on stderr ("decode 17/32", rewritten in place on a terminal, else a line every 2 s) for anything that
+ * takes over two seconds; nothing before that. */
+typedef struct fd_cli_progress {
+    const char *what;
+    int64_t done, total;
+    double started, printed;
+    bool shown;
+} fd_cli_progress;
+fd_cli_progress fd_cli_progress_start(const char *what, int64_t total);
+void fd_cli_progress_to(fd_cli_progress *progress, int64_t done);
+void fd_cli_progress_end(fd_cli_progress *progress);
+
+/* Colours only on a terminal and without NO_COLOR. */
+bool fd_cli_use_colour(FILE *stream);
+
+#endif

@@ -1,0 +1,141 @@
+/* Traces: everything a run computed, in one HDF5 file (schema firstdiff-trace 1, docs/trace-format.md).
+ *
+ * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. Every step is flushed; the
+ * attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it got.
+ * Reading: fd_trace_open reads the small parts; tensors are read when asked for. */
+#ifndef FD_DUMPERS_TRACE_H
+#define FD_DUMPERS_TRACE_H
+
+#include "model/exec.h"
+#include "numerics/fingerprint.h"
+
+typedef enum fd_trace_level {
+    FD_TRACE_FINGERPRINT, /* fingerprints and health */
+    FD_TRACE_STATS,       /* and statistics */
+    FD_TRACE_FULL,        /* and every element */
+} fd_trace_level;
+
+typedef enum fd_step_kind { FD_STEP_PREFILL, FD_STEP_DECODE, FD_STEP_VERIFY } fd_step_kind;
+
+typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated UTF-8 */
+    char producer[64];   /* "firstdiff 0.1.0" */
+    char numerics[16];   /* "exact", "f64"; "" when a foreign engine did not say */
+    int32_t contract;    /* FD_CONTRACT_VERSION for exact; 0 otherwise */
+    char backend[16];    /* "cpu", "gpu" */
+    char device[128], driver[64], build[256];
+    char model_name[128];
+    char model_hash[48]; /* "xxh3-128:<32 hex digits>" of the file's bytes, fd_model_hash */
+    char arch[32];
+    char kv_type[16];    /* "f32" */
+    char fusion[32];     /* "none" */
+    char fault[128];     /* injected fault, "" for none */
+    char sources[64];    /* digest of the kernel and engine sources that made it; "" when not recorded */
+    char tokenizer[64];
+    char *prompt;        /* malloc'ed by the reader; the writer borrows; NULL: none */
+    char started[32], finished[32]; /* UTC, ISO 8601; written by the writer */
+    fd_trace_level level;
+    bool complete;
+} fd_trace_info;
+
+typedef struct fd_trace_stats { /* of one node at one position; finite values only in min…absmax */
+    double min, max, mean, rms, absmax;
+    double n_nan, n_pos_inf, n_neg_inf, n_zero; /* counts */
+} fd_trace_stats;
+
+enum { FD_TOP_K = 10 };
+typedef struct fd_trace_health { /* of one position */
+    int32_t n_kv;
+    float top_logit[FD_TOP_K]; /* best first; NaN where the vocabulary is smaller */
+    int32_t top_id[FD_TOP_K];  /* -1 likewise */
+    float top1_probability;    /* softmax over the whole vocabulary, binary64 */
+    float logit_range;         /* top_logit[0] - top_logit[9] */
+    int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6 tokens) up to
+                                  here; 0: none */
+} fd_trace_health;
+
+/* ---- writing ---- */
+typedef struct fd_trace_writer fd_trace_writer;
+
+typedef struct fd_trace_options {
+    const char *path;
+    fd_trace_level level;
+    const char *tensors;             /* glob over node names; NULL: all */
+    int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
+    int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
+    bool compress;                   /* shuffle + gzip of /tensors */
+} fd_trace_options;
+fd_trace_options fd_trace_defaults(const char *path);
+
+/* Creates the file (an existing one is replaced only when the new one could be created). `graph` and `info` are read now;
+ * graph must outlive the writer. */
+fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *info, const fd_graph *graph,
+                        fd_numerics numerics, fd_trace_writer **out, fd_error *err);
+/* The observer to hand to fd_exec_set_observer for the steps between begin and end. */
+fd_observer fd_trace_observer(fd_trace_writer *writer);
+fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const int32_t *tokens, int32_t n_tok,
+                            int32_t pos0, fd_error *err);
+/* Writes what the step gathered and flushes; a full disk is an error that names the file, and finished steps stay. */
+fd_code fd_trace_end_step(fd_trace_writer *writer, fd_error *err);
+/* Last flush, `finished`, `complete` = 1; frees the writer in every case. */
+fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err);
+/* Leaves the file incomplete and frees the writer. NULL is fine. */
+void fd_trace_abandon(fd_trace_writer *writer);
+
+/* ---- reading ---- */
+typedef struct fd_trace fd_trace;
+
+typedef struct fd_trace_step {
+    int32_t pos0, n_pos;
+    fd_step_kind kind;
+} fd_trace_step;
+
+typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when a foreign trace has no /graph */
+    int32_t seq;      /* order of execution */
+    char name[64];
+    char op[24];      /* "" unknown */
+    char inputs[2][64]; /* names of input nodes, "" unused; "tokens" for the embedding */
+    int32_t layer;    /* -1 */
+    int32_t n_dim;
+    int32_t shape[4]; /* of one position; over_kv: shape[n_dim - 1] = 0 */
+    bool over_kv;
+    uint32_t dtype;   /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
+    bool has_data;    /* /tensors has it */
+} fd_trace_node;
+
+/* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
+ * (info.complete is false). */
+fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
+void fd_trace_close(fd_trace *trace);
+const char *fd_trace_path(const fd_trace *trace);
+const fd_trace_info *fd_trace_get_info(const fd_trace *trace);
+int32_t fd_trace_n_pos(const fd_trace *trace);
+const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */
+int32_t fd_trace_n_step(const fd_trace *trace);
+const fd_trace_step *fd_trace_steps(const fd_trace *trace);
+int32_t fd_trace_n_node(const fd_trace *trace);
+const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i); /* in order of execution */
+int32_t fd_trace_find(const fd_trace *trace, const char *name);          /* -1 when absent */
+/* Elements of the node's tensor at one position (over_kv resolved). */
+int64_t fd_trace_elements(const fd_trace_node *node, int32_t pos);
+/* NULL when the trace has none (a foreign one), or nothing was recorded for that node and position. */
+const fd_fingerprint *fd_trace_fingerprint(const fd_trace *trace, int32_t node, int32_t pos);
+const fd_trace_stats *fd_trace_stats_at(const fd_trace *trace, int32_t node, int32_t pos);
+const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos);
+/* Entropy in nats of each head's attention weights at a position: [n_layer, n_head] floats, NULL when absent. */
+const float *fd_trace_entropy(const fd_trace *trace, int32_t pos, int32_t *n_layer, int32_t *n_head);
+/* One position's tensor, unpadded, [fd_trace_elements], widened to double (`out64`) or, for F32 and 16-bit types, exact in
+ * float (`out32`); the other pointer is NULL. FD_ERR_INCOMPLETE when the trace does not hold it. */
+fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *out32, double *out64, fd_error *err);
+
+/* ---- shared pieces ---- */
+
+/* "xxh3-128:…" of a file's bytes (XXH3, seed 0; `xxh128sum` prints the same digits). */
+void fd_model_hash(const void *data, size_t size, char out[48]);
+
+/* The observation's rows without padding at row r: fingerprint and statistics. n = fd_node_elements(node, pos + 1). */
+fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int32_t row);
+void fd_observation_stats(const fd_observation *observation, int32_t row, fd_trace_stats *out);
+/* Copies row r without padding to out (observation dtype). */
+void fd_observation_copy(const fd_observation *observation, int32_t row, void *out);
+
+#endif

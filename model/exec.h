@@ -1,0 +1,85 @@
+/* Executors: whoever runs a graph. cli/ makes them; compare/ and dumpers/ only see this header. */
+#ifndef FD_MODEL_EXEC_H
+#define FD_MODEL_EXEC_H
+
+#include "model/graph.h"
+
+typedef enum fd_numerics { FD_NUMERICS_EXACT, FD_NUMERICS_F64 } fd_numerics;
+const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64" */
+
+/* What a node's op reads and writes; real is float for exact, double for f64 (the pointers are void then cast).
+ * Rows of a batch are contiguous: row r of in[i] starts at r * fd_node_row_stride(input node, n_kv). */
+typedef struct fd_op_args {
+    const fd_graph *graph;
+    const fd_node *node;
+    int32_t pos0;                       /* absolute position of the batch's first row */
+    int32_t n_pos;                      /* rows */
+    int32_t n_kv;                       /* pos0 + n_pos: positions visible to the last row */
+    const int32_t *tokens;              /* [n_pos] (EMBED) */
+    const void *in[FD_MAX_INPUTS];      /* rows of the input nodes; for a KV_WRITE input: the cache from position 0,
+                                           [n_kv, n_head_kv, head_dim] */
+    const fd_weight *weight[FD_MAX_WEIGHTS];
+    const void *rope_cos, *rope_sin;    /* ROPE: tables from position 0, [n_ctx, n_rot/2] */
+    void *out;                          /* rows; for KV_WRITE: the cache from position 0, [n_ctx, …] */
+} fd_op_args;
+
+/* A node's tensor, shown to an observer after the node ran and before anything that reads it. */
+typedef struct fd_observation {
+    const fd_graph *graph;
+    const fd_node *node;
+    int32_t step;       /* forward call since reset, from 0 */
+    int32_t pos0, n_pos;
+    int64_t row_stride; /* elements between rows; over_kv rows are padded ([n_head, pos0 + n_pos], scores -inf, weights 0) */
+    uint32_t dtype;     /* FD_F32 or FD_F64 */
+    const void *data;   /* host memory, [n_pos, row_stride]; valid during the call only */
+} fd_observation;
+
+/* Returns FD_OK, FD_STOP (the run ends with FD_STOP), or a failure that ends the run. */
+typedef fd_code (*fd_observe_fn)(void *user, const fd_observation *observation, fd_error *err);
+
+/* Asked before a node's tensor is brought to the host; false saves the copy. NULL means yes to all. */
+typedef bool (*fd_wants_fn)(void *user, const fd_node *node);
+
+typedef struct fd_observer {
+    fd_observe_fn observe; /* NULL: nobody watches */
+    fd_wants_fn wants;
+    void *user;
+} fd_observer;
+
+typedef struct fd_batch {
+    const int32_t *tokens; /* [n_tok], each in [0, n_vocab) */
+    int32_t n_tok;         /* ≥ 1 */
+    int32_t pos0;          /* must be where the last batch ended (0 after reset) */
+    bool all_logits;       /* logits (and output_norm) for every row, not the last alone; observers always get all rows they
+                              are shown, and while an observer is set every row is computed */
+    float *logits;         /* host, [n_tok or 1, n_vocab]; NULL: not wanted. f64 rounds to f32 here */
+} fd_batch;
+
+typedef struct fd_exec fd_exec;
+typedef struct fd_exec_class {
+    fd_code (*forward)(fd_exec *exec, const fd_batch *batch, fd_error *err);
+    void (*reset)(fd_exec *exec);
+    void (*destroy)(fd_exec *exec);
+} fd_exec_class;
+
+struct fd_exec { /* the executor's own struct begins with this */
+    const fd_exec_class *class_;
+    const fd_graph *graph; /* borrowed: must outlive the executor */
+    fd_numerics numerics;
+    const char *backend;  /* "cpu", "gpu", "trace" */
+    char device[128];     /* "AMD EPYC …", "NVIDIA H200" */
+    char driver[64];      /* CUDA driver and runtime; "" on the CPU */
+    int32_t n_ctx;        /* positions its K/V cache holds */
+    int32_t n_past;       /* positions in the cache */
+    int32_t step;         /* forward calls since reset */
+    fd_observer observer;
+};
+
+/* Checks the batch (tokens in range, pos0 == n_past, room in the context), runs it, advances n_past and step. On failure
+ * n_past is unchanged and the cache rows past it are undefined. */
+fd_code fd_exec_forward(fd_exec *exec, const fd_batch *batch, fd_error *err);
+void fd_exec_set_observer(fd_exec *exec, fd_observer observer); /* {0} removes it */
+void fd_exec_reset(fd_exec *exec);
+void fd_exec_free(fd_exec *exec); /* NULL is fine */
+
+#endif

@@ -1,0 +1,128 @@
+/* The op graph: an architecture as a declarative list of nodes, in execution order, and the table of weights they use.
+ * Three readers execute the same list: reference_cpu, engine, and compare's replay. */
+#ifndef FD_MODEL_GRAPH_H
+#define FD_MODEL_GRAPH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "model/gguf.h"
+
+typedef enum fd_op {
+#define FD_OP(ENUM, name, summary) FD_OP_##ENUM,
+#include "model/ops.def"
+#undef FD_OP
+    FD_OP_COUNT
+} fd_op;
+
+const char *fd_op_name(fd_op op);
+const char *fd_op_summary(fd_op op);
+
+typedef enum fd_rope_pairing {
+    FD_ROPE_INTERLEAVED, /* rotates (2i, 2i+1): llama */
+    FD_ROPE_HALF,        /* rotates (i, i + n_rot/2): qwen2, "neox" */
+} fd_rope_pairing;
+
+typedef enum fd_rope_scaling { FD_ROPE_SCALING_NONE, FD_ROPE_SCALING_LINEAR, FD_ROPE_SCALING_LLAMA3 } fd_rope_scaling;
+
+typedef struct fd_rope {
+    fd_rope_pairing pairing;
+    int32_t n_rot;            /* leading elements of a head that rotate; even, ≤ head_dim */
+    double base;              /* rope.freq_base */
+    fd_rope_scaling scaling;
+    double factor;            /* linear, llama3: 1 when none */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double original_context;                  /* llama3 */
+} fd_rope;
+
+typedef struct fd_hparams {
+    char arch[32];
+    char name[128];       /* general.name, or "" */
+    int32_t n_layer, n_embd, n_ff, n_vocab;
+    int32_t n_head, n_head_kv, head_dim; /* n_head % n_head_kv == 0 */
+    int32_t n_ctx_train;
+    float rms_eps;
+    fd_rope rope;
+} fd_hparams;
+
+typedef struct fd_weight {
+    char name[128];     /* as in the GGUF */
+    uint32_t dtype;     /* fd_dtype */
+    int64_t n_row;      /* outputs (tokens for an embedding); 1 for a vector */
+    int64_t n_col;      /* contiguous: inputs */
+    const void *data;   /* n_row rows of fd_dtype_row_bytes(dtype, n_col); borrowed from the GGUF or from a fault */
+    uint64_t bytes;
+} fd_weight;
+
+enum { FD_MAX_INPUTS = 2, FD_MAX_WEIGHTS = 2, FD_MAX_SHAPE = 2 };
+
+struct fd_op_args;
+/* Computes a node in place of its op (faults; host memory, binary32). */
+typedef void (*fd_override_fn)(const struct fd_op_args *args);
+
+typedef struct fd_node {
+    int32_t id;                       /* index in the graph and sequence number in a trace */
+    fd_op op;
+    char name[64];                    /* "blk.3.attn_q_rope" */
+    int32_t layer;                    /* -1 outside the layers */
+    int32_t input[FD_MAX_INPUTS];     /* node ids, -1 unused; EMBED takes the tokens instead */
+    int32_t weight[FD_MAX_WEIGHTS];   /* indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w};
+                                         EMBED {table}; ROPE {rope_freqs factors} */
+    int32_t n_dim;                    /* of one position's tensor: 1 or 2 */
+    int32_t shape[FD_MAX_SHAPE];      /* [n] or [n_head, head_dim]; attn_scores and attn_weights: [n_head, 0] */
+    bool over_kv;                     /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
+
+    float eps;                        /* RMS_NORM */
+    float scale;                      /* ATTN_SCORES */
+    fd_rope rope;                     /* ROPE */
+    int32_t row_offset;               /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
+    fd_override_fn override;          /* NULL in every real model */
+} fd_node;
+
+typedef struct fd_graph {
+    fd_hparams hparams;
+    fd_node *nodes; /* owned */
+    int32_t n_node;
+    fd_weight *weights; /* owned array, borrowed data */
+    int32_t n_weight;
+} fd_graph;
+
+/* The tensors of the file that the graph does not use, and those it needs and lacks. */
+typedef struct fd_weight_report {
+    char (*missing)[128];
+    int32_t n_missing;
+    char (*unused)[128];
+    int32_t n_unused;
+} fd_weight_report;
+
+/* Builds the graph of the architecture the file names. FD_ERR_UNSUPPORTED for an unknown one (named, with the known
+ * ones); FD_ERR_INPUT for missing or senseless hyperparameters, missing weights and wrong shapes (named, with found and
+ * expected). `report` may be NULL; when given it is filled even when weights are missing, and freed by the caller. */
+fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err);
+void fd_weight_report_free(fd_weight_report *report);
+
+/* A graph of its own with the same borrowed weight data, to be edited by a fault. */
+fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
+void fd_graph_free(fd_graph *graph);
+
+/* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
+fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);
+
+/* -1 when there is no such node. */
+int32_t fd_graph_find(const fd_graph *graph, const char *name);
+
+/* Elements of one position of the node's tensor when n_kv positions are visible to it (pos + 1). */
+int64_t fd_node_elements(const fd_node *node, int32_t n_kv);
+
+/* Elements of one row as executors lay it out for a batch: like fd_node_elements, with n_kv = the batch's last pos + 1. */
+int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv);
+
+/* cos and sin tables of a ROPE node for positions [pos0, pos0 + n): each [n, n_rot/2], computed with the contract's binary64
+ * functions and rounded once. `factors` [n_rot/2] from rope_freqs, or NULL. Both backends use these tables. */
+void fd_rope_table(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, float *cos_out, float *sin_out);
+void fd_rope_table_f64(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, double *cos_out,
+                       double *sin_out);
+
+/* How the tensors of an architecture are looked up: arch/<name>.c lists its nodes through fd_builder (model/builder.h). */
+#endif

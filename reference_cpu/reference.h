@@ -1,0 +1,20 @@
+/* The CPU reference: scalar C in contract order, and the same ops in binary64. */
+#ifndef FD_REFERENCE_CPU_REFERENCE_H
+#define FD_REFERENCE_CPU_REFERENCE_H
+
+#include "model/exec.h"
+
+typedef struct fd_reference_options {
+    fd_numerics numerics;
+    int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
+    int32_t n_thread; /* 0: all cores. Never changes a bit */
+    bool scalar;      /* only the scalar definitions, not their vectorised twins (tests; slow). Never changes a bit */
+} fd_reference_options;
+
+/* `graph` must outlive the executor. */
+fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err);
+
+/* Runs one node's op on given inputs (replay, op tests): args as in model/exec.h, real = float for exact, double for f64. */
+void fd_reference_op(fd_numerics numerics, const fd_op_args *args);
+
+#endif
