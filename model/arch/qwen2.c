@@ -1,0 +1,13 @@
+/* qwen2: Qwen 2 and 2.5. As llama, but Q, K and V have biases (large ones: -34 is normal) and RoPE rotates halves. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_self_attention(b, layer, x, FD_REQUIRED, -1);
+        x = fd_build_swiglu(b, layer, x);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_qwen2 = {"qwen2", FD_ROPE_HALF, list};

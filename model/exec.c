@@ -1,0 +1,39 @@
+#include "model/exec.h"
+
+#include <stdlib.h>
+
+const char *fd_numerics_name(fd_numerics numerics) { return numerics == FD_NUMERICS_F64 ? "f64" : "exact"; }
+
+static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error *err) {
+    if (batch->n_tok < 1) return fd_fail(err, FD_ERR_INPUT, "batch: %d tokens, expected at least 1", batch->n_tok);
+    if (batch->pos0 != exec->n_past)
+        return fd_fail(err, FD_ERR_INPUT, "batch: starts at position %d, the cache holds %d", batch->pos0, exec->n_past);
+    if (batch->n_tok > exec->n_ctx - exec->n_past)
+        return fd_fail(err, FD_ERR_INPUT, "context: %d positions and %d more tokens, room for %d", exec->n_past,
+                       batch->n_tok, exec->n_ctx);
+    for (int32_t i = 0; i < batch->n_tok; i++)
+        if (batch->tokens[i] < 0 || batch->tokens[i] >= exec->graph->hparams.n_vocab)
+            return fd_fail(err, FD_ERR_INPUT, "token %d at position %d: outside the vocabulary of %d", batch->tokens[i],
+                           batch->pos0 + i, exec->graph->hparams.n_vocab);
+    return FD_OK;
+}
+
+fd_code fd_exec_forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
+    FD_TRY(check_batch(exec, batch, err));
+    FD_TRY(exec->class_->forward(exec, batch, err));
+    exec->n_past += batch->n_tok;
+    exec->step++;
+    return FD_OK;
+}
+
+void fd_exec_set_observer(fd_exec *exec, fd_observer observer) { exec->observer = observer; }
+
+void fd_exec_reset(fd_exec *exec) {
+    exec->n_past = 0;
+    exec->step = 0;
+    if (exec->class_->reset) exec->class_->reset(exec);
+}
+
+void fd_exec_free(fd_exec *exec) {
+    if (exec) exec->class_->destroy(exec);
+}

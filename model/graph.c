@@ -1,0 +1,52 @@
+#include "model/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *summary;
+} ops[FD_OP_COUNT] = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = {#name, summary},
+#include "model/ops.def"
+#undef FD_OP
+};
+
+const char *fd_op_name(fd_op op) { return ops[op].name; }
+const char *fd_op_summary(fd_op op) { return ops[op].summary; }
+
+int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv) {
+    if (node->over_kv) return (int64_t)node->shape[0] * batch_n_kv;
+    return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+}
+
+int64_t fd_node_elements(const fd_node *node, int32_t n_kv) { return fd_node_row_stride(node, n_kv); }
+
+int32_t fd_graph_find(const fd_graph *graph, const char *name) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (strcmp(graph->nodes[i].name, name) == 0) return i;
+    return -1;
+}
+
+fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err) {
+    fd_graph *copy = calloc(1, sizeof *copy);
+    *out = NULL;
+    if (!copy) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    *copy = *graph;
+    copy->nodes = malloc(sizeof *copy->nodes * (size_t)graph->n_node);
+    copy->weights = malloc(sizeof *copy->weights * (size_t)graph->n_weight);
+    if (!copy->nodes || !copy->weights) {
+        fd_graph_free(copy);
+        return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    }
+    memcpy(copy->nodes, graph->nodes, sizeof *copy->nodes * (size_t)graph->n_node);
+    memcpy(copy->weights, graph->weights, sizeof *copy->weights * (size_t)graph->n_weight);
+    *out = copy;
+    return FD_OK;
+}
+
+void fd_graph_free(fd_graph *graph) {
+    if (!graph) return;
+    free(graph->nodes);
+    free(graph->weights);
+    free(graph);
+}

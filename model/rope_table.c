@@ -1,0 +1,49 @@
+/* RoPE angles: inv_freq_i = base^(-2i/n_rot), scaled, times the position, in the contract's binary64; cos and sin rounded
+ * once. Both backends read these tables, so they cannot differ between them. */
+#include "model/graph.h"
+
+#include "numerics/contract.h"
+
+/* Llama 3.1's scaling by wavelength: long waves are slowed by `factor`, short ones kept, those between interpolated.
+ * Source: the Llama 3.1 reference code's apply_scaling (Meta, 2024); constants come from the file. */
+static double llama3_scaled(const fd_rope *rope, double inv_freq) {
+    const double two_pi = 6.283185307179586;
+    double wavelength = two_pi / inv_freq;
+    double long_wave = rope->original_context / rope->low_freq_factor;
+    double short_wave = rope->original_context / rope->high_freq_factor;
+    if (wavelength < short_wave) return inv_freq;
+    if (wavelength > long_wave) return inv_freq / rope->factor;
+    double smooth = (rope->original_context / wavelength - rope->low_freq_factor) /
+                    (rope->high_freq_factor - rope->low_freq_factor);
+    return (1.0 - smooth) * inv_freq / rope->factor + smooth * inv_freq;
+}
+
+static double inverse_frequency(const fd_rope *rope, const float *factors, int32_t i) {
+    double inv_freq = fd_pow64(rope->base, -2.0 * (double)i / (double)rope->n_rot);
+    if (rope->scaling == FD_ROPE_SCALING_LINEAR) inv_freq = inv_freq / rope->factor;
+    if (rope->scaling == FD_ROPE_SCALING_LLAMA3) inv_freq = llama3_scaled(rope, inv_freq);
+    return factors ? inv_freq / (double)factors[i] : inv_freq;
+}
+
+void fd_rope_table_f64(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, double *cos_out,
+                       double *sin_out) {
+    int32_t half = rope->n_rot / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double inv_freq = inverse_frequency(rope, factors, i);
+        for (int32_t p = 0; p < n; p++)
+            fd_sincos64((double)(pos0 + p) * inv_freq, &sin_out[(int64_t)p * half + i], &cos_out[(int64_t)p * half + i]);
+    }
+}
+
+void fd_rope_table(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, float *cos_out, float *sin_out) {
+    int32_t half = rope->n_rot / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double inv_freq = inverse_frequency(rope, factors, i);
+        for (int32_t p = 0; p < n; p++) {
+            double sine, cosine;
+            fd_sincos64((double)(pos0 + p) * inv_freq, &sine, &cosine);
+            sin_out[(int64_t)p * half + i] = (float)sine;
+            cos_out[(int64_t)p * half + i] = (float)cosine;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+/* What executors rely on, one shape rule an op: inputs come earlier in the list, shapes follow from them, weights fit. */
+#include "model/graph.h"
+
+#include <string.h>
+
+typedef struct checker {
+    const fd_graph *graph;
+    const fd_node *node;
+    fd_error *err;
+} checker;
+
+static const fd_node *input(const checker *c, int i) { return &c->graph->nodes[c->node->input[i]]; }
+
+static int64_t width(const fd_node *node) { return fd_node_row_stride(node, 0); }
+
+static bool same_shape(const fd_node *a, const fd_node *b) {
+    return a->n_dim == b->n_dim && a->over_kv == b->over_kv && a->shape[0] == b->shape[0] &&
+           (a->n_dim == 1 || a->shape[1] == b->shape[1]);
+}
+
+static fd_code broken(const checker *c, const char *what) {
+    return fd_fail(c->err, FD_ERR_INPUT, "node %s (%s): %s", c->node->name, fd_op_name(c->node->op), what);
+}
+
+/* Weight slot i holds n_row × n_col; -1 (absent) passes only when optional. */
+static fd_code check_weight(const checker *c, int i, int64_t n_row, int64_t n_col, bool optional) {
+    int32_t id = c->node->weight[i];
+    if (id < 0) return optional ? FD_OK : broken(c, "lacks its weight");
+    if (id >= c->graph->n_weight) return broken(c, "weight index past the table");
+    const fd_weight *w = &c->graph->weights[id];
+    if (w->n_row != n_row || w->n_col != n_col)
+        return fd_fail(c->err, FD_ERR_INPUT, "node %s: weight %s is [%lld, %lld], expected [%lld, %lld]", c->node->name,
+                       w->name, (long long)w->n_row, (long long)w->n_col, (long long)n_row, (long long)n_col);
+    if (!w->data) return broken(c, "weight without data");
+    return FD_OK;
+}
+
+static fd_code check_embed(const checker *c) {
+    return check_weight(c, 0, c->graph->hparams.n_vocab, width(c->node), false);
+}
+
+static fd_code check_rms_norm(const checker *c) {
+    if (!same_shape(c->node, input(c, 0))) return broken(c, "shape differs from its input's");
+    if (!(c->node->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
+    return check_weight(c, 0, 1, width(c->node), false);
+}
+
+static fd_code check_matmul(const checker *c) {
+    FD_TRY(check_weight(c, 0, width(c->node), width(input(c, 0)), false));
+    return check_weight(c, 1, 1, width(c->node), true);
+}
+
+static fd_code check_rope(const checker *c) {
+    const fd_node *n = c->node;
+    if (!same_shape(n, input(c, 0)) || n->n_dim != 2) return broken(c, "expected [n_head, head_dim] like its input");
+    if (n->rope.n_rot < 2 || n->rope.n_rot % 2 != 0 || n->rope.n_rot > n->shape[1])
+        return broken(c, "n_rot is odd or wider than a head");
+    return check_weight(c, 0, 1, n->rope.n_rot / 2, true);
+}
+
+static fd_code check_kv_write(const checker *c) {
+    return same_shape(c->node, input(c, 0)) ? FD_OK : broken(c, "shape differs from its input's");
+}
+
+static fd_code check_attn_scores(const checker *c) {
+    const fd_node *q = input(c, 0), *k = input(c, 1);
+    if (k->op != FD_OP_KV_WRITE) return broken(c, "second input is not a cache");
+    if (q->n_dim != 2 || k->n_dim != 2 || q->shape[1] != k->shape[1]) return broken(c, "q and k heads differ in size");
+    if (q->shape[0] % k->shape[0] != 0) return broken(c, "heads are no multiple of K/V heads");
+    return c->node->over_kv && c->node->shape[0] == q->shape[0] ? FD_OK : broken(c, "expected [n_head, positions]");
+}
+
+static fd_code check_attn_softmax(const checker *c) {
+    return c->node->over_kv && same_shape(c->node, input(c, 0)) ? FD_OK : broken(c, "shape differs from its input's");
+}
+
+static fd_code check_attn_mix(const checker *c) {
+    const fd_node *weights = input(c, 0), *v = input(c, 1);
+    if (v->op != FD_OP_KV_WRITE) return broken(c, "second input is not a cache");
+    if (!weights->over_kv || weights->shape[0] % v->shape[0] != 0) return broken(c, "heads are no multiple of K/V heads");
+    return c->node->n_dim == 2 && c->node->shape[0] == weights->shape[0] && c->node->shape[1] == v->shape[1]
+               ? FD_OK
+               : broken(c, "expected [n_head, head_dim]");
+}
+
+static fd_code check_elementwise(const checker *c) {
+    return width(c->node) == width(input(c, 0)) && width(c->node) == width(input(c, 1))
+               ? FD_OK
+               : broken(c, "shape differs from its inputs'");
+}
+
+static fd_code check_silu_mul(const checker *c) { return check_elementwise(c); }
+static fd_code check_add(const checker *c) { return check_elementwise(c); }
+
+static const struct {
+    int n_input;
+    fd_code (*check)(const checker *);
+} rules[FD_OP_COUNT] = {
+    [FD_OP_EMBED] = {0, check_embed},
+    [FD_OP_RMS_NORM] = {1, check_rms_norm},
+    [FD_OP_MATMUL] = {1, check_matmul},
+    [FD_OP_ROPE] = {1, check_rope},
+    [FD_OP_KV_WRITE] = {1, check_kv_write},
+    [FD_OP_ATTN_SCORES] = {2, check_attn_scores},
+    [FD_OP_ATTN_SOFTMAX] = {1, check_attn_softmax},
+    [FD_OP_ATTN_MIX] = {2, check_attn_mix},
+    [FD_OP_SILU_MUL] = {2, check_silu_mul},
+    [FD_OP_ADD] = {2, check_add},
+};
+
+fd_code fd_graph_validate(const fd_graph *graph, fd_error *err) {
+    if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "graph: no nodes");
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        checker c = {graph, &graph->nodes[i], err};
+        if (c.node->id != i) return broken(&c, "id differs from its place in the list");
+        if ((int)c.node->op < 0 || c.node->op >= FD_OP_COUNT)
+            return fd_fail(err, FD_ERR_INPUT, "node %s: op %d is not in ops.def", c.node->name, (int)c.node->op);
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            bool wanted = k < rules[c.node->op].n_input;
+            if (wanted != (c.node->input[k] >= 0)) return broken(&c, "wrong number of inputs");
+            if (c.node->input[k] >= i) return broken(&c, "takes a node that comes later");
+        }
+        if (c.node->shape[0] < 1) return broken(&c, "empty shape");
+        FD_TRY(rules[c.node->op].check(&c));
+    }
+    return FD_OK;
+}
