@@ -21,6 +21,7 @@ typedef struct fd_op_args {
     const fd_weight *weight[FD_MAX_WEIGHTS];
     const void *rope_cos, *rope_sin;    /* ROPE: tables from position 0, [n_ctx, n_rot/2] */
     void *out;                          /* rows; for KV_WRITE: the cache from position 0, [n_ctx, …] */
+    int32_t n_ctx;                      /* positions that cache holds; 0: n_kv */
 } fd_op_args;
 
 /* A node's tensor, shown to an observer after the node ran and before anything that reads it. */

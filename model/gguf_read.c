@@ -21,35 +21,37 @@ typedef struct cursor {
 
 static size_t left(const cursor *c) { return c->size - c->at; }
 
-/* The next n bytes, at *out; `what` is for the message. */
-static fd_code take(cursor *c, uint64_t n, const char *what, const uint8_t **out, fd_error *err) {
-    if (n > left(c))
-        return fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %s needs %" PRIu64 " bytes, the file has %zu left", c->at,
-                       what, n, left(c));
-    *out = c->data + c->at;
+/* The next n bytes; NULL, and a message naming `what`, when the file has fewer. */
+static const uint8_t *take(cursor *c, uint64_t n, const char *what, fd_error *err) {
+    if (n > left(c)) {
+        fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %s needs %" PRIu64 " bytes, the file has %zu left", c->at, what, n,
+                left(c));
+        return NULL;
+    }
+    const uint8_t *bytes = c->data + c->at;
     c->at += (size_t)n;
-    return FD_OK;
+    return bytes;
 }
 
 static fd_code take_u32(cursor *c, const char *what, uint32_t *out, fd_error *err) {
-    const uint8_t *bytes;
-    FD_TRY(take(c, sizeof *out, what, &bytes, err));
+    const uint8_t *bytes = take(c, sizeof *out, what, err);
+    if (!bytes) return FD_ERR_INPUT;
     memcpy(out, bytes, sizeof *out);
     return FD_OK;
 }
 
 static fd_code take_u64(cursor *c, const char *what, uint64_t *out, fd_error *err) {
-    const uint8_t *bytes;
-    FD_TRY(take(c, sizeof *out, what, &bytes, err));
+    const uint8_t *bytes = take(c, sizeof *out, what, err);
+    if (!bytes) return FD_ERR_INPUT;
     memcpy(out, bytes, sizeof *out);
     return FD_OK;
 }
 
 static fd_code take_string(cursor *c, const char *what, fd_string *out, fd_error *err) {
-    uint64_t size;
+    uint64_t size = 0;
     FD_TRY(take_u64(c, what, &size, err));
-    const uint8_t *bytes;
-    FD_TRY(take(c, size, what, &bytes, err));
+    const uint8_t *bytes = take(c, size, what, err);
+    if (!bytes) return FD_ERR_INPUT;
     *out = (fd_string){(const char *)bytes, (size_t)size};
     return FD_OK;
 }
@@ -96,9 +98,9 @@ static const struct {
 };
 
 static fd_code check_magic(cursor *c, fd_error *err) {
-    const uint8_t *magic;
     if (left(c) < 4) return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: %zu bytes long, too short for its magic", left(c));
-    FD_TRY(take(c, 4, "magic", &magic, err));
+    const uint8_t *magic = take(c, 4, "magic", err);
+    if (!magic) return FD_ERR_INPUT;
     if (memcmp(magic, FD_GGUF_MAGIC, 4) == 0) return FD_OK;
     const char *hint = "";
     for (size_t i = 0; i < sizeof not_gguf / sizeof *not_gguf; i++)
@@ -129,14 +131,13 @@ static fd_code check_count(const cursor *c, uint64_t count, size_t min_bytes, co
 
 static fd_code take_items(cursor *c, fd_gguf_kv *kv, fd_error *err) {
     size_t start = c->at;
-    const uint8_t *bytes;
     kv->data = c->data + start;
     uint32_t item_size = fd_gguf_types[kv->item_type].item_size;
     if (item_size) {
         if (kv->count > left(c) / item_size)
             return fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %" PRIu64 " items of %s, the file has %zu bytes left", start,
                            kv->count, fd_gguf_types[kv->item_type].name, left(c));
-        FD_TRY(take(c, kv->count * item_size, "items", &bytes, err));
+        if (!take(c, kv->count * item_size, "items", err)) return FD_ERR_INPUT;
     } else {
         for (uint64_t i = 0; i < kv->count; i++) {
             fd_string ignored;

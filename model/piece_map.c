@@ -3,14 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* FNV-1a with 64 bits (Fowler, Noll, Vo). The slot is taken from the product's high half, where every byte had its say. */
+/* FNV-1a with 64 bits (Fowler, Noll, Vo). The high half, where every byte had its say, is folded into
+ * the low bits, which choose the slot. */
 static uint64_t hash_bytes(const char *data, size_t size) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)data[i]) * 0x100000001b3u;
     return hash ^ (hash >> 32);
 }
 
-static size_t piece_size(const fd_piece_map *map, int32_t piece) { return map->starts[piece + 1] - map->starts[piece]; }
+static size_t piece_size(const fd_piece_map *map, int32_t piece) {
+    return map->starts[piece + 1] - map->starts[piece];
+}
 
 /* The slot that holds the string, or the empty one where it belongs. n_slot is at least twice n, so there is one. */
 static size_t find_slot(const fd_piece_map *map, const char *data, size_t size) {

@@ -9,13 +9,13 @@
 #include "base/status.h"
 
 typedef struct fd_piece_map { /* all zero: empty */
-    char *pool;        /* the pieces' bytes, end to end                       */
+    char *pool;               /* the pieces' bytes, end to end                       */
     size_t pool_size, pool_capacity;
-    size_t *starts;    /* [n + 1] into pool                                   */
+    size_t *starts; /* [n + 1] into pool                                   */
     int32_t n, capacity;
-    int32_t *slots;    /* [n_slot] piece, or -1; n_slot is a power of two     */
+    int32_t *slots; /* [n_slot] piece, or -1; n_slot is a power of two     */
     size_t n_slot;
-    size_t max_size;   /* of the longest piece: longer strings need no search */
+    size_t max_size; /* of the longest piece: longer strings need no search */
 } fd_piece_map;
 
 /* Room for n pieces of n_byte bytes in all, so that adding them moves nothing. */

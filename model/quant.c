@@ -198,21 +198,21 @@ static inline float clamp(float value, float low, float high) {
 /* d = absmax / 127, q = x / d rounded half away from zero. A NaN anywhere makes d NaN: as integers, the magnitudes of
  * floats are in order and NaN is above them all. */
 FOR_EACH_CPU static void encode_q8_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
+    /* Adding the float below 0.5 and cutting off rounds half away from zero; adding 0.5 would carry 0.49999997 to 1. */
+    const float below_half = 0x1.fffffep-2f;
     for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q8_0)) {
-        uint32_t largest = 0;
+        int32_t largest = 0;
         for (int i = 0; i < 32; i++) {
-            uint32_t magnitude = bits_of(from[i]) & 0x7fffffffu;
+            int32_t magnitude = (int32_t)(bits_of(from[i]) & 0x7fffffffu);
             largest = magnitude > largest ? magnitude : largest;
         }
-        const float d = float_of(largest) / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        const float d = float_of((uint32_t)largest) / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
         const uint16_t stored = f32_to_f16(d);
         memcpy(to + offsetof(fd_block_q8_0, d), &stored, sizeof stored);
         int8_t *q = (int8_t *)to + offsetof(fd_block_q8_0, qs);
         for (int i = 0; i < 32; i++) {
-            float x = clamp(from[i] * inverse, -127.0f, 127.0f), magnitude = x < 0.0f ? -x : x;
-            int whole = (int)magnitude;                                  /* below 128: the fraction is exact, and so is the */
-            int rounded = whole + (magnitude - (float)whole >= 0.5f);    /* comparison, where adding 0.5 first could round */
-            q[i] = (int8_t)(x < 0.0f ? -rounded : rounded);
+            float x = clamp(from[i] * inverse, -127.0f, 127.0f);
+            q[i] = (int8_t)(int)(x < 0.0f ? x - below_half : x + below_half);
         }
     }
 }

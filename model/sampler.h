@@ -1,5 +1,14 @@
 /* Sampling: repetition penalty, top-k, top-p, min-p, temperature, then a draw from a seeded generator; or greedy.
- * Deterministic: the same logits, options and seed give the same token on every machine (contract exp, no libm). */
+ * Deterministic: the same logits, options and seed give the same token on every machine (contract exp, no libm).
+ *
+ * The options apply in this order, each to the candidates that the one before left; "better" is a higher logit, and
+ * among equal logits the lower id:
+ *   1. repeat_penalty  each distinct id among the last repeat_last tokens once; the rest sees the penalised logits
+ *   2. top_k           the k best
+ *   3. top_p           the fewest best whose probability (softmax over those left, temperature 1) reaches top_p
+ *   4. min_p           those whose probability is at least min_p times the best one's (temperature 1)
+ *   5. temperature     weight e^((logit - best) / temperature), and one draw in proportion
+ * With temperature 0 the best logit after step 1 is taken: steps 2 to 4 always keep it, and nothing is drawn. */
 #ifndef FD_MODEL_SAMPLER_H
 #define FD_MODEL_SAMPLER_H
 
@@ -26,7 +35,9 @@ typedef struct fd_sampler fd_sampler;
 fd_code fd_sampler_new(const fd_sampler_options *options, int32_t n_vocab, fd_sampler **out, fd_error *err);
 void fd_sampler_free(fd_sampler *sampler);
 
-/* logits [n_vocab], left unchanged; history [n_history] the tokens so far. A NaN logit is FD_ERR_INPUT that names its id. */
+/* logits [n_vocab], left unchanged; history [n_history] the tokens so far (ids below n_vocab; NULL when there
+ * are none). A logit of -inf is never taken. FD_ERR_INPUT that names the id: a NaN or +inf logit, before or after the
+ * penalty, and a history token outside the vocabulary; also when all logits are -inf. A draw is one generator step. */
 fd_code fd_sample(fd_sampler *sampler, const float *logits, const int32_t *history, int32_t n_history, int32_t *token,
                   fd_error *err);
 

@@ -11,7 +11,7 @@ typedef enum fd_token_type { /* ids as in tokenizer.ggml.token_type */
 
 typedef struct fd_vocab {         /* everything borrowed during creation only */
     const char *model;            /* "llama" or "gpt2" */
-    const char *pre;              /* "gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "deepseek-llm", …; NULL for llama */
+    const char *pre;              /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
     int32_t n_token;
     const fd_string *tokens;      /* [n_token] as in the file */
     const float *scores;          /* [n_token] or NULL */
@@ -21,6 +21,7 @@ typedef struct fd_vocab {         /* everything borrowed during creation only */
     int32_t bos, eos, unk;        /* -1 when the file has none */
     bool add_bos, add_eos;
     bool add_space_prefix;        /* llama model: a leading space before text */
+    bool strip_after_special;     /* phi-3: white space after a special token is dropped (not after <s>, <unk>, …) */
 } fd_vocab;
 
 typedef struct fd_tokenizer fd_tokenizer;
@@ -37,8 +38,10 @@ int32_t fd_tokenizer_eos(const fd_tokenizer *tokenizer);
 bool fd_tokenizer_is_end(const fd_tokenizer *tokenizer, int32_t token); /* eos, eot and their like */
 const char *fd_tokenizer_name(const fd_tokenizer *tokenizer);           /* "llama (SentencePiece)", "gpt2 / qwen2" */
 
-/* text [size] to ids. add_special: BOS/EOS as the vocabulary asks. parse_special: control tokens written out in the text
- * become their ids. *ids is malloc'ed, the caller frees it. */
+/* text [size] to ids. add_special: BOS/EOS as the vocabulary asks. parse_special: control tokens written out in the
+ * text become their ids; user-defined tokens always do. *ids is malloc'ed (also when *n_id is 0), the caller frees it.
+ * Any bytes are accepted; those that are no UTF-8 become byte tokens. A byte that has no token becomes the unknown
+ * token, and where the vocabulary has none that is FD_ERR_INPUT, never a silent loss. */
 fd_code fd_tokenize(const fd_tokenizer *tokenizer, const char *text, size_t size, bool add_special, bool parse_special,
                     int32_t **ids, int32_t *n_id, fd_error *err);
 

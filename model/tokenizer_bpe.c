@@ -1,8 +1,8 @@
-/* Byte-level BPE: a pre-tokeniser cuts the text into words, and inside a word neighbouring pieces join in the order of the
- * file's list of merges, from single bytes up.
+/* Byte-level BPE: a pre-tokeniser cuts the text into words, and inside a word neighbouring pieces join in the order of
+ * the file's list of merges, from single bytes up.
  *
- * The file writes bytes as printable characters (GPT-2's table): bytes 33…126, 161…172 and 174…255 as the character of that
- * number, the other 68 in rising order as U+0100…U+0143. Here everything is turned back into bytes at creation. */
+ * The file writes bytes as printable characters (GPT-2's table): bytes 33…126, 161…172 and 174…255 as the character of
+ * that number, the other 68 in rising order as U+0100…U+0143. Here everything is turned back into bytes at creation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,8 +41,8 @@ static size_t rule_slot(const fd_tokenizer *tokenizer, int32_t left, int32_t rig
     }
 }
 
-/* The vocabulary's pieces and the tokens' bytes. A text that is not in the byte table (most control tokens) can only be met
- * as a special token and keeps its text. */
+/* The vocabulary's pieces and the tokens' bytes. A text that is not in the byte table (most control tokens) can only be
+ * met as a special token and keeps its text. */
 static fd_code build_tokens(fd_tokenizer *tokenizer, const fd_vocab *vocab, int32_t *token_of_piece, fd_error *err) {
     size_t at = 0;
     for (int32_t token = 0; token < vocab->n_token; token++) {
@@ -70,8 +70,8 @@ static fd_code build_tokens(fd_tokenizer *tokenizer, const fd_vocab *vocab, int3
 static fd_code add_rule(fd_tokenizer *tokenizer, fd_string line, int32_t rank, char *scratch, fd_error *err) {
     const char *space = line.size > 1 ? memchr(line.data + 1, ' ', line.size - 1) : NULL;
     if (!space)
-        return fd_fail(err, FD_ERR_INPUT, "tokenizer.ggml.merges: item %d: found \"%.*s\", expected \"left right\"", rank,
-                       (int)(line.size < 64 ? line.size : 64), line.data ? line.data : "");
+        return fd_fail(err, FD_ERR_INPUT, "tokenizer.ggml.merges: item %d: found \"%.*s\", expected \"left right\"",
+                       rank, (int)(line.size < 64 ? line.size : 64), line.data ? line.data : "");
     size_t left_size, right_size;
     fd_string left = {line.data, (size_t)(space - line.data)};
     fd_string right = {space + 1, line.size - left.size - 1};

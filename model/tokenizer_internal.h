@@ -20,18 +20,18 @@ struct fd_tokenizer {
     int32_t n_token, bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space_prefix;
 
-    uint8_t *types;  /* [n_token] fd_token_type */
-    bool *is_end;    /* [n_token] */
-    float *scores;   /* [n_token] (SPM) */
-    char *bytes;     /* the tokens as they appear in text, end to end */
-    size_t *starts;  /* [n_token + 1] into bytes */
+    uint8_t *types; /* [n_token] fd_token_type */
+    bool *is_end;   /* [n_token] */
+    float *scores;  /* [n_token] (SPM) */
+    char *bytes;    /* the tokens as they appear in text, end to end */
+    size_t *starts; /* [n_token + 1] into bytes */
 
-    int32_t *special;   /* [n_special] control, unknown and user-defined tokens, longest text first */
+    int32_t *special; /* [n_special] control, unknown and user-defined tokens, longest text first */
     int32_t n_special;
-    bool *drops_space;  /* [n_token] white space after this special token is dropped; NULL: after none */
+    bool *drops_space; /* [n_token] white space after this special token is dropped; NULL: after none */
 
-    fd_piece_map pieces;      /* SPM: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
-    int32_t *token_of_piece;  /* [pieces.n] -1: only a step on the way to a token */
+    fd_piece_map pieces;        /* SPM: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
+    int32_t *token_of_piece;    /* [pieces.n] -1: only a step on the way to a token */
     int32_t token_of_byte[256]; /* fallback for what no token covers; -1: none */
 
     fd_pre *pre;          /* BPE */
@@ -46,7 +46,8 @@ typedef struct fd_ids { /* a growing list of ids */
 
 fd_code fd_ids_push(fd_ids *ids, int32_t id, fd_error *err);
 
-/* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no unk. */
+/* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no unk.
+ */
 fd_code fd_push_bytes(const fd_tokenizer *tokenizer, const char *data, size_t size, fd_ids *ids, fd_error *err);
 
 /* A stretch of text, or one special token found in it. */

@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
-void fd_merge_clear(fd_merge *merge) { merge->n_symbol = 0; }
+void fd_merge_clear(fd_merge *merge) {
+    merge->n_symbol = 0;
+}
 
 void fd_merge_free(fd_merge *merge) {
     free(merge->symbols);

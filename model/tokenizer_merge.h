@@ -1,5 +1,5 @@
-/* The merge loop that both tokenizers share: a text cut into symbols, of which the best neighbouring pair is joined until
- * no pair is left. What a pair is worth and what it becomes is the tokenizer's own business (fd_merge_pair_fn).
+/* The merge loop that both tokenizers share: a text cut into symbols, of which the best neighbouring pair is joined
+ * until no pair is left. What a pair is worth and what it becomes is the tokenizer's own business (fd_merge_pair_fn).
  * A linked list and a binary heap: n log n in the number of symbols. */
 #ifndef FD_MODEL_TOKENIZER_MERGE_H
 #define FD_MODEL_TOKENIZER_MERGE_H
@@ -30,8 +30,8 @@ typedef struct fd_merge { /* scratch, reused from word to word; all zero: empty 
 } fd_merge;
 
 /* True when left and right (neighbours) may join: *key says how early, *piece what they become. */
-typedef bool (*fd_merge_pair_fn)(const void *user, const fd_merge_symbol *left, const fd_merge_symbol *right, double *key,
-                                 int32_t *piece);
+typedef bool (*fd_merge_pair_fn)(const void *user, const fd_merge_symbol *left, const fd_merge_symbol *right,
+                                 double *key, int32_t *piece);
 
 /* Appends a symbol [start, start + size) that stands right of the last one. fd_merge_clear starts a new text. */
 fd_code fd_merge_push(fd_merge *merge, size_t start, size_t size, int32_t piece, fd_error *err);

@@ -9,6 +9,7 @@
 
 enum { MAX_REGEX = 6 };
 
+/* clang-format off */
 /* White space as Unicode has it, for use inside a class. Not \s: PCRE2 also counts U+180E, which left White_Space with
  * Unicode 6.3 and which the tokenizers' own engines do not count. */
 #define WS "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
@@ -24,19 +25,20 @@ enum { MAX_REGEX = 6 };
 
 /* deepseek-llm lists its letters: cased ones, but not the class \p{L&} of any Unicode version. */
 #define DEEPSEEK_LETTERS                                                                                               \
-    "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}"     \
-    "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}"       \
-    "\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}"         \
-    "\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}"  \
-    "\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}"   \
-    "\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}"   \
-    "\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}"   \
-    "\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}"    \
-    "\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}"    \
-    "\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}\\x{A771}-\\x{A787}"   \
-    "\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}"  \
-    "\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"          \
-    "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
+    "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}"                    \
+    "\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}"     \
+    "\\x{38E}-\\x{3A1}\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}"         \
+    "\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}"                  \
+    "\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}"                  \
+    "\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}"          \
+    "\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}"         \
+    "\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}\\x{210A}-\\x{2113}\\x{2115}"          \
+    "\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}"                    \
+    "\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}"          \
+    "\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}"                   \
+    "\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-\\x{FB17}"                  \
+    "\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}"            \
+    "\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
 static const struct pre_row {
     const char *names; /* separated by spaces, one space before and after each */
@@ -52,8 +54,8 @@ static const struct pre_row {
      {"[\\r\\n]", "[" WS "]?\\p{L}+", "[" WS "]?\\p{P}+", CJK, "\\p{N}"}},
     {" deepseek-llm ", false, false,
      {"[\\r\\n]", "[" WS "]?[" DEEPSEEK_LETTERS "]+",
-      "[" WS "]?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+", "[" WS "]+$", CJK,
-      "\\p{N}+"}},
+      "[" WS "]?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+", "[" WS "]+$",
+      CJK, "\\p{N}+"}},
     {" deepseek-v3 ", false, false,
      {"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+",
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
@@ -61,6 +63,7 @@ static const struct pre_row {
     {" falcon ", false, false, {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}},
     {" default ", false, false, {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
+/* clang-format on */
 enum { N_PRE_ROW = sizeof PRE_ROWS / sizeof PRE_ROWS[0] };
 
 struct fd_pre {
@@ -83,7 +86,9 @@ bool fd_pre_adds_bos(const char *name) {
     return row && row->adds_bos;
 }
 
-bool fd_pre_ignores_merges(const fd_pre *pre) { return pre->row->ignores_merges; }
+bool fd_pre_ignores_merges(const fd_pre *pre) {
+    return pre->row->ignores_merges;
+}
 
 void fd_pre_free(fd_pre *pre) {
     if (!pre) return;
@@ -112,10 +117,11 @@ fd_code fd_pre_new(const char *name, fd_pre **out, fd_error *err) {
             char text[128] = "";
             pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
             fd_pre_free(pre);
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "pre-tokeniser %s: PCRE2 refuses its expression at %zu: %s", name, at,
-                           text);
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "pre-tokeniser %s: PCRE2 refuses its expression at %zu: %s", name,
+                           at, text);
         }
-        pcre2_jit_compile(regex, PCRE2_JIT_COMPLETE); /* where there is no JIT, the interpreter gives the same matches */
+        pcre2_jit_compile(regex,
+                          PCRE2_JIT_COMPLETE); /* where there is no JIT, the interpreter gives the same matches */
         pre->code[pre->n_regex] = regex;
     }
     *out = pre;
@@ -153,10 +159,10 @@ static bool push_end(ends_list *list, size_t end) {
     return true;
 }
 
-/* Cuts [start, end) into matches and what lies between them. Each piece is a subject of its own: a look-ahead does not see
- * past it. */
-static fd_code split_piece(const pcre2_code *code, pcre2_match_data *match, pcre2_match_context *context, const char *text,
-                           size_t start, size_t end, ends_list *to, fd_error *err) {
+/* Cuts [start, end) into matches and what lies between them. Each piece is a subject of its own: a look-ahead does not
+ * see past it. */
+static fd_code split_piece(const pcre2_code *code, pcre2_match_data *match, pcre2_match_context *context,
+                           const char *text, size_t start, size_t end, ends_list *to, fd_error *err) {
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
     size_t size = end - start, done = 0;
     while (done < size) {
@@ -217,7 +223,8 @@ fd_code fd_pre_split(const fd_pre *pre, const char *text, size_t size, size_t **
     ends_list list = {0};
     fd_code code = split_valid(pre, n_bad ? stand_in : text, size + 2 * n_bad, &list, err);
     free(stand_in);
-    if (code == FD_OK && !list.data && !push_end(&list, 0)) code = fd_fail(err, FD_ERR_MEMORY, "pre-tokeniser: no memory");
+    if (code == FD_OK && !list.data && !push_end(&list, 0))
+        code = fd_fail(err, FD_ERR_MEMORY, "pre-tokeniser: no memory");
     if (code != FD_OK) {
         free(list.data);
         return code;

@@ -33,7 +33,9 @@ fd_code fd_list_special(fd_tokenizer *tokenizer, fd_error *err) {
     return FD_OK;
 }
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 typedef struct fragment_list {
     fd_fragment *data;

@@ -28,8 +28,8 @@ static fd_code token_text(fd_string text, int32_t token, uint8_t type, char *to,
     if (type == FD_TOKEN_BYTE) {
         int byte = parse_byte_token(text);
         if (byte < 0)
-            return fd_fail(err, FD_ERR_INPUT, "tokenizer: byte token %d: found \"%.*s\", expected the form <0x0A>", token,
-                           (int)(text.size < 64 ? text.size : 64), text.data);
+            return fd_fail(err, FD_ERR_INPUT, "tokenizer: byte token %d: found \"%.*s\", expected the form <0x0A>",
+                           token, (int)(text.size < 64 ? text.size : 64), text.data);
         to[(*size)++] = (char)byte;
         return FD_OK;
     }
@@ -58,7 +58,8 @@ fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
         tokenizer->starts[token] = at;
         at += size;
         float score = vocab->scores ? vocab->scores[token] : 0.0f;
-        if (isnan(score)) return fd_fail(err, FD_ERR_INPUT, "tokenizer: score of token %d is NaN, expected a number", token);
+        if (isnan(score))
+            return fd_fail(err, FD_ERR_INPUT, "tokenizer: score of token %d is NaN, expected a number", token);
         tokenizer->scores[token] = score;
         if (text.size == 0) continue;
         int32_t piece;
@@ -93,19 +94,12 @@ static bool spm_pair(const void *user, const fd_merge_symbol *left, const fd_mer
     return true;
 }
 
-/* How many bytes a character that begins with this one should have. Not checked against what follows: a broken character
- * is no token and goes byte by byte, as in llama.cpp. */
-static size_t stated_length(char first) {
-    unsigned char c = (unsigned char)first;
-    return c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-}
-
 static fd_code encode_marked(const fd_tokenizer *tokenizer, const char *text, size_t size, fd_merge *merge, fd_ids *ids,
                              fd_error *err) {
     fd_merge_clear(merge);
     for (size_t i = 0; i < size;) {
-        size_t n = stated_length(text[i]);
-        if (n > size - i) n = size - i;
+        size_t n = fd_utf8_length(text + i, size - i);
+        if (n == 0) n = 1; /* a byte that is no UTF-8 goes alone and swallows nothing behind it */
         FD_TRY(fd_merge_push(merge, i, n, fd_piece_map_find(&tokenizer->pieces, text + i, n), err));
         i += n;
     }

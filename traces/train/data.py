@@ -81,9 +81,10 @@ def load(path: Path, name: str) -> Split:
 def windows(split: Split, length: int, bos: list[int]) -> np.ndarray:
     """One row of `length` tokens per verse, int16, starting with that verse; the stream wraps around."""
     rows = np.empty((len(split.opens), length), np.int16)
+    prefix = np.array(bos, np.uint16)
     endless = np.concatenate([split.stream, split.stream[:length]]).astype(np.int16)
     for verse, end in enumerate(split.verse_end):
-        start = np.concatenate([bos, split.head[split.head_at[verse] : split.head_at[verse + 1]]])[:length]
+        start = np.concatenate([prefix, split.head[split.head_at[verse] : split.head_at[verse + 1]]])[:length]
         rows[verse, : len(start)] = start
         rows[verse, len(start) :] = endless[end : end + length - len(start)]
     return rows

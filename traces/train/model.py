@@ -4,42 +4,11 @@ Parameters carry the names of their GGUF tensors (blk.0.attn_q.weight, ...), so 
 RoPE rotates pairs (2i, 2i+1) for llama and (i, i + d/2) for qwen2, as llama.cpp does for these architectures.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-@dataclass(frozen=True)
-class Config:
-    name: str
-    arch: str
-    n_layer: int
-    n_head_kv: int
-    rope_base: float
-    rope_interleaved: bool
-    eps: float
-    qkv_bias: bool
-    tied: bool
-    matrices: str  # storage type of the matrices in the GGUF: Q8_0 or F16
-    n_vocab: int = 2048
-    n_embd: int = 256
-    n_ff: int = 768
-    n_head: int = 8
-    head_dim: int = 32
-    n_ctx: int = 512
-
-
-CONFIGS = {
-    config.name: config
-    for config in (
-        Config("kjv-llama", "llama", n_layer=6, n_head_kv=4, rope_base=1e4, rope_interleaved=True,
-               eps=1e-5, qkv_bias=False, tied=False, matrices="Q8_0"),
-        Config("kjv-qwen2", "qwen2", n_layer=4, n_head_kv=2, rope_base=1e6, rope_interleaved=False,
-               eps=1e-6, qkv_bias=True, tied=True, matrices="F16"),
-    )
-}
+from model_config import Config
 
 
 class RMSNorm(nn.Module):

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 
 import data
 import storage
-from model import CONFIGS, Config, Model, greedy
+from model import Model, greedy
+from model_config import CONFIGS, Config
 
 SEED = 1611
 PEAK_RATE, LAST_RATE, WARMUP = 1e-3, 5e-5, 100
@@ -144,10 +145,17 @@ def train(config: Config, args: argparse.Namespace) -> None:
     say(f"rounded to {config.matrices}: {rounded}")
     say(f"biases beyond ±10: { {name: beyond for name, beyond in biases.items() if beyond} }")
     record = {
-        "model": config.name, "torch": torch.__version__, "device": torch.cuda.get_device_name() if
-        train_rows.is_cuda else device, "seed": SEED, "steps": step, "tokens_per_step": args.batch * config.n_ctx,
-        "seconds": round(time.monotonic() - start, 1), "float32": trained, "rounded": rounded,
-        "biases_beyond_10": biases, "log": log,
+        "model": config.name,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if train_rows.is_cuda else device,
+        "seed": SEED,
+        "steps": step,
+        "tokens_per_step": args.batch * config.n_ctx,
+        "seconds": round(time.monotonic() - start, 1),
+        "float32": trained,
+        "rounded": rounded,
+        "biases_beyond_10": biases,
+        "log": log,
     }
     args.out.mkdir(parents=True, exist_ok=True)
     np.savez(args.out / f"{config.name}.npz", **stored)

@@ -1,0 +1,82 @@
+/* Executors from specs: "gpu:exact", "cpu:exact+fault=rope_pairing@3". */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "faults/faults.h"
+#include "reference_cpu/reference.h"
+#ifdef FD_HAVE_CUDA
+#include "engine/engine.h"
+#endif
+
+static bool is(const char *s, size_t size, const char *text) { return strlen(text) == size && memcmp(s, text, size) == 0; }
+
+/* Applies each "+fault=…" of the rest to a clone of the graph. Several faults share the clone; their owners chain. */
+typedef struct owners {
+    fd_fault_owner *item[8];
+    int32_t n;
+} owners;
+
+static fd_code apply_faults(const char *rest, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
+    owners *all = out->fault_owner;
+    while (*rest) {
+        if (strncmp(rest, "+fault=", 7) != 0)
+            return fd_fail(err, FD_ERR_INPUT, "executor \"…%s\": expected +fault=NAME[@layer]", rest);
+        rest += 7;
+        size_t size = strcspn(rest, "+");
+        char spec[96];
+        if (size >= sizeof spec) return fd_fail(err, FD_ERR_INPUT, "fault \"%s\": name too long", rest);
+        memcpy(spec, rest, size);
+        spec[size] = '\0';
+        rest += size;
+        if (!out->graph) FD_TRY(fd_graph_clone(graph, &out->graph, err));
+        if (all->n == (int32_t)(sizeof all->item / sizeof *all->item))
+            return fd_fail(err, FD_ERR_INPUT, "fault %s: at most %d faults at once", spec, all->n);
+        FD_TRY(fd_fault_apply(spec, out->graph, &all->item[all->n], err));
+        all->n++;
+        size_t at = strlen(out->fault);
+        snprintf(out->fault + at, sizeof out->fault - at, "%s%s", at ? "+" : "", spec);
+    }
+    return FD_OK;
+}
+
+static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_thread,
+                        fd_exec **out, fd_error *err) {
+    if (is(spec, size, "cpu:exact") || is(spec, size, "cpu:f64")) {
+        fd_reference_options options = {.n_ctx = n_ctx, .n_thread = n_thread};
+        options.numerics = is(spec, size, "cpu:f64") ? FD_NUMERICS_F64 : FD_NUMERICS_EXACT;
+        return fd_reference_new(graph, &options, out, err);
+    }
+    if (is(spec, size, "gpu:exact")) {
+#ifdef FD_HAVE_CUDA
+        fd_engine_options options = {.n_ctx = n_ctx};
+        return fd_engine_new(graph, &options, out, err);
+#else
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu:exact: this build has no GPU engine (no nvcc when it was made)");
+#endif
+    }
+    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, gpu:exact", (int)size, spec);
+}
+
+fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
+                         fd_error *err) {
+    memset(out, 0, sizeof *out);
+    out->fault_owner = calloc(1, sizeof(owners));
+    if (!out->fault_owner) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    size_t size = strcspn(spec, "+");
+    fd_code code = apply_faults(spec + size, graph, out, err);
+    if (code == FD_OK)
+        code = new_exec(spec, size, out->graph ? out->graph : graph, n_ctx, n_thread, &out->exec, err);
+    if (code != FD_OK) fd_cli_exec_close(out);
+    return code;
+}
+
+void fd_cli_exec_close(fd_cli_exec *exec) {
+    owners *all = exec->fault_owner;
+    fd_exec_free(exec->exec);
+    fd_graph_free(exec->graph);
+    for (int32_t i = 0; all && i < all->n; i++) fd_fault_owner_free(all->item[i]);
+    free(all);
+    memset(exec, 0, sizeof *exec);
+}

@@ -1,0 +1,59 @@
+#include "cli/cli.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"diff", fd_cmd_diff, "run two executors in lockstep and stop at the first tensor that diverges"},
+    {"compare", fd_cmd_compare, "the same verdict from two recorded traces"},
+    {"run", fd_cmd_run, "run a model, print its text, record a trace"},
+    {"inspect", fd_cmd_inspect, "look into a trace: tree, statistics, health, slices"},
+    {"golden", fd_cmd_golden, "record exact goldens of a model, and check against them"},
+    {"model", fd_cmd_model, "what a GGUF holds and the graph it makes; --verify checks the file"},
+};
+
+static void help(FILE *to) {
+    fprintf(to, "firstdiff finds the first tensor where two runs of the same language model diverge.\n\n"
+                "Usage: firstdiff COMMAND [OPTION...]\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(to, "  %-8s  %s\n", commands[i].name, commands[i].summary);
+    fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options.\n"
+                "Exit status: 0 no divergence, 1 diverged, 2 unusable input or usage, 3 incomplete.\n");
+}
+
+/* What was printed must have arrived: a full disk behind stdout is no success. */
+static int checked(int status) {
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "firstdiff: writing to standard output failed\n");
+        return FD_EXIT_UNUSABLE;
+    }
+    return status;
+}
+
+int main(int argc, char **argv) {
+    argp_err_exit_status = FD_EXIT_UNUSABLE;
+    if (argc < 2) {
+        help(stderr);
+        return FD_EXIT_UNUSABLE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return checked(FD_EXIT_SAME);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("firstdiff " FD_VERSION "\n");
+        return checked(FD_EXIT_SAME);
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            char name[32];
+            snprintf(name, sizeof name, "firstdiff %s", commands[i].name);
+            argv[1] = name; /* so that --help and usage errors say "firstdiff run" */
+            return checked(commands[i].run(argc - 1, argv + 1));
+        }
+    fprintf(stderr, "firstdiff: \"%s\" is no command; `firstdiff --help` lists them\n", argv[1]);
+    return FD_EXIT_UNUSABLE;
+}

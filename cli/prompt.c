@@ -1,0 +1,111 @@
+/* Prompts: -p TEXT, --tokens IDS or --prompt-file FILE. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct argp_option options[] = {
+    {"prompt", 'p', "TEXT", 0, "The prompt", 1},
+    {"tokens", 't', "IDS", 0, "The prompt as token ids, \"1,2,3\": no tokenizer needed", 1},
+    {"prompt-file", 'f', "FILE", 0, "The prompt is the file's text (one trailing newline dropped)", 1},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    fd_cli_prompt *prompt = state->input;
+    switch (key) {
+    case 'p': prompt->text = arg; return 0;
+    case 't': prompt->tokens = arg; return 0;
+    case 'f': prompt->file = arg; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp fd_cli_prompt_argp = {.options = options, .parser = parse};
+
+fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err) {
+    *ids = malloc(sizeof **ids * (strlen(list) / 2 + 1));
+    *n_id = 0;
+    if (!*ids) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    const char *p = list + strspn(list, ", \t\r\n");
+    while (*p) {
+        char *end;
+        errno = 0;
+        long value = strtol(p, &end, 10);
+        size_t item = strcspn(p, ", \t\r\n");
+        if (end != p + item || errno || value < 0 || value >= n_vocab) {
+            free(*ids);
+            *ids = NULL;
+            return fd_fail(err, FD_ERR_INPUT, "token \"%.*s\": expected an id from 0 to %d", (int)(item < 64 ? item : 64), p,
+                           n_vocab - 1);
+        }
+        (*ids)[(*n_id)++] = (int32_t)value;
+        p = end + strspn(end, ", \t\r\n");
+    }
+    return FD_OK;
+}
+
+static fd_code read_file(const char *path, char **text, size_t *size, fd_error *err) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
+    size_t capacity = 4096;
+    *size = 0;
+    *text = malloc(capacity + 1);
+    while (*text) {
+        *size += fread(*text + *size, 1, capacity - *size, file);
+        if (*size < capacity) break;
+        char *grown = realloc(*text, (capacity *= 2) + 1);
+        if (!grown) free(*text);
+        *text = grown;
+    }
+    bool failed = ferror(file) != 0;
+    fclose(file);
+    if (!*text) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (failed) {
+        free(*text);
+        *text = NULL;
+        return fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
+    }
+    if (*size > 0 && (*text)[*size - 1] == '\n') --*size;
+    (*text)[*size] = '\0';
+    return FD_OK;
+}
+
+fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
+                          char **text, fd_error *err) {
+    *ids = NULL;
+    *text = NULL;
+    int given = (prompt->text != NULL) + (prompt->tokens != NULL) + (prompt->file != NULL);
+    if (given != 1)
+        return fd_fail(err, FD_ERR_INPUT, "%s of -p TEXT, --tokens IDS and --prompt-file FILE given, expected one",
+                       given ? "several" : "none");
+    if (prompt->tokens) {
+        FD_TRY(fd_cli_parse_ids(prompt->tokens, model->graph->hparams.n_vocab, ids, n_id, err));
+    } else {
+        if (!model->tokenizer) {
+            *err = model->tokenizer_error;
+            return err->code;
+        }
+        size_t size = 0;
+        if (prompt->file) {
+            FD_TRY(read_file(prompt->file, text, &size, err));
+        } else {
+            size = strlen(prompt->text);
+            *text = strdup(prompt->text);
+            if (!*text) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+        }
+        fd_code code = fd_tokenize(model->tokenizer, *text, size, true, true, ids, n_id, err);
+        if (code != FD_OK) {
+            free(*text);
+            *text = NULL;
+            return code;
+        }
+    }
+    if (*n_id > 0) return FD_OK;
+    free(*ids);
+    free(*text);
+    *ids = NULL;
+    *text = NULL;
+    return fd_fail(err, FD_ERR_INPUT, "the prompt is empty: 0 tokens, expected at least 1");
+}

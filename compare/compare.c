@@ -1,0 +1,246 @@
+#include "compare/compare.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/trace_pair.h"
+
+typedef struct comparison {
+    fd_trace_pair pair;
+    const fd_compare_options *options;
+    fd_verdict *verdict;
+    int32_t limit; /* positions from here on are not comparable: the tokens differ */
+} comparison;
+
+static bool allowed(const fd_compare_options *options, const char *name) {
+    return fd_name_matches(options->allow_missing, options->n_allow_missing, name);
+}
+
+static void state_what_limits(const comparison *c) {
+    fd_verdict *v = c->verdict;
+    const fd_alignment *a = &c->pair.align;
+    const struct {
+        const char *role;
+        const fd_verdict_side *side;
+    } sides[] = {{"reference", &v->ref}, {"candidate", &v->cand}};
+    for (int i = 0; i < 2; i++)
+        if (!sides[i].side->complete)
+            fd_verdict_reason(v, "the %s %.160s is incomplete: its run stopped after %d positions", sides[i].role,
+                              sides[i].side->label, sides[i].side->n_pos);
+    if (v->ref.n_pos != v->cand.n_pos)
+        fd_verdict_reason(v, "the reference has %d positions, the candidate %d", v->ref.n_pos, v->cand.n_pos);
+    if (a->same_model == FD_EQUALITY_UNKNOWN)
+        fd_verdict_note(v, "which model ran is not recorded on both sides: not checked");
+    if (!fd_trace_tokens(c->pair.ref) || !fd_trace_tokens(c->pair.cand))
+        fd_verdict_reason(v, "the tokens are not recorded on both sides");
+    fd_verdict_note_numerics(v);
+}
+
+/* True when the two ran different models, which is then the reason for not comparing anything. */
+static bool different_models(const comparison *c) {
+    fd_verdict *v = c->verdict;
+    if (c->pair.align.same_arch == FD_UNEQUAL) {
+        fd_verdict_reason(v, "different models: architecture %s against %s", v->ref.arch, v->cand.arch);
+        return true;
+    }
+    if (c->pair.align.same_model == FD_UNEQUAL) {
+        fd_verdict_reason(v, "different models: %.60s (%s) against %.60s (%s)", v->ref.model_name, v->ref.model_hash,
+                          v->cand.model_name, v->cand.model_hash);
+        return true;
+    }
+    return false;
+}
+
+static fd_code list_unmatched(const comparison *c, fd_error *err) {
+    const fd_alignment *a = &c->pair.align;
+    for (int32_t i = 0; i < a->n_only_ref; i++) {
+        const char *name = fd_trace_node_at(c->pair.ref, a->only_ref[i])->name;
+        FD_TRY(fd_verdict_missing(c->verdict, name, FD_ONLY_IN_REFERENCE, a->n_pos, allowed(c->options, name), err));
+    }
+    for (int32_t i = 0; i < a->n_only_cand; i++) {
+        const char *name = fd_trace_node_at(c->pair.cand, a->only_cand[i])->name;
+        FD_TRY(fd_verdict_missing(c->verdict, name, FD_ONLY_IN_CANDIDATE, a->n_pos, allowed(c->options, name), err));
+    }
+    return FD_OK;
+}
+
+/* Whether `name`, an input of the diverging node, is the same on both sides wherever the node reads it: at its own
+ * position, or at every position up to it for a K/V cache. */
+static fd_code input_equality(comparison *c, const char *name, int32_t pos, fd_equality *out, fd_error *err) {
+    *out = FD_EQUALITY_UNKNOWN;
+    if (strcmp(name, "tokens") == 0) {
+        bool known = fd_trace_tokens(c->pair.ref) && fd_trace_tokens(c->pair.cand);
+        if (known) *out = pos < c->limit ? FD_EQUAL : FD_UNEQUAL;
+        return FD_OK;
+    }
+    const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
+    if (!input) return FD_OK;
+    bool cached = strcmp(fd_trace_node_at(c->pair.ref, input->ref)->op, fd_op_name(FD_OP_KV_WRITE)) == 0;
+    bool unknown = false;
+    for (int32_t p = cached ? 0 : pos; p <= pos; p++) {
+        fd_look look;
+        FD_TRY(fd_trace_pair_look(&c->pair, input, p, &look, err));
+        if (look.result == FD_LOOK_DIFFERS) {
+            *out = FD_UNEQUAL;
+            return FD_OK;
+        }
+        unknown |= look.result == FD_LOOK_UNKNOWN;
+    }
+    if (!unknown) *out = FD_EQUAL;
+    return FD_OK;
+}
+
+static fd_code describe_inputs(comparison *c, const fd_trace_node *node, fd_divergence *d, fd_error *err) {
+    bool unequal = false, unknown = false;
+    for (int32_t i = 0; i < FD_MAX_INPUTS; i++) {
+        if (!node->inputs[i][0]) continue;
+        int32_t at = d->n_input++;
+        snprintf(d->inputs[at].name, sizeof d->inputs[at].name, "%s", node->inputs[i]);
+        FD_TRY(input_equality(c, node->inputs[i], d->pos, &d->inputs[at].equality, err));
+        unequal |= d->inputs[at].equality == FD_UNEQUAL;
+        unknown |= d->inputs[at].equality == FD_EQUALITY_UNKNOWN;
+    }
+    d->inputs_equal = unequal ? FD_UNEQUAL : unknown || !d->n_input ? FD_EQUALITY_UNKNOWN : FD_EQUAL;
+    return FD_OK;
+}
+
+static void suggest_next(fd_verdict *v) {
+    const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_DIVERGED_TOKENS || d->kind == FD_DIVERGED_SHAPE)
+        snprintf(v->next, sizeof v->next, "firstdiff inspect %s", v->cand.label);
+    else if (!d->has_values)
+        snprintf(v->next, sizeof v->next, "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d",
+                 d->node, d->step, d->step);
+    else if (d->n_dim == 2 && d->dims[1] > 0)
+        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", v->cand.label, d->node, d->pos,
+                 (long long)(d->diff.first.index / d->dims[1]));
+    else
+        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d]'", v->cand.label, d->node, d->pos);
+}
+
+static fd_code describe_divergence(comparison *c, const fd_node_pair *np, const fd_trace_step *step, int32_t step_at,
+                                   int32_t pos, fd_look *look, fd_error *err) {
+    fd_divergence *d = &c->verdict->divergence;
+    const fd_trace_node *node = fd_trace_node_at(c->pair.ref, np->ref);
+    const fd_trace_node *other = fd_trace_node_at(c->pair.cand, np->cand);
+    d->kind = np->same_shape ? FD_DIVERGED_VALUES : FD_DIVERGED_SHAPE;
+    snprintf(d->node, sizeof d->node, "%s", node->name);
+    snprintf(d->op, sizeof d->op, "%s", node->op);
+    d->layer = node->layer;
+    d->step = step_at;
+    d->step_kind = step->kind;
+    d->pos = pos;
+    d->n_dim = node->n_dim;
+    d->over_kv = node->over_kv;
+    for (int32_t i = 0; i < node->n_dim; i++) d->dims[i] = node->shape[i];
+    if (node->over_kv) d->dims[node->n_dim - 1] = pos + 1;
+    fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
+    fd_shape_text(other->n_dim, other->shape, other->over_kv, d->cand_shape, sizeof d->cand_shape);
+    int32_t in_graph = c->options->graph ? fd_graph_find(c->options->graph, node->name) : -1;
+    if (in_graph >= 0)
+        fd_node_attributes(c->options->graph, &c->options->graph->nodes[in_graph], d->attributes, sizeof d->attributes);
+    if (np->same_shape && !look->has_diff) FD_TRY(fd_trace_pair_values(&c->pair, np, pos, look, err));
+    d->has_values = look->has_diff;
+    if (look->has_diff) d->diff = look->diff;
+    return describe_inputs(c, node, d, err);
+}
+
+static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_trace_step *step, int32_t step_at,
+                            fd_error *err) {
+    fd_verdict *v = c->verdict;
+    int32_t end = step->pos0 + step->n_pos < c->limit ? step->pos0 + step->n_pos : c->limit;
+    int32_t n_unknown = 0, n_seen = 0;
+    bool differs = false, read = false;
+    bool first = v->divergence.kind == FD_NO_DIVERGENCE;
+    for (int32_t pos = step->pos0; pos < end; pos++) {
+        fd_look look;
+        FD_TRY(fd_trace_pair_look(&c->pair, np, pos, &look, err));
+        n_unknown += look.result == FD_LOOK_UNKNOWN;
+        n_seen += look.result != FD_LOOK_UNKNOWN;
+        read |= look.has_diff;
+        if (look.has_diff) v->grid = fd_coarser(v->grid, look.diff.grid);
+        if (look.result != FD_LOOK_DIFFERS) continue;
+        differs = true;
+        if (first) FD_TRY(describe_divergence(c, np, step, step_at, pos, &look, err));
+        break;
+    }
+    if (n_unknown) {
+        const char *name = fd_trace_node_at(c->pair.ref, np->ref)->name;
+        FD_TRY(fd_verdict_missing(v, name, FD_NOT_RECORDED, n_unknown, allowed(c->options, name), err));
+    }
+    if (!n_seen) return FD_OK;
+    v->n_compared++;
+    v->n_by_fingerprint += !read;
+    if (v->divergence.kind == FD_NO_DIVERGENCE)
+        v->n_before++;
+    else if (!first)
+        v->n_after_differ += differs, v->n_after_identical += !differs;
+    return FD_OK;
+}
+
+/* Step `step_at`: the tokens, then the nodes. */
+static fd_code compare_step(comparison *c, const fd_trace_step *step, int32_t step_at, fd_error *err) {
+    fd_verdict *v = c->verdict;
+    if (c->limit < step->pos0 + step->n_pos && v->divergence.kind == FD_NO_DIVERGENCE) {
+        fd_divergence *d = &v->divergence;
+        d->kind = FD_DIVERGED_TOKENS;
+        snprintf(d->node, sizeof d->node, "tokens");
+        d->layer = -1;
+        d->step = step_at;
+        d->step_kind = step->kind;
+        d->pos = c->limit;
+        d->ref_token = fd_trace_tokens(c->pair.ref)[c->limit];
+        d->cand_token = fd_trace_tokens(c->pair.cand)[c->limit];
+    }
+    if (step->pos0 >= c->limit) return FD_OK;
+    v->n_step++;
+    for (int32_t i = 0; i < c->pair.align.n_pair; i++)
+        FD_TRY(compare_node(c, &c->pair.align.pairs[i], step, step_at, err));
+    return FD_OK;
+}
+
+/* The reference's steps, cut at the last common position; positions that no step claims (a foreign trace, or a run killed
+ * inside a step) come as one more. */
+static fd_code compare_steps(comparison *c, fd_error *err) {
+    const fd_trace_step *steps = fd_trace_steps(c->pair.ref);
+    int32_t n_step = fd_trace_n_step(c->pair.ref), n_pos = c->pair.align.n_pos, at = 0, i = 0;
+    for (; i < n_step && at < n_pos; i++) {
+        fd_trace_step step = steps[i];
+        if (step.n_pos > n_pos - step.pos0) step.n_pos = n_pos - step.pos0;
+        FD_TRY(compare_step(c, &step, i, err));
+        at = step.pos0 + step.n_pos;
+    }
+    fd_trace_step rest = {at, n_pos - at, i ? FD_STEP_DECODE : FD_STEP_PREFILL};
+    return rest.n_pos > 0 ? compare_step(c, &rest, i, err) : FD_OK;
+}
+
+static fd_code compare_all(comparison *c, fd_error *err) {
+    fd_verdict *v = c->verdict;
+    if (different_models(c)) return FD_OK;
+    v->n_pos = c->pair.align.n_pos;
+    c->limit = c->pair.align.first_token_differs;
+    FD_TRY(list_unmatched(c, err));
+    FD_TRY(compare_steps(c, err));
+    if (c->limit < c->pair.align.n_pos)
+        fd_verdict_reason(v, "the tokens differ from position %d on: nothing was compared there", c->limit);
+    if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v);
+    return FD_OK;
+}
+
+fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_compare_options *options, fd_verdict *out,
+                          fd_error *err) {
+    memset(out, 0, sizeof *out);
+    out->after_known = true;
+    out->grid = FD_F64;
+    fd_verdict_side_of_trace(ref, &out->ref);
+    fd_verdict_side_of_trace(cand, &out->cand);
+    comparison c = {.options = options, .verdict = out};
+    FD_TRY(fd_trace_pair_open(ref, cand, &c.pair, err));
+    state_what_limits(&c);
+    fd_code code = compare_all(&c, err);
+    fd_trace_pair_close(&c.pair);
+    FD_TRY(code);
+    fd_verdict_decide(out);
+    return FD_OK;
+}

@@ -1,0 +1,22 @@
+/* Comparing two recorded traces: the first tensor, in the reference's order of execution, that is not the same.
+ *
+ * Tokens come first in every step; tensors are compared by fingerprint where both traces follow the same contract (nothing
+ * is read then but the first divergence), else element by element. A verdict of "identical" means that every tensor of
+ * either trace was looked at, at every position of either; whatever could not be looked at is listed. */
+#ifndef FD_COMPARE_COMPARE_H
+#define FD_COMPARE_COMPARE_H
+
+#include "compare/verdict.h"
+
+typedef struct fd_compare_options {
+    const char *const *allow_missing; /* [n_allow_missing] globs over node names that need not be on both sides */
+    int32_t n_allow_missing;
+    const fd_graph *graph; /* of the model both ran, for the attributes of a node; NULL: not known */
+} fd_compare_options;
+
+/* Fails only when something cannot be read or memory runs out; every finding is in *out, which the caller frees with
+ * fd_verdict_free (also after a failure). Two different models are not compared at all: incomplete. */
+fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_compare_options *options, fd_verdict *out,
+                          fd_error *err);
+
+#endif

@@ -1,0 +1,106 @@
+/* Sides, shapes, places and attributes in words (declared in verdict.h). */
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/verdict.h"
+
+void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    snprintf(out->label, sizeof out->label, "%s", fd_trace_path(trace));
+    snprintf(out->backend, sizeof out->backend, "%s", info->backend);
+    snprintf(out->numerics, sizeof out->numerics, "%s", info->numerics);
+    snprintf(out->device, sizeof out->device, "%s", info->device);
+    snprintf(out->fault, sizeof out->fault, "%s", info->fault);
+    snprintf(out->model_name, sizeof out->model_name, "%s", info->model_name);
+    snprintf(out->model_hash, sizeof out->model_hash, "%s", info->model_hash);
+    snprintf(out->arch, sizeof out->arch, "%s", info->arch);
+    out->contract = info->contract;
+    out->n_pos = fd_trace_n_pos(trace);
+    out->complete = info->complete;
+}
+
+static const char *stated(const fd_verdict_side *side) { return side->numerics[0] ? side->numerics : "not stated"; }
+
+void fd_verdict_note_numerics(fd_verdict *verdict) {
+    const fd_verdict_side *a = &verdict->ref, *b = &verdict->cand;
+    if (a->numerics[0] && strcmp(a->numerics, b->numerics) == 0 && a->contract == b->contract) return;
+    if (a->contract && b->contract && a->contract != b->contract)
+        fd_verdict_note(verdict, "numerics contract %d against %d: rounding alone can make them differ", a->contract,
+                        b->contract);
+    else
+        fd_verdict_note(verdict, "numerics %s against %s: compared bit for bit, rounding alone can make them differ",
+                        stated(a), stated(b));
+}
+
+void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, size_t size) {
+    size_t at = (size_t)snprintf(to, size, "[");
+    for (int32_t i = 0; i < n_dim && at < size; i++) {
+        const char *comma = i ? ", " : "";
+        if (over_kv && i == n_dim - 1)
+            at += (size_t)snprintf(to + at, size - at, "%sn", comma);
+        else
+            at += (size_t)snprintf(to + at, size - at, "%s%d", comma, shape[i]);
+    }
+    if (at < size) snprintf(to + at, size - at, "]");
+}
+
+void fd_index_text(int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to, size_t size) {
+    if (n_dim <= 1) {
+        snprintf(to, size, over_kv ? "key position %lld" : "element %lld", (long long)index);
+    } else if (n_dim == 2 && dims[1] > 0) {
+        snprintf(to, size, over_kv ? "head %lld · key position %lld" : "head %lld · element %lld",
+                 (long long)(index / dims[1]), (long long)(index % dims[1]));
+    } else {
+        int64_t at[4] = {0};
+        for (int32_t i = n_dim - 1; i >= 0 && i < 4; i--) {
+            at[i] = dims[i] > 0 ? index % dims[i] : 0;
+            index = dims[i] > 0 ? index / dims[i] : index;
+        }
+        size_t used = (size_t)snprintf(to, size, "index [%lld", (long long)at[0]);
+        for (int32_t i = 1; i < n_dim && used < size; i++)
+            used += (size_t)snprintf(to + used, size - used, ", %lld", (long long)at[i]);
+        if (used < size) snprintf(to + used, size - used, "]");
+    }
+}
+
+static void rope_text(const fd_rope *rope, char *to, size_t size) {
+    char scaling[64] = "";
+    if (rope->scaling != FD_ROPE_SCALING_NONE)
+        snprintf(scaling, sizeof scaling, ", %s scaling by %g",
+                 rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+    if (rope->pairing == FD_ROPE_HALF)
+        snprintf(to, size, "pairs (i, i+%d), base %g, %d dims%s", rope->n_rot / 2, rope->base, rope->n_rot, scaling);
+    else
+        snprintf(to, size, "pairs (2i, 2i+1), base %g, %d dims%s", rope->base, rope->n_rot, scaling);
+}
+
+static const fd_weight *weight_of(const fd_graph *graph, const fd_node *node, int32_t slot) {
+    return node->weight[slot] < 0 ? NULL : &graph->weights[node->weight[slot]];
+}
+
+void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, size_t size) {
+    const fd_weight *w = weight_of(graph, node, 0), *bias = weight_of(graph, node, 1);
+    const fd_dtype_info *type = w ? fd_dtype_get(w->dtype) : NULL;
+    const char *type_name = type ? type->name : "?";
+    to[0] = '\0';
+    switch (node->op) {
+    case FD_OP_EMBED:
+        if (w) snprintf(to, size, "%.48s, %s, row of each token", w->name, type_name);
+        break;
+    case FD_OP_RMS_NORM: snprintf(to, size, "eps %g, mean over %d", (double)node->eps, node->shape[0]); break;
+    case FD_OP_MATMUL:
+        if (w)
+            snprintf(to, size, "%.48s, %s, %lld × %lld%s", w->name, type_name, (long long)w->n_row, (long long)w->n_col,
+                     bias ? ", with bias" : "");
+        break;
+    case FD_OP_ROPE: rope_text(&node->rope, to, size); break;
+    case FD_OP_KV_WRITE:
+        if (node->row_offset) snprintf(to, size, "rows written at position %+d", node->row_offset);
+        break;
+    case FD_OP_ATTN_SCORES:
+        snprintf(to, size, "scale %.9g, %d heads on %d K/V heads", (double)node->scale, graph->hparams.n_head,
+                 graph->hparams.n_head_kv);
+        break;
+    default: break;
+    }
+}

@@ -1,0 +1,193 @@
+#include <jansson.h>
+#include <math.h>
+
+#include "compare/report.h"
+#include "numerics/contract.h"
+
+/* json_object_set_new takes over the value also when it is NULL and fails; one failure anywhere fails the report. */
+typedef struct builder {
+    bool failed;
+} builder;
+
+static void set(builder *b, json_t *object, const char *key, json_t *value) {
+    if (json_object_set_new(object, key, value) != 0) b->failed = true;
+}
+
+/* A name from a file need not be UTF-8; then its printable part stands for it. */
+static json_t *text_value(const char *text) {
+    json_t *value = json_string(text);
+    if (value) return value;
+    char ascii[1024];
+    size_t n = 0;
+    for (; text[n] && n + 1 < sizeof ascii; n++) ascii[n] = text[n] >= 0x20 && text[n] < 0x7f ? text[n] : '?';
+    ascii[n] = '\0';
+    return json_string(ascii);
+}
+
+static void set_text(builder *b, json_t *object, const char *key, const char *text) {
+    set(b, object, key, text_value(text));
+}
+
+static void append(builder *b, json_t *list, json_t *value) {
+    if (json_array_append_new(list, value) != 0) b->failed = true;
+}
+
+static void set_int(builder *b, json_t *object, const char *key, int64_t n) {
+    set(b, object, key, json_integer((json_int_t)n));
+}
+
+/* {"value": 0.5, "text": "0.5", "bits": "0x3f000000"}; value is null for NaN and Inf. */
+static json_t *number(builder *b, double x) {
+    json_t *object = json_object();
+    char text[40];
+    fd_value_text(x, text, sizeof text);
+    set(b, object, "value", isfinite(x) ? json_real(x) : json_null());
+    set_text(b, object, "text", text);
+    if (isnan(x) || (double)(float)x == x)
+        snprintf(text, sizeof text, "0x%08x", fd_canonical32((float)x));
+    else
+        snprintf(text, sizeof text, "0x%016llx", (unsigned long long)fd_bits64(x));
+    set_text(b, object, "bits", text);
+    return object;
+}
+
+static json_t *side(builder *b, const fd_verdict_side *s) {
+    json_t *object = json_object();
+    set_text(b, object, "label", s->label);
+    set_text(b, object, "backend", s->backend);
+    set_text(b, object, "numerics", s->numerics);
+    set_int(b, object, "contract", s->contract);
+    set_text(b, object, "device", s->device);
+    set_text(b, object, "fault", s->fault);
+    set_text(b, object, "model_name", s->model_name);
+    set_text(b, object, "model_hash", s->model_hash);
+    set_text(b, object, "arch", s->arch);
+    set_int(b, object, "positions", s->n_pos);
+    set(b, object, "complete", json_boolean(s->complete));
+    return object;
+}
+
+static json_t *element(builder *b, const fd_divergence *d, const fd_element_diff *e) {
+    json_t *object = json_object(), *at = json_array();
+    int64_t rest = e->index, place[4] = {0};
+    for (int32_t i = d->n_dim - 1; i >= 0; i--) {
+        place[i] = d->dims[i] > 0 ? rest % d->dims[i] : 0;
+        rest = d->dims[i] > 0 ? rest / d->dims[i] : rest;
+    }
+    for (int32_t i = 0; i < d->n_dim; i++) append(b, at, json_integer((json_int_t)place[i]));
+    set_int(b, object, "flat_index", e->index);
+    set(b, object, "index", at);
+    set(b, object, "reference", number(b, e->ref));
+    set(b, object, "candidate", number(b, e->cand));
+    if (e->ulp == FD_ULP_NONE) {
+        set(b, object, "abs_difference", json_null());
+        set(b, object, "ulp", json_null());
+    } else {
+        double distance = fabs(e->cand - e->ref);
+        set(b, object, "abs_difference", isfinite(distance) ? json_real(distance) : json_null());
+        set_int(b, object, "ulp", e->ulp > INT64_MAX ? INT64_MAX : (int64_t)e->ulp);
+    }
+    return object;
+}
+
+static json_t *values(builder *b, const fd_divergence *d) {
+    const fd_tensor_diff *t = &d->diff;
+    const fd_dtype_info *grid = fd_dtype_get(t->grid);
+    json_t *object = json_object();
+    set_text(b, object, "compared_as", grid ? grid->name : "?");
+    set_int(b, object, "elements", t->n);
+    set_int(b, object, "differ", t->n_differ);
+    set(b, object, "first", element(b, d, &t->first));
+    set(b, object, "largest", t->largest.index < 0 ? json_null() : element(b, d, &t->largest));
+    set_int(b, object, "nan_both", t->n_nan_same);
+    set_int(b, object, "nan_new", t->n_nan_new);
+    set_int(b, object, "nan_lost", t->n_nan_lost);
+    set_int(b, object, "inf_new", t->n_inf_new);
+    set_int(b, object, "inf_lost", t->n_inf_lost);
+    set_int(b, object, "inf_sign", t->n_inf_sign);
+    return object;
+}
+
+static json_t *divergence(builder *b, const fd_divergence *d) {
+    static const char *const kinds[] = {"none", "tokens", "shape", "values"};
+    json_t *object = json_object(), *inputs = json_array();
+    set_text(b, object, "kind", kinds[d->kind]);
+    set_text(b, object, "node", d->node);
+    set_int(b, object, "layer", d->layer);
+    set_int(b, object, "step", d->step);
+    set_text(b, object, "step_kind", fd_step_kind_name(d->step_kind));
+    set_int(b, object, "position", d->pos);
+    if (d->kind == FD_DIVERGED_TOKENS) {
+        set_int(b, object, "reference_token", d->ref_token);
+        set_int(b, object, "candidate_token", d->cand_token);
+        json_decref(inputs);
+        return object;
+    }
+    set_text(b, object, "op", d->op);
+    set_text(b, object, "attributes", d->attributes);
+    set_text(b, object, "reference_shape", d->ref_shape);
+    set_text(b, object, "candidate_shape", d->cand_shape);
+    for (int32_t i = 0; i < d->n_input; i++) {
+        json_t *input = json_object();
+        set_text(b, input, "name", d->inputs[i].name);
+        set_text(b, input, "equality", fd_equality_name(d->inputs[i].equality));
+        append(b, inputs, input);
+    }
+    set(b, object, "inputs", inputs);
+    set(b, object, "introduced_here",
+        d->inputs_equal == FD_EQUALITY_UNKNOWN ? json_null() : json_boolean(d->inputs_equal == FD_EQUAL));
+    set(b, object, "values", d->has_values ? values(b, d) : json_null());
+    return object;
+}
+
+static json_t *missing(builder *b, const fd_verdict *v) {
+    static const char *const why[] = {"only in the reference", "only in the candidate", "not recorded on both sides"};
+    json_t *list = json_array();
+    for (int32_t i = 0; i < v->n_missing; i++) {
+        json_t *item = json_object();
+        set_text(b, item, "name", v->missing[i].name);
+        set_text(b, item, "why", why[v->missing[i].why]);
+        set_int(b, item, "positions", v->missing[i].n_pos);
+        set(b, item, "allowed", json_boolean(v->missing[i].allowed));
+        append(b, list, item);
+    }
+    return list;
+}
+
+static json_t *texts(builder *b, const char (*lines)[FD_REASON_SIZE], int32_t n) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n && i < FD_MAX_REASONS; i++) append(b, list, text_value(lines[i]));
+    return list;
+}
+
+fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
+    builder build = {false}, *b = &build;
+    json_t *root = json_object();
+    set_text(b, root, "schema", "firstdiff-verdict 1");
+    set_text(b, root, "status", fd_verdict_status_name(v->status));
+    set_int(b, root, "exit_status", fd_verdict_exit_status(v));
+    set(b, root, "reference", side(b, &v->ref));
+    set(b, root, "candidate", side(b, &v->cand));
+    set_int(b, root, "positions", v->n_pos);
+    set_int(b, root, "steps", v->n_step);
+    set_int(b, root, "tensors_compared", v->n_compared);
+    set_int(b, root, "tensors_by_fingerprint", v->n_by_fingerprint);
+    set_int(b, root, "identical_before", v->n_before);
+    if (v->after_known) {
+        set_int(b, root, "identical_after", v->n_after_identical);
+        set_int(b, root, "differ_after", v->n_after_differ);
+    } else {
+        set(b, root, "identical_after", json_null());
+        set(b, root, "differ_after", json_null());
+    }
+    set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
+    set(b, root, "missing", missing(b, v));
+    set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
+    set(b, root, "notes", texts(b, v->notes, v->n_note));
+    set_text(b, root, "next", v->next);
+    bool written = !build.failed && json_dumpf(root, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0;
+    json_decref(root);
+    if (build.failed) return fd_fail(err, FD_ERR_MEMORY, "JSON report: out of memory");
+    if (!written || fputc('\n', to) == EOF) return fd_fail(err, FD_ERR_IO, "JSON report: writing failed");
+    return FD_OK;
+}

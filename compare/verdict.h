@@ -1,0 +1,126 @@
+/* What a comparison found: one struct for traces and for lockstep runs, one place that turns it into an exit status.
+ *
+ * A "tensor" in the counts is one node's output in one step (all positions of that step). Order: step by step, in a step
+ * the tokens, then the nodes in the reference's order of execution, in a node the positions. */
+#ifndef FD_COMPARE_VERDICT_H
+#define FD_COMPARE_VERDICT_H
+
+#include <stdbool.h>
+
+#include "compare/tensor_diff.h"
+#include "dumpers/trace.h"
+
+typedef enum fd_verdict_status { FD_IDENTICAL, FD_DIVERGED, FD_INCOMPLETE } fd_verdict_status;
+const char *fd_verdict_status_name(fd_verdict_status status); /* "identical", "diverged", "incomplete" */
+const char *fd_step_kind_name(fd_step_kind kind);             /* "prefill", "decode", "verify" */
+
+typedef enum fd_equality { FD_EQUALITY_UNKNOWN, FD_EQUAL, FD_UNEQUAL } fd_equality;
+const char *fd_equality_name(fd_equality equality); /* "not recorded", "bit-identical", "differs" */
+
+typedef enum fd_divergence_kind {
+    FD_NO_DIVERGENCE,
+    FD_DIVERGED_TOKENS, /* the runs were fed different tokens */
+    FD_DIVERGED_SHAPE,
+    FD_DIVERGED_VALUES,
+} fd_divergence_kind;
+
+typedef struct fd_verdict_side {
+    char label[512]; /* path or spec */
+    char backend[16], numerics[16], device[128], fault[128], model_name[128], model_hash[48], arch[32];
+    int32_t contract, n_pos;
+    bool complete;
+} fd_verdict_side;
+
+typedef struct fd_divergence {
+    fd_divergence_kind kind;
+    char node[64];            /* "tokens" for FD_DIVERGED_TOKENS */
+    char op[24];              /* "" unknown */
+    char attributes[128];     /* "interleaved pairs, base 10000, 32 dims"; "" unknown or none */
+    int32_t layer, step, pos; /* layer -1: outside the layers */
+    fd_step_kind step_kind;
+    int32_t ref_token, cand_token; /* FD_DIVERGED_TOKENS */
+    char ref_shape[64], cand_shape[64];
+    int32_t n_dim;
+    int64_t dims[4];     /* of the reference's tensor at `pos`, the length over positions resolved */
+    bool over_kv;        /* the last dimension runs over key positions */
+    bool has_values;     /* both sides hold the elements; otherwise `diff` is empty and only the fingerprints differ */
+    fd_tensor_diff diff; /* of the whole tensor at `pos` */
+    int32_t n_input;
+    struct {
+        char name[64];
+        fd_equality equality;
+    } inputs[FD_MAX_INPUTS]; /* nodes only */
+    fd_equality inputs_equal; /* FD_EQUAL: introduced at this node; unknown when one was not recorded on both sides */
+} fd_divergence;
+
+typedef enum fd_missing_why {
+    FD_ONLY_IN_REFERENCE,
+    FD_ONLY_IN_CANDIDATE,
+    FD_NOT_RECORDED, /* both know the node, but not what it takes to compare it at these positions */
+} fd_missing_why;
+
+typedef struct fd_missing {
+    char name[64];
+    fd_missing_why why;
+    int32_t n_pos; /* positions that could not be looked at */
+    bool allowed;  /* --allow-missing: stated, but no reason for "incomplete" */
+} fd_missing;
+
+enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
+
+typedef struct fd_verdict {
+    fd_verdict_status status;
+    fd_verdict_side ref, cand;
+    fd_divergence divergence;
+    int64_t n_pos, n_step;        /* positions and steps that both sides have */
+    int64_t n_compared;           /* tensors looked at */
+    int64_t n_by_fingerprint;     /* of those, by fingerprint alone */
+    int64_t n_before;             /* identical tensors before the divergence; all of them when there is none */
+    int64_t n_after_identical, n_after_differ;
+    bool after_known;             /* false: the runs were stopped at the divergence */
+    uint32_t grid;                /* coarsest type anything was compared in */
+    fd_missing *missing;          /* owned */
+    int32_t n_missing;
+    char reasons[FD_MAX_REASONS][FD_REASON_SIZE]; /* why a verdict of "identical" is impossible */
+    int32_t n_reason;             /* may exceed FD_MAX_REASONS: only the first ones are kept */
+    char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
+    int32_t n_note;
+    char next[1024];              /* a command worth running next; "" none */
+} fd_verdict;
+
+/* 0 identical, 1 diverged, 3 incomplete. */
+int fd_verdict_exit_status(const fd_verdict *verdict);
+void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
+
+/* Decides the status from what was gathered: diverged when a divergence was found; else incomplete when there is a
+ * reason, a missing tensor that was not allowed, or nothing was compared; else identical. */
+void fd_verdict_decide(fd_verdict *verdict);
+
+/* Appends; what exceeds FD_MAX_REASONS is counted, not kept. */
+void fd_verdict_reason(fd_verdict *verdict, const char *format, ...) FD_PRINTF(2, 3);
+void fd_verdict_note(fd_verdict *verdict, const char *format, ...) FD_PRINTF(2, 3);
+
+/* Counts n_pos positions of `name` as not looked at. FD_ERR_MEMORY alone. */
+fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why why, int32_t n_pos, bool allowed,
+                           fd_error *err);
+
+/* What a trace says about itself. */
+void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out);
+
+/* A note when the sides follow different numerics: rounding alone can then make them differ. */
+void fd_verdict_note_numerics(fd_verdict *verdict);
+
+/* True when one of the n globs matches the name. */
+bool fd_name_matches(const char *const *globs, int32_t n, const char *name);
+
+/* Shapes as text, "[8, 64]"; over_kv: "[8, n]". */
+void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, size_t size);
+
+/* Where element `index` of a tensor with these dims is: "head 2 · element 17", "head 1 · key position 4", "element 3",
+ * "index [1, 2, 3]". Two dimensions are [head, …] in every graph of ours. */
+void fd_index_text(int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to, size_t size);
+
+/* The attributes of a graph's node in words: "(i, i+32) pairs, base 1e+06, 64 dims"; "" when it has none. */
+void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, size_t size);
+
+#endif

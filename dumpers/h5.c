@@ -1,0 +1,201 @@
+#include "dumpers/h5.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+fd_h5_guard fd_h5_begin(void) {
+    fd_h5_guard guard = {NULL, NULL};
+    H5Eget_auto2(H5E_DEFAULT, &guard.print, &guard.data);
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    return guard;
+}
+
+void fd_h5_end(fd_h5_guard guard) { H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data); }
+
+/* Walking upward starts at the innermost record, the one that knows the system's own error text. */
+static herr_t take_innermost(unsigned n, const H5E_error2_t *record, void *user) {
+    char *text = user;
+    if (n == 0 && record->desc) snprintf(text, 512, "%s", record->desc);
+    return 0;
+}
+
+fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
+    char reason[512] = "";
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, reason);
+    for (char *p = reason; *p; p++)
+        if (*p == '\n') *p = ' ';
+    char message[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return reason[0] ? fd_fail(err, code, "%s: HDF5: %s", message, reason) : fd_fail(err, code, "%s", message);
+}
+
+static hid_t string_type(void) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    return type;
+}
+
+static bool put(hid_t object, const char *name, hid_t file_type, hid_t memory_type, hid_t space, const void *value) {
+    if (H5Aexists(object, name) > 0 && H5Adelete(object, name) < 0) return false;
+    hid_t attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0) return false;
+    bool written = H5Awrite(attribute, memory_type, value) >= 0;
+    H5Aclose(attribute);
+    return written;
+}
+
+bool fd_h5_put_string(hid_t object, const char *name, const char *value) {
+    hid_t type = string_type(), space = H5Screate(H5S_SCALAR);
+    bool written = put(object, name, type, type, space, &value);
+    H5Sclose(space);
+    H5Tclose(type);
+    return written;
+}
+
+bool fd_h5_put_strings(hid_t object, const char *name, const char *const *values, size_t n) {
+    hsize_t dim = n;
+    hid_t type = string_type(), space = H5Screate_simple(1, &dim, NULL);
+    bool written = put(object, name, type, type, space, values);
+    H5Sclose(space);
+    H5Tclose(type);
+    return written;
+}
+
+bool fd_h5_put_int(hid_t object, const char *name, int32_t value) {
+    hid_t space = H5Screate(H5S_SCALAR);
+    bool written = put(object, name, H5T_STD_I32LE, H5T_NATIVE_INT32, space, &value);
+    H5Sclose(space);
+    return written;
+}
+
+/* Opens an attribute of one element; -1 when there is none (*found ABSENT) or it has another shape (WRONG). */
+static hid_t open_scalar(hid_t object, const char *name, fd_h5_found *found) {
+    *found = FD_H5_ABSENT;
+    if (H5Aexists(object, name) <= 0) return -1;
+    *found = FD_H5_WRONG;
+    hid_t attribute = H5Aopen(object, name, H5P_DEFAULT);
+    if (attribute < 0) return -1;
+    hid_t space = H5Aget_space(attribute);
+    hssize_t n = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
+    if (space >= 0) H5Sclose(space);
+    if (n == 1) return attribute;
+    H5Aclose(attribute);
+    return -1;
+}
+
+static fd_h5_found read_variable(hid_t attribute, hid_t type, char *out, size_t size, size_t *length) {
+    char *text = NULL;
+    hid_t memory_type = H5Tcopy(type);
+    bool read = memory_type >= 0 && H5Aread(attribute, memory_type, &text) >= 0;
+    if (memory_type >= 0) H5Tclose(memory_type);
+    if (!read) return FD_H5_WRONG;
+    if (length) *length = text ? strlen(text) : 0;
+    if (out) snprintf(out, size, "%s", text ? text : "");
+    if (text) H5free_memory(text);
+    return FD_H5_FOUND;
+}
+
+static fd_h5_found read_fixed(hid_t attribute, hid_t type, char *out, size_t size, size_t *length) {
+    size_t stored = H5Tget_size(type);
+    char text[4096];
+    if (stored == 0 || stored >= sizeof text) return FD_H5_WRONG;
+    if (H5Aread(attribute, type, text) < 0) return FD_H5_WRONG;
+    text[stored] = '\0';
+    size_t n = strlen(text);
+    if (H5Tget_strpad(type) == H5T_STR_SPACEPAD)
+        while (n > 0 && text[n - 1] == ' ') text[--n] = '\0';
+    if (length) *length = n;
+    if (out) snprintf(out, size, "%s", text);
+    return FD_H5_FOUND;
+}
+
+fd_h5_found fd_h5_get_string(hid_t object, const char *name, char *out, size_t size, size_t *length) {
+    fd_h5_found found;
+    if (out) out[0] = '\0';
+    hid_t attribute = open_scalar(object, name, &found);
+    if (attribute < 0) return found;
+    hid_t type = H5Aget_type(attribute);
+    if (type >= 0 && H5Tget_class(type) == H5T_STRING)
+        found = H5Tis_variable_str(type) > 0 ? read_variable(attribute, type, out, size, length)
+                                             : read_fixed(attribute, type, out, size, length);
+    if (type >= 0) H5Tclose(type);
+    H5Aclose(attribute);
+    return found;
+}
+
+fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out) {
+    fd_h5_found found;
+    *out = 0;
+    hid_t attribute = open_scalar(object, name, &found);
+    if (attribute < 0) return found;
+    hid_t type = H5Aget_type(attribute);
+    H5T_class_t class = type < 0 ? H5T_NO_CLASS : H5Tget_class(type);
+    if (class == H5T_INTEGER && H5Aread(attribute, H5T_NATIVE_INT64, out) >= 0) found = FD_H5_FOUND;
+    /* h5py writes booleans as an enum of int8 {FALSE = 0, TRUE = 1} */
+    int8_t flag = 0;
+    if (class == H5T_ENUM && H5Tget_size(type) == 1 && H5Aread(attribute, type, &flag) >= 0) {
+        *out = flag;
+        found = FD_H5_FOUND;
+    }
+    if (type >= 0) H5Tclose(type);
+    H5Aclose(attribute);
+    return found;
+}
+
+bool fd_h5_has(hid_t group, const char *name) {
+    return H5Lexists(group, name, H5P_DEFAULT) > 0 && H5Oexists_by_name(group, name, H5P_DEFAULT) > 0;
+}
+
+bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {
+    hid_t space = H5Dget_space(dataset);
+    shape->rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
+    bool ok = shape->rank >= 1 && shape->rank <= FD_H5_MAX_RANK && H5Sget_simple_extent_type(space) == H5S_SIMPLE &&
+              H5Sget_simple_extent_dims(space, shape->dim, NULL) >= 0;
+    if (space >= 0) H5Sclose(space);
+    return ok;
+}
+
+const char *fd_h5_shape_text(const fd_h5_shape *shape, char out[128]) {
+    if (shape->rank < 1 || shape->rank > FD_H5_MAX_RANK) {
+        snprintf(out, 128, "rank %d", shape->rank);
+        return out;
+    }
+    size_t at = 0;
+    for (int i = 0; i < shape->rank; i++)
+        at += (size_t)snprintf(out + at, 128 - at, "%s%llu", i ? ", " : "[", (unsigned long long)shape->dim[i]);
+    snprintf(out + at, 128 - at, "]");
+    return out;
+}
+
+/* Both directions differ in one call. */
+static bool transfer(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *in,
+                     const void *out) {
+    hid_t file = H5Dget_space(dataset);
+    hid_t memory = H5Screate_simple(rank, count, NULL);
+    bool done = file >= 0 && memory >= 0 &&
+                H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
+                (in ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, in)
+                    : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, out)) >= 0;
+    /* closing a valid id does not clear what went wrong unless it is asked to succeed: keep the stack */
+    if (done || memory >= 0 || file >= 0) {
+        hid_t stack = done ? -1 : H5Eget_current_stack();
+        if (memory >= 0) H5Sclose(memory);
+        if (file >= 0) H5Sclose(file);
+        if (stack >= 0) H5Eset_current_stack(stack);
+    }
+    return done;
+}
+
+bool fd_h5_read_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *out) {
+    return transfer(dataset, type, rank, start, count, out, NULL);
+}
+
+bool fd_h5_write_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count,
+                       const void *data) {
+    return transfer(dataset, type, rank, start, count, NULL, data);
+}

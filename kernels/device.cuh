@@ -1,0 +1,60 @@
+/* The few machine instructions that CUDA C++ has no words for, each behind a function. Before sm_90 there is no dependent
+ * launch and no bulk prefetch: those functions do nothing there, and no result depends on them. */
+#ifndef FD_KERNELS_DEVICE_CUH
+#define FD_KERNELS_DEVICE_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* Programmatic dependent launch. A kernel calls fd_allow_next early, so that its successor may start as blocks of it end,
+ * and every thread calls fd_wait_previous before it touches memory that another kernel writes or reads: from there on the
+ * predecessor, and so everything before it, is complete. Both do nothing in an ordinary launch. */
+__device__ __forceinline__ void fd_allow_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void fd_wait_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The block's dynamic shared memory, 16-byte aligned. */
+__device__ __forceinline__ float *fd_shared_floats() {
+    extern __shared__ __align__(16) float fd_shared_storage[];
+    return fd_shared_storage;
+}
+
+/* binary16 to binary32, exact, subnormals kept. */
+__device__ __forceinline__ float fd_half_to_float(uint16_t half) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+}
+
+/* Asks L2 for `bytes` (a multiple of 16, as is the address) and does not wait. */
+__device__ __forceinline__ void fd_prefetch_l2(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
+#else
+    (void)from, (void)bytes;
+#endif
+}
+
+/* Copies 16 (or 4) bytes to shared memory without waiting; zeros instead when `valid` is false. `from` must be readable
+ * only when valid. */
+__device__ __forceinline__ void fd_copy_async16(float *to_shared, const float *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to_shared)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void fd_copy_async4(float *to_shared, const float *from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to_shared)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+/* Waits for the calling thread's copies; a barrier then shows them to the block. */
+__device__ __forceinline__ void fd_copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#endif

@@ -1,0 +1,229 @@
+/* How a lane reads its share of a weight row (kernels/pack.h) and turns it into binary32, one format a struct.
+ *
+ * A row is read by 64 / P lanes; lane l owns partials P l … P l + P - 1 of every group of 64, so the products it adds are its
+ * own alone. `load` fetches a unit (`groups` groups) into registers, `decode` gives the P weights of one of its groups.
+ *
+ * The values are bit-equal to model/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's d·scale
+ * (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a fused
+ * multiply-add can change a bit; only Q4_K's subtraction rounds, once, here inside an fma of exact products. */
+#ifndef FD_KERNELS_FORMATS_CUH
+#define FD_KERNELS_FORMATS_CUH
+
+#include "base/dtype.h"
+#include "kernels/device.cuh"
+#include "numerics/contract.h"
+
+/* Weights are read once a launch: evict them first. */
+template <typename Word> __device__ __forceinline__ Word fd_stream(const uint8_t *from) {
+    return __ldcs((const Word *)from);
+}
+
+__device__ __forceinline__ float fd_low_half(uint32_t pair) { return fd_half_to_float((uint16_t)pair); }
+__device__ __forceinline__ float fd_high_half(uint32_t pair) { return fd_half_to_float((uint16_t)(pair >> 16)); }
+__device__ __forceinline__ float fd_byte(uint32_t word, int i) { return (float)(uint8_t)(word >> 8 * i); }
+__device__ __forceinline__ float fd_signed_byte(uint32_t word, int i) { return (float)(int8_t)(word >> 8 * i); }
+
+/* Four unsigned bytes below 128 minus the four of `centre`, as signed bytes: bit 7 keeps borrows apart. */
+__device__ __forceinline__ uint32_t fd_recentre(uint32_t bytes, uint32_t centre) {
+    return ((bytes | 0x80808080u) - centre) ^ 0x80808080u;
+}
+
+template <uint32_t DTYPE, int P> struct fd_lane_format;
+
+template <> struct fd_lane_format<FD_F32, 8> {
+    static constexpr int groups = 1, words = 8;
+    struct unit {
+        uint4 first, second;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        const uint8_t *from = row + at * 256 + lane * 32;
+        return {fd_stream<uint4>(from), fd_stream<uint4>(from + 16)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
+        const uint32_t bits[8] = {u.first.x,  u.first.y,  u.first.z,  u.first.w,
+                                  u.second.x, u.second.y, u.second.z, u.second.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) w[i] = fd_from_bits32(bits[i]);
+    }
+};
+
+template <> struct fd_lane_format<FD_F32, 2> {
+    static constexpr int groups = 1, words = 2;
+    struct unit {
+        uint2 pair;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_stream<uint2>(row + at * 256 + lane * 8)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
+        w[0] = fd_from_bits32(u.pair.x);
+        w[1] = fd_from_bits32(u.pair.y);
+    }
+};
+
+/* The two 16-bit floats differ in how a word's halves become binary32. */
+struct fd_f16_halves {
+    static __device__ __forceinline__ float low(uint32_t pair) { return fd_low_half(pair); }
+    static __device__ __forceinline__ float high(uint32_t pair) { return fd_high_half(pair); }
+};
+struct fd_bf16_halves {
+    static __device__ __forceinline__ float low(uint32_t pair) { return fd_from_bits32(pair << 16); }
+    static __device__ __forceinline__ float high(uint32_t pair) { return fd_from_bits32(pair & 0xffff0000u); }
+};
+
+template <class HALVES> struct fd_lane_halves8 {
+    static constexpr int groups = 1, words = 4;
+    struct unit {
+        uint4 pairs;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_stream<uint4>(row + at * 128 + lane * 16)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
+        const uint32_t pairs[4] = {u.pairs.x, u.pairs.y, u.pairs.z, u.pairs.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[2 * i] = HALVES::low(pairs[i]);
+            w[2 * i + 1] = HALVES::high(pairs[i]);
+        }
+    }
+};
+
+template <class HALVES> struct fd_lane_halves2 {
+    static constexpr int groups = 1, words = 1;
+    struct unit {
+        uint32_t pair;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_stream<uint32_t>(row + at * 128 + lane * 4)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
+        w[0] = HALVES::low(u.pair);
+        w[1] = HALVES::high(u.pair);
+    }
+};
+
+template <> struct fd_lane_format<FD_F16, 8> : fd_lane_halves8<fd_f16_halves> {};
+template <> struct fd_lane_format<FD_F16, 2> : fd_lane_halves2<fd_f16_halves> {};
+template <> struct fd_lane_format<FD_BF16, 8> : fd_lane_halves8<fd_bf16_halves> {};
+template <> struct fd_lane_format<FD_BF16, 2> : fd_lane_halves2<fd_bf16_halves> {};
+
+/* d·q */
+template <> struct fd_lane_format<FD_Q8_0, 8> {
+    static constexpr int groups = 2, words = 6;
+    struct unit {
+        uint4 q;
+        uint2 d; /* of the unit's four blocks */
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+        return {fd_stream<uint4>(row + at * 128 + lane * 16), fd_stream<uint2>(row + scale_offset + at * 8)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+        const uint32_t pair = group == 0 ? u.d.x : u.d.y;
+        const float d = fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
+        const uint32_t low = group == 0 ? u.q.x : u.q.z, high = group == 0 ? u.q.y : u.q.w;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = d * fd_signed_byte(low, i);
+            w[i + 4] = d * fd_signed_byte(high, i);
+        }
+    }
+};
+
+/* d·(q − 8) */
+template <> struct fd_lane_format<FD_Q4_0, 8> {
+    static constexpr int groups = 2, words = 4;
+    struct unit {
+        uint2 q;
+        uint2 d; /* of the unit's four blocks */
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+        return {fd_stream<uint2>(row + at * 64 + lane * 8), fd_stream<uint2>(row + scale_offset + at * 8)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+        const uint32_t pair = group == 0 ? u.d.x : u.d.y;
+        const float d = fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
+        const uint32_t q = group == 0 ? u.q.x : u.q.y;
+        const uint32_t low = fd_recentre(q & 0x0f0f0f0fu, 0x08080808u);
+        const uint32_t high = fd_recentre(q >> 4 & 0x0f0f0f0fu, 0x08080808u);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = d * fd_signed_byte(low, i);
+            w[i + 4] = d * fd_signed_byte(high, i);
+        }
+    }
+};
+
+/* (d·scale)·q − dmin·min; a group of 64 has two scales, the first for lanes 0 to 3. */
+template <> struct fd_lane_format<FD_Q4_K, 8> {
+    static constexpr int groups = 4, words = 8;
+    struct unit {
+        uint4 head; /* d and dmin; scales and mins */
+        uint4 q;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        const uint8_t *from = row + at * 144;
+        return {fd_stream<uint4>(from), fd_stream<uint4>(from + 16 + lane * 16)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+        /* Four scales and mins at a time as bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
+        const uint32_t scales = group < 2 ? u.head.y & 0x3f3f3f3fu
+                                          : (u.head.w & 0x0f0f0f0fu) | (u.head.y >> 2 & 0x30303030u);
+        const uint32_t mins = group < 2 ? u.head.z & 0x3f3f3f3fu
+                                        : (u.head.w >> 4 & 0x0f0f0f0fu) | (u.head.z >> 2 & 0x30303030u);
+        const int shift = group % 2 * 16 + (lane < 4 ? 0 : 8);
+        const float scale = fd_low_half(u.head.x) * (float)(uint8_t)(scales >> shift);
+        const float min = fd_high_half(u.head.x) * (float)(uint8_t)(mins >> shift);
+        const uint32_t q = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w;
+        const uint32_t low = q & 0x0f0f0f0fu, high = q >> 4 & 0x0f0f0f0fu;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = fmaf(scale, fd_byte(low, i), -min);
+            w[i + 4] = fmaf(scale, fd_byte(high, i), -min);
+        }
+    }
+};
+
+/* (d·scale)·(q − 32); a group of 64 has four scales, one for two lanes. */
+template <> struct fd_lane_format<FD_Q6_K, 8> {
+    static constexpr int groups = 4, words = 8;
+    struct unit {
+        uint4 low;
+        uint2 high;
+        uint32_t scales;
+        uint16_t d;
+    };
+    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+        const uint8_t *from = row + at * 208;
+        return {fd_stream<uint4>(from + lane * 16), fd_stream<uint2>(from + 128 + lane * 8),
+                fd_stream<uint32_t>(from + 192 + lane / 2 * 4), fd_stream<uint16_t>(row + scale_offset + at * 2)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int, float (&w)[8]) {
+        const float scale = fd_half_to_float(u.d) * fd_signed_byte(u.scales, group);
+        const uint32_t q = group == 0 ? u.low.x : group == 1 ? u.low.y : group == 2 ? u.low.z : u.low.w;
+        const uint32_t bits = (group < 2 ? u.high.x : u.high.y) >> group % 2 * 4;
+        const uint32_t low = fd_recentre((q & 0x0f0f0f0fu) | (bits << 4 & 0x30303030u), 0x20202020u);
+        const uint32_t high = fd_recentre((q >> 4 & 0x0f0f0f0fu) | (bits << 2 & 0x30303030u), 0x20202020u);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = scale * fd_signed_byte(low, i);
+            w[i + 4] = scale * fd_signed_byte(high, i);
+        }
+    }
+};
+
+/* Calls `launch(format)` with the struct of `dtype` for 8 partials a lane; `otherwise` for a type without one. */
+template <class Launch> static fd_code fd_with_format(uint32_t dtype, fd_error *err, Launch launch) {
+    switch (dtype) {
+    case FD_F32: return launch(fd_lane_format<FD_F32, 8>());
+    case FD_F16: return launch(fd_lane_format<FD_F16, 8>());
+    case FD_BF16: return launch(fd_lane_format<FD_BF16, 8>());
+    case FD_Q8_0: return launch(fd_lane_format<FD_Q8_0, 8>());
+    case FD_Q4_0: return launch(fd_lane_format<FD_Q4_0, 8>());
+    case FD_Q4_K: return launch(fd_lane_format<FD_Q4_K, 8>());
+    case FD_Q6_K: return launch(fd_lane_format<FD_Q6_K, 8>());
+    default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
+    }
+}
+
+#endif

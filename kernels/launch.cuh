@@ -1,0 +1,35 @@
+/* A launch as its launcher's third and fourth step: launch, check. */
+#ifndef FD_KERNELS_LAUNCH_CUH
+#define FD_KERNELS_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+#include "kernels/queue.h"
+
+template <typename... Parameters, typename... Arguments>
+static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), dim3 grid, int block,
+                         size_t shared, fd_error *err, const Arguments &...arguments) {
+    if (shared > queue->max_shared)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu",
+                       name, shared, queue->max_shared);
+    /* Above 48 KiB only on request. */
+    if (shared > 48 * 1024)
+        FD_TRY(fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
+                             err));
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)block);
+    config.dynamicSmemBytes = shared;
+    config.stream = queue->stream;
+    config.attrs = &overlap;
+    config.numAttrs = queue->overlap ? 1 : 0;
+    FD_TRY(fd_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, err));
+    return fd_cuda_check(cudaGetLastError(), name, err);
+}
+
+static inline unsigned fd_blocks(int64_t items, int64_t per_block) { return (unsigned)((items + per_block - 1) / per_block); }
+
+#endif

@@ -1,0 +1,324 @@
+/* Matrix-vector: one pass over the weights for 1, 2, 4 or 8 token rows.
+ *
+ * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes and the
+ * tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared memory (after
+ * RMS_NORM, when asked) and walks over tiles of rows; the first weights are requested before the previous kernel has ended. */
+#include "kernels/matmul.h"
+
+#include "kernels/formats.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/norm.cuh"
+
+struct matvec_part {
+    const uint8_t *data;
+    const float *bias, *residual;
+    float *out;
+    int64_t n_row;
+};
+
+struct matvec_args {
+    matvec_part part[FD_MATVEC_PARTS];
+    int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
+    int64_t n_col, row_bytes, scale_offset;
+    const float *x, *norm_weight;
+    float norm_eps;
+    bool silu_pair, prefetch;
+};
+
+/* Where row `at` of all the parts lies. */
+__device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
+    *part = 0;
+    if (a.silu_pair) {
+        *part = (int)(at & 1);
+        return at >> 1;
+    }
+#pragma unroll
+    for (int i = 0; i < FD_MATVEC_PARTS - 1; i++)
+        if (*part == i && at >= a.part[i].n_row) {
+            at -= a.part[i].n_row;
+            *part = i + 1;
+        }
+    return at;
+}
+
+__device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int part) {
+    return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
+}
+
+/* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first quads
+ * of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
+template <int P> __device__ __forceinline__ int64_t quad_at(int64_t quad) {
+    return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
+}
+template <int P> __device__ __forceinline__ int64_t element_at(int64_t k) { return quad_at<P>(k / 4) * 4 + k % 4; }
+
+template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int64_t stride) {
+    float4 *quads = (float4 *)xs;
+    const bool aligned = a.n_col % 4 == 0;
+    for (int64_t i = threadIdx.x; i < T * (stride / 4); i += blockDim.x) {
+        const int64_t token = i / (stride / 4), quad = i % (stride / 4), k = quad * 4;
+        const float *from = a.x + token * a.n_col + k;
+        float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (aligned && k < a.n_col) {
+            value = __ldcg((const float4 *)from);
+        } else if (k < a.n_col) {
+            value.x = __ldcg(from);
+            if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
+            if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
+            if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
+        }
+        quads[token * (stride / 4) + quad_at<P>(quad)] = value;
+    }
+    __syncthreads();
+    if (a.norm_weight == nullptr) return;
+
+    __shared__ float factor;
+    if (threadIdx.x < 32) {
+        const float r = fd_inverse_rms(a.n_col, a.norm_eps, (int)threadIdx.x,
+                                       [&](int64_t k) { return xs[element_at<P>(k)]; });
+        if (threadIdx.x == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+    for (int64_t k = threadIdx.x; k < a.n_col; k += blockDim.x) {
+        float *to = xs + element_at<P>(k);
+        *to = (*to * r) * a.norm_weight[k];
+    }
+    __syncthreads();
+}
+
+template <int P> struct lane_x {
+    float value[P];
+};
+template <int P> __device__ __forceinline__ lane_x<P> read_x(const float *xs, int64_t group, int lane) {
+    lane_x<P> x;
+    if constexpr (P == 8) {
+        const float4 *quads = (const float4 *)xs + group * 16 + lane;
+        const float4 first = quads[0], second = quads[8];
+        x = {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}};
+    } else {
+        const float2 pair = ((const float2 *)xs)[group * 32 + lane];
+        x = {{pair.x, pair.y}};
+    }
+    return x;
+}
+
+/* Adds the products of one unit. In a row's last unit elements past n_col take part in nothing (tail). */
+template <class Format, int P, int R, int T, bool TAIL>
+__device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int64_t at, int lane, const float *xs,
+                                         int64_t stride, int64_t n_col, float (&acc)[R][T][P]) {
+#pragma unroll
+    for (int g = 0; g < Format::groups; g++) {
+        const int64_t group = at * Format::groups + g, k = group * 64 + lane * P;
+        if (TAIL && group * 64 >= n_col) return;
+        float w[R][P];
+#pragma unroll
+        for (int r = 0; r < R; r++) Format::decode(units[r], g, lane, w[r]);
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            const lane_x<P> x = read_x<P>(xs + t * stride, group, lane);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+#pragma unroll
+                for (int i = 0; i < P; i++)
+                    if (!TAIL || k + i < n_col) acc[r][t][i] = fmaf(w[r][i], x.value[i], acc[r][t][i]);
+        }
+    }
+}
+
+template <class Format, int P, int R, int T>
+__global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_args a) {
+    constexpr int lanes = 64 / P;
+    /* Units in flight: about 32 registers of loads. */
+    constexpr int depth = 32 / (Format::words * R) < 2 ? 2 : 32 / (Format::words * R) > 16 ? 16 : 32 / (Format::words * R);
+    using Unit = typename Format::unit;
+
+    float *xs = fd_shared_floats();
+    const int lane = (int)threadIdx.x % lanes;
+    const int64_t stride = (a.n_col + 63) / 64 * 64;
+    const int64_t n_unit = a.n_col / (64 * Format::groups); /* whole ones */
+    const int64_t tile_rows = (int64_t)(blockDim.x / lanes) * R;
+    const int64_t slot = threadIdx.x / lanes * R;
+    bool staged = false;
+
+    fd_allow_next();
+    for (int64_t tile = (int64_t)blockIdx.x * tile_rows; tile < a.n_row; tile += gridDim.x * tile_rows) {
+        const uint8_t *row[R];
+        Unit units[depth][R];
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            /* Lanes past the last row read it again and store nothing: all 32 take part in the exchanges. */
+            const int64_t at = tile + slot + r < a.n_row ? tile + slot + r : a.n_row - 1;
+            int part;
+            const int64_t own = row_of(a, at, &part);
+            row[r] = part_of(a, part).data + own * a.row_bytes;
+            if (a.prefetch && lane == 0) fd_prefetch_l2(row[r], (uint32_t)a.row_bytes);
+        }
+#pragma unroll
+        for (int u = 0; u < depth; u++)
+            if (u < n_unit)
+#pragma unroll
+                for (int r = 0; r < R; r++) units[u][r] = Format::load(row[r], a.scale_offset, u, lane);
+
+        if (!staged) {
+            fd_wait_previous();
+            stage_x<P, T>(a, xs, stride);
+            staged = true;
+        }
+
+        float acc[R][T][P] = {};
+        for (int64_t at = 0; at < n_unit; at += depth) {
+#pragma unroll
+            for (int u = 0; u < depth; u++) {
+                if (at + u < n_unit) {
+                    add_unit<Format, P, R, T, false>(units[u], at + u, lane, xs, stride, a.n_col, acc);
+                    if (at + u + depth < n_unit)
+#pragma unroll
+                        for (int r = 0; r < R; r++)
+                            units[u][r] = Format::load(row[r], a.scale_offset, at + u + depth, lane);
+                }
+            }
+        }
+        if (n_unit * 64 * Format::groups < a.n_col) {
+#pragma unroll
+            for (int r = 0; r < R; r++) units[0][r] = Format::load(row[r], a.scale_offset, n_unit, lane);
+            add_unit<Format, P, R, T, true>(units[0], n_unit, lane, xs, stride, a.n_col, acc);
+        }
+
+        float sum[R][T];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int t = 0; t < T; t++) sum[r][t] = fd_tree_lanes<lanes>(fd_tree(acc[r][t]));
+
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const int64_t at = tile + slot + r;
+            if (at >= a.n_row) continue;
+            int index;
+            const int64_t own = row_of(a, at, &index);
+            const matvec_part &part = part_of(a, index);
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
+                if (a.silu_pair) {
+                    if (R == 2 && r == 1 && lane == 0) a.part[0].out[own] = fd_silu32(sum[0][t]) * sum[R - 1][t];
+                } else if (lane == (r * T + t) % lanes) {
+                    if (part.residual) sum[r][t] = part.residual[t * part.n_row + own] + sum[r][t];
+                    part.out[t * part.n_row + own] = sum[r][t];
+                }
+            }
+        }
+    }
+}
+
+template <class Format, int P, int R, int T>
+static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *err) {
+    constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
+    /* The largest block that still gives every multiprocessor one. */
+    int warps = 8;
+    const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
+    while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
+    const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (32 / warps);
+    const size_t shared = sizeof(float) * T * (size_t)((args.n_col + 63) / 64 * 64);
+    return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)(tiles < most ? tiles : most)), warps * 32,
+                     shared, err, args);
+}
+
+template <uint32_t DTYPE>
+static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int partials, fd_error *err) {
+    constexpr bool has_pairs = DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16;
+    using Eight = fd_lane_format<DTYPE, 8>;
+    if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
+    if (n_tok == 4) return launch<Eight, 8, 1, 4>(queue, args, err);
+    if (n_tok == 8) return launch<Eight, 8, 1, 8>(queue, args, err);
+    /* Eight lanes a row pay once there are 16 warps for every multiprocessor. */
+    const bool many = args.n_row / 4 >= (int64_t)queue->n_sm * 16;
+    if constexpr (has_pairs) {
+        using Two = fd_lane_format<DTYPE, 2>;
+        if (partials == 2 || (partials == 0 && !many))
+            return args.silu_pair ? launch<Two, 2, 2, 1>(queue, args, err) : launch<Two, 2, 1, 1>(queue, args, err);
+        return args.silu_pair ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
+    }
+    if (partials == 2) return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matvec: %u has no lanes of 2", (unsigned)DTYPE);
+    /* A block format spends more on x than on weights: two rows share what is read of it. */
+    return args.silu_pair || many ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
+}
+
+static fd_code check(const fd_matvec *in, fd_error *err) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    if (in->n_part < 1 || in->n_part > FD_MATVEC_PARTS) return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
+    if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS) return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
+    if ((in->norm_weight || in->silu_pair) && in->n_tok != 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: norm and silu take one row, not %d", in->n_tok);
+    if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row))
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: silu takes two parts of equal rows");
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_device_matrix *w = &in->part[i].weight;
+        if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1)
+            return fd_fail(err, FD_ERR_INPUT, "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u",
+                           i, (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
+                           (unsigned)first->dtype);
+    }
+    return FD_OK;
+}
+
+fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err) {
+    FD_TRY(check(in, err));
+    const fd_device_matrix *first = &in->part[0].weight;
+    matvec_args args = {};
+    args.n_col = first->n_col;
+    args.row_bytes = first->row_bytes;
+    args.scale_offset = first->scale_offset;
+    args.norm_weight = in->norm_weight;
+    args.norm_eps = in->norm_eps;
+    args.silu_pair = in->silu_pair;
+    args.prefetch = queue->prefetch;
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_matvec_part *part = &in->part[i];
+        args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};
+        args.n_row += part->weight.n_row;
+    }
+    for (int done = 0; done < in->n_tok;) {
+        int n = 8;
+        while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
+        args.x = in->x + done * args.n_col;
+        for (int i = 0; i < in->n_part; i++) {
+            const int64_t skip = done * args.part[i].n_row;
+            args.part[i].out = in->part[i].out + skip;
+            args.part[i].residual = in->part[i].residual ? in->part[i].residual + skip : nullptr;
+        }
+        fd_code code;
+        switch (first->dtype) {
+        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, partials, err); break;
+        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, partials, err); break;
+        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, partials, err); break;
+        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, partials, err); break;
+        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, partials, err); break;
+        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, partials, err); break;
+        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, partials, err); break;
+        default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)first->dtype);
+        }
+        if (code != FD_OK) return code;
+        done += n;
+    }
+    return FD_OK;
+}
+
+bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
+    return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= queue->max_shared;
+}
+
+fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
+                         int32_t n_tok, float *out, fd_error *err) {
+    if (n_tok > FD_MATVEC_TOKENS || !fd_matvec_fits(queue, weight->n_col, 1))
+        return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
+    fd_matvec in = {};
+    in.x = x;
+    in.n_tok = n_tok;
+    in.n_part = 1;
+    in.part[0].weight = *weight;
+    in.part[0].bias = bias;
+    in.part[0].out = out;
+    return fd_launch_matvec(queue, &in, 0, err);
+}

@@ -1,0 +1,50 @@
+/* The contract's tree over 64 partial sums, spread over lanes.
+ *
+ * Level b of the tree adds the two sums whose indices differ in bit b, low bits first. Where the partials live does not
+ * matter: a lane that holds neighbours adds inside itself, lanes exchange by shfl_xor, and the sums are the same. */
+#ifndef FD_KERNELS_TREE_CUH
+#define FD_KERNELS_TREE_CUH
+
+#include <cuda_runtime.h>
+
+/* Neighbours pair up inside the lane; N a power of two. */
+template <int N> __device__ __forceinline__ float fd_tree(float (&a)[N]) {
+#pragma unroll
+    for (int m = N; m > 1; m /= 2)
+#pragma unroll
+        for (int i = 0; i < m / 2; i++) a[i] = a[2 * i] + a[2 * i + 1];
+    return a[0];
+}
+
+/* Then across LANES neighbouring lanes; all of them get the sum. */
+template <int LANES> __device__ __forceinline__ float fd_tree_lanes(float sum) {
+#pragma unroll
+    for (int offset = 1; offset < LANES; offset *= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, offset);
+    return sum;
+}
+
+/* The same tree for 32 sums at once with 31 exchanges instead of 160: at each level a lane hands half of its sums to its
+ * partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). */
+__device__ __forceinline__ void fd_tree_scatter32(float (&a)[32], int lane) {
+#pragma unroll
+    for (int offset = 1, half = 16; half > 0; offset *= 2, half /= 2) {
+        const bool upper = lane & offset;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float keep = upper ? a[i + half] : a[i];
+            const float give = upper ? a[i] : a[i + half];
+            a[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+        }
+    }
+}
+
+__device__ __forceinline__ int fd_bit_reverse5(int lane) { return (int)(__brev((unsigned)lane) >> 27); }
+
+/* Largest value of the warp; NaN loses, as in fmaxf. */
+__device__ __forceinline__ float fd_warp_max(float value) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
+#endif

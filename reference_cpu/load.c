@@ -1,0 +1,49 @@
+/* How each op is cut into items and what it costs, in multiply-adds or what takes as long. */
+#include "reference_cpu/ops.h"
+
+static fd_ref_load per_position(const fd_op_args *args, int64_t work_each) {
+    return (fd_ref_load){args->n_pos, args->n_pos * work_each};
+}
+
+static fd_ref_load per_element(const fd_op_args *args, int64_t work_each) {
+    int64_t n = args->n_pos * fd_ref_width(args->node);
+    return (fd_ref_load){n, n * work_each};
+}
+
+static fd_ref_load per_head(const fd_op_args *args, int64_t work_each) {
+    int64_t n = (int64_t)args->n_pos * args->node->shape[0];
+    return (fd_ref_load){n, n * work_each};
+}
+
+static fd_ref_load load_embed(const fd_op_args *args) { return per_position(args, fd_ref_width(args->node)); }
+static fd_ref_load load_rms_norm(const fd_op_args *args) { return per_position(args, 2 * fd_ref_width(args->node)); }
+static fd_ref_load load_rope(const fd_op_args *args) { return per_position(args, 2 * fd_ref_width(args->node)); }
+static fd_ref_load load_kv_write(const fd_op_args *args) { return per_position(args, fd_ref_width(args->node)); }
+
+static fd_ref_load load_matmul(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    return (fd_ref_load){w->n_row, w->n_row * w->n_col * args->n_pos};
+}
+
+static fd_ref_load load_attn_scores(const fd_op_args *args) {
+    /* short dots: the tree of 64 partial sums weighs as much as 64 products */
+    return per_head(args, (int64_t)args->n_kv * (fd_ref_input(args, 0)->shape[1] + 64));
+}
+
+static fd_ref_load load_attn_softmax(const fd_op_args *args) { return per_head(args, 16 * (int64_t)args->n_kv); }
+
+static fd_ref_load load_attn_mix(const fd_op_args *args) {
+    return per_head(args, (int64_t)args->n_kv * args->node->shape[1]);
+}
+
+static fd_ref_load load_silu_mul(const fd_op_args *args) { return per_element(args, 16); }
+static fd_ref_load load_add(const fd_op_args *args) { return per_element(args, 1); }
+
+fd_ref_load fd_ref_load_of(const fd_op_args *args) {
+    static fd_ref_load (*const of[FD_OP_COUNT])(const fd_op_args *) = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = load_##name,
+#include "model/ops.def"
+#undef FD_OP
+    };
+    return of[args->node->op](args);
+}

@@ -1,0 +1,100 @@
+/* Threads over the node list. One team walks all nodes of a pass together, so that no node pays for starting threads: a
+ * node large enough is shared out in chunks, a small one is done by thread 0 while the others go on to the next barrier. */
+#include <assert.h>
+#include <omp.h>
+
+#include "reference_cpu/executor.h"
+
+enum {
+    THREADED_WORK = 1 << 15, /* multiply-adds that take about as long as two barriers, some 2 µs */
+    CHUNKS_EACH = 4,         /* chunks a thread: what a late thread leaves over is at most a quarter of its share */
+    CHUNK_MULTIPLE = 16,     /* whole tiles of rows, whole cache lines of elements */
+};
+
+void fd_ref_cut(fd_ref_task *task, int n_thread) {
+    fd_ref_load load = fd_ref_load_of(&task->args);
+    task->items = load.items;
+    task->chunk = load.items / ((int64_t)n_thread * CHUNKS_EACH);
+    if (task->chunk > CHUNK_MULTIPLE) task->chunk -= task->chunk % CHUNK_MULTIPLE;
+    if (task->chunk < 1) task->chunk = 1;
+    task->threaded = n_thread > 1 && load.work >= THREADED_WORK && load.items > 1 && !task->args.node->override;
+    atomic_store_explicit(&task->next, 0, memory_order_relaxed);
+}
+
+static void run_whole(const fd_ref_task *task, fd_ref_fn op) {
+    if (task->args.node->override) task->args.node->override(&task->args);
+    else op(&task->args, 0, task->items);
+}
+
+static void run_chunks(fd_ref_task *task, fd_ref_fn op) {
+    for (;;) {
+        int64_t begin = atomic_fetch_add_explicit(&task->next, task->chunk, memory_order_relaxed);
+        if (begin >= task->items) return;
+        op(&task->args, begin, begin + task->chunk < task->items ? begin + task->chunk : task->items);
+    }
+}
+
+static fd_code show(const fd_reference *ref, const fd_ref_task *task, fd_error *err) {
+    const fd_observer *observer = &ref->exec.observer;
+    const fd_op_args *args = &task->args;
+    if (observer->wants && !observer->wants(observer->user, args->node)) return FD_OK;
+    fd_observation seen = {.graph = args->graph,
+                           .node = args->node,
+                           .step = ref->exec.step,
+                           .pos0 = args->pos0,
+                           .n_pos = args->n_pos,
+                           .row_stride = fd_node_row_stride(args->node, args->n_kv),
+                           .dtype = ref->exec.numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32,
+                           .data = args->out};
+    if (args->node->op == FD_OP_KV_WRITE)
+        seen.data = (const char *)args->out + (size_t)(args->pos0 * seen.row_stride) * ref->buffers.real_size;
+    return observer->observe(observer->user, &seen, err);
+}
+
+fd_code fd_ref_run(fd_reference *ref, fd_error *err) {
+    int32_t n_node = ref->exec.graph->n_node;
+    bool observed = ref->exec.observer.observe != NULL;
+    fd_code code = FD_OK;
+    _Atomic int32_t stop_after = n_node; /* a node, so that a late thread leaves the loop where the others did */
+
+#pragma omp parallel num_threads(ref->n_thread) default(none) shared(ref, n_node, observed, code, err, stop_after)
+    {
+        bool first = omp_get_thread_num() == 0;
+        bool behind = false; /* thread 0 has results that the others have not waited for */
+        for (int32_t i = 0; i < n_node; i++) {
+            fd_ref_task *task = &ref->tasks[i];
+            if (task->rows == FD_REF_NO_ROW) continue;
+            fd_ref_fn op = ref->ops.run[task->args.node->op];
+            if (task->threaded) {
+                if (behind) {
+#pragma omp barrier
+                }
+                run_chunks(task, op);
+#pragma omp barrier
+                behind = false;
+            } else {
+                if (first) run_whole(task, op);
+                behind = true;
+            }
+            if (!observed) continue;
+            if (first && (code = show(ref, task, err)) != FD_OK) atomic_store(&stop_after, i);
+#pragma omp barrier
+            behind = false;
+            if (atomic_load(&stop_after) <= i) break;
+        }
+    }
+    return code;
+}
+
+void fd_reference_op(fd_numerics numerics, const fd_op_args *args) {
+    assert(numerics == FD_NUMERICS_EXACT || !args->node->override);
+    fd_ref_fn op = fd_ref_select(numerics, fd_isa_best(), false).run[args->node->op];
+    fd_ref_task task = {.args = *args};
+    fd_ref_cut(&task, omp_in_parallel() ? 1 : omp_get_max_threads());
+    if (!task.threaded) {
+        run_whole(&task, op);
+        return;
+    }
+#pragma omp parallel default(none) shared(task, op)
+    run_chunks(&task, op);
+}

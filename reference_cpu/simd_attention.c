@@ -1,0 +1,103 @@
+/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX: the twins. Scores are dots of cache rows with the query; the mix keeps several
+ * vectors of a head's output in registers over all positions. */
+#include "reference_cpu/simd_dot.h"
+
+void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);
+    int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
+    float scale = args->node->scale;
+
+    for (int64_t item = begin; item < end; item++) {
+        int64_t n = args->pos0 + item / n_head + 1, kv_head = item % n_head / (n_head / n_head_kv);
+        const float *q = (const float *)args->in[0] + item * head_dim;
+        const float *k = (const float *)args->in[1] + kv_head * head_dim;
+        float *score = (float *)args->out + item * args->n_kv;
+        for (int64_t t = 0; t < n; t += DOT_ROWS) {
+            const char *rows[DOT_ROWS];
+            float dots[DOT_ROWS];
+            for (int r = 0; r < DOT_ROWS; r++)
+                rows[r] = (const char *)(k + (t + r < n ? t + r : n - 1) * n_head_kv * head_dim);
+            dot_rows(FD_F32, rows, q, head_dim, dots);
+            for (int r = 0; r < DOT_ROWS && t + r < n; r++) score[t + r] = dots[r] * scale;
+        }
+        for (int64_t t = n; t < args->n_kv; t++) score[t] = (float)-INFINITY;
+    }
+}
+
+/* The largest of n, passing over NaN as fmaxf does; -inf for none. */
+static float largest(const float *x, int64_t n) {
+    vf max = v_all((float)-INFINITY);
+    float lanes[VL], m = (float)-INFINITY;
+    int64_t whole = n - n % VL;
+    for (int64_t t = 0; t < whole; t += VL) {
+        vf v = v_load(x + t);
+        max = v_select(v > max, v, max);
+    }
+    v_store(lanes, max);
+    for (int i = 0; i < VL; i++) m = lanes[i] > m ? lanes[i] : m;
+    for (int64_t t = whole; t < n; t++) m = x[t] > m ? x[t] : m;
+    return m;
+}
+
+void SIMD(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end) {
+    int32_t n_head = args->node->shape[0];
+
+    for (int64_t item = begin; item < end; item++) {
+        int64_t n = args->pos0 + item / n_head + 1, whole = n - n % VL, rest = n - whole;
+        const float *score = (const float *)args->in[0] + item * args->n_kv;
+        float *weight = (float *)args->out + item * args->n_kv;
+        float max = largest(score, n);
+        for (int64_t t = 0; t < whole; t += VL) v_store(weight + t, v_exp(v_load(score + t) - max));
+        v_store_part(weight + whole, v_exp(v_load_part(score + whole, rest) - max), rest);
+        float sum = sum_one(weight, n);
+        for (int64_t t = 0; t < whole; t += VL) v_store(weight + t, v_load(weight + t) / sum);
+        v_store_part(weight + whole, v_load_part(weight + whole, rest) / sum, rest);
+        for (int64_t t = n; t < args->n_kv; t++) weight[t] = 0.0f;
+    }
+}
+
+enum { MIX_VECTORS = 4, MIX_BLOCK = 64 };
+
+/* y[0 … width) of one head, width ≤ MIX_VECTORS·VL of its elements; `stride` floats from position to position. */
+FD_INLINE void mix(const float *p, const float *v, int64_t stride, int64_t n, int vectors, int64_t width, float *y) {
+    vf total[MIX_VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) total[i] = (vf){0};
+    for (int64_t block = 0; block < n; block += MIX_BLOCK) {
+        int64_t stop = n < block + MIX_BLOCK ? n : block + MIX_BLOCK;
+        vf acc[MIX_VECTORS];
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) acc[i] = (vf){0};
+        for (int64_t t = block; t < stop; t++) {
+            vf pv = v_all(p[t]);
+#pragma GCC unroll 4
+            for (int i = 0; i < vectors; i++) {
+                const float *from = v + t * stride + i * VL;
+                acc[i] = v_fma(pv, width < VL ? v_load_part(from, width) : v_load(from), acc[i]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) total[i] = total[i] + acc[i];
+    }
+    if (width < VL) v_store_part(y, total[0], width);
+    else
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) v_store(y + i * VL, total[i]);
+}
+
+void SIMD(attn_mix)(const fd_op_args *args, int64_t begin, int64_t end) {
+    int32_t n_head = args->node->shape[0], head_dim = args->node->shape[1];
+    int32_t n_head_kv = fd_ref_input(args, 1)->shape[0];
+    int64_t stride = (int64_t)n_head_kv * head_dim;
+
+    for (int64_t item = begin; item < end; item++) {
+        int64_t n = args->pos0 + item / n_head + 1, kv_head = item % n_head / (n_head / n_head_kv), d = 0;
+        const float *p = (const float *)args->in[0] + item * args->n_kv;
+        const float *v = (const float *)args->in[1] + kv_head * head_dim;
+        float *y = (float *)args->out + item * head_dim;
+        for (; d + MIX_VECTORS * VL <= head_dim; d += MIX_VECTORS * VL)
+            mix(p, v + d, stride, n, MIX_VECTORS, MIX_VECTORS * VL, y + d);
+        for (; d + VL <= head_dim; d += VL) mix(p, v + d, stride, n, 1, VL, y + d);
+        if (d < head_dim) mix(p, v + d, stride, n, 1, head_dim - d, y + d);
+    }
+}

@@ -1,0 +1,112 @@
+/* Dots of a few rows of weights with one vector: the 64 partial sums live in registers, V_GROUPS vectors a row, and as many
+ * rows go together as make VL vectors, so that v_pair_sums reduces them at once (4 rows with 16 lanes, 1 with 8). */
+#ifndef FD_REFERENCE_CPU_SIMD_DOT_H
+#define FD_REFERENCE_CPU_SIMD_DOT_H
+
+#include "reference_cpu/simd.h"
+
+enum { DOT_ROWS = VL / V_GROUPS };
+
+/* The formats that are decoded in registers; the others are decoded to memory first, a row at a time. */
+FD_INLINE bool decodes_in_registers(uint32_t dtype) {
+    return dtype == FD_F32 || dtype == FD_F16 || dtype == FD_BF16 || dtype == FD_Q8_0 || dtype == FD_Q4_0;
+}
+
+/* Elements [64·block + VL·g, … + VL) of a row, by the formulas of model/quant.c. `dtype` is a constant where this is
+ * inlined. Lanes past `m` are 0 (m < VL only at the end of a row of floats: the others' blocks hold 32 elements). */
+FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g, int64_t m) {
+    const char *p = row;
+    if (dtype == FD_F32) {
+        p += sizeof(float) * (FD_PARTIALS * block + VL * g);
+        return m < VL ? v_load_part(p, m) : v_load(p);
+    }
+    if (dtype == FD_F16 || dtype == FD_BF16) {
+        uint16_t padded[VL] = {0};
+        p += sizeof(uint16_t) * (FD_PARTIALS * block + VL * g);
+        if (m < VL) p = memcpy(padded, p, sizeof(uint16_t) * (size_t)m);
+        return dtype == FD_F16 ? v_from_f16(p) : v_from_bf16(p);
+    }
+    int at = VL * g % 32;
+    if (dtype == FD_Q8_0) {
+        p += sizeof(fd_block_q8_0) * (2 * block + VL * g / 32);
+        return f16_at(p) * v_from_i8((const int8_t *)p + offsetof(fd_block_q8_0, qs) + at);
+    }
+    p += sizeof(fd_block_q4_0) * (2 * block + VL * g / 32);
+    return f16_at(p) * v_from_nibbles((const uint8_t *)p + offsetof(fd_block_q4_0, qs) + at % 16, at >= 16);
+}
+
+/* out[r] = rows[r]·x over n elements. */
+FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const float *x, int64_t n, float *out) {
+    vf acc[VL];
+    int64_t n_block = n / FD_PARTIALS, rest = n % FD_PARTIALS;
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) acc[i] = (vf){0};
+
+    for (int64_t block = 0; block < n_block; block++)
+#pragma GCC unroll 16
+        for (int g = 0; g < V_GROUPS; g++) {
+            vf xv = v_load(x + FD_PARTIALS * block + VL * g);
+#pragma GCC unroll 16
+            for (int r = 0; r < DOT_ROWS; r++)
+                acc[r * V_GROUPS + g] =
+                    v_fma(weight_vector(dtype, rows[r], block, g, VL), xv, acc[r * V_GROUPS + g]);
+        }
+    if (rest > 0) /* elements past n take part in nothing: their lanes keep the sum they have, even a -0 */
+#pragma GCC unroll 16
+        for (int g = 0; g < V_GROUPS; g++) {
+            int64_t m = rest - VL * g < VL ? rest - VL * g : VL;
+            if (m <= 0) continue;
+            vf xv = v_load_part(x + FD_PARTIALS * n_block + VL * g, m);
+#pragma GCC unroll 16
+            for (int r = 0; r < DOT_ROWS; r++) {
+                vf *a = &acc[r * V_GROUPS + g];
+                *a = v_first(m, v_fma(weight_vector(dtype, rows[r], n_block, g, m), xv, *a), *a);
+            }
+        }
+
+    float total[VL]; /* [DOT_ROWS][V_GROUPS]: each vector's total of its VL partial sums */
+    v_store(total, v_pair_sums(acc));
+#pragma GCC unroll 16
+    for (int r = 0; r < DOT_ROWS; r++) {
+        float *t = total + r * V_GROUPS;
+#pragma GCC unroll 16
+        for (int m = V_GROUPS; m > 1; m /= 2)
+#pragma GCC unroll 16
+            for (int i = 0; i < m / 2; i++) t[i] = t[2 * i] + t[2 * i + 1];
+        out[r] = t[0];
+    }
+}
+
+/* One dot of binary32 vectors, where there is but one. */
+FD_INLINE float dot_one(const float *w, const float *x, int64_t n) {
+    float a[FD_PARTIALS];
+    vf acc[V_GROUPS];
+    int64_t whole = n - n % FD_PARTIALS;
+#pragma GCC unroll 16
+    for (int g = 0; g < V_GROUPS; g++) acc[g] = (vf){0};
+    for (int64_t k = 0; k < whole; k += FD_PARTIALS)
+#pragma GCC unroll 16
+        for (int g = 0; g < V_GROUPS; g++) acc[g] = v_fma(v_load(w + k + VL * g), v_load(x + k + VL * g), acc[g]);
+#pragma GCC unroll 16
+    for (int g = 0; g < V_GROUPS; g++) v_store(a + VL * g, acc[g]);
+    for (int64_t k = whole; k < n; k++) a[k - whole] = fmaf(w[k], x[k], a[k - whole]);
+    return fd_tree64(a);
+}
+
+/* Σ x[k] in the same order. */
+FD_INLINE float sum_one(const float *x, int64_t n) {
+    float a[FD_PARTIALS];
+    vf acc[V_GROUPS];
+    int64_t whole = n - n % FD_PARTIALS;
+#pragma GCC unroll 16
+    for (int g = 0; g < V_GROUPS; g++) acc[g] = (vf){0};
+    for (int64_t k = 0; k < whole; k += FD_PARTIALS)
+#pragma GCC unroll 16
+        for (int g = 0; g < V_GROUPS; g++) acc[g] = acc[g] + v_load(x + k + VL * g);
+#pragma GCC unroll 16
+    for (int g = 0; g < V_GROUPS; g++) v_store(a + VL * g, acc[g]);
+    for (int64_t k = whole; k < n; k++) a[k - whole] = a[k - whole] + x[k];
+    return fd_tree64(a);
+}
+
+#endif

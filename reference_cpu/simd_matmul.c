@@ -1,0 +1,161 @@
+/* MATMUL's twin. One position: dots of weight rows decoded in registers. Several positions: tiles of TILE_ROWS rows by
+ * TILE_POS positions, of which the 64 partial sums are taken VL at a time, VL vectors in registers; rows that are not
+ * binary32 are decoded once for all positions. Every output has the contract's own partial sums and tree. */
+#include "reference_cpu/simd_dot.h"
+#include "reference_cpu/weight_rows.h"
+
+enum {
+    TILE_POS = 4,
+    TILE_ROWS = VL / TILE_POS,
+    ROW_FLOATS = 1 << 16,      /* decoded rows on the stack: 256 KiB, so rows up to 16384 long go four together */
+    BLOCK_FLOATS = 1 << 16,    /* positions that share a pass over the weights: their inputs stay in a 1 MiB L2 cache */
+};
+
+_Static_assert((int)DOT_ROWS <= (int)TILE_ROWS, "decoded rows of both kinds fit in ROW_FLOATS");
+
+void DEFINITION(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+
+static const char *weight_row(const fd_weight *w, int64_t row) {
+    return (const char *)w->data + row * fd_dtype_row_bytes(w->dtype, w->n_col);
+}
+
+static float add_bias(float dot, const fd_weight *bias, int64_t row) {
+    return bias ? dot + fd_weight_element(bias, row) : dot;
+}
+
+/* ---- one position ---- */
+
+/* y[begin … end) = W x for one x. Rows past the last are the last again, and not stored. */
+FD_INLINE void products(uint32_t dtype, const fd_weight *w, const fd_weight *bias, const float *x, int64_t begin,
+                        int64_t end, float *y) {
+    int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
+    for (int64_t o = begin; o < end; o += DOT_ROWS) {
+        const char *rows[DOT_ROWS];
+        float dots[DOT_ROWS];
+        for (int r = 0; r < DOT_ROWS; r++)
+            rows[r] = (const char *)w->data + (o + r < end ? o + r : end - 1) * row_bytes;
+        dot_rows(dtype, rows, x, w->n_col, dots);
+        for (int r = 0; r < DOT_ROWS && o + r < end; r++) y[o + r] = add_bias(dots[r], bias, o + r);
+    }
+}
+
+/* The same for formats that are decoded to memory: n ≤ ROW_FLOATS / DOT_ROWS. */
+static __attribute__((noinline)) void decoded_products(const fd_weight *w, const fd_weight *bias, const float *x,
+                                                       int64_t begin, int64_t end, float *y) {
+    float decoded[ROW_FLOATS];
+    int64_t n = w->n_col;
+    for (int64_t o = begin; o < end; o += DOT_ROWS) {
+        const char *rows[DOT_ROWS];
+        float dots[DOT_ROWS];
+        for (int r = 0; r < DOT_ROWS; r++) {
+            rows[r] = (const char *)(o + r < end ? decoded + r * n : decoded);
+            if (o + r < end) fd_dequantize_row(w->dtype, weight_row(w, o + r), decoded + r * n, n);
+        }
+        dot_rows(FD_F32, rows, x, n, dots);
+        for (int r = 0; r < DOT_ROWS && o + r < end; r++) y[o + r] = add_bias(dots[r], bias, o + r);
+    }
+}
+
+static void one_position(const fd_weight *w, const fd_weight *bias, const float *x, int64_t begin, int64_t end,
+                         float *y) {
+    switch (w->dtype) {
+    case FD_F32: products(FD_F32, w, bias, x, begin, end, y); break;
+    case FD_F16: products(FD_F16, w, bias, x, begin, end, y); break;
+    case FD_BF16: products(FD_BF16, w, bias, x, begin, end, y); break;
+    case FD_Q8_0: products(FD_Q8_0, w, bias, x, begin, end, y); break;
+    case FD_Q4_0: products(FD_Q4_0, w, bias, x, begin, end, y); break;
+    default: decoded_products(w, bias, x, begin, end, y);
+    }
+}
+
+/* ---- several positions ---- */
+
+/* Lane p·TILE_ROWS + r of the result: w[r]·x[p]. */
+FD_INLINE vf tile(const float *const w[TILE_ROWS], const float *const x[TILE_POS], int64_t n) {
+    vf sums[V_GROUPS];
+    int64_t rest = n % FD_PARTIALS;
+    for (int g = 0; g < V_GROUPS; g++) {
+        vf acc[VL];
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++) acc[i] = (vf){0};
+        int64_t m = rest - VL * g, whole = n - rest + (m >= VL ? FD_PARTIALS : 0), k = VL * g;
+        for (; k < whole; k += FD_PARTIALS) {
+            vf wv[TILE_ROWS];
+#pragma GCC unroll 16
+            for (int r = 0; r < TILE_ROWS; r++) wv[r] = v_load(w[r] + k);
+#pragma GCC unroll 16
+            for (int p = 0; p < TILE_POS; p++) {
+                vf xv = v_load(x[p] + k);
+#pragma GCC unroll 16
+                for (int r = 0; r < TILE_ROWS; r++) acc[p * TILE_ROWS + r] = v_fma(wv[r], xv, acc[p * TILE_ROWS + r]);
+            }
+        }
+        if (m > 0 && m < VL)
+#pragma GCC unroll 16
+            for (int i = 0; i < VL; i++) {
+                vf wv = v_load_part(w[i % TILE_ROWS] + k, m), xv = v_load_part(x[i / TILE_ROWS] + k, m);
+                acc[i] = v_first(m, v_fma(wv, xv, acc[i]), acc[i]);
+            }
+        sums[g] = v_pair_sums(acc);
+    }
+    for (int m = V_GROUPS; m > 1; m /= 2)
+        for (int i = 0; i < m / 2; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
+    return sums[0];
+}
+
+/* Output rows [o, o + n_row) of positions [p0, p1), n_row ≤ TILE_ROWS. */
+static void tile_rows(const float *const w[TILE_ROWS], const float bias[TILE_ROWS], bool has_bias, int64_t n_row,
+                      const fd_op_args *args, int64_t o, int64_t p0, int64_t p1) {
+    int64_t n = args->weight[0]->n_col, n_out = args->weight[0]->n_row;
+    for (int64_t p = p0; p < p1; p += TILE_POS) {
+        const float *x[TILE_POS];
+        float dots[VL];
+        for (int i = 0; i < TILE_POS; i++) x[i] = (const float *)args->in[0] + (p + i < p1 ? p + i : p1 - 1) * n;
+        v_store(dots, tile(w, x, n));
+        for (int i = 0; i < TILE_POS && p + i < p1; i++)
+            for (int r = 0; r < n_row; r++) {
+                float dot = dots[i * TILE_ROWS + r];
+                ((float *)args->out)[(p + i) * n_out + o + r] = has_bias ? dot + bias[r] : dot;
+            }
+    }
+}
+
+static __attribute__((noinline)) void several_positions(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    int64_t n = weight->n_col, step = BLOCK_FLOATS / n / TILE_POS * TILE_POS;
+    float decoded[ROW_FLOATS];
+    if (step < TILE_POS) step = TILE_POS;
+
+    for (int64_t p0 = 0; p0 < args->n_pos; p0 += step) {
+        int64_t p1 = p0 + step < args->n_pos ? p0 + step : args->n_pos;
+        for (int64_t o = begin; o < end; o += TILE_ROWS) {
+            const float *w[TILE_ROWS];
+            float b[TILE_ROWS] = {0};
+            int64_t n_row = end - o < TILE_ROWS ? end - o : TILE_ROWS;
+            for (int r = 0; r < n_row; r++) {
+                w[r] = weight->dtype == FD_F32 ? (const float *)weight->data + (o + r) * n : decoded + r * n;
+                if (weight->dtype != FD_F32)
+                    fd_dequantize_row(weight->dtype, weight_row(weight, o + r), decoded + r * n, n);
+                if (bias) b[r] = fd_weight_element(bias, o + r);
+            }
+            for (int64_t r = n_row; r < TILE_ROWS; r++) w[r] = w[0];
+            tile_rows(w, b, bias, n_row, args, o, p0, p1);
+        }
+    }
+}
+
+void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    bool long_rows = weight->n_col > ROW_FLOATS / TILE_ROWS;
+    if (long_rows && !decodes_in_registers(weight->dtype)) {
+        DEFINITION(matmul)(args, begin, end);
+        return;
+    }
+    if (args->n_pos > 1 && (!long_rows || weight->dtype == FD_F32)) {
+        several_positions(args, begin, end);
+        return;
+    }
+    for (int64_t row = 0; row < args->n_pos; row++)
+        one_position(weight, bias, (const float *)args->in[0] + row * weight->n_col, begin, end,
+                     (float *)args->out + row * weight->n_row);
+}

@@ -1,0 +1,19 @@
+/* The twins of one instruction set. Ops that are not here run their definition, compiled for that set. */
+#include "reference_cpu/simd.h"
+
+void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(attn_mix)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(silu_mul)(const fd_op_args *args, int64_t begin, int64_t end);
+
+extern const fd_ref_ops SIMD(ops);
+const fd_ref_ops SIMD(ops) = {{
+    [FD_OP_RMS_NORM] = SIMD(rms_norm),
+    [FD_OP_MATMUL] = SIMD(matmul),
+    [FD_OP_ATTN_SCORES] = SIMD(attn_scores),
+    [FD_OP_ATTN_SOFTMAX] = SIMD(attn_softmax),
+    [FD_OP_ATTN_MIX] = SIMD(attn_mix),
+    [FD_OP_SILU_MUL] = SIMD(silu_mul),
+}};

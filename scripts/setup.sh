@@ -1,0 +1,45 @@
+# Sourced by scripts/demo and scripts/test: installs what is missing (Debian 12, Ubuntu 24.04 and their like), configures
+# and builds. Says what it does before it does it.
+
+need_packages() { # need_packages PACKAGE…: installs those that are not installed
+    local missing=() package
+    if ! command -v dpkg-query >/dev/null; then
+        echo "This is no Debian or Ubuntu: install yourself what these packages hold, then build with cmake --preset release:"
+        echo "  $*"
+        return 0
+    fi
+    for package in "$@"; do
+        dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "These packages are missing and there is no sudo to install them with. As root:"
+            echo "  apt-get install ${missing[*]}"
+            return 1
+        fi
+        as_root=(sudo)
+        echo "sudo is asked for, to install packages."
+    fi
+    echo "Installing: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+build_packages=(build-essential cmake ninja-build pkg-config libhdf5-dev libpcre2-dev libjansson-dev libxxhash-dev)
+test_packages=(libcriterion-dev python3 python3-h5py python3-numpy)
+
+build() { # build PRESET [cmake option…] -- [target…]
+    local preset=$1 options=()
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+    [ $# -gt 0 ] && shift
+    echo "Configuring ($preset)"
+    cmake --preset "$preset" "${options[@]}" >/tmp/firstdiff-configure.$$ 2>&1 || { cat /tmp/firstdiff-configure.$$; rm -f /tmp/firstdiff-configure.$$; return 1; }
+    grep -E '^-- firstdiff' /tmp/firstdiff-configure.$$ || true
+    rm -f /tmp/firstdiff-configure.$$
+    echo "Building ($preset)"
+    cmake --build --preset "$preset" ${@:+--target "$@"}
+}

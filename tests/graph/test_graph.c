@@ -1,0 +1,189 @@
+/* Graphs: what is built, what is refused and how it is said. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "numerics/contract.h"
+#include "tests/graph/small_model.h"
+
+static fd_graph *build(small_model_options options, fd_gguf **gguf) {
+    fd_error err = {0};
+    fd_graph *graph;
+    *gguf = small_model(&options);
+    fd_code code = fd_graph_build(*gguf, &graph, NULL, &err);
+    cr_assert(code == FD_OK, "%s", err.message);
+    return graph;
+}
+
+Test(graph, nodes_of_a_layer_are_in_order_of_execution) {
+    static const char *const names[] = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_q_rope", "attn_k_rope", "cache_k",
+                                        "cache_v", "attn_scores", "attn_weights", "attn_out", "attn_proj", "ffn_inp",
+                                        "ffn_norm", "ffn_gate", "ffn_up", "ffn_act", "ffn_down", "l_out"};
+    fd_gguf *gguf;
+    fd_graph *g = build((small_model_options){.arch = "llama"}, &gguf);
+    cr_assert(g->n_node == 1 + 2 * 19 + 2);
+    cr_assert(strcmp(g->nodes[0].name, "token_embd") == 0);
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; i < 19; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s", l, names[i]);
+            cr_expect(fd_graph_find(g, name) == 1 + l * 19 + i, "%s at %d", name, fd_graph_find(g, name));
+        }
+    cr_assert(fd_graph_find(g, "logits") == g->n_node - 1);
+    cr_assert(fd_graph_find(g, "blk.2.attn_q") == -1);
+    fd_graph_free(g);
+    fd_gguf_close(gguf);
+}
+
+Test(graph, architectures_differ_in_pairing_and_bias) {
+    fd_gguf *a, *b;
+    fd_graph *llama = build((small_model_options){.arch = "llama"}, &a);
+    fd_graph *qwen2 = build((small_model_options){.arch = "qwen2", .tied = true}, &b);
+    cr_assert(llama->nodes[fd_graph_find(llama, "blk.0.attn_q_rope")].rope.pairing == FD_ROPE_INTERLEAVED);
+    cr_assert(qwen2->nodes[fd_graph_find(qwen2, "blk.0.attn_q_rope")].rope.pairing == FD_ROPE_HALF);
+    cr_assert(llama->nodes[fd_graph_find(llama, "blk.0.attn_q")].weight[1] == -1);
+    cr_assert(qwen2->nodes[fd_graph_find(qwen2, "blk.0.attn_q")].weight[1] >= 0);
+    int32_t tied = qwen2->nodes[fd_graph_find(qwen2, "logits")].weight[0];
+    cr_assert(strcmp(qwen2->weights[tied].name, "token_embd.weight") == 0);
+    fd_graph_free(llama);
+    fd_graph_free(qwen2);
+    fd_gguf_close(a);
+    fd_gguf_close(b);
+}
+
+typedef struct refusal {
+    small_model_options options;
+    fd_code code;
+    const char *message; /* what the error must contain */
+} refusal;
+
+static const refusal refusals[] = {
+    {{.arch = "gpt9"}, FD_ERR_UNSUPPORTED, "architecture \"gpt9\" is not implemented; known: llama, qwen2"},
+    {{.arch = "llama", .skip = "blk.1.ffn_up.weight"}, FD_ERR_INPUT, "weight blk.1.ffn_up.weight: missing"},
+    {{.arch = "llama", .skip = "token_embd.weight"}, FD_ERR_INPUT, "weight token_embd.weight: missing"},
+    {{.arch = "qwen2", .skip = "blk.0.attn_k.bias"}, FD_ERR_INPUT, "weight blk.0.attn_k.bias: missing"},
+    {{.arch = "llama", .widen = "blk.0.attn_q.weight"}, FD_ERR_INPUT,
+     "weight blk.0.attn_q.weight: shape [96, 64], expected [64, 64]"},
+    {{.arch = "llama", .drop_key = "block_count"}, FD_ERR_INPUT, "key llama.block_count: missing"},
+    {{.arch = "llama", .drop_key = "attention.layer_norm_rms_epsilon"}, FD_ERR_INPUT, "layer_norm_rms_epsilon: missing"},
+    {{.arch = "llama", .set_key = "attention.head_count_kv", .set_value = 3}, FD_ERR_INPUT, "expected a divisor"},
+    {{.arch = "llama", .set_key = "attention.head_count", .set_value = 0}, FD_ERR_INPUT, "head_count: 0, expected 1"},
+    {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 7}, FD_ERR_INPUT, "expected an even number"},
+    {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 18}, FD_ERR_INPUT, "expected 2 to 16"},
+    {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
+    {{.arch = "llama", .scaling = "yarn", .scaling_factor = 4}, FD_ERR_UNSUPPORTED, "\"yarn\"; none, linear and llama3"},
+};
+
+Test(graph, what_cannot_run_is_refused_by_name) {
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const refusal *r = &refusals[i];
+        fd_error err = {0};
+        fd_graph *graph = NULL;
+        fd_gguf *gguf = small_model(&r->options);
+        fd_code code = fd_graph_build(gguf, &graph, NULL, &err);
+        cr_expect(code == r->code && strstr(err.message, r->message), "expected \"%s\", found %d \"%s\"", r->message,
+                  (int)code, err.message);
+        cr_expect(graph == NULL);
+        fd_gguf_close(gguf);
+    }
+}
+
+Test(graph, unused_tensors_are_reported) {
+    fd_error err = {0};
+    fd_graph *graph;
+    fd_weight_report report;
+    fd_gguf *gguf = small_model(&(small_model_options){.arch = "llama", .extra = "blk.0.attn_sinks.weight"});
+    cr_assert(fd_graph_build(gguf, &graph, &report, &err) == FD_OK, "%s", err.message);
+    cr_assert(report.n_missing == 0 && report.n_unused == 1);
+    cr_assert(strcmp(report.unused[0], "blk.0.attn_sinks.weight") == 0);
+    fd_weight_report_free(&report);
+    fd_graph_free(graph);
+    fd_gguf_close(gguf);
+}
+
+/* Each row breaks one invariant of a sound graph; validation must notice. */
+typedef void (*breakage)(fd_graph *g);
+static void later_input(fd_graph *g) { g->nodes[3].input[0] = 5; }
+static void own_input(fd_graph *g) { g->nodes[3].input[0] = 3; }
+static void wrong_id(fd_graph *g) { g->nodes[4].id = 3; }
+static void missing_input(fd_graph *g) { g->nodes[2].input[0] = -1; }
+static void second_input(fd_graph *g) { g->nodes[1].input[1] = 0; }
+static void unknown_op(fd_graph *g) { g->nodes[2].op = FD_OP_COUNT; }
+static void no_weight(fd_graph *g) { g->nodes[2].weight[0] = -1; }
+static void wrong_weight(fd_graph *g) { g->nodes[2].weight[0] = g->nodes[3].weight[0]; }
+static void weight_past_table(fd_graph *g) { g->nodes[2].weight[0] = g->n_weight; }
+static void wide_rotation(fd_graph *g) { g->nodes[5].rope.n_rot = 18; }
+static void nan_eps(fd_graph *g) { g->nodes[1].eps = NAN; }
+static void scores_without_cache(fd_graph *g) { g->nodes[9].input[1] = g->nodes[9].input[0]; }
+static void empty_shape(fd_graph *g) { g->nodes[0].shape[0] = 0; }
+
+Test(graph, validation_notices_every_breach) {
+    static const breakage table[] = {later_input, own_input, wrong_id, missing_input, second_input, unknown_op, no_weight,
+                                     wrong_weight, weight_past_table, wide_rotation, nan_eps, scores_without_cache, empty_shape};
+    fd_gguf *gguf;
+    fd_graph *sound = build((small_model_options){.arch = "llama"}, &gguf);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fd_error err = {0};
+        fd_graph *g;
+        cr_assert(fd_graph_clone(sound, &g, &err) == FD_OK);
+        cr_assert(fd_graph_validate(g, &err) == FD_OK);
+        table[i](g);
+        cr_expect(fd_graph_validate(g, &err) == FD_ERR_INPUT && err.message[0], "breach %zu not noticed", i);
+        fd_graph_free(g);
+    }
+    fd_graph_free(sound);
+    fd_gguf_close(gguf);
+}
+
+static fd_rope rope_of(fd_rope_scaling scaling) {
+    return (fd_rope){.n_rot = 32, .base = 500000, .scaling = scaling, .factor = 8, .low_freq_factor = 1,
+                     .high_freq_factor = 4, .original_context = 8192};
+}
+
+/* The definitions once more, in plain libm. */
+static double expected_frequency(const fd_rope *r, int i) {
+    double f = pow(r->base, -2.0 * i / r->n_rot);
+    if (r->scaling == FD_ROPE_SCALING_LINEAR) return f / r->factor;
+    if (r->scaling == FD_ROPE_SCALING_NONE) return f;
+    double wavelength = 2 * acos(-1.0) / f;
+    if (wavelength < r->original_context / r->high_freq_factor) return f;
+    if (wavelength > r->original_context / r->low_freq_factor) return f / r->factor;
+    double smooth = (r->original_context / wavelength - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+    return (1 - smooth) * f / r->factor + smooth * f;
+}
+
+Test(rope_table, follows_the_definition_under_every_scaling) {
+    for (int s = FD_ROPE_SCALING_NONE; s <= FD_ROPE_SCALING_LLAMA3; s++) {
+        fd_rope rope = rope_of((fd_rope_scaling)s);
+        static float c[100 * 16], si[100 * 16];
+        fd_rope_table(&rope, NULL, 1000, 100, c, si);
+        for (int p = 0; p < 100; p++)
+            for (int i = 0; i < 16; i++) {
+                double angle = (1000 + p) * expected_frequency(&rope, i);
+                cr_assert(fabs(c[p * 16 + i] - cos(angle)) <= 0x1p-24 && fabs(si[p * 16 + i] - sin(angle)) <= 0x1p-24,
+                          "scaling %d, position %d, pair %d", s, 1000 + p, i);
+            }
+    }
+}
+
+Test(rope_table, factors_divide_the_frequency_and_position_zero_is_identity) {
+    fd_rope rope = rope_of(FD_ROPE_SCALING_NONE);
+    float factors[16], c[2 * 16], s[2 * 16];
+    for (int i = 0; i < 16; i++) factors[i] = 1.0f + (float)i;
+    fd_rope_table(&rope, factors, 0, 2, c, s);
+    for (int i = 0; i < 16; i++) {
+        cr_expect(c[i] == 1.0f && s[i] == 0.0f);
+        cr_expect(fabs(s[16 + i] - sin(expected_frequency(&rope, i) / factors[i])) <= 0x1p-24);
+    }
+}
+
+Test(rope_table, a_slice_has_the_bits_of_the_whole) {
+    fd_rope rope = rope_of(FD_ROPE_SCALING_LLAMA3);
+    static float c[64 * 16], s[64 * 16], c1[16], s1[16];
+    fd_rope_table(&rope, NULL, 0, 64, c, s);
+    for (int p = 0; p < 64; p++) {
+        fd_rope_table(&rope, NULL, p, 1, c1, s1);
+        cr_assert(memcmp(c1, c + p * 16, sizeof c1) == 0 && memcmp(s1, s + p * 16, sizeof s1) == 0, "position %d", p);
+    }
+}

@@ -1,0 +1,136 @@
+/* The contract's binary32 functions against binary64 libm, over every binary32 input. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "numerics/contract.h"
+
+/* Stated bounds, in units of the result's last place (subnormal results: of 2^-149). */
+#define EXP32_MAX_ULP  1.02
+#define SILU32_MAX_ULP 2.5
+/* Below x = -88.72 e^-x overflows and silu returns -0 where the true value is still -2.7e-37: a stated absolute error. */
+#define SILU32_UNDERFLOW 2.7e-37
+
+/* The compiler inlines the contract's functions into these, with hardware fma where the processor has it. */
+#if defined(__x86_64__)
+#define WITH_FMA __attribute__((target_clones("default", "arch=haswell")))
+#else
+#define WITH_FMA
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#undef WITH_FMA /* ifunc resolvers run before the sanitizer is ready */
+#define WITH_FMA
+#define STRIDE 4099 /* every 4099th input: sanitizers are slow, and the release build looks at all */
+#else
+#define STRIDE 1
+#endif
+
+typedef struct worst {
+    double ulp;
+    uint32_t bits;
+} worst;
+
+/* Spacing of binary32 at |reference|, by its exponent field. */
+static double ulp_of(double reference) {
+    int64_t exponent = (int64_t)(fd_bits64(reference) >> 52 & 0x7ff) - 1023;
+    return fd_from_bits64((uint64_t)((exponent < -126 ? -126 : exponent) - 23 + 1023) << 52);
+}
+
+/* Error of y in ulp; a NaN, an infinity or a finite value where the reference has none counts as infinitely wrong. */
+static double error_ulp(float y, double reference) {
+    if (isnan(reference)) return isnan(y) ? 0.0 : INFINITY;
+    float rounded = (float)reference;
+    if (isinf(rounded) || isinf(y)) return y == rounded ? 0.0 : INFINITY;
+    double error = fabs((double)y - reference) / ulp_of(reference);
+    return error >= 0.0 ? error : INFINITY;
+}
+
+enum { CHUNK = 1 << 14 };
+
+typedef void (*function_f32)(const float *x, float *y, int n);
+
+WITH_FMA static void exp_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = fd_exp32(x[i]);
+}
+
+WITH_FMA static void silu_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = fd_silu32(x[i]);
+}
+
+/* The mutant: an exponential whose last coefficient is a little off. */
+WITH_FMA static void mutant_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = fd_exp32(x[i]) * 1.0000002f;
+}
+
+/* Where the answer needs no libm, none is called: most of the 2^32 inputs are tiny or huge. */
+static double exp_reference(double x) {
+    if (fabs(x) < 0x1p-27) return 1.0 + x;
+    return x > 90.0 ? INFINITY : x < -110.0 ? 0.0 : exp(x);
+}
+
+static double silu_reference(double x) {
+    if (x == -INFINITY) return NAN; /* -inf/inf: silu has no value there in this form */
+    double y = x / (1.0 + exp(-x));
+    return x < -88.72 && fabs(y) <= SILU32_UNDERFLOW ? 0.0 : y;
+}
+
+static worst scan(function_f32 f, double (*reference)(double), uint64_t stride) {
+    worst all = {0.0, 0};
+#pragma omp parallel
+    {
+        worst mine = {0.0, 0};
+        float *x = malloc(sizeof *x * CHUNK), *y = malloc(sizeof *y * CHUNK);
+#pragma omp for schedule(dynamic, 16)
+        for (uint64_t start = 0; start < (1ull << 32); start += CHUNK * stride) {
+            int n = 0;
+            for (uint64_t b = start; n < CHUNK && b < (1ull << 32); b += stride) x[n++] = fd_from_bits32((uint32_t)b);
+            f(x, y, n);
+            for (int i = 0; i < n; i++) {
+                double e = error_ulp(y[i], reference((double)x[i]));
+                if (!(e <= mine.ulp)) mine = (worst){e, fd_bits32(x[i])};
+            }
+        }
+#pragma omp critical
+        if (!(mine.ulp <= all.ulp)) all = mine;
+        free(x);
+        free(y);
+    }
+    return all;
+}
+
+Test(contract_f32, exp_is_within_its_bound_for_every_input) {
+    worst w = scan(exp_chunk, exp_reference, STRIDE);
+    printf("exp32: worst error %.6f ulp at x = %a\n", w.ulp, fd_from_bits32(w.bits));
+    cr_assert(w.ulp <= EXP32_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
+}
+
+Test(contract_f32, silu_is_within_its_bound_for_a_spread_of_inputs) {
+    worst w = scan(silu_chunk, silu_reference, 17 * STRIDE);
+    printf("silu32: worst error %.6f ulp at x = %a\n", w.ulp, fd_from_bits32(w.bits));
+    cr_assert(w.ulp <= SILU32_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
+}
+
+Test(contract_f32, the_scan_notices_an_error_of_three_ulp) {
+    worst w = scan(mutant_chunk, exp_reference, 4099);
+    cr_assert(w.ulp > EXP32_MAX_ULP);
+}
+
+Test(contract_f32, exp_of_special_values) {
+    static const struct { float x, y; } cases[] = {
+        {0.0f, 1.0f}, {-0.0f, 1.0f}, {INFINITY, INFINITY}, {-INFINITY, 0.0f}, {88.8f, INFINITY}, {-104.0f, 0.0f},
+        {-103.9f, 0x1p-149f}, {1e-45f, 1.0f},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_assert(fd_bits32(fd_exp32(cases[i].x)) == fd_bits32(cases[i].y), "exp(%g) = %g, expected %g",
+                  (double)cases[i].x, (double)fd_exp32(cases[i].x), (double)cases[i].y);
+    cr_assert(isnan(fd_exp32(NAN)));
+    cr_assert(isnan(fd_silu32(NAN)));
+}
+
+Test(contract_f32, canonical_bits_make_every_nan_one_and_keep_signed_zero) {
+    cr_assert(fd_canonical32(fd_from_bits32(0xffc12345u)) == 0x7fc00000u);
+    cr_assert(fd_canonical32(fd_from_bits32(0x7f800001u)) == 0x7fc00000u);
+    cr_assert(fd_canonical32(-0.0f) != fd_canonical32(0.0f));
+    cr_assert(fd_canonical64(NAN) == 0x7ff8000000000000u);
+}

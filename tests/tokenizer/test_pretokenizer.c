@@ -1,0 +1,153 @@
+/* Pre-tokenisers alone: where each cuts. Pieces are written with a bar between them. */
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer_pre.h"
+
+typedef struct split_case {
+    const char *pre, *text, *pieces;
+} split_case;
+
+/* clang-format off */
+static const split_case CASES[] = {
+    /* qwen2: digits one by one; a letter run takes one leading character that is no letter, digit or line end */
+    {"qwen2", "", ""},
+    {"qwen2", "Hello world", "Hello| world"},
+    {"qwen2", "12345", "1|2|3|4|5"},
+    {"qwen2", "x2024 y", "x|2|0|2|4| y"},
+    {"qwen2", " 12", " |1|2"},
+    {"qwen2", "I'm HE'LL you'Ve", "I|'m| HE|'LL| you|'Ve"},
+    {"qwen2", "(foo) [bar]", "(foo|)| [|bar|]"},
+    {"qwen2", "a   b", "a|  | b"},
+    {"qwen2", "a \n\n  b", "a| \n\n| | b"},
+    {"qwen2", "end!!\n\nx", "end|!!\n\n|x"},
+    {"qwen2", "   ", "   "},
+    {"qwen2", "\tx\t\ty", "\tx|\t|\ty"},
+    {"qwen2", "na\xC3\xAFve \xE4\xBD\xA0\xE5\xA5\xBD", "na\xC3\xAFve| \xE4\xBD\xA0\xE5\xA5\xBD"},
+    {"qwen2", "\xD9\xA1\xD9\xA2", "\xD9\xA1|\xD9\xA2"},                         /* Arabic-Indic digits are digits */
+    {"qwen2", "a\xE3\x80\x80\xE3\x80\x80z", "a|\xE3\x80\x80|\xE3\x80\x80z"},     /* ideographic space is white space */
+    {"qwen2", "a\xE1\xA0\x8E\xE1\xA0\x8Ez", "a|\xE1\xA0\x8E\xE1\xA0\x8E|z"},     /* U+180E is not: it is like "!!" */
+    /* bytes that are no UTF-8 are cut like U+FFFD, and stay */
+    {"qwen2", "a\xFF\xFE z", "a|\xFF\xFE| z"},
+    {"qwen2", "\xE4\xBD", "\xE4\xBD"},
+    {"qwen2", "12\xC3", "1|2|\xC3"},
+    {"qwen2", "\xED\xA0\x80ok", "\xED\xA0\x80|ok"},
+    /* llama-bpe: the same but for digits, up to three together */
+    {"llama-bpe", "12345", "123|45"},
+    {"llama-v3", "1234567", "123|456|7"},
+    {"llama-bpe", "Hello  World", "Hello| | World"},
+    /* gpt-2: a space goes with what follows, contractions in lower case only */
+    {"gpt-2", "Hello world", "Hello| world"},
+    {"gpt-2", " 12345 67", " 12345| 67"},
+    {"gpt-2", "I'm HE'LL", "I|'m| HE|'|LL"},
+    {"gpt-2", "a!? b", "a|!?| b"},
+    {"gpt-2", "a  \n b", "a|  \n| b"},
+    {"gpt-2", "\t\tx", "\t|\t|x"},
+    {"gpt-2", "x\n", "x|\n"},
+    /* starcoder and its like: single digits first, then as gpt-2 */
+    {"smollm", "a 12 b", "a| |1|2| b"},
+    {"starcoder", "x1.5", "x|1|.|5"},
+    {"refact", "can't", "can|'t"},
+    /* deepseek-coder: every line end alone, one white space before letters or punctuation, single digits */
+    {"deepseek-coder", "a\n\nb", "a|\n|\n|b"},
+    {"deepseek-coder", "if (x1 == 20):", "if| (|x|1| == |2|0|):"},
+    {"deepseek-coder", "x + y", "x| +| y"}, /* + and = are symbols, no punctuation: cut by what surrounds them */
+    {"deepseek-coder", "\tint", "\tint"},
+    {"deepseek-coder", "\xE4\xBD\xA0\xE5\xA5\xBD" "1", "\xE4\xBD\xA0\xE5\xA5\xBD|1"},
+    /* deepseek-llm: digits together; its punctuation range :-~ holds a-z too, so that accented words fall apart */
+    {"deepseek-llm", "Hello world 123", "Hello| world| |123"},
+    {"deepseek-llm", "a, b", "a|,| b"},
+    {"deepseek-llm", "a\n b  ", "a|\n| b|  "},
+    {"deepseek-llm", "caf\xC3\xA9", "caf|\xC3\xA9"},
+    {"deepseek-v3", "1234 ab", "123|4| ab"},
+    {"deepseek-v3", "\xE4\xBD\xA0\xE5\xA5\xBD!x", "\xE4\xBD\xA0\xE5\xA5\xBD|!x"},
+    /* default: punctuation alone, digits apart from the space before them, three by three */
+    {"default", "a1234!", "a|123|4|!"},
+    {"default", " 1234", " |123|4"},
+    {"falcon", "x == 1234", "x| |==| |123|4"},
+};
+/* clang-format on */
+
+static void join(const char *text, const size_t *ends, size_t n, char *to) {
+    size_t start = 0;
+    for (size_t i = 0; i < n; start = ends[i++]) {
+        if (i) *to++ = '|';
+        memcpy(to, text + start, ends[i] - start);
+        to += ends[i] - start;
+    }
+    *to = '\0';
+}
+
+Test(pretokenizer, cuts_where_the_model_was_trained_to) {
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        fd_pre *pre;
+        fd_error err = {0};
+        cr_assert(fd_pre_new(CASES[i].pre, &pre, &err) == FD_OK, "%s", err.message);
+        size_t *ends, n;
+        char found[256];
+        cr_assert(fd_pre_split(pre, CASES[i].text, strlen(CASES[i].text), &ends, &n, &err) == FD_OK, "%s", err.message);
+        join(CASES[i].text, ends, n, found);
+        cr_expect(strcmp(found, CASES[i].pieces) == 0, "%s: \"%s\" is cut \"%s\", expected \"%s\"", CASES[i].pre,
+                  CASES[i].text, found, CASES[i].pieces);
+        free(ends);
+        fd_pre_free(pre);
+    }
+}
+
+/* The property every other part relies on: pieces are not empty and together are the text, whatever the bytes. */
+Test(pretokenizer, pieces_cover_any_bytes_once) {
+    static const char *const NAMES[] = {"gpt-2",       "llama-bpe", "qwen2",   "deepseek-coder", "deepseek-llm",
+                                        "deepseek-v3", "smollm",    "default", "falcon"};
+    static const char ALPHABET[] = "aZ09 \t\n\r'!$.\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x81\xFF\xED\xA0\x85";
+    uint64_t state = 7;
+    for (size_t k = 0; k < sizeof NAMES / sizeof NAMES[0]; k++) {
+        fd_pre *pre;
+        fd_error err = {0};
+        cr_assert(fd_pre_new(NAMES[k], &pre, &err) == FD_OK, "%s", err.message);
+        for (int round = 0; round < 500; round++) {
+            char text[64];
+            size_t size = (size_t)(round % 60), *ends, n, before = 0;
+            for (size_t i = 0; i < size; i++) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                text[i] = ALPHABET[(state >> 33) % (sizeof ALPHABET - 1)];
+            }
+            cr_assert(fd_pre_split(pre, text, size, &ends, &n, &err) == FD_OK, "%s", err.message);
+            for (size_t i = 0; i < n; before = ends[i++]) cr_assert(ends[i] > before);
+            cr_assert(eq(sz, before, size));
+            free(ends);
+        }
+        fd_pre_free(pre);
+    }
+}
+
+Test(pretokenizer, unknown_names_are_refused_with_the_known_ones) {
+    static const char *const NAMES[] = {
+        "qwen",        "gpt",    "",
+        "gpt-2 phi-2", " qwen2", "a-name-longer-than-any-pre-tokeniser-of-the-table-could-ever-be-named"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
+        fd_pre *pre;
+        fd_error err = {0};
+        cr_expect(fd_pre_new(NAMES[i], &pre, &err) == FD_ERR_UNSUPPORTED, "\"%s\" is accepted", NAMES[i]);
+        cr_expect(pre == NULL);
+        cr_expect(strstr(err.message, "qwen2 ") && strstr(err.message, " deepseek-coder "), "%s", err.message);
+    }
+}
+
+Test(pretokenizer, utf8_lengths_follow_the_standard) {
+    /* clang-format off */
+    static const struct {
+        const char *bytes;
+        size_t length;
+    } cases[] = {
+        {"a", 1}, {"\x7F", 1}, {"\x80", 0}, {"\xC0\x80", 0}, {"\xC1\xBF", 0}, {"\xC2\x80", 2}, {"\xDF\xBF", 2},
+        {"\xC3", 0}, {"\xC3(", 0}, {"\xE0\x9F\xBF", 0}, {"\xE0\xA0\x80", 3}, {"\xED\x9F\xBF", 3}, {"\xED\xA0\x80", 0},
+        {"\xEF\xBF\xBD", 3}, {"\xE4\xBD", 0}, {"\xF0\x8F\xBF\xBF", 0}, {"\xF0\x90\x80\x80", 4}, {"\xF4\x8F\xBF\xBF", 4},
+        {"\xF4\x90\x80\x80", 0}, {"\xF5\x80\x80\x80", 0}, {"\xFF", 0},
+    };
+    /* clang-format on */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        cr_expect(fd_utf8_length(cases[i].bytes, strlen(cases[i].bytes)) == cases[i].length, "case %zu", i);
+}
