@@ -129,6 +129,7 @@ typedef struct run {
     float *logits;   /* [n_vocab] */
     double prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
+    bool printed;     /* something of the text is out */
 } run;
 
 static double now(void) {
@@ -185,14 +186,19 @@ static fd_code step(run *r, fd_step_kind kind, int32_t pos0, int32_t n, fd_error
     return FD_OK;
 }
 
-static void print_token(const run *r, int32_t token, bool special) {
+/* SentencePiece puts a space before the text; the first piece is printed without it when the prompt had none. */
+static void print_token(run *r, int32_t token) {
     if (r->args->quiet) return;
     if (r->args->ids_only || !r->model.tokenizer) {
         printf("%d ", token);
     } else {
         char piece[256];
-        int32_t size = fd_token_bytes(r->model.tokenizer, token, special, piece, sizeof piece);
-        if (size > 0) fwrite(piece, 1, (size_t)(size < 256 ? size : 256), stdout);
+        int32_t size = fd_token_bytes(r->model.tokenizer, token, false, piece, sizeof piece);
+        if (size > (int32_t)sizeof piece) size = sizeof piece;
+        bool own_space = size > 0 && piece[0] == ' ' && (!r->prompt_text || r->prompt_text[0] == ' ');
+        int32_t skip = !r->printed && size > 0 && piece[0] == ' ' && !own_space;
+        if (size > skip) fwrite(piece + skip, 1, (size_t)(size - skip), stdout);
+        r->printed = r->printed || size > 0;
     }
     fflush(stdout);
 }
@@ -201,7 +207,7 @@ static fd_code generate(run *r, fd_error *err) {
     double start = now();
     FD_TRY(step(r, FD_STEP_PREFILL, 0, r->n_prompt, err));
     r->prefill_s = now() - start;
-    for (int32_t i = 0; i < r->n_prompt; i++) print_token(r, r->tokens[i], false);
+    for (int32_t i = 0; i < r->n_prompt; i++) print_token(r, r->tokens[i]);
 
     fd_cli_progress progress = fd_cli_progress_start("decode", r->args->n_generate);
     bool silent = r->args->quiet; /* streamed text is its own progress */
@@ -211,7 +217,7 @@ static fd_code generate(run *r, fd_error *err) {
         FD_TRY(fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err));
         r->n_token++;
         if (r->model.tokenizer && !r->args->ignore_eos && fd_tokenizer_is_end(r->model.tokenizer, *next)) break;
-        print_token(r, *next, false);
+        print_token(r, *next);
         if (i + 1 == r->args->n_generate) break; /* the last token is not fed */
         FD_TRY(step(r, FD_STEP_DECODE, r->n_token - 1, 1, err));
         r->n_decode++;

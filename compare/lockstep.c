@@ -91,6 +91,34 @@ static void state_limits(lockstep *l) {
                         l->options->n_token);
 }
 
+/* The tokens to be fed against those the trace was fed: true when they part, which is then the divergence. */
+static bool tokens_differ(lockstep *l) {
+    const fd_lockstep_options *o = l->options;
+    const int32_t *recorded = fd_trace_tokens(l->trace);
+    int32_t n = fd_trace_n_pos(l->trace), p = 0;
+    if (o->n_token > n)
+        fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
+    n = o->n_token < n ? o->n_token : n;
+    while (p < n && recorded && recorded[p] == o->tokens[p]) p++;
+    if (p == n) return false;
+    if (!recorded) {
+        fd_verdict_reason(l->verdict, "the trace's tokens are not recorded");
+        return true;
+    }
+    fd_divergence *d = &l->verdict->divergence;
+    d->kind = FD_DIVERGED_TOKENS;
+    snprintf(d->node, sizeof d->node, "tokens");
+    d->layer = -1;
+    d->pos = p;
+    for (int32_t i = 0; i < o->n_step && o->steps[i].pos0 <= p; i++) {
+        d->step = i;
+        d->step_kind = o->steps[i].kind;
+    }
+    d->ref_token = o->ref.trace ? recorded[p] : o->tokens[p];
+    d->cand_token = o->ref.trace ? o->tokens[p] : recorded[p];
+    return true;
+}
+
 /* What the trace holds and the model's graph does not. */
 static fd_code list_foreign_nodes(lockstep *l, fd_error *err) {
     const fd_lockstep_options *o = l->options;
@@ -155,7 +183,7 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
     describe_side(cand, l.exec, &out->cand);
     state_limits(&l);
     fd_code code = open_sides(&l, err);
-    if (code == FD_OK) code = run_steps(&l, err);
+    if (code == FD_OK && !(l.trace && tokens_differ(&l))) code = run_steps(&l, err);
     int64_t n_shown = l.judge.n_shown;
     close_sides(&l);
     out->after_known = out->divergence.kind == FD_NO_DIVERGENCE;

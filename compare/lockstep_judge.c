@@ -191,6 +191,8 @@ static fd_code trace_values(fd_judge *judge, const fd_observation *live, int32_t
 static fd_code look_at_row(fd_judge *judge, const fd_observation *live, int32_t row, int32_t at, look *out,
                            bool *by_fingerprint, fd_error *err) {
     const fd_trace_node *stored = fd_trace_node_at(judge->trace, at);
+    *out = UNKNOWN;
+    if (live->pos0 + row >= fd_trace_n_pos(judge->trace)) return FD_OK;
     const fd_fingerprint *recorded = fd_trace_fingerprint(judge->trace, at, live->pos0 + row);
     fd_divergence *d = &judge->verdict->divergence;
     if (judge->same_contract && recorded && stored->dtype == live->dtype) {

@@ -33,6 +33,13 @@ fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
     return reason[0] ? fd_fail(err, code, "%s: HDF5: %s", message, reason) : fd_fail(err, code, "%s", message);
 }
 
+void fd_h5_release(hid_t id) {
+    if (id < 0) return;
+    hid_t stack = H5Eget_num(H5E_DEFAULT) > 0 ? H5Eget_current_stack() : -1;
+    H5Idec_ref(id);
+    if (stack >= 0) H5Eset_current_stack(stack);
+}
+
 static hid_t string_type(void) {
     hid_t type = H5Tcopy(H5T_C_S1);
     H5Tset_size(type, H5T_VARIABLE);
@@ -45,15 +52,15 @@ static bool put(hid_t object, const char *name, hid_t file_type, hid_t memory_ty
     hid_t attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
     if (attribute < 0) return false;
     bool written = H5Awrite(attribute, memory_type, value) >= 0;
-    H5Aclose(attribute);
+    fd_h5_release(attribute);
     return written;
 }
 
 bool fd_h5_put_string(hid_t object, const char *name, const char *value) {
     hid_t type = string_type(), space = H5Screate(H5S_SCALAR);
     bool written = put(object, name, type, type, space, &value);
-    H5Sclose(space);
-    H5Tclose(type);
+    fd_h5_release(space);
+    fd_h5_release(type);
     return written;
 }
 
@@ -61,15 +68,15 @@ bool fd_h5_put_strings(hid_t object, const char *name, const char *const *values
     hsize_t dim = n;
     hid_t type = string_type(), space = H5Screate_simple(1, &dim, NULL);
     bool written = put(object, name, type, type, space, values);
-    H5Sclose(space);
-    H5Tclose(type);
+    fd_h5_release(space);
+    fd_h5_release(type);
     return written;
 }
 
 bool fd_h5_put_int(hid_t object, const char *name, int32_t value) {
     hid_t space = H5Screate(H5S_SCALAR);
     bool written = put(object, name, H5T_STD_I32LE, H5T_NATIVE_INT32, space, &value);
-    H5Sclose(space);
+    fd_h5_release(space);
     return written;
 }
 
@@ -82,9 +89,9 @@ static hid_t open_scalar(hid_t object, const char *name, fd_h5_found *found) {
     if (attribute < 0) return -1;
     hid_t space = H5Aget_space(attribute);
     hssize_t n = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
-    if (space >= 0) H5Sclose(space);
+    fd_h5_release(space);
     if (n == 1) return attribute;
-    H5Aclose(attribute);
+    fd_h5_release(attribute);
     return -1;
 }
 
@@ -92,7 +99,7 @@ static fd_h5_found read_variable(hid_t attribute, hid_t type, char *out, size_t 
     char *text = NULL;
     hid_t memory_type = H5Tcopy(type);
     bool read = memory_type >= 0 && H5Aread(attribute, memory_type, &text) >= 0;
-    if (memory_type >= 0) H5Tclose(memory_type);
+    fd_h5_release(memory_type);
     if (!read) return FD_H5_WRONG;
     if (length) *length = text ? strlen(text) : 0;
     if (out) snprintf(out, size, "%s", text ? text : "");
@@ -123,8 +130,8 @@ fd_h5_found fd_h5_get_string(hid_t object, const char *name, char *out, size_t s
     if (type >= 0 && H5Tget_class(type) == H5T_STRING)
         found = H5Tis_variable_str(type) > 0 ? read_variable(attribute, type, out, size, length)
                                              : read_fixed(attribute, type, out, size, length);
-    if (type >= 0) H5Tclose(type);
-    H5Aclose(attribute);
+    fd_h5_release(type);
+    fd_h5_release(attribute);
     return found;
 }
 
@@ -142,8 +149,8 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out) {
         *out = flag;
         found = FD_H5_FOUND;
     }
-    if (type >= 0) H5Tclose(type);
-    H5Aclose(attribute);
+    fd_h5_release(type);
+    fd_h5_release(attribute);
     return found;
 }
 
@@ -156,7 +163,7 @@ bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {
     shape->rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
     bool ok = shape->rank >= 1 && shape->rank <= FD_H5_MAX_RANK && H5Sget_simple_extent_type(space) == H5S_SIMPLE &&
               H5Sget_simple_extent_dims(space, shape->dim, NULL) >= 0;
-    if (space >= 0) H5Sclose(space);
+    fd_h5_release(space);
     return ok;
 }
 
@@ -181,13 +188,8 @@ static bool transfer(hid_t dataset, hid_t type, int rank, const hsize_t *start, 
                 H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
                 (in ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, in)
                     : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, out)) >= 0;
-    /* closing a valid id does not clear what went wrong unless it is asked to succeed: keep the stack */
-    if (done || memory >= 0 || file >= 0) {
-        hid_t stack = done ? -1 : H5Eget_current_stack();
-        if (memory >= 0) H5Sclose(memory);
-        if (file >= 0) H5Sclose(file);
-        if (stack >= 0) H5Eset_current_stack(stack);
-    }
+    fd_h5_release(memory);
+    fd_h5_release(file);
     return done;
 }
 

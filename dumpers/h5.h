@@ -26,6 +26,9 @@ void fd_h5_end(fd_h5_guard guard);
  * one clears the stack. */
 fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) FD_PRINTF(3, 4);
 
+/* Closes an id of any kind and leaves the error stack as it is; negative ids are fine. */
+void fd_h5_release(hid_t id);
+
 /* Scalar attributes; an existing one is replaced. Strings are variable-length UTF-8, so that h5py shows them as str. */
 bool fd_h5_put_string(hid_t object, const char *name, const char *value);
 bool fd_h5_put_int(hid_t object, const char *name, int32_t value);

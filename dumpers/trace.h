@@ -45,10 +45,10 @@ typedef struct fd_trace_stats { /* of one node at one position; finite values on
 enum { FD_TOP_K = 10 };
 typedef struct fd_trace_health { /* of one position */
     int32_t n_kv;
-    float top_logit[FD_TOP_K]; /* best first; NaN where the vocabulary is smaller */
-    int32_t top_id[FD_TOP_K];  /* -1 likewise */
-    float top1_probability;    /* softmax over the whole vocabulary, binary64 */
-    float logit_range;         /* top_logit[0] - top_logit[9] */
+    float top_logit[FD_TOP_K]; /* best first, lowest id first among equals; NaN where the vocabulary is smaller */
+    int32_t top_id[FD_TOP_K];  /* -1 likewise. A NaN logit: top_id[0] is the first one's id, all else -1 and NaN */
+    float top1_probability;    /* softmax over the whole vocabulary, binary64; NaN when the largest logit is infinite */
+    float logit_range;         /* top_logit[0] - top_logit[9]; NaN where the vocabulary is smaller */
     int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6 tokens) up to
                                   here; 0: none */
 } fd_trace_health;
@@ -123,6 +123,8 @@ const fd_trace_stats *fd_trace_stats_at(const fd_trace *trace, int32_t node, int
 const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos);
 /* Entropy in nats of each head's attention weights at a position: [n_layer, n_head] floats, NULL when absent. */
 const float *fd_trace_entropy(const fd_trace *trace, int32_t pos, int32_t *n_layer, int32_t *n_head);
+/* Attention sink: each head's weight on position 0, likewise. */
+const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer, int32_t *n_head);
 /* One position's tensor, unpadded, [fd_trace_elements], widened to double (`out64`) or, for F32 and 16-bit types, exact in
  * float (`out32`); the other pointer is NULL. FD_ERR_INCOMPLETE when the trace does not hold it. */
 fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *out32, double *out64, fd_error *err);

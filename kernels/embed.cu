@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(128)
     const int lane = threadIdx.x % 8;
     constexpr int unit_elements = 64 * Format::groups;
     for (int64_t at = threadIdx.x / 8; at * unit_elements < n_col; at += blockDim.x / 8) {
-        const typename Format::unit unit = Format::load(row, scale_offset, at, lane);
+        const typename Format::unit unit = Format::template load<FD_READ_AGAIN>(row, scale_offset, at, lane);
 #pragma unroll
         for (int group = 0; group < Format::groups; group++) {
             float w[8];

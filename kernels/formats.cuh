@@ -13,9 +13,10 @@
 #include "kernels/device.cuh"
 #include "numerics/contract.h"
 
-/* Weights are read once a launch: evict them first. */
-template <typename Word> __device__ __forceinline__ Word fd_stream(const uint8_t *from) {
-    return __ldcs((const Word *)from);
+/* Weights that one launch reads once leave the caches first; those that several blocks read stay. */
+enum fd_reads { FD_READ_ONCE, FD_READ_AGAIN };
+template <typename Word, fd_reads READS> __device__ __forceinline__ Word fd_fetch(const uint8_t *from) {
+    return READS == FD_READ_ONCE ? __ldcs((const Word *)from) : __ldg((const Word *)from);
 }
 
 __device__ __forceinline__ float fd_low_half(uint32_t pair) { return fd_half_to_float((uint16_t)pair); }
@@ -35,9 +36,9 @@ template <> struct fd_lane_format<FD_F32, 8> {
     struct unit {
         uint4 first, second;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
         const uint8_t *from = row + at * 256 + lane * 32;
-        return {fd_stream<uint4>(from), fd_stream<uint4>(from + 16)};
+        return {fd_fetch<uint4, READS>(from), fd_fetch<uint4, READS>(from + 16)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
         const uint32_t bits[8] = {u.first.x,  u.first.y,  u.first.z,  u.first.w,
@@ -52,8 +53,8 @@ template <> struct fd_lane_format<FD_F32, 2> {
     struct unit {
         uint2 pair;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_stream<uint2>(row + at * 256 + lane * 8)};
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_fetch<uint2, READS>(row + at * 256 + lane * 8)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
         w[0] = fd_from_bits32(u.pair.x);
@@ -76,8 +77,8 @@ template <class HALVES> struct fd_lane_halves8 {
     struct unit {
         uint4 pairs;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_stream<uint4>(row + at * 128 + lane * 16)};
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_fetch<uint4, READS>(row + at * 128 + lane * 16)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
         const uint32_t pairs[4] = {u.pairs.x, u.pairs.y, u.pairs.z, u.pairs.w};
@@ -94,8 +95,8 @@ template <class HALVES> struct fd_lane_halves2 {
     struct unit {
         uint32_t pair;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_stream<uint32_t>(row + at * 128 + lane * 4)};
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+        return {fd_fetch<uint32_t, READS>(row + at * 128 + lane * 4)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
         w[0] = HALVES::low(u.pair);
@@ -115,8 +116,8 @@ template <> struct fd_lane_format<FD_Q8_0, 8> {
         uint4 q;
         uint2 d; /* of the unit's four blocks */
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
-        return {fd_stream<uint4>(row + at * 128 + lane * 16), fd_stream<uint2>(row + scale_offset + at * 8)};
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+        return {fd_fetch<uint4, READS>(row + at * 128 + lane * 16), fd_fetch<uint2, READS>(row + scale_offset + at * 8)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
         const uint32_t pair = group == 0 ? u.d.x : u.d.y;
@@ -137,8 +138,8 @@ template <> struct fd_lane_format<FD_Q4_0, 8> {
         uint2 q;
         uint2 d; /* of the unit's four blocks */
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
-        return {fd_stream<uint2>(row + at * 64 + lane * 8), fd_stream<uint2>(row + scale_offset + at * 8)};
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+        return {fd_fetch<uint2, READS>(row + at * 64 + lane * 8), fd_fetch<uint2, READS>(row + scale_offset + at * 8)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
         const uint32_t pair = group == 0 ? u.d.x : u.d.y;
@@ -161,9 +162,9 @@ template <> struct fd_lane_format<FD_Q4_K, 8> {
         uint4 head; /* d and dmin; scales and mins */
         uint4 q;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
         const uint8_t *from = row + at * 144;
-        return {fd_stream<uint4>(from), fd_stream<uint4>(from + 16 + lane * 16)};
+        return {fd_fetch<uint4, READS>(from), fd_fetch<uint4, READS>(from + 16 + lane * 16)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
         /* Four scales and mins at a time as bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
@@ -193,10 +194,10 @@ template <> struct fd_lane_format<FD_Q6_K, 8> {
         uint32_t scales;
         uint16_t d;
     };
-    static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
         const uint8_t *from = row + at * 208;
-        return {fd_stream<uint4>(from + lane * 16), fd_stream<uint2>(from + 128 + lane * 8),
-                fd_stream<uint32_t>(from + 192 + lane / 2 * 4), fd_stream<uint16_t>(row + scale_offset + at * 2)};
+        return {fd_fetch<uint4, READS>(from + lane * 16), fd_fetch<uint2, READS>(from + 128 + lane * 8),
+                fd_fetch<uint32_t, READS>(from + 192 + lane / 2 * 4), fd_fetch<uint16_t, READS>(row + scale_offset + at * 2)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int, float (&w)[8]) {
         const float scale = fd_half_to_float(u.d) * fd_signed_byte(u.scales, group);

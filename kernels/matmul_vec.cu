@@ -19,7 +19,8 @@ struct matvec_part {
 struct matvec_args {
     matvec_part part[FD_MATVEC_PARTS];
     int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
-    int64_t n_col, row_bytes, scale_offset;
+    int64_t row_bytes, scale_offset;
+    int n_col;
     const float *x, *norm_weight;
     float norm_eps;
     bool silu_pair, prefetch;
@@ -47,40 +48,43 @@ __device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int 
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first quads
  * of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
-template <int P> __device__ __forceinline__ int64_t quad_at(int64_t quad) {
+template <int P> __device__ __forceinline__ int quad_at(int quad) {
     return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
 }
-template <int P> __device__ __forceinline__ int64_t element_at(int64_t k) { return quad_at<P>(k / 4) * 4 + k % 4; }
+template <int P> __device__ __forceinline__ int element_at(int k) { return quad_at<P>(k / 4) * 4 + k % 4; }
 
-template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int64_t stride) {
+template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
     float4 *quads = (float4 *)xs;
+    const int n_quad = stride / 4;
     const bool aligned = a.n_col % 4 == 0;
-    for (int64_t i = threadIdx.x; i < T * (stride / 4); i += blockDim.x) {
-        const int64_t token = i / (stride / 4), quad = i % (stride / 4), k = quad * 4;
-        const float *from = a.x + token * a.n_col + k;
-        float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (aligned && k < a.n_col) {
-            value = __ldcg((const float4 *)from);
-        } else if (k < a.n_col) {
-            value.x = __ldcg(from);
-            if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
-            if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
-            if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
+#pragma unroll
+    for (int token = 0; token < T; token++) {
+        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
+            const int k = quad * 4;
+            const float *from = a.x + token * (int64_t)a.n_col + k;
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (aligned && k < a.n_col) {
+                value = __ldcg((const float4 *)from);
+            } else if (k < a.n_col) {
+                value.x = __ldcg(from);
+                if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
+                if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
+                if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
+            }
+            quads[token * n_quad + quad_at<P>(quad)] = value;
         }
-        quads[token * (stride / 4) + quad_at<P>(quad)] = value;
     }
     __syncthreads();
     if (a.norm_weight == nullptr) return;
 
     __shared__ float factor;
     if (threadIdx.x < 32) {
-        const float r = fd_inverse_rms(a.n_col, a.norm_eps, (int)threadIdx.x,
-                                       [&](int64_t k) { return xs[element_at<P>(k)]; });
+        const float r = fd_inverse_rms(a.n_col, a.norm_eps, (int)threadIdx.x, [&](int k) { return xs[element_at<P>(k)]; });
         if (threadIdx.x == 0) factor = r;
     }
     __syncthreads();
     const float r = factor;
-    for (int64_t k = threadIdx.x; k < a.n_col; k += blockDim.x) {
+    for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x) {
         float *to = xs + element_at<P>(k);
         *to = (*to * r) * a.norm_weight[k];
     }
@@ -90,39 +94,46 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
 template <int P> struct lane_x {
     float value[P];
 };
-template <int P> __device__ __forceinline__ lane_x<P> read_x(const float *xs, int64_t group, int lane) {
-    lane_x<P> x;
-    if constexpr (P == 8) {
-        const float4 *quads = (const float4 *)xs + group * 16 + lane;
-        const float4 first = quads[0], second = quads[8];
-        x = {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}};
-    } else {
-        const float2 pair = ((const float2 *)xs)[group * 32 + lane];
-        x = {{pair.x, pair.y}};
-    }
-    return x;
+__device__ __forceinline__ void read_x(const float *xs, int group, int lane, lane_x<8> &x) {
+    const float4 *quads = (const float4 *)xs + group * 16 + lane;
+    const float4 first = quads[0], second = quads[8];
+    x = {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}};
+}
+__device__ __forceinline__ void read_x(const float *xs, int group, int lane, lane_x<2> &x) {
+    const float2 pair = ((const float2 *)xs)[group * 32 + lane];
+    x = {{pair.x, pair.y}};
 }
 
 /* Adds the products of one unit. In a row's last unit elements past n_col take part in nothing (tail). */
 template <class Format, int P, int R, int T, bool TAIL>
-__device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int64_t at, int lane, const float *xs,
-                                         int64_t stride, int64_t n_col, float (&acc)[R][T][P]) {
+__device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int at, int lane, const float *xs,
+                                         int stride, int n_col, float (&acc)[R][T][P]) {
 #pragma unroll
     for (int g = 0; g < Format::groups; g++) {
-        const int64_t group = at * Format::groups + g, k = group * 64 + lane * P;
+        const int group = at * Format::groups + g, k = group * 64 + lane * P;
         if (TAIL && group * 64 >= n_col) return;
         float w[R][P];
 #pragma unroll
         for (int r = 0; r < R; r++) Format::decode(units[r], g, lane, w[r]);
 #pragma unroll
         for (int t = 0; t < T; t++) {
-            const lane_x<P> x = read_x<P>(xs + t * stride, group, lane);
+            lane_x<P> x;
+            read_x(xs + t * stride, group, lane, x);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
                 for (int i = 0; i < P; i++)
                     if (!TAIL || k + i < n_col) acc[r][t][i] = fmaf(w[r][i], x.value[i], acc[r][t][i]);
         }
+    }
+}
+
+/* Asks L2 for the row of the next tile, and for the first tile's own: the stream from memory does not pause between tiles. */
+__device__ __forceinline__ void prefetch_rows(const matvec_args &a, int64_t at, int64_t step, bool first_done) {
+    for (int64_t i = first_done ? at + step : at; i <= at + step && i < a.n_row; i += step) {
+        int part;
+        const int64_t own = row_of(a, i, &part);
+        fd_prefetch_l2(part_of(a, part).data + own * a.row_bytes, (uint32_t)a.row_bytes);
     }
 }
 
@@ -135,13 +146,14 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
 
     float *xs = fd_shared_floats();
     const int lane = (int)threadIdx.x % lanes;
-    const int64_t stride = (a.n_col + 63) / 64 * 64;
-    const int64_t n_unit = a.n_col / (64 * Format::groups); /* whole ones */
+    const int stride = (a.n_col + 63) / 64 * 64;
+    const int n_unit = a.n_col / (64 * Format::groups); /* whole ones */
     const int64_t tile_rows = (int64_t)(blockDim.x / lanes) * R;
     const int64_t slot = threadIdx.x / lanes * R;
     bool staged = false;
 
     fd_allow_next();
+    if (a.prefetch && a.norm_weight && threadIdx.x == 0) fd_prefetch_l2(a.norm_weight, (uint32_t)a.n_col / 4 * 16);
     for (int64_t tile = (int64_t)blockIdx.x * tile_rows; tile < a.n_row; tile += gridDim.x * tile_rows) {
         const uint8_t *row[R];
         Unit units[depth][R];
@@ -152,13 +164,13 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
             int part;
             const int64_t own = row_of(a, at, &part);
             row[r] = part_of(a, part).data + own * a.row_bytes;
-            if (a.prefetch && lane == 0) fd_prefetch_l2(row[r], (uint32_t)a.row_bytes);
+            if (a.prefetch && lane == 0) prefetch_rows(a, tile + slot + r, gridDim.x * tile_rows, staged);
         }
 #pragma unroll
         for (int u = 0; u < depth; u++)
             if (u < n_unit)
 #pragma unroll
-                for (int r = 0; r < R; r++) units[u][r] = Format::load(row[r], a.scale_offset, u, lane);
+                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, u, lane);
 
         if (!staged) {
             fd_wait_previous();
@@ -167,7 +179,7 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
         }
 
         float acc[R][T][P] = {};
-        for (int64_t at = 0; at < n_unit; at += depth) {
+        for (int at = 0; at < n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
                 if (at + u < n_unit) {
@@ -175,13 +187,13 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
                     if (at + u + depth < n_unit)
 #pragma unroll
                         for (int r = 0; r < R; r++)
-                            units[u][r] = Format::load(row[r], a.scale_offset, at + u + depth, lane);
+                            units[u][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, at + u + depth, lane);
                 }
             }
         }
         if (n_unit * 64 * Format::groups < a.n_col) {
 #pragma unroll
-            for (int r = 0; r < R; r++) units[0][r] = Format::load(row[r], a.scale_offset, n_unit, lane);
+            for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, n_unit, lane);
             add_unit<Format, P, R, T, true>(units[0], n_unit, lane, xs, stride, a.n_col, acc);
         }
 
@@ -204,7 +216,7 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
                 if (a.silu_pair) {
                     if (R == 2 && r == 1 && lane == 0) a.part[0].out[own] = fd_silu32(sum[0][t]) * sum[R - 1][t];
                 } else if (lane == (r * T + t) % lanes) {
-                    if (part.residual) sum[r][t] = part.residual[t * part.n_row + own] + sum[r][t];
+                    if (part.residual) sum[r][t] = __ldcg(part.residual + t * part.n_row + own) + sum[r][t];
                     part.out[t * part.n_row + own] = sum[r][t];
                 }
             }
@@ -255,7 +267,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: silu takes two parts of equal rows");
     for (int i = 0; i < in->n_part; i++) {
         const fd_device_matrix *w = &in->part[i].weight;
-        if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1)
+        if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1 ||
+            w->n_col > (1 << 30))
             return fd_fail(err, FD_ERR_INPUT, "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u",
                            i, (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
                            (unsigned)first->dtype);
@@ -267,7 +280,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
     FD_TRY(check(in, err));
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = {};
-    args.n_col = first->n_col;
+    args.n_col = (int)first->n_col;
     args.row_bytes = first->row_bytes;
     args.scale_offset = first->scale_offset;
     args.norm_weight = in->norm_weight;
@@ -282,7 +295,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
     for (int done = 0; done < in->n_tok;) {
         int n = 8;
         while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
-        args.x = in->x + done * args.n_col;
+        args.x = in->x + (int64_t)done * args.n_col;
         for (int i = 0; i < in->n_part; i++) {
             const int64_t skip = done * args.part[i].n_row;
             args.part[i].out = in->part[i].out + skip;

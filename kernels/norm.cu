@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
     fd_wait_previous();
     const float *row = x + blockIdx.x * n;
     if (threadIdx.x < 32) {
-        const float r = fd_inverse_rms(n, eps, (int)threadIdx.x, [&](int64_t k) { return row[k]; });
+        const float r = fd_inverse_rms((int)n, eps, (int)threadIdx.x, [&](int k) { return row[k]; });
         if (threadIdx.x == 0) factor = r;
     }
     __syncthreads();
@@ -21,6 +21,6 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
 
 fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight, float eps,
                            float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
+    if (n_tok < 1 || n < 1 || n > 1 << 30) return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
     return fd_launch(queue, "rms_norm", rms_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
 }

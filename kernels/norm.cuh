@@ -6,9 +6,9 @@
 #include "numerics/contract.h"
 
 /* Called by one whole warp; all lanes get r. `at(k)` is element k of the row: lane l follows partials 2l and 2l + 1. */
-template <class Element> __device__ __forceinline__ float fd_inverse_rms(int64_t n, float eps, int lane, Element at) {
+template <class Element> __device__ __forceinline__ float fd_inverse_rms(int n, float eps, int lane, Element at) {
     float partial[2] = {0.0f, 0.0f};
-    int64_t k = 2 * lane;
+    int k = 2 * lane;
 #pragma unroll 8
     for (; k + 1 < n; k += 64) {
         const float a = at(k), b = at(k + 1);

@@ -138,6 +138,8 @@ static const struct damage {
     {"big-endian", FIELD(version), 0x03000000, "big-endian"},
     {"2^60 tensors", FIELD(n_tensor), 1ull << 60, "claims 1152921504606846976 tensors"},
     {"2^60 key-values", FIELD(n_kv), 1ull << 60, "claims 1152921504606846976 key-values"},
+    {"more tensors than have room", FIELD(n_tensor), 100, "claims 100 tensors"},
+    {"more key-values than have room", FIELD(n_kv), 200, "claims 200 key-values"},
     {"all ones counts", FIELD(n_kv), UINT64_MAX, "key-values"},
     {"one tensor too many", FIELD(n_tensor), 3, ""},
     {"one key-value too many", FIELD(n_kv), 6, ""},
@@ -197,6 +199,18 @@ Test(gguf_read, every_damaged_field_is_refused_by_name) {
         cr_expect_eq(err.code, code, "%s", damages[i].name);
         cr_expect(err.message[0] && strstr(err.message, damages[i].message), "%s: said \"%s\"", damages[i].name, err.message);
     }
+}
+
+/* The start fits in 64 bits, the end does not. */
+Test(gguf_read, a_tensor_that_ends_past_2_64_is_refused) {
+    gguf_spec spec = gguf_good();
+    spec.tensor[1].offset = UINT64_MAX - 4095;
+    spec.tensor[1].shape[0] = 1ull << 60;
+    gguf_bytes file = gguf_build(&spec);
+    fd_gguf *gguf;
+    fd_error err = {0};
+    cr_expect_eq(fd_gguf_parse(file.data, file.size, &gguf, &err), FD_ERR_INPUT);
+    cr_expect(strstr(err.message, "b.bias ends past 2^64"), "%s", err.message);
 }
 
 Test(gguf_read, version_2_is_read) {

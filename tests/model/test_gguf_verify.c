@@ -169,6 +169,20 @@ Test(gguf_verify, rows_longer_than_a_piece_are_judged_whole) {
     free(values);
 }
 
+/* Zero rows that reach over several pieces of work are counted across them. */
+Test(gguf_verify, zero_rows_are_counted_across_pieces) {
+    const int64_t columns = 1 << 19, rows = 7;
+    float *values = calloc((size_t)(columns * rows), sizeof *values);
+    cr_assert_not_null(values);
+    values[columns + 5] = 1;
+    fd_gguf *gguf = file_of(FD_F32, 2, (int64_t[]){columns, rows}, values);
+    heard h;
+    cr_expect_eq(verify(gguf, &h, FD_OK), 1u);
+    cr_expect(strstr(h.text, "the last 5 of its 7 rows are all zero"), "%s", h.text);
+    fd_gguf_close(gguf);
+    free(values);
+}
+
 static fd_gguf *parse_spec(const gguf_spec *spec) {
     gguf_bytes file = gguf_build(spec);
     fd_gguf *gguf;

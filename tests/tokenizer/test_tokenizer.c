@@ -319,7 +319,7 @@ Test(refused, vocabularies_that_cannot_work) {
 Test(refused, a_file_without_a_tokenizer_says_use_tokens) {
     char path[PATH_SIZE];
     if (!shared_path("conformance/llama-dense.gguf", path))
-        cr_skip_test("skipped: no conformance/llama-dense.gguf in the shared folder");
+        SKIP_TEST("no conformance/llama-dense.gguf in the shared folder");
     fd_gguf *gguf;
     fd_tokenizer *tokenizer;
     fd_error err = {0};

@@ -16,11 +16,11 @@ static fd_tokenizer *need(const char *name, const char *pre) {
     fd_tokenizer *tokenizer;
     if (strcmp(name, "llama-bpe") == 0) {
         if (!shared_path("vocab/llama3.encoder.json", path) || !shared_path("vocab/llama3.vocab.bpe", merges))
-            cr_skip_test("skipped: no vocab/llama3.* in the shared folder");
+            SKIP_TEST("no vocab/llama3.* in the shared folder");
         tokenizer = load_json(path, merges, pre);
     } else {
         snprintf(file, sizeof file, "vocab/ggml-vocab-%s.gguf", name);
-        if (!shared_path(file, path)) cr_skip_test("skipped: no %s in the shared folder", file);
+        if (!shared_path(file, path)) SKIP_TEST("no %s in the shared folder", file);
         tokenizer = load_gguf(path);
     }
     cr_assert(tokenizer != NULL, "%s does not load", name);
@@ -54,8 +54,8 @@ VECTORS_HOLD(llama_bpe_equals_llama_cpp, "llama-bpe", "llama-bpe")
 Test(vectors, qwen2_equals_llama_cpp) {
     const char *path = getenv("FD_QWEN_TIKTOKEN");
     char inputs[PATH_SIZE];
-    if (!path) cr_skip_test("skipped: FD_QWEN_TIKTOKEN is not set");
-    if (!shared_path("vocab/ggml-vocab-qwen2.gguf.inp", inputs)) cr_skip_test("skipped: no qwen2 vectors");
+    if (!path) SKIP_TEST("FD_QWEN_TIKTOKEN is not set");
+    if (!shared_path("vocab/ggml-vocab-qwen2.gguf.inp", inputs)) SKIP_TEST("no qwen2 vectors");
     fd_tokenizer *tokenizer = load_tiktoken(path, "qwen2");
     cr_assert(tokenizer != NULL);
     expect_vectors("qwen2", tokenizer);
@@ -90,7 +90,7 @@ Test(vectors, another_pretokeniser_is_noticed) {
 Test(vectors, stories260K_prompt_equals_llama_cpp) {
     char model[PATH_SIZE], list[PATH_SIZE];
     if (!shared_path("models/stories260K.gguf", model) || !shared_path("models/stories260K.tokens.txt", list))
-        cr_skip_test("skipped: no models/stories260K.* in the shared folder");
+        SKIP_TEST("no models/stories260K.* in the shared folder");
     fd_tokenizer *tokenizer = load_gguf(model);
     cr_assert(tokenizer != NULL);
     static const char prompt[] = "Once upon a time, there was a little girl";

@@ -5,7 +5,7 @@
   kjv-qwen2   byte-level BPE behind Qwen2's pre-tokeniser, <|endoftext|> as the last token.
 
 Both have 2048 tokens. Writes into --out: kjv-llama.model, kjv-qwen2.json (the tokenisers), kjv-llama.npz and
-kjv-qwen2.npz (the tokenised text, see data.py). Runs on a CPU in about a minute; same text, same bytes.
+kjv-qwen2.npz (the tokenised text, see data.py). Runs on a CPU in seconds; same text, same bytes.
 """
 
 import argparse

@@ -1,0 +1,88 @@
+/* firstdiff compare: the first tensor in which two recorded traces differ. */
+#include "cli/output.h"
+
+#include <string.h>
+
+#include "compare/compare.h"
+
+typedef struct arguments {
+    const char *traces[2], *model;
+    int n_trace;
+    fd_cli_globs allow_missing;
+    fd_cli_output output;
+} arguments;
+
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL };
+
+static const struct argp_option options[] = {
+    {"model", KEY_MODEL, "MODEL.gguf", 0, "The model both ran, for the attributes of the diverging node", 1},
+    {"allow-missing", KEY_ALLOW, "GLOB", 0,
+     "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
+    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
+    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_MODEL: a->model = arg; return 0;
+    case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case KEY_JSON: a->output.json = true; return 0;
+    case KEY_JUNIT: a->output.junit = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
+        a->traces[a->n_trace++] = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    options, parse, "REF.h5 CAND.h5",
+    "Compares two traces of one model, node by node in the reference's order of execution, without tolerance, and stops "
+    "explaining at the first tensor that differs.\v"
+    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete: a trace is truncated, or tensors or "
+    "positions are on one side only, and nothing that could be looked at differs.",
+    NULL, NULL, NULL};
+
+/* The model's graph is used for words alone, so it must be the model that ran. */
+static fd_code check_model(const fd_cli_model *model, const char *path, const fd_trace *trace, fd_error *err) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s", fd_trace_path(trace),
+                   info->model_name, info->model_hash, path, model->hash);
+}
+
+static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
+    fd_trace *traces[2] = {NULL, NULL};
+    fd_cli_model model = {0};
+    fd_code code = FD_OK;
+    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open(a->traces[i], &traces[i], err);
+    if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
+    for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = check_model(&model, a->model, traces[i], err);
+    if (code == FD_OK) {
+        fd_compare_options how = {.allow_missing = a->allow_missing.items,
+                                  .n_allow_missing = a->allow_missing.n,
+                                  .graph = a->model ? model.graph : NULL};
+        code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
+    }
+    if (a->model) fd_cli_model_close(&model);
+    for (int i = 0; i < 2; i++)
+        if (traces[i]) fd_trace_close(traces[i]);
+    return code;
+}
+
+int fd_cmd_compare(int argc, char **argv) {
+    arguments args = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    fd_error err = {0};
+    fd_verdict verdict = {0};
+    fd_code code = compare(&args, &verdict, &err);
+    int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
+    fd_verdict_free(&verdict);
+    return status;
+}

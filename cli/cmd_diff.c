@@ -1,0 +1,234 @@
+/* firstdiff diff: two executors, or an executor and a trace, in lockstep over one model. */
+#include "cli/output.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/compare.h"
+#include "compare/lockstep.h"
+
+typedef struct arguments {
+    const char *model, *spec[2]; /* [reference, candidate] */
+    fd_cli_prompt prompt;
+    int32_t n_generate, n_thread, n_ctx; /* n_generate -1: not given */
+    fd_cli_globs allow_missing;
+    fd_cli_output output;
+} arguments;
+
+enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_ALLOW, DEFAULT_GENERATE = 8 };
+
+static const struct argp_option options[] = {
+    {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
+    {"b", KEY_B, "SPEC", 0, "The candidate (default gpu:exact)", 2},
+    {0, 'n', "N", 0, "Tokens to generate after the prompt (default 8; the last is not fed); beside a trace: at most N", 2},
+    {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
+    {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
+    {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing in a trace (repeatable)", 2},
+    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
+    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
+    case KEY_A: a->spec[0] = arg; return 0;
+    case KEY_B: a->spec[1] = arg; return 0;
+    case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
+    case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
+    case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
+    case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case KEY_JSON: a->output.json = true; return 0;
+    case KEY_JUNIT: a->output.junit = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (a->model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
+        a->model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->model) argp_error(state, "no model given");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {
+    options, parse, "MODEL.gguf",
+    "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at the "
+    "first that differs.\v"
+    "SPEC is cpu:exact, gpu:exact or cpu:f64, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are then "
+    "fed unless a prompt is given. Tokens after the prompt are the reference's greedy choice, fed to both.\n\n"
+    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete.",
+    children, NULL, NULL};
+
+typedef struct diff {
+    const arguments *args;
+    fd_cli_model model;
+    fd_cli_exec exec[2];
+    fd_trace *trace[2];
+    int32_t *tokens;
+    int32_t n_token, n_generate;
+    fd_trace_step *steps;
+    int32_t n_step;
+    char *prompt_text;
+    fd_cli_progress progress;
+} diff;
+
+static bool is_trace(const char *spec) { return strncmp(spec, "trace:", 6) == 0; }
+
+static fd_code open_trace(diff *d, int side, fd_error *err) {
+    FD_TRY(fd_trace_open(d->args->spec[side] + 6, &d->trace[side], err));
+    const fd_trace_info *info = fd_trace_get_info(d->trace[side]);
+    if (info->model_hash[0] && strcmp(info->model_hash, d->model.hash) != 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
+                       fd_trace_path(d->trace[side]), info->model_name, info->model_hash, d->args->model, d->model.hash);
+    if (fd_trace_n_pos(d->trace[side]) == 0 || !fd_trace_tokens(d->trace[side]))
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%s holds no positions", fd_trace_path(d->trace[side]));
+    return FD_OK;
+}
+
+/* Beside a trace: its tokens, split into its steps, as far as asked for. A prompt replaces the first ones; where it is not
+ * what the trace was fed, the verdict will say so. */
+static fd_code tokens_beside_trace(diff *d, const fd_trace *trace, fd_error *err) {
+    int32_t n_pos = fd_trace_n_pos(trace), n_asked = n_pos;
+    int32_t *prompt = d->tokens, n_prompt = d->n_token;
+    bool same = true;
+    for (int32_t i = 0; i < n_prompt && i < n_pos; i++) same &= prompt[i] == fd_trace_tokens(trace)[i];
+    if (prompt && d->args->n_generate >= 0 && d->args->n_generate < n_pos - n_prompt)
+        n_asked = n_prompt + (d->args->n_generate > 0 ? d->args->n_generate - 1 : 0);
+    d->n_generate = 0;
+    d->steps = malloc(sizeof *d->steps * (size_t)(fd_trace_n_step(trace) + 1));
+    if (!d->steps) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    if (!same || n_prompt > n_pos) n_asked = n_prompt;
+    if (same && n_prompt <= n_pos) {
+        int32_t *all = malloc(sizeof *all * (size_t)n_asked);
+        if (!all) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+        memcpy(all, fd_trace_tokens(trace), sizeof *all * (size_t)n_asked);
+        free(d->tokens);
+        d->tokens = all;
+        d->n_token = n_asked;
+    }
+    int32_t at = 0;
+    for (int32_t i = 0; i < fd_trace_n_step(trace) && at < n_asked; i++) {
+        fd_trace_step step = fd_trace_steps(trace)[i];
+        if (step.n_pos > n_asked - step.pos0) step.n_pos = n_asked - step.pos0;
+        d->steps[d->n_step++] = step;
+        at = step.pos0 + step.n_pos;
+    }
+    if (at < n_asked) d->steps[d->n_step++] = (fd_trace_step){at, n_asked - at, at ? FD_STEP_DECODE : FD_STEP_PREFILL};
+    return FD_OK;
+}
+
+static bool prompt_given(const fd_cli_prompt *prompt) { return prompt->text || prompt->tokens || prompt->file; }
+
+static fd_code choose_tokens(diff *d, fd_error *err) {
+    const arguments *a = d->args;
+    fd_trace *trace = d->trace[0] ? d->trace[0] : d->trace[1];
+    d->n_generate = a->n_generate < 0 ? DEFAULT_GENERATE : a->n_generate;
+    if (!trace || prompt_given(&a->prompt))
+        FD_TRY(fd_cli_prompt_ids(&a->prompt, &d->model, &d->tokens, &d->n_token, &d->prompt_text, err));
+    if (trace) FD_TRY(tokens_beside_trace(d, trace, err));
+    int64_t total = (int64_t)d->n_token + d->n_generate;
+    int32_t limit = a->n_ctx ? a->n_ctx : d->model.graph->hparams.n_ctx_train;
+    if (total > limit)
+        return fd_fail(err, FD_ERR_INPUT, "context: %d tokens and %d more need %lld positions, the limit is %d%s", d->n_token,
+                       d->n_generate, (long long)total, limit,
+                       a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
+    return FD_OK;
+}
+
+static fd_code prepare(diff *d, fd_error *err) {
+    const arguments *a = d->args;
+    FD_TRY(fd_cli_model_open(a->model, &d->model, err));
+    for (int side = 0; side < 2; side++)
+        if (is_trace(a->spec[side])) FD_TRY(open_trace(d, side, err));
+    if (d->trace[0] && d->trace[1]) {
+        if (!prompt_given(&a->prompt)) return FD_OK;
+        return fd_fail(err, FD_ERR_INPUT, "a prompt is given, but both sides are traces: nothing would run it");
+    }
+    FD_TRY(choose_tokens(d, err));
+    for (int side = 0; side < 2; side++)
+        if (!d->trace[side])
+            FD_TRY(fd_cli_exec_open(a->spec[side], d->model.graph, d->n_token + d->n_generate, a->n_thread,
+                                    &d->exec[side], err));
+    return FD_OK;
+}
+
+static void show_progress(void *user, int64_t done, int64_t total) {
+    fd_cli_progress *progress = user;
+    progress->total = total;
+    fd_cli_progress_to(progress, done);
+}
+
+/* Recording the candidate around the divergence is what one does next; the same line with the other spec records the
+ * reference. */
+static void suggest_next(const diff *d, fd_verdict *v) {
+    const char *spec = d->args->spec[1];
+    if (v->status != FD_DIVERGED || v->divergence.kind != FD_DIVERGED_VALUES || is_trace(spec)) return;
+    size_t colon = strcspn(spec, ":"), plus = strcspn(spec, "+");
+    if (colon > plus) return;
+    int32_t n = v->divergence.pos + 1;
+    char ids[256] = "…";
+    size_t at = 0;
+    for (int32_t i = 0; d->tokens && i < n && n <= d->n_token && at < sizeof ids; i++)
+        at += (size_t)snprintf(ids + at, sizeof ids - at, "%s%d", i ? "," : "", d->tokens[i]);
+    if (at >= sizeof ids) snprintf(ids, sizeof ids, "…");
+    char fault[256] = "";
+    if (d->exec[1].fault[0]) snprintf(fault, sizeof fault, " --fault %s", d->exec[1].fault);
+    snprintf(v->next, sizeof v->next,
+             "firstdiff run %s --tokens %s -n 0 --backend %.*s --numerics %.*s%s -o CAND.h5, then firstdiff inspect "
+             "CAND.h5 '%s[%d]'",
+             d->args->model, ids, (int)colon, spec, (int)(plus - colon - 1), spec + colon + 1, fault, v->divergence.node,
+             v->divergence.pos);
+}
+
+static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
+    const arguments *a = d->args;
+    if (d->trace[0] && d->trace[1]) {
+        fd_compare_options how = {a->allow_missing.items, a->allow_missing.n, d->model.graph};
+        return fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
+    }
+    fd_lockstep_options how = {.tokens = d->tokens,
+                               .n_token = d->n_token,
+                               .steps = d->steps,
+                               .n_step = d->n_step,
+                               .n_generate = d->n_generate,
+                               .allow_missing = a->allow_missing.items,
+                               .n_allow_missing = a->allow_missing.n,
+                               .progress = show_progress,
+                               .progress_user = &d->progress};
+    for (int side = 0; side < 2; side++)
+        *(side ? &how.cand : &how.ref) =
+            (fd_lockstep_side){d->exec[side].exec, d->trace[side], a->spec[side], d->exec[side].fault};
+    d->progress = fd_cli_progress_start("position", d->n_token);
+    fd_code code = fd_lockstep_run(&how, verdict, err);
+    fd_cli_progress_end(&d->progress);
+    if (code == FD_OK) suggest_next(d, verdict);
+    return code;
+}
+
+static void finish(diff *d) {
+    for (int side = 0; side < 2; side++) {
+        fd_cli_exec_close(&d->exec[side]);
+        if (d->trace[side]) fd_trace_close(d->trace[side]);
+    }
+    free(d->tokens);
+    free(d->steps);
+    free(d->prompt_text);
+    fd_cli_model_close(&d->model);
+}
+
+int fd_cmd_diff(int argc, char **argv) {
+    arguments args = {.spec = {"cpu:exact", "gpu:exact"}, .n_generate = -1};
+    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    diff d = {.args = &args};
+    fd_error err = {0};
+    fd_verdict verdict = {0};
+    fd_code code = prepare(&d, &err);
+    if (code == FD_OK) code = run(&d, &verdict, &err);
+    int status = code == FD_OK ? fd_cli_print_verdict("diff", &verdict, &args.output) : fd_cli_fail("diff", &err);
+    fd_verdict_free(&verdict);
+    finish(&d);
+    return status;
+}

@@ -1,0 +1,53 @@
+#include "cli/output.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/report.h"
+
+fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
+    *out = fopen(path, "wb");
+    return *out ? FD_OK : fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
+}
+
+fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err) {
+    errno = 0;
+    bool failed = fflush(file) != 0 || ferror(file);
+    int why = errno;
+    failed |= fclose(file) != 0;
+    if (!failed) return FD_OK;
+    return fd_fail(err, FD_ERR_IO, "%s: writing failed: %s", path, strerror(why ? why : errno));
+}
+
+static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error *err) {
+    FILE *file;
+    FD_TRY(fd_cli_output_open(path, &file, err));
+    fd_report_junit(file, verdict);
+    return fd_cli_output_close(file, path, err);
+}
+
+int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output) {
+    fd_error err = {0};
+    fd_code code = FD_OK;
+    if (output->json)
+        code = fd_report_json(stdout, verdict, &err);
+    else
+        fd_report_text(stdout, verdict, fd_cli_use_colour(stdout));
+    if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
+    return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);
+}
+
+int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state) {
+    char *end;
+    errno = 0;
+    long value = strtol(arg, &end, 10);
+    if (end == arg || *end || errno || value < low || value > INT32_MAX)
+        argp_error(state, "\"%s\": expected an integer from %ld", arg, low);
+    return (int32_t)value;
+}
+
+void fd_cli_add_glob(fd_cli_globs *globs, const char *glob, struct argp_state *state) {
+    if (globs->n == FD_CLI_MAX_GLOBS) argp_error(state, "--allow-missing: at most %d globs", FD_CLI_MAX_GLOBS);
+    globs->items[globs->n++] = glob;
+}

@@ -1,0 +1,32 @@
+/* Printing what a command found, and parsing what several of my commands share: outputs that are checked, integers. */
+#ifndef FD_CLI_OUTPUT_H
+#define FD_CLI_OUTPUT_H
+
+#include "cli/cli.h"
+#include "compare/verdict.h"
+
+typedef struct fd_cli_output {
+    bool json;         /* JSON instead of text on standard output */
+    const char *junit; /* also a JUnit file; NULL: none */
+} fd_cli_output;
+
+/* Prints the verdict, writes the JUnit file, and returns the exit status: the verdict's, or 2 when something could not be
+ * written. */
+int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output);
+
+/* Opens `path` for writing; close checks that everything arrived. Errors name the path. */
+fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err);
+fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
+
+/* An integer argument from `low` on; anything else is a usage error of `state` (exit status 2). */
+int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state);
+
+/* --allow-missing GLOB, repeatable. */
+enum { FD_CLI_MAX_GLOBS = 32 };
+typedef struct fd_cli_globs {
+    const char *items[FD_CLI_MAX_GLOBS];
+    int32_t n;
+} fd_cli_globs;
+void fd_cli_add_glob(fd_cli_globs *globs, const char *glob, struct argp_state *state);
+
+#endif

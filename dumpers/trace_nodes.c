@@ -1,0 +1,271 @@
+/* Which tensors a trace has: from /graph when it is there, else made up from the datasets of /tensors. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/trace_reader.h"
+
+enum { MAX_NODES = 1 << 20 };
+
+/* "blk.12.attn_q" → 12; -1 for other names. */
+static int32_t layer_of(const char *name) {
+    char *end;
+    if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return -1;
+    unsigned long layer = strtoul(name + 4, &end, 10);
+    return *end == '.' && layer < MAX_NODES ? (int32_t)layer : -1;
+}
+
+static bool ends_with(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* A 2-byte float's format by the width of its exponent. */
+static uint32_t half_of(hid_t type) {
+    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits;
+    if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) return FD_DTYPE_LIMIT;
+    if (exponent_bits == 5 && mantissa_bits == 10) return FD_F16;
+    return exponent_bits == 8 && mantissa_bits == 7 ? FD_BF16 : FD_DTYPE_LIMIT;
+}
+
+/* Raw 16-bit words in this machine's byte order: HDF5's own conversion of halves runs at 30 MiB/s. */
+static hid_t raw_half(hid_t type) {
+    hid_t memory = H5Tcopy(type);
+    if (memory >= 0) H5Tset_order(memory, H5Tget_order(H5T_NATIVE_UINT16));
+    return memory;
+}
+
+/* What the dataset's elements are, from its type and its `dtype` attribute; FD_DTYPE_LIMIT for what a trace cannot hold. */
+static uint32_t element_type(hid_t type, const char *attribute, fd_trace_set *set) {
+    H5T_class_t class = H5Tget_class(type);
+    size_t size = H5Tget_size(type);
+    int said = attribute[0] ? fd_dtype_parse(attribute) : -1;
+    uint32_t found = FD_DTYPE_LIMIT;
+    if (class == H5T_FLOAT && size == 4) found = FD_F32, set->memory = H5T_NATIVE_FLOAT;
+    else if (class == H5T_FLOAT && size == 8) found = FD_F64, set->memory = H5T_NATIVE_DOUBLE;
+    else if (class == H5T_FLOAT && size == 2) found = half_of(type), set->memory = raw_half(type);
+    else if (class == H5T_INTEGER && size == 2 && (said == FD_F16 || said == FD_BF16))
+        return set->memory = H5T_NATIVE_UINT16, (uint32_t)said;
+    return attribute[0] && said != (int)found ? FD_DTYPE_LIMIT : found;
+}
+
+static fd_code find_type(const fd_trace *trace, hid_t id, fd_trace_node *node, fd_trace_set *set, fd_error *err) {
+    char attribute[16];
+    if (fd_h5_get_string(id, "dtype", attribute, sizeof attribute, NULL) == FD_H5_WRONG)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: attribute dtype is not a string", trace->path, node->name);
+    hid_t type = H5Dget_type(id);
+    node->dtype = type < 0 ? FD_DTYPE_LIMIT : element_type(type, attribute, set);
+    H5T_class_t class = type < 0 ? H5T_NO_CLASS : H5Tget_class(type);
+    size_t size = type < 0 ? 0 : H5Tget_size(type);
+    fd_h5_release(type);
+    if (node->dtype != FD_DTYPE_LIMIT) return FD_OK;
+    const char *kind = class == H5T_FLOAT ? "float" : class == H5T_INTEGER ? "integer" : "other";
+    return fd_fail(err, FD_ERR_INPUT,
+                   "%s: tensors/%s: elements of type %s, %zu bytes, attribute dtype \"%s\"; expected float32, float64, "
+                   "float16, or 16-bit integers with dtype F16 or BF16",
+                   trace->path, node->name, kind, size, attribute);
+}
+
+/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off. */
+static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_trace_set *set, fd_error *err) {
+    int64_t first, rows = (int64_t)set->shape.dim[0];
+    char text[128];
+    fd_h5_found found = fd_h5_get_int(set->id, "first_position", &first);
+    if (found == FD_H5_WRONG || first < 0 || first > trace->n_pos)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: first_position %lld, expected 0 to %d", trace->path,
+                       node->name, (long long)first, trace->n_pos);
+    set->first = (int32_t)first;
+    fd_h5_shape_text(&set->shape, text);
+    bool fits = set->shape.dim[0] <= INT32_MAX && first + rows <= trace->n_pos;
+    if (found == FD_H5_ABSENT && trace->info.complete) fits = set->shape.dim[0] == (hsize_t)trace->n_pos;
+    if (!fits && (trace->info.complete || found == FD_H5_FOUND))
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s has %lld positions, expected %lld (as /tokens)",
+                       trace->path, node->name, text, (long long)rows, (long long)(trace->n_pos - first));
+    hsize_t n_kv = set->shape.dim[set->shape.rank - 1];
+    if (node->over_kv && (set->shape.rank < 3 || (trace->info.complete && n_kv < (hsize_t)(first + rows))))
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s, expected [n_pos, n_head, n_kv] with n_kv at least %lld",
+                       trace->path, node->name, text, (long long)(first + rows));
+    return FD_OK;
+}
+
+/* Opens tensors/NAME into `set` and fills in dtype, has_data and, for a node without /graph, its shape. */
+static fd_code open_tensor(const fd_trace *trace, hid_t group, fd_trace_node *node, fd_trace_set *set, bool shaped,
+                           fd_error *err) {
+    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
+    H5Pset_chunk_cache(access, 1, 0, 1.0); /* rows are read straight from the file, once */
+    set->id = H5Dopen2(group, node->name, access);
+    fd_h5_release(access);
+    if (set->id < 0)
+        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a dataset that opens", trace->path, node->name);
+    FD_TRY(find_type(trace, set->id, node, set, err));
+    if (!fd_h5_shape_of(set->id, &set->shape) || set->shape.rank < 2)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: rank %d, expected 2 to %d: [n_pos, ...]", trace->path,
+                       node->name, set->shape.rank, FD_H5_MAX_RANK);
+    char text[128];
+    bool same = !shaped || node->n_dim == set->shape.rank - 1;
+    int64_t elements = 1;
+    for (int i = 0; i < set->shape.rank - 1; i++) {
+        hsize_t dim = set->shape.dim[1 + i];
+        bool along_kv = node->over_kv && i == set->shape.rank - 2;
+        bool empty = dim == 0 && !(along_kv && set->shape.dim[0] == 0);
+        if (empty || dim > INT32_MAX || (elements *= dim ? (int64_t)dim : 1) > INT32_MAX)
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s, expected 1 to 2^31-1 elements a position",
+                           trace->path, node->name, fd_h5_shape_text(&set->shape, text));
+        if (shaped && same && !along_kv) same = node->shape[i] == (int32_t)dim;
+        if (!shaped) node->shape[i] = along_kv ? 0 : (int32_t)dim;
+    }
+    if (!same)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph",
+                       trace->path, node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
+    if (!shaped) node->n_dim = set->shape.rank - 1;
+    FD_TRY(check_rows(trace, node, set, err));
+    node->has_data = trace->has_graph || H5Dget_storage_size(set->id) > 0; /* made, but never written */
+    return FD_OK;
+}
+
+/* ---- a trace with /graph ---- */
+
+static void end_text(fd_graph_row *row) { /* a full-width field comes without its NUL */
+    char *const fields[] = {row->name, row->op, row->input[0], row->input[1], row->dtype};
+    const size_t sizes[] = {sizeof row->name, sizeof row->op, sizeof row->input[0], sizeof row->input[1], sizeof row->dtype};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) fields[i][sizes[i] - 1] = '\0';
+}
+
+static fd_code take_row(const fd_trace *trace, int32_t i, fd_graph_row *row, fd_trace_node *node, fd_error *err) {
+    end_text(row);
+    int dtype = row->dtype[0] ? fd_dtype_parse(row->dtype) : FD_F32;
+    if (!row->name[0] || row->n_dim < 1 || row->n_dim > 4 ||
+        (dtype != FD_F32 && dtype != FD_F64 && dtype != FD_F16 && dtype != FD_BF16))
+        return fd_fail(err, FD_ERR_INPUT, "%s: graph row %d: name \"%s\", %d dimensions, dtype \"%s\"", trace->path, i,
+                       row->name, row->n_dim, row->dtype);
+    if (i > 0 && row->seq <= trace->nodes[i - 1].seq)
+        return fd_fail(err, FD_ERR_INPUT, "%s: graph row %d (%s): seq %d after %d, expected rising", trace->path, i,
+                       row->name, row->seq, trace->nodes[i - 1].seq);
+    node->seq = row->seq;
+    snprintf(node->name, sizeof node->name, "%s", row->name);
+    snprintf(node->op, sizeof node->op, "%s", row->op);
+    for (int k = 0; k < 2; k++) snprintf(node->inputs[k], sizeof node->inputs[k], "%s", row->input[k]);
+    node->layer = row->layer;
+    node->n_dim = row->n_dim;
+    node->over_kv = row->over_kv != 0;
+    node->dtype = (uint32_t)dtype;
+    int64_t elements = 1;
+    for (int k = 0; k < row->n_dim; k++) {
+        bool along_kv = node->over_kv && k == row->n_dim - 1;
+        if (!along_kv && (row->shape[k] < 1 || (elements *= row->shape[k]) > INT32_MAX))
+            return fd_fail(err, FD_ERR_INPUT, "%s: graph row %d (%s): dimension %d is %d", trace->path, i, row->name, k,
+                           row->shape[k]);
+        node->shape[k] = along_kv ? 0 : row->shape[k];
+    }
+    return FD_OK;
+}
+
+static fd_code read_graph(fd_trace *trace, fd_error *err) {
+    hid_t set = H5Dopen2(trace->file, "graph", H5P_DEFAULT), stored = set < 0 ? -1 : H5Dget_type(set);
+    fd_h5_shape shape = {0};
+    bool ok = stored >= 0 && H5Tget_class(stored) == H5T_COMPOUND && fd_h5_shape_of(set, &shape) && shape.rank == 1 &&
+              shape.dim[0] <= MAX_NODES && H5Tget_member_index(stored, "name") >= 0;
+    fd_h5_release(stored);
+    trace->n_node = ok ? (int32_t)shape.dim[0] : 0;
+    size_t n = (size_t)trace->n_node + 1;
+    fd_graph_row *rows = calloc(n, sizeof *rows);
+    trace->nodes = calloc(n, sizeof *trace->nodes);
+    fd_code code = ok ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: graph: expected a table of nodes with a column name", trace->path);
+    if (!rows || !trace->nodes) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    for (size_t i = 0; code == FD_OK && i < n; i++) {
+        rows[i].seq = (int32_t)i;
+        rows[i].layer = -1;
+    }
+    hid_t type = fd_graph_row_type();
+    if (code == FD_OK && trace->n_node > 0 && H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) < 0)
+        code = fd_h5_fail(err, FD_ERR_INPUT, "%s: graph", trace->path);
+    fd_h5_release(type);
+    fd_h5_release(set);
+    for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++) code = take_row(trace, i, &rows[i], &trace->nodes[i], err);
+    free(rows);
+    return code;
+}
+
+/* ---- names ---- */
+
+typedef struct named {
+    const char *name;
+    int32_t at;
+} named;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
+
+/* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
+static fd_code match_graph(fd_trace *trace, hid_t group, hsize_t n_link, fd_error *err) {
+    size_t n = (size_t)trace->n_node;
+    named *names = malloc((n + 1) * sizeof *names);
+    if (!names) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    fd_code code = FD_OK;
+    for (size_t i = 0; i < n; i++) names[i] = (named){trace->nodes[i].name, (int32_t)i};
+    qsort(names, n, sizeof *names, by_name);
+    for (size_t i = 1; code == FD_OK && i < n; i++)
+        if (by_name(&names[i - 1], &names[i]) == 0)
+            code = fd_fail(err, FD_ERR_INPUT, "%s: graph: two nodes are named %s", trace->path, names[i].name);
+    for (hsize_t i = 0; code == FD_OK && i < n_link; i++) {
+        char name[64] = "";
+        H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT);
+        named key = {name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
+        code = found ? open_tensor(trace, group, &trace->nodes[found->at], &trace->sets[found->at], true, err)
+                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, name);
+    }
+    free(names);
+    return code;
+}
+
+static fd_code make_node(const fd_trace *trace, hid_t group, hsize_t i, fd_trace_node *node, fd_trace_set *set,
+                         fd_error *err) {
+    int64_t value;
+    char name[sizeof node->name + 1] = "";
+    if (H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT) < 0)
+        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors", trace->path);
+    if (strlen(name) >= sizeof node->name)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s…: a name of more than %zu bytes", trace->path, name,
+                       sizeof node->name - 1);
+    strcpy(node->name, name);
+    node->layer = layer_of(name);
+    node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
+    hid_t peek = H5Dopen2(group, name, H5P_DEFAULT);
+    if (peek >= 0) {
+        if (fd_h5_get_int(peek, "over_kv", &value) == FD_H5_FOUND) node->over_kv = value != 0;
+        node->seq = fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX ? (int32_t)value : -1;
+        if (fd_h5_get_int(peek, "layer", &value) == FD_H5_FOUND && value >= 0 && value < MAX_NODES && node->layer < 0)
+            node->layer = (int32_t)value;
+        fd_h5_get_string(peek, "op", node->op, sizeof node->op, NULL);
+        fd_h5_release(peek);
+    }
+    return open_tensor(trace, group, node, set, false, err);
+}
+
+static fd_code make_nodes(fd_trace *trace, hid_t group, hsize_t n_link, fd_error *err) {
+    for (hsize_t i = 0; i < n_link; i++) FD_TRY(make_node(trace, group, i, &trace->nodes[i], &trace->sets[i], err));
+    return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
+}
+
+fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
+    H5G_info_t info = {0};
+    trace->has_graph = fd_h5_has(trace->file, "graph");
+    if (trace->has_graph) FD_TRY(read_graph(trace, err));
+    hid_t group = fd_h5_has(trace->file, "tensors") ? H5Gopen2(trace->file, "tensors", H5P_DEFAULT) : -1;
+    bool counted = group >= 0 && H5Gget_info(group, &info) >= 0 && info.nlinks <= MAX_NODES;
+    if (!counted && !trace->has_graph) {
+        fd_h5_release(group);
+        return fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor", trace->path);
+    }
+    if (!trace->has_graph) {
+        trace->n_node = (int32_t)info.nlinks;
+        trace->nodes = calloc(info.nlinks + 1, sizeof *trace->nodes);
+    }
+    trace->sets = calloc((size_t)trace->n_node + 1, sizeof *trace->sets);
+    fd_code code = FD_OK;
+    if (!trace->nodes || !trace->sets) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++) trace->sets[i].id = trace->sets[i].memory = -1;
+    if (code == FD_OK && counted)
+        code = trace->has_graph ? match_graph(trace, group, info.nlinks, err) : make_nodes(trace, group, info.nlinks, err);
+    fd_h5_release(group);
+    return code;
+}

@@ -1,0 +1,115 @@
+/* What a node's tensor becomes when it is shown: fingerprints, statistics, health, and its rows in the file.
+ *
+ * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for each
+ * dataset and step, and nothing of the tensor is copied or kept. */
+#include <string.h>
+
+#include "dumpers/health.h"
+#include "dumpers/trace_writer.h"
+
+static bool feeds_health(const fd_trace_writer *writer, const fd_node *node) {
+    return node->id == writer->logits || (node->op == FD_OP_ATTN_SOFTMAX && writer->step_entropy);
+}
+
+/* Health describes the run, not a tensor: what it needs is looked at even where the filters leave it out. */
+bool fd_trace_wants(void *user, const fd_node *node) {
+    const fd_trace_writer *writer = user;
+    if (node->id < 0 || node->id >= writer->graph->n_node) return true; /* refused by fd_trace_observe */
+    return writer->selected[node->id] || feeds_health(writer, node);
+}
+
+static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
+    int32_t id = o->node->id;
+    if (!writer->in_step)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
+    if (id < 0 || id >= writer->graph->n_node || strcmp(writer->graph->nodes[id].name, o->node->name) != 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: node %d is %s, the trace was created for another graph", writer->path, id,
+                       o->node->name);
+    if (o->pos0 < writer->pos0 || o->n_pos < 1 || o->n_pos > writer->pos0 + writer->n_tok - o->pos0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s: positions %d to %d, the step has %d to %d", writer->path,
+                       o->node->name, o->pos0, o->pos0 + o->n_pos - 1, writer->pos0, writer->pos0 + writer->n_tok - 1);
+    if (o->dtype != writer->dtype)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s: element type %u, the trace was created for %s", writer->path,
+                       o->node->name, o->dtype, fd_dtype_get(writer->dtype)->name);
+    int64_t n = fd_node_row_stride(o->node, o->pos0 + o->n_pos);
+    if (o->row_stride < n)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s: rows %lld elements apart, expected at least %lld", writer->path,
+                       o->node->name, (long long)o->row_stride, (long long)n);
+    return FD_OK;
+}
+
+static void summarise(fd_trace_writer *writer, const fd_observation *o) {
+    int32_t n_node = writer->graph->n_node, first = o->pos0 - writer->pos0;
+    int64_t elements = o->n_pos * fd_node_row_stride(o->node, o->pos0 + o->n_pos);
+    bool stats = writer->level >= FD_TRACE_STATS;
+#pragma omp parallel for schedule(dynamic, 1) if (o->n_pos > 1 && elements > 1 << 17)
+    for (int32_t row = 0; row < o->n_pos; row++) {
+        size_t at = (size_t)(first + row) * (size_t)n_node + (size_t)o->node->id;
+        writer->step_fingerprints[at] = fd_observation_fingerprint(o, row);
+        if (stats) fd_observation_stats(o, row, &writer->step_stats[at]);
+    }
+}
+
+static void note_health(fd_trace_writer *writer, const fd_observation *o) {
+    const fd_hparams *h = &writer->graph->hparams;
+    const fd_node *node = o->node;
+    size_t bytes = o->dtype == FD_F64 ? 8 : 4;
+    bool logits = node->id == writer->logits;
+    if (!logits && (node->layer < 0 || node->layer >= h->n_layer || node->shape[0] > h->n_head)) return;
+#pragma omp parallel for schedule(static) if (o->n_pos > 1 && o->n_pos * o->row_stride > 1 << 17)
+    for (int32_t row = 0; row < o->n_pos; row++) {
+        const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * bytes;
+        size_t at = (size_t)(o->pos0 - writer->pos0 + row);
+        if (logits) {
+            fd_health_logits(o->dtype, data, node->shape[0], &writer->step_health[at]);
+        } else {
+            size_t slot = (at * (size_t)h->n_layer + (size_t)node->layer) * (size_t)h->n_head;
+            fd_health_attention(o->dtype, data, node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
+                                writer->step_entropy + slot, writer->step_sink + slot);
+        }
+    }
+}
+
+/* Padding along n_kv is written too: it holds what the dataset is filled with (scores -inf, weights 0). */
+static bool write_rows(const fd_trace_writer *writer, const fd_observation *o) {
+    const fd_node *node = o->node;
+    hid_t set = writer->tensor[node->id], type = o->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+    int rank = 1 + node->n_dim;
+    hsize_t n_kv = (hsize_t)o->pos0 + (hsize_t)o->n_pos, end = (hsize_t)writer->pos0 + (hsize_t)writer->n_tok;
+    hsize_t extent[3] = {end}, start[3] = {(hsize_t)o->pos0}, count[3] = {(hsize_t)o->n_pos};
+    for (int i = 0; i < node->n_dim; i++) {
+        bool along_kv = node->over_kv && i == node->n_dim - 1;
+        extent[1 + i] = along_kv ? end : (hsize_t)node->shape[i];
+        count[1 + i] = along_kv ? n_kv : (hsize_t)node->shape[i];
+    }
+    if (H5Dset_extent(set, extent) < 0) return false;
+    if (o->row_stride == fd_node_row_stride(node, (int32_t)n_kv))
+        return fd_h5_write_block(set, type, rank, start, count, o->data);
+    const char *data = o->data;
+    size_t row_bytes = (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
+    count[0] = 1;
+    for (int32_t row = 0; row < o->n_pos; row++, start[0]++)
+        if (!fd_h5_write_block(set, type, rank, start, count, data + (size_t)row * row_bytes)) return false;
+    return true;
+}
+
+fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err) {
+    fd_trace_writer *writer = user;
+    const fd_node *node = observation->node;
+    if (writer->failure.code != FD_OK) {
+        *err = writer->failure;
+        return err->code;
+    }
+    FD_TRY(check(writer, observation, err));
+    if (feeds_health(writer, node)) note_health(writer, observation);
+    if (!writer->selected[node->id]) return FD_OK;
+    summarise(writer, observation);
+    if (writer->level < FD_TRACE_FULL) return FD_OK;
+    fd_h5_guard guard = fd_h5_begin();
+    if (!write_rows(writer, observation)) {
+        fd_h5_fail(err, FD_ERR_IO, "%s: cannot write %s at position %d", writer->path, node->name, observation->pos0);
+        fd_trace_latch(writer, err);
+    }
+    fd_h5_end(guard);
+    return writer->failure.code;
+}

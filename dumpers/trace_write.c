@@ -1,0 +1,165 @@
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dumpers/disk_room.h"
+#include "dumpers/superblock.h"
+#include "dumpers/trace_writer.h"
+
+void fd_trace_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
+}
+
+fd_trace_options fd_trace_defaults(const char *path) {
+    return (fd_trace_options){.path = path,
+                              .level = FD_TRACE_FULL,
+                              .layer_last = INT32_MAX,
+                              .step_last = INT32_MAX};
+}
+
+fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err) {
+    if (writer->failure.code == FD_OK) writer->failure = *err;
+    return writer->failure.code;
+}
+
+static void free_writer(fd_trace_writer *writer) {
+    free(writer->path);
+    free(writer->tensors);
+    free(writer->selected);
+    free(writer->tensor);
+    free(writer->all_tokens);
+    free(writer->step_fingerprints);
+    free(writer->step_stats);
+    free(writer->step_health);
+    free(writer->step_entropy);
+    free(writer->step_sink);
+    free(writer);
+}
+
+static bool selects(const fd_trace_options *options, const fd_node *node) {
+    if (node->layer >= 0 && (node->layer < options->layer_first || node->layer > options->layer_last)) return false;
+    return !options->tensors || fnmatch(options->tensors, node->name, 0) == 0;
+}
+
+static fd_code check_options(const fd_trace_options *options, const fd_graph *graph, fd_error *err) {
+    if (!options->path || !options->path[0]) return fd_fail(err, FD_ERR_INPUT, "trace: no file name");
+    if (options->level < FD_TRACE_FINGERPRINT || options->level > FD_TRACE_FULL)
+        return fd_fail(err, FD_ERR_INPUT, "%s: trace level %d, expected 0 to 2", options->path, (int)options->level);
+    if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "%s: the graph has no nodes", options->path);
+    return FD_OK;
+}
+
+static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics) {
+    fd_trace_writer *writer = calloc(1, sizeof *writer);
+    if (!writer) return NULL;
+    size_t n_node = (size_t)graph->n_node;
+    writer->options = *options;
+    writer->graph = graph;
+    writer->dtype = numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32;
+    writer->logits = fd_graph_find(graph, "logits");
+    writer->file = writer->tokens = writer->steps = writer->fingerprints = writer->stats = -1;
+    for (int c = 0; c < FD_HEALTH_COUNT; c++) writer->health[c] = -1;
+    writer->path = strdup(options->path);
+    if (options->tensors) writer->tensors = strdup(options->tensors);
+    writer->options.path = writer->path;
+    writer->options.tensors = writer->tensors;
+    writer->selected = calloc(n_node, sizeof *writer->selected);
+    writer->tensor = malloc(n_node * sizeof *writer->tensor);
+    if (!writer->path || (options->tensors && !writer->tensors) || !writer->selected || !writer->tensor) {
+        free_writer(writer);
+        return NULL;
+    }
+    for (size_t i = 0; i < n_node; i++) {
+        writer->selected[i] = selects(options, &graph->nodes[i]);
+        writer->tensor[i] = -1;
+    }
+    return writer;
+}
+
+fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *info, const fd_graph *graph,
+                        fd_numerics numerics, fd_trace_writer **out, fd_error *err) {
+    *out = NULL;
+    FD_TRY(check_options(options, graph, err));
+    fd_trace_writer *writer = new_writer(options, graph, numerics);
+    if (!writer) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", options->path);
+    fd_trace_info said = *info;
+    if (!said.numerics[0]) strcpy(said.numerics, fd_numerics_name(numerics));
+    fd_h5_guard guard = fd_h5_begin();
+    fd_code code = fd_trace_create_file(writer, &said, err);
+    if (code == FD_OK) fd_superblock_clear_flags(writer->fd);
+    fd_h5_end(guard);
+    if (code == FD_OK) *out = writer;
+    else free_writer(writer);
+    return code;
+}
+
+fd_observer fd_trace_observer(fd_trace_writer *writer) {
+    return (fd_observer){fd_trace_observe, fd_trace_wants, writer};
+}
+
+/* ---- the end ---- */
+
+bool fd_trace_close_file(fd_trace_writer *writer) {
+    if (writer->file < 0) return true;
+    bool ok = H5Fclose(writer->file) >= 0; /* opened with H5F_CLOSE_STRONG: the datasets go with it */
+    writer->file = -1;
+    return ok;
+}
+
+/* Tensors of steps outside the traced range get their rows of fill value, so that row r is position r everywhere. */
+static bool even_out(const fd_trace_writer *writer) {
+    for (int32_t i = 0; i < writer->graph->n_node; i++) {
+        fd_h5_shape shape;
+        if (writer->tensor[i] < 0) continue;
+        if (!fd_h5_shape_of(writer->tensor[i], &shape)) return false;
+        shape.dim[0] = (hsize_t)writer->n_pos;
+        if (writer->graph->nodes[i].over_kv) shape.dim[shape.rank - 1] = (hsize_t)writer->n_pos;
+        if (H5Dset_extent(writer->tensor[i], shape.dim) < 0) return false;
+    }
+    return H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0;
+}
+
+static bool complete(const char *path) {
+    char now[32];
+    fd_trace_now(now);
+    hid_t access = fd_trace_file_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
+    fd_h5_release(access);
+    bool ok = file >= 0 && fd_h5_put_string(file, "finished", now) && H5Fflush(file, H5F_SCOPE_LOCAL) >= 0 &&
+              fd_h5_put_int(file, "complete", 1);
+    if (ok) return H5Fclose(file) >= 0;
+    fd_h5_release(file);
+    return false;
+}
+
+fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
+    fd_h5_guard guard = fd_h5_begin();
+    if (writer->failure.code == FD_OK && writer->in_step) {
+        fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->path, writer->n_step);
+        fd_trace_latch(writer, err);
+    }
+    if (writer->failure.code == FD_OK && (fd_disk_room(writer->fd, writer->path, 1 << 20, err) != FD_OK ||
+                                          (!even_out(writer) && fd_h5_fail(err, FD_ERR_IO, "%s", writer->path))))
+        fd_trace_latch(writer, err);
+    bool closed = fd_trace_close_file(writer);
+    if (writer->failure.code == FD_OK && (!closed || !complete(writer->path))) {
+        fd_h5_fail(err, FD_ERR_IO, "%s: cannot complete the trace", writer->path);
+        fd_trace_latch(writer, err);
+    }
+    fd_code code = writer->failure.code;
+    if (code != FD_OK) *err = writer->failure;
+    free_writer(writer);
+    fd_h5_end(guard);
+    return code;
+}
+
+void fd_trace_abandon(fd_trace_writer *writer) {
+    if (!writer) return;
+    fd_h5_guard guard = fd_h5_begin();
+    fd_trace_close_file(writer);
+    free_writer(writer);
+    fd_h5_end(guard);
+}

@@ -1,0 +1,57 @@
+/* Attention as three ops, and the decode step's fused form of the same sums.
+ *
+ * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights are
+ * [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position scores are -inf, weights +0. */
+#ifndef FD_KERNELS_ATTENTION_H
+#define FD_KERNELS_ATTENTION_H
+
+#include "kernels/queue.h"
+#include "kernels/rope.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FD_ATTENTION_BLOCK = 64, FD_ATTENTION_MAX_HEAD_DIM = 256 };
+
+typedef struct fd_attention {
+    int32_t n_head, n_head_kv; /* n_head % n_head_kv == 0 */
+    int32_t head_dim;          /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
+    int32_t n_tok;             /* rows */
+    int32_t n_kv;              /* positions a row of scores has room for; ≥ *pos0 + n_tok */
+    const int32_t *pos0;       /* device: position of the first row */
+} fd_attention;
+
+/* scores [n_tok, n_head, n_kv] = (q·k)·scale; q [n_tok, n_head, head_dim]; cache_k [≥ n_kv, n_head_kv, head_dim]. */
+fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, const float *q, const float *cache_k,
+                              float scale, float *scores, fd_error *err);
+
+/* weights = softmax(scores), both [n_tok, n_head, n_kv]; uses n_head, n_tok, n_kv, pos0. Not in place. */
+fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape, const float *scores, float *weights,
+                               fd_error *err);
+
+/* out [n_tok, n_head, head_dim] = Σ weights·v; cache_v [≥ n_kv, n_head_kv, head_dim]. */
+fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
+                           float *out, fd_error *err);
+
+/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix, in
+ * two kernels whose grids do not depend on the position, so that a CUDA graph can replay them. */
+typedef struct fd_attn_decode {
+    int32_t n_head, n_head_kv, head_dim, n_ctx;
+    fd_rope_shape q_rope, k_rope;
+    const float *q;          /* [n_head, head_dim] */
+    const float *k, *v;      /* [n_head_kv, head_dim] */
+    float *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim]; row *pos is written */
+    const int32_t *pos;      /* device; < n_ctx */
+    float scale;
+    float *scratch;          /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
+    float *out;              /* [n_head, head_dim] */
+} fd_attn_decode;
+
+size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);
+fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

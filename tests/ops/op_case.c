@@ -1,0 +1,234 @@
+#include "tests/ops/op_case.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+#include "numerics/contract.h"
+
+enum { UNTOUCHED = 0x7fedcba9 }; /* a NaN that no op makes */
+
+/* SplitMix64 (Steele, Lea, Flood 2014). */
+static uint64_t next(uint64_t *seed) {
+    uint64_t z = *seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+float case_random(op_case *c) { return (float)((int32_t)(next(&c->seed) >> 40) - (1 << 23)) * 0x1p-23f; }
+
+static void *own(op_case *c, size_t bytes) {
+    void *block = malloc(bytes ? bytes : 1);
+    c->owned[c->n_owned++] = block;
+    return block;
+}
+
+static float *random_floats(op_case *c, int64_t n) {
+    float *x = own(c, sizeof *x * (size_t)n);
+    for (int64_t i = 0; i < n; i++) x[i] = case_random(c);
+    return x;
+}
+
+static op_case *new_case(fd_op op, int32_t pos0, int32_t n_pos) {
+    op_case *c = calloc(1, sizeof *c);
+    c->seed = (uint64_t)op * 1000003 + (uint64_t)pos0 * 101 + (uint64_t)n_pos;
+    c->graph = (fd_graph){.nodes = c->nodes, .n_node = 3, .weights = c->weights, .n_weight = 2};
+    for (int i = 0; i < 3; i++)
+        c->nodes[i] = (fd_node){.id = i, .layer = -1, .input = {-1, -1}, .weight = {-1, -1}, .n_dim = 1};
+    c->nodes[2].op = op;
+    strcpy(c->nodes[2].name, fd_op_name(op));
+    c->args = (fd_op_args){.graph = &c->graph, .node = &c->nodes[2], .pos0 = pos0, .n_pos = n_pos, .n_kv = pos0 + n_pos};
+    return c;
+}
+
+static void set_input(op_case *c, int i, float *data, int64_t n, int32_t n_dim, int32_t shape0, int32_t shape1) {
+    c->in[i] = data;
+    c->n_in[i] = n;
+    c->args.in[i] = data;
+    c->nodes[2].input[i] = i;
+    c->nodes[i].n_dim = n_dim;
+    c->nodes[i].shape[0] = shape0;
+    c->nodes[i].shape[1] = shape1;
+}
+
+/* Random bytes are valid blocks of the K formats, but for their scales, which must not be huge. */
+static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
+    int64_t size = fd_dtype_get(dtype)->block_bytes;
+    for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);
+    for (int64_t at = 0; at < bytes; at += size) {
+        uint16_t scale[2] = {fd_f32_to_f16(case_random(c) * 0.01f), fd_f32_to_f16(case_random(c) * 0.01f)};
+        if (dtype == FD_Q4_K) memcpy(to + at + offsetof(fd_block_q4_K, d), scale, sizeof scale);
+        else memcpy(to + at + offsetof(fd_block_q6_K, d), scale, sizeof scale[0]);
+    }
+}
+
+static void set_weight(op_case *c, int i, uint32_t dtype, int64_t n_row, int64_t n_col) {
+    int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col);
+    char *data = own(c, (size_t)(n_row * row_bytes));
+    float *row = malloc(sizeof *row * (size_t)n_col);
+    for (int64_t r = 0; r < n_row; r++) {
+        for (int64_t k = 0; k < n_col; k++) row[k] = case_random(c);
+        if (fd_can_quantize(dtype)) fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
+        else random_blocks(c, dtype, data + r * row_bytes, row_bytes);
+    }
+    free(row);
+    c->weights[i] = (fd_weight){.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = data,
+                                .bytes = (uint64_t)(n_row * row_bytes)};
+    strcpy(c->weights[i].name, "test.weight");
+    c->nodes[2].weight[i] = i;
+    c->args.weight[i] = &c->weights[i];
+}
+
+static void set_shape(op_case *c, int32_t n_dim, int32_t shape0, int32_t shape1) {
+    c->nodes[2].n_dim = n_dim;
+    c->nodes[2].shape[0] = shape0;
+    c->nodes[2].shape[1] = shape1;
+    c->n_out = (int64_t)c->args.n_pos * shape0 * (n_dim == 2 ? shape1 : 1);
+}
+
+op_case *case_embed(uint32_t dtype, int32_t n_vocab, int32_t n_embd, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_EMBED, 0, n_pos);
+    int32_t *tokens = own(c, sizeof *tokens * (size_t)n_pos);
+    for (int32_t i = 0; i < n_pos; i++) tokens[i] = (int32_t)(next(&c->seed) % (uint64_t)n_vocab);
+    tokens[0] = n_vocab - 1;
+    c->args.tokens = tokens;
+    set_weight(c, 0, dtype, n_vocab, n_embd);
+    set_shape(c, 1, n_embd, 0);
+    return c;
+}
+
+op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps) {
+    op_case *c = new_case(FD_OP_RMS_NORM, 0, n_pos);
+    set_input(c, 0, random_floats(c, (int64_t)n * n_pos), (int64_t)n * n_pos, 1, n, 0);
+    set_weight(c, 0, dtype, 1, n);
+    set_shape(c, 1, n, 0);
+    c->nodes[2].eps = eps;
+    return c;
+}
+
+op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias) {
+    op_case *c = new_case(FD_OP_MATMUL, 0, n_pos);
+    set_input(c, 0, random_floats(c, (int64_t)n_in * n_pos), (int64_t)n_in * n_pos, 1, n_in, 0);
+    set_weight(c, 0, dtype, n_out, n_in);
+    if (bias >= 0) set_weight(c, 1, (uint32_t)bias, 1, n_out);
+    set_shape(c, 1, n_out, 0);
+    return c;
+}
+
+op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_ROPE, pos0, n_pos);
+    int64_t n = (int64_t)n_head * head_dim * n_pos;
+    size_t table = sizeof(float) * (size_t)(n_rot / 2) * (size_t)(pos0 + n_pos);
+    set_input(c, 0, random_floats(c, n), n, 2, n_head, head_dim);
+    set_shape(c, 2, n_head, head_dim);
+    c->nodes[2].rope = (fd_rope){.pairing = pairing, .n_rot = n_rot, .base = 10000.0, .factor = 1.0};
+    float *cosine = own(c, table), *sine = own(c, table);
+    fd_rope_table(&c->nodes[2].rope, NULL, 0, pos0 + n_pos, cosine, sine);
+    c->args.rope_cos = cosine;
+    c->args.rope_sin = sine;
+    return c;
+}
+
+op_case *case_kv_write(int32_t width, int32_t pos0, int32_t n_pos, int32_t n_ctx, int32_t row_offset) {
+    op_case *c = new_case(FD_OP_KV_WRITE, pos0, n_pos);
+    set_input(c, 0, random_floats(c, (int64_t)width * n_pos), (int64_t)width * n_pos, 2, 1, width);
+    set_shape(c, 2, 1, width);
+    c->n_out = (int64_t)width * n_ctx;
+    c->args.n_ctx = n_ctx;
+    c->nodes[2].row_offset = row_offset;
+    return c;
+}
+
+op_case *case_attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t pos0, int32_t n_pos) {
+    op_case *c = new_case(op, pos0, n_pos);
+    int64_t n_kv = pos0 + n_pos, rows = (int64_t)n_pos * n_head, cache = n_kv * n_head_kv * head_dim;
+    if (op == FD_OP_ATTN_SCORES) {
+        set_input(c, 0, random_floats(c, rows * head_dim), rows * head_dim, 2, n_head, head_dim);
+    } else {
+        float *positions = random_floats(c, rows * n_kv);
+        for (int64_t i = 0; i < rows * n_kv; i++) {
+            bool masked = i % n_kv > pos0 + i / n_kv / n_head;
+            if (op == FD_OP_ATTN_SOFTMAX) positions[i] = masked ? (float)-INFINITY : positions[i] * 8;
+            else positions[i] = masked ? 0.0f : (positions[i] + 1) / (float)n_kv;
+        }
+        set_input(c, 0, positions, rows * n_kv, 2, n_head, 0);
+        c->nodes[0].over_kv = true;
+    }
+    if (op != FD_OP_ATTN_SOFTMAX) set_input(c, 1, random_floats(c, cache), cache, 2, n_head_kv, head_dim);
+    set_shape(c, 2, n_head, op == FD_OP_ATTN_MIX ? head_dim : (int32_t)n_kv);
+    if (op != FD_OP_ATTN_MIX) {
+        c->nodes[2].over_kv = true;
+        c->nodes[2].shape[1] = 0;
+    }
+    c->nodes[2].scale = 1.0f / sqrtf((float)head_dim);
+    return c;
+}
+
+op_case *case_elementwise(fd_op op, int32_t n, int32_t n_pos) {
+    op_case *c = new_case(op, 0, n_pos);
+    for (int i = 0; i < 2; i++) set_input(c, i, random_floats(c, (int64_t)n * n_pos), (int64_t)n * n_pos, 1, n, 0);
+    for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] *= 20.0f; /* both ends of the sigmoid */
+    set_shape(c, 1, n, 0);
+    return c;
+}
+
+void case_free(op_case *c) {
+    for (int i = 0; i < c->n_owned; i++) free(c->owned[i]);
+    free(c);
+}
+
+float *case_run(const op_case *c, const fd_ref_ops *ops, int n_part) {
+    fd_op_args args = c->args;
+    float *out = malloc(sizeof *out * (size_t)c->n_out);
+    for (int64_t i = 0; i < c->n_out; i++) out[i] = fd_from_bits32(UNTOUCHED);
+    args.out = out;
+    int64_t items = fd_ref_load_of(&args).items;
+    for (int part = 0; part < n_part; part++)
+        ops->run[c->nodes[2].op](&args, items * part / n_part, items * (part + 1) / n_part);
+    return out;
+}
+
+float *case_run_scalar(const op_case *c) {
+    fd_ref_ops ops = fd_ref_select(FD_NUMERICS_EXACT, FD_ISA_BASELINE, true);
+    return case_run(c, &ops, 1);
+}
+
+static double *widen(const float *x, int64_t n) {
+    double *y = malloc(sizeof *y * (size_t)(n + 1));
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+    return y;
+}
+
+double *case_run_f64(const op_case *c) {
+    fd_op_args args = c->args;
+    int64_t table = (int64_t)c->args.n_kv * (c->nodes[2].rope.n_rot / 2);
+    double *in[2] = {widen(c->in[0], c->n_in[0]), widen(c->in[1], c->n_in[1])};
+    double *cosine = malloc(sizeof *cosine * (size_t)(table + 1)), *sine = malloc(sizeof *sine * (size_t)(table + 1));
+    double *out = malloc(sizeof *out * (size_t)c->n_out);
+    for (int i = 0; i < 2; i++) args.in[i] = in[i];
+    if (table) fd_rope_table_f64(&c->nodes[2].rope, NULL, 0, c->args.n_kv, cosine, sine);
+    args.rope_cos = cosine;
+    args.rope_sin = sine;
+    for (int64_t i = 0; i < c->n_out; i++) out[i] = NAN;
+    args.out = out;
+    fd_reference_op(FD_NUMERICS_F64, &args);
+    free(in[0]);
+    free(in[1]);
+    free(cosine);
+    free(sine);
+    return out;
+}
+
+int64_t bits_differ(const float *a, const float *b, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += fd_canonical32(a[i]) != fd_canonical32(b[i]);
+    return count;
+}
+
+float *case_weight_row(const op_case *c, int weight, int64_t row) {
+    const fd_weight *w = &c->weights[weight];
+    float *values = malloc(sizeof *values * (size_t)w->n_col);
+    fd_dequantize_row(w->dtype, (const char *)w->data + row * fd_dtype_row_bytes(w->dtype, w->n_col), values, w->n_col);
+    return values;
+}

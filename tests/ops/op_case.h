@@ -1,0 +1,48 @@
+/* One node with random inputs, built by hand, for tests of single ops. Every buffer is malloc'ed at its exact size, so that
+ * a sanitizer sees an access past it. */
+#ifndef FD_TESTS_OPS_OP_CASE_H
+#define FD_TESTS_OPS_OP_CASE_H
+
+#include "reference_cpu/ops.h"
+#include "reference_cpu/reference.h"
+
+typedef struct op_case {
+    fd_graph graph;
+    fd_node nodes[3]; /* inputs 0 and 1, the node under test 2 */
+    fd_weight weights[2];
+    fd_op_args args;  /* binary32; args.out is not set */
+    float *in[2];     /* what args.in points to */
+    int64_t n_in[2], n_out;
+    void *owned[16];
+    int n_owned;
+    uint64_t seed;
+} op_case;
+
+op_case *case_embed(uint32_t dtype, int32_t n_vocab, int32_t n_embd, int32_t n_pos);
+op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps);
+/* `bias`: dtype of the bias, or -1 for none. */
+op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias);
+op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0, int32_t n_pos);
+op_case *case_kv_write(int32_t width, int32_t pos0, int32_t n_pos, int32_t n_ctx, int32_t row_offset);
+/* FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX or FD_OP_ATTN_MIX. */
+op_case *case_attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t pos0, int32_t n_pos);
+/* FD_OP_SILU_MUL or FD_OP_ADD. */
+op_case *case_elementwise(fd_op op, int32_t n, int32_t n_pos);
+void case_free(op_case *c);
+
+/* Uniform in [-1, 1). */
+float case_random(op_case *c);
+
+/* The node's output, malloc'ed, filled with a mark before the op runs; `ops` runs it in n_part ranges of items. */
+float *case_run(const op_case *c, const fd_ref_ops *ops, int n_part);
+double *case_run_f64(const op_case *c);
+/* case_run with the scalar definitions. */
+float *case_run_scalar(const op_case *c);
+
+/* Elements whose bits differ, every NaN being the same. */
+int64_t bits_differ(const float *a, const float *b, int64_t n);
+
+/* Row `row` of a weight of the case, dequantised, malloc'ed. */
+float *case_weight_row(const op_case *c, int weight, int64_t row);
+
+#endif

@@ -1,0 +1,67 @@
+#include "tests/ops/shared_files.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *shared_file(const char *name) {
+    static char path[4096];
+    const char *root = getenv("FD_SHARED");
+    snprintf(path, sizeof path, "%s/%s", root ? root : FD_SOURCE_DIR "/../shared", name);
+    if (access(path, R_OK) != 0) path[0] = '\0';
+    return path;
+}
+
+/* "\x93NUMPY" version(2) header length(u16 in version 1) header: a Python dict with descr, fortran_order, shape */
+float *read_npy(const char *path, int64_t *n_row, int64_t *n_col) {
+    unsigned char start[10];
+    char header[65536];
+    FILE *file = fopen(path, "rb");
+    float *data = NULL;
+    if (!file) return NULL;
+    long long rows, cols;
+    if (fread(start, 1, sizeof start, file) == sizeof start && memcmp(start, "\x93NUMPY\1", 7) == 0) {
+        size_t size = (size_t)start[8] | (size_t)start[9] << 8;
+        if (size < sizeof header && fread(header, 1, size, file) == size) {
+            header[size] = '\0';
+            const char *shape = strstr(header, "'shape': (");
+            if (strstr(header, "'descr': '<f4'") && strstr(header, "'fortran_order': False") && shape &&
+                sscanf(shape, "'shape': (%lld,%lld", &rows, &cols) == 2 && rows > 0 && cols > 0) {
+                size_t n = (size_t)(rows * cols);
+                data = malloc(n * sizeof *data);
+                if (fread(data, sizeof *data, n, file) != n) {
+                    free(data);
+                    data = NULL;
+                }
+                *n_row = rows;
+                *n_col = cols;
+            }
+        }
+    }
+    fclose(file);
+    return data;
+}
+
+int32_t *read_ids(const char *path, int32_t *n) {
+    FILE *file = fopen(path, "r");
+    int32_t *ids = malloc(sizeof *ids * 4096), value;
+    *n = 0;
+    for (int c; *n < 4096 && (c = fgetc(file)) != EOF;)
+        if (isdigit(c)) {
+            ungetc(c, file);
+            if (fscanf(file, "%d", &value) == 1) ids[(*n)++] = value;
+        }
+    fclose(file);
+    return ids;
+}
+
+double nmse(const float *x, const float *y, int64_t n) {
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        size += (double)y[i] * y[i];
+    }
+    return error / size;
+}

@@ -1,0 +1,20 @@
+/* Data outside the repository ($FD_SHARED, else ../shared) and the .npy files there. */
+#ifndef FD_TESTS_OPS_SHARED_FILES_H
+#define FD_TESTS_OPS_SHARED_FILES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The path of a file there; "" when it does not exist. Static memory, overwritten by the next call. */
+const char *shared_file(const char *name);
+
+/* Reads a C-ordered little-endian f32 .npy of two dimensions, malloc'ed; NULL when the file is anything else. */
+float *read_npy(const char *path, int64_t *n_row, int64_t *n_col);
+
+/* Integers separated by anything else, malloc'ed. */
+int32_t *read_ids(const char *path, int32_t *n);
+
+/* Σ(x-y)² / Σy²; NaN when anything is NaN. */
+double nmse(const float *x, const float *y, int64_t n);
+
+#endif
