@@ -15,7 +15,8 @@ typedef struct reader {
 
 static const float *tensor(reader *r, int layer, const char *name) {
     char full[128];
-    snprintf(full, sizeof full, layer < 0 ? "%.0d%s" : "blk.%d.%s", layer < 0 ? 0 : layer, name);
+    if (layer < 0) snprintf(full, sizeof full, "%s", name);
+    else snprintf(full, sizeof full, "blk.%d.%s", layer, name);
     const fd_gguf_tensor *t = fd_gguf_find_tensor(r->gguf, full);
     if (t && t->dtype == FD_F32) return t->data;
     if (r->code == FD_OK) r->code = fd_fail(r->err, FD_ERR_UNSUPPORTED, "%s: the llama2.c-style loop needs it in F32", full);

@@ -1,9 +1,9 @@
-/* make_model OUT.gguf: a model of random weights with real dimensions, for measuring. Nothing of the model is held in memory:
- * each weight is a function of (seed, tensor name, element), computed while the file is written, so the same options give the
- * same file on every machine and with any number of threads.
+/* make_model OUT.gguf: a model of random weights with real dimensions, for measuring. Nothing of the model is held in
+ * memory: each weight is a function of (seed, tensor name, element), computed while the file is written, so the same
+ * options give the same file on every machine and with any number of threads.
  *
- * Matrices are ~ N(0, 1/fan_in), so that activations keep their size through the layers; norms are near 1. The text such a
- * model writes is noise, its arithmetic is not: no value overflows, nothing is zero. */
+ * Matrices are ~ N(0, 1/fan_in), so that activations keep their size through the layers; norms are near 1. The text
+ * such a model writes is noise, its arithmetic is not: no value overflows, nothing is zero. */
 #include <argp.h>
 #include <inttypes.h>
 #include <math.h>
@@ -106,8 +106,8 @@ static int n_cpu(void) {
     return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
-/* Threads made anew for each piece of some megabytes: that costs a hundredth of the piece, and none of them spins while the
- * piece is written to the file, as OpenMP's would (on a busy machine that made this program three times slower). */
+/* Threads made anew for each piece of some megabytes: that costs a hundredth of the piece, and none of them spins while
+ * the piece is written to the file, as OpenMP's would (on a busy machine that made this program three times slower). */
 static fd_code fill(void *user, int64_t row0, int64_t n_row, void *to, fd_error *err) {
     const weights *w = user;
     const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), few = (1 << 16) / row_bytes + 1;
@@ -156,8 +156,12 @@ static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out) {
 }
 
 /* Vectors are F32 in every published file, whatever the matrices are. */
-static fd_code put_norm(maker *m, const char *name) { return put(m, name, 1, m->o->shape.embd, 1, FD_F32, 1.0f, 0.1f); }
-static fd_code put_bias(maker *m, const char *name, int64_t n) { return put(m, name, 1, n, 1, FD_F32, 0.0f, 0.5f); }
+static fd_code put_norm(maker *m, const char *name) {
+    return put(m, name, 1, m->o->shape.embd, 1, FD_F32, 1.0f, 0.1f);
+}
+static fd_code put_bias(maker *m, const char *name, int64_t n) {
+    return put(m, name, 1, n, 1, FD_F32, 0.0f, 0.5f);
+}
 
 static fd_code put_layer(maker *m, int layer) {
     const shape_of_model *s = &m->o->shape;
@@ -166,10 +170,17 @@ static fd_code put_layer(maker *m, int layer) {
         const char *name;
         int64_t in, out; /* in 0: a norm; out 0: a bias of `in` values, qwen2's only */
     } rows[] = {
-        {"attn_norm.weight", 0, 0},          {"attn_q.weight", s->embd, s->embd}, {"attn_q.bias", s->embd, 0},
-        {"attn_k.weight", s->embd, kv},      {"attn_k.bias", kv, 0},              {"attn_v.weight", s->embd, kv},
-        {"attn_v.bias", kv, 0},              {"attn_output.weight", s->embd, s->embd},
-        {"ffn_norm.weight", 0, 0},           {"ffn_gate.weight", s->embd, s->ff}, {"ffn_up.weight", s->embd, s->ff},
+        {"attn_norm.weight", 0, 0},
+        {"attn_q.weight", s->embd, s->embd},
+        {"attn_q.bias", s->embd, 0},
+        {"attn_k.weight", s->embd, kv},
+        {"attn_k.bias", kv, 0},
+        {"attn_v.weight", s->embd, kv},
+        {"attn_v.bias", kv, 0},
+        {"attn_output.weight", s->embd, s->embd},
+        {"ffn_norm.weight", 0, 0},
+        {"ffn_gate.weight", s->embd, s->ff},
+        {"ffn_up.weight", s->embd, s->ff},
         {"ffn_down.weight", s->ff, s->embd},
     };
     char name[64];
@@ -197,7 +208,8 @@ static fd_code put_metadata(maker *m, int layers) {
     FD_TRY(fd_gguf_put_string(m->writer, "general.architecture", s->arch, m->err));
     snprintf(name, sizeof name, "random %s, seed %" PRIu64, s->arch, m->o->seed);
     FD_TRY(fd_gguf_put_string(m->writer, "general.name", name, m->err));
-    if (fd_dtype_get(m->o->dtype)->is_quantised) FD_TRY(fd_gguf_put_u32(m->writer, "general.quantization_version", 2, m->err));
+    if (fd_dtype_get(m->o->dtype)->is_quantised)
+        FD_TRY(fd_gguf_put_u32(m->writer, "general.quantization_version", 2, m->err));
     FD_TRY(put_u32(m, "block_count", layers));
     FD_TRY(put_u32(m, "context_length", s->context));
     FD_TRY(put_u32(m, "embedding_length", s->embd));
@@ -267,7 +279,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 's': o->seed = strtoull(arg, NULL, 10); return 0;
     case 't': {
         int dtype = fd_dtype_parse(arg);
-        if (dtype < 0 || !fd_can_quantize((uint32_t)dtype)) argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0 or Q4_0", arg);
+        if (dtype < 0 || !fd_can_quantize((uint32_t)dtype))
+            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0 or Q4_0", arg);
         o->dtype = (uint32_t)dtype;
         return 0;
     }

@@ -9,7 +9,7 @@
 #include "compare/report.h"
 
 /* A row longer than this is shown by its ends, unless --all. */
-enum { LONGEST_ROW = 16, ENDS = 6 };
+enum { LONGEST_ROW = 16, ENDS = 6, MOST_AXES = 4 };
 
 /* ---- statistics ---- */
 
@@ -71,9 +71,9 @@ fd_code fd_inspect_tensor(const fd_inspect *in, int32_t node, fd_error *err) {
 
 /* A tensor at one position as rows: the last axis runs along a row, the axes before it number the rows. */
 typedef struct selection {
-    int32_t n_dim;
-    int64_t dims[4];
-    fd_range ranges[4];
+    int32_t n_dim; /* 1 to MOST_AXES */
+    int64_t dims[MOST_AXES];
+    fd_range ranges[MOST_AXES];
 } selection;
 
 /* False when a single index lies outside this position's tensor. */
@@ -103,26 +103,33 @@ static void print_row(const double *row, fd_range range, bool all) {
     printf("\n");
 }
 
-/* Calls itself for each axis but the last. */
-static void print_rows(const selection *s, const double *data, int32_t axis, const char *prefix, bool all) {
-    if (axis == s->n_dim - 1) {
-        printf("  [%s%s]", prefix, s->ranges[axis].count == s->dims[axis] ? ":" : "…");
-        print_row(data, s->ranges[axis], all);
-        return;
-    }
+/* Calls itself for each axis but the last; path holds the indices chosen so far, the position first. */
+static void print_rows(const selection *s, const double *data, int32_t axis, int64_t path[FD_SLICE_MAX_AXIS], bool all) {
+    if (axis >= MOST_AXES) return;
+    const fd_range *r = &s->ranges[axis];
     int64_t stride = 1;
     for (int32_t i = axis + 1; i < s->n_dim; i++) stride *= s->dims[i];
-    for (int64_t k = 0; k < s->ranges[axis].count; k++) {
-        int64_t at = s->ranges[axis].first + k * s->ranges[axis].step;
-        char longer[96];
-        snprintf(longer, sizeof longer, "%s%lld, ", prefix, (long long)at);
-        print_rows(s, data + at * stride, axis + 1, longer, all);
+    for (int64_t k = 0; axis < s->n_dim - 1 && k < r->count; k++) {
+        path[axis + 1] = r->first + k * r->step;
+        print_rows(s, data + path[axis + 1] * stride, axis + 1, path, all);
     }
+    if (axis < s->n_dim - 1) return;
+    printf("  [");
+    for (int32_t i = 0; i <= axis; i++) printf("%lld, ", (long long)path[i]);
+    if (r->count == s->dims[axis])
+        printf(":]");
+    else if (r->count == 1)
+        printf("%lld]", (long long)r->first);
+    else
+        printf("%lld:%lld%s]", (long long)r->first, (long long)(r->first + (r->count - 1) * r->step + 1),
+               r->step > 1 ? ":…" : "");
+    print_row(data, *r, all);
 }
 
 static json_t *rows_json(const selection *s, const double *data, int32_t axis) {
     json_t *list = json_array();
     int64_t stride = 1;
+    if (axis >= MOST_AXES) return list;
     for (int32_t i = axis + 1; i < s->n_dim; i++) stride *= s->dims[i];
     for (int64_t k = 0; k < s->ranges[axis].count; k++) {
         int64_t at = s->ranges[axis].first + k * s->ranges[axis].step;
@@ -148,9 +155,8 @@ static fd_code show_position(const fd_inspect *in, int32_t node, const fd_slice 
     if (list) {
         json_array_append_new(list, json_pack("{s:i, s:o}", "position", pos, "values", rows_json(&s, data, 0)));
     } else {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "%d, ", pos);
-        print_rows(&s, data, 0, prefix, in->all);
+        int64_t path[FD_SLICE_MAX_AXIS] = {pos};
+        print_rows(&s, data, 0, path, in->all);
     }
     free(data);
     return FD_OK;

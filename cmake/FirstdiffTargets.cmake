@@ -16,5 +16,6 @@ function(fd_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/main.c says why
 endfunction()

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 fd_h5_guard fd_h5_begin(void) {
@@ -156,6 +157,34 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out) {
 
 bool fd_h5_has(hid_t group, const char *name) {
     return H5Lexists(group, name, H5P_DEFAULT) > 0 && H5Oexists_by_name(group, name, H5P_DEFAULT) > 0;
+}
+
+typedef struct name_list {
+    fd_h5_name *names;
+    size_t n, limit;
+} name_list;
+
+static herr_t take_name(hid_t group, const char *name, const H5L_info_t *info, void *user) {
+    (void)group, (void)info;
+    name_list *list = user;
+    if (list->n == list->limit) return -1;
+    snprintf(list->names[list->n++], sizeof(fd_h5_name), "%s", name);
+    return 0;
+}
+
+/* One pass: asking for the i-th name of a large group sorts all of them every time. */
+fd_h5_name *fd_h5_names(hid_t group, size_t limit, size_t *n) {
+    H5G_info_t info = {0};
+    *n = 0;
+    if (H5Gget_info(group, &info) < 0 || info.nlinks > limit) return NULL;
+    name_list list = {calloc((size_t)info.nlinks + 1, sizeof(fd_h5_name)), 0, (size_t)info.nlinks};
+    hsize_t at = 0;
+    if (list.names && H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_name, &list) < 0) {
+        free(list.names);
+        return NULL;
+    }
+    *n = list.names ? list.n : 0;
+    return list.names;
 }
 
 bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {

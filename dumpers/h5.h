@@ -46,6 +46,11 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out);
 /* True when `name` is a link of `group` that leads to an object. */
 bool fd_h5_has(hid_t group, const char *name);
 
+/* The names of a group's links in order of name, each cut at 255 bytes; freed with free(). NULL, and *n 0, when they cannot
+ * be listed or there are more than `limit`. */
+typedef char fd_h5_name[256];
+fd_h5_name *fd_h5_names(hid_t group, size_t limit, size_t *n);
+
 enum { FD_H5_MAX_RANK = 5 };
 typedef struct fd_h5_shape {
     int rank;

@@ -196,7 +196,7 @@ typedef struct named {
 static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
 
 /* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
-static fd_code match_graph(fd_trace *trace, hid_t group, hsize_t n_link, fd_error *err) {
+static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_name *links, size_t n_link, fd_error *err) {
     size_t n = (size_t)trace->n_node;
     named *names = malloc((n + 1) * sizeof *names);
     if (!names) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
@@ -206,33 +206,29 @@ static fd_code match_graph(fd_trace *trace, hid_t group, hsize_t n_link, fd_erro
     for (size_t i = 1; code == FD_OK && i < n; i++)
         if (by_name(&names[i - 1], &names[i]) == 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s: graph: two nodes are named %s", trace->path, names[i].name);
-    for (hsize_t i = 0; code == FD_OK && i < n_link; i++) {
-        char name[64] = "";
-        H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT);
-        named key = {name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
+    for (size_t i = 0; code == FD_OK && i < n_link; i++) {
+        named key = {links[i], 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
         code = found ? open_tensor(trace, group, &trace->nodes[found->at], &trace->sets[found->at], true, err)
-                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, name);
+                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, links[i]);
     }
     free(names);
     return code;
 }
 
-static fd_code make_node(const fd_trace *trace, hid_t group, hsize_t i, fd_trace_node *node, fd_trace_set *set,
+static fd_code make_node(const fd_trace *trace, hid_t group, const char *name, fd_trace_node *node, fd_trace_set *set,
                          fd_error *err) {
     int64_t value;
-    char name[sizeof node->name + 1] = "";
-    if (H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT) < 0)
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors", trace->path);
     if (strlen(name) >= sizeof node->name)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s…: a name of more than %zu bytes", trace->path, name,
-                       sizeof node->name - 1);
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path, name,
+                       strlen(name), sizeof node->name - 1);
     strcpy(node->name, name);
     node->layer = layer_of(name);
+    node->seq = -1;
     node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
     hid_t peek = H5Dopen2(group, name, H5P_DEFAULT);
     if (peek >= 0) {
         if (fd_h5_get_int(peek, "over_kv", &value) == FD_H5_FOUND) node->over_kv = value != 0;
-        node->seq = fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX ? (int32_t)value : -1;
+        if (fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX) node->seq = (int32_t)value;
         if (fd_h5_get_int(peek, "layer", &value) == FD_H5_FOUND && value >= 0 && value < MAX_NODES && node->layer < 0)
             node->layer = (int32_t)value;
         fd_h5_get_string(peek, "op", node->op, sizeof node->op, NULL);
@@ -241,31 +237,33 @@ static fd_code make_node(const fd_trace *trace, hid_t group, hsize_t i, fd_trace
     return open_tensor(trace, group, node, set, false, err);
 }
 
-static fd_code make_nodes(fd_trace *trace, hid_t group, hsize_t n_link, fd_error *err) {
-    for (hsize_t i = 0; i < n_link; i++) FD_TRY(make_node(trace, group, i, &trace->nodes[i], &trace->sets[i], err));
+static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_name *links, fd_error *err) {
+    for (int32_t i = 0; i < trace->n_node; i++)
+        FD_TRY(make_node(trace, group, links[i], &trace->nodes[i], &trace->sets[i], err));
     return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
 }
 
+static fd_code load_tensors(fd_trace *trace, hid_t group, const fd_h5_name *links, size_t n_link, fd_error *err) {
+    if (!trace->has_graph) {
+        trace->n_node = (int32_t)n_link;
+        trace->nodes = calloc(n_link + 1, sizeof *trace->nodes);
+    }
+    trace->sets = calloc((size_t)trace->n_node + 1, sizeof *trace->sets);
+    if (!trace->nodes || !trace->sets) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    for (int32_t i = 0; i < trace->n_node; i++) trace->sets[i].id = trace->sets[i].memory = -1;
+    return trace->has_graph ? match_graph(trace, group, links, n_link, err) : make_nodes(trace, group, links, err);
+}
+
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
-    H5G_info_t info = {0};
     trace->has_graph = fd_h5_has(trace->file, "graph");
     if (trace->has_graph) FD_TRY(read_graph(trace, err));
     hid_t group = fd_h5_has(trace->file, "tensors") ? H5Gopen2(trace->file, "tensors", H5P_DEFAULT) : -1;
-    bool counted = group >= 0 && H5Gget_info(group, &info) >= 0 && info.nlinks <= MAX_NODES;
-    if (!counted && !trace->has_graph) {
-        fd_h5_release(group);
-        return fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor", trace->path);
-    }
-    if (!trace->has_graph) {
-        trace->n_node = (int32_t)info.nlinks;
-        trace->nodes = calloc(info.nlinks + 1, sizeof *trace->nodes);
-    }
-    trace->sets = calloc((size_t)trace->n_node + 1, sizeof *trace->sets);
-    fd_code code = FD_OK;
-    if (!trace->nodes || !trace->sets) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
-    for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++) trace->sets[i].id = trace->sets[i].memory = -1;
-    if (code == FD_OK && counted)
-        code = trace->has_graph ? match_graph(trace, group, info.nlinks, err) : make_nodes(trace, group, info.nlinks, err);
+    size_t n_link = 0;
+    fd_h5_name *links = group >= 0 ? fd_h5_names(group, MAX_NODES, &n_link) : NULL;
+    fd_code code;
+    if (links || (trace->has_graph && group < 0)) code = load_tensors(trace, group, links, n_link, err);
+    else code = fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor", trace->path);
+    free(links);
     fd_h5_release(group);
     return code;
 }

@@ -7,6 +7,9 @@
 #include "dumpers/health.h"
 #include "dumpers/trace_writer.h"
 
+/* About two milliseconds of one core's work: below it, waking the others costs more than they save. */
+enum { PARALLEL_ELEMENTS = 1 << 20 };
+
 static bool feeds_health(const fd_trace_writer *writer, const fd_node *node) {
     return node->id == writer->logits || (node->op == FD_OP_ATTN_SOFTMAX && writer->step_entropy);
 }
@@ -42,7 +45,7 @@ static void summarise(fd_trace_writer *writer, const fd_observation *o) {
     int32_t n_node = writer->graph->n_node, first = o->pos0 - writer->pos0;
     int64_t elements = o->n_pos * fd_node_row_stride(o->node, o->pos0 + o->n_pos);
     bool stats = writer->level >= FD_TRACE_STATS;
-#pragma omp parallel for schedule(dynamic, 1) if (o->n_pos > 1 && elements > 1 << 17)
+#pragma omp parallel for schedule(static) if (o->n_pos > 1 && elements > PARALLEL_ELEMENTS)
     for (int32_t row = 0; row < o->n_pos; row++) {
         size_t at = (size_t)(first + row) * (size_t)n_node + (size_t)o->node->id;
         writer->step_fingerprints[at] = fd_observation_fingerprint(o, row);
@@ -56,7 +59,7 @@ static void note_health(fd_trace_writer *writer, const fd_observation *o) {
     size_t bytes = o->dtype == FD_F64 ? 8 : 4;
     bool logits = node->id == writer->logits;
     if (!logits && (node->layer < 0 || node->layer >= h->n_layer || node->shape[0] > h->n_head)) return;
-#pragma omp parallel for schedule(static) if (o->n_pos > 1 && o->n_pos * o->row_stride > 1 << 17)
+#pragma omp parallel for schedule(static) if (o->n_pos > 1 && o->n_pos * o->row_stride > PARALLEL_ELEMENTS)
     for (int32_t row = 0; row < o->n_pos; row++) {
         const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * bytes;
         size_t at = (size_t)(o->pos0 - writer->pos0 + row);

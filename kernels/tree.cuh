@@ -24,18 +24,18 @@ template <int LANES> __device__ __forceinline__ float fd_tree_lanes(float sum) {
 }
 
 /* The same tree for 32 sums at once with 31 exchanges instead of 160: at each level a lane hands half of its sums to its
- * partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). */
-__device__ __forceinline__ void fd_tree_scatter32(float (&a)[32], int lane) {
+ * partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). HALF is a compile-time
+ * constant so that the array stays in registers. */
+template <int HALF = 16> __device__ __forceinline__ void fd_tree_scatter32(float (&a)[32], int lane) {
+    constexpr int offset = 16 / HALF;
+    const bool upper = lane & offset;
 #pragma unroll
-    for (int offset = 1, half = 16; half > 0; offset *= 2, half /= 2) {
-        const bool upper = lane & offset;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            const float keep = upper ? a[i + half] : a[i];
-            const float give = upper ? a[i] : a[i + half];
-            a[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
-        }
+    for (int i = 0; i < HALF; i++) {
+        const float keep = upper ? a[i + HALF] : a[i];
+        const float give = upper ? a[i] : a[i + HALF];
+        a[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
     }
+    if constexpr (HALF > 1) fd_tree_scatter32<HALF / 2>(a, lane);
 }
 
 __device__ __forceinline__ int fd_bit_reverse5(int lane) { return (int)(__brev((unsigned)lane) >> 27); }

@@ -50,12 +50,13 @@ typedef struct fd_gguf_tensor {
 typedef struct fd_gguf fd_gguf;
 
 /* Maps the file read-only. On success *out owns the mapping. Errors name the path and the offending byte offset; a file
- * that is damaged or cut short is FD_ERR_INPUT, one of another version or byte order FD_ERR_UNSUPPORTED. Another process
- * that shortens the file while it is mapped kills this one (SIGBUS), as with every mapping. */
+ * that is damaged or cut short is FD_ERR_INPUT, one of another version or byte order FD_ERR_UNSUPPORTED. Another
+ * process that shortens the file while it is mapped kills this one (SIGBUS), as with every mapping. */
 fd_code fd_gguf_open(const char *path, fd_gguf **out, fd_error *err);
 
-/* Parses memory the caller keeps alive and unchanged until fd_gguf_close. Never reads outside [data, data + size). What it
- * accepts is consistent: names unique and free of control bytes, tensors aligned, inside the file and not overlapping. */
+/* Parses memory the caller keeps alive and unchanged until fd_gguf_close. Never reads outside [data, data + size). What
+ * it accepts is consistent: names unique and free of control bytes, tensors aligned, inside the file and not
+ * overlapping. */
 fd_code fd_gguf_parse(const void *data, size_t size, fd_gguf **out, fd_error *err);
 
 void fd_gguf_close(fd_gguf *gguf); /* NULL is fine */
@@ -74,16 +75,16 @@ size_t fd_gguf_n_tensor(const fd_gguf *gguf);
 const fd_gguf_tensor *fd_gguf_tensor_at(const fd_gguf *gguf, size_t i);
 const fd_gguf_tensor *fd_gguf_find_tensor(const fd_gguf *gguf, const char *name); /* NULL when absent */
 
-/* Scalars. i64: from any integer type; f64: from any integer or float type; bool: from bool only. Missing key: `fallback`.
- * Present with another kind of type or out of range: an error that names key, found type and expected. */
+/* Scalars. i64: from any integer type; f64: from any integer or float type; bool: from bool only. Missing key:
+ * `fallback`. Present with another kind of type or out of range: an error that names key, found type and expected. */
 fd_code fd_gguf_get_i64(const fd_gguf *gguf, const char *key, int64_t fallback, int64_t *out, fd_error *err);
 fd_code fd_gguf_get_f64(const fd_gguf *gguf, const char *key, double fallback, double *out, fd_error *err);
 fd_code fd_gguf_get_bool(const fd_gguf *gguf, const char *key, bool fallback, bool *out, fd_error *err);
 /* Borrowed; {NULL, 0} when the key is missing. */
 fd_code fd_gguf_get_string(const fd_gguf *gguf, const char *key, fd_string *out, fd_error *err);
 
-/* Item i of a scalar or array, converted; false when i is out of range or the items are not of that kind. Bools count as
- * the integers 0 and 1 (per-layer patterns are stored either way). */
+/* Item i of a scalar or array, converted; false when i is out of range or the items are not of that kind. Bools count
+ * as the integers 0 and 1 (per-layer patterns are stored either way). */
 bool fd_gguf_item_i64(const fd_gguf_kv *kv, uint64_t i, int64_t *out);
 bool fd_gguf_item_f64(const fd_gguf_kv *kv, uint64_t i, double *out);
 
@@ -94,9 +95,10 @@ bool fd_gguf_next_string(const fd_gguf_kv *kv, size_t *cursor, fd_string *out);
 typedef void (*fd_gguf_problem_fn)(void *user, const char *message);
 
 /* Beyond what parsing already guarantees: unused gaps between or after tensors, non-finite values, all-zero tensors,
- * trailing all-zero rows (the mark of bytes read or written short). Reports each, in file order, from the calling thread;
- * *n_problem counts them. Reads every weight once, with all threads. Types that fd_can_dequantize does not know are checked
- * for zero bytes only; FD_ERR_INCOMPLETE (after everything was reported) says how many tensors that concerns. */
+ * trailing all-zero rows (the mark of bytes read or written short). Reports each, in file order, from the calling
+ * thread; *n_problem counts them. Reads every weight once, with all threads. Types that fd_can_dequantize does not know
+ * are checked for zero bytes only; FD_ERR_INCOMPLETE (after everything was reported) says how many tensors that
+ * concerns. */
 fd_code fd_gguf_verify(const fd_gguf *gguf, fd_gguf_problem_fn report, void *user, size_t *n_problem, fd_error *err);
 
 /* ---- writing: collects metadata and tensors, then writes the file in one go ---- */
@@ -123,8 +125,9 @@ enum { FD_GGUF_FILL_BYTES = 8 << 20 };
 typedef fd_code (*fd_gguf_fill_fn)(void *user, int64_t row0, int64_t n_row, void *to, fd_error *err);
 fd_code fd_gguf_put_tensor(fd_gguf_writer *writer, const char *name, uint32_t dtype, int32_t n_dim,
                            const int64_t *shape, const void *data, fd_gguf_fill_fn fill, void *user, fd_error *err);
-/* Writes to a temporary name beside `path`, syncs and renames: nothing half-written is ever called complete, and nothing is
- * left behind on failure. FD_ERR_IO names the path and the system's reason. An existing `path` must be a regular file. */
+/* Writes to a temporary name beside `path`, syncs and renames: nothing half-written is ever called complete, and
+ * nothing is left behind on failure. FD_ERR_IO names the path and the system's reason. An existing `path` must be a
+ * regular file. */
 fd_code fd_gguf_write(fd_gguf_writer *writer, const char *path, fd_error *err);
 
 #endif

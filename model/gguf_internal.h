@@ -9,8 +9,8 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF values are read in place: little-endian hosts only");
 
 #define FD_GGUF_MAGIC             "GGUF"
-#define FD_GGUF_DEFAULT_ALIGNMENT 32u /* the specification's, when general.alignment is absent */
-#define FD_GGUF_MAX_NAME          127 /* bytes of a tensor name, without the NUL */
+#define FD_GGUF_DEFAULT_ALIGNMENT 32u   /* the specification's, when general.alignment is absent */
+#define FD_GGUF_MAX_NAME          127   /* bytes of a tensor name, without the NUL */
 #define FD_GGUF_MAX_KEY           65535 /* bytes of a key: the specification's limit */
 
 typedef struct fd_gguf_type_info {
@@ -48,7 +48,8 @@ size_t fd_gguf_sort_names(fd_gguf_name *names, size_t n);
 /* The entry called `name`, NULL when there is none. */
 const fd_gguf_name *fd_gguf_find_name(const fd_gguf_name *names, size_t n, const char *name);
 
-/* True when a name may stand in a file: no control bytes (a NUL would cut it short in C, a newline would break messages). */
+/* True when a name may stand in a file: no control bytes (a NUL would cut it short in C, a newline would break
+ * messages). */
 bool fd_gguf_name_is_clean(fd_string name);
 
 /* A name as messages show it: other bytes than printable ASCII as \xNN, long ones cut with "…". */

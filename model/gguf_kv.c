@@ -5,9 +5,10 @@
 #include <string.h>
 
 const fd_gguf_type_info fd_gguf_types[FD_GGUF_TYPE_COUNT] = {
-    [FD_GGUF_U8] = {"u8", 1},         [FD_GGUF_I8] = {"i8", 1},       [FD_GGUF_U16] = {"u16", 2}, [FD_GGUF_I16] = {"i16", 2},
-    [FD_GGUF_U32] = {"u32", 4},       [FD_GGUF_I32] = {"i32", 4},     [FD_GGUF_F32] = {"f32", 4}, [FD_GGUF_BOOL] = {"bool", 1},
-    [FD_GGUF_STRING] = {"string", 0}, [FD_GGUF_ARRAY] = {"array", 0}, [FD_GGUF_U64] = {"u64", 8}, [FD_GGUF_I64] = {"i64", 8},
+    [FD_GGUF_U8] = {"u8", 1},       [FD_GGUF_I8] = {"i8", 1},     [FD_GGUF_U16] = {"u16", 2},
+    [FD_GGUF_I16] = {"i16", 2},     [FD_GGUF_U32] = {"u32", 4},   [FD_GGUF_I32] = {"i32", 4},
+    [FD_GGUF_F32] = {"f32", 4},     [FD_GGUF_BOOL] = {"bool", 1}, [FD_GGUF_STRING] = {"string", 0},
+    [FD_GGUF_ARRAY] = {"array", 0}, [FD_GGUF_U64] = {"u64", 8},   [FD_GGUF_I64] = {"i64", 8},
     [FD_GGUF_F64] = {"f64", 8},
 };
 
@@ -15,28 +16,32 @@ const char *fd_gguf_type_name(fd_gguf_type type) {
     return (unsigned)type < FD_GGUF_TYPE_COUNT ? fd_gguf_types[type].name : "unknown";
 }
 
-#define LOAD(type)                                                                                                     \
-    type value;                                                                                                        \
-    memcpy(&value, at, sizeof value)
+/* Returns the item at `at` from the calling function: there is no alignment to rely on. */
+#define RETURN_AS(target, type)                                                                                        \
+    do {                                                                                                               \
+        type value;                                                                                                    \
+        memcpy(&value, at, sizeof value);                                                                              \
+        *out = (target)value;                                                                                          \
+        return true;                                                                                                   \
+    } while (0)
 
 bool fd_gguf_item_i64(const fd_gguf_kv *kv, uint64_t i, int64_t *out) {
     if (i >= kv->count) return false;
     const uint8_t *at = (const uint8_t *)kv->data + i * fd_gguf_types[kv->item_type].item_size;
+    uint64_t large;
     switch (kv->item_type) {
     case FD_GGUF_U8:
-    case FD_GGUF_BOOL: *out = *at; return true;
-    case FD_GGUF_I8: *out = *(const int8_t *)at; return true;
-    case FD_GGUF_U16: { LOAD(uint16_t); *out = value; return true; }
-    case FD_GGUF_I16: { LOAD(int16_t); *out = value; return true; }
-    case FD_GGUF_U32: { LOAD(uint32_t); *out = value; return true; }
-    case FD_GGUF_I32: { LOAD(int32_t); *out = value; return true; }
-    case FD_GGUF_I64: { LOAD(int64_t); *out = value; return true; }
-    case FD_GGUF_U64: {
-        LOAD(uint64_t);
-        if (value > INT64_MAX) return false;
-        *out = (int64_t)value;
-        return true;
-    }
+    case FD_GGUF_BOOL: RETURN_AS(int64_t, uint8_t);
+    case FD_GGUF_I8: RETURN_AS(int64_t, int8_t);
+    case FD_GGUF_U16: RETURN_AS(int64_t, uint16_t);
+    case FD_GGUF_I16: RETURN_AS(int64_t, int16_t);
+    case FD_GGUF_U32: RETURN_AS(int64_t, uint32_t);
+    case FD_GGUF_I32: RETURN_AS(int64_t, int32_t);
+    case FD_GGUF_I64: RETURN_AS(int64_t, int64_t);
+    case FD_GGUF_U64:
+        memcpy(&large, at, sizeof large);
+        *out = (int64_t)large;
+        return large <= INT64_MAX;
     default: return false;
     }
 }
@@ -45,9 +50,9 @@ bool fd_gguf_item_f64(const fd_gguf_kv *kv, uint64_t i, double *out) {
     if (i >= kv->count) return false;
     const uint8_t *at = (const uint8_t *)kv->data + i * fd_gguf_types[kv->item_type].item_size;
     switch (kv->item_type) {
-    case FD_GGUF_F32: { LOAD(float); *out = (double)value; return true; }
-    case FD_GGUF_F64: { LOAD(double); *out = value; return true; }
-    case FD_GGUF_U64: { LOAD(uint64_t); *out = (double)value; return true; }
+    case FD_GGUF_F32: RETURN_AS(double, float);
+    case FD_GGUF_F64: RETURN_AS(double, double);
+    case FD_GGUF_U64: RETURN_AS(double, uint64_t);
     case FD_GGUF_BOOL: return false;
     default: break;
     }
@@ -75,7 +80,8 @@ static fd_code wrong_type(const fd_gguf_kv *kv, const char *expected, fd_error *
     if (kv->type == FD_GGUF_ARRAY)
         return fd_fail(err, FD_ERR_INPUT, "key %s: an array of %" PRIu64 " %s, expected %s", key.text, kv->count,
                        fd_gguf_types[kv->item_type].name, expected);
-    return fd_fail(err, FD_ERR_INPUT, "key %s: a value of type %s, expected %s", key.text, fd_gguf_types[kv->type].name, expected);
+    return fd_fail(err, FD_ERR_INPUT, "key %s: a value of type %s, expected %s", key.text, fd_gguf_types[kv->type].name,
+                   expected);
 }
 
 fd_code fd_gguf_get_i64(const fd_gguf *gguf, const char *key, int64_t fallback, int64_t *out, fd_error *err) {

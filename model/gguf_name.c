@@ -84,15 +84,16 @@ static const struct {
     uint32_t id;
     const char *name;
 } removed_types[] = {
-    {4, "Q4_2"},        {5, "Q4_3"},         {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},
-    {33, "Q4_0_8_8"},   {36, "IQ4_NL_4_4"},  {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"},
+    {4, "Q4_2"},      {5, "Q4_3"},        {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},
+    {33, "Q4_0_8_8"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"},
 };
 
 static fd_code refuse_type(const fd_gguf_tensor *tensor, fd_error *err) {
     for (size_t i = 0; i < sizeof removed_types / sizeof *removed_types; i++)
         if (removed_types[i].id == tensor->dtype)
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "tensor %s: type %s (id %" PRIu32 ") was removed from ggml; requantise",
-                           tensor->name, removed_types[i].name, tensor->dtype);
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "tensor %s: type %s (id %" PRIu32 ") was removed from ggml; requantise", tensor->name,
+                           removed_types[i].name, tensor->dtype);
     return fd_fail(err, FD_ERR_INPUT, "tensor %s: type id %" PRIu32 " is not a ggml type", tensor->name, tensor->dtype);
 }
 
@@ -112,7 +113,8 @@ fd_code fd_gguf_size_tensor(fd_gguf_tensor *tensor, fd_error *err) {
             return fd_fail(err, FD_ERR_INPUT, "tensor %s: the product of its dimensions exceeds 2^63", tensor->name);
     }
     if (tensor->shape[0] % info->block_elements != 0)
-        return fd_fail(err, FD_ERR_INPUT, "tensor %s: rows of %" PRId64 " elements, expected a multiple of %s's block of %" PRId32,
+        return fd_fail(err, FD_ERR_INPUT,
+                       "tensor %s: rows of %" PRId64 " elements, expected a multiple of %s's block of %" PRId32,
                        tensor->name, tensor->shape[0], info->name, info->block_elements);
     int64_t bytes = fd_dtype_row_bytes(tensor->dtype, tensor->shape[0]);
     if (bytes < 0 || __builtin_mul_overflow(bytes, elements / tensor->shape[0], &bytes))

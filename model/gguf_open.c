@@ -59,15 +59,31 @@ void fd_gguf_close(fd_gguf *gguf) {
     free(gguf);
 }
 
-uint32_t fd_gguf_version(const fd_gguf *gguf) { return gguf->version; }
-uint64_t fd_gguf_alignment(const fd_gguf *gguf) { return gguf->alignment; }
-size_t fd_gguf_file_size(const fd_gguf *gguf) { return gguf->size; }
-const void *fd_gguf_file_data(const fd_gguf *gguf) { return gguf->data; }
-uint64_t fd_gguf_data_offset(const fd_gguf *gguf) { return gguf->data_offset; }
+uint32_t fd_gguf_version(const fd_gguf *gguf) {
+    return gguf->version;
+}
+uint64_t fd_gguf_alignment(const fd_gguf *gguf) {
+    return gguf->alignment;
+}
+size_t fd_gguf_file_size(const fd_gguf *gguf) {
+    return gguf->size;
+}
+const void *fd_gguf_file_data(const fd_gguf *gguf) {
+    return gguf->data;
+}
+uint64_t fd_gguf_data_offset(const fd_gguf *gguf) {
+    return gguf->data_offset;
+}
 
-size_t fd_gguf_n_kv(const fd_gguf *gguf) { return gguf->n_kv; }
-size_t fd_gguf_n_tensor(const fd_gguf *gguf) { return gguf->n_tensor; }
-const fd_gguf_kv *fd_gguf_kv_at(const fd_gguf *gguf, size_t i) { return i < gguf->n_kv ? &gguf->kv[i] : NULL; }
+size_t fd_gguf_n_kv(const fd_gguf *gguf) {
+    return gguf->n_kv;
+}
+size_t fd_gguf_n_tensor(const fd_gguf *gguf) {
+    return gguf->n_tensor;
+}
+const fd_gguf_kv *fd_gguf_kv_at(const fd_gguf *gguf, size_t i) {
+    return i < gguf->n_kv ? &gguf->kv[i] : NULL;
+}
 const fd_gguf_tensor *fd_gguf_tensor_at(const fd_gguf *gguf, size_t i) {
     return i < gguf->n_tensor ? &gguf->tensor[i] : NULL;
 }

@@ -19,13 +19,15 @@ typedef struct cursor {
     size_t size, at; /* at <= size, always */
 } cursor;
 
-static size_t left(const cursor *c) { return c->size - c->at; }
+static size_t left(const cursor *c) {
+    return c->size - c->at;
+}
 
 /* The next n bytes; NULL, and a message naming `what`, when the file has fewer. */
 static const uint8_t *take(cursor *c, uint64_t n, const char *what, fd_error *err) {
     if (n > left(c)) {
-        fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %s needs %" PRIu64 " bytes, the file has %zu left", c->at, what, n,
-                left(c));
+        fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %s needs %" PRIu64 " bytes, the file has %zu left", c->at,
+                what, n, left(c));
         return NULL;
     }
     const uint8_t *bytes = c->data + c->at;
@@ -62,11 +64,13 @@ static fd_code take_name(cursor *c, const char *what, uint64_t limit, fd_string 
     uint64_t size;
     FD_TRY(take_u64(c, what, &size, err));
     if (size == 0 || size > limit)
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s of %" PRIu64 " bytes, expected 1 to %" PRIu64, start, what, size, limit);
+        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s of %" PRIu64 " bytes, expected 1 to %" PRIu64, start, what,
+                       size, limit);
     c->at = start;
     FD_TRY(take_string(c, what, out, err));
     if (!fd_gguf_name_is_clean(*out))
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s \"%s\" has control characters", start, what, fd_gguf_show(*out).text);
+        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s \"%s\" has control characters", start, what,
+                       fd_gguf_show(*out).text);
     return FD_OK;
 }
 
@@ -98,33 +102,38 @@ static const struct {
 };
 
 static fd_code check_magic(cursor *c, fd_error *err) {
-    if (left(c) < 4) return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: %zu bytes long, too short for its magic", left(c));
+    if (left(c) < 4)
+        return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: %zu bytes long, too short for its magic", left(c));
     const uint8_t *magic = take(c, 4, "magic", err);
     if (!magic) return FD_ERR_INPUT;
     if (memcmp(magic, FD_GGUF_MAGIC, 4) == 0) return FD_OK;
     const char *hint = "";
     for (size_t i = 0; i < sizeof not_gguf / sizeof *not_gguf; i++)
         if (memcmp(magic, not_gguf[i].magic, 4) == 0) hint = not_gguf[i].what;
-    return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: starts with %02x %02x %02x %02x \"%s\", expected 47 47 55 46 \"GGUF\"%s%s",
+    return fd_fail(err, FD_ERR_INPUT,
+                   "not a GGUF file: starts with %02x %02x %02x %02x \"%s\", expected 47 47 55 46 \"GGUF\"%s%s",
                    magic[0], magic[1], magic[2], magic[3], fd_gguf_show((fd_string){(const char *)magic, 4}).text,
                    *hint ? "; " : "", hint);
 }
 
 static fd_code check_version(uint32_t version, fd_error *err) {
     if (version == 2 || version == 3) return FD_OK;
-    /* Big-endian files carry the same magic; a version whose low half is empty is a small number with its bytes swapped. */
+    /* Big-endian files carry the same magic; a version whose low half is empty is a small number with its bytes
+     * swapped. */
     if (version != 0 && (version & 0xffff) == 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "byte 4: a big-endian GGUF (version field %08" PRIx32 "); convert it to little-endian",
-                       version);
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "byte 4: a big-endian GGUF (version field %08" PRIx32 "); convert it to little-endian", version);
     if (version == 1)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "byte 4: GGUF version 1 (32-bit counts), expected 2 or 3; convert it again");
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "byte 4: GGUF version 1 (32-bit counts), expected 2 or 3; convert it again");
     return fd_fail(err, FD_ERR_UNSUPPORTED, "byte 4: GGUF version %" PRIu32 ", expected 2 or 3", version);
 }
 
 static fd_code check_count(const cursor *c, uint64_t count, size_t min_bytes, const char *what, fd_error *err) {
     if (count <= left(c) / min_bytes) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "the header claims %" PRIu64 " %s, the file's %zu bytes have room for at most %zu", count,
-                   what, c->size, left(c) / min_bytes);
+    return fd_fail(err, FD_ERR_INPUT,
+                   "the header claims %" PRIu64 " %s, the file's %zu bytes have room for at most %zu", count, what,
+                   c->size, left(c) / min_bytes);
 }
 
 /* ---- key-values ---- */
@@ -135,7 +144,8 @@ static fd_code take_items(cursor *c, fd_gguf_kv *kv, fd_error *err) {
     uint32_t item_size = fd_gguf_types[kv->item_type].item_size;
     if (item_size) {
         if (kv->count > left(c) / item_size)
-            return fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %" PRIu64 " items of %s, the file has %zu bytes left", start,
+            return fd_fail(err, FD_ERR_INPUT,
+                           "truncated at byte %zu: %" PRIu64 " items of %s, the file has %zu bytes left", start,
                            kv->count, fd_gguf_types[kv->item_type].name, left(c));
         if (!take(c, kv->count * item_size, "items", err)) return FD_ERR_INPUT;
     } else {
@@ -158,7 +168,8 @@ static fd_code take_type(cursor *c, const char *what, fd_gguf_type *out, fd_erro
     size_t start = c->at;
     FD_TRY(take_u32(c, what, &id, err));
     if (id >= FD_GGUF_TYPE_COUNT)
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s id %" PRIu32 ", expected 0 to %d", start, what, id, FD_GGUF_TYPE_COUNT - 1);
+        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s id %" PRIu32 ", expected 0 to %d", start, what, id,
+                       FD_GGUF_TYPE_COUNT - 1);
     *out = (fd_gguf_type)id;
     return FD_OK;
 }
@@ -169,7 +180,8 @@ static fd_code take_value(cursor *c, fd_gguf_kv *kv, fd_error *err) {
     kv->count = 1;
     if (kv->type == FD_GGUF_ARRAY) {
         FD_TRY(take_type(c, "item type", &kv->item_type, err));
-        if (kv->item_type == FD_GGUF_ARRAY) return fd_fail(err, FD_ERR_UNSUPPORTED, "byte %zu: an array of arrays", c->at - 4);
+        if (kv->item_type == FD_GGUF_ARRAY)
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "byte %zu: an array of arrays", c->at - 4);
         FD_TRY(take_u64(c, "item count", &kv->count, err));
     }
     return take_items(c, kv, err);
@@ -190,7 +202,8 @@ static fd_code take_kvs(cursor *c, uint64_t count, fd_gguf *gguf, fd_error *err)
     for (size_t i = 0; i < gguf->n_kv; i++) gguf->kv_by_name[i] = (fd_gguf_name){gguf->kv[i].key, i};
     size_t twice = fd_gguf_sort_names(gguf->kv_by_name, gguf->n_kv);
     if (twice < gguf->n_kv)
-        return fd_fail(err, FD_ERR_INPUT, "key %s stands twice in the file", fd_gguf_show(gguf->kv_by_name[twice].name).text);
+        return fd_fail(err, FD_ERR_INPUT, "key %s stands twice in the file",
+                       fd_gguf_show(gguf->kv_by_name[twice].name).text);
     return FD_OK;
 }
 
@@ -225,7 +238,8 @@ static fd_code take_tensor(cursor *c, uint64_t alignment, fd_gguf_tensor *tensor
     FD_TRY(take_u64(c, "tensor offset", &tensor->offset, err));
     FD_TRY(fd_gguf_size_tensor(tensor, err));
     if (tensor->offset & (alignment - 1))
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: tensor %s: offset %" PRIu64 ", expected a multiple of the alignment %" PRIu64,
+        return fd_fail(err, FD_ERR_INPUT,
+                       "byte %zu: tensor %s: offset %" PRIu64 ", expected a multiple of the alignment %" PRIu64,
                        c->at - 8, tensor->name, tensor->offset, alignment);
     return FD_OK;
 }
@@ -266,11 +280,13 @@ static fd_code place_tensors(size_t header_end, fd_gguf *gguf, fd_error *err) {
     for (size_t i = 0; i < gguf->n_tensor; i++) {
         fd_gguf_tensor *tensor = &gguf->tensor[i];
         uint64_t start, end;
-        if (__builtin_add_overflow(gguf->data_offset, tensor->offset, &start) || __builtin_add_overflow(start, tensor->bytes, &end))
-            return fd_fail(err, FD_ERR_INPUT, "truncated: tensor %s ends past 2^64, the file has %zu bytes", tensor->name, gguf->size);
+        if (__builtin_add_overflow(gguf->data_offset, tensor->offset, &start) ||
+            __builtin_add_overflow(start, tensor->bytes, &end))
+            return fd_fail(err, FD_ERR_INPUT, "truncated: tensor %s ends past 2^64, the file has %zu bytes",
+                           tensor->name, gguf->size);
         if (end > gguf->size)
-            return fd_fail(err, FD_ERR_INPUT, "truncated: tensor %s ends at byte %" PRIu64 ", the file has %zu", tensor->name, end,
-                           gguf->size);
+            return fd_fail(err, FD_ERR_INPUT, "truncated: tensor %s ends at byte %" PRIu64 ", the file has %zu",
+                           tensor->name, end, gguf->size);
         tensor->data = gguf->data + start;
         gguf->by_offset[i] = tensor;
     }
@@ -279,8 +295,9 @@ static fd_code place_tensors(size_t header_end, fd_gguf *gguf, fd_error *err) {
         const fd_gguf_tensor *a = gguf->by_offset[i - 1], *b = gguf->by_offset[i];
         if (a->offset + a->bytes > b->offset)
             return fd_fail(err, FD_ERR_INPUT,
-                           "tensors %s (data bytes %" PRIu64 " to %" PRIu64 ") and %s (%" PRIu64 " to %" PRIu64 ") overlap", a->name,
-                           a->offset, a->offset + a->bytes, b->name, b->offset, b->offset + b->bytes);
+                           "tensors %s (data bytes %" PRIu64 " to %" PRIu64 ") and %s (%" PRIu64 " to %" PRIu64
+                           ") overlap",
+                           a->name, a->offset, a->offset + a->bytes, b->name, b->offset, b->offset + b->bytes);
     }
     return FD_OK;
 }

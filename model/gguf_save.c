@@ -1,4 +1,4 @@
-/* Writes a collected GGUF: header, then each tensor's data, to a temporary file that becomes `path` when it is whole. */
+/* Writes a collected GGUF: header, then each tensor's data, to a temporary file renamed to `path` when whole. */
 #include "model/gguf_writer.h"
 
 #include <errno.h>
@@ -26,7 +26,9 @@ static fd_code write_bytes(output *out, const void *data, uint64_t size, fd_erro
         size_t piece = size < (1u << 30) ? (size_t)size : 1u << 30; /* Linux writes at most 2 GiB a call */
         ssize_t written = write(out->file, from, piece);
         if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return fd_fail(err, FD_ERR_IO, "%s: cannot write at byte %" PRIu64 ": %s", out->path, out->at, strerror(errno));
+        if (written < 0)
+            return fd_fail(err, FD_ERR_IO, "%s: cannot write at byte %" PRIu64 ": %s", out->path, out->at,
+                           strerror(errno));
         from += written;
         size -= (uint64_t)written;
         out->at += (uint64_t)written;
@@ -37,7 +39,8 @@ static fd_code write_bytes(output *out, const void *data, uint64_t size, fd_erro
 static fd_code pad(output *out, uint64_t alignment, fd_error *err) {
     static const uint8_t zeros[4096];
     uint64_t end;
-    if (!fd_gguf_align(out->at, alignment, &end)) return fd_fail(err, FD_ERR_INPUT, "%s: would exceed 2^64 bytes", out->path);
+    if (!fd_gguf_align(out->at, alignment, &end))
+        return fd_fail(err, FD_ERR_INPUT, "%s: would exceed 2^64 bytes", out->path);
     while (out->at < end) {
         uint64_t piece = end - out->at < sizeof zeros ? end - out->at : sizeof zeros;
         FD_TRY(write_bytes(out, zeros, piece, err));
@@ -55,12 +58,14 @@ static fd_code lay_out(fd_gguf_writer *writer, fd_error *err) {
         fd_gguf_tensor *tensor = &writer->tensor[i].tensor;
         names[i] = (fd_gguf_name){{tensor->name, strlen(tensor->name)}, i};
         tensor->offset = offset;
-        if (__builtin_add_overflow(offset, tensor->bytes, &offset) || !fd_gguf_align(offset, writer->alignment, &offset))
+        if (__builtin_add_overflow(offset, tensor->bytes, &offset) ||
+            !fd_gguf_align(offset, writer->alignment, &offset))
             code = fd_fail(err, FD_ERR_INPUT, "tensor %s ends past 2^64 bytes", tensor->name);
     }
     if (code == FD_OK) {
         size_t twice = fd_gguf_sort_names(names, writer->n_tensor);
-        if (twice < writer->n_tensor) code = fd_fail(err, FD_ERR_INPUT, "tensor %s was put twice", names[twice].name.data);
+        if (twice < writer->n_tensor)
+            code = fd_fail(err, FD_ERR_INPUT, "tensor %s was put twice", names[twice].name.data);
     }
     free(names);
     return code;
@@ -114,10 +119,11 @@ static fd_code write_all(fd_gguf_writer *writer, output *out, fd_error *err) {
     for (size_t i = 0; i < writer->n_tensor; i++) {
         const fd_gguf_pending *pending = &writer->tensor[i];
         FD_TRY(pad(out, writer->alignment, err));
-        code = pending->fill ? fill_and_write(out, pending, err) : write_bytes(out, pending->source, pending->tensor.bytes, err);
+        code = pending->fill ? fill_and_write(out, pending, err)
+                             : write_bytes(out, pending->source, pending->tensor.bytes, err);
         if (code != FD_OK) return fd_error_prefix(err, "tensor %s", pending->tensor.name);
     }
-    /* Readers in the field expect the last tensor padded too, and the data section of a file without tensors present. */
+    /* Readers in the field expect the last tensor padded too, and a file without tensors padded as well. */
     FD_TRY(pad(out, writer->alignment, err));
     if (fsync(out->file) != 0) return io_error(out, "sync", err);
     return FD_OK;
@@ -141,7 +147,8 @@ static fd_code create_beside(output *out, char **name, fd_error *err) {
     return io_error(out, "create a temporary file beside it", err);
 }
 
-/* The rename itself must reach the disk. Some file systems cannot sync a directory; then the data is synced all the same. */
+/* The rename itself must reach the disk. Some file systems cannot sync a directory; then the data is synced all the
+ * same. */
 static void sync_directory_of(const char *path) {
     char *copy = strdup(path);
     if (!copy) return;

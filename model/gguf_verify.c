@@ -1,7 +1,7 @@
 /* Checks a parsed file's content: gaps in its layout, and what its weights' values look like.
  *
- * The values are read once, in pieces spread over the threads; each piece writes only its own row of a table, which is then
- * read in file order. So the report does not depend on the number of threads. */
+ * The values are read once, in pieces spread over the threads; each piece writes only its own row of a table, which is
+ * then read in file order. So the report does not depend on the number of threads. */
 #include "model/gguf_internal.h"
 
 #include <inttypes.h>
@@ -20,8 +20,8 @@ typedef struct piece {
     size_t tensor; /* index in the file */
     int64_t row0, n_row;
     uint64_t n_nan, n_inf;
-    int64_t first_bad;      /* element index in the tensor of the first NaN or Inf, -1: none */
-    int64_t last_nonzero;   /* row index in the tensor, -1: all rows of the piece are zero */
+    int64_t first_bad;    /* element index in the tensor of the first NaN or Inf, -1: none */
+    int64_t last_nonzero; /* row index in the tensor, -1: all rows of the piece are zero */
 } piece;
 
 typedef struct report {
@@ -51,7 +51,7 @@ static void check_gaps(const fd_gguf *gguf, report *to) {
         if (tensor->offset > expected)
             problem(to, "%" PRIu64 " unused bytes before tensor %s", tensor->offset - expected, tensor->name);
         expected = tensor->offset + tensor->bytes;
-        /* The parser has placed this tensor inside the file, so rounding up cannot overflow but for absurd alignments. */
+        /* The parser has placed this tensor inside the file, so only an absurd alignment can overflow here. */
         if (!fd_gguf_align(expected, gguf->alignment, &expected)) return;
     }
     uint64_t data_bytes = gguf->size - gguf->data_offset;
@@ -60,7 +60,9 @@ static void check_gaps(const fd_gguf *gguf, report *to) {
 
 /* ---- values ---- */
 
-static int64_t n_rows(const fd_gguf_tensor *tensor) { return tensor->shape[1] * tensor->shape[2] * tensor->shape[3]; }
+static int64_t n_rows(const fd_gguf_tensor *tensor) {
+    return tensor->shape[1] * tensor->shape[2] * tensor->shape[3];
+}
 
 static bool is_zero(const uint8_t *bytes, int64_t n) {
     uint64_t any = 0;
@@ -74,7 +76,7 @@ static bool is_zero(const uint8_t *bytes, int64_t n) {
     return any == 0;
 }
 
-/* Notes one strip of a row: values [n] starting at element `at` of the tensor. Returns whether any of them is not zero. */
+/* Notes one strip of a row: values [n] starting at element `at` of the tensor. Returns whether any is not zero. */
 static bool scan_strip(const float *values, int64_t n, int64_t at, piece *result) {
     uint32_t any = 0, special = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -151,7 +153,10 @@ static fd_code cut_into_pieces(const fd_gguf *gguf, piece **out, size_t *n_out, 
         const fd_gguf_tensor *tensor = &gguf->tensor[i];
         int64_t rows = tensor->shape[0] < PIECE_ELEMENTS ? PIECE_ELEMENTS / tensor->shape[0] : 1, all = n_rows(tensor);
         for (int64_t row = 0; row < all; row += rows)
-            pieces[at++] = (piece){.tensor = i, .row0 = row, .n_row = all - row < rows ? all - row : rows, .first_bad = -1,
+            pieces[at++] = (piece){.tensor = i,
+                                   .row0 = row,
+                                   .n_row = all - row < rows ? all - row : rows,
+                                   .first_bad = -1,
                                    .last_nonzero = -1};
     }
     *out = pieces;
@@ -170,9 +175,10 @@ static void judge(const fd_gguf_tensor *tensor, const piece *pieces, size_t n, r
     }
     const int64_t rows = n_rows(tensor), columns = tensor->shape[0];
     if (sum.first_bad >= 0)
-        problem(to, "tensor %s: %" PRIu64 " NaN and %" PRIu64 " Inf among %" PRId64 " values, the first at row %" PRId64
-                " column %" PRId64, tensor->name, sum.n_nan, sum.n_inf, rows * columns, sum.first_bad / columns,
-                sum.first_bad % columns);
+        problem(to,
+                "tensor %s: %" PRIu64 " NaN and %" PRIu64 " Inf among %" PRId64 " values, the first at row %" PRId64
+                " column %" PRId64,
+                tensor->name, sum.n_nan, sum.n_inf, rows * columns, sum.first_bad / columns, sum.first_bad % columns);
     if (sum.last_nonzero < 0)
         problem(to, "tensor %s: every value is zero", tensor->name);
     else if (sum.last_nonzero < rows - 1)
@@ -209,7 +215,7 @@ fd_code fd_gguf_verify(const fd_gguf *gguf, fd_gguf_problem_fn fn, void *user, s
     free(pieces);
     *n_problem = to.count;
     if (n_unread)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "the values of %zu tensors were not checked: this build cannot read %s", n_unread,
-                       unread);
+        return fd_fail(err, FD_ERR_INCOMPLETE, "the values of %zu tensors were not checked: this build cannot read %s",
+                       n_unread, unread);
     return FD_OK;
 }

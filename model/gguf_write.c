@@ -25,7 +25,8 @@ fd_code fd_gguf_append(fd_gguf_buffer *buffer, const void *data, size_t size, fd
     if (size > buffer->capacity - buffer->size) {
         size_t wanted = buffer->capacity ? buffer->capacity : 4096;
         while (wanted - buffer->size < size) {
-            if (wanted > SIZE_MAX / 2) return fd_fail(err, FD_ERR_MEMORY, "out of memory for %zu bytes of metadata", size);
+            if (wanted > SIZE_MAX / 2)
+                return fd_fail(err, FD_ERR_MEMORY, "out of memory for %zu bytes of metadata", size);
             wanted *= 2;
         }
         uint8_t *grown = realloc(buffer->data, wanted);
@@ -60,7 +61,8 @@ static fd_code check_key(const fd_gguf_writer *writer, fd_string key, fd_error *
 static fd_code set_alignment(fd_gguf_writer *writer, const fd_gguf_kv *kv, fd_error *err) {
     int64_t alignment;
     if (kv->type != FD_GGUF_U32 || !fd_gguf_item_i64(kv, 0, &alignment))
-        return fd_fail(err, FD_ERR_INPUT, "key general.alignment: a value of type %s, expected u32", fd_gguf_type_name(kv->type));
+        return fd_fail(err, FD_ERR_INPUT, "key general.alignment: a value of type %s, expected u32",
+                       fd_gguf_type_name(kv->type));
     if (alignment < 1 || (alignment & (alignment - 1)))
         return fd_fail(err, FD_ERR_INPUT, "general.alignment is %" PRId64 ", expected a power of two", alignment);
     writer->alignment = (uint64_t)alignment;
@@ -71,8 +73,8 @@ static fd_code check_bools(const fd_gguf_kv *kv, fd_error *err) {
     const uint8_t *items = kv->data;
     for (uint64_t i = 0; i < kv->count; i++)
         if (items[i] > 1)
-            return fd_fail(err, FD_ERR_INPUT, "key %s: bool %" PRIu64 " is %u, expected 0 or 1", fd_gguf_show(kv->key).text, i,
-                           (unsigned)items[i]);
+            return fd_fail(err, FD_ERR_INPUT, "key %s: bool %" PRIu64 " is %u, expected 0 or 1",
+                           fd_gguf_show(kv->key).text, i, (unsigned)items[i]);
     return FD_OK;
 }
 
@@ -146,12 +148,13 @@ fd_code fd_gguf_put_string(fd_gguf_writer *writer, const char *key, const char *
     return put_string_items(writer, key, FD_GGUF_STRING, &item, 1, err);
 }
 
-fd_code fd_gguf_put_strings(fd_gguf_writer *writer, const char *key, const fd_string *items, uint64_t count, fd_error *err) {
+fd_code fd_gguf_put_strings(fd_gguf_writer *writer, const char *key, const fd_string *items, uint64_t count,
+                            fd_error *err) {
     return put_string_items(writer, key, FD_GGUF_ARRAY, items, count, err);
 }
 
-fd_code fd_gguf_put_array(fd_gguf_writer *writer, const char *key, fd_gguf_type item_type, const void *items, uint64_t count,
-                          fd_error *err) {
+fd_code fd_gguf_put_array(fd_gguf_writer *writer, const char *key, fd_gguf_type item_type, const void *items,
+                          uint64_t count, fd_error *err) {
     uint32_t item_size = (unsigned)item_type < FD_GGUF_TYPE_COUNT ? fd_gguf_types[item_type].item_size : 0;
     if (!item_size)
         return fd_fail(err, FD_ERR_INPUT, "key %s: an array of %s, expected items of a number type", key,
@@ -162,15 +165,16 @@ fd_code fd_gguf_put_array(fd_gguf_writer *writer, const char *key, fd_gguf_type 
 
 /* ---- tensors ---- */
 
-fd_code fd_gguf_put_tensor(fd_gguf_writer *writer, const char *name, uint32_t dtype, int32_t n_dim, const int64_t *shape,
-                           const void *data, fd_gguf_fill_fn fill, void *user, fd_error *err) {
+fd_code fd_gguf_put_tensor(fd_gguf_writer *writer, const char *name, uint32_t dtype, int32_t n_dim,
+                           const int64_t *shape, const void *data, fd_gguf_fill_fn fill, void *user, fd_error *err) {
     fd_string shown = {name, strlen(name)};
     if (shown.size < 1 || shown.size > FD_GGUF_MAX_NAME)
         return fd_fail(err, FD_ERR_INPUT, "a tensor name of %zu bytes, expected 1 to %d", shown.size, FD_GGUF_MAX_NAME);
     if (!fd_gguf_name_is_clean(shown))
         return fd_fail(err, FD_ERR_INPUT, "tensor name \"%s\" has control characters", fd_gguf_show(shown).text);
     if (!data == !fill)
-        return fd_fail(err, FD_ERR_INPUT, "tensor %s: %s data and fill, expected one of them", name, data ? "both" : "neither");
+        return fd_fail(err, FD_ERR_INPUT, "tensor %s: %s data and fill, expected one of them", name,
+                       data ? "both" : "neither");
 
     fd_gguf_pending pending = {.source = data, .fill = fill, .user = user};
     memcpy(pending.tensor.name, name, shown.size + 1);

@@ -1,4 +1,4 @@
-/* What the two halves of the GGUF writer share: gguf_write.c collects, gguf_save.c writes the file. Internal to model/. */
+/* What the two halves of the GGUF writer share: gguf_write.c collects, gguf_save.c writes. Internal to model/. */
 #ifndef FD_MODEL_GGUF_WRITER_H
 #define FD_MODEL_GGUF_WRITER_H
 

@@ -1,9 +1,9 @@
-/* The block formats, decoded and encoded. Sources: the GGUF specification and ggml's type table; tests/model compares with
- * the values of the `gguf` Python package.
+/* The block formats, decoded and encoded. Sources: the GGUF specification and ggml's type table; tests/model compares
+ * with the values of the `gguf` Python package.
  *
- * Every product and difference below is one binary32 operation, rounded as written (-ffp-contract=off): the CUDA kernels
- * follow the same steps and get the same bits. Scales are 16-bit floats (11 significant bits) times integers of at most 8:
- * those products are exact; only Q4_K's last subtraction and Q6_K's and Q4_K's second product can round. */
+ * Every product and difference below is one binary32 operation, rounded as written (-ffp-contract=off): the CUDA
+ * kernels follow the same steps and get the same bits. Scales are 16-bit floats (11 significant bits) times integers of
+ * few bits (at most 11 + 7 + 5 in Q6_K), so every product is exact; only Q4_K's last subtraction can round. */
 #include "model/quant.h"
 
 #include <assert.h>
@@ -20,10 +20,10 @@ static_assert(sizeof(fd_block_q8_0) == 2 + 32, "Q8_0: 34 bytes for 32 elements")
 static_assert(sizeof(fd_block_q4_K) == 2 + 2 + 12 + 128, "Q4_K: 144 bytes for 256 elements");
 static_assert(sizeof(fd_block_q6_K) == 128 + 64 + 16 + 2, "Q6_K: 210 bytes for 256 elements");
 
-/* Decoding is what a CPU run spends its time on. The compiler makes a version for each instruction set and the loader picks
- * one; the bits do not depend on the choice, because nothing here sums. Sanitized builds keep one version: their runtimes
- * are not ready when the loader asks. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                            \
+/* Decoding is what a CPU run spends its time on. The compiler makes a version for each instruction set and the loader
+ * picks one; the bits do not depend on the choice, because nothing here sums. Sanitized builds keep one version: their
+ * runtimes are not ready when the loader asks. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
 #define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -56,14 +56,16 @@ static inline float f16_to_f32(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
     const uint32_t exponent = rest & (31u << 23);
     const uint32_t normal = rest + (112u << 23), special = rest + (224u << 23); /* Inf, NaN: exponent 31 becomes 255 */
-    /* A subnormal is m·2^-24: put m behind the exponent of 2^-14 and take that 2^-14 away again. Exact, and no operand is a
-     * binary32 subnormal, which would be slow and would be lost where a host flushes them. */
+    /* A subnormal is m·2^-24: put m behind the exponent of 2^-14 and take that 2^-14 away again. Exact, and no operand
+     * is a binary32 subnormal, which would be slow and would be lost where a host flushes them. */
     const uint32_t subnormal = bits_of(float_of(rest + (113u << 23)) - 0x1p-14f);
     const uint32_t bits = exponent == 0 ? subnormal : exponent == (31u << 23) ? special : normal;
     return float_of(sign | bits);
 }
 
-static inline float bf16_to_f32(uint16_t half) { return float_of((uint32_t)half << 16); }
+static inline float bf16_to_f32(uint16_t half) {
+    return float_of((uint32_t)half << 16);
+}
 
 static inline uint16_t f32_to_f16(float value) {
     const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
@@ -83,18 +85,29 @@ static inline uint16_t f32_to_f16(float value) {
 
 static inline uint16_t f32_to_bf16(float value) {
     const uint32_t bits = bits_of(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u); /* quiet, or rounding could make it Inf */
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u); /* quiet, or rounding could make it Inf */
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-float fd_f16_to_f32(uint16_t bits) { return f16_to_f32(bits); }
-float fd_bf16_to_f32(uint16_t bits) { return bf16_to_f32(bits); }
-uint16_t fd_f32_to_f16(float value) { return f32_to_f16(value); }
-uint16_t fd_f32_to_bf16(float value) { return f32_to_bf16(value); }
+float fd_f16_to_f32(uint16_t bits) {
+    return f16_to_f32(bits);
+}
+float fd_bf16_to_f32(uint16_t bits) {
+    return bf16_to_f32(bits);
+}
+uint16_t fd_f32_to_f16(float value) {
+    return f32_to_f16(value);
+}
+uint16_t fd_f32_to_bf16(float value) {
+    return f32_to_bf16(value);
+}
 
 /* ---- decoding: n elements, whole blocks; `from` needs no alignment, so bytes are read at their offsets ---- */
 
-static void decode_f32(const uint8_t *from, float *to, int64_t n) { memcpy(to, from, (size_t)n * sizeof *to); }
+static void decode_f32(const uint8_t *from, float *to, int64_t n) {
+    memcpy(to, from, (size_t)n * sizeof *to);
+}
 
 FOR_EACH_CPU static void decode_f16(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = f16_to_f32(load_u16(from + 2 * i));
@@ -148,9 +161,9 @@ FOR_EACH_CPU static void decode_q4_k(const uint8_t *restrict from, float *restri
     }
 }
 
-/* Q6_K, 256 elements:  0 low nibbles[128]  128 high bit pairs[64]  192 int8 scales[16]  208 d    value = (d·scale)·(q − 32)
- * Two halves of 128 elements in four quarters of 32. Quarter k, element i: its low bits are in nibble byte i + 32(k mod 2),
- * low nibble for k < 2, else high; its high bits are bits 2k+1 … 2k of pair byte i. A scale covers 16 elements. */
+/* Q6_K, 256 elements:  0 low nibbles[128]  128 high bit pairs[64]  192 int8 scales[16]  208 d    value = (d·scale)·(q −
+ * 32) Two halves of 128 elements in four quarters of 32. Quarter k, element i: its low bits are in nibble byte i + 32(k
+ * mod 2), low nibble for k < 2, else high; its high bits are bits 2k+1 … 2k of pair byte i. A scale: 16 elements. */
 FOR_EACH_CPU static void decode_q6_k(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 256, from += sizeof(fd_block_q6_K)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q6_K, d)));
@@ -173,7 +186,9 @@ FOR_EACH_CPU static void decode_q6_k(const uint8_t *restrict from, float *restri
 
 /* ---- encoding ---- */
 
-static void encode_f32(const float *from, uint8_t *to, int64_t n) { memcpy(to, from, (size_t)n * sizeof *from); }
+static void encode_f32(const float *from, uint8_t *to, int64_t n) {
+    memcpy(to, from, (size_t)n * sizeof *from);
+}
 
 FOR_EACH_CPU static void encode_f16(const float *restrict from, uint8_t *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -189,7 +204,7 @@ FOR_EACH_CPU static void encode_bf16(const float *restrict from, uint8_t *restri
     }
 }
 
-/* What the reciprocal of a scale is multiplied with; NaN, and what overflows, must not reach a conversion to integer. */
+/* What the reciprocal of a scale is multiplied with; neither NaN nor overflow may reach a conversion to int. */
 static inline float clamp(float value, float low, float high) {
     if (!(value >= low)) return low; /* NaN too: its block's scale is NaN then, so the integer does not matter */
     return value > high ? high : value;
@@ -246,13 +261,18 @@ static const struct {
     void (*decode)(const uint8_t *from, float *to, int64_t n);
     void (*encode)(const float *from, uint8_t *to, int64_t n);
 } formats[FD_DTYPE_LIMIT] = {
-    [FD_F32] = {decode_f32, encode_f32},    [FD_F16] = {decode_f16, encode_f16},    [FD_BF16] = {decode_bf16, encode_bf16},
-    [FD_Q8_0] = {decode_q8_0, encode_q8_0}, [FD_Q4_0] = {decode_q4_0, encode_q4_0}, [FD_Q4_K] = {decode_q4_k, NULL},
+    [FD_F32] = {decode_f32, encode_f32},    [FD_F16] = {decode_f16, encode_f16},
+    [FD_BF16] = {decode_bf16, encode_bf16}, [FD_Q8_0] = {decode_q8_0, encode_q8_0},
+    [FD_Q4_0] = {decode_q4_0, encode_q4_0}, [FD_Q4_K] = {decode_q4_k, NULL},
     [FD_Q6_K] = {decode_q6_k, NULL},
 };
 
-bool fd_can_dequantize(uint32_t dtype) { return dtype < FD_DTYPE_LIMIT && formats[dtype].decode; }
-bool fd_can_quantize(uint32_t dtype) { return dtype < FD_DTYPE_LIMIT && formats[dtype].encode; }
+bool fd_can_dequantize(uint32_t dtype) {
+    return dtype < FD_DTYPE_LIMIT && formats[dtype].decode;
+}
+bool fd_can_quantize(uint32_t dtype) {
+    return dtype < FD_DTYPE_LIMIT && formats[dtype].encode;
+}
 
 void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n) {
     assert(fd_can_dequantize(dtype) && fd_dtype_row_bytes(dtype, n) >= 0);

@@ -45,15 +45,6 @@ FD_INLINE vf v_load(const void *p) {
 
 FD_INLINE void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 
-/* The first m lanes, 0 in the rest; reads nothing past them. */
-FD_INLINE vf v_load_part(const void *p, int64_t m) {
-    vf v = {0};
-    memcpy(&v, p, (size_t)m * sizeof(float));
-    return v;
-}
-
-FD_INLINE void v_store_part(float *p, vf v, int64_t m) { memcpy(p, &v, (size_t)m * sizeof(float)); }
-
 FD_INLINE vf v_all(float x) { return x - (vf){0}; } /* x - 0 is x, -0 and NaN included */
 
 FD_INLINE vi v_lane(void) {
@@ -61,6 +52,29 @@ FD_INLINE vi v_lane(void) {
     return (vi){0, 1, 2, 3, 4, 5, 6, 7};
 #else
     return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#endif
+}
+
+/* The first m lanes, 0 in the rest; reads nothing past them. */
+FD_INLINE vf v_load_part(const void *p, int64_t m) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << m) - 1), p);
+#elif defined(__AVX2__)
+    return (vf)_mm256_maskload_ps(p, (__m256i)(v_lane() < (int32_t)m));
+#else
+    vf v = {0};
+    memcpy(&v, p, (size_t)m * sizeof(float));
+    return v;
+#endif
+}
+
+FD_INLINE void v_store_part(float *p, vf v, int64_t m) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << m) - 1), (__m512)v);
+#elif defined(__AVX2__)
+    _mm256_maskstore_ps(p, (__m256i)(v_lane() < (int32_t)m), (__m256)v);
+#else
+    memcpy(p, &v, (size_t)m * sizeof(float));
 #endif
 }
 

@@ -55,7 +55,8 @@ static void walk_tensor(const fd_gguf *gguf, const fd_gguf_tensor *tensor) {
     const uint8_t *file = fd_gguf_file_data(gguf), *start = tensor->data;
     const int64_t row = fd_dtype_row_bytes(tensor->dtype, tensor->shape[0]);
     require(fd_gguf_find_tensor(gguf, tensor->name) == tensor, "every tensor is found under its name");
-    require(start >= file && tensor->bytes <= (size_t)(file + fd_gguf_file_size(gguf) - start), "tensors lie in the file");
+    require(start >= file && tensor->bytes <= (size_t)(file + fd_gguf_file_size(gguf) - start),
+            "tensors lie in the file");
     require(row > 0 && (uint64_t)row <= tensor->bytes && tensor->bytes % (uint64_t)row == 0, "a tensor is whole rows");
     touch(tensor->data, tensor->bytes);
 #ifdef FD_FUZZ_PLANTED /* the mutant: the error a parser makes most easily; tests/fuzz/run checks that it is found */
@@ -79,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fd_error err = {0};
     fd_code code = fd_gguf_parse(data, size, &gguf, &err);
     if (code != FD_OK) {
-        require(!gguf && err.code == code && err.message[0] && !strchr(err.message, '\n'), "an error has a one-line message");
+        require(!gguf && err.code == code && err.message[0] && !strchr(err.message, '\n'),
+                "an error has a one-line message");
         return 0;
     }
     for (size_t i = 0; i < fd_gguf_n_kv(gguf); i++) walk_kv(gguf, fd_gguf_kv_at(gguf, i));

@@ -32,7 +32,8 @@ static fd_code put_weights(fd_gguf_writer *writer, uint32_t dtype, fd_error *err
     return fd_gguf_put_tensor(writer, "blk.0.attn_q.bias", FD_F32, 1, vector, weights, NULL, NULL, err);
 }
 
-static fd_code write_one(const char *folder, const char *name, bool values, int dtype, uint32_t alignment, fd_error *err) {
+static fd_code write_one(const char *folder, const char *name, bool values, int dtype, uint32_t alignment,
+                         fd_error *err) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.gguf", folder, name);
     fd_gguf_writer *writer;
@@ -53,7 +54,8 @@ static fd_code write_all(const char *folder, fd_error *err) {
     FD_TRY(write_one(folder, "aligned_64", false, FD_F16, 64, err));
     for (uint32_t dtype = 0; dtype < FD_DTYPE_LIMIT; dtype++) {
         const fd_dtype_info *info = fd_dtype_get(dtype);
-        if (info && 2 * info->block_bytes <= MAX_BYTES) FD_TRY(write_one(folder, info->name, false, (int)dtype, 0, err));
+        if (info && 2 * info->block_bytes <= MAX_BYTES)
+            FD_TRY(write_one(folder, info->name, false, (int)dtype, 0, err));
     }
     return FD_OK;
 }

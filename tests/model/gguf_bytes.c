@@ -38,15 +38,21 @@ static void put(buffer *to, const void *data, size_t size) {
     to->size += size;
 }
 
-static void put_u32(buffer *to, uint64_t value) { put(to, &(uint32_t){(uint32_t)value}, 4); }
-static void put_u64(buffer *to, uint64_t value) { put(to, &value, 8); }
+static void put_u32(buffer *to, uint64_t value) {
+    put(to, &(uint32_t){(uint32_t)value}, 4);
+}
+static void put_u64(buffer *to, uint64_t value) {
+    put(to, &value, 8);
+}
 
 static void put_sized(buffer *to, const char *text, uint64_t claimed) {
     put_u64(to, claimed);
     put(to, text, strlen(text));
 }
 
-static void put_string(buffer *to, const char *text) { put_sized(to, text, strlen(text)); }
+static void put_string(buffer *to, const char *text) {
+    put_sized(to, text, strlen(text));
+}
 
 gguf_bytes gguf_build(const gguf_spec *spec) {
     buffer b = {.size = 0};

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 char **shared_files(const char *folder, const char *suffix, size_t *n) {
     const char *root = getenv("FD_SHARED");
@@ -25,4 +27,9 @@ char **shared_files(const char *folder, const char *suffix, size_t *n) {
     free(path);
     if (*n) qsort(files, *n, sizeof *files, compare);
     return files;
+}
+
+void shared_free(char **files, size_t n) {
+    for (size_t i = 0; i < n; i++) free(files[i]);
+    free(files);
 }

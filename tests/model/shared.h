@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Paths of the files FOLDER/…SUFFIX of the shared data, sorted; *n of them, 0 when the folder is not there. Never freed. */
+/* Paths of the files FOLDER/…SUFFIX of the shared data, sorted; *n of them, 0 when the folder is not there. */
 char **shared_files(const char *folder, const char *suffix, size_t *n);
+void shared_free(char **files, size_t n);
 
 #endif

@@ -60,7 +60,8 @@ static const struct wound {
 } wounds[] = {
     {"clean", 0, 0, 0, 0, 0, NULL},
     {"one NaN", 7, 8, 100, 101, NAN, "1 NaN and 0 Inf among 6144 values, the first at row 7 column 100"},
-    {"Inf in the last value", 11, 12, 511, 512, -INFINITY, "0 NaN and 1 Inf among 6144 values, the first at row 11 column 511"},
+    {"Inf in the last value", 11, 12, 511, 512, -INFINITY,
+     "0 NaN and 1 Inf among 6144 values, the first at row 11 column 511"},
     {"NaN everywhere", 0, 12, 0, 512, NAN, "6144 NaN and 0 Inf among 6144 values, the first at row 0 column 0"},
     {"last row zero", 11, 12, 0, 512, 0, "the last 1 of its 12 rows are all zero"},
     {"half missing", 6, 12, 0, 512, 0, "the last 6 of its 12 rows are all zero"},
@@ -82,8 +83,10 @@ static void wound_and_verify(uint32_t dtype, size_t i) {
     fd_quantize_row(dtype, &values[0][0], bytes, ROWS * COLUMNS);
     fd_gguf *gguf = file_of(dtype, 2, (int64_t[]){COLUMNS, ROWS}, bytes);
     heard h;
-    cr_expect_eq(verify(gguf, &h, FD_OK), w->message ? 1u : 0u, "%s in %s: %s", w->name, fd_dtype_get(dtype)->name, h.text);
-    if (w->message) cr_expect(strstr(h.text, w->message) && strstr(h.text, "tensor t:"), "%s: said \"%s\"", w->name, h.text);
+    cr_expect_eq(verify(gguf, &h, FD_OK), w->message ? 1u : 0u, "%s in %s: %s", w->name, fd_dtype_get(dtype)->name,
+                 h.text);
+    if (w->message)
+        cr_expect(strstr(h.text, w->message) && strstr(h.text, "tensor t:"), "%s: said \"%s\"", w->name, h.text);
     fd_gguf_close(gguf);
 }
 
@@ -102,9 +105,13 @@ Test(gguf_verify, zero_rows_of_block_formats_are_found) {
 }
 
 Test(gguf_verify, a_bad_scale_spoils_its_block) {
-    struct { uint32_t dtype; size_t scale_at; int block; } cases[] = {
-        {FD_Q8_0, offsetof(fd_block_q8_0, d), 32},     {FD_Q4_0, offsetof(fd_block_q4_0, d), 32},
-        {FD_Q4_K, offsetof(fd_block_q4_K, d), 256},    {FD_Q4_K, offsetof(fd_block_q4_K, dmin), 256},
+    struct {
+        uint32_t dtype;
+        size_t scale_at;
+        int block;
+    } cases[] = {
+        {FD_Q8_0, offsetof(fd_block_q8_0, d), 32},  {FD_Q4_0, offsetof(fd_block_q4_0, d), 32},
+        {FD_Q4_K, offsetof(fd_block_q4_K, d), 256}, {FD_Q4_K, offsetof(fd_block_q4_K, dmin), 256},
         {FD_Q6_K, offsetof(fd_block_q6_K, d), 256},
     };
     static uint8_t bytes[ROWS * COLUMNS * 4];
@@ -116,8 +123,8 @@ Test(gguf_verify, a_bad_scale_spoils_its_block) {
         memcpy(bytes + 3 * row + fd_dtype_get(cases[i].dtype)->block_bytes + (int64_t)cases[i].scale_at, &nan, 2);
         fd_gguf *gguf = file_of(cases[i].dtype, 2, (int64_t[]){COLUMNS, ROWS}, bytes);
         char expected[128];
-        snprintf(expected, sizeof expected, "%d NaN and 0 Inf among 6144 values, the first at row 3 column %d", cases[i].block,
-                 cases[i].block);
+        snprintf(expected, sizeof expected, "%d NaN and 0 Inf among 6144 values, the first at row 3 column %d",
+                 cases[i].block, cases[i].block);
         heard h;
         cr_expect_eq(verify(gguf, &h, FD_OK), 1u, "%s", h.text);
         cr_expect(strstr(h.text, expected), "%s: said \"%s\"", fd_dtype_get(cases[i].dtype)->name, h.text);
@@ -130,7 +137,8 @@ Test(gguf_verify, doubles_and_integers_are_judged) {
     fd_gguf *gguf = file_of(FD_F64, 2, (int64_t[]){2, 4}, values);
     heard h;
     cr_expect_eq(verify(gguf, &h, FD_OK), 2u);
-    cr_expect(strstr(h.text, "1 Inf among 8 values, the first at row 1 column 1") && strstr(h.text, "the last 1 of its 4 rows"),
+    cr_expect(strstr(h.text, "1 Inf among 8 values, the first at row 1 column 1") &&
+                  strstr(h.text, "the last 1 of its 4 rows"),
               "%s", h.text);
     fd_gguf_close(gguf);
     int32_t integers[4] = {0x7f800000, -1, 0, 0}; /* an integer that would be Inf as a float */
@@ -202,7 +210,8 @@ Test(gguf_verify, unused_bytes_are_found) {
     spec.data_bytes = 500;
     gguf = parse_spec(&spec);
     cr_expect_eq(verify(gguf, &h, FD_OK), 3u);
-    cr_expect(strstr(h.text, "32 unused bytes before tensor a.weight") && strstr(h.text, "64 unused bytes before tensor b.bias") &&
+    cr_expect(strstr(h.text, "32 unused bytes before tensor a.weight") &&
+                  strstr(h.text, "64 unused bytes before tensor b.bias") &&
                   strstr(h.text, "148 unused bytes after the last tensor"),
               "%s", h.text);
     fd_gguf_close(gguf);
@@ -223,6 +232,7 @@ Test(gguf_verify, real_files_have_no_problem) {
             cr_expect_eq(verify(gguf, &h, FD_OK), 0u, "%s: %s", files[i], h.text);
             fd_gguf_close(gguf);
         }
+        shared_free(files, n);
     }
     if (total == 0) cr_skip_test("no shared data: set FD_SHARED");
 }

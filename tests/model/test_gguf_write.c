@@ -55,7 +55,8 @@ typedef struct counter { /* a fill that writes its element's number, and remembe
 static fd_code fill_numbers(void *user, int64_t row0, int64_t n_row, void *to, fd_error *error) {
     counter *c = user;
     cr_assert_eq(row0, c->next_row, "rows come in order, each once");
-    if (c->fail_at_row >= row0 && c->fail_at_row < row0 + n_row) return fd_fail(error, FD_ERR_INPUT, "the source ran dry");
+    if (c->fail_at_row >= row0 && c->fail_at_row < row0 + n_row)
+        return fd_fail(error, FD_ERR_INPUT, "the source ran dry");
     float *values = to;
     for (int64_t i = 0; i < n_row * c->columns; i++) values[i] = (float)(row0 * c->columns + i);
     c->next_row = row0 + n_row;
@@ -105,9 +106,11 @@ Test(gguf_write, everything_put_is_read_back) {
     cr_expect(fd_gguf_get_i64(gguf, "u32", 0, &integer, &err) == FD_OK && integer == 4000000000);
     cr_expect(fd_gguf_get_f64(gguf, "f32", 0, &number, &err) == FD_OK && number == (double)1e-6f);
     cr_expect(fd_gguf_get_bool(gguf, "bool", false, &flag, &err) == FD_OK && flag);
-    cr_expect(fd_gguf_get_string(gguf, "string", &string, &err) == FD_OK && string.size == 10 && !memcmp(string.data, "naïve ✓", 10));
+    cr_expect(fd_gguf_get_string(gguf, "string", &string, &err) == FD_OK && string.size == 10 &&
+              !memcmp(string.data, "naïve ✓", 10));
     cr_expect(fd_gguf_item_i64(fd_gguf_find(gguf, "u16"), 2, &integer) && integer == 65535);
-    cr_expect(fd_gguf_find(gguf, "nothing")->count == 0 && !fd_gguf_item_f64(fd_gguf_find(gguf, "nothing"), 0, &number));
+    cr_expect(fd_gguf_find(gguf, "nothing")->count == 0 &&
+              !fd_gguf_item_f64(fd_gguf_find(gguf, "nothing"), 0, &number));
     size_t cursor = 0;
     for (int i = 0; i < 3; i++) {
         cr_assert(fd_gguf_next_string(fd_gguf_find(gguf, "words"), &cursor, &string));
@@ -132,7 +135,8 @@ static void expect_same(const fd_gguf *a, const fd_gguf *b) {
     }
     for (size_t i = 0; i < fd_gguf_n_tensor(a); i++) {
         const fd_gguf_tensor *x = fd_gguf_tensor_at(a, i), *y = fd_gguf_tensor_at(b, i);
-        cr_assert(strcmp(x->name, y->name) == 0 && x->dtype == y->dtype && x->n_dim == y->n_dim && x->bytes == y->bytes);
+        cr_assert(strcmp(x->name, y->name) == 0 && x->dtype == y->dtype && x->n_dim == y->n_dim &&
+                  x->bytes == y->bytes);
         cr_assert_eq(memcmp(x->shape, y->shape, sizeof x->shape), 0);
         cr_assert_eq(memcmp(x->data, y->data, x->bytes), 0);
     }
@@ -154,8 +158,8 @@ Test(gguf_write, real_files_survive_a_copy) {
             for (size_t k = 0; k < fd_gguf_n_kv(gguf); k++) MUST(fd_gguf_put_kv(writer, fd_gguf_kv_at(gguf, k), &err));
             for (size_t t = 0; t < fd_gguf_n_tensor(gguf); t++) {
                 const fd_gguf_tensor *tensor = fd_gguf_tensor_at(gguf, t);
-                MUST(fd_gguf_put_tensor(writer, tensor->name, tensor->dtype, tensor->n_dim, tensor->shape, tensor->data, NULL,
-                                        NULL, &err));
+                MUST(fd_gguf_put_tensor(writer, tensor->name, tensor->dtype, tensor->n_dim, tensor->shape, tensor->data,
+                                        NULL, NULL, &err));
             }
             MUST(fd_gguf_write(writer, in_folder("copy.gguf"), &err));
             fd_gguf_writer_free(writer);
@@ -164,6 +168,7 @@ Test(gguf_write, real_files_survive_a_copy) {
             fd_gguf_close(copy);
             fd_gguf_close(gguf);
         }
+        shared_free(files, n);
     }
     if (total == 0) cr_skip_test("no shared data: set FD_SHARED");
 }
@@ -211,12 +216,16 @@ Test(gguf_write, what_a_reader_would_refuse_is_refused) {
     REFUSED(fd_gguf_put_tensor(writer, "", FD_F32, 1, (int64_t[]){1}, data, NULL, NULL, &err), "name of 0 bytes");
     REFUSED(fd_gguf_put_tensor(writer, name, FD_F32, 1, (int64_t[]){1}, data, NULL, NULL, &err), "name of 128 bytes");
     REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 0, (int64_t[]){1}, data, NULL, NULL, &err), "t: 0 dimensions");
-    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 5, (int64_t[]){1, 1, 1, 1, 1}, data, NULL, NULL, &err), "5 dimensions");
+    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 5, (int64_t[]){1, 1, 1, 1, 1}, data, NULL, NULL, &err),
+            "5 dimensions");
     REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 2, (int64_t[]){4, 0}, data, NULL, NULL, &err), "dimension 1 is 0");
-    REFUSED(fd_gguf_put_tensor(writer, "t", FD_Q8_0, 1, (int64_t[]){33}, data, NULL, NULL, &err), "rows of 33 elements");
+    REFUSED(fd_gguf_put_tensor(writer, "t", FD_Q8_0, 1, (int64_t[]){33}, data, NULL, NULL, &err),
+            "rows of 33 elements");
     REFUSED(fd_gguf_put_tensor(writer, "t", 77, 1, (int64_t[]){1}, data, NULL, NULL, &err), "type id 77");
-    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, NULL, NULL, NULL, &err), "neither data and fill");
-    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, data, fill_numbers, NULL, &err), "both data and fill");
+    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, NULL, NULL, NULL, &err),
+            "neither data and fill");
+    REFUSED(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, data, fill_numbers, NULL, &err),
+            "both data and fill");
     MUST(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, data, NULL, NULL, &err));
     MUST(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, data, NULL, NULL, &err));
     REFUSED(fd_gguf_write(writer, in_folder("a.gguf"), &err), "tensor t was put twice");
@@ -250,7 +259,8 @@ Test(gguf_write, a_full_disk_leaves_nothing_behind) {
     counter c = {.columns = 1024, .fail_at_row = -1};
     fd_gguf_writer *writer = writer_with(&c, 1024); /* 4 MB */
     cr_expect_eq(fd_gguf_write(writer, in_folder("a.gguf"), &err), FD_ERR_IO);
-    cr_expect(strstr(err.message, in_folder("a.gguf")) && strstr(err.message, "cannot write at byte 1048576"), "%s", err.message);
+    cr_expect(strstr(err.message, in_folder("a.gguf")) && strstr(err.message, "cannot write at byte 1048576"), "%s",
+              err.message);
     cr_expect_eq(n_files(), 0);
     fd_gguf_writer_free(writer);
 }
@@ -258,13 +268,20 @@ Test(gguf_write, a_full_disk_leaves_nothing_behind) {
 Test(gguf_write, unwritable_places_are_named) {
     counter c = {.columns = 8, .fail_at_row = -1};
     fd_gguf_writer *writer = writer_with(&c, 8);
-    const char *places[] = {"/proc/fd_no_such_folder/a.gguf", "/dev/null", "/tmp"};
+    char pipe[512], below_file[512];
+    strcpy(pipe, in_folder("pipe")); /* stands for every special file: renaming over /dev/null would replace it */
+    strcpy(below_file, in_folder("file/a.gguf"));
+    cr_assert_eq(mkfifo(pipe, 0600), 0);
+    FILE *file = fopen(in_folder("file"), "wb");
+    cr_assert(file && fclose(file) == 0);
+    const char *places[] = {"/proc/fd_no_such_folder/a.gguf", below_file, pipe, folder};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         cr_expect_eq(fd_gguf_write(writer, places[i], &err), FD_ERR_IO);
         cr_expect(strstr(err.message, places[i]), "%s", err.message);
     }
     struct stat st;
-    cr_expect(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode), "a device is not replaced by a file");
+    cr_expect(stat(pipe, &st) == 0 && S_ISFIFO(st.st_mode), "a pipe is not replaced by a file");
+    cr_expect_eq(n_files(), 2, "nothing is left behind");
     cr_expect_eq(c.n_call, 0, "nothing is computed for a place that cannot be written");
     fd_gguf_writer_free(writer);
 }

@@ -42,6 +42,9 @@ float *case_run_scalar(const op_case *c);
 /* Elements whose bits differ, every NaN being the same. */
 int64_t bits_differ(const float *a, const float *b, int64_t n);
 
+/* The larger of two errors; a NaN is the largest and stays. */
+static inline double worse(double so_far, double z) { return so_far != so_far || z <= so_far ? so_far : z; }
+
 /* Row `row` of a weight of the case, dequantised, malloc'ed. */
 float *case_weight_row(const op_case *c, int weight, int64_t row);
 

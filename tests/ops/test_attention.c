@@ -1,2 +1,247 @@
 #include <criterion/criterion.h>
-Test(x,y){}
+#include <math.h>
+#include <stdlib.h>
+
+#include "numerics/contract.h"
+#include "tests/ops/op_case.h"
+
+static const struct {
+    int32_t n_head, n_head_kv, head_dim, pos0, n_pos;
+} shapes[] = {{1, 1, 2, 0, 1},   {4, 2, 16, 0, 5},   {6, 6, 48, 3, 2},  {6, 2, 64, 62, 4}, {2, 1, 80, 64, 1},
+              {3, 1, 100, 0, 66}, {4, 4, 128, 127, 3}, {8, 4, 8, 0, 13}, {4, 1, 64, 299, 2}};
+#define N_SHAPE (sizeof shapes / sizeof *shapes)
+
+static op_case *make(fd_op op, size_t i) {
+    return case_attention(op, shapes[i].n_head, shapes[i].n_head_kv, shapes[i].head_dim, shapes[i].pos0, shapes[i].n_pos);
+}
+
+/* Where an element lies: head h of row r, of n_kv positions; the head's K/V head counted by walking, not by dividing. */
+typedef struct place {
+    int64_t row, head, kv_head, own, n_kv;
+} place;
+
+static place place_of(const op_case *c, size_t shape, int64_t item) {
+    place p = {item / shapes[shape].n_head, item % shapes[shape].n_head, 0, 0, c->args.n_kv};
+    int group = shapes[shape].n_head / shapes[shape].n_head_kv;
+    for (int64_t h = 0; h < p.head; h++) p.kv_head += (h + 1) % group == 0;
+    p.own = c->args.pos0 + p.row;
+    return p;
+}
+
+/* ---- scores: |s - ŝ| ≤ (h + 1)·u·Σ|q||k|·scale, h = ⌈d/64⌉ + 6 ---- */
+
+static double worst_score(const op_case *c, size_t shape, const float *y) {
+    int32_t d = shapes[shape].head_dim;
+    double largest = 0, h = ceil(d / 64.0) + 6;
+    for (int64_t item = 0; item < (int64_t)shapes[shape].n_head * c->args.n_pos; item++) {
+        place p = place_of(c, shape, item);
+        for (int64_t t = 0; t < p.n_kv; t++) {
+            float s = y[item * p.n_kv + t];
+            long double sum = 0, size = 0;
+            for (int32_t i = 0; i < d; i++) {
+                long double product = (long double)c->in[0][item * d + i] *
+                                      c->in[1][(t * shapes[shape].n_head_kv + p.kv_head) * d + i] * c->nodes[2].scale;
+                sum += product;
+                size += fabsl(product);
+            }
+            double z = t > p.own ? (s == -INFINITY ? 0 : INFINITY) : (double)(fabsl(s - sum) / ((h + 1) * 0x1p-24L * size));
+            largest = worse(largest, z);
+        }
+    }
+    return largest;
+}
+
+Test(attn_scores, are_within_their_bound_and_masked_past_the_own_position) {
+    for (size_t i = 0; i < N_SHAPE; i++) {
+        op_case *c = make(FD_OP_ATTN_SCORES, i);
+        float *y = case_run_scalar(c);
+        double z = worst_score(c, i, y);
+        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
+        free(y);
+        case_free(c);
+    }
+}
+
+Test(attn_scores, wrong_heads_scale_and_mask_are_beyond_the_bound) {
+    op_case *c = make(FD_OP_ATTN_SCORES, 3); /* 6 heads, 2 K/V heads, positions 62 … 65 */
+    float *y = case_run_scalar(c), *modulo = case_run_scalar(c);
+    const int64_t n_kv = 66, d = 64;
+    for (int64_t t = 0; t <= 62; t++) /* head 1 with K/V head 1 % 2 */
+        modulo[n_kv + t] = fd_dot(c->in[0] + d, c->in[1] + (t * 2 + 1) * d, d) * c->nodes[2].scale;
+    cr_expect(!(worst_score(c, 3, modulo) <= 1), "remainder for division");
+    float right = y[0];
+    y[0] = right * 8;
+    cr_expect(!(worst_score(c, 3, y) <= 1), "scale missing");
+    y[0] = right;
+    y[63] = 0.0f;
+    cr_expect(!(worst_score(c, 3, y) <= 1), "future position seen");
+    y[63] = -INFINITY;
+    y[62] = -INFINITY;
+    cr_expect(!(worst_score(c, 3, y) <= 1), "own position masked");
+    y[62] = NAN;
+    cr_expect(!(worst_score(c, 3, y) <= 1), "NaN");
+    free(y);
+    free(modulo);
+    case_free(c);
+}
+
+/* ---- softmax: e within 2 u and u/2·|s - m| of its argument, the sum (n/64 + 7) u, the division 1: all terms are positive ---- */
+
+static double worst_weight(const op_case *c, size_t shape, const float *y) {
+    double largest = 0;
+    for (int64_t item = 0; item < (int64_t)shapes[shape].n_head * c->args.n_pos; item++) {
+        place p = place_of(c, shape, item);
+        const float *s = c->in[0] + item * p.n_kv;
+        long double max = -INFINITY, sum = 0, reach = 0;
+        for (int64_t t = 0; t <= p.own; t++) max = fmaxl(max, s[t]);
+        for (int64_t t = 0; t <= p.own; t++) {
+            sum += expl(s[t] - max);
+            reach = fmaxl(reach, max - s[t]);
+        }
+        long double bound = 0x1p-24L * (2 * (2 + reach) + (long double)p.own / 64 + 9);
+        for (int64_t t = 0; t < p.n_kv; t++) {
+            long double e = t <= p.own ? expl(s[t] - max) / sum : 0;
+            double z = t > p.own ? (y[item * p.n_kv + t] == 0 ? 0 : INFINITY) : (double)(fabsl(y[item * p.n_kv + t] - e) / (bound * e));
+            largest = worse(largest, z);
+        }
+    }
+    return largest;
+}
+
+Test(attn_softmax, is_within_its_bound_and_zero_past_the_own_position) {
+    for (size_t i = 0; i < N_SHAPE; i++) {
+        op_case *c = make(FD_OP_ATTN_SOFTMAX, i);
+        float *y = case_run_scalar(c);
+        double z = worst_weight(c, i, y);
+        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
+        free(y);
+        case_free(c);
+    }
+}
+
+Test(attn_softmax, one_position_has_weight_one) {
+    op_case *c = make(FD_OP_ATTN_SOFTMAX, 0);
+    float *y = case_run_scalar(c);
+    cr_expect_eq(y[0], 1.0f);
+    free(y);
+    case_free(c);
+}
+
+Test(attn_softmax, large_scores_do_not_overflow) {
+    op_case *c = make(FD_OP_ATTN_SOFTMAX, 5);
+    for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] += 1000.0f;
+    float *y = case_run_scalar(c);
+    cr_expect(worst_weight(c, 5, y) <= 1);
+    free(y);
+    case_free(c);
+}
+
+Test(attn_softmax, nan_spoils_its_own_row_and_no_other) {
+    op_case *c = make(FD_OP_ATTN_SOFTMAX, 1); /* 4 heads, 5 positions */
+    c->in[0][(2 * 4 + 1) * 5 + 1] = NAN;      /* row 2, head 1, position 1 */
+    float *y = case_run_scalar(c);
+    for (int64_t item = 0; item < 20; item++)
+        for (int t = 0; t < 5; t++)
+            cr_expect_eq((bool)isnan(y[item * 5 + t]), item == 9 && t <= 2, "item %lld, position %d", (long long)item, t);
+    cr_expect(!(worst_weight(c, 1, y) <= 1));
+    free(y);
+    case_free(c);
+}
+
+Test(attn_softmax, wrong_sums_are_beyond_the_bound) {
+    op_case *c = make(FD_OP_ATTN_SOFTMAX, 6);
+    float *y = case_run_scalar(c);
+    const float *s = c->in[0];
+    float sum = 0;
+    for (int t = 0; t < 130; t++) sum += t <= 127 ? expf(s[t]) : 1.0f; /* masked slots counted as e^0 */
+    for (int t = 0; t < 128; t++) y[t] = expf(s[t]) / sum;
+    cr_expect(!(worst_weight(c, 6, y) <= 1));
+    free(y);
+    case_free(c);
+}
+
+/* ---- mix: |y - ŷ| ≤ (min(n, 64) + ⌈n/64⌉)·u·Σ|p||v| ---- */
+
+static double worst_mix(const op_case *c, size_t shape, const float *y) {
+    int32_t d = shapes[shape].head_dim;
+    double largest = 0;
+    for (int64_t item = 0; item < (int64_t)shapes[shape].n_head * c->args.n_pos; item++) {
+        place p = place_of(c, shape, item);
+        for (int32_t i = 0; i < d; i++) {
+            long double sum = 0, size = 0;
+            for (int64_t t = 0; t <= p.own; t++) {
+                long double product = (long double)c->in[0][item * p.n_kv + t] *
+                                      c->in[1][(t * shapes[shape].n_head_kv + p.kv_head) * d + i];
+                sum += product;
+                size += fabsl(product);
+            }
+            double n = (double)p.own + 1, bound = (fmin(n, 64) + ceil(n / 64)) * 0x1p-24;
+            double z = (double)(fabsl(y[item * d + i] - sum) / (bound * size));
+            largest = worse(largest, z);
+        }
+    }
+    return largest;
+}
+
+Test(attn_mix, is_within_its_bound_of_the_formula) {
+    for (size_t i = 0; i < N_SHAPE; i++) {
+        op_case *c = make(FD_OP_ATTN_MIX, i);
+        float *y = case_run_scalar(c);
+        double z = worst_mix(c, i, y);
+        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
+        free(y);
+        case_free(c);
+    }
+}
+
+Test(attn_mix, blocks_of_64_start_at_absolute_position_0) {
+    op_case *c = make(FD_OP_ATTN_MIX, 8); /* positions 299, 300; one K/V head of 64 */
+    float *y = case_run_scalar(c);
+    for (int row = 0; row < 2; row++)
+        for (int i = 0; i < 64; i++) {
+            float total = 0;
+            for (int block = 0; block <= 299 + row; block += 64) {
+                float acc = 0;
+                for (int t = block; t < block + 64 && t <= 299 + row; t++)
+                    acc = fmaf(c->in[0][row * 4 * 301 + t], c->in[1][t * 64 + i], acc);
+                total += acc;
+            }
+            cr_expect_eq(bits_differ(&total, &y[row * 4 * 64 + i], 1), 0, "row %d, element %d", row, i);
+        }
+    free(y);
+    case_free(c);
+}
+
+Test(attn_mix, wrong_mixes_are_beyond_the_bound) {
+    op_case *c = make(FD_OP_ATTN_MIX, 3);
+    float *y = case_run_scalar(c);
+    y[0] = c->in[0][62] * c->in[1][62 * 2 * 64];
+    cr_expect(!(worst_mix(c, 3, y) <= 1), "current token only");
+    float *last = case_run_scalar(c);
+    last[64] += c->in[0][66 + 62] * 1e-3f;
+    cr_expect(!(worst_mix(c, 3, last) <= 1), "one weight off by 1e-3");
+    last[64] = NAN;
+    cr_expect(!(worst_mix(c, 3, last) <= 1), "NaN");
+    free(y);
+    free(last);
+    case_free(c);
+}
+
+/* ---- f64 ---- */
+
+Test(attention, f64_agrees_with_the_formulas_far_below_binary32) {
+    static const fd_op ops[] = {FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_MIX};
+    double (*const worst[])(const op_case *, size_t, const float *) = {worst_score, worst_weight, worst_mix};
+    for (size_t i = 0; i < N_SHAPE; i++)
+        for (int o = 0; o < 3; o++) {
+            op_case *c = make(ops[o], i);
+            double *wide = case_run_f64(c);
+            float *y = malloc(sizeof *y * (size_t)c->n_out);
+            for (int64_t k = 0; k < c->n_out; k++) y[k] = (float)wide[k];
+            double z = worst[o](c, i, y); /* one rounding of the result is all that is left */
+            cr_expect(z <= 0.51, "%s, shape %zu: %g", fd_op_name(ops[o]), i, z);
+            free(y);
+            free(wide);
+            case_free(c);
+        }
+}

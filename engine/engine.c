@@ -1,0 +1,220 @@
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+/* ---- forward ---- */
+
+/* Memory for the pass, then its tokens and positions to the device. */
+static fd_code prepare(fd_engine *e, const fd_run *run, fd_error *err) {
+    for (int32_t s = 0; s < e->nodes.n_slot; s++)
+        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
+    int32_t *inputs = e->inputs_host.data;
+    inputs[FD_INPUT_FIRST] = run->pos0;
+    inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
+    memcpy(inputs + FD_INPUT_TOKENS, run->tokens, sizeof *inputs * (size_t)run->n_tok);
+    return fd_cuda_check(cudaMemcpyAsync(e->inputs, inputs, sizeof *inputs * (size_t)(FD_INPUT_TOKENS + run->n_tok),
+                                         cudaMemcpyHostToDevice, e->queue.stream),
+                         "token upload", err);
+}
+
+/* The last n_row rows of the last node. `from`: where its row 0 is; `have`: rows it computed. */
+static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
+    size_t row = sizeof(float) * (size_t)e->exec.graph->hparams.n_vocab;
+    FD_TRY(fd_pinned_reserve(&e->logits_host, row, "logits", err));
+    int32_t at_once = (int32_t)(e->logits_host.size / row);
+    for (int32_t i = 0, n; i < n_row; i += n) {
+        n = n_row - i < at_once ? n_row - i : at_once;
+        FD_TRY(fd_cuda_check(cudaMemcpyAsync(e->logits_host.data, (const char *)from + row * (size_t)(have - n_row + i),
+                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->queue.stream),
+                             "logits", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "logits", err));
+        memcpy((char *)to + row * (size_t)i, e->logits_host.data, row * (size_t)n);
+    }
+    return FD_OK;
+}
+
+static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
+    FD_TRY(fd_engine_step(e, batch->tokens[0], batch->pos0, err));
+    const float *logits = e->step_slots[e->step.slot_of[e->exec.graph->n_node - 1]].data;
+    if (batch->logits) return copy_logits(e, logits, 1, 1, batch->logits, err);
+    return fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err);
+}
+
+static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err) {
+    bool watched = e->exec.observer.observe != NULL, all = batch->all_logits || watched;
+    int32_t last = e->exec.graph->n_node - 1;
+    int32_t longest = e->may_split && !watched ? fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx) : batch->n_tok;
+    size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
+
+    for (int32_t done = 0, n; done < batch->n_tok; done += n) {
+        n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
+        bool wanted = batch->logits && (batch->all_logits || done + n == batch->n_tok);
+        fd_run run = {.plan = &e->nodes,
+                      .slots = e->node_slots,
+                      .queue = &e->queue,
+                      .tokens = batch->tokens + done,
+                      .pos0 = batch->pos0 + done,
+                      .n_tok = n,
+                      .n_kv = batch->pos0 + done + n,
+                      .inputs = e->inputs,
+                      .tail = all ? FD_ROWS_ALL : wanted ? FD_ROWS_LAST : FD_ROWS_NONE};
+        FD_TRY(prepare(e, &run, err));
+        FD_TRY(fd_run_plan(e, &run, watched ? &e->watch : NULL, err));
+        if (wanted) {
+            float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
+            FD_TRY(copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
+                               batch->all_logits ? n : 1, to, err));
+        }
+        /* The next pass writes over the pinned tokens. */
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "batch", err));
+    }
+    return FD_OK;
+}
+
+static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
+    fd_engine *e = (fd_engine *)exec;
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    e->watch.n_pending = 0;
+    e->watch.used = 0;
+    bool step = batch->n_tok == 1 && !exec->observer.observe && !e->has_override;
+    fd_code code = step ? forward_step(e, batch, err) : forward_nodes(e, batch, err);
+    if (code != FD_OK) (void)cudaStreamSynchronize(e->queue.stream); /* nothing of a failed call is still under way */
+    return code;
+}
+
+static void reset(fd_exec *exec) {
+    fd_engine *e = (fd_engine *)exec;
+    (void)cudaSetDevice(e->device);
+    (void)cudaMemsetAsync(e->fixed.data, 0, e->cache_bytes, e->queue.stream);
+    (void)cudaStreamSynchronize(e->queue.stream);
+}
+
+static void destroy(fd_exec *exec) {
+    fd_engine *e = (fd_engine *)exec;
+    (void)cudaSetDevice(e->device);
+    if (e->queue.stream) (void)cudaStreamSynchronize(e->queue.stream);
+    fd_engine_release(e);
+    free(e);
+}
+
+static const fd_exec_class engine_class = {forward, reset, destroy};
+
+/* ---- making one ---- */
+
+bool fd_engine_available(char *why, size_t size) {
+    int n = 0;
+    cudaError_t status = cudaGetDeviceCount(&n);
+    if (status == cudaSuccess && n > 0) return true;
+    (void)cudaGetLastError();
+    snprintf(why, size, "no CUDA device: %s", status == cudaSuccess ? "none found" : cudaGetErrorString(status));
+    return false;
+}
+
+uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx) {
+    fd_error ignored = {0};
+    uint64_t bytes = 0;
+    (void)fd_weights_bytes(graph, &bytes, &ignored);
+    bytes += fd_engine_fixed_bytes(graph, n_ctx);
+    /* Both plans' slots, guessed from above: for each, the widest node that could lie there, a handful at a time. */
+    int64_t widest = 0, over_kv = 0;
+    int32_t rows = fd_engine_batch_rows(graph, n_ctx);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        int64_t stride = fd_node_row_stride(node, n_ctx);
+        if (node->over_kv) over_kv = stride > over_kv ? stride : over_kv;
+        else if (i < graph->n_node - 1) widest = stride > widest ? stride : widest;
+    }
+    const int64_t live = 6; /* residual, norm, q, k, v and what is computed: no graph keeps more at once */
+    bytes += sizeof(float) * (uint64_t)((rows + 1) * (live * widest + 2 * over_kv) + 2 * graph->hparams.n_vocab);
+    return bytes;
+}
+
+static fd_code check_graph(const fd_graph *graph, fd_error *err) {
+    FD_TRY(fd_graph_validate(graph, err));
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
+                           node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);
+    }
+    const fd_node *last = &graph->nodes[graph->n_node - 1];
+    if (last->over_kv || last->op == FD_OP_KV_WRITE || fd_node_row_stride(last, 0) != graph->hparams.n_vocab)
+        return fd_fail(err, FD_ERR_INPUT, "graph: its last node, %s, is no row of %d logits", last->name,
+                       graph->hparams.n_vocab);
+    return FD_OK;
+}
+
+static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_error *err) {
+    char why[256];
+    int n = 0, driver = 0, runtime = 0;
+    struct cudaDeviceProp prop;
+    if (!fd_engine_available(why, sizeof why)) return fd_fail(err, FD_ERR_DEVICE, "%s", why);
+    FD_TRY(fd_cuda_check(cudaGetDeviceCount(&n), "devices", err));
+    if (options->device < 0 || options->device >= n)
+        return fd_fail(err, FD_ERR_DEVICE, "CUDA device %d: there are %d", options->device, n);
+    FD_TRY(fd_cuda_check(cudaSetDevice(options->device), "device", err));
+    FD_TRY(fd_cuda_check(cudaGetDeviceProperties(&prop, options->device), "device", err));
+    FD_TRY(fd_cuda_check(cudaDriverGetVersion(&driver), "driver", err));
+    FD_TRY(fd_cuda_check(cudaRuntimeGetVersion(&runtime), "runtime", err));
+    snprintf(e->exec.device, sizeof e->exec.device, "%.120s", prop.name);
+    snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10,
+             runtime / 1000, runtime % 1000 / 10);
+    e->device = options->device;
+    e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
+                          .max_shared = prop.sharedMemPerBlockOptin,
+                          .overlap = !options->no_overlap && prop.major >= 9,
+                          .prefetch = !options->no_prefetch && prop.major >= 9};
+    return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
+}
+
+static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err) {
+    uint64_t weights;
+    FD_TRY(fd_weights_bytes(graph, &weights, err));
+    uint64_t need = fd_engine_bytes(graph, n_ctx);
+    size_t free_bytes = 0, total = 0;
+    FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
+    if (need > free_bytes)
+        return fd_fail(err, FD_ERR_MEMORY, "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
+                       (double)need / 0x1p30, (double)weights / 0x1p30, n_ctx, (double)free_bytes / 0x1p30);
+    return FD_OK;
+}
+
+/* The fused step keeps a whole row in shared memory. */
+static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->queue, graph->weights[i].n_col, 1)) return false;
+    return true;
+}
+
+fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
+    *out = NULL;
+    if (options->n_ctx < 1) return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
+    FD_TRY(check_graph(graph, err));
+    fd_engine *e = calloc(1, sizeof *e);
+    if (!e) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    e->exec = (fd_exec){.class_ = &engine_class,
+                        .graph = graph,
+                        .numerics = FD_NUMERICS_EXACT,
+                        .backend = "gpu",
+                        .n_ctx = options->n_ctx};
+    e->no_graph = options->no_graph;
+    e->may_split = true;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        /* A fault may look at the whole batch. */
+        if (graph->nodes[i].override) e->has_override = true;
+        if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
+    }
+    fd_code code = open_device(e, options, err);
+    if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
+    if (code == FD_OK) code = fd_engine_setup(e, !options->no_fusion && rows_fit(e, graph), err);
+    if (code != FD_OK) {
+        destroy(&e->exec);
+        return code;
+    }
+    *out = &e->exec;
+    return FD_OK;
+}

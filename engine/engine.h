@@ -1,0 +1,39 @@
+/* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
+ *
+ * One token without an observer runs as one CUDA graph, captured once and replayed for every position, with neighbouring
+ * nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by node. Neither changes
+ * a bit (tests/gpu). */
+#ifndef FD_ENGINE_ENGINE_H
+#define FD_ENGINE_ENGINE_H
+
+#include <stddef.h>
+
+#include "model/exec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fd_engine_options {
+    int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
+    int32_t device;   /* CUDA's number; 0 first */
+    bool no_graph;    /* launch the kernels of a decode step one by one */
+    bool no_fusion;   /* decode node by node too (the CUDA graph then holds one kernel a node) */
+    bool no_overlap;  /* every kernel waits for the end of the one before it */
+    bool no_prefetch; /* no bulk prefetch of weights into L2 */
+} fd_engine_options;  /* none but n_ctx changes what is computed; no_* are for measuring and for doubt */
+
+/* True when a CUDA device can be used; otherwise `why` says what is missing. */
+bool fd_engine_available(char *why, size_t size);
+
+/* Device memory that fd_engine_new will take, prompts without an observer included. */
+uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx);
+
+/* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its own
+ * text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a kernel. */
+fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

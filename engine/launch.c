@@ -1,0 +1,175 @@
+/* From nodes to kernels: pointers and sizes out of the graph. */
+#include <assert.h>
+
+#include "engine/internal.h"
+#include "kernels/activation.h"
+#include "kernels/embed.h"
+#include "kernels/kv_cache.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+
+/* A node of a pass, as launchers want it. */
+typedef struct job {
+    const fd_engine *engine;
+    const fd_run *run;
+    const fd_node *node;
+    int32_t n_tok;       /* rows it computes */
+    const int32_t *pos0; /* device: position of the first of them */
+    const float *in[FD_MAX_INPUTS];
+    float *out;
+} job;
+
+static const fd_node *input_of(const job *j, int i) { return &j->engine->exec.graph->nodes[j->node->input[i]]; }
+
+static const fd_device_matrix *matrix_of(const fd_engine *engine, const fd_node *node) {
+    const fd_device_matrix *matrix = &engine->weights.matrix[node->weight[0]];
+    assert(matrix->data);
+    return matrix;
+}
+
+static const float *vector_of(const fd_engine *engine, int32_t weight) {
+    return weight < 0 ? NULL : engine->weights.vector[weight];
+}
+
+static int64_t elements(const fd_node *node) { return fd_node_row_stride(node, 0); }
+
+static fd_rope_shape rope_shape(const fd_engine *engine, const fd_node *node) {
+    const fd_rope_tables *tables = &engine->ropes[engine->rope_of[node->id]];
+    return (fd_rope_shape){.n_head = node->shape[0],
+                           .head_dim = node->shape[1],
+                           .n_rot = node->rope.n_rot,
+                           .interleaved = node->rope.pairing == FD_ROPE_INTERLEAVED,
+                           .cosine = tables->cosine,
+                           .sine = tables->sine};
+}
+
+static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head_kv, int32_t head_dim) {
+    return (fd_attention){.n_head = n_head,
+                          .n_head_kv = n_head_kv,
+                          .head_dim = head_dim,
+                          .n_tok = j->n_tok,
+                          .n_kv = j->run->n_kv,
+                          .pos0 = j->pos0};
+}
+
+static fd_code launch_embed(const job *j, fd_error *err) {
+    const int32_t *tokens = j->run->inputs + FD_INPUT_TOKENS + (j->run->n_tok - j->n_tok);
+    return fd_launch_embed(j->run->queue, matrix_of(j->engine, j->node), tokens, j->n_tok, j->out, err);
+}
+
+static fd_code launch_rms_norm(const job *j, fd_error *err) {
+    return fd_launch_rms_norm(j->run->queue, j->in[0], j->n_tok, elements(j->node),
+                              vector_of(j->engine, j->node->weight[0]), j->node->eps, j->out, err);
+}
+
+static fd_code launch_matmul(const job *j, fd_error *err) {
+    return fd_launch_matmul(j->run->queue, matrix_of(j->engine, j->node), vector_of(j->engine, j->node->weight[1]), j->in[0],
+                            j->n_tok, j->out, err);
+}
+
+static fd_code launch_rope(const job *j, fd_error *err) {
+    fd_rope_shape shape = rope_shape(j->engine, j->node);
+    return fd_launch_rope(j->run->queue, &shape, j->in[0], j->n_tok, j->pos0, j->out, err);
+}
+
+static fd_code launch_kv_write(const job *j, fd_error *err) {
+    return fd_launch_kv_write(j->run->queue, j->in[0], j->n_tok, elements(j->node), j->pos0, j->node->row_offset, j->out,
+                              j->engine->exec.n_ctx, err);
+}
+
+static fd_code launch_attn_scores(const job *j, fd_error *err) {
+    const fd_node *q = input_of(j, 0), *k = input_of(j, 1);
+    fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
+    return fd_launch_attn_scores(j->run->queue, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
+}
+
+static fd_code launch_attn_softmax(const job *j, fd_error *err) {
+    fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
+    return fd_launch_attn_softmax(j->run->queue, &shape, j->in[0], j->out, err);
+}
+
+static fd_code launch_attn_mix(const job *j, fd_error *err) {
+    fd_attention shape = attention_shape(j, j->node->shape[0], input_of(j, 1)->shape[0], j->node->shape[1]);
+    return fd_launch_attn_mix(j->run->queue, &shape, j->in[0], j->in[1], j->out, err);
+}
+
+static fd_code launch_silu_mul(const job *j, fd_error *err) {
+    return fd_launch_silu_mul(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_add(const job *j, fd_error *err) {
+    return fd_launch_add(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+/* From ops.def: an op without a launcher does not compile. */
+static fd_code (*const launchers[FD_OP_COUNT])(const job *j, fd_error *err) = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = launch_##name,
+#include "model/ops.def"
+#undef FD_OP
+};
+
+fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t id, fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[id];
+    bool last = fd_run_rows(engine, run, id) == FD_ROWS_LAST;
+    job j = {.engine = engine, .run = run, .node = node, .n_tok = last ? 1 : run->n_tok};
+    j.pos0 = run->inputs + (last ? FD_INPUT_LAST : FD_INPUT_FIRST);
+    j.out = fd_run_tensor(engine, run, id);
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (node->input[k] >= 0) j.in[k] = fd_run_input(engine, run, id, node->input[k]);
+    fd_code code = launchers[node->op](&j, err);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", node->name);
+}
+
+/* ---- fused items: one token ---- */
+
+fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    const fd_node *nodes = engine->exec.graph->nodes;
+    const fd_node *first = &nodes[item->matvec.matmul[0]];
+    fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
+    if (item->matvec.norm >= 0) {
+        const fd_node *norm = &nodes[item->matvec.norm];
+        in.x = fd_run_tensor(engine, run, norm->input[0]);
+        in.norm_weight = vector_of(engine, norm->weight[0]);
+        in.norm_eps = norm->eps;
+    } else {
+        in.x = fd_run_tensor(engine, run, first->input[0]);
+    }
+    for (int i = 0; i < in.n_part; i++) {
+        const fd_node *node = &nodes[item->matvec.matmul[i]];
+        in.part[i].weight = *matrix_of(engine, node);
+        in.part[i].bias = vector_of(engine, node->weight[1]);
+        in.part[i].out = item->matvec.silu < 0 && item->matvec.add < 0 ? fd_run_tensor(engine, run, node->id) : NULL;
+    }
+    if (in.silu_pair) in.part[0].out = fd_run_tensor(engine, run, item->matvec.silu);
+    if (item->matvec.add >= 0) {
+        const fd_node *add = &nodes[item->matvec.add];
+        int32_t other = add->input[0] == first->id ? add->input[1] : add->input[0];
+        in.part[0].residual = fd_run_tensor(engine, run, other);
+        in.part[0].out = fd_run_tensor(engine, run, add->id);
+    }
+    fd_code code = fd_launch_matvec(run->queue, &in, 0, err);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", first->name);
+}
+
+fd_code fd_launch_item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    const fd_node *nodes = engine->exec.graph->nodes;
+    const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
+    const fd_node *cache_v = &nodes[item->attention.cache_v];
+    fd_attn_decode in = {.n_head = q_rope->shape[0],
+                         .n_head_kv = k_rope->shape[0],
+                         .head_dim = q_rope->shape[1],
+                         .n_ctx = engine->exec.n_ctx,
+                         .q_rope = rope_shape(engine, q_rope),
+                         .k_rope = rope_shape(engine, k_rope),
+                         .q = fd_run_tensor(engine, run, q_rope->input[0]),
+                         .k = fd_run_tensor(engine, run, k_rope->input[0]),
+                         .v = fd_run_tensor(engine, run, cache_v->input[0]),
+                         .cache_k = engine->cache[item->attention.cache_k],
+                         .cache_v = engine->cache[item->attention.cache_v],
+                         .pos = run->inputs + FD_INPUT_FIRST,
+                         .scale = nodes[item->attention.scores].scale,
+                         .scratch = engine->attention_scratch,
+                         .out = fd_run_tensor(engine, run, item->attention.mix)};
+    fd_code code = fd_launch_attn_decode(run->queue, &in, err);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", nodes[item->attention.mix].name);
+}

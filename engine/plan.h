@@ -1,0 +1,51 @@
+/* What is launched, in which order, and where results lie: the graph's nodes as items, a node each or several fused, and a
+ * slot of memory for each result, shared by results that are never needed at the same time. Pure host code. */
+#ifndef FD_ENGINE_PLAN_H
+#define FD_ENGINE_PLAN_H
+
+#include "model/graph.h"
+
+enum { FD_ITEM_MATMULS = 3, FD_ITEM_EDGES = 8 };
+
+typedef enum fd_item_kind {
+    FD_ITEM_NODE,      /* one node, one kernel */
+    FD_ITEM_MATVEC,    /* [RMS_NORM of the input,] one to three MATMULs of it[, then ADD or SILU_MUL] */
+    FD_ITEM_ATTENTION, /* ROPE of q and k, both KV_WRITEs, scores, softmax, mix */
+} fd_item_kind;
+
+typedef struct fd_item {
+    fd_item_kind kind;
+    int32_t node; /* NODE: its id */
+    struct {
+        int32_t norm; /* -1: none */
+        int32_t matmul[FD_ITEM_MATMULS], n_matmul;
+        int32_t add;  /* adds a tensor to the one product; -1 */
+        int32_t silu; /* of the two products; -1 */
+    } matvec;
+    struct {
+        int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix;
+    } attention;
+} fd_item;
+
+typedef struct fd_plan {
+    fd_item *items; /* owned */
+    int32_t n_item;
+    int32_t *slot_of; /* [n_node]; -1: a cache, or inside a fused item and not kept */
+    int32_t n_slot;
+} fd_plan;
+
+/* With `fuse`, items for one token; without, a node each, for any number. */
+fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
+void fd_plan_free(fd_plan *plan);
+
+/* Nodes whose tensors the item reads and leaves behind; at most FD_ITEM_EDGES. Returns the count. */
+int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
+int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
+
+/* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. */
+int32_t fd_fuse(const fd_graph *graph, fd_item *items, bool *covered);
+
+/* feeds[i]: some later position needs every row of node i, because a cache is made from it. */
+void fd_mark_cache_feeders(const fd_graph *graph, bool *feeds);
+
+#endif

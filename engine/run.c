@@ -1,0 +1,52 @@
+#include "engine/internal.h"
+
+fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node) {
+    return engine->feeds_cache[node] ? FD_ROWS_ALL : run->tail;
+}
+
+int64_t fd_run_row_bytes(const fd_run *run, const fd_node *node) {
+    return fd_node_row_stride(node, run->n_kv) * (int64_t)sizeof(float);
+}
+
+size_t fd_run_slot_bytes(const fd_engine *engine, const fd_run *run, int32_t slot) {
+    size_t most = 0;
+    for (int32_t i = 0; i < engine->exec.graph->n_node; i++) {
+        fd_rows rows = fd_run_rows(engine, run, i);
+        if (run->plan->slot_of[i] != slot || rows == FD_ROWS_NONE) continue;
+        size_t bytes = (size_t)fd_run_row_bytes(run, &engine->exec.graph->nodes[i]) *
+                       (size_t)(rows == FD_ROWS_ALL ? run->n_tok : 1);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node) {
+    if (engine->exec.graph->nodes[node].op == FD_OP_KV_WRITE) return engine->cache[node];
+    return run->slots[run->plan->slot_of[node]].data;
+}
+
+const float *fd_run_input(const fd_engine *engine, const fd_run *run, int32_t node, int32_t input) {
+    const fd_node *from = &engine->exec.graph->nodes[input];
+    const float *rows = fd_run_tensor(engine, run, input);
+    bool last_of_all = fd_run_rows(engine, run, node) == FD_ROWS_LAST && fd_run_rows(engine, run, input) == FD_ROWS_ALL;
+    if (from->op == FD_OP_KV_WRITE || !last_of_all) return rows;
+    return rows + (run->n_tok - 1) * fd_node_row_stride(from, run->n_kv);
+}
+
+fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_error *err) {
+    for (int32_t i = 0; i < run->plan->n_item; i++) {
+        const fd_item *item = &run->plan->items[i];
+        if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) == FD_ROWS_NONE)
+            continue;
+        if (item->kind == FD_ITEM_MATVEC) {
+            FD_TRY(fd_launch_item_matvec(engine, run, item, err));
+        } else if (item->kind == FD_ITEM_ATTENTION) {
+            FD_TRY(fd_launch_item_attention(engine, run, item, err));
+        } else {
+            bool by_host = engine->exec.graph->nodes[item->node].override != NULL;
+            FD_TRY(by_host ? fd_run_override(engine, run, item->node, err) : fd_launch_node(engine, run, item->node, err));
+            if (watch) FD_TRY(fd_watch_node(engine, run, item->node, watch, err));
+        }
+    }
+    return watch ? fd_watch_flush(engine, watch, err) : FD_OK;
+}

@@ -1,0 +1,184 @@
+/* What an engine holds for as long as it lives: caches, rope tables, plans, the step's memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+#include "model/quant.h"
+
+enum {
+    BATCH_ROWS = 512,           /* rows of a long prompt that run together: weights are read once for all of them */
+    SCORES_BYTES = 256 << 20,   /* and no more than keep a row of scores for each within this */
+};
+
+static int64_t width_of(const fd_node *node) { return fd_node_row_stride(node, 0); }
+
+/* ---- sizes ---- */
+
+static bool same_table(const fd_node *a, const fd_node *b) {
+    const fd_rope *x = &a->rope, *y = &b->rope; /* the pairing is no part of a table */
+    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
+           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
+           x->original_context == y->original_context && a->weight[0] == b->weight[0];
+}
+
+/* The first ROPE node with the same table. */
+static int32_t table_owner(const fd_graph *graph, int32_t id) {
+    for (int32_t i = 0; i < id; i++)
+        if (graph->nodes[i].op == FD_OP_ROPE && same_table(&graph->nodes[i], &graph->nodes[id])) return i;
+    return id;
+}
+
+static size_t cache_bytes(const fd_node *node, int32_t n_ctx) {
+    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)width_of(node));
+}
+
+static size_t table_bytes(const fd_node *node, int32_t n_ctx) {
+    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)(node->rope.n_rot / 2));
+}
+
+static size_t inputs_bytes(int32_t n_ctx) { return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx)); }
+
+/* The widest attention there is: one scratch serves all layers in turn. */
+static size_t scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
+    size_t most = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_ATTN_MIX) continue;
+        size_t bytes =
+            fd_attn_decode_scratch(node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
+        if (bytes > most) most = bytes;
+    }
+    return fd_align(most);
+}
+
+uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx) {
+    uint64_t bytes = inputs_bytes(n_ctx) + scratch_bytes(graph, n_ctx);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_KV_WRITE) bytes += cache_bytes(node, n_ctx);
+        if (node->op == FD_OP_ROPE && table_owner(graph, i) == i) bytes += 2 * table_bytes(node, n_ctx);
+    }
+    return bytes;
+}
+
+int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
+    int64_t rows = BATCH_ROWS;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!graph->nodes[i].over_kv) continue;
+        int64_t fit = SCORES_BYTES / (fd_node_row_stride(&graph->nodes[i], n_ctx) * (int64_t)sizeof(float));
+        if (fit < rows) rows = fit;
+    }
+    if (rows < 16) rows = 16;
+    return rows < n_ctx ? (int32_t)rows : n_ctx;
+}
+
+/* ---- setting up ---- */
+
+static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_error *err) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_ROPE) continue;
+        if (table_owner(graph, i) != i) {
+            e->rope_of[i] = e->rope_of[table_owner(graph, i)];
+            continue;
+        }
+        fd_rope_tables *t = &e->ropes[e->n_rope];
+        size_t half = (size_t)(node->rope.n_rot / 2), size = sizeof(float) * (size_t)e->exec.n_ctx * half;
+        float *factors = NULL;
+        e->rope_of[i] = e->n_rope++;
+        t->rope = node->rope;
+        t->factors = node->weight[0];
+        t->host_cosine = malloc(size);
+        t->host_sine = malloc(size);
+        if (t->factors >= 0) factors = malloc(sizeof *factors * half);
+        if (!t->host_cosine || !t->host_sine || (t->factors >= 0 && !factors)) {
+            free(factors);
+            return fd_fail(err, FD_ERR_MEMORY, "rope tables: out of memory for %zu bytes", 2 * size);
+        }
+        if (factors) fd_dequantize_row(graph->weights[t->factors].dtype, graph->weights[t->factors].data, factors, (int64_t)half);
+        fd_rope_table(&t->rope, factors, 0, e->exec.n_ctx, t->host_cosine, t->host_sine);
+        free(factors);
+        t->cosine = (float *)at;
+        t->sine = (float *)(at + table_bytes(node, e->exec.n_ctx));
+        FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));
+        FD_TRY(fd_cuda_check(cudaMemcpy(at + table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
+                             "rope tables", err));
+        at += 2 * table_bytes(node, e->exec.n_ctx);
+    }
+    return FD_OK;
+}
+
+/* fixed: caches, inputs, attention scratch, rope tables. */
+static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
+    int32_t n_ctx = e->exec.n_ctx;
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx), "the K/V cache", err));
+    char *at = e->fixed.data;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        e->rope_of[i] = -1;
+        if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
+        e->cache[i] = (float *)at;
+        at += cache_bytes(&graph->nodes[i], n_ctx);
+    }
+    e->cache_bytes = (size_t)(at - (char *)e->fixed.data);
+    e->inputs = (int32_t *)at;
+    at += inputs_bytes(n_ctx);
+    e->attention_scratch = (float *)at;
+    at += scratch_bytes(graph, n_ctx);
+    /* Zero caches: a fault may read rows that nothing wrote. Zero counters of the attention kernels. */
+    FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache", err));
+    return make_ropes(e, graph, at, err);
+}
+
+static fd_code make_step_slots(fd_engine *e, fd_error *err) {
+    fd_run run = {.plan = &e->step, .n_tok = 1, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
+    for (int32_t s = 0; s < e->step.n_slot; s++)
+        FD_TRY(fd_device_alloc(&e->step_slots[s], fd_run_slot_bytes(e, &run, s), "the decode step", err));
+    return FD_OK;
+}
+
+fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
+    const fd_graph *graph = e->exec.graph;
+    size_t n = (size_t)graph->n_node;
+    e->cache = calloc(n, sizeof *e->cache);
+    e->rope_of = calloc(n, sizeof *e->rope_of);
+    e->ropes = calloc(n, sizeof *e->ropes);
+    e->feeds_cache = calloc(n, sizeof *e->feeds_cache);
+    e->watch.pending = calloc(n, sizeof *e->watch.pending);
+    if (!e->cache || !e->rope_of || !e->ropes || !e->feeds_cache || !e->watch.pending)
+        return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %zu nodes", n);
+    fd_mark_cache_feeders(graph, e->feeds_cache);
+    FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
+    FD_TRY(fd_plan_make(graph, fuse, &e->step, err));
+    e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
+    e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
+    if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    FD_TRY(fd_weights_upload(graph, e->queue.stream, &e->weights, err));
+    FD_TRY(make_fixed(e, graph, err));
+    if (!e->has_override) FD_TRY(make_step_slots(e, err));
+    return fd_pinned_reserve(&e->inputs_host, inputs_bytes(e->exec.n_ctx), "tokens", err);
+}
+
+void fd_engine_release(fd_engine *e) {
+    if (e->step_graph) (void)cudaGraphExecDestroy(e->step_graph);
+    for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
+    for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
+    for (int32_t i = 0; i < e->n_rope; i++) {
+        free(e->ropes[i].host_cosine);
+        free(e->ropes[i].host_sine);
+    }
+    fd_weights_free(&e->weights);
+    fd_device_free(&e->fixed);
+    fd_pinned_free(&e->inputs_host);
+    fd_pinned_free(&e->logits_host);
+    fd_pinned_free(&e->watch.pinned);
+    free(e->watch.pending);
+    free(e->node_slots);
+    free(e->step_slots);
+    fd_plan_free(&e->nodes);
+    fd_plan_free(&e->step);
+    free(e->cache);
+    free(e->rope_of);
+    free(e->ropes);
+    free(e->feeds_cache);
+    if (e->queue.stream) (void)cudaStreamDestroy(e->queue.stream);
+}
