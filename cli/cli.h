@@ -58,6 +58,10 @@ fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx,
                          fd_error *err);
 void fd_cli_exec_close(fd_cli_exec *exec);
 
+/* The spec of --backend, --numerics and --fault: "cpu", "exact", "x@1+y" gives "cpu:exact+fault=x@1+fault=y". `faults` may be
+ * NULL. */
+fd_code fd_cli_spec(const char *backend, const char *numerics, const char *faults, char spec[256], fd_error *err);
+
 /* A progress line on stderr ("decode 17/32", rewritten in place on a terminal, else a line every 2 s) for anything that
  * takes over two seconds; nothing before that. */
 typedef struct fd_cli_progress {

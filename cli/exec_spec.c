@@ -80,3 +80,14 @@ void fd_cli_exec_close(fd_cli_exec *exec) {
     free(all);
     memset(exec, 0, sizeof *exec);
 }
+
+fd_code fd_cli_spec(const char *backend, const char *numerics, const char *faults, char spec[256], fd_error *err) {
+    size_t at = (size_t)snprintf(spec, 256, "%s:%s", backend, numerics);
+    for (const char *p = faults; p && *p && at < 256;) {
+        size_t size = strcspn(p, "+");
+        at += (size_t)snprintf(spec + at, 256 - at, "+fault=%.*s", (int)size, p);
+        p += size + (p[size] == '+');
+    }
+    if (at >= 256) return fd_fail(err, FD_ERR_INPUT, "executor %.40s:%.40s with fault %.60s…: too long", backend, numerics, faults ? faults : "");
+    return FD_OK;
+}

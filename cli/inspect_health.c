@@ -52,8 +52,8 @@ static void print_positions(const fd_trace *trace) {
 static void print_layers(const fd_trace *trace) {
     int32_t n_layer = 0, n_head = 0, n_pos = fd_trace_n_pos(trace);
     for (int32_t layer = 0; layer == 0 || layer < n_layer; layer++) {
-        double mean = 0, min = INFINITY, max = -INFINITY;
-        int32_t n = 0;
+        double mean = 0, min = INFINITY, max = -INFINITY, sink = 0;
+        int32_t n = 0, n_sink = 0;
         for (int32_t pos = 0; pos < n_pos; pos++) {
             const float *entropy = fd_trace_entropy(trace, pos, &n_layer, &n_head);
             if (!entropy || layer >= n_layer) continue;
@@ -62,10 +62,16 @@ static void print_layers(const fd_trace *trace) {
             min = isnan(s.min) ? NAN : fmin(min, s.min);
             max = fmax(max, s.max);
             n++;
+            const float *on_first = fd_trace_sink(trace, pos, &n_layer, &n_head);
+            if (!on_first || pos == 0) continue; /* at position 0 there is nothing else to attend to */
+            sink += spread_of(on_first + layer * n_head, n_head).mean;
+            n_sink++;
         }
         if (!n) return;
-        if (layer == 0) printf("\nentropy of the attention weights in nats, over heads and positions\n");
-        printf("  layer %-4d mean %.4f   min %.4f   max %.4f\n", layer, mean / n, min, max);
+        if (layer == 0) printf("\nentropy of the attention weights in nats, over heads and positions; sink: mean weight on position 0\n");
+        printf("  layer %-4d mean %.4f   min %.4f   max %.4f", layer, mean / n, min, max);
+        if (n_sink) printf("   sink %.4f", sink / n_sink);
+        printf("\n");
     }
 }
 

@@ -190,24 +190,25 @@ fd_code fd_inspect_slice(const fd_inspect *in, int32_t node, const fd_slice *sli
 
 /* ---- heat map ---- */
 
-/* Darker is larger. Weights are probabilities, shown on [0, 1]; anything else on its row's own finite range. */
-static char shade(double x, double low, double high) {
+/* Darker is larger. Weights are probabilities: their square roots are shown on [0, 1], or all but the largest would be
+ * blank; anything else on its row's own finite range. */
+static char shade(double x, double low, double high, bool weights) {
     static const char shades[] = " .:-=+*#%@";
     if (isnan(x)) return '?';
     if (isinf(x)) return x > 0 ? '!' : ' ';
-    double t = high > low ? (x - low) / (high - low) : 1;
+    double t = weights ? sqrt(fmax(x, 0)) : high > low ? (x - low) / (high - low) : 1;
     int i = (int)(t * 10);
     return shades[i < 0 ? 0 : i > 9 ? 9 : i];
 }
 
 static void print_map_row(const double *row, fd_range keys, bool weights, int32_t pos) {
-    double low = weights ? 0 : INFINITY, high = weights ? 1 : -INFINITY;
-    for (int64_t k = 0; k < keys.count && !weights; k++) {
+    double low = INFINITY, high = -INFINITY;
+    for (int64_t k = 0; k < keys.count; k++) {
         double x = row[keys.first + k * keys.step];
         if (isfinite(x)) low = fmin(low, x), high = fmax(high, x);
     }
     printf("  %5d |", pos);
-    for (int64_t k = 0; k < keys.count; k++) putchar(shade(row[keys.first + k * keys.step], low, high));
+    for (int64_t k = 0; k < keys.count; k++) putchar(shade(row[keys.first + k * keys.step], low, high, weights));
     printf("|\n");
 }
 
@@ -226,7 +227,7 @@ fd_code fd_inspect_map(const fd_inspect *in, int32_t node, const fd_slice *slice
     for (int64_t h = 0; h < heads.count; h++) {
         int64_t head = heads.first + h * heads.step;
         printf("%s head %lld: query positions down, key positions across, %s\n", info->name, (long long)head,
-               weights ? "' ' 0 … '@' 1" : "' ' lowest … '@' highest of the row");
+               weights ? "' ' below 0.01 … '@' above 0.81" : "' ' lowest … '@' highest of the row");
         for (int64_t k = 0; k < positions.count; k++) {
             int32_t pos = (int32_t)(positions.first + k * positions.step);
             fd_range keys;

@@ -42,6 +42,7 @@ fd_code fd_slice_parse(const char *text, fd_slice *out, fd_error *err) {
     if (!text || !*text) return FD_OK;
     const char *p = text;
     if (*p++ != '[') return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": expected [", text);
+    if (!strchr(p, ']')) return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": no closing ]", text);
     p = skip_blanks(p);
     while (*p != ']') {
         if (out->n_axis == FD_SLICE_MAX_AXIS)

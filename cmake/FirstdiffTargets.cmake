@@ -3,6 +3,9 @@ function(fd_add_folder name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(fd_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(fd_${name} PUBLIC fd_flags ${ARG_LINK})
+  # libfirstdiff is made of every folder's objects, those compiled elsewhere and given as sources included.
+  list(FILTER ARG_SOURCES INCLUDE REGEX "TARGET_OBJECTS")
+  set_property(GLOBAL APPEND PROPERTY FD_OBJECTS $<TARGET_OBJECTS:fd_${name}> ${ARG_SOURCES})
 endfunction()
 
 # fd_add_test(NAME SOURCES … LINK … LABEL …): a Criterion program, one CTest entry, run by `ctest -L LABEL`.

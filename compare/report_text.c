@@ -152,9 +152,15 @@ static void put_missing(FILE *to, const fd_verdict *v) {
     if (v->n_missing > MOST_NAMES) line(to, "", "and %d more (--json lists all)", v->n_missing - MOST_NAMES);
 }
 
+/* A spec already says backend and numerics, and which fault. */
 static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
-    line(to, role, "%s%s%s%s%s%s%s%s%s", s->label, s->backend[0] ? ": " : "", s->backend, s->numerics[0] ? " " : "",
-         s->numerics, s->device[0] ? ", " : "", s->device, s->fault[0] ? ", fault " : "", s->fault);
+    char what[64] = "", fault[160] = "";
+    size_t n = strlen(s->backend);
+    bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
+    if (!spec && (s->backend[0] || s->numerics[0]))
+        snprintf(what, sizeof what, ": %s%s%s", s->backend, s->backend[0] ? " " : "", s->numerics);
+    if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
+    line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }
 
 void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {

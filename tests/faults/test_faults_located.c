@@ -1,0 +1,181 @@
+/* Every fault of the table, injected into a run of each bundled model at the first, a middle and the last layer, must be
+ * located at its exact node: by lockstep (diff) and from two traces (compare). */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compare/compare.h"
+#include "compare/lockstep.h"
+#include "faults/faults.h"
+#include "reference_cpu/reference.h"
+
+enum { N_PROMPT = 6, N_GENERATE = 3, N_MODEL = 2 };
+static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
+static const int32_t prompt[N_PROMPT] = {1, 300, 45, 1036, 261, 7};
+
+typedef struct bench {
+    fd_gguf *gguf;
+    fd_graph *graph;
+} bench;
+
+static void must(fd_code code, const fd_error *err) { cr_assert_eq(code, FD_OK, "%s", err->message); }
+
+static bench open_model(const char *name) {
+    char path[512];
+    bench b;
+    fd_error err = {0};
+    snprintf(path, sizeof path, "%s/traces/%s.gguf", FD_SOURCE_DIR, name);
+    if (access(path, R_OK) != 0) {
+        fprintf(stderr, "skipped: %s is not there\n", path);
+        cr_skip_test("no model");
+    }
+    must(fd_gguf_open(path, &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+    return b;
+}
+
+static void close_model(bench *b) {
+    fd_graph_free(b->graph);
+    fd_gguf_close(b->gguf);
+}
+
+static fd_exec *executor(const fd_graph *graph) {
+    fd_exec *exec;
+    fd_error err = {0};
+    fd_reference_options options = {.numerics = FD_NUMERICS_EXACT, .n_ctx = N_PROMPT + N_GENERATE, .n_thread = 1};
+    must(fd_reference_new(graph, &options, &exec, &err), &err);
+    return exec;
+}
+
+static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, const char *fault) {
+    fd_lockstep_options o = {.tokens = prompt, .n_token = N_PROMPT, .n_generate = N_GENERATE};
+    fd_verdict v;
+    fd_error err = {0};
+    o.ref = (fd_lockstep_side){.exec = executor(clean), .label = "clean", .fault = ""};
+    o.cand = (fd_lockstep_side){.exec = executor(faulty), .label = "faulty", .fault = fault};
+    must(fd_lockstep_run(&o, &v, &err), &err);
+    fd_exec_free(o.ref.exec);
+    fd_exec_free(o.cand.exec);
+    return v;
+}
+
+static fd_trace *record(const fd_graph *graph) {
+    char path[] = "/tmp/firstdiff-fault-XXXXXX";
+    fd_error err = {0};
+    fd_trace_writer *writer;
+    fd_trace *trace;
+    int file = mkstemp(path);
+    cr_assert(file >= 0);
+    close(file);
+    fd_trace_options to = fd_trace_defaults(path);
+    to.level = FD_TRACE_FINGERPRINT;
+    fd_trace_info info = {.numerics = "exact", .contract = FD_CONTRACT_VERSION, .level = FD_TRACE_FINGERPRINT};
+    fd_exec *exec = executor(graph);
+    must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
+    fd_exec_set_observer(exec, fd_trace_observer(writer));
+    fd_batch batch = {.tokens = prompt, .n_tok = N_PROMPT, .pos0 = 0};
+    must(fd_trace_begin_step(writer, FD_STEP_PREFILL, prompt, N_PROMPT, 0, &err), &err);
+    must(fd_exec_forward(exec, &batch, &err), &err);
+    must(fd_trace_end_step(writer, &err), &err);
+    must(fd_trace_finish(writer, &err), &err);
+    fd_exec_free(exec);
+    must(fd_trace_open(path, &trace, &err), &err);
+    unlink(path);
+    return trace;
+}
+
+static fd_verdict compare(fd_trace *clean, const fd_graph *faulty) {
+    fd_compare_options options = {0};
+    fd_verdict v;
+    fd_error err = {0};
+    fd_trace *trace = record(faulty);
+    must(fd_compare_traces(clean, trace, &options, &v, &err), &err);
+    fd_trace_close(trace);
+    return v;
+}
+
+static void expect_located(const fd_verdict *v, const char *expected, const char *spec, const char *model, const char *by) {
+    cr_expect_eq(v->status, FD_DIVERGED, "%s in %s by %s: %s", spec, model, by, fd_verdict_status_name(v->status));
+    cr_expect_str_eq(v->divergence.node, expected, "%s in %s by %s: located at %s, expected %s", spec, model, by,
+                     v->divergence.node, expected);
+    cr_expect_eq(v->divergence.inputs_equal, FD_EQUAL, "%s in %s by %s", spec, model, by);
+}
+
+/* Returns false when the model has nothing that the fault could change. */
+static bool locate(const fd_fault_info *fault, int32_t layer, const bench *b, fd_trace *clean, const char *model) {
+    char spec[96], expected[64];
+    fd_error err = {0};
+    fd_graph *faulty;
+    fd_fault_owner *owner;
+    snprintf(spec, sizeof spec, "%s@%d", fault->name, layer);
+    snprintf(expected, sizeof expected, "blk.%d.%s", layer, fault->located);
+    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    fd_code code = fd_fault_apply(spec, faulty, &owner, &err);
+    if (code == FD_OK) {
+        fd_verdict v = diff(b->graph, faulty, spec);
+        expect_located(&v, expected, spec, model, "diff");
+        fd_verdict_free(&v);
+        v = compare(clean, faulty);
+        expect_located(&v, expected, spec, model, "compare");
+        fd_verdict_free(&v);
+    } else {
+        cr_expect_eq(code, FD_ERR_INPUT);
+        cr_expect(strstr(err.message, "nothing that it could change"), "%s: %s", spec, err.message);
+    }
+    fd_graph_free(faulty);
+    fd_fault_owner_free(owner);
+    return code == FD_OK;
+}
+
+Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_last_layer) {
+    int32_t n_applied[64] = {0}, n_total = 0;
+    cr_assert(fd_fault_count() > 0 && fd_fault_count() <= 64);
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *clean = record(b.graph);
+        int32_t last = b.graph->hparams.n_layer - 1, layers[] = {0, last / 2, last};
+        for (int32_t i = 0; i < fd_fault_count(); i++)
+            for (int k = 0; k < 3; k++)
+                if (locate(fd_fault_at(i), layers[k], &b, clean, models[m])) n_applied[i]++, n_total++;
+        fd_trace_close(clean);
+        close_model(&b);
+    }
+    for (int32_t i = 0; i < fd_fault_count(); i++)
+        cr_expect(n_applied[i] >= 3, "%s applied to neither model", fd_fault_at(i)->name);
+    fprintf(stderr, "%d faults located twice each, by diff and by compare\n", n_total);
+}
+
+Test(faults, a_fault_in_every_layer_is_located_in_the_first) {
+    bench b = open_model(models[1]);
+    for (int32_t i = 0; i < fd_fault_count(); i++) {
+        fd_error err = {0};
+        fd_graph *faulty;
+        fd_fault_owner *owner;
+        char expected[64];
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        must(fd_fault_apply(fd_fault_at(i)->name, faulty, &owner, &err), &err);
+        fd_verdict v = diff(b.graph, faulty, fd_fault_at(i)->name);
+        snprintf(expected, sizeof expected, "blk.0.%s", fd_fault_at(i)->located);
+        expect_located(&v, expected, fd_fault_at(i)->name, models[1], "diff");
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+        fd_fault_owner_free(owner);
+    }
+    close_model(&b);
+}
+
+Test(faults, a_clean_run_raises_no_alarm) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_graph *clone;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &clone, &err), &err);
+        fd_verdict v = diff(b.graph, clone, "");
+        cr_expect_eq(v.status, FD_IDENTICAL, "%s: %s at %s", models[m], fd_verdict_status_name(v.status), v.divergence.node);
+        fd_verdict_free(&v);
+        fd_graph_free(clone);
+        close_model(&b);
+    }
+}
