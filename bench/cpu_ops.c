@@ -31,14 +31,17 @@ static void *must(void *block) {
 }
 
 static float *values(int64_t n) {
-    float *x = must(malloc(sizeof *x * (size_t)n));
+    float *x = must(aligned_alloc(64, (sizeof *x * (size_t)n + 63) / 64 * 64)); /* as the executor's buffers */
     for (int64_t i = 0; i < n; i++) x[i] = (float)((uint32_t)i * 2654435761u >> 16) * 0x1p-16f - 0.5f;
     return x;
 }
 
 static void *quantised(uint32_t dtype, int64_t n_row, int64_t n_col) {
     int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col);
-    char *data = must(calloc((size_t)n_row, (size_t)row_bytes)); /* formats without an encoder: zeros run as fast */
+    size_t bytes = (size_t)(n_row * row_bytes);
+    char *data = must(aligned_alloc(64, (bytes + 127) / 64 * 64));
+    memset(data, 0, bytes + 32); /* formats without an encoder: zeros run as fast */
+    data += 32;                  /* as a GGUF aligns it */
     float *row = values(n_col);
     for (int64_t r = 0; fd_can_quantize(dtype) && r < n_row; r++) fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
     free(row);
@@ -88,7 +91,7 @@ static void matmul(uint32_t dtype, int32_t n_row, int32_t n_col, int32_t n_pos, 
     else print(what, "GFLOP/s", 2.0 * n_row * n_col * n_pos, seconds);
     free(x);
     free(y);
-    free((void *)(uintptr_t)b.weight.data);
+    free((char *)(uintptr_t)b.weight.data - 32);
 }
 
 static void attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_pos, int n_round) {

@@ -21,4 +21,3 @@ endforeach()
 # A fused multiply-add is always written, never inferred; subnormals are kept; division and square root are IEEE's.
 target_compile_options(fd_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:${FD_CUDA_CODE};-fmad=false;-ftz=false;-prec-div=true;-prec-sqrt=true;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>")
-target_link_options(fd_flags INTERFACE $<$<LINK_LANGUAGE:CUDA>:${FD_CUDA_CODE}>)

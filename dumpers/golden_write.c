@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "dumpers/golden_schema.h"
+#include "dumpers/h5_driver.h"
 
 #define FIELD(member) {#member, offsetof(fd_golden, member), sizeof(((fd_golden *)0)->member)}
 const fd_golden_field fd_golden_texts[7] = {
@@ -82,16 +83,14 @@ static fd_code check(const fd_golden *golden, const char *path, fd_error *err) {
 
 /* Writes the file `part`; HDF5's words about a failure are in err. */
 static fd_code write_part(const fd_golden *golden, const char *part, const char *path, fd_error *err) {
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V110); /* compact headers, readable since 2008 */
-    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    H5Pset_file_locking(access, true, true);
+    fd_h5_target target = {-1, 0};
+    hid_t access = fd_h5_target_access(&target);
     hid_t file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     fd_h5_release(access);
     bool ok = file >= 0 && put_all(golden, file);
-    fd_code code = ok ? FD_OK : fd_h5_fail(err, FD_ERR_IO, "%s: cannot write the golden", path);
-    if (file >= 0 && H5Fclose(file) < 0 && ok) code = fd_h5_fail(err, FD_ERR_IO, "%s: cannot write the golden", path);
-    return code;
+    fd_code code = ok ? FD_OK : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);
+    bool closed = file < 0 || (H5Fclose(file) >= 0 && target.error == 0);
+    return code != FD_OK || closed ? code : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);
 }
 
 fd_code fd_golden_write(const fd_golden *golden, const char *path, fd_error *err) {

@@ -1,17 +1,20 @@
-/* Marks a file that is being written as one that any HDF5 program may open.
+/* The first bytes of an HDF5 file, as far as single-writer mode needs them.
  *
- * The writer uses HDF5's single-writer/multiple-reader mode, because only there metadata reaches the disk in an order
- * that is whole at every moment: a killed run leaves a readable file. The mode's price is a flag in the superblock
- * ("open for writing") that a kill leaves behind and that makes h5py, HDFView and h5dump refuse the file until somebody
- * runs h5clear. This clears the flag on disk after each flush, which is what h5clear does. HDF5 keeps its own copy and
- * writes the flag again with the next change of the superblock. */
+ * That mode brings metadata to the disk in an order that is whole at every moment, so a killed run leaves a readable file.
+ * Its price is a flag in the superblock, "open for writing", that a kill leaves behind and that makes h5py, HDFView and
+ * h5dump refuse the file until somebody runs h5clear, which clears the flag. Here it is cleared on its way to the disk. */
 #ifndef FD_DUMPERS_SUPERBLOCK_H
 #define FD_DUMPERS_SUPERBLOCK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
-/* False when the superblock is not version 3 at offset 0 with a right checksum, or cannot be written: the file is then
- * left as it is. */
-bool fd_superblock_clear_flags(int fd);
+enum { FD_SUPERBLOCK_BYTES = 48 };
+
+/* The flags of a version 3 superblock with a right checksum; -1 for anything else. */
+int fd_superblock_flags(const uint8_t block[FD_SUPERBLOCK_BYTES]);
+
+/* Clears them and sets the checksum anew; leaves anything else as it is and returns false. */
+bool fd_superblock_clear_flags(uint8_t block[FD_SUPERBLOCK_BYTES]);
 
 #endif

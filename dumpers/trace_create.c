@@ -170,23 +170,15 @@ static bool put_info(const fd_trace_writer *writer, hid_t file, const fd_trace_i
            (!info->prompt || fd_h5_put_string(file, "prompt", info->prompt)) && fd_h5_put_int(file, "complete", 0);
 }
 
-hid_t fd_trace_file_access(void) {
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110); /* what single-writer mode needs */
-    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG); /* a failure leaves no id that keeps the file open */
-    H5Pset_file_locking(access, true, true); /* a file system without locks is no reason not to trace */
-    return access;
-}
-
-static bool build(const fd_trace_writer *writer, const char *part, const fd_trace_info *info) {
-    hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_trace_file_access();
+static bool build(fd_trace_writer *writer, const char *part, const fd_trace_info *info) {
+    hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_h5_target_access(&writer->target);
     H5Pset_attr_phase_change(create, 64, 32); /* keeps the root's attributes in its header */
     hid_t file = H5Fcreate(part, H5F_ACC_EXCL, create, access);
     bool ok = file >= 0 && put_info(writer, file, info) && make_tables(writer, file) && make_health(writer, file) &&
               make_graph(writer, file) && make_tensors(writer, file);
     fd_h5_release(create);
     fd_h5_release(access);
-    if (ok) return H5Fclose(file) >= 0;
+    if (ok) return H5Fclose(file) >= 0 && writer->target.error == 0;
     fd_h5_release(file);
     return false;
 }
@@ -202,13 +194,10 @@ static hid_t open_set(hid_t file, const char *name) {
 }
 
 static bool open_all(fd_trace_writer *writer, const char *part) {
-    hid_t access = fd_trace_file_access();
+    hid_t access = fd_h5_target_access(&writer->target);
     writer->file = H5Fopen(part, H5F_ACC_RDWR | H5F_ACC_SWMR_WRITE, access);
     fd_h5_release(access);
     if (writer->file < 0) return false;
-    void *handle = NULL;
-    if (H5Fget_vfd_handle(writer->file, H5P_DEFAULT, &handle) < 0 || !handle) return false;
-    writer->fd = *(int *)handle;
     if ((writer->tokens = open_set(writer->file, "tokens")) < 0 ||
         (writer->steps = open_set(writer->file, "steps")) < 0 ||
         (writer->fingerprints = open_set(writer->file, "fingerprints")) < 0)
@@ -237,7 +226,7 @@ fd_code fd_trace_create_file(fd_trace_writer *writer, const fd_trace_info *info,
     unlink(part); /* of a process with our id that was killed here */
     fd_code code = FD_OK;
     if (!build(writer, part, info) || !open_all(writer, part))
-        code = fd_h5_fail(err, FD_ERR_IO, "%s: cannot create the trace", writer->path);
+        code = fd_h5_target_fail(&writer->target, err, "%s: cannot create the trace", writer->path);
     else if (rename(part, writer->path) != 0)
         code = fd_fail(err, FD_ERR_IO, "%s: cannot put the trace there: %s", writer->path, strerror(errno));
     if (code != FD_OK) {

@@ -110,7 +110,8 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     if (writer->level < FD_TRACE_FULL) return FD_OK;
     fd_h5_guard guard = fd_h5_begin();
     if (!write_rows(writer, observation)) {
-        fd_h5_fail(err, FD_ERR_IO, "%s: cannot write %s at position %d", writer->path, node->name, observation->pos0);
+        fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name,
+                          observation->pos0);
         fd_trace_latch(writer, err);
     }
     fd_h5_end(guard);

@@ -1,16 +1,30 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "dumpers/superblock.h"
 #include "dumpers/trace_reader.h"
 
 static hid_t open_file(const char *path, unsigned flags) {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_file_locking(access, true, true);
+    /* a block that a live writer is just writing is whole a moment later; HDF5's own 100 attempts take half a minute */
+    if (flags & H5F_ACC_SWMR_READ) H5Pset_metadata_read_attempts(access, 8);
     hid_t file = H5Fopen(path, flags, access);
     fd_h5_release(access);
     return file;
+}
+
+/* Is the file marked as being written? Ours never are (h5_driver.h), another program's may be. */
+static bool marked_as_written(const char *path) {
+    uint8_t block[FD_SUPERBLOCK_BYTES];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool marked = fd >= 0 && pread(fd, block, sizeof block, 0) == (ssize_t)sizeof block && fd_superblock_flags(block) > 0;
+    if (fd >= 0) close(fd);
+    return marked;
 }
 
 /* A finished or foreign file opens plainly. One that a writer is still writing, or was killed at, is opened as a reader of
@@ -24,13 +38,11 @@ static fd_code open_trace_file(fd_trace *trace, fd_error *err) {
     if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected a trace", trace->path);
     if (H5Fis_hdf5(trace->path) <= 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected a trace", trace->path);
-    trace->file = open_file(trace->path, H5F_ACC_RDONLY);
-    if (trace->file < 0) {
-        fd_h5_fail(err, FD_ERR_INPUT, "%s: cannot be opened, perhaps truncated", trace->path);
-        trace->file = open_file(trace->path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ);
-        return trace->file >= 0 ? FD_OK : err->code;
-    }
-    if (fd_h5_get_int(trace->file, "complete", &complete) != FD_H5_FOUND || complete != 0) return FD_OK;
+    bool marked = marked_as_written(trace->path);
+    trace->file = open_file(trace->path, H5F_ACC_RDONLY | (marked ? H5F_ACC_SWMR_READ : 0));
+    if (trace->file < 0)
+        return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", trace->path);
+    if (marked || fd_h5_get_int(trace->file, "complete", &complete) != FD_H5_FOUND || complete != 0) return FD_OK;
     H5Fclose(trace->file);
     trace->file = open_file(trace->path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ);
     if (trace->file < 0) trace->file = open_file(trace->path, H5F_ACC_RDONLY); /* a foreign one of an older format */

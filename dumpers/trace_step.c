@@ -5,7 +5,6 @@
 
 #include "dumpers/disk_room.h"
 #include "dumpers/health.h"
-#include "dumpers/superblock.h"
 #include "dumpers/trace_writer.h"
 
 _Static_assert(sizeof(fd_trace_stats) == FD_N_STATS * sizeof(double), "a row of /stats is fd_trace_stats");
@@ -83,7 +82,7 @@ fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const in
     writer->pos0 = pos0;
     writer->n_tok = n_tok;
     if (!make_buffers(writer)) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", writer->path);
-    if (fd_disk_room(writer->fd, writer->path, step_bytes(writer), err) != FD_OK) return fd_trace_latch(writer, err);
+    if (fd_disk_room(writer->target.fd, writer->path, step_bytes(writer), err) != FD_OK) return fd_trace_latch(writer, err);
     memcpy(writer->all_tokens + pos0, tokens, (size_t)n_tok * sizeof *tokens);
     for (int32_t i = 0; i < n_tok; i++) {
         fd_health_clear(&writer->step_health[i]);
@@ -143,17 +142,16 @@ fd_code fd_trace_end_step(fd_trace_writer *writer, fd_error *err) {
     }
     if (!writer->in_step) return fd_fail(err, FD_ERR_INPUT, "%s: no step to end", writer->path);
     fd_h5_guard guard = fd_h5_begin();
-    bool ok = append(writer, writer->tokens, H5T_NATIVE_INT32, writer->all_tokens + writer->pos0) &&
+    bool ok = writer->target.error == 0 && append(writer, writer->tokens, H5T_NATIVE_INT32, writer->all_tokens + writer->pos0) &&
               append(writer, writer->fingerprints, H5T_NATIVE_UINT64, writer->step_fingerprints) &&
               append(writer, writer->stats, H5T_NATIVE_DOUBLE, writer->step_stats) && append_health(writer) &&
               H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && append_step(writer) &&
-              H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0;
+              H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0;
     if (ok) {
-        fd_superblock_clear_flags(writer->fd);
         writer->n_pos += writer->n_tok;
         writer->n_step++;
     } else {
-        fd_h5_fail(err, FD_ERR_IO, "%s: cannot write step %d", writer->path, writer->n_step);
+        fd_h5_target_fail(&writer->target, err, "%s: cannot write step %d", writer->path, writer->n_step);
         fd_trace_latch(writer, err);
     }
     writer->in_step = false;

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "dumpers/disk_room.h"
-#include "dumpers/superblock.h"
 #include "dumpers/trace_writer.h"
 
 void fd_trace_now(char out[32]) {
@@ -90,7 +89,6 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
     if (!said.numerics[0]) strcpy(said.numerics, fd_numerics_name(numerics));
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = fd_trace_create_file(writer, &said, err);
-    if (code == FD_OK) fd_superblock_clear_flags(writer->fd);
     fd_h5_end(guard);
     if (code == FD_OK) *out = writer;
     else free_writer(writer);
@@ -105,9 +103,9 @@ fd_observer fd_trace_observer(fd_trace_writer *writer) {
 
 bool fd_trace_close_file(fd_trace_writer *writer) {
     if (writer->file < 0) return true;
-    bool ok = H5Fclose(writer->file) >= 0; /* opened with H5F_CLOSE_STRONG: the datasets go with it */
+    bool ok = H5Fclose(writer->file) >= 0; /* strong close: the datasets go with it */
     writer->file = -1;
-    return ok;
+    return ok && writer->target.error == 0;
 }
 
 /* Tensors of steps outside the traced range get their rows of fill value, so that row r is position r everywhere. */
@@ -120,17 +118,17 @@ static bool even_out(const fd_trace_writer *writer) {
         if (writer->graph->nodes[i].over_kv) shape.dim[shape.rank - 1] = (hsize_t)writer->n_pos;
         if (H5Dset_extent(writer->tensor[i], shape.dim) < 0) return false;
     }
-    return H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0;
+    return H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0;
 }
 
-static bool complete(const char *path) {
+static bool complete(fd_trace_writer *writer) {
     char now[32];
     fd_trace_now(now);
-    hid_t access = fd_trace_file_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
+    hid_t access = fd_h5_target_access(&writer->target), file = H5Fopen(writer->path, H5F_ACC_RDWR, access);
     fd_h5_release(access);
     bool ok = file >= 0 && fd_h5_put_string(file, "finished", now) && H5Fflush(file, H5F_SCOPE_LOCAL) >= 0 &&
               fd_h5_put_int(file, "complete", 1);
-    if (ok) return H5Fclose(file) >= 0;
+    if (ok) return H5Fclose(file) >= 0 && writer->target.error == 0;
     fd_h5_release(file);
     return false;
 }
@@ -141,12 +139,12 @@ fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
         fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->path, writer->n_step);
         fd_trace_latch(writer, err);
     }
-    if (writer->failure.code == FD_OK && (fd_disk_room(writer->fd, writer->path, 1 << 20, err) != FD_OK ||
-                                          (!even_out(writer) && fd_h5_fail(err, FD_ERR_IO, "%s", writer->path))))
+    if (writer->failure.code == FD_OK && (fd_disk_room(writer->target.fd, writer->path, 1 << 20, err) != FD_OK ||
+                                          (!even_out(writer) && fd_h5_target_fail(&writer->target, err, "%s", writer->path))))
         fd_trace_latch(writer, err);
     bool closed = fd_trace_close_file(writer);
-    if (writer->failure.code == FD_OK && (!closed || !complete(writer->path))) {
-        fd_h5_fail(err, FD_ERR_IO, "%s: cannot complete the trace", writer->path);
+    if (writer->failure.code == FD_OK && (!closed || !complete(writer))) {
+        fd_h5_target_fail(&writer->target, err, "%s: cannot complete the trace", writer->path);
         fd_trace_latch(writer, err);
     }
     fd_code code = writer->failure.code;

@@ -3,7 +3,7 @@
 #ifndef FD_DUMPERS_TRACE_WRITER_H
 #define FD_DUMPERS_TRACE_WRITER_H
 
-#include "dumpers/h5.h"
+#include "dumpers/h5_driver.h"
 #include "dumpers/trace_schema.h"
 
 struct fd_trace_writer {
@@ -17,7 +17,7 @@ struct fd_trace_writer {
     fd_error failure;     /* the first failure; the writer then refuses everything but being freed */
 
     hid_t file;           /* -1: none of the ids below is open */
-    int fd;               /* HDF5's own descriptor of it */
+    fd_h5_target target;
     hid_t tokens, steps, fingerprints, stats; /* datasets; stats -1 below FD_TRACE_STATS */
     hid_t health[FD_HEALTH_COUNT];            /* entropy and sink -1 without attention */
     hid_t *tensor;                            /* [n_node]; -1: not selected, or below FD_TRACE_FULL */
@@ -39,10 +39,7 @@ struct fd_trace_writer {
  * is left behind and what lay at `path` is untouched. */
 fd_code fd_trace_create_file(fd_trace_writer *writer, const fd_trace_info *info, fd_error *err);
 
-/* How every trace file is opened for writing; the caller releases it. */
-hid_t fd_trace_file_access(void);
-
-/* Closes every id; true when HDF5 agreed. */
+/* Closes the file and every id; true when all of it reached the disk. */
 bool fd_trace_close_file(fd_trace_writer *writer);
 
 /* fd_observe_fn and fd_wants_fn with the writer as `user`. */

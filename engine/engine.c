@@ -166,8 +166,8 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
-                          .overlap = !options->no_overlap && prop.major >= 9,
                           .prefetch = !options->no_prefetch && prop.major >= 9};
+    e->overlap = !options->no_overlap && prop.major >= 9;
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 

@@ -69,6 +69,7 @@ typedef struct fd_engine {
     fd_block *node_slots;    /* grown to the largest batch so far */
     fd_plan step;            /* of one token */
     fd_block *step_slots;    /* fixed size: the CUDA graph holds their addresses */
+    bool overlap;            /* of the decode step's kernels; node by node each waits for the one before */
     bool no_graph, step_warm; /* warm: its kernels have run once, so capturing loads none */
     cudaGraphExec_t step_graph;
     int32_t graph_nodes;

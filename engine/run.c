@@ -33,8 +33,14 @@ const float *fd_run_input(const fd_engine *engine, const fd_run *run, int32_t no
     return rows + (run->n_tok - 1) * fd_node_row_stride(from, run->n_kv);
 }
 
-fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_error *err) {
-    for (int32_t i = 0; i < run->plan->n_item; i++) {
+fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_error *err) {
+    /* The first kernel follows a copy, not a kernel: it waits for it in the ordinary way. */
+    fd_queue first_queue = *whole->queue;
+    fd_run first = *whole;
+    first_queue.overlap = false;
+    first.queue = &first_queue;
+    for (int32_t i = 0; i < whole->plan->n_item; i++) {
+        const fd_run *run = i == 0 ? &first : whole;
         const fd_item *item = &run->plan->items[i];
         if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) == FD_ROWS_NONE)
             continue;

@@ -2,18 +2,16 @@
  * and their grids are sized for the whole context, so the same graph serves every position. */
 #include "engine/internal.h"
 
-static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
-    return (fd_run){.plan = &engine->step,
-                    .slots = engine->step_slots,
-                    .queue = queue,
-                    .n_tok = 1,
-                    .n_kv = engine->exec.n_ctx,
-                    .inputs = engine->inputs,
-                    .tail = FD_ROWS_ALL};
-}
-
 static fd_code enqueue(fd_engine *engine, fd_error *err) {
-    fd_run run = step_run(engine, &engine->queue);
+    fd_queue queue = engine->queue;
+    queue.overlap = engine->overlap;
+    fd_run run = {.plan = &engine->step,
+                  .slots = engine->step_slots,
+                  .queue = &queue,
+                  .n_tok = 1,
+                  .n_kv = engine->exec.n_ctx,
+                  .inputs = engine->inputs,
+                  .tail = FD_ROWS_ALL};
     FD_TRY(fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data,
                                          sizeof(int32_t) * (FD_INPUT_TOKENS + 1), cudaMemcpyHostToDevice,
                                          engine->queue.stream),

@@ -43,6 +43,17 @@ FD_INLINE vf v_load(const void *p) {
     return v;
 }
 
+/* v_load for memory that is read once, in order: two 32-byte loads where a vector has 64 bytes. On Zen 4 they stream F32
+ * weights from memory 8 to 10 % faster than one of 64 (bench/cpu_ops), and GGUF aligns data to 32, so none crosses a line. */
+FD_INLINE vf v_load_stream(const void *p) {
+#if defined(__AVX512F__)
+    __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(p));
+    return (vf)_mm512_insertf32x8(low, _mm256_loadu_ps((const float *)p + 8), 1);
+#else
+    return v_load(p);
+#endif
+}
+
 FD_INLINE void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 
 FD_INLINE vf v_all(float x) { return x - (vf){0}; } /* x - 0 is x, -0 and NaN included */

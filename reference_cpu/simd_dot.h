@@ -18,7 +18,7 @@ FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g
     const char *p = row;
     if (dtype == FD_F32) {
         p += sizeof(float) * (FD_PARTIALS * block + VL * g);
-        return m < VL ? v_load_part(p, m) : v_load(p);
+        return m < VL ? v_load_part(p, m) : v_load_stream(p);
     }
     if (dtype == FD_F16 || dtype == FD_BF16) {
         uint16_t padded[VL] = {0};
@@ -35,17 +35,6 @@ FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g
     return f16_at(p) * v_from_nibbles((const uint8_t *)p + offsetof(fd_block_q4_0, qs) + at % 16, at >= 16);
 }
 
-#ifndef AHEAD
-#define AHEAD 2048
-#endif
-FD_INLINE void prefetch_ahead(uint32_t dtype, const char *row, int64_t block) {
-    if (AHEAD == 0) return;
-    int64_t size = dtype == FD_F32 ? 256 : dtype == FD_Q8_0 ? 68 : dtype == FD_Q4_0 ? 36 : 128;
-    const char *p = row + size * block + AHEAD;
-#pragma GCC unroll 4
-    for (int i = 0; i < size; i += 64) __builtin_prefetch(p + i);
-}
-
 /* out[r] = rows[r]·x over n elements. The rows are read one behind the other: that is how they lie in memory, and a single
  * stream is what prefetchers follow (four at once ran at half the speed of memory with rows of 288). */
 FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const float *x, int64_t n, float *out) {
@@ -57,12 +46,10 @@ FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const 
         vf *a = acc + r * V_GROUPS;
 #pragma GCC unroll 16
         for (int g = 0; g < V_GROUPS; g++) a[g] = (vf){0};
-        for (int64_t block = 0; block < n_block; block++) {
-            prefetch_ahead(dtype, rows[r], block);
+        for (int64_t block = 0; block < n_block; block++)
 #pragma GCC unroll 16
             for (int g = 0; g < V_GROUPS; g++)
                 a[g] = v_fma(weight_vector(dtype, rows[r], block, g, VL), v_load(x + FD_PARTIALS * block + VL * g), a[g]);
-        }
         if (rest > 0)
 #pragma GCC unroll 16
             for (int g = 0; g < V_GROUPS; g++) {

@@ -7,8 +7,13 @@
 enum {
     TILE_POS = 4,
     TILE_ROWS = VL / TILE_POS,
-    ROW_FLOATS = 1 << 16,      /* decoded rows on the stack: 256 KiB, so rows up to 16384 long go four together */
-    BLOCK_FLOATS = 1 << 16,    /* positions that share a pass over the weights: their inputs stay in a 1 MiB L2 cache */
+    ROW_FLOATS = 1 << 16, /* decoded rows on the stack: 256 KiB, so rows up to 16384 long go four together */
+    /* Positions that share a pass over the weights: at most 64, and so many that their inputs (512 KiB) and the partial sums
+     * stay in an L2 cache of 1 MiB. They all take a piece of the rows before the next: TILE_ROWS pieces stay in the L1. */
+    BLOCK_POS = 64,
+    BLOCK_FLOATS = 1 << 17,
+    BLOCK_TILES = BLOCK_POS / TILE_POS,
+    PIECE = 1024, /* a multiple of the 64 partial sums */
 };
 
 _Static_assert((int)DOT_ROWS <= (int)TILE_ROWS, "decoded rows of both kinds fit in ROW_FLOATS");
@@ -70,15 +75,22 @@ static void one_position(const fd_weight *w, const fd_weight *bias, const float 
 
 /* ---- several positions ---- */
 
-/* Lane p·TILE_ROWS + r of the result: w[r]·x[p]. */
-FD_INLINE vf tile(const float *const w[TILE_ROWS], const float *const x[TILE_POS], int64_t n) {
-    vf sums[V_GROUPS];
-    int64_t rest = n % FD_PARTIALS;
+/* The partial sums of a tile, vector p·TILE_ROWS + r of group g: between one piece of the rows and the next. */
+typedef struct tile_sums {
+    vf group[V_GROUPS][VL];
+} tile_sums;
+
+/* Adds the products of elements [from, to) of TILE_ROWS rows and TILE_POS positions to `sums`, which start at +0 when
+ * `from` is 0; with to = n they are finished: lane p·TILE_ROWS + r of the result is w[r]·x[p]. */
+FD_INLINE vf tile(const float *const w[TILE_ROWS], const float *const x[TILE_POS], int64_t from, int64_t to, bool last,
+                  tile_sums *sums) {
+    vf total[V_GROUPS];
+    int64_t rest = to % FD_PARTIALS;
     for (int g = 0; g < V_GROUPS; g++) {
         vf acc[VL];
 #pragma GCC unroll 16
-        for (int i = 0; i < VL; i++) acc[i] = (vf){0};
-        int64_t m = rest - VL * g, whole = n - rest + (m >= VL ? FD_PARTIALS : 0), k = VL * g;
+        for (int i = 0; i < VL; i++) acc[i] = from > 0 ? sums->group[g][i] : (vf){0};
+        int64_t m = rest - VL * g, whole = to - rest + (m >= VL ? FD_PARTIALS : 0), k = from + VL * g;
         for (; k < whole; k += FD_PARTIALS) {
             vf wv[TILE_ROWS];
 #pragma GCC unroll 16
@@ -90,41 +102,53 @@ FD_INLINE vf tile(const float *const w[TILE_ROWS], const float *const x[TILE_POS
                 for (int r = 0; r < TILE_ROWS; r++) acc[p * TILE_ROWS + r] = v_fma(wv[r], xv, acc[p * TILE_ROWS + r]);
             }
         }
+        if (!last) {
+#pragma GCC unroll 16
+            for (int i = 0; i < VL; i++) sums->group[g][i] = acc[i];
+            continue;
+        }
         if (m > 0 && m < VL)
 #pragma GCC unroll 16
             for (int i = 0; i < VL; i++) {
                 vf wv = v_load_part(w[i % TILE_ROWS] + k, m), xv = v_load_part(x[i / TILE_ROWS] + k, m);
                 acc[i] = v_first(m, v_fma(wv, xv, acc[i]), acc[i]);
             }
-        sums[g] = v_pair_sums(acc);
+        total[g] = v_pair_sums(acc);
     }
+    if (!last) return (vf){0};
     for (int m = V_GROUPS; m > 1; m /= 2)
-        for (int i = 0; i < m / 2; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
-    return sums[0];
+        for (int i = 0; i < m / 2; i++) total[i] = total[2 * i] + total[2 * i + 1];
+    return total[0];
 }
 
-/* Output rows [o, o + n_row) of positions [p0, p1), n_row ≤ TILE_ROWS. */
-static void tile_rows(const float *const w[TILE_ROWS], const float bias[TILE_ROWS], bool has_bias, int64_t n_row,
-                      const fd_op_args *args, int64_t o, int64_t p0, int64_t p1) {
+/* Output rows [o, o + n_row) of positions [p0, p1), n_row ≤ TILE_ROWS, p1 - p0 ≤ BLOCK_POS; `bias` NULL for none. Tiles past
+ * the last row or position repeat it, and are not stored. */
+static void tile_rows(const float *const w[TILE_ROWS], const float *bias, int64_t n_row, const fd_op_args *args, int64_t o,
+                      int64_t p0, int64_t p1) {
     int64_t n = args->weight[0]->n_col, n_out = args->weight[0]->n_row;
-    for (int64_t p = p0; p < p1; p += TILE_POS) {
-        const float *x[TILE_POS];
-        float dots[VL];
-        for (int i = 0; i < TILE_POS; i++) x[i] = (const float *)args->in[0] + (p + i < p1 ? p + i : p1 - 1) * n;
-        v_store(dots, tile(w, x, n));
-        for (int i = 0; i < TILE_POS && p + i < p1; i++)
-            for (int r = 0; r < n_row; r++) {
-                float dot = dots[i * TILE_ROWS + r];
-                ((float *)args->out)[(p + i) * n_out + o + r] = has_bias ? dot + bias[r] : dot;
-            }
+    tile_sums sums[BLOCK_TILES];
+    for (int64_t from = 0; from < n; from += PIECE) {
+        bool last = from + PIECE >= n;
+        for (int64_t p = p0; p < p1; p += TILE_POS) {
+            const float *x[TILE_POS];
+            float dots[VL];
+            for (int i = 0; i < TILE_POS; i++) x[i] = (const float *)args->in[0] + (p + i < p1 ? p + i : p1 - 1) * n;
+            v_store(dots, tile(w, x, from, last ? n : from + PIECE, last, &sums[(p - p0) / TILE_POS]));
+            for (int i = 0; last && i < TILE_POS && p + i < p1; i++)
+                for (int r = 0; r < n_row; r++) {
+                    float dot = dots[i * TILE_ROWS + r];
+                    ((float *)args->out)[(p + i) * n_out + o + r] = bias ? dot + bias[r] : dot;
+                }
+        }
     }
 }
 
 static __attribute__((noinline)) void several_positions(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];
     int64_t n = weight->n_col, step = BLOCK_FLOATS / n / TILE_POS * TILE_POS;
-    float decoded[ROW_FLOATS];
-    if (step < TILE_POS) step = TILE_POS;
+    bool in_place = weight->dtype == FD_F32 && n > ROW_FLOATS / TILE_ROWS;
+    _Alignas(64) float decoded[ROW_FLOATS]; /* F32 rows too: a GGUF aligns to 32, and a copy costs less than split lines */
+    step = step < TILE_POS ? TILE_POS : step > BLOCK_POS ? BLOCK_POS : step;
 
     for (int64_t p0 = 0; p0 < args->n_pos; p0 += step) {
         int64_t p1 = p0 + step < args->n_pos ? p0 + step : args->n_pos;
@@ -133,13 +157,12 @@ static __attribute__((noinline)) void several_positions(const fd_op_args *args, 
             float b[TILE_ROWS] = {0};
             int64_t n_row = end - o < TILE_ROWS ? end - o : TILE_ROWS;
             for (int r = 0; r < n_row; r++) {
-                w[r] = weight->dtype == FD_F32 ? (const float *)weight->data + (o + r) * n : decoded + r * n;
-                if (weight->dtype != FD_F32)
-                    fd_dequantize_row(weight->dtype, weight_row(weight, o + r), decoded + r * n, n);
+                w[r] = in_place ? (const float *)weight->data + (o + r) * n : decoded + r * n;
+                if (!in_place) fd_dequantize_row(weight->dtype, weight_row(weight, o + r), decoded + r * n, n);
                 if (bias) b[r] = fd_weight_element(bias, o + r);
             }
-            for (int64_t r = n_row; r < TILE_ROWS; r++) w[r] = w[0];
-            tile_rows(w, b, bias, n_row, args, o, p0, p1);
+            for (int64_t r = n_row; r < TILE_ROWS; r++) w[r] = w[n_row - 1];
+            tile_rows(w, bias ? b : NULL, n_row, args, o, p0, p1);
         }
     }
 }

@@ -66,8 +66,9 @@ Test(simd, matmul_equals_scalar_for_rows_too_long_to_decode_together) {
     EXPECT_SCALAR_BITS(case_matmul(FD_Q4_K, 16384, 5, 5, -1));
 }
 
-Test(simd, matmul_equals_scalar_for_more_positions_than_one_block) {
-    EXPECT_SCALAR_BITS(case_matmul(FD_F32, 4096, 9, 41, FD_F32)); /* 16 positions share a pass over the weights */
+Test(simd, matmul_equals_scalar_for_more_than_one_block_of_positions_and_piece_of_rows) {
+    static const int32_t lengths[] = {1023, 1024, 1025, 2048, 3100};
+    for (size_t n = 0; n < COUNT(lengths); n++) EXPECT_SCALAR_BITS(case_matmul(FD_F32, lengths[n], 9, 67, FD_F32));
 }
 
 Test(simd, norm_equals_scalar) {

@@ -102,7 +102,7 @@ static bool same(double a, double b) { return fd_canonical64(a) == fd_canonical6
 
 Test(observe, stats_count_nan_and_infinity_apart) {
     const stats_case cases[] = {
-        {"finite", {1, -2, 3, -4, 0, 8}, {-4, 8, 1, 3.9581140290126387, 8, 0, 0, 0, 1}},
+        {"finite", {1, -2, 3, -4, 0, 8}, {-4, 8, 1, 3.9581140290126391, 8, 0, 0, 0, 1}},
         {"zeros of both signs", {0, -0.0f, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 6}},
         {"one NaN", {1, NAN, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 0, 0, 0}},
         {"infinities", {INFINITY, -INFINITY, 2, 2, -INFINITY, 2}, {2, 2, 2, 2, 2, 0, 1, 2, 0}},

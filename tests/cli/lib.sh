@@ -1,0 +1,52 @@
+# Sourced by the scripts here: lib.sh FIRSTDIFF TRACES_DIR [TOOL]. Counts failures; every script ends with `finish`.
+set -uo pipefail
+firstdiff=$1 traces=$2 tool=${3-}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+llama=$traces/kjv-llama.gguf qwen2=$traces/kjv-qwen2.gguf
+n_checked=0 n_failed=0
+
+# expect STATUS PATTERN COMMAND…: the command ends with STATUS and one of its streams matches PATTERN (extended regular
+# expression; '' matches anything). Killed by a signal (status ≥ 128) is never what is expected.
+expect() {
+    local status=$1 pattern=$2 got output
+    shift 2
+    output=$("$@" 2>&1 </dev/null)
+    got=$?
+    n_checked=$((n_checked + 1))
+    if [ "$got" -ne "$status" ]; then
+        echo "FAILED status $got, expected $status: $*"
+    elif ! grep -qE -- "$pattern" <<<"$output"; then
+        echo "FAILED no match for '$pattern': $*"
+    else
+        return 0
+    fi
+    sed 's/^/    /' <<<"$output" | head -20
+    n_failed=$((n_failed + 1))
+    return 1
+}
+
+# refuse STATUS PATTERN COMMAND…: as expect, and standard output stays empty: a message is for standard error.
+refuse() {
+    expect "$@" || return 1
+    shift 2
+    local output
+    output=$("$@" 2>/dev/null </dev/null)
+    [ -z "$output" ] && return 0
+    echo "FAILED printed on standard output: $*"
+    n_failed=$((n_failed + 1))
+}
+
+need() { # need FILE…: skips the script (ctest: SKIP_RETURN_CODE 77) when one is not there
+    for file in "$@"; do
+        [ -r "$file" ] && continue
+        echo "skipped: $file is not there"
+        exit 77
+    done
+}
+
+finish() {
+    echo "$n_checked checked, $n_failed failed"
+    [ "$n_checked" -gt 0 ] && [ "$n_failed" -eq 0 ]
+    exit
+}

@@ -1,0 +1,188 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/attention.h"
+#include "model/graph.h"
+#include "numerics/contract.h"
+#include "tests/gpu/kernel_check.h"
+
+static float *floats(size_t n) {
+    float *x = calloc(n ? n : 1, sizeof *x);
+    if (!x) exit(1);
+    return x;
+}
+
+/* ---- the contract on the host: row `t` of a batch, all heads ---- */
+
+typedef struct heads {
+    int32_t n_head, n_head_kv, head_dim;
+} heads;
+
+static void host_scores(heads h, const float *q, const float *cache, int32_t own, int32_t n_kv, float scale, float *out) {
+    for (int32_t head = 0; head < h.n_head; head++)
+        for (int32_t p = 0; p < n_kv; p++) {
+            const float *k = cache + ((int64_t)p * h.n_head_kv + head / (h.n_head / h.n_head_kv)) * h.head_dim;
+            out[head * n_kv + p] = p <= own ? fd_dot(q + head * h.head_dim, k, h.head_dim) * scale : -INFINITY;
+        }
+}
+
+static void host_softmax(int32_t n_head, const float *scores, int32_t own, int32_t n_kv, float *out) {
+    for (int32_t head = 0; head < n_head; head++) {
+        const float *s = scores + head * n_kv;
+        float *w = out + head * n_kv, max = -INFINITY;
+        for (int32_t p = 0; p <= own; p++) max = fmaxf(max, s[p]);
+        for (int32_t p = 0; p <= own; p++) w[p] = fd_exp32(s[p] - max);
+        float sum = fd_sum(w, own + 1);
+        for (int32_t p = 0; p < n_kv; p++) w[p] = p <= own ? w[p] / sum : 0.0f;
+    }
+}
+
+static void host_mix(heads h, const float *weights, const float *cache, int32_t own, int32_t n_kv, float *out) {
+    for (int32_t head = 0; head < h.n_head; head++)
+        for (int32_t d = 0; d < h.head_dim; d++) {
+            const float *v = cache + (int64_t)(head / (h.n_head / h.n_head_kv)) * h.head_dim + d;
+            float total = 0.0f;
+            for (int32_t block = 0; block <= own; block += 64) {
+                float acc = 0.0f;
+                for (int32_t p = block; p <= own && p < block + 64; p++)
+                    acc = fmaf(weights[head * n_kv + p], v[(int64_t)p * h.n_head_kv * h.head_dim], acc);
+                total = total + acc;
+            }
+            out[head * h.head_dim + d] = total;
+        }
+}
+
+/* ---- the three ops ---- */
+
+static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int32_t spare) {
+    char name[160], what[96];
+    fd_error err = {0};
+    int32_t n_kv = pos0 + n_tok + spare; /* room beyond the batch, as in the decode step */
+    size_t n_q = (size_t)(n_tok * h.n_head * h.head_dim), n_s = (size_t)n_tok * (size_t)(h.n_head * n_kv);
+    size_t n_cache = (size_t)n_kv * (size_t)(h.n_head_kv * h.head_dim);
+    const float scale = 1.0f / sqrtf((float)h.head_dim);
+    float *q = floats(n_q), *k = floats(n_cache), *v = floats(n_cache), *scores = floats(n_s), *weights = floats(n_s);
+    float *out = floats(n_q), *found = floats(n_s > n_q ? n_s : n_q);
+    gpu_fill(test, q, n_q), gpu_fill(test, k, n_cache), gpu_fill(test, v, n_cache);
+    for (int32_t t = 0; t < n_tok; t++) {
+        size_t at = (size_t)t * (size_t)(h.n_head * n_kv), row = (size_t)(t * h.n_head * h.head_dim);
+        host_scores(h, q + row, k, pos0 + t, n_kv, scale, scores + at);
+        host_softmax(h.n_head, scores + at, pos0 + t, n_kv, weights + at);
+        host_mix(h, weights + at, v, pos0 + t, n_kv, out + row);
+    }
+    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k, sizeof *k * n_cache), *dv = gpu_upload(v, sizeof *v * n_cache);
+    float *dscores = gpu_poisoned(n_s), *dweights = gpu_poisoned(n_s), *dout = gpu_poisoned(n_q);
+    float *dpos = gpu_upload(&pos0, sizeof pos0);
+    fd_attention shape = {h.n_head, h.n_head_kv, h.head_dim, n_tok, n_kv, (const int32_t *)(const void *)dpos};
+    gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
+    gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
+    gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);
+    snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rows_%d_from_%d_room_%d", h.n_head, h.n_head_kv, h.head_dim, n_tok, pos0,
+             n_kv);
+    snprintf(name, sizeof name, "attn_scores_%s", what);
+    gpu_download(test, dscores, found, n_s);
+    gpu_expect_equal(test, name, scores, found, n_s);
+    snprintf(name, sizeof name, "attn_softmax_%s", what);
+    gpu_download(test, dweights, found, n_s);
+    gpu_expect_equal(test, name, weights, found, n_s);
+    snprintf(name, sizeof name, "attn_mix_%s", what);
+    gpu_download(test, dout, found, n_q);
+    gpu_expect_equal(test, name, out, found, n_q);
+    gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dscores), gpu_free(dweights), gpu_free(dout), gpu_free(dpos);
+    free(q), free(k), free(v), free(scores), free(weights), free(out), free(found);
+}
+
+void check_attention(gpu_test *test) {
+    static const heads shapes[] = {{2, 2, 8}, {4, 2, 64}, {7, 1, 64}, {4, 1, 128}, {2, 1, 80}, {2, 2, 6}, {2, 1, 256}};
+    static const int32_t n_past[] = {0, 62, 63, 64, 299};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof n_past / sizeof *n_past; k++) {
+            check_ops(test, shapes[i], 1, n_past[k], k == 1 ? 37 : 0);
+            if (k < 2 || i % 2 == 0) check_ops(test, shapes[i], k == 0 ? 70 : 5, n_past[k], 0);
+        }
+}
+
+/* ---- the decode step's kernels: positions one after the other, RoPE and cache writes included ---- */
+
+static void turn(const fd_rope_shape *host, const float *x, int32_t pos, float *to) {
+    int32_t half = host->n_rot / 2;
+    const float *c = host->cosine + pos * half, *s = host->sine + pos * half;
+    memcpy(to, x, sizeof *to * (size_t)(host->n_head * host->head_dim));
+    for (int32_t head = 0; head < host->n_head; head++)
+        for (int32_t i = 0; i < half; i++) {
+            int32_t p = head * host->head_dim + (host->interleaved ? 2 * i : i);
+            int32_t q = head * host->head_dim + (host->interleaved ? 2 * i + 1 : i + half);
+            to[p] = fmaf(x[p], c[i], -(x[q] * s[i]));
+            to[q] = fmaf(x[p], s[i], x[q] * c[i]);
+        }
+}
+
+static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_rot, int32_t n_ctx, const int32_t *positions,
+                         int n_position, bool overlap) {
+    char name[160];
+    fd_error err = {0};
+    fd_queue queue = test->queue;
+    queue.overlap = overlap;
+    int32_t width_q = h.n_head * h.head_dim, width_kv = h.n_head_kv * h.head_dim;
+    size_t n_cache = (size_t)n_ctx * (size_t)width_kv, n_table = (size_t)n_ctx * (size_t)(n_rot / 2);
+    float *q = floats((size_t)width_q), *kv = floats((size_t)(2 * width_kv)), *turned = floats((size_t)width_q);
+    float *cosine = floats(n_table), *sine = floats(n_table), *k = floats(n_cache), *v = floats(n_cache);
+    float *scores = floats((size_t)(h.n_head * n_ctx)), *weights = floats((size_t)(h.n_head * n_ctx));
+    float *out = floats((size_t)width_q), *found = floats(n_cache > (size_t)width_q ? n_cache : (size_t)width_q);
+    fd_rope rope = {.n_rot = n_rot, .base = 10000.0, .factor = 1.0};
+    fd_rope_table(&rope, NULL, 0, n_ctx, cosine, sine);
+    gpu_fill(test, k, n_cache), gpu_fill(test, v, n_cache);
+    fd_rope_shape host_q = {h.n_head, h.head_dim, n_rot, interleaved, cosine, sine}, host_k = host_q;
+    host_k.n_head = h.n_head_kv;
+    size_t scratch = fd_attn_decode_scratch(h.n_head, h.n_head_kv, h.head_dim, n_ctx);
+    float *zeros = floats(scratch / sizeof(float) + 1);
+    fd_attn_decode in = {.n_head = h.n_head, .n_head_kv = h.n_head_kv, .head_dim = h.head_dim, .n_ctx = n_ctx};
+    in.q_rope = host_q, in.k_rope = host_k;
+    in.q_rope.cosine = in.k_rope.cosine = gpu_upload(cosine, sizeof *cosine * n_table);
+    in.q_rope.sine = in.k_rope.sine = gpu_upload(sine, sizeof *sine * n_table);
+    in.cache_k = gpu_upload(k, sizeof *k * n_cache), in.cache_v = gpu_upload(v, sizeof *v * n_cache);
+    in.scale = 1.0f / sqrtf((float)h.head_dim);
+    in.scratch = gpu_upload(zeros, scratch);
+    in.out = gpu_poisoned((size_t)width_q);
+    for (int i = 0; i < n_position; i++) {
+        int32_t pos = positions[i];
+        gpu_fill(test, q, (size_t)width_q), gpu_fill(test, kv, (size_t)(2 * width_kv));
+        turn(&host_q, q, pos, turned);
+        turn(&host_k, kv, pos, k + (size_t)pos * (size_t)width_kv);
+        memcpy(v + (size_t)pos * (size_t)width_kv, kv + width_kv, sizeof *v * (size_t)width_kv);
+        host_scores(h, turned, k, pos, pos + 1, in.scale, scores);
+        host_softmax(h.n_head, scores, pos, pos + 1, weights);
+        host_mix(h, weights, v, pos, pos + 1, out);
+        float *dpos = gpu_upload(&pos, sizeof pos), *dq = gpu_upload(q, sizeof *q * (size_t)width_q);
+        float *dk = gpu_upload(kv, sizeof *kv * (size_t)width_kv), *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
+        in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
+        for (int twice = 0; twice < 2; twice++) { /* the second launch finds the counters the first one left */
+            gpu_must(fd_launch_attn_decode(&queue, &in, &err), &err);
+            gpu_download(test, in.out, found, (size_t)width_q);
+            snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv, h.head_dim,
+                     pos, n_ctx, twice);
+            gpu_expect_equal(test, name, out, found, (size_t)width_q);
+        }
+        gpu_download(test, in.cache_k, found, n_cache);
+        gpu_expect_equal(test, "decode_writes_its_key_and_no_other", k, found, n_cache);
+        gpu_download(test, in.cache_v, found, n_cache);
+        gpu_expect_equal(test, "decode_writes_its_value_and_no_other", v, found, n_cache);
+        gpu_free(dpos), gpu_free(dq), gpu_free(dk), gpu_free(dv);
+    }
+    gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.cache_k), gpu_free(in.cache_v), gpu_free(in.scratch);
+    gpu_free(in.out);
+    free(q), free(kv), free(turned), free(cosine), free(sine), free(k), free(v), free(scores), free(weights), free(out);
+    free(found), free(zeros);
+}
+
+void check_attention_decode(gpu_test *test) {
+    static const int32_t positions[] = {0, 62, 63, 64, 65, 128, 298, 299};
+    static const heads shapes[] = {{8, 4, 8}, {14, 2, 64}, {4, 4, 64}, {8, 2, 128}, {2, 1, 80}, {2, 2, 6}, {2, 1, 256}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_decode(test, shapes[i], i % 2 == 0, shapes[i].head_dim / 4 * 2, 300, positions, 8, i % 2 == 0);
+    /* More chunks than the grids have blocks: blocks take several, and the last to arrive adds many. */
+    static const int32_t late[] = {0, 4000, 9999};
+    check_decode(test, (heads){2, 1, 16}, false, 16, 10000, late, 3, true);
+}

@@ -1,0 +1,187 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/matmul.h"
+#include "model/quant.h"
+#include "numerics/contract.h"
+#include "tests/gpu/kernel_check.h"
+
+static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+enum { N_TYPE = sizeof types / sizeof *types };
+
+/* out[t, r] = W[r]·x[t] + bias[r] */
+static void host_matmul(const float *w, const float *bias, const float *x, int64_t n_row, int64_t n_col, int64_t n_tok,
+                        float *out) {
+    for (int64_t t = 0; t < n_tok; t++)
+        for (int64_t r = 0; r < n_row; r++) {
+            float dot = fd_dot(w + r * n_col, x + t * n_col, n_col);
+            out[t * n_row + r] = bias ? dot + bias[r] : dot;
+        }
+}
+
+void check_comparison(gpu_test *test) {
+    float x[300], w[300], copy[300];
+    size_t first;
+    gpu_fill(test, x, 300);
+    gpu_fill(test, w, 300);
+    for (int i = 0; i < 300; i++) copy[i] = x[i];
+    gpu_expect(test, "equal_bits_are_equal", gpu_differing(x, copy, 300, &first) == 0);
+    copy[123] = fd_from_bits32(fd_bits32(x[123]) ^ 1u);
+    gpu_expect(test, "one_bit_is_found", gpu_differing(x, copy, 300, &first) == 1 && first == 123);
+    copy[123] = NAN;
+    gpu_expect(test, "nan_is_found", gpu_differing(x, copy, 300, &first) == 1);
+    float zero = 0.0f, minus_zero = -0.0f;
+    gpu_expect(test, "signs_of_zero_differ", gpu_differing(&zero, &minus_zero, 1, &first) == 1);
+
+    float in_a_row = 0.0f;
+    for (int i = 0; i < 300; i++) in_a_row = fmaf(w[i], x[i], in_a_row);
+    gpu_expect(test, "random_data_tell_orders_apart", fd_bits32(in_a_row) != fd_bits32(fd_dot(w, x, 300)));
+
+    /* Packing keeps every format's bits apart: a wrong permutation would have to be undone by the kernels to pass. */
+    for (int i = 0; i < N_TYPE; i++) {
+        float *rows;
+        void *file = gpu_random_weight(test, types[i], 1, 512, &rows);
+        bool finite = true;
+        for (int k = 0; k < 512; k++) finite = finite && isfinite(rows[k]);
+        gpu_expect(test, "random_weights_are_finite", finite);
+        free(file);
+        free(rows);
+    }
+}
+
+typedef struct shape {
+    int64_t n_row, n_col;
+} shape;
+
+static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *n_toks, int n_n_tok, bool special) {
+    char name[160];
+    int32_t most = n_toks[n_n_tok - 1];
+    float *w, *x = malloc(sizeof *x * (size_t)(s.n_col * most)), *bias = malloc(sizeof *bias * (size_t)s.n_row);
+    float *expected = malloc(sizeof *expected * (size_t)(s.n_row * most)), *found = malloc(sizeof *found * (size_t)(s.n_row * most));
+    void *file = gpu_random_weight(test, dtype, s.n_row, s.n_col, &w);
+    fd_device_matrix matrix = gpu_upload_weight(dtype, s.n_row, s.n_col, file);
+    fd_error err = {0};
+    gpu_fill(test, x, (size_t)(s.n_col * most));
+    gpu_fill(test, bias, (size_t)s.n_row);
+    if (special) { /* infinities, NaN and the largest value, in some rows only */
+        x[s.n_col / 2] = INFINITY;
+        x[s.n_col * (most / 2) + s.n_col - 1] = NAN;
+        x[s.n_col * (most - 1)] = 3.4e38f;
+    }
+    float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)), *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
+    for (int i = 0; i < n_n_tok; i++)
+        for (int kernel = 0; kernel < 4; kernel++) { /* chosen, tile, vector with 8 and with 2 partials a lane */
+            static const char *const kernels[] = {"matmul", "tile", "vector 8", "vector 2"};
+            int32_t n = n_toks[i], partials = kernel == 2 ? 8 : 2;
+            if (kernel >= 2 && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
+            if (kernel == 3 && (n > 1 || fd_dtype_get(dtype)->is_quantised)) continue;
+            size_t count = (size_t)(s.n_row * n);
+            float *out = gpu_poisoned(count);
+            if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
+            if (kernel == 1) gpu_must(fd_launch_matmul_tile(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (kernel >= 2) {
+                fd_matvec in = {.x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
+                gpu_must(fd_launch_matvec(&test->queue, &in, partials, &err), &err);
+            }
+            gpu_download(test, out, found, count);
+            host_matmul(w, kernel == 1 ? NULL : bias, x, s.n_row, s.n_col, n, expected);
+            snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernels[kernel], fd_dtype_get(dtype)->name,
+                     (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
+            gpu_expect_equal(test, name, expected, found, count);
+            gpu_free(out);
+        }
+    gpu_free(matrix.data);
+    gpu_free(dx);
+    gpu_free(dbias);
+    free(w), free(x), free(bias), free(expected), free(found), free(file);
+}
+
+void check_matmul(gpu_test *test) {
+    static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40};
+    for (int i = 0; i < N_TYPE; i++) {
+        uint32_t dtype = types[i];
+        int32_t block = fd_dtype_get(dtype)->block_elements;
+        static const shape shapes[] = {{1, 64}, {33, 96}, {70, 256}, {37, 768}, {130, 896}, {16, 2048}, {5, 4864}};
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            if (shapes[k].n_col % block == 0) check_shape(test, dtype, shapes[k], few, 6, false);
+        check_shape(test, dtype, (shape){100, 512}, many, 4, false);
+        check_shape(test, dtype, (shape){40, 256}, few, 6, true);
+        /* Enough rows for eight lanes a row to be chosen, and a last tile that is not full. */
+        check_shape(test, dtype, (shape){(int64_t)test->queue.n_sm * 64 + 37, 256}, one, 2, false);
+        if (block > 1) continue;
+        static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}};
+        for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) check_shape(test, dtype, odd[k], few, 6, false);
+    }
+}
+
+/* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
+
+typedef struct fused {
+    int n_part;
+    int64_t n_row[FD_MATVEC_PARTS], n_col;
+    bool norm, silu, residual;
+} fused;
+
+static void host_norm(const float *x, const float *weight, int64_t n, float eps, float *out) {
+    float r = 1.0f / sqrtf(fd_dot(x, x, n) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++) out[i] = (x[i] * r) * weight[i];
+}
+
+static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool prefetch, bool overlap) {
+    enum { MOST = 4096 };
+    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST], found[MOST];
+    const float eps = 1e-5f;
+    char name[160];
+    fd_error err = {0};
+    fd_queue queue = test->queue;
+    queue.prefetch = prefetch;
+    queue.overlap = overlap;
+    gpu_fill(test, x, (size_t)f->n_col);
+    gpu_fill(test, norm_weight, (size_t)f->n_col);
+    gpu_fill(test, bias, MOST);
+    gpu_fill(test, residual, MOST);
+    host_norm(x, norm_weight, f->n_col, eps, in_x);
+    float *dx = gpu_upload(x, sizeof x), *dnorm = gpu_upload(norm_weight, sizeof norm_weight);
+    float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
+    fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
+    in.norm_weight = f->norm ? dnorm : NULL;
+    for (int p = 0; p < f->n_part; p++) {
+        float *w;
+        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
+        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
+        in.part[p].bias = p == 1 ? NULL : dbias;
+        in.part[p].residual = f->residual ? dresidual : NULL;
+        in.part[p].out = gpu_poisoned((size_t)f->n_row[p]);
+        host_matmul(w, p == 1 ? NULL : bias, f->norm ? in_x : x, f->n_row[p], f->n_col, 1, expected[p]);
+        for (int64_t r = 0; f->residual && r < f->n_row[p]; r++) expected[p][r] = residual[r] + expected[p][r];
+        free(w), free(file);
+    }
+    for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
+    for (int partials = 2; partials <= 8; partials += 6) {
+        if (partials == 2 && fd_dtype_get(dtype)->is_quantised) continue;
+        gpu_must(fd_launch_matvec(&queue, &in, partials, &err), &err);
+        for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
+            gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
+            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_partials_%d", fd_dtype_get(dtype)->name,
+                     (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
+                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", partials);
+            gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
+        }
+    }
+    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
+}
+
+void check_matvec_fused(gpu_test *test) {
+    static const fused cases[] = {
+        {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
+        {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
+        {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
+        {2, {2500, 2500}, 256, true, true, false},
+    };
+    for (int i = 0; i < N_TYPE; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) check_fused(test, types[i], &cases[k], k % 2 == 0, k % 3 == 0);
+    static const fused odd = {3, {9, 4, 2}, 90, true, false, false};
+    for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false, false);
+}

@@ -1,0 +1,241 @@
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick]: the GPU engine against the CPU
+ * reference, bit by bit.
+ *
+ *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed
+ *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
+ *   twice         the same again
+ *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
+ *   variants      without CUDA graph, fusion, overlap, prefetch: the same logits (not with --quick)
+ *   last row      a prompt's last logits without the others'
+ *
+ * Exit status: 0 equal, 1 a difference, 2 unusable input, 77 no device. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "faults/faults.h"
+#include "numerics/contract.h"
+#include "reference_cpu/reference.h"
+#include "tests/gpu/lockstep.h"
+
+enum { SKIPPED = 77 };
+
+typedef struct options {
+    const char *path, *fault;
+    int n_prefill, n_decode;
+    bool quick;
+} options;
+
+typedef struct check {
+    const fd_graph *graph;
+    int32_t n_prefill, n_token; /* with the decoded ones */
+    int32_t *tokens;
+    float *logits;              /* of the reference, [n_token, n_vocab] */
+    float *found;               /* likewise */
+    int32_t n_failed;
+    double started;
+} check;
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    options *o = state->input;
+    switch (key) {
+    case 'p': o->n_prefill = atoi(arg); return 0;
+    case 'd': o->n_decode = atoi(arg); return 0;
+    case 'f': o->fault = arg; return 0;
+    case 'q': o->quick = true; return 0;
+    case ARGP_KEY_ARG: o->path = arg; return 0;
+    case ARGP_KEY_END:
+        if (!o->path || o->n_prefill < 1 || o->n_decode < 0) argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(fd_code code, const fd_error *err) {
+    if (code == FD_OK) return;
+    printf("FAIL: %s\n", err->message);
+    exit(fd_exit_status(code));
+}
+
+static void verdict(check *c, const char *what, bool holds) {
+    printf("%-4s %s (%.1f s)\n", holds ? "ok" : "FAIL", what, now() - c->started);
+    fflush(stdout);
+    c->n_failed += !holds;
+    c->started = now();
+}
+
+static fd_code forward(fd_exec *exec, const check *c, int32_t pos0, int32_t n, float *logits, fd_error *err) {
+    fd_batch batch = {.tokens = c->tokens + pos0, .n_tok = n, .pos0 = pos0, .all_logits = true};
+    batch.logits = logits ? logits + (size_t)pos0 * (size_t)c->graph->hparams.n_vocab : NULL;
+    return fd_exec_forward(exec, &batch, err);
+}
+
+/* Prefill, then one token at a time. */
+static void run(fd_exec *exec, check *c, int32_t first, int32_t then, float *logits) {
+    fd_error err = {0};
+    fd_exec_reset(exec);
+    memset(logits, 0xff, sizeof *logits * (size_t)c->n_token * (size_t)c->graph->hparams.n_vocab);
+    for (int32_t pos = 0, n = first; pos < c->n_token; pos += n, n = then) {
+        if (n > c->n_token - pos) n = c->n_token - pos;
+        must(forward(exec, c, pos, n, logits, &err), &err);
+    }
+}
+
+static bool same_logits(const check *c) {
+    size_t n_vocab = (size_t)c->graph->hparams.n_vocab, n = (size_t)c->n_token * n_vocab, differ = 0, first = 0;
+    for (size_t i = 0; i < n; i++)
+        if (fd_canonical32(c->logits[i]) != fd_canonical32(c->found[i]) && differ++ == 0) first = i;
+    if (differ > 0)
+        printf("  %zu of %zu logits differ, first at position %zu, id %zu: %.9g, expected %.9g\n", differ, n, first / n_vocab,
+               first % n_vocab, (double)c->found[first], (double)c->logits[first]);
+    return differ == 0;
+}
+
+static void check_lockstep(check *c, fd_exec *cpu, fd_exec *gpu) {
+    lockstep l;
+    fd_error err = {0};
+    bool complete = true;
+    double cpu_seconds = 0, gpu_seconds = 0;
+    must(lockstep_open(&l, c->graph, &err), &err);
+    fd_exec_set_observer(cpu, lockstep_record(&l));
+    fd_exec_set_observer(gpu, lockstep_compare(&l));
+    for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
+        double start = now();
+        must(forward(cpu, c, pos, n, c->logits, &err), &err);
+        double between = now();
+        must(forward(gpu, c, pos, n, c->found, &err), &err);
+        cpu_seconds += between - start;
+        gpu_seconds += now() - between;
+        complete = lockstep_complete(&l) && complete;
+    }
+    fd_exec_set_observer(cpu, (fd_observer){0});
+    fd_exec_set_observer(gpu, (fd_observer){0});
+    bool equal = lockstep_report(&l, c->graph);
+    printf("  cpu %.1f s, gpu with every tensor copied and compared %.1f s\n", cpu_seconds, gpu_seconds);
+    verdict(c, "lockstep: every tensor of every node and position", equal && complete);
+    verdict(c, "lockstep: logits", same_logits(c));
+    lockstep_close(&l);
+}
+
+static void check_untraced(check *c, fd_exec *gpu) {
+    run(gpu, c, c->n_prefill, 1, c->found);
+    verdict(c, "untraced (fused, CUDA graph): logits equal the observed run's", same_logits(c));
+    run(gpu, c, c->n_prefill, 1, c->found);
+    verdict(c, "twice: the second run equals the first", same_logits(c));
+    static const int32_t splits[] = {1, 2, 3, 5, 8, 40};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        char name[64];
+        run(gpu, c, splits[i], splits[i], c->found);
+        snprintf(name, sizeof name, "splits: batches of %d", splits[i]);
+        verdict(c, name, same_logits(c));
+    }
+    /* Only the last row's logits: what feeds no cache is computed for that row alone. */
+    fd_error err = {0};
+    size_t n_vocab = (size_t)c->graph->hparams.n_vocab, at = (size_t)(c->n_prefill - 1) * n_vocab;
+    fd_exec_reset(gpu);
+    fd_batch batch = {.tokens = c->tokens, .n_tok = c->n_prefill, .logits = c->found + at};
+    memcpy(c->found, c->logits, sizeof *c->found * n_vocab * (size_t)c->n_token);
+    memset(c->found + at, 0xff, sizeof *c->found * n_vocab);
+    must(fd_exec_forward(gpu, &batch, &err), &err);
+    verdict(c, "last row alone: its logits", same_logits(c));
+}
+
+static void check_variants(check *c, int32_t n_ctx) {
+    static const struct {
+        const char *name;
+        fd_engine_options options;
+    } variants[] = {
+        {"without CUDA graph", {.no_graph = true}},          {"without fusion", {.no_fusion = true}},
+        {"without overlap", {.no_overlap = true}},           {"without prefetch", {.no_prefetch = true}},
+        {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true, .no_prefetch = true}},
+    };
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        fd_error err = {0};
+        fd_exec *exec;
+        char name[64];
+        fd_engine_options variant = variants[i].options;
+        variant.n_ctx = n_ctx;
+        must(fd_engine_new(c->graph, &variant, &exec, &err), &err);
+        run(exec, c, c->n_prefill, 1, c->found);
+        snprintf(name, sizeof name, "variants: %s", variants[i].name);
+        verdict(c, name, same_logits(c));
+        fd_exec_free(exec);
+    }
+}
+
+static void make_tokens(check *c) {
+    uint64_t z = 0x9e3779b97f4a7c15u;
+    c->tokens = calloc((size_t)c->n_token, sizeof *c->tokens);
+    c->logits = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->logits);
+    c->found = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->found);
+    if (!c->tokens || !c->logits || !c->found) {
+        printf("FAIL: out of memory\n");
+        exit(2);
+    }
+    for (int32_t i = 0; i < c->n_token; i++) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        c->tokens[i] = (int32_t)((z >> 33) % (uint64_t)c->graph->hparams.n_vocab);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct argp_option known[] = {{"prefill", 'p', "N", 0, "tokens of the first batch (13)", 0},
+                                               {"decode", 'd', "N", 0, "tokens after it, one at a time (32)", 0},
+                                               {"fault", 'f', "NAME[@LAYER]", 0, "inject a fault into both", 0},
+                                               {"quick", 'q', NULL, 0, "leave out the variants", 0},
+                                               {0}};
+    static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0, 0, 0};
+    options o = {.n_prefill = 13, .n_decode = 32};
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    char why[256];
+    if (!fd_engine_available(why, sizeof why)) {
+        printf("SKIPPED: %s\n", why);
+        return SKIPPED;
+    }
+
+    fd_error err = {0};
+    fd_gguf *gguf;
+    fd_graph *built, *graph;
+    fd_fault_owner *faulty = NULL;
+    fd_exec *cpu, *gpu;
+    must(fd_gguf_open(o.path, &gguf, &err), &err);
+    must(fd_graph_build(gguf, &built, NULL, &err), &err);
+    must(fd_graph_clone(built, &graph, &err), &err);
+    if (o.fault) must(fd_fault_apply(o.fault, graph, &faulty, &err), &err);
+
+    check c = {.graph = graph, .n_prefill = o.n_prefill, .n_token = o.n_prefill + o.n_decode, .started = now()};
+    int32_t n_ctx = c.n_token;
+    make_tokens(&c);
+    must(fd_reference_new(graph, &(fd_reference_options){.n_ctx = n_ctx}, &cpu, &err), &err);
+    must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx}, &gpu, &err), &err);
+    printf("%s: %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, graph->n_node,
+           o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
+    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_bytes(graph, n_ctx) / 0x1p30,
+           now() - c.started);
+    c.started = now();
+
+    check_lockstep(&c, cpu, gpu);
+    check_untraced(&c, gpu);
+    fd_exec_free(gpu);
+    if (!o.quick) check_variants(&c, n_ctx);
+    printf("%s\n", c.n_failed ? "DIFFERENT" : "EQUAL");
+
+    fd_exec_free(cpu);
+    fd_graph_free(graph);
+    fd_graph_free(built);
+    fd_fault_owner_free(faulty);
+    fd_gguf_close(gguf);
+    free(c.tokens);
+    free(c.logits);
+    free(c.found);
+    return c.n_failed != 0;
+}

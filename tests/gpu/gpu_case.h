@@ -1,0 +1,52 @@
+/* Shared by the GPU tests: a device or a skip, buffers that fail loudly, and a comparison by bits.
+ *
+ * Plain programs, not Criterion's: compute-sanitizer follows one process. Exit status 0 all equal, 1 a difference or a CUDA
+ * error, 77 no device (CTest counts it as skipped). */
+#ifndef FD_TESTS_GPU_CASE_H
+#define FD_TESTS_GPU_CASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/pack.h"
+#include "kernels/queue.h"
+
+enum { FD_GPU_SKIPPED = 77 };
+
+typedef struct gpu_test {
+    fd_queue queue;
+    int32_t n_case, n_failed;
+    uint64_t random;
+} gpu_test;
+
+/* Opens device 0 and a stream. Without a device: prints why and exits 77. */
+void gpu_open(gpu_test *test);
+/* Prints the count; the program's exit status. */
+int gpu_close(gpu_test *test);
+
+/* Stops the program with the message when a call failed. */
+void gpu_must(fd_code code, const fd_error *err);
+
+float *gpu_upload(const void *host, size_t bytes); /* device copy */
+float *gpu_poisoned(size_t n);                     /* device, n floats that are all NaN: what stays unwritten shows */
+void gpu_download(gpu_test *test, const float *device, float *host, size_t n); /* after the stream's work */
+void gpu_free(const void *device);
+
+/* Random values that a sum's order matters for: normal, over many binades; now and then a zero, a subnormal. */
+float gpu_random(gpu_test *test);
+uint32_t gpu_random_bits(gpu_test *test);
+void gpu_fill(gpu_test *test, float *x, size_t n);
+
+/* n_row × n_col of `dtype` as a file holds it, random (malloc'ed), and its rows in binary32 (malloc'ed). */
+void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, float **dequantised);
+/* Packed and uploaded. */
+fd_device_matrix gpu_upload_weight(uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows);
+
+/* Counts the elements whose bits differ (every NaN is the same NaN). */
+size_t gpu_differing(const float *expected, const float *found, size_t n, size_t *first);
+/* One case: prints a line when it failed. */
+void gpu_expect_equal(gpu_test *test, const char *name, const float *expected, const float *found, size_t n);
+void gpu_expect(gpu_test *test, const char *name, bool holds);
+
+#endif

@@ -1,0 +1,32 @@
+/* kernel_check [PART…]: kernels against the contract on the host, bit by bit. */
+#include "tests/gpu/kernel_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    void (*run)(gpu_test *test);
+} parts[] = {
+    {"comparison", check_comparison},   {"rows", check_rows},           {"matmul", check_matmul},
+    {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
+};
+
+static bool wanted(const char *name, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0) return true;
+    return argc < 2;
+}
+
+int main(int argc, char **argv) {
+    gpu_test test;
+    gpu_open(&test);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int32_t cases = test.n_case, failed = test.n_failed;
+        if (!wanted(parts[i].name, argc, argv)) continue;
+        parts[i].run(&test);
+        printf("%-18s %5d cases, %d failed\n", parts[i].name, test.n_case - cases, test.n_failed - failed);
+        fflush(stdout);
+    }
+    return gpu_close(&test);
+}

@@ -1,0 +1,14 @@
+/* The parts of kernel_check: each compares one family of kernels with the contract computed on the host. */
+#ifndef FD_TESTS_GPU_KERNEL_CHECK_H
+#define FD_TESTS_GPU_KERNEL_CHECK_H
+
+#include "tests/gpu/gpu_case.h"
+
+void check_comparison(gpu_test *test); /* the comparison itself can fail, and the data tell orders apart */
+void check_matmul(gpu_test *test);
+void check_matvec_fused(gpu_test *test);
+void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, silu, add */
+void check_attention(gpu_test *test);
+void check_attention_decode(gpu_test *test);
+
+#endif
