@@ -1,6 +1,6 @@
-/* cpu_ops: one thread, one op at a time: how fast each instruction set's version runs. Matrix products in every format, at
- * one position (bound by memory: GB/s of weights) and at 64 (bound by arithmetic: GFLOP/s); then the attention ops. Each
- * figure is the best of several rounds in which the versions take turns. */
+/* cpu_ops: one thread, one op at a time: how fast each instruction set's version runs. Matrix products in every format,
+ * at one position (bound by memory: GB/s of weights) and at 64 (bound by arithmetic: GFLOP/s); then the attention ops.
+ * Each figure is the best of several rounds in which the versions take turns. */
 #include <argp.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ static void *quantised(uint32_t dtype, int64_t n_row, int64_t n_col) {
     memset(data, 0, bytes + 32); /* formats without an encoder: zeros run as fast */
     data += 32;                  /* as a GGUF aligns it */
     float *row = values(n_col);
-    for (int64_t r = 0; fd_can_quantize(dtype) && r < n_row; r++) fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
+    for (int64_t r = 0; fd_can_quantize(dtype) && r < n_row; r++)
+        fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
     free(row);
     return data;
 }
@@ -52,7 +53,8 @@ static void start(bench *b, fd_op op, int32_t pos0, int32_t n_pos) {
     memset(b, 0, sizeof *b);
     b->graph = (fd_graph){.nodes = b->nodes, .n_node = 3, .weights = &b->weight, .n_weight = 1};
     b->nodes[2] = (fd_node){.id = 2, .op = op, .input = {0, 1}, .weight = {-1, -1}, .n_dim = 1, .scale = 0.125f};
-    b->args = (fd_op_args){.graph = &b->graph, .node = &b->nodes[2], .pos0 = pos0, .n_pos = n_pos, .n_kv = pos0 + n_pos};
+    b->args =
+        (fd_op_args){.graph = &b->graph, .node = &b->nodes[2], .pos0 = pos0, .n_pos = n_pos, .n_kv = pos0 + n_pos};
 }
 
 /* Best seconds of each version; 0 for one that this machine lacks. */
@@ -87,8 +89,10 @@ static void matmul(uint32_t dtype, int32_t n_row, int32_t n_col, int32_t n_pos, 
     b.args.out = y;
     measure(&b, n_round, seconds);
     snprintf(what, sizeof what, "matmul %s %dx%d, %d pos", fd_dtype_get(dtype)->name, n_row, n_col, n_pos);
-    if (n_pos == 1) print(what, "GB/s", (double)n_row * (double)fd_dtype_row_bytes(dtype, n_col), seconds);
-    else print(what, "GFLOP/s", 2.0 * n_row * n_col * n_pos, seconds);
+    if (n_pos == 1)
+        print(what, "GB/s", (double)n_row * (double)fd_dtype_row_bytes(dtype, n_col), seconds);
+    else
+        print(what, "GFLOP/s", 2.0 * n_row * n_col * n_pos, seconds);
     free(x);
     free(y);
     free((char *)(uintptr_t)b.weight.data - 32);
@@ -112,8 +116,10 @@ static void attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_
     measure(&b, n_round, seconds);
     snprintf(what, sizeof what, "%s %d/%d heads of %d, %d pos", fd_op_name(op), n_head, n_head_kv, head_dim, n_pos);
     double pairs = 0.5 * (double)rows * (n_pos + 1);
-    if (op == FD_OP_ATTN_SOFTMAX) print(what, "Gexp/s", pairs, seconds);
-    else print(what, "GFLOP/s", 2.0 * pairs * head_dim, seconds);
+    if (op == FD_OP_ATTN_SOFTMAX)
+        print(what, "Gexp/s", pairs, seconds);
+    else
+        print(what, "GFLOP/s", 2.0 * pairs * head_dim, seconds);
     free(x);
     free(y);
     free(cache);
@@ -127,7 +133,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 }
 
 int main(int argc, char **argv) {
-    static const struct argp_option list[] = {{"rounds", 'r', "N", 0, "rounds, of which the best is shown (9)", 0}, {0}};
+    static const struct argp_option list[] = {{"rounds", 'r', "N", 0, "rounds, of which the best is shown (9)", 0},
+                                              {0}};
     static const struct argp argp = {list, parse, NULL, "Speed of the CPU reference's ops, one thread.", 0, 0, 0};
     static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
     int n_round = 9;

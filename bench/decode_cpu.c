@@ -1,5 +1,6 @@
-/* decode_cpu MODEL.gguf: tokens per second of the CPU reference, decode and prefill, beside a llama2.c-style loop in the same
- * process: the two take turns, round by round, and the table gives medians, so that a busy machine is unfair to neither. */
+/* decode_cpu MODEL.gguf: tokens per second of the CPU reference, decode and prefill, beside a llama2.c-style loop in
+ * the same process: the two take turns, round by round, and the table gives medians, so that a busy machine is unfair
+ * to neither. */
 #include <argp.h>
 #include <inttypes.h>
 #include <math.h>
@@ -59,7 +60,9 @@ static double median(double *values, int n) {
 }
 
 /* Any tokens do: the time does not depend on them. */
-static int32_t token_at(int i, int32_t n_vocab) { return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab); }
+static int32_t token_at(int i, int32_t n_vocab) {
+    return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab);
+}
 
 static _Noreturn void die(const fd_error *err) {
     fprintf(stderr, "decode_cpu: %s\n", err->message);
@@ -143,12 +146,18 @@ int main(int argc, char **argv) {
         slow[i] = rate[i][0];
         fast[i] = rate[i][o.n_round - 1];
     }
-    printf("%s, %d threads, %s; median of %d rounds [slowest – fastest]\n", exec->device, o.n_thread, o.path, o.n_round);
+    printf("%s, %d threads, %s; median of %d rounds [slowest – fastest]\n", exec->device, o.n_thread, o.path,
+           o.n_round);
     if (peer)
-        printf("llama2.c-style loop, decode of %d    %9.1f tokens/s  [%.1f – %.1f]\n", o.n_decode, best[0], slow[0], fast[0]);
-    printf("reference, decode of %d              %9.1f tokens/s  [%.1f – %.1f]\n", o.n_decode, best[1], slow[1], fast[1]);
-    printf("reference, prefill of %d             %9.1f tokens/s  [%.1f – %.1f]\n", o.n_prefill, best[2], slow[2], fast[2]);
-    if (peer) printf("decode / loop                        %9.2f   (last logits agree to NMSE %.1g)\n", best[1] / best[0], agreement);
+        printf("llama2.c-style loop, decode of %d    %9.1f tokens/s  [%.1f – %.1f]\n", o.n_decode, best[0], slow[0],
+               fast[0]);
+    printf("reference, decode of %d              %9.1f tokens/s  [%.1f – %.1f]\n", o.n_decode, best[1], slow[1],
+           fast[1]);
+    printf("reference, prefill of %d             %9.1f tokens/s  [%.1f – %.1f]\n", o.n_prefill, best[2], slow[2],
+           fast[2]);
+    if (peer)
+        printf("decode / loop                        %9.2f   (last logits agree to NMSE %.1g)\n", best[1] / best[0],
+               agreement);
     printf("prefill / decode                     %9.2f\ncommand:", best[2] / best[1]);
     for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
     printf("\n");

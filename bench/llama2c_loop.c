@@ -15,18 +15,21 @@ typedef struct reader {
 
 static const float *tensor(reader *r, int layer, const char *name) {
     char full[128];
-    if (layer < 0) snprintf(full, sizeof full, "%s", name);
-    else snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
     const fd_gguf_tensor *t = fd_gguf_find_tensor(r->gguf, full);
     if (t && t->dtype == FD_F32) return t->data;
-    if (r->code == FD_OK) r->code = fd_fail(r->err, FD_ERR_UNSUPPORTED, "%s: the llama2.c-style loop needs it in F32", full);
+    if (r->code == FD_OK)
+        r->code = fd_fail(r->err, FD_ERR_UNSUPPORTED, "%s: the llama2.c-style loop needs it in F32", full);
     return NULL;
 }
 
 fd_code llama2c_open(const fd_gguf *gguf, const fd_hparams *h, int seq_len, llama2c *m, fd_error *err) {
     reader r = {gguf, FD_OK, err};
-    *m = (llama2c){h->n_embd, h->n_ff,    h->n_layer, h->n_head, h->n_head_kv, h->n_vocab,
-                   seq_len,   h->rms_eps, (float)h->rope.base};
+    *m = (llama2c){h->n_embd,  h->n_ff, h->n_layer, h->n_head,          h->n_head_kv,
+                   h->n_vocab, seq_len, h->rms_eps, (float)h->rope.base};
     if (strcmp(h->arch, "llama") != 0 || h->rope.scaling != FD_ROPE_SCALING_NONE || h->rope.n_rot != h->head_dim)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "the llama2.c-style loop runs plain llama models only");
     m->embedding = tensor(&r, -1, "token_embd.weight");
@@ -35,9 +38,9 @@ fd_code llama2c_open(const fd_gguf *gguf, const fd_hparams *h, int seq_len, llam
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
     for (int l = 0; m->layers && l < m->n_layers; l++)
         m->layers[l] = (llama2c_layer){
-            tensor(&r, l, "attn_norm.weight"), tensor(&r, l, "attn_q.weight"),   tensor(&r, l, "attn_k.weight"),
+            tensor(&r, l, "attn_norm.weight"), tensor(&r, l, "attn_q.weight"),      tensor(&r, l, "attn_k.weight"),
             tensor(&r, l, "attn_v.weight"),    tensor(&r, l, "attn_output.weight"), tensor(&r, l, "ffn_norm.weight"),
-            tensor(&r, l, "ffn_gate.weight"),  tensor(&r, l, "ffn_down.weight"), tensor(&r, l, "ffn_up.weight")};
+            tensor(&r, l, "ffn_gate.weight"),  tensor(&r, l, "ffn_down.weight"),    tensor(&r, l, "ffn_up.weight")};
 
     size_t dim = (size_t)m->dim, hidden = (size_t)m->hidden_dim, kv = dim / (size_t)m->n_heads * (size_t)m->n_kv_heads;
     size_t cache = (size_t)m->n_layers * (size_t)seq_len * kv;

@@ -1,12 +1,12 @@
-/* The peer of decode_cpu: a llama forward pass in the style of llama2.c, our own code: one thread team started per matrix
- * product, one running sum per output, angles computed where they are used, everything binary32. */
+/* The peer of decode_cpu: a llama forward pass in the style of llama2.c, our own code: one thread team started per
+ * matrix product, one running sum per output, angles computed where they are used, everything binary32. */
 #ifndef FD_BENCH_LLAMA2C_LOOP_H
 #define FD_BENCH_LLAMA2C_LOOP_H
 
 #include "model/graph.h"
 
 typedef struct llama2c_layer {
-    const float *attn_norm, *wq, *wk, *wv, *wo;  /* [dim]; [out][in] */
+    const float *attn_norm, *wq, *wk, *wv, *wo; /* [dim]; [out][in] */
     const float *ffn_norm, *w_gate, *w_down, *w_up;
 } llama2c_layer;
 

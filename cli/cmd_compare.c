@@ -41,20 +41,25 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp argp = {
-    options, parse, "REF.h5 CAND.h5",
-    "Compares two traces of one model, node by node in the reference's order of execution, without tolerance, and stops "
-    "explaining at the first tensor that differs.\v"
-    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete: a trace is truncated, or tensors or "
-    "positions are on one side only, and nothing that could be looked at differs.",
-    NULL, NULL, NULL};
+static const struct argp argp = {options,
+                                 parse,
+                                 "REF.h5 CAND.h5",
+                                 "Compares two traces of one model, node by node in the reference's order of "
+                                 "execution, without tolerance, and stops "
+                                 "explaining at the first tensor that differs.\v"
+                                 "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete: a "
+                                 "trace is truncated, or tensors or "
+                                 "positions are on one side only, and nothing that could be looked at differs.",
+                                 NULL,
+                                 NULL,
+                                 NULL};
 
 /* The model's graph is used for words alone, so it must be the model that ran. */
 static fd_code check_model(const fd_cli_model *model, const char *path, const fd_trace *trace, fd_error *err) {
     const fd_trace_info *info = fd_trace_get_info(trace);
     if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s", fd_trace_path(trace),
-                   info->model_name, info->model_hash, path, model->hash);
+    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
+                   fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
 }
 
 static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {

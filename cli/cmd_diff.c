@@ -20,7 +20,8 @@ enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_ALLOW, DEFAULT_GENERATE = 8 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
     {"b", KEY_B, "SPEC", 0, "The candidate (default gpu:exact)", 2},
-    {0, 'n', "N", 0, "Tokens to generate after the prompt (default 8; the last is not fed); beside a trace: at most N", 2},
+    {0, 'n', "N", 0, "Tokens to generate after the prompt (default 8; the last is not fed); beside a trace: at most N",
+     2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing in a trace (repeatable)", 2},
@@ -54,13 +55,19 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
 static const struct argp argp = {
-    options, parse, "MODEL.gguf",
-    "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at the "
+    options,
+    parse,
+    "MODEL.gguf",
+    "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at "
+    "the "
     "first that differs.\v"
-    "SPEC is cpu:exact, gpu:exact or cpu:f64, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are then "
+    "SPEC is cpu:exact, gpu:exact or cpu:f64, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are "
+    "then "
     "fed unless a prompt is given. Tokens after the prompt are the reference's greedy choice, fed to both.\n\n"
     "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete.",
-    children, NULL, NULL};
+    children,
+    NULL,
+    NULL};
 
 typedef struct diff {
     const arguments *args;
@@ -75,21 +82,24 @@ typedef struct diff {
     fd_cli_progress progress;
 } diff;
 
-static bool is_trace(const char *spec) { return strncmp(spec, "trace:", 6) == 0; }
+static bool is_trace(const char *spec) {
+    return strncmp(spec, "trace:", 6) == 0;
+}
 
 static fd_code open_trace(diff *d, int side, fd_error *err) {
     FD_TRY(fd_trace_open(d->args->spec[side] + 6, &d->trace[side], err));
     const fd_trace_info *info = fd_trace_get_info(d->trace[side]);
     if (info->model_hash[0] && strcmp(info->model_hash, d->model.hash) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
-                       fd_trace_path(d->trace[side]), info->model_name, info->model_hash, d->args->model, d->model.hash);
+                       fd_trace_path(d->trace[side]), info->model_name, info->model_hash, d->args->model,
+                       d->model.hash);
     if (fd_trace_n_pos(d->trace[side]) == 0 || !fd_trace_tokens(d->trace[side]))
         return fd_fail(err, FD_ERR_INCOMPLETE, "%s holds no positions", fd_trace_path(d->trace[side]));
     return FD_OK;
 }
 
-/* Beside a trace: its tokens, split into its steps, as far as asked for. A prompt replaces the first ones; where it is not
- * what the trace was fed, the verdict will say so. */
+/* Beside a trace: its tokens, split into its steps, as far as asked for. A prompt replaces the first ones; where it
+ * is not what the trace was fed, the verdict will say so. */
 static fd_code tokens_beside_trace(diff *d, const fd_trace *trace, fd_error *err) {
     int32_t n_pos = fd_trace_n_pos(trace), n_asked = n_pos;
     int32_t *prompt = d->tokens, n_prompt = d->n_token;
@@ -120,7 +130,9 @@ static fd_code tokens_beside_trace(diff *d, const fd_trace *trace, fd_error *err
     return FD_OK;
 }
 
-static bool prompt_given(const fd_cli_prompt *prompt) { return prompt->text || prompt->tokens || prompt->file; }
+static bool prompt_given(const fd_cli_prompt *prompt) {
+    return prompt->text || prompt->tokens || prompt->file;
+}
 
 static fd_code choose_tokens(diff *d, fd_error *err) {
     const arguments *a = d->args;
@@ -132,8 +144,8 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
     int64_t total = (int64_t)d->n_token + d->n_generate;
     int32_t limit = a->n_ctx ? a->n_ctx : d->model.graph->hparams.n_ctx_train;
     if (total > limit)
-        return fd_fail(err, FD_ERR_INPUT, "context: %d tokens and %d more need %lld positions, the limit is %d%s", d->n_token,
-                       d->n_generate, (long long)total, limit,
+        return fd_fail(err, FD_ERR_INPUT, "context: %d tokens and %d more need %lld positions, the limit is %d%s",
+                       d->n_token, d->n_generate, (long long)total, limit,
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     return FD_OK;
 }
@@ -179,8 +191,8 @@ static void suggest_next(const diff *d, fd_verdict *v) {
     snprintf(v->next, sizeof v->next,
              "firstdiff run %s --tokens %s -n 0 --backend %.*s --numerics %.*s%s -o CAND.h5, then firstdiff inspect "
              "CAND.h5 '%s[%d]'",
-             d->args->model, ids, (int)colon, spec, (int)(plus - colon - 1), spec + colon + 1, fault, v->divergence.node,
-             v->divergence.pos);
+             d->args->model, ids, (int)colon, spec, (int)(plus - colon - 1), spec + colon + 1, fault,
+             v->divergence.node, v->divergence.pos);
 }
 
 static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {

@@ -31,7 +31,8 @@ static void take_argument(fd_golden_args *a, const char *arg, struct argp_state 
 
 static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
     if (a->n_arg == 0) argp_error(state, "record or check expected");
-    if (a->n_arg < 3) argp_error(state, a->check ? "check: a model and a golden expected" : "record: a model and prompts expected");
+    if (a->n_arg < 3)
+        argp_error(state, a->check ? "check: a model and a golden expected" : "record: a model and prompts expected");
     if (!a->check && !a->output) argp_error(state, "record: -o GOLDEN.h5 missing");
     if (a->check && (a->output || a->n_given)) argp_error(state, "-o and -n go with record");
     if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden is of a sound run");
@@ -59,25 +60,25 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp argp = {
-    options, parse, "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
-    "Records what a model computes, and checks that a build or a device still computes it: the tokens, the logits and a "
-    "fingerprint of every tensor at every position. Exact: there is no tolerance.\v"
-    "PROMPTS has one prompt a line. Empty lines and lines that begin with # are skipped; \"tokens: 1,2,3\" gives ids.\n\n"
-    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's golden too), 3 not comparable "
-    "(another version of the numerics contract).",
-    NULL, NULL, NULL};
+static const struct argp argp = {options,
+                                 parse,
+                                 "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
+                                 "Records what a model computes, and checks that a build or a device still computes "
+                                 "it: the tokens, the logits and a "
+                                 "fingerprint of every tensor at every position. Exact: there is no tolerance.\v"
+                                 "PROMPTS has one prompt a line. Empty lines and lines that begin with # are skipped; "
+                                 "\"tokens: 1,2,3\" gives ids.\n\n"
+                                 "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
+                                 "golden too), 3 not comparable "
+                                 "(another version of the numerics contract).",
+                                 NULL,
+                                 NULL,
+                                 NULL};
 
 fd_code fd_golden_executor(const fd_golden_args *a, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
                            fd_error *err) {
     char spec[256];
-    size_t at = (size_t)snprintf(spec, sizeof spec, "%s:exact", a->backend);
-    for (const char *p = a->fault; p && *p && at < sizeof spec;) { /* "x+y" to "+fault=x+fault=y" */
-        size_t size = strcspn(p, "+");
-        at += (size_t)snprintf(spec + at, sizeof spec - at, "+fault=%.*s", (int)size, p);
-        p += size + (p[size] == '+');
-    }
-    if (at >= sizeof spec) return fd_fail(err, FD_ERR_INPUT, "fault \"%.60s…\": too long", a->fault);
+    FD_TRY(fd_cli_spec(a->backend, "exact", a->fault, spec, err));
     return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
 }
 

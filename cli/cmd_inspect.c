@@ -17,7 +17,8 @@ typedef struct arguments {
 enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL };
 
 static const struct argp_option options[] = {
-    {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops", 1},
+    {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops",
+     1},
     {"layer", KEY_LAYER, "N", 0, "With --health: every head's entropy in this layer", 1},
     {"map", KEY_MAP, 0, 0, "Attention scores or weights as a heat map; TENSOR[:, 2] is head 2", 1},
     {"all", KEY_ALL, 0, 0, "Print every element of a slice, however many", 1},
@@ -48,19 +49,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp argp = {
-    options, parse, "TRACE.h5 [TENSOR[SLICE]]",
-    "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With a "
+    options,
+    parse,
+    "TRACE.h5 [TENSOR[SLICE]]",
+    "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
+    "a "
     "slice: its elements.\v"
-    "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of head "
+    "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
+    "head "
     "2 at positions 3 and 4; 'logits[-1]' the last position's. Quote it: [ and ] mean something to a shell.\n\n"
     "Exit status: 0, 2 for unusable input, 3 when the trace does not hold what was asked for.",
-    NULL, NULL, NULL};
+    NULL,
+    NULL,
+    NULL};
 
 const char *fd_trace_level_text(fd_trace_level level) {
     return level == FD_TRACE_FULL ? "full" : level == FD_TRACE_STATS ? "stats" : "fingerprint";
 }
 
-json_t *fd_inspect_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+json_t *fd_inspect_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
 
 fd_code fd_inspect_print_json(json_t *root, fd_error *err) {
     if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory, or text that is not UTF-8 in the trace");
@@ -75,8 +84,8 @@ fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double
     *n = fd_trace_elements(info, pos);
     *out = NULL;
     if (!info->has_data)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s: no elements recorded (level %s)", fd_trace_path(trace), info->name,
-                       fd_trace_level_text(fd_trace_get_info(trace)->level));
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s: no elements recorded (level %s)", fd_trace_path(trace),
+                       info->name, fd_trace_level_text(fd_trace_get_info(trace)->level));
     *out = malloc(sizeof **out * (size_t)(*n > 0 ? *n : 1));
     if (!*out) return fd_fail(err, FD_ERR_MEMORY, "%s: %lld elements: out of memory", info->name, (long long)*n);
     fd_code code = fd_trace_read(trace, node, pos, NULL, *out, err);
@@ -110,8 +119,8 @@ static fd_code show(const arguments *a, const fd_trace *trace, fd_error *err) {
     FD_TRY(fd_slice_parse(text, &slice, err));
     const fd_trace_node *info = fd_trace_node_at(trace, node);
     if (slice.n_axis > info->n_dim + 1)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %d indices, expected at most %d: the position and %d of the tensor", a->tensor,
-                       slice.n_axis, info->n_dim + 1, info->n_dim);
+        return fd_fail(err, FD_ERR_INPUT, "%s: %d indices, expected at most %d: the position and %d of the tensor",
+                       a->tensor, slice.n_axis, info->n_dim + 1, info->n_dim);
     if (a->map) return fd_inspect_map(&in, node, &slice, err);
     return text ? fd_inspect_slice(&in, node, &slice, err) : fd_inspect_tensor(&in, node, err);
 }

@@ -19,18 +19,19 @@ static void describe_result(const fd_golden_result *r, char *to, size_t size) {
     char was[40], is[40];
     to[0] = '\0';
     if (r->kind == FD_GOLDEN_TENSOR || r->kind == FD_GOLDEN_LOGITS)
-        at += (size_t)snprintf(to, size, "%s differs at step %d, position %d; %lld tensors before it identical", r->node,
-                               r->step, r->pos, (long long)r->n_same);
+        at += (size_t)snprintf(to, size, "%s differs at step %d, position %d; %lld tensors before it identical",
+                               r->node, r->step, r->pos, (long long)r->n_same);
     if (r->logits_differ && at < size) {
         fd_value_text((double)r->logit_golden, was, sizeof was);
         fd_value_text((double)r->logit_now, is, sizeof is);
-        at += (size_t)snprintf(to + at, size - at, "; logit %d at position %d: golden %s, now %s (%lld differ)", r->logit_id,
-                               r->logit_pos, was, is, (long long)r->n_logit_differ);
+        at += (size_t)snprintf(to + at, size - at, "; logit %d at position %d: golden %s, now %s (%lld differ)",
+                               r->logit_id, r->logit_pos, was, is, (long long)r->n_logit_differ);
     } else if (r->kind == FD_GOLDEN_TENSOR && at < size) {
         at += (size_t)snprintf(to + at, size - at, "; the logits of that step are identical");
     }
     if (r->choice_differs && at < size)
-        snprintf(to + at, size - at, "%sgreedy token: golden %d, now %d", at ? "; " : "", r->choice_golden, r->choice_now);
+        snprintf(to + at, size - at, "%sgreedy token: golden %d, now %d", at ? "; " : "", r->choice_golden,
+                 r->choice_now);
 }
 
 static json_t *result_json(const fd_golden *golden, const fd_golden_result *r, int32_t i) {
@@ -38,11 +39,11 @@ static json_t *result_json(const fd_golden *golden, const fd_golden_result *r, i
     const fd_golden_prompt *p = &golden->prompts[i];
     char message[1024];
     describe_result(r, message, sizeof message);
-    json_t *item = json_pack("{s:i, s:s?, s:i, s:s, s:I}", "prompt", i + 1, "text", p->text, "positions", p->n_pos, "result",
-                             kinds[r->kind], "identical_before", (json_int_t)r->n_same);
+    json_t *item = json_pack("{s:i, s:s?, s:i, s:s, s:I}", "prompt", i + 1, "text", p->text, "positions", p->n_pos,
+                             "result", kinds[r->kind], "identical_before", (json_int_t)r->n_same);
     if (r->kind != FD_GOLDEN_SAME)
-        json_object_update_new(item, json_pack("{s:s, s:i, s:i, s:s}", "node", r->node, "step", r->step, "position", r->pos,
-                                               "message", message));
+        json_object_update_new(item, json_pack("{s:s, s:i, s:i, s:s}", "node", r->node, "step", r->step, "position",
+                                               r->pos, "message", message));
     return item;
 }
 
@@ -96,7 +97,8 @@ static fd_code write_junit(const char *path, const fd_golden *golden, const fd_g
     return code;
 }
 
-static fd_code check_all(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed, fd_error *err) {
+static fd_code check_all(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
+                         fd_error *err) {
     fd_golden_result *results = calloc((size_t)golden->n_prompt, sizeof *results);
     if (!results) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     fd_cli_progress progress = fd_cli_progress_start("prompt", golden->n_prompt);

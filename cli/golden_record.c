@@ -69,8 +69,9 @@ static fd_code longest_prompt(const fd_golden_args *a, const prompt_list *list, 
     for (int32_t i = 0; i < list->n; i++) {
         int64_t n = (int64_t)list->items[i].n_id + a->n_generate;
         if (n > n_ctx_train)
-            return fd_fail(err, FD_ERR_INPUT, "%s line %d: %d tokens and %d more need %lld positions, the model's context is %d",
-                           a->file, list->items[i].line, list->items[i].n_id, a->n_generate, (long long)n, n_ctx_train);
+            return fd_fail(err, FD_ERR_INPUT,
+                           "%s line %d: %d tokens and %d more need %lld positions, the model's context is %d", a->file,
+                           list->items[i].line, list->items[i].n_id, a->n_generate, (long long)n, n_ctx_train);
         if (n > *out) *out = (int32_t)n;
     }
     return FD_OK;
@@ -138,7 +139,8 @@ int fd_golden_record_command(const fd_golden_args *a, const fd_cli_model *model)
     prompt_list list = {0};
     fd_cli_exec exec = {0};
     fd_golden *golden = calloc(1, sizeof *golden);
-    fd_code code = golden ? record(a, model, &list, &exec, golden, &err) : fd_fail(&err, FD_ERR_MEMORY, "out of memory");
+    fd_code code =
+        golden ? record(a, model, &list, &exec, golden, &err) : fd_fail(&err, FD_ERR_MEMORY, "out of memory");
     if (golden) fd_golden_free(golden);
     free_prompts(&list);
     fd_cli_exec_close(&exec);

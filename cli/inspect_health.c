@@ -68,7 +68,9 @@ static void print_layers(const fd_trace *trace) {
             n_sink++;
         }
         if (!n) return;
-        if (layer == 0) printf("\nentropy of the attention weights in nats, over heads and positions; sink: mean weight on position 0\n");
+        if (layer == 0)
+            printf("\nentropy of the attention weights in nats, over heads and positions; sink: mean weight on "
+                   "position 0\n");
         printf("  layer %-4d mean %.4f   min %.4f   max %.4f", layer, mean / n, min, max);
         if (n_sink) printf("   sink %.4f", sink / n_sink);
         printf("\n");
@@ -101,8 +103,8 @@ static json_t *position_json(const fd_trace *trace, int32_t pos, int32_t only_la
     const float *entropy = fd_trace_entropy(trace, pos, &n_layer, &n_head);
     json_t *top = json_array(), *layers = json_array();
     for (int32_t i = 0; h && i < FD_TOP_K && h->top_id[i] >= 0; i++)
-        json_array_append_new(top, json_pack("{s:i, s:o}", "id", h->top_id[i], "logit",
-                                             fd_inspect_number((double)h->top_logit[i])));
+        json_array_append_new(
+            top, json_pack("{s:i, s:o}", "id", h->top_id[i], "logit", fd_inspect_number((double)h->top_logit[i])));
     for (int32_t layer = 0; entropy && layer < n_layer; layer++) {
         if (only_layer >= 0 && layer != only_layer) continue;
         json_t *heads = json_array();

@@ -47,11 +47,11 @@ static json_t *tensor_json(const fd_trace *trace, int32_t at) {
         json_t *row = json_pack("{s:i}", "position", pos);
         char hash[40];
         if (s)
-            json_object_update_new(
-                row, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f, s:f, s:f}", "min", fd_inspect_number(s->min), "max",
-                               fd_inspect_number(s->max), "mean", fd_inspect_number(s->mean), "rms",
-                               fd_inspect_number(s->rms), "absmax", fd_inspect_number(s->absmax), "nan", s->n_nan,
-                               "pos_inf", s->n_pos_inf, "neg_inf", s->n_neg_inf, "zero", s->n_zero));
+            json_object_update_new(row, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f, s:f, s:f}", "min",
+                                                  fd_inspect_number(s->min), "max", fd_inspect_number(s->max), "mean",
+                                                  fd_inspect_number(s->mean), "rms", fd_inspect_number(s->rms),
+                                                  "absmax", fd_inspect_number(s->absmax), "nan", s->n_nan, "pos_inf",
+                                                  s->n_pos_inf, "neg_inf", s->n_neg_inf, "zero", s->n_zero));
         if (f) {
             snprintf(hash, sizeof hash, "%016llx%016llx", (unsigned long long)f->hi, (unsigned long long)f->lo);
             json_object_set_new(row, "fingerprint", json_string(hash));
@@ -104,7 +104,8 @@ static void print_row(const double *row, fd_range range, bool all) {
 }
 
 /* Calls itself for each axis but the last; path holds the indices chosen so far, the position first. */
-static void print_rows(const selection *s, const double *data, int32_t axis, int64_t path[FD_SLICE_MAX_AXIS], bool all) {
+static void print_rows(const selection *s, const double *data, int32_t axis, int64_t path[FD_SLICE_MAX_AXIS],
+                       bool all) {
     if (axis >= MOST_AXES) return;
     const fd_range *r = &s->ranges[axis];
     int64_t stride = 1;
@@ -178,8 +179,8 @@ fd_code fd_inspect_slice(const fd_inspect *in, int32_t node, const fd_slice *sli
     if (code == FD_OK && n_shown == 0) {
         char shape[64];
         fd_shape_text(info->n_dim, info->shape, info->over_kv, shape, sizeof shape);
-        code = fd_fail(err, FD_ERR_INPUT, "%s: an index lies outside its shape %s at every selected position", info->name,
-                       shape);
+        code = fd_fail(err, FD_ERR_INPUT, "%s: an index lies outside its shape %s at every selected position",
+                       info->name, shape);
     }
     if (code != FD_OK || !list) {
         json_decref(list);

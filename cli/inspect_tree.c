@@ -35,7 +35,8 @@ void fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *
 static int32_t same_steps(const fd_trace *trace, int32_t i) {
     const fd_trace_step *steps = fd_trace_steps(trace);
     int32_t n = 1;
-    while (i + n < fd_trace_n_step(trace) && steps[i + n].kind == steps[i].kind && steps[i + n].n_pos == steps[i].n_pos) n++;
+    while (i + n < fd_trace_n_step(trace) && steps[i + n].kind == steps[i].kind && steps[i + n].n_pos == steps[i].n_pos)
+        n++;
     return n;
 }
 
@@ -87,8 +88,8 @@ static void print_header(const fd_trace *trace) {
 static void print_tree(const fd_trace *trace) {
     print_header(trace);
     print_steps(trace);
-    printf("  %4s  %-24s %-12s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type", "elements",
-           "min", "max", "rms", "");
+    printf("  %4s  %-24s %-12s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
+           "elements", "min", "max", "rms", "");
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
         const fd_dtype_info *type = fd_dtype_get(node->dtype);
@@ -119,12 +120,13 @@ static json_t *node_json(const fd_trace *trace, int32_t i) {
     for (int32_t k = 0; k < FD_MAX_INPUTS; k++)
         if (node->inputs[k][0]) json_array_append_new(inputs, json_string(node->inputs[k]));
     if (s.n_pos)
-        stats = json_pack("{s:i, s:o, s:o, s:o, s:o, s:f, s:f, s:f}", "positions", s.n_pos, "min",
-                          fd_inspect_number(s.min), "max", fd_inspect_number(s.max), "absmax", fd_inspect_number(s.absmax),
-                          "rms", fd_inspect_number(s.rms), "nan", s.n_nan, "inf", s.n_inf, "zero", s.n_zero);
-    return json_pack("{s:i, s:s, s:s, s:o, s:i, s:o, s:s, s:b, s:o}", "seq", node->seq, "name", node->name, "op", node->op,
-                     "inputs", inputs, "layer", node->layer, "shape", shape, "dtype", type ? type->name : "?", "elements",
-                     node->has_data, "stats", stats);
+        stats =
+            json_pack("{s:i, s:o, s:o, s:o, s:o, s:f, s:f, s:f}", "positions", s.n_pos, "min", fd_inspect_number(s.min),
+                      "max", fd_inspect_number(s.max), "absmax", fd_inspect_number(s.absmax), "rms",
+                      fd_inspect_number(s.rms), "nan", s.n_nan, "inf", s.n_inf, "zero", s.n_zero);
+    return json_pack("{s:i, s:s, s:s, s:o, s:i, s:o, s:s, s:b, s:o}", "seq", node->seq, "name", node->name, "op",
+                     node->op, "inputs", inputs, "layer", node->layer, "shape", shape, "dtype", type ? type->name : "?",
+                     "elements", node->has_data, "stats", stats);
 }
 
 static json_t *tree_json(const fd_trace *trace) {
@@ -140,8 +142,8 @@ static json_t *tree_json(const fd_trace *trace) {
         json_array_append_new(tokens, json_integer(fd_trace_tokens(trace)[i]));
     return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:o, s:o, s:o}", "path",
                      fd_trace_path(trace), "producer", info->producer, "numerics", info->numerics, "contract",
-                     info->contract, "backend", info->backend, "device", info->device, "fault", info->fault, "model_name",
-                     info->model_name, "model_hash", info->model_hash, "arch", info->arch, "level",
+                     info->contract, "backend", info->backend, "device", info->device, "fault", info->fault,
+                     "model_name", info->model_name, "model_hash", info->model_hash, "arch", info->arch, "level",
                      fd_trace_level_text(info->level), "complete", info->complete, "positions", fd_trace_n_pos(trace),
                      "tokens", tokens, "steps", steps, "tensors", nodes);
 }

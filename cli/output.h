@@ -10,8 +10,8 @@ typedef struct fd_cli_output {
     const char *junit; /* also a JUnit file; NULL: none */
 } fd_cli_output;
 
-/* Prints the verdict, writes the JUnit file, and returns the exit status: the verdict's, or 2 when something could not be
- * written. */
+/* Prints the verdict, writes the JUnit file, and returns the exit status: the verdict's, or 2 when something could
+ * not be written. */
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output);
 
 /* Opens `path` for writing; close checks that everything arrived. Errors name the path. */

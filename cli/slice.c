@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *skip_blanks(const char *p) { return p + strspn(p, " \t"); }
+static const char *skip_blanks(const char *p) {
+    return p + strspn(p, " \t");
+}
 
 /* An optional integer at *p. */
 static bool take_integer(const char **p, int64_t *value, bool *present) {
@@ -57,7 +59,9 @@ fd_code fd_slice_parse(const char *text, fd_slice *out, fd_error *err) {
     return FD_OK;
 }
 
-static int64_t clamp(int64_t i, int64_t length) { return i < 0 ? 0 : i > length ? length : i; }
+static int64_t clamp(int64_t i, int64_t length) {
+    return i < 0 ? 0 : i > length ? length : i;
+}
 
 bool fd_slice_resolve(const fd_slice *slice, int32_t i, int64_t length, fd_range *out) {
     fd_slice_axis axis = i < slice->n_axis ? slice->axes[i] : (fd_slice_axis){.step = 1};

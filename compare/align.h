@@ -23,8 +23,8 @@ typedef struct fd_alignment {
     bool same_contract;          /* same numerics and contract, both stated: fingerprints can be compared */
 } fd_alignment;
 
-/* Names are compared as they are; a name occurs once in a trace. Shapes agree when the dimensions do, or when one side is
- * flat ([512] against [8, 64]: same elements, same order). FD_ERR_MEMORY alone. */
+/* Names are compared as they are; a name occurs once in a trace. Shapes agree when the dimensions do, or when one
+ * side is flat ([512] against [8, 64]: same elements, same order). FD_ERR_MEMORY alone. */
 fd_code fd_align_traces(const fd_trace *ref, const fd_trace *cand, fd_alignment *out, fd_error *err);
 void fd_alignment_free(fd_alignment *alignment); /* frees what it owns, not the struct */
 

@@ -110,8 +110,9 @@ static void suggest_next(fd_verdict *v) {
     if (d->kind == FD_DIVERGED_TOKENS || d->kind == FD_DIVERGED_SHAPE)
         snprintf(v->next, sizeof v->next, "firstdiff inspect %s", v->cand.label);
     else if (!d->has_values)
-        snprintf(v->next, sizeof v->next, "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d",
-                 d->node, d->step, d->step);
+        snprintf(v->next, sizeof v->next,
+                 "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d", d->node, d->step,
+                 d->step);
     else if (d->n_dim == 2 && d->dims[1] > 0)
         snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", v->cand.label, d->node, d->pos,
                  (long long)(d->diff.first.index / d->dims[1]));
@@ -200,8 +201,8 @@ static fd_code compare_step(comparison *c, const fd_trace_step *step, int32_t st
     return FD_OK;
 }
 
-/* The reference's steps, cut at the last common position; positions that no step claims (a foreign trace, or a run killed
- * inside a step) come as one more. */
+/* The reference's steps, cut at the last common position; positions that no step claims (a foreign trace, or a run
+ * killed inside a step) come as one more. */
 static fd_code compare_steps(comparison *c, fd_error *err) {
     const fd_trace_step *steps = fd_trace_steps(c->pair.ref);
     int32_t n_step = fd_trace_n_step(c->pair.ref), n_pos = c->pair.align.n_pos, at = 0, i = 0;

@@ -1,8 +1,8 @@
 /* Comparing two recorded traces: the first tensor, in the reference's order of execution, that is not the same.
  *
- * Tokens come first in every step; tensors are compared by fingerprint where both traces follow the same contract (nothing
- * is read then but the first divergence), else element by element. A verdict of "identical" means that every tensor of
- * either trace was looked at, at every position of either; whatever could not be looked at is listed. */
+ * Tokens come first in every step; tensors are compared by fingerprint where both traces follow the same contract
+ * (nothing is read then but the first divergence), else element by element. A verdict of "identical" means that every
+ * tensor of either trace was looked at, at every position of either; whatever could not be looked at is listed. */
 #ifndef FD_COMPARE_COMPARE_H
 #define FD_COMPARE_COMPARE_H
 

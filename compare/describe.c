@@ -19,7 +19,9 @@ void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
     out->complete = info->complete;
 }
 
-static const char *stated(const fd_verdict_side *side) { return side->numerics[0] ? side->numerics : "not stated"; }
+static const char *stated(const fd_verdict_side *side) {
+    return side->numerics[0] ? side->numerics : "not stated";
+}
 
 void fd_verdict_note_numerics(fd_verdict *verdict) {
     const fd_verdict_side *a = &verdict->ref, *b = &verdict->cand;

@@ -43,7 +43,8 @@ static fd_code no_nan(const float *logits, int64_t n, int32_t n_vocab, int32_t p
     return FD_OK;
 }
 
-static fd_code run_and_record(fd_exec *exec, recorder *r, int32_t n_prompt, int32_t n_vocab, fd_golden_prompt *p, fd_error *err) {
+static fd_code run_and_record(fd_exec *exec, recorder *r, int32_t n_prompt, int32_t n_vocab, fd_golden_prompt *p,
+                              fd_error *err) {
     for (int32_t pos = 0; pos < p->n_pos;) {
         int32_t n = pos == 0 ? n_prompt : 1;
         fd_batch batch = {.tokens = p->tokens + pos,
@@ -111,8 +112,8 @@ fd_code fd_golden_usable(const fd_golden *golden, const fd_graph *graph, const c
                        golden->n_node, graph->n_node);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (strcmp(golden->nodes[i], graph->nodes[i].name) != 0)
-            return fd_fail(err, FD_ERR_INCOMPLETE, "golden: node %d is %s, in this build's graph %s: record it again", i,
-                           golden->nodes[i], graph->nodes[i].name);
+            return fd_fail(err, FD_ERR_INCOMPLETE, "golden: node %d is %s, in this build's graph %s: record it again",
+                           i, golden->nodes[i], graph->nodes[i].name);
     if (golden->n_prompt < 1) return fd_fail(err, FD_ERR_INCOMPLETE, "golden: no prompts in it");
     return FD_OK;
 }

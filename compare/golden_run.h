@@ -4,9 +4,9 @@
 
 #include "dumpers/golden.h"
 
-/* Runs one prompt from position 0 (the executor is reset): prefill of ids [n_prompt], then n_generate greedy tokens, the
- * last of which is chosen but not fed. Fills *out with memory of its own, to be freed with fd_golden_prompt_clear or as
- * part of the golden. out->text is left NULL. */
+/* Runs one prompt from position 0 (the executor is reset): prefill of ids [n_prompt], then n_generate greedy tokens,
+ * the last of which is chosen but not fed. Fills *out with memory of its own, to be freed with fd_golden_prompt_clear
+ * or as part of the golden. out->text is left NULL. */
 fd_code fd_golden_record(fd_exec *exec, const int32_t *ids, int32_t n_prompt, int32_t n_generate, fd_golden_prompt *out,
                          fd_error *err);
 void fd_golden_prompt_clear(fd_golden_prompt *prompt);

@@ -14,7 +14,7 @@ typedef struct lockstep {
     fd_verdict *verdict;
     fd_judge judge;
     fd_rendezvous *rendezvous; /* both sides run; NULL beside a trace */
-    fd_exec *exec; /* the reference executor, else the candidate's: its logits choose the next token */
+    fd_exec *exec;             /* the reference executor, else the candidate's: its logits choose the next token */
     const fd_trace *trace;
     int32_t *tokens; /* owned: those given, then the generated ones */
     int32_t n_token;
@@ -34,7 +34,8 @@ static fd_code forward(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, 
     batch.logits = l->logits[REF];
     cand_batch.logits = l->logits[CAND];
     if (l->trace) return fd_exec_forward(l->exec, &batch, err);
-    return fd_rendezvous_forward(l->rendezvous, &batch, &cand_batch, l->options->ref.label, l->options->cand.label, err);
+    return fd_rendezvous_forward(l->rendezvous, &batch, &cand_batch, l->options->ref.label, l->options->cand.label,
+                                 err);
 }
 
 static void report_progress(const lockstep *l, int64_t done) {
@@ -96,8 +97,7 @@ static bool tokens_differ(lockstep *l) {
     const fd_lockstep_options *o = l->options;
     const int32_t *recorded = fd_trace_tokens(l->trace);
     int32_t n = fd_trace_n_pos(l->trace), p = 0;
-    if (o->n_token > n)
-        fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
+    if (o->n_token > n) fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
     n = o->n_token < n ? o->n_token : n;
     while (p < n && recorded && recorded[p] == o->tokens[p]) p++;
     if (p == n) return false;

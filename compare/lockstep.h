@@ -1,8 +1,8 @@
-/* Two runs of one model, tensor by tensor: each node's output is compared before anything reads it, and both runs stop at
- * the first one that differs.
+/* Two runs of one model, tensor by tensor: each node's output is compared before anything reads it, and both runs
+ * stop at the first one that differs.
  *
- * An executor runs in a thread of its own, but only one of the two computes at a time: the other waits in its observer, so
- * that both can use every core. A side may be a recorded trace instead. */
+ * An executor runs in a thread of its own, but only one of the two computes at a time: the other waits in its
+ * observer, so that both can use every core. A side may be a recorded trace instead. */
 #ifndef FD_COMPARE_LOCKSTEP_H
 #define FD_COMPARE_LOCKSTEP_H
 

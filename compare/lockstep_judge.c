@@ -34,7 +34,9 @@ void fd_judge_close(fd_judge *judge) {
     *judge = (fd_judge){0};
 }
 
-static size_t element_bytes(uint32_t dtype) { return dtype == FD_F64 ? sizeof(double) : sizeof(float); }
+static size_t element_bytes(uint32_t dtype) {
+    return dtype == FD_F64 ? sizeof(double) : sizeof(float);
+}
 
 static fd_code reserve(fd_judge *judge, int side, int64_t n, fd_error *err) {
     size_t bytes = (size_t)n * sizeof(double);
@@ -83,8 +85,8 @@ static void describe_node(fd_judge *judge, const fd_node *node, int32_t step, in
     memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
 }
 
-/* Everything compared so far is identical, or the runs would have stopped: what is left to ask of an input is whether it
- * was compared at every position the node reads. */
+/* Everything compared so far is identical, or the runs would have stopped: what is left to ask of an input is whether
+ * it was compared at every position the node reads. */
 static void describe_inputs(const fd_judge *judge, const fd_node *node, fd_divergence *d) {
     d->inputs_equal = FD_EQUAL;
     if (node->op == FD_OP_EMBED) {
@@ -201,7 +203,8 @@ static fd_code look_at_row(fd_judge *judge, const fd_observation *live, int32_t 
         if (*out == SAME) return FD_OK;
         FD_TRY(trace_values(judge, live, row, at, &d->has_values, err));
         if (d->has_values && d->diff.n_differ == 0)
-            return fd_fail(err, FD_ERR_INPUT, "%s: %s at position %d: the elements do not have the recorded fingerprint",
+            return fd_fail(err, FD_ERR_INPUT,
+                           "%s: %s at position %d: the elements do not have the recorded fingerprint",
                            fd_trace_path(judge->trace), stored->name, live->pos0 + row);
         return FD_OK;
     }

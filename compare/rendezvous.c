@@ -11,8 +11,8 @@ typedef struct observer_side {
     int side;
 } observer_side;
 
-/* The meeting point of the two threads. Only the side whose turn it is runs; the other waits, either for a step to begin
- * or in its observer with the tensor it shows. */
+/* The meeting point of the two threads. Only the side whose turn it is runs; the other waits, either for a step to
+ * begin or in its observer with the tensor it shows. */
 struct fd_rendezvous {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -37,8 +37,8 @@ static void pass_turn(fd_rendezvous *m, int to) {
     pthread_cond_broadcast(&m->changed);
 }
 
-/* Both show a tensor, or the other side has no more of them. Nodes are in one order on both sides, so the lower id is the
- * one the other side has skipped. */
+/* Both show a tensor, or the other side has no more of them. Nodes are in one order on both sides, so the lower id is
+ * the one the other side has skipped. */
 static fd_code meet(fd_rendezvous *m, int side, fd_error *err) {
     int other = !side;
     const fd_observation *mine = m->shown[side], *theirs = m->shown[other];
@@ -137,7 +137,8 @@ fd_code fd_rendezvous_forward(fd_rendezvous *m, const fd_batch *ref_batch, const
 
 static fd_code check_graphs(const fd_graph *a, const fd_graph *b, fd_error *err) {
     if (a->n_node != b->n_node)
-        return fd_fail(err, FD_ERR_INPUT, "lockstep: graphs of %d and %d nodes are not of one model", a->n_node, b->n_node);
+        return fd_fail(err, FD_ERR_INPUT, "lockstep: graphs of %d and %d nodes are not of one model", a->n_node,
+                       b->n_node);
     for (int32_t i = 0; i < a->n_node; i++)
         if (strcmp(a->nodes[i].name, b->nodes[i].name) != 0)
             return fd_fail(err, FD_ERR_INPUT, "lockstep: node %d is %s on one side, %s on the other", i,

@@ -74,8 +74,8 @@ void fd_report_junit(FILE *to, const fd_verdict *v) {
         cases[TENSORS].result = FD_JUNIT_ERROR;
         snprintf(cases[TENSORS].message, sizeof cases[TENSORS].message, "no tensor was compared");
     }
-    bool other_model = v->ref.model_hash[0] && v->cand.model_hash[0] &&
-                       strcmp(v->ref.model_hash, v->cand.model_hash) != 0;
+    bool other_model =
+        v->ref.model_hash[0] && v->cand.model_hash[0] && strcmp(v->ref.model_hash, v->cand.model_hash) != 0;
     if (other_model) {
         cases[MODEL].result = FD_JUNIT_ERROR;
         snprintf(cases[MODEL].message, sizeof cases[MODEL].message, "the sides ran different models: %s against %s",

@@ -14,7 +14,9 @@ void fd_value_text(double value, char *to, size_t size) {
         snprintf(to, size, (double)(float)value == value ? "%.9g" : "%.17g", value);
 }
 
-static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+static const char *plural(int64_t n) {
+    return n == 1 ? "" : "s";
+}
 
 /* Names and paths come from files: control characters must not reach a terminal. */
 static void put_clean(FILE *to, const char *text) {
@@ -89,9 +91,9 @@ static void put_not_finite(FILE *to, const fd_tensor_diff *t) {
     const struct {
         int64_t n;
         const char *what;
-    } counts[] = {{t->n_nan_new, "NaN in the candidate alone"},   {t->n_nan_lost, "NaN in the reference alone"},
-                  {t->n_inf_new, "Inf in the candidate alone"},   {t->n_inf_lost, "Inf in the reference alone"},
-                  {t->n_inf_sign, "Inf of the opposite sign"}, {t->n_nan_same, "NaN on both sides"}};
+    } counts[] = {{t->n_nan_new, "NaN in the candidate alone"}, {t->n_nan_lost, "NaN in the reference alone"},
+                  {t->n_inf_new, "Inf in the candidate alone"}, {t->n_inf_lost, "Inf in the reference alone"},
+                  {t->n_inf_sign, "Inf of the opposite sign"},  {t->n_nan_same, "NaN on both sides"}};
     char text[256];
     size_t at = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts && at < sizeof text; i++)

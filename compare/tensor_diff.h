@@ -1,8 +1,8 @@
 /* Element-by-element comparison of two arrays, without tolerance.
  *
  * The elements are compared as bits of the coarser of the two types (`grid`): both are rounded to it once, so that a
- * binary64 run agrees with a binary32 one where it rounds to the same number. Every NaN is the same NaN; -0 and +0 differ.
- * NaN and Inf are classified before any subtraction, so no NaN ever reaches a maximum or a limit. */
+ * binary64 run agrees with a binary32 one where it rounds to the same number. Every NaN is the same NaN; -0 and +0
+ * differ. NaN and Inf are classified before any subtraction, so no NaN ever reaches a maximum or a limit. */
 #ifndef FD_COMPARE_TENSOR_DIFF_H
 #define FD_COMPARE_TENSOR_DIFF_H
 
@@ -29,7 +29,7 @@ typedef struct fd_tensor_diff {
     int64_t n;               /* elements compared */
     int64_t n_differ;
     fd_element_diff first;   /* lowest index that differs */
-    fd_element_diff largest; /* largest |cand - ref| among the differing pairs of finite values; the lowest index of a tie */
+    fd_element_diff largest; /* largest |cand - ref| of differing finite pairs; the lowest index of a tie */
     double largest_abs;      /* 0 when largest.index is -1 */
     int64_t n_nan_same;      /* NaN on both sides */
     int64_t n_nan_new;       /* in the candidate alone */

@@ -22,7 +22,9 @@ const fd_node_pair *fd_trace_pair_find(const fd_trace_pair *pair, const char *na
     return NULL;
 }
 
-static uint32_t memory_type(const fd_trace_node *node) { return node->dtype == FD_F64 ? FD_F64 : FD_F32; }
+static uint32_t memory_type(const fd_trace_node *node) {
+    return node->dtype == FD_F64 ? FD_F64 : FD_F32;
+}
 
 /* *present is false when the trace does not hold this position. */
 static fd_code read_side(const fd_trace *trace, int32_t node_at, int32_t pos, void **data, size_t *capacity,
@@ -58,8 +60,8 @@ static const fd_fingerprint *comparable_fingerprint(const fd_trace_pair *pair, c
 static fd_code contradiction(const fd_trace_pair *pair, const fd_trace_node *node, int32_t pos,
                              const fd_fingerprint *recorded, fd_error *err) {
     int64_t n = fd_trace_elements(node, pos);
-    fd_fingerprint actual = node->dtype == FD_F64 ? fd_fingerprint_f64(pair->ref_data, n)
-                                                  : fd_fingerprint_f32(pair->ref_data, n);
+    fd_fingerprint actual =
+        node->dtype == FD_F64 ? fd_fingerprint_f64(pair->ref_data, n) : fd_fingerprint_f32(pair->ref_data, n);
     bool ref_right = actual.lo == recorded->lo && actual.hi == recorded->hi;
     return fd_fail(err, FD_ERR_INPUT, "%s: %s at position %d: the elements do not have the recorded fingerprint",
                    fd_trace_path(ref_right ? pair->cand : pair->ref), node->name, pos);

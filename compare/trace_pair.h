@@ -27,8 +27,8 @@ void fd_trace_pair_close(fd_trace_pair *pair);
  * else element by element; unknown when a side lacks what it takes. Fails when a file cannot be read. */
 fd_code fd_trace_pair_look(fd_trace_pair *pair, const fd_node_pair *node, int32_t pos, fd_look *out, fd_error *err);
 
-/* Reads both sides' elements and compares them; look->has_diff stays false when a side has none. A tensor whose elements
- * agree although its fingerprints differ is FD_ERR_INPUT: one of the files contradicts itself (named). */
+/* Reads both sides' elements and compares them; look->has_diff stays false when a side has none. A tensor whose
+ * elements agree although its fingerprints differ is FD_ERR_INPUT: one of the files contradicts itself (named). */
 fd_code fd_trace_pair_values(fd_trace_pair *pair, const fd_node_pair *node, int32_t pos, fd_look *look, fd_error *err);
 
 /* The pair whose reference node is named so; NULL when there is none. */

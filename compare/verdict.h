@@ -1,7 +1,7 @@
 /* What a comparison found: one struct for traces and for lockstep runs, one place that turns it into an exit status.
  *
- * A "tensor" in the counts is one node's output in one step (all positions of that step). Order: step by step, in a step
- * the tokens, then the nodes in the reference's order of execution, in a node the positions. */
+ * A "tensor" in the counts is one node's output in one step (all positions of that step). Order: step by step, in a
+ * step the tokens, then the nodes in the reference's order of execution, in a node the positions. */
 #ifndef FD_COMPARE_VERDICT_H
 #define FD_COMPARE_VERDICT_H
 

@@ -1,5 +1,6 @@
 /* Is there room on the disk before HDF5 starts to write? HDF5 cannot take a half-done write back: once one fails, its
- * cached metadata no longer fits the file. So every step asks first, and a full disk is found while the file is whole. */
+ * cached metadata no longer fits the file. So every step asks first, and a full disk is found while the file is
+ * whole. */
 #ifndef FD_DUMPERS_DISK_ROOM_H
 #define FD_DUMPERS_DISK_ROOM_H
 

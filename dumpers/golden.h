@@ -1,5 +1,5 @@
-/* Golden files (HDF5): for each prompt the tokens, the logits and the fingerprint of every tensor at every position, with
- * the model's hash and the contract's version. Exact, so there is no tolerance. */
+/* Golden files (HDF5): for each prompt the tokens, the logits and the fingerprint of every tensor at every position,
+ * with the model's hash and the contract's version. Exact, so there is no tolerance. */
 #ifndef FD_DUMPERS_GOLDEN_H
 #define FD_DUMPERS_GOLDEN_H
 

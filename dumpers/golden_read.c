@@ -86,7 +86,8 @@ static fd_code get_head(fd_golden *golden, hid_t file, const char *path, fd_erro
         strcmp(schema, FD_GOLDEN_SCHEMA) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: schema is \"%s\", expected \"" FD_GOLDEN_SCHEMA "\"", path, schema);
     if (fd_h5_get_int(file, "version", &value) != FD_H5_FOUND || value != FD_GOLDEN_VERSION)
-        return fd_fail(err, FD_ERR_INPUT, "%s: version is %lld, expected %d", path, (long long)value, FD_GOLDEN_VERSION);
+        return fd_fail(err, FD_ERR_INPUT, "%s: version is %lld, expected %d", path, (long long)value,
+                       FD_GOLDEN_VERSION);
     if (fd_h5_get_int(file, "complete", &value) != FD_H5_FOUND || value != 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: the golden is not complete", path);
     for (size_t i = 0; i < sizeof fd_golden_texts / sizeof *fd_golden_texts; i++) {
@@ -123,12 +124,15 @@ static fd_code get_nodes(fd_golden *golden, hid_t file, const char *path, fd_err
 static fd_code get_prompts(fd_golden *golden, hid_t file, const char *path, fd_error *err) {
     H5G_info_t info = {0};
     hid_t prompts = fd_h5_has(file, "prompts") ? H5Gopen2(file, "prompts", H5P_DEFAULT) : -1;
-    bool ok = prompts >= 0 && H5Gget_info(prompts, &info) >= 0 && info.nlinks >= 1 && info.nlinks <= FD_GOLDEN_MAX_PROMPTS;
+    bool ok =
+        prompts >= 0 && H5Gget_info(prompts, &info) >= 0 && info.nlinks >= 1 && info.nlinks <= FD_GOLDEN_MAX_PROMPTS;
     if (ok) golden->prompts = calloc(info.nlinks, sizeof *golden->prompts);
     fd_code code = FD_OK;
-    if (!ok) code = fd_fail(err, FD_ERR_INPUT, "%s: %llu prompts, expected 1 to %d", path, (unsigned long long)info.nlinks,
-                            FD_GOLDEN_MAX_PROMPTS);
-    else if (!golden->prompts) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (!ok)
+        code = fd_fail(err, FD_ERR_INPUT, "%s: %llu prompts, expected 1 to %d", path, (unsigned long long)info.nlinks,
+                       FD_GOLDEN_MAX_PROMPTS);
+    else if (!golden->prompts)
+        code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     for (hsize_t i = 0; code == FD_OK && i < info.nlinks; i++) {
         char name[16], where[512];
         snprintf(name, sizeof name, "%04d", (int)i);
@@ -161,7 +165,9 @@ fd_code fd_golden_read(const char *path, fd_golden **out, fd_error *err) {
     if (code == FD_OK) code = get_prompts(golden, file, path, err);
     if (file >= 0) H5Fclose(file);
     fd_h5_end(guard);
-    if (code == FD_OK) *out = golden;
-    else fd_golden_free(golden);
+    if (code == FD_OK)
+        *out = golden;
+    else
+        fd_golden_free(golden);
     return code;
 }

@@ -9,9 +9,10 @@
 #include "dumpers/golden_schema.h"
 #include "dumpers/h5_driver.h"
 
-#define FIELD(member) {#member, offsetof(fd_golden, member), sizeof(((fd_golden *)0)->member)}
-const fd_golden_field fd_golden_texts[7] = {
-    FIELD(producer), FIELD(model_name), FIELD(model_hash), FIELD(arch), FIELD(backend), FIELD(device), FIELD(numerics)};
+#define FIELD(member)                                                                                                  \
+    { #member, offsetof(fd_golden, member), sizeof(((fd_golden *)0)->member) }
+const fd_golden_field fd_golden_texts[7] = {FIELD(producer), FIELD(model_name), FIELD(model_hash), FIELD(arch),
+                                            FIELD(backend),  FIELD(device),     FIELD(numerics)};
 const fd_golden_field fd_golden_numbers[3] = {FIELD(contract), FIELD(n_vocab), FIELD(n_generate)};
 #undef FIELD
 
@@ -69,9 +70,10 @@ static bool put_all(const fd_golden *golden, hid_t file) {
 
 static fd_code check(const fd_golden *golden, const char *path, fd_error *err) {
     if (golden->n_prompt < 1 || golden->n_prompt > FD_GOLDEN_MAX_PROMPTS || golden->n_node < 1 || golden->n_vocab < 1)
-        return fd_fail(err, FD_ERR_INPUT, "%s: a golden of %d prompts, %d nodes, %d tokens in the vocabulary; expected 1 to %d "
-                       "prompts and at least one of the others", path, golden->n_prompt, golden->n_node, golden->n_vocab,
-                       FD_GOLDEN_MAX_PROMPTS);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: a golden of %d prompts, %d nodes, %d tokens in the vocabulary; expected 1 to %d "
+                       "prompts and at least one of the others",
+                       path, golden->n_prompt, golden->n_node, golden->n_vocab, FD_GOLDEN_MAX_PROMPTS);
     for (int32_t i = 0; i < golden->n_prompt; i++) {
         const fd_golden_prompt *p = &golden->prompts[i];
         if (p->n_prompt < 1 || p->n_prompt > p->n_token || p->n_pos < 1 || p->n_pos > p->n_token)
@@ -83,11 +85,11 @@ static fd_code check(const fd_golden *golden, const char *path, fd_error *err) {
 
 /* Writes the file `part`; HDF5's words about a failure are in err. */
 static fd_code write_part(const fd_golden *golden, const char *part, const char *path, fd_error *err) {
-    fd_h5_target target = {-1, 0};
+    fd_h5_target target = {-1, 0, 0};
     hid_t access = fd_h5_target_access(&target);
     hid_t file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     fd_h5_release(access);
-    bool ok = file >= 0 && put_all(golden, file);
+    bool ok = file >= 0 && put_all(golden, file) && target.error == 0;
     fd_code code = ok ? FD_OK : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);
     bool closed = file < 0 || (H5Fclose(file) >= 0 && target.error == 0);
     return code != FD_OK || closed ? code : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);

@@ -12,7 +12,9 @@ fd_h5_guard fd_h5_begin(void) {
     return guard;
 }
 
-void fd_h5_end(fd_h5_guard guard) { H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data); }
+void fd_h5_end(fd_h5_guard guard) {
+    H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
+}
 
 /* Walking upward starts at the innermost record, the one that knows the system's own error text. */
 static herr_t take_innermost(unsigned n, const H5E_error2_t *record, void *user) {
@@ -213,8 +215,7 @@ static bool transfer(hid_t dataset, hid_t type, int rank, const hsize_t *start, 
                      const void *out) {
     hid_t file = H5Dget_space(dataset);
     hid_t memory = H5Screate_simple(rank, count, NULL);
-    bool done = file >= 0 && memory >= 0 &&
-                H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
+    bool done = file >= 0 && memory >= 0 && H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
                 (in ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, in)
                     : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, out)) >= 0;
     fd_h5_release(memory);

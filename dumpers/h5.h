@@ -46,8 +46,8 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out);
 /* True when `name` is a link of `group` that leads to an object. */
 bool fd_h5_has(hid_t group, const char *name);
 
-/* The names of a group's links in order of name, each cut at 255 bytes; freed with free(). NULL, and *n 0, when they cannot
- * be listed or there are more than `limit`. */
+/* The names of a group's links in order of name, each cut at 255 bytes; freed with free(). NULL, and *n 0, when they
+ * cannot be listed or there are more than `limit`. */
 typedef char fd_h5_name[256];
 fd_h5_name *fd_h5_names(hid_t group, size_t limit, size_t *n);
 
@@ -63,6 +63,7 @@ const char *fd_h5_shape_text(const fd_h5_shape *shape, char out[128]);
 
 /* Reads or writes the block at `start` of `count` (rank of the dataset); memory is contiguous. */
 bool fd_h5_read_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *out);
-bool fd_h5_write_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, const void *data);
+bool fd_h5_write_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count,
+                       const void *data);
 
 #endif

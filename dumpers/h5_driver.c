@@ -27,9 +27,8 @@ typedef struct driver_info {
     fd_h5_target *target;
 } driver_info;
 
-static herr_t refuse(fd_h5_target *target) {
+static void note_failure(fd_h5_target *target) {
     if (target->error == 0) target->error = errno ? errno : EIO;
-    return -1;
 }
 
 static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr_t maxaddr) {
@@ -42,7 +41,7 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
     driver_file *file = calloc(1, sizeof *file);
     int fd = file ? open(name, mode, 0666) : -1;
     if (fd < 0 || fstat(fd, &there) != 0) {
-        refuse(info->target);
+        info->target->open_error = errno;
         if (fd >= 0) close(fd);
         free(file);
         return NULL;
@@ -52,16 +51,16 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
     file->device = there.st_dev;
     file->inode = there.st_ino;
     file->target->fd = fd;
+    file->target->open_error = 0;
     return &file->base;
 }
 
 static herr_t driver_close(H5FD_t *base) {
     driver_file *file = (driver_file *)base;
-    int closed = close(file->target->fd);
-    if (closed != 0) refuse(file->target);
+    if (close(file->target->fd) != 0) note_failure(file->target);
     file->target->fd = -1;
     free(file);
-    return 0; /* the failure stands in the target; HDF5 could do nothing with it */
+    return 0;
 }
 
 static int driver_compare(const H5FD_t *a, const H5FD_t *b) {
@@ -124,24 +123,23 @@ static bool write_all(int fd, const char *data, size_t size, off_t address) {
     return true;
 }
 
+/* The superblock goes out without its flags; everything else as it is. */
+static bool write_out(int fd, const char *data, size_t size, off_t address) {
+    unsigned char head[FD_SUPERBLOCK_BYTES];
+    if (address != 0 || size < sizeof head) return write_all(fd, data, size, address);
+    memcpy(head, data, sizeof head);
+    fd_superblock_clear_flags(head);
+    return write_all(fd, (const char *)head, sizeof head, 0) &&
+           write_all(fd, data + sizeof head, size - sizeof head, (off_t)sizeof head);
+}
+
 static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t address, size_t size,
                            const void *buffer) {
     (void)type, (void)transfer;
     driver_file *file = (driver_file *)base;
-    const char *data = buffer;
-    off_t at = (off_t)address;
-    haddr_t end = address + size;
-    if (file->target->error == 0 && address == 0 && size >= FD_SUPERBLOCK_BYTES) {
-        unsigned char head[FD_SUPERBLOCK_BYTES];
-        memcpy(head, data, sizeof head);
-        fd_superblock_clear_flags(head);
-        if (!write_all(file->target->fd, (const char *)head, sizeof head, at)) return refuse(file->target);
-        data += sizeof head;
-        size -= sizeof head;
-        at += (off_t)sizeof head;
-    }
-    if (file->target->error == 0 && !write_all(file->target->fd, data, size, at)) return refuse(file->target);
-    if (end > file->eof) file->eof = end;
+    if (file->target->error == 0 && !write_out(file->target->fd, buffer, size, (off_t)address))
+        note_failure(file->target);
+    if (address + size > file->eof) file->eof = address + size;
     return 0;
 }
 
@@ -149,7 +147,7 @@ static herr_t driver_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
     (void)transfer, (void)closing;
     driver_file *file = (driver_file *)base;
     if (file->eoa == file->eof) return 0;
-    if (file->target->error == 0 && ftruncate(file->target->fd, (off_t)file->eoa) != 0) return refuse(file->target);
+    if (file->target->error == 0 && ftruncate(file->target->fd, (off_t)file->eoa) != 0) note_failure(file->target);
     file->eof = file->eoa;
     return 0;
 }
@@ -180,6 +178,7 @@ hid_t fd_h5_target_access(fd_h5_target *target) {
     hid_t id = H5FDregister(&driver), access = H5Pcreate(H5P_FILE_ACCESS);
     driver_info info = {target};
     target->fd = -1;
+    target->open_error = 0;
     bool ok = id >= 0 && access >= 0 && H5Pset_driver(access, id, &info) >= 0 &&
               H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
               H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0;
@@ -195,6 +194,7 @@ fd_code fd_h5_target_fail(const fd_h5_target *target, fd_error *err, const char 
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (target->error == 0) return fd_h5_fail(err, FD_ERR_IO, "%s", message);
-    return fd_fail(err, FD_ERR_IO, "%s: %s", message, strerror(target->error));
+    int reason = target->error ? target->error : target->open_error;
+    return reason ? fd_fail(err, FD_ERR_IO, "%s: %s", message, strerror(reason))
+                  : fd_h5_fail(err, FD_ERR_IO, "%s", message);
 }

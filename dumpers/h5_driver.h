@@ -1,10 +1,11 @@
 /* An HDF5 file driver for files that must survive their writer. Beside plain reads and writes it does two things that
  * HDF5's own POSIX driver cannot:
  *
- * - After the first write that fails (a full disk, a quota, a lost server) it drops every later write and says it
- *   succeeded. HDF5 cannot take a half-done change back: with its own driver H5Fclose then fails, writes a superblock that
- *   does not fit the file, and the process dies of a segmentation fault at exit. Dropping the rest leaves the disk as it
- *   was at the failure, which single-writer mode keeps whole, and lets HDF5 close in peace.
+ * - A write that fails (a full disk, a quota, a lost server) is noted in the target, and it and every later one is
+ *   dropped and reported to HDF5 as done: whoever calls HDF5 asks the target afterwards. HDF5 cannot take a half-done
+ *   change back: with its own driver H5Fclose then fails, writes a superblock that does not fit the file, and the
+ *   process dies of a segmentation fault at exit. Dropping the rest leaves the disk as it was at the failure, which
+ *   single-writer mode keeps whole, and lets HDF5 close in peace.
  * - It never lets the superblock's flag "open for writing" reach the disk (superblock.h).
  *
  * Files it writes are ordinary HDF5 files; nothing needs the driver to read them. */
@@ -14,8 +15,9 @@
 #include "dumpers/h5.h"
 
 typedef struct fd_h5_target {
-    int fd;    /* of the open file; -1 before and after */
-    int error; /* errno of the first failed open, write or truncation; 0: none. Writes are dropped while it is set */
+    int fd;         /* of the open file; -1 before and after */
+    int error;      /* errno of the first failed write or truncation; 0: none. Writes are dropped while it is set */
+    int open_error; /* errno of the last open; 0: it succeeded */
 } fd_h5_target;
 
 /* File access properties for writing: this driver, HDF5 1.10's format (what single-writer mode needs), strong close.

@@ -35,7 +35,9 @@ void fd_health_clear(fd_trace_health *out) {
 }
 
 /* e^x for x ≤ 0; below -700 the term is nothing beside the largest one's 1. */
-static double weight_of(double x) { return x < -700.0 ? 0.0 : fd_exp64(x); }
+static double weight_of(double x) {
+    return x < -700.0 ? 0.0 : fd_exp64(x);
+}
 
 void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_trace_health *out) {
     double best[FD_TOP_K];

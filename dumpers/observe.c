@@ -38,8 +38,10 @@ static fd_fingerprint fingerprint_runs_f32(const row_runs *runs) {
         const float *x = run_at(runs, r);
         for (int64_t i = 0; i < runs->run_elements; i++, at++) {
             uint64_t bits = fd_canonical32(x[i]);
-            if (at % 2 == 0) low = bits;
-            else fd_fingerprint_add(&f, at / 2, low | bits << 32);
+            if (at % 2 == 0)
+                low = bits;
+            else
+                fd_fingerprint_add(&f, at / 2, low | bits << 32);
         }
     }
     if (at % 2) fd_fingerprint_add(&f, at / 2, low);

@@ -14,7 +14,9 @@
  */
 enum { FLAGS_AT = 11, CHECKSUM_AT = 44 };
 
-static uint32_t rotate(uint32_t x, int k) { return x << k | x >> (32 - k); }
+static uint32_t rotate(uint32_t x, int k) {
+    return x << k | x >> (32 - k);
+}
 
 static uint32_t load32(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;

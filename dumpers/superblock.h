@@ -1,8 +1,9 @@
 /* The first bytes of an HDF5 file, as far as single-writer mode needs them.
  *
- * That mode brings metadata to the disk in an order that is whole at every moment, so a killed run leaves a readable file.
- * Its price is a flag in the superblock, "open for writing", that a kill leaves behind and that makes h5py, HDFView and
- * h5dump refuse the file until somebody runs h5clear, which clears the flag. Here it is cleared on its way to the disk. */
+ * That mode brings metadata to the disk in an order that is whole at every moment, so a killed run leaves a readable
+ * file. Its price is a flag in the superblock, "open for writing", that a kill leaves behind and that makes h5py,
+ * HDFView and h5dump refuse the file until somebody runs h5clear, which clears the flag. Here it is cleared on its
+ * way to the disk. */
 #ifndef FD_DUMPERS_SUPERBLOCK_H
 #define FD_DUMPERS_SUPERBLOCK_H
 

@@ -1,8 +1,11 @@
 /* Traces: everything a run computed, in one HDF5 file (schema firstdiff-trace 1, docs/trace-format.md).
  *
- * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. Every step is flushed; the
- * attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it got.
- * Reading: fd_trace_open reads the small parts; tensors are read when asked for. */
+ * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. Every step is flushed;
+ * the attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
+ * got. Reading: fd_trace_open reads the small parts; tensors are read when asked for.
+ *
+ * HDF5 need not be built thread-safe: use traces and goldens from one thread at a time. Any number of writers and
+ * readers in that thread is fine. */
 #ifndef FD_DUMPERS_TRACE_H
 #define FD_DUMPERS_TRACE_H
 
@@ -49,8 +52,8 @@ typedef struct fd_trace_health { /* of one position */
     int32_t top_id[FD_TOP_K];  /* -1 likewise. A NaN logit: top_id[0] is the first one's id, all else -1 and NaN */
     float top1_probability;    /* softmax over the whole vocabulary, binary64; NaN when the largest logit is infinite */
     float logit_range;         /* top_logit[0] - top_logit[9]; NaN where the vocabulary is smaller */
-    int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6 tokens) up to
-                                  here; 0: none */
+    int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6
+                                  tokens) up to here; 0: none */
 } fd_trace_health;
 
 /* ---- writing ---- */
@@ -66,8 +69,8 @@ typedef struct fd_trace_options {
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
 
-/* Creates the file (an existing one is replaced only when the new one could be created). `graph` and `info` are read now;
- * graph must outlive the writer. */
+/* Creates the file (an existing one is replaced only when the new one could be created). `graph` and `info` are read
+ * now; graph must outlive the writer. */
 fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *info, const fd_graph *graph,
                         fd_numerics numerics, fd_trace_writer **out, fd_error *err);
 /* The observer to hand to fd_exec_set_observer for the steps between begin and end. */
@@ -125,8 +128,8 @@ const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos);
 const float *fd_trace_entropy(const fd_trace *trace, int32_t pos, int32_t *n_layer, int32_t *n_head);
 /* Attention sink: each head's weight on position 0, likewise. */
 const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer, int32_t *n_head);
-/* One position's tensor, unpadded, [fd_trace_elements], widened to double (`out64`) or, for F32 and 16-bit types, exact in
- * float (`out32`); the other pointer is NULL. FD_ERR_INCOMPLETE when the trace does not hold it. */
+/* One position's tensor, unpadded, [fd_trace_elements], widened to double (`out64`) or, for F32 and 16-bit types,
+ * exact in float (`out32`); the other pointer is NULL. FD_ERR_INCOMPLETE when the trace does not hold it. */
 fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *out32, double *out64, fd_error *err);
 
 /* ---- shared pieces ---- */

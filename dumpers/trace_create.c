@@ -143,7 +143,8 @@ static bool make_tables(const fd_trace_writer *writer, hid_t file) {
     if (!make(file, tokens, "token fed at each position")) return false;
     hid_t packed = fd_step_row_type();
     set_plan steps = plan_rows("steps", packed, 1, 1);
-    bool ok = make(file, steps, "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
+    bool ok =
+        make(file, steps, "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
     fd_h5_release(packed);
     if (!ok) return false;
     set_plan prints = plan_rows("fingerprints", H5T_STD_U64LE, n_node, 2);

@@ -35,15 +35,19 @@ static hid_t raw_half(hid_t type) {
     return memory;
 }
 
-/* What the dataset's elements are, from its type and its `dtype` attribute; FD_DTYPE_LIMIT for what a trace cannot hold. */
+/* What the dataset's elements are, from its type and its `dtype` attribute; FD_DTYPE_LIMIT for what a trace cannot
+ * hold. */
 static uint32_t element_type(hid_t type, const char *attribute, fd_trace_set *set) {
     H5T_class_t class = H5Tget_class(type);
     size_t size = H5Tget_size(type);
     int said = attribute[0] ? fd_dtype_parse(attribute) : -1;
     uint32_t found = FD_DTYPE_LIMIT;
-    if (class == H5T_FLOAT && size == 4) found = FD_F32, set->memory = H5T_NATIVE_FLOAT;
-    else if (class == H5T_FLOAT && size == 8) found = FD_F64, set->memory = H5T_NATIVE_DOUBLE;
-    else if (class == H5T_FLOAT && size == 2) found = half_of(type), set->memory = raw_half(type);
+    if (class == H5T_FLOAT && size == 4)
+        found = FD_F32, set->memory = H5T_NATIVE_FLOAT;
+    else if (class == H5T_FLOAT && size == 8)
+        found = FD_F64, set->memory = H5T_NATIVE_DOUBLE;
+    else if (class == H5T_FLOAT && size == 2)
+        found = half_of(type), set->memory = raw_half(type);
     else if (class == H5T_INTEGER && size == 2 && (said == FD_F16 || said == FD_BF16))
         return set->memory = H5T_NATIVE_UINT16, (uint32_t)said;
     return attribute[0] && said != (int)found ? FD_DTYPE_LIMIT : found;
@@ -83,8 +87,9 @@ static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_t
                        trace->path, node->name, text, (long long)rows, (long long)(trace->n_pos - first));
     hsize_t n_kv = set->shape.dim[set->shape.rank - 1];
     if (node->over_kv && (set->shape.rank < 3 || (trace->info.complete && n_kv < (hsize_t)(first + rows))))
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s, expected [n_pos, n_head, n_kv] with n_kv at least %lld",
-                       trace->path, node->name, text, (long long)(first + rows));
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: tensors/%s: shape %s, expected [n_pos, n_head, n_kv] with n_kv at least %lld", trace->path,
+                       node->name, text, (long long)(first + rows));
     return FD_OK;
 }
 
@@ -115,8 +120,9 @@ static fd_code open_tensor(const fd_trace *trace, hid_t group, fd_trace_node *no
         if (!shaped) node->shape[i] = along_kv ? 0 : (int32_t)dim;
     }
     if (!same)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph",
-                       trace->path, node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph", trace->path,
+                       node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
     if (!shaped) node->n_dim = set->shape.rank - 1;
     FD_TRY(check_rows(trace, node, set, err));
     node->has_data = trace->has_graph || H5Dget_storage_size(set->id) > 0; /* made, but never written */
@@ -127,7 +133,8 @@ static fd_code open_tensor(const fd_trace *trace, hid_t group, fd_trace_node *no
 
 static void end_text(fd_graph_row *row) { /* a full-width field comes without its NUL */
     char *const fields[] = {row->name, row->op, row->input[0], row->input[1], row->dtype};
-    const size_t sizes[] = {sizeof row->name, sizeof row->op, sizeof row->input[0], sizeof row->input[1], sizeof row->dtype};
+    const size_t sizes[] = {sizeof row->name, sizeof row->op, sizeof row->input[0], sizeof row->input[1],
+                            sizeof row->dtype};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) fields[i][sizes[i] - 1] = '\0';
 }
 
@@ -170,7 +177,8 @@ static fd_code read_graph(fd_trace *trace, fd_error *err) {
     size_t n = (size_t)trace->n_node + 1;
     fd_graph_row *rows = calloc(n, sizeof *rows);
     trace->nodes = calloc(n, sizeof *trace->nodes);
-    fd_code code = ok ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: graph: expected a table of nodes with a column name", trace->path);
+    fd_code code =
+        ok ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: graph: expected a table of nodes with a column name", trace->path);
     if (!rows || !trace->nodes) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     for (size_t i = 0; code == FD_OK && i < n; i++) {
         rows[i].seq = (int32_t)i;
@@ -181,7 +189,8 @@ static fd_code read_graph(fd_trace *trace, fd_error *err) {
         code = fd_h5_fail(err, FD_ERR_INPUT, "%s: graph", trace->path);
     fd_h5_release(type);
     fd_h5_release(set);
-    for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++) code = take_row(trace, i, &rows[i], &trace->nodes[i], err);
+    for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++)
+        code = take_row(trace, i, &rows[i], &trace->nodes[i], err);
     free(rows);
     return code;
 }
@@ -193,7 +202,9 @@ typedef struct named {
     int32_t at;
 } named;
 
-static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
 
 /* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
 static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_name *links, size_t n_link, fd_error *err) {
@@ -219,8 +230,8 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const char *name, f
                          fd_error *err) {
     int64_t value;
     if (strlen(name) >= sizeof node->name)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path, name,
-                       strlen(name), sizeof node->name - 1);
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path,
+                       name, strlen(name), sizeof node->name - 1);
     strcpy(node->name, name);
     node->layer = layer_of(name);
     node->seq = -1;
@@ -228,7 +239,8 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const char *name, f
     hid_t peek = H5Dopen2(group, name, H5P_DEFAULT);
     if (peek >= 0) {
         if (fd_h5_get_int(peek, "over_kv", &value) == FD_H5_FOUND) node->over_kv = value != 0;
-        if (fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX) node->seq = (int32_t)value;
+        if (fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX)
+            node->seq = (int32_t)value;
         if (fd_h5_get_int(peek, "layer", &value) == FD_H5_FOUND && value >= 0 && value < MAX_NODES && node->layer < 0)
             node->layer = (int32_t)value;
         fd_h5_get_string(peek, "op", node->op, sizeof node->op, NULL);
@@ -261,8 +273,11 @@ fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
     size_t n_link = 0;
     fd_h5_name *links = group >= 0 ? fd_h5_names(group, MAX_NODES, &n_link) : NULL;
     fd_code code;
-    if (links || (trace->has_graph && group < 0)) code = load_tensors(trace, group, links, n_link, err);
-    else code = fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor", trace->path);
+    if (links || (trace->has_graph && group < 0))
+        code = load_tensors(trace, group, links, n_link, err);
+    else
+        code = fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor",
+                       trace->path);
     free(links);
     fd_h5_release(group);
     return code;

@@ -1,7 +1,7 @@
 /* What a node's tensor becomes when it is shown: fingerprints, statistics, health, and its rows in the file.
  *
- * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for each
- * dataset and step, and nothing of the tensor is copied or kept. */
+ * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for
+ * each dataset and step, and nothing of the tensor is copied or kept. */
 #include <string.h>
 
 #include "dumpers/health.h"
@@ -26,8 +26,8 @@ static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_
     if (!writer->in_step)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
     if (id < 0 || id >= writer->graph->n_node || strcmp(writer->graph->nodes[id].name, o->node->name) != 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s: node %d is %s, the trace was created for another graph", writer->path, id,
-                       o->node->name);
+        return fd_fail(err, FD_ERR_INPUT, "%s: node %d is %s, the trace was created for another graph", writer->path,
+                       id, o->node->name);
     if (o->pos0 < writer->pos0 || o->n_pos < 1 || o->n_pos > writer->pos0 + writer->n_tok - o->pos0)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: positions %d to %d, the step has %d to %d", writer->path,
                        o->node->name, o->pos0, o->pos0 + o->n_pos - 1, writer->pos0, writer->pos0 + writer->n_tok - 1);
@@ -109,7 +109,7 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     summarise(writer, observation);
     if (writer->level < FD_TRACE_FULL) return FD_OK;
     fd_h5_guard guard = fd_h5_begin();
-    if (!write_rows(writer, observation)) {
+    if (!write_rows(writer, observation) || writer->target.error != 0) {
         fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name,
                           observation->pos0);
         fd_trace_latch(writer, err);

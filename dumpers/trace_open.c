@@ -22,26 +22,25 @@ static hid_t open_file(const char *path, unsigned flags) {
 static bool marked_as_written(const char *path) {
     uint8_t block[FD_SUPERBLOCK_BYTES];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool marked = fd >= 0 && pread(fd, block, sizeof block, 0) == (ssize_t)sizeof block && fd_superblock_flags(block) > 0;
+    bool marked =
+        fd >= 0 && pread(fd, block, sizeof block, 0) == (ssize_t)sizeof block && fd_superblock_flags(block) > 0;
     if (fd >= 0) close(fd);
     return marked;
 }
 
-/* A finished or foreign file opens plainly. One that a writer is still writing, or was killed at, is opened as a reader of
- * a single-writer file: only then HDF5 looks past the end that the superblock knew at the last flush. */
+/* A finished or foreign file opens plainly. One that a writer is still writing, or was killed at, is opened as a
+ * reader of a single-writer file: only then HDF5 looks past the end that the superblock knew at the last flush. */
 static fd_code open_trace_file(fd_trace *trace, fd_error *err) {
     int64_t complete = 1;
     struct stat there;
-    if (stat(trace->path, &there) != 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %s", trace->path, strerror(errno));
+    if (stat(trace->path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", trace->path, strerror(errno));
     if (!S_ISREG(there.st_mode)) return fd_fail(err, FD_ERR_INPUT, "%s: not a regular file", trace->path);
     if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected a trace", trace->path);
     if (H5Fis_hdf5(trace->path) <= 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected a trace", trace->path);
     bool marked = marked_as_written(trace->path);
     trace->file = open_file(trace->path, H5F_ACC_RDONLY | (marked ? H5F_ACC_SWMR_READ : 0));
-    if (trace->file < 0)
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", trace->path);
+    if (trace->file < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", trace->path);
     if (marked || fd_h5_get_int(trace->file, "complete", &complete) != FD_H5_FOUND || complete != 0) return FD_OK;
     H5Fclose(trace->file);
     trace->file = open_file(trace->path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ);
@@ -65,9 +64,9 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
     int64_t version, value;
     fd_h5_found found = fd_h5_get_string(trace->file, "schema", schema, sizeof schema, NULL);
     if (found != FD_H5_FOUND || strcmp(schema, FD_TRACE_SCHEMA) != 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s: attribute schema is %s%s%s, expected \"" FD_TRACE_SCHEMA "\"", trace->path,
-                       found == FD_H5_FOUND ? "\"" : "", found == FD_H5_FOUND ? schema : "missing or no string",
-                       found == FD_H5_FOUND ? "\"" : "");
+        return fd_fail(err, FD_ERR_INPUT, "%s: attribute schema is %s%s%s, expected \"" FD_TRACE_SCHEMA "\"",
+                       trace->path, found == FD_H5_FOUND ? "\"" : "",
+                       found == FD_H5_FOUND ? schema : "missing or no string", found == FD_H5_FOUND ? "\"" : "");
     if (fd_h5_get_int(trace->file, "version", &version) != FD_H5_FOUND || version != FD_TRACE_VERSION)
         return fd_fail(err, FD_ERR_INPUT, "%s: attribute version is %lld, expected %d", trace->path, (long long)version,
                        FD_TRACE_VERSION);
@@ -82,7 +81,8 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
     if (fd_h5_get_string(trace->file, "level", level, sizeof level, NULL) == FD_H5_FOUND) {
         int parsed = fd_trace_level_parse(level);
         if (parsed < 0)
-            return fd_fail(err, FD_ERR_INPUT, "%s: level is \"%s\", expected full, stats or fingerprint", trace->path, level);
+            return fd_fail(err, FD_ERR_INPUT, "%s: level is \"%s\", expected full, stats or fingerprint", trace->path,
+                           level);
         info->level = (fd_trace_level)parsed;
     }
     return read_prompt(trace, err);
@@ -105,8 +105,9 @@ static fd_code check_steps(const fd_trace *trace, const fd_step_row *rows, int32
     for (int32_t i = 0; i < n; i++) {
         if (rows[i].first != *n_pos || rows[i].count < 1 || rows[i].count > n_token - *n_pos || rows[i].kind < 0 ||
             rows[i].kind > FD_STEP_VERIFY || rows[i].level < 0 || rows[i].level > FD_TRACE_FULL)
-            return fd_fail(err, FD_ERR_INPUT, "%s: step %d: first %d, count %d, kind %d, level %d; %d of %d tokens before it",
-                           trace->path, i, rows[i].first, rows[i].count, rows[i].kind, rows[i].level, *n_pos, n_token);
+            return fd_fail(err, FD_ERR_INPUT,
+                           "%s: step %d: first %d, count %d, kind %d, level %d; %d of %d tokens before it", trace->path,
+                           i, rows[i].first, rows[i].count, rows[i].kind, rows[i].level, *n_pos, n_token);
         *n_pos += rows[i].count;
     }
     if (trace->info.complete && *n_pos != n_token)
@@ -121,7 +122,8 @@ static fd_code read_step_rows(const fd_trace *trace, int32_t n, fd_step_row *row
     bool ok = n == 0 || H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) >= 0;
     fd_h5_release(type);
     fd_h5_release(set);
-    return ok ? FD_OK : fd_h5_fail(err, FD_ERR_INPUT, "%s: steps: expected a table of first, count, kind, level", trace->path);
+    return ok ? FD_OK
+              : fd_h5_fail(err, FD_ERR_INPUT, "%s: steps: expected a table of first, count, kind, level", trace->path);
 }
 
 static fd_code read_steps(fd_trace *trace, int32_t n_token, fd_error *err) {
@@ -129,7 +131,8 @@ static fd_code read_steps(fd_trace *trace, int32_t n_token, fd_error *err) {
     bool given = fd_h5_has(trace->file, "steps");
     if (given) FD_TRY(dataset_length(trace, "steps", &n, err));
     /* a single prefill for a trace that does not say */
-    fd_step_row one = {0, n_token, FD_STEP_PREFILL, FD_TRACE_FULL}, *rows = given ? malloc((size_t)n * sizeof *rows + 1) : &one;
+    fd_step_row one = {0, n_token, FD_STEP_PREFILL, FD_TRACE_FULL},
+                *rows = given ? malloc((size_t)n * sizeof *rows + 1) : &one;
     if (!given && n_token == 0) n = 0;
     trace->steps = malloc((size_t)n * sizeof *trace->steps + 1);
     fd_code code = rows && trace->steps ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);

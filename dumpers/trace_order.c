@@ -6,11 +6,18 @@
 
 /* Inside a layer, as in docs/trace-format.md. */
 static const char *const in_layer[] = {
-    "attn_norm", "attn_q",    "attn_k",       "attn_v",   "attn_q_rope", "attn_k_rope", "cache_k",
+    "attn_norm", "attn_q",      "attn_k",       "attn_v",   "attn_q_rope", "attn_k_rope", "cache_k",
     "cache_v",   "attn_scores", "attn_weights", "attn_out", "attn_proj",   "ffn_inp",     "ffn_norm",
-    "ffn_gate",  "ffn_up",    "ffn_act",      "ffn_down", "l_out",
+    "ffn_gate",  "ffn_up",      "ffn_act",      "ffn_down", "l_out",
 };
-enum { N_IN_LAYER = sizeof in_layer / sizeof *in_layer, STAGE_FIRST = 0, STAGE_LAYERS, STAGE_NORM, STAGE_LOGITS, STAGE_OTHER };
+enum {
+    N_IN_LAYER = sizeof in_layer / sizeof *in_layer,
+    STAGE_FIRST = 0,
+    STAGE_LAYERS,
+    STAGE_NORM,
+    STAGE_LOGITS,
+    STAGE_OTHER
+};
 
 typedef struct order_key {
     int32_t seq, stage, layer, rank, at;
@@ -19,9 +26,12 @@ typedef struct order_key {
 
 static order_key key_of(const fd_trace_node *node, int32_t at, bool by_seq) {
     order_key key = {by_seq ? node->seq : 0, STAGE_OTHER, 0, 0, at, node->name};
-    if (strcmp(node->name, "token_embd") == 0) key.stage = STAGE_FIRST;
-    else if (strcmp(node->name, "output_norm") == 0) key.stage = STAGE_NORM;
-    else if (strcmp(node->name, "logits") == 0) key.stage = STAGE_LOGITS;
+    if (strcmp(node->name, "token_embd") == 0)
+        key.stage = STAGE_FIRST;
+    else if (strcmp(node->name, "output_norm") == 0)
+        key.stage = STAGE_NORM;
+    else if (strcmp(node->name, "logits") == 0)
+        key.stage = STAGE_LOGITS;
     if (node->layer < 0 || strncmp(node->name, "blk.", 4) != 0) return key;
     const char *suffix = strchr(node->name + 4, '.');
     key.stage = STAGE_LAYERS;

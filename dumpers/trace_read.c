@@ -5,14 +5,30 @@
 #include "dumpers/trace_reader.h"
 #include "model/quant.h"
 
-const char *fd_trace_path(const fd_trace *trace) { return trace->path; }
-const fd_trace_info *fd_trace_get_info(const fd_trace *trace) { return &trace->info; }
-int32_t fd_trace_n_pos(const fd_trace *trace) { return trace->n_pos; }
-const int32_t *fd_trace_tokens(const fd_trace *trace) { return trace->tokens; }
-int32_t fd_trace_n_step(const fd_trace *trace) { return trace->n_step; }
-const fd_trace_step *fd_trace_steps(const fd_trace *trace) { return trace->steps; }
-int32_t fd_trace_n_node(const fd_trace *trace) { return trace->n_node; }
-const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i) { return &trace->nodes[i]; }
+const char *fd_trace_path(const fd_trace *trace) {
+    return trace->path;
+}
+const fd_trace_info *fd_trace_get_info(const fd_trace *trace) {
+    return &trace->info;
+}
+int32_t fd_trace_n_pos(const fd_trace *trace) {
+    return trace->n_pos;
+}
+const int32_t *fd_trace_tokens(const fd_trace *trace) {
+    return trace->tokens;
+}
+int32_t fd_trace_n_step(const fd_trace *trace) {
+    return trace->n_step;
+}
+const fd_trace_step *fd_trace_steps(const fd_trace *trace) {
+    return trace->steps;
+}
+int32_t fd_trace_n_node(const fd_trace *trace) {
+    return trace->n_node;
+}
+const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i) {
+    return &trace->nodes[i];
+}
 
 int32_t fd_trace_find(const fd_trace *trace, const char *name) {
     for (int32_t i = 0; i < trace->n_node; i++)
@@ -51,7 +67,8 @@ const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos) {
     return trace->health && pos >= 0 && pos < trace->n_pos ? &trace->health[pos] : NULL;
 }
 
-static const float *per_head(const fd_trace *trace, const float *table, int32_t pos, int32_t *n_layer, int32_t *n_head) {
+static const float *per_head(const fd_trace *trace, const float *table, int32_t pos, int32_t *n_layer,
+                             int32_t *n_head) {
     *n_layer = trace->n_layer;
     *n_head = trace->n_head;
     if (!table || pos < 0 || pos >= trace->n_pos) return NULL;
@@ -92,12 +109,15 @@ static void widen(uint32_t dtype, const char *in, int64_t n, float *out32, doubl
             memcpy(&half, in + (size_t)i * 2, 2);
             value = dtype == FD_F16 ? fd_f16_to_f32(half) : fd_bf16_to_f32(half);
         }
-        if (out32) out32[i] = value;
-        else out64[i] = (double)value;
+        if (out32)
+            out32[i] = value;
+        else
+            out64[i] = (double)value;
     }
 }
 
-static fd_code read_row(const fd_trace *trace, int32_t node_id, int32_t pos, float *out32, double *out64, fd_error *err) {
+static fd_code read_row(const fd_trace *trace, int32_t node_id, int32_t pos, float *out32, double *out64,
+                        fd_error *err) {
     const fd_trace_node *node = &trace->nodes[node_id];
     const fd_trace_set *set = &trace->sets[node_id];
     hsize_t start[FD_H5_MAX_RANK] = {(hsize_t)(pos - set->first)}, count[FD_H5_MAX_RANK] = {1};
@@ -107,18 +127,20 @@ static fd_code read_row(const fd_trace *trace, int32_t node_id, int32_t pos, flo
     size_t stored = node->dtype == FD_F64 ? 8 : node->dtype == FD_F32 ? 4 : 2, wanted = out32 ? 4 : 8;
     char *at = (out32 ? (char *)out32 : (char *)out64) + (size_t)n * (wanted - stored);
     if (!fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, at))
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read", trace->path, node->name, pos);
+        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read", trace->path, node->name,
+                          pos);
     if (stored < wanted) widen(node->dtype, at, n, out32, out64);
     return FD_OK;
 }
 
 fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *out32, double *out64, fd_error *err) {
     if (!inside(trace, node, pos))
-        return fd_fail(err, FD_ERR_INPUT, "%s: node %d, position %d: the trace has %d nodes and %d positions", trace->path,
-                       node, pos, trace->n_node, trace->n_pos);
+        return fd_fail(err, FD_ERR_INPUT, "%s: node %d, position %d: the trace has %d nodes and %d positions",
+                       trace->path, node, pos, trace->n_node, trace->n_pos);
     const char *why = absent(trace, node, pos);
     if (why)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s at position %d: %s", trace->path, trace->nodes[node].name, pos, why);
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s at position %d: %s", trace->path, trace->nodes[node].name, pos,
+                       why);
     if (out32 && trace->nodes[node].dtype == FD_F64)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: binary64 elements, not to be read as binary32", trace->path,
                        trace->nodes[node].name);

@@ -8,7 +8,9 @@
 static const char *const level_names[] = {
     [FD_TRACE_FINGERPRINT] = "fingerprint", [FD_TRACE_STATS] = "stats", [FD_TRACE_FULL] = "full"};
 
-const char *fd_trace_level_name(fd_trace_level level) { return level_names[level]; }
+const char *fd_trace_level_name(fd_trace_level level) {
+    return level_names[level];
+}
 
 int fd_trace_level_parse(const char *name) {
     for (int i = 0; i <= FD_TRACE_FULL; i++)
@@ -16,11 +18,12 @@ int fd_trace_level_parse(const char *name) {
     return -1;
 }
 
-#define FIELD(member) {#member, offsetof(fd_trace_info, member), sizeof(((fd_trace_info *)0)->member)}
+#define FIELD(member)                                                                                                  \
+    { #member, offsetof(fd_trace_info, member), sizeof(((fd_trace_info *)0)->member) }
 const fd_info_field fd_info_fields[] = {
-    FIELD(producer),   FIELD(numerics), FIELD(backend), FIELD(device), FIELD(driver), FIELD(build),     FIELD(model_name),
-    FIELD(model_hash), FIELD(arch),     FIELD(kv_type), FIELD(fusion), FIELD(fault),  FIELD(sources),   FIELD(tokenizer),
-    FIELD(started),    FIELD(finished),
+    FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),   FIELD(driver), FIELD(build),
+    FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type),  FIELD(fusion), FIELD(fault),
+    FIELD(sources),    FIELD(tokenizer),  FIELD(started), FIELD(finished),
 };
 #undef FIELD
 const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;
@@ -32,8 +35,10 @@ const fd_health_info fd_health_columns[FD_HEALTH_COUNT] = {
     [FD_HEALTH_TOP_ID] = {"top_id", true, 1, IN_HEALTH(top_id), "their token ids, lowest id first among equals"},
     [FD_HEALTH_TOP1] = {"top1_probability", false, 0, IN_HEALTH(top1_probability), "softmax of the largest logit"},
     [FD_HEALTH_RANGE] = {"logit_range", false, 0, IN_HEALTH(logit_range), "largest minus tenth largest logit"},
-    [FD_HEALTH_LOOP] = {"loop_length", true, 0, IN_HEALTH(loop_length), "period of a token loop that ends here, 0: none"},
-    [FD_HEALTH_ENTROPY] = {"entropy", false, 2, 0, "entropy of the attention weights in nats, [n_pos, n_layer, n_head]"},
+    [FD_HEALTH_LOOP] = {"loop_length", true, 0, IN_HEALTH(loop_length),
+                        "period of a token loop that ends here, 0: none"},
+    [FD_HEALTH_ENTROPY] = {"entropy", false, 2, 0,
+                           "entropy of the attention weights in nats, [n_pos, n_layer, n_head]"},
     [FD_HEALTH_SINK] = {"sink", false, 2, 0, "attention weight on position 0, [n_pos, n_layer, n_head]"},
 };
 #undef IN_HEALTH
@@ -108,8 +113,7 @@ void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_grap
     snprintf(row->op, sizeof row->op, "%s", fd_op_name(node->op));
     if (node->op == FD_OP_EMBED) snprintf(row->input[0], sizeof row->input[0], "tokens");
     for (int k = 0; k < FD_MAX_INPUTS; k++)
-        if (node->input[k] >= 0)
-            snprintf(row->input[k], sizeof row->input[k], "%s", graph->nodes[node->input[k]].name);
+        if (node->input[k] >= 0) snprintf(row->input[k], sizeof row->input[k], "%s", graph->nodes[node->input[k]].name);
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0)
             snprintf(row->weight[k], sizeof row->weight[k], "%s", graph->weights[node->weight[k]].name);

@@ -28,13 +28,13 @@ typedef struct fd_graph_row {
     char op[24];
     char input[2][64]; /* node names, "tokens", or "" */
     char weight[2][128];
-    char params[128];  /* "eps=1e-05", "pairing=half n_rot=64 base=1000000", "scale=0.125" */
+    char params[128]; /* "eps=1e-05", "pairing=half n_rot=64 base=1000000", "scale=0.125" */
     int32_t layer;
     int32_t n_dim;
     int32_t shape[4];
     int32_t over_kv;
-    char dtype[8];     /* "F32" */
-    char covers[128];  /* names of the nodes a fused kernel covers, separated by spaces; "" */
+    char dtype[8];    /* "F32" */
+    char covers[128]; /* names of the nodes a fused kernel covers, separated by spaces; "" */
 } fd_graph_row;
 
 /* The compound types in memory, for the caller to H5Tclose. The file holds the same members, packed. A table that lacks

@@ -10,7 +10,8 @@
 _Static_assert(sizeof(fd_trace_stats) == FD_N_STATS * sizeof(double), "a row of /stats is fd_trace_stats");
 _Static_assert(sizeof(fd_fingerprint) == 2 * sizeof(uint64_t), "a row of /fingerprints is fd_fingerprint");
 
-/* Bytes the step may add to the file: the chunks its rows touch for the first time, and room for HDF5's index of them. */
+/* Bytes the step may add to the file: the chunks its rows touch for the first time, and room for HDF5's index of
+ * them. */
 static int64_t step_bytes(const fd_trace_writer *writer) {
     const fd_graph *graph = writer->graph;
     hsize_t n_node = (hsize_t)graph->n_node, first = (hsize_t)writer->pos0, end = first + (hsize_t)writer->n_tok;
@@ -82,7 +83,8 @@ fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const in
     writer->pos0 = pos0;
     writer->n_tok = n_tok;
     if (!make_buffers(writer)) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", writer->path);
-    if (fd_disk_room(writer->target.fd, writer->path, step_bytes(writer), err) != FD_OK) return fd_trace_latch(writer, err);
+    if (fd_disk_room(writer->target.fd, writer->path, step_bytes(writer), err) != FD_OK)
+        return fd_trace_latch(writer, err);
     memcpy(writer->all_tokens + pos0, tokens, (size_t)n_tok * sizeof *tokens);
     for (int32_t i = 0; i < n_tok; i++) {
         fd_health_clear(&writer->step_health[i]);
@@ -129,8 +131,8 @@ static bool append_step(const fd_trace_writer *writer) {
     hsize_t start = (hsize_t)writer->n_step, count = 1, extent = start + 1;
     fd_step_row row = {writer->pos0, writer->n_tok, (int32_t)writer->kind, (int32_t)writer->level};
     hid_t type = fd_step_row_type();
-    bool ok = H5Dset_extent(writer->steps, &extent) >= 0 &&
-              fd_h5_write_block(writer->steps, type, 1, &start, &count, &row);
+    bool ok =
+        H5Dset_extent(writer->steps, &extent) >= 0 && fd_h5_write_block(writer->steps, type, 1, &start, &count, &row);
     fd_h5_release(type);
     return ok;
 }
@@ -142,10 +144,11 @@ fd_code fd_trace_end_step(fd_trace_writer *writer, fd_error *err) {
     }
     if (!writer->in_step) return fd_fail(err, FD_ERR_INPUT, "%s: no step to end", writer->path);
     fd_h5_guard guard = fd_h5_begin();
-    bool ok = writer->target.error == 0 && append(writer, writer->tokens, H5T_NATIVE_INT32, writer->all_tokens + writer->pos0) &&
+    bool ok = writer->target.error == 0 &&
+              append(writer, writer->tokens, H5T_NATIVE_INT32, writer->all_tokens + writer->pos0) &&
               append(writer, writer->fingerprints, H5T_NATIVE_UINT64, writer->step_fingerprints) &&
               append(writer, writer->stats, H5T_NATIVE_DOUBLE, writer->step_stats) && append_health(writer) &&
-              H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && append_step(writer) &&
+              H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0 && append_step(writer) &&
               H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0;
     if (ok) {
         writer->n_pos += writer->n_tok;

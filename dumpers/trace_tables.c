@@ -23,7 +23,8 @@ static fd_code check_rows(const fd_trace *trace, const char *what, hid_t set, si
     if (!same)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: shape %s, expected %s", trace->path, what,
                        fd_h5_shape_text(&found, found_text), fd_h5_shape_text(&expected, expected_text));
-    /* rows that are claimed but were never written would read as fill; compressed tables may be smaller, within reason */
+    /* rows that are claimed but were never written would read as fill; compressed tables may be smaller, within
+     * reason */
     hsize_t stored = H5Dget_storage_size(set);
     hid_t create = H5Dget_create_plist(set);
     hsize_t least = create >= 0 && H5Pget_nfilters(create) > 0 ? bytes / 2000 : bytes;
@@ -96,8 +97,8 @@ fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err) {
     hsize_t n_node = (hsize_t)trace->n_node;
     bool prints = fd_h5_has(trace->file, "fingerprints"), stats = fd_h5_has(trace->file, "stats");
     if ((prints || stats) && !trace->has_graph)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %s without /graph: nothing says which column is which tensor", trace->path,
-                       prints ? "fingerprints" : "stats");
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s without /graph: nothing says which column is which tensor",
+                       trace->path, prints ? "fingerprints" : "stats");
     if (prints) {
         hsize_t rest[] = {n_node, 2};
         void *rows;

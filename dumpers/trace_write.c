@@ -14,10 +14,7 @@ void fd_trace_now(char out[32]) {
 }
 
 fd_trace_options fd_trace_defaults(const char *path) {
-    return (fd_trace_options){.path = path,
-                              .level = FD_TRACE_FULL,
-                              .layer_last = INT32_MAX,
-                              .step_last = INT32_MAX};
+    return (fd_trace_options){.path = path, .level = FD_TRACE_FULL, .layer_last = INT32_MAX, .step_last = INT32_MAX};
 }
 
 fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err) {
@@ -90,8 +87,10 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = fd_trace_create_file(writer, &said, err);
     fd_h5_end(guard);
-    if (code == FD_OK) *out = writer;
-    else free_writer(writer);
+    if (code == FD_OK)
+        *out = writer;
+    else
+        free_writer(writer);
     return code;
 }
 
@@ -139,8 +138,9 @@ fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
         fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->path, writer->n_step);
         fd_trace_latch(writer, err);
     }
-    if (writer->failure.code == FD_OK && (fd_disk_room(writer->target.fd, writer->path, 1 << 20, err) != FD_OK ||
-                                          (!even_out(writer) && fd_h5_target_fail(&writer->target, err, "%s", writer->path))))
+    if (writer->failure.code == FD_OK &&
+        (fd_disk_room(writer->target.fd, writer->path, 1 << 20, err) != FD_OK ||
+         (!even_out(writer) && fd_h5_target_fail(&writer->target, err, "%s", writer->path))))
         fd_trace_latch(writer, err);
     bool closed = fd_trace_close_file(writer);
     if (writer->failure.code == FD_OK && (!closed || !complete(writer))) {

@@ -11,12 +11,12 @@ struct fd_trace_writer {
     char *tensors; /* copy of options.tensors; NULL */
     fd_trace_options options;
     const fd_graph *graph;
-    uint32_t dtype;       /* of every tensor: FD_F32 or FD_F64 */
-    int32_t logits;       /* node id; -1: no such node */
-    bool *selected;       /* [n_node] passes the filters */
-    fd_error failure;     /* the first failure; the writer then refuses everything but being freed */
+    uint32_t dtype;   /* of every tensor: FD_F32 or FD_F64 */
+    int32_t logits;   /* node id; -1: no such node */
+    bool *selected;   /* [n_node] passes the filters */
+    fd_error failure; /* the first failure; the writer then refuses everything but being freed */
 
-    hid_t file;           /* -1: none of the ids below is open */
+    hid_t file; /* -1: none of the ids below is open */
     fd_h5_target target;
     hid_t tokens, steps, fingerprints, stats; /* datasets; stats -1 below FD_TRACE_STATS */
     hid_t health[FD_HEALTH_COUNT];            /* entropy and sink -1 without attention */

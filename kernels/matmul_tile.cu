@@ -25,20 +25,40 @@ template <class Format> struct chunk_of {
     static constexpr int units = Format::groups == 1 ? 2 : 1, groups = units * Format::groups, width = groups * 64;
 };
 
-/* x of TOKENS rows at columns k0 …; zero past the edges, where it takes part in nothing. */
-template <int WIDTH> __device__ __forceinline__ void fill_x(const tile_args &a, int token0, int k0, float *xs) {
-    if (a.n_col % 4 == 0) {
+/* What a thread copies of x into every chunk: WIDTH / 4 threads share a row, a thread takes the same columns of several. */
+template <int WIDTH> struct x_share {
+    static constexpr int per_row = WIDTH / 4, rows_at_once = THREADS / per_row, rows = TOKENS / rows_at_once;
+    const float *from; /* its quad of its first row, in chunk 0 */
+    int k;             /* that quad's column in chunk 0 */
+    bool valid[rows];
+};
+
+template <int WIDTH> __device__ __forceinline__ x_share<WIDTH> share_of_x(const tile_args &a, int token0) {
+    x_share<WIDTH> share;
+    const int token = token0 + (int)threadIdx.x / x_share<WIDTH>::per_row;
+    share.k = (int)threadIdx.x % x_share<WIDTH>::per_row * 4;
+    share.from = a.x + (int64_t)token * a.n_col + share.k;
 #pragma unroll
-        for (int i = (int)threadIdx.x; i < TOKENS * WIDTH / 4; i += THREADS) {
-            const int token = i / (WIDTH / 4), k = k0 + i % (WIDTH / 4) * 4;
-            const bool valid = token0 + token < a.n_tok && k < a.n_col;
-            fd_copy_async16(xs + i * 4, valid ? a.x + (int64_t)(token0 + token) * a.n_col + k : a.x, valid);
-        }
-    } else {
-        for (int i = (int)threadIdx.x; i < TOKENS * WIDTH; i += THREADS) {
-            const int token = i / WIDTH, k = k0 + i % WIDTH;
-            const bool valid = token0 + token < a.n_tok && k < a.n_col;
-            fd_copy_async4(xs + i, valid ? a.x + (int64_t)(token0 + token) * a.n_col + k : a.x, valid);
+    for (int i = 0; i < x_share<WIDTH>::rows; i++) share.valid[i] = token + i * x_share<WIDTH>::rows_at_once < a.n_tok;
+    return share;
+}
+
+/* x of TOKENS rows at the chunk that begins at column k0; zero past the edges, where it takes part in nothing. */
+template <int WIDTH>
+__device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> &share, int k0, float *xs) {
+    const int64_t step = (int64_t)x_share<WIDTH>::rows_at_once * a.n_col;
+#pragma unroll
+    for (int i = 0; i < x_share<WIDTH>::rows; i++) {
+        float *to = xs + ((int)threadIdx.x + i * THREADS) * 4;
+        const float *from = share.from + i * step + k0;
+        if (a.n_col % 4 == 0) {
+            const bool valid = share.valid[i] && share.k + k0 < a.n_col;
+            fd_copy_async16(to, valid ? from : a.x, valid);
+        } else {
+            for (int j = 0; j < 4; j++) {
+                const bool valid = share.valid[i] && share.k + k0 + j < a.n_col;
+                fd_copy_async4(to + j, valid ? from + j : a.x, valid);
+            }
         }
     }
 }
@@ -105,7 +125,8 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     float acc[PAIR_ROWS][PAIR_TOKENS] = {};
     const int n_chunk = (a.n_col + width - 1) / width;
 
-    fill_x<width>(a, token0, 0, shared + ROWS * width);
+    const x_share<width> share = share_of_x<width>(a, token0);
+    fill_x<width>(a, share, 0, shared + ROWS * width);
     load_w<Format>(a, row, 0, fill_lane, units);
     fill_w<Format>(units, fill_row, fill_lane, shared);
     fd_copy_async_wait();
@@ -116,14 +137,16 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
         float *next = shared + (chunk + 1) % 2 * stage;
         const bool more = chunk + 1 < n_chunk;
         if (more) {
-            fill_x<width>(a, token0, (chunk + 1) * width, next + ROWS * width);
+            fill_x<width>(a, share, (chunk + 1) * width, next + ROWS * width);
             load_w<Format>(a, row, chunk + 1, fill_lane, units);
         }
         const float *ws = now + pair_row * width + partial, *xs = now + (ROWS + pair_token) * width + partial;
+        if ((chunk + 1) * width <= a.n_col) {
 #pragma unroll
-        for (int g = 0; g < chunk_of<Format>::groups; g++) {
-            const int k = chunk * width + g * 64 + partial;
-            if (k < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
+            for (int g = 0; g < chunk_of<Format>::groups; g++) add_group<width>(ws + g * 64, xs + g * 64, acc);
+        } else {
+            for (int g = 0; g < chunk_of<Format>::groups; g++)
+                if (chunk * width + g * 64 + partial < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
         }
         if (more) fill_w<Format>(units, fill_row, fill_lane, next);
         fd_copy_async_wait();

@@ -1,11 +1,14 @@
 /* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX: softmax(q·k·scale)·v, causal. An item is a head of a position.
  *
- * Every order is by absolute position, so that prefill of n tokens and n decode steps give the same bits. Rows of scores
- * and weights have room for all positions of the batch, [n_head, n_kv]; past a row's own position they hold -inf and 0. */
+ * Every order is by absolute position, so that prefill of n tokens and n decode steps give the same bits. Rows of
+ * scores and weights have room for all positions of the batch, [n_head, n_kv]; past a row's own position they hold -inf
+ * and 0. */
 #include "reference_cpu/real.h"
 
 /* Query head h reads K/V head h / (n_head / n_head_kv): division, not remainder. */
-static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) { return head / (n_head / n_head_kv); }
+static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
+    return head / (n_head / n_head_kv);
+}
 
 /* score = (q·k)·scale, one rounding each for the dot's last addition and the scale. */
 void REF(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
@@ -41,8 +44,8 @@ void REF(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end) {
     }
 }
 
-/* out[d] = Σ_t p[t]·v[t][d]: positions in blocks of 64 from absolute position 0, each block summed by acc = fma(p, v, acc)
- * from +0, and the blocks added in order, from +0. */
+/* out[d] = Σ_t p[t]·v[t][d]: positions in blocks of 64 from absolute position 0, each block summed by acc = fma(p, v,
+ * acc) from +0, and the blocks added in order, from +0. */
 void REF(attn_mix)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *v_node = fd_ref_input(args, 1);
     int32_t n_head = args->node->shape[0], head_dim = args->node->shape[1], n_head_kv = v_node->shape[0];

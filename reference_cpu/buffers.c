@@ -39,8 +39,10 @@ static int32_t slot_for(fd_ref_buffers *b, const fd_node *node) {
     if (s == b->n_slot) b->n_slot++;
     fd_ref_slot *slot = &b->slots[s];
     slot->busy_until = last_reader(b->graph, node->id);
-    if (node->over_kv) slot->n_head = node->shape[0] > slot->n_head ? node->shape[0] : slot->n_head;
-    else slot->width = fd_ref_width(node) > slot->width ? fd_ref_width(node) : slot->width;
+    if (node->over_kv)
+        slot->n_head = node->shape[0] > slot->n_head ? node->shape[0] : slot->n_head;
+    else
+        slot->width = fd_ref_width(node) > slot->width ? fd_ref_width(node) : slot->width;
     return s;
 }
 
@@ -92,7 +94,8 @@ fd_code fd_ref_buffers_make(fd_ref_buffers *b, const fd_graph *graph, fd_numeric
         b->slot_of[i] = cache ? -1 : slot_for(b, node);
         b->rope_of[i] = -1;
         if (cache)
-            FD_TRY(make_block(&b->caches[i], b->real_size * (size_t)n_ctx * (size_t)fd_ref_width(node), node->name, err));
+            FD_TRY(
+                make_block(&b->caches[i], b->real_size * (size_t)n_ctx * (size_t)fd_ref_width(node), node->name, err));
         if (node->op == FD_OP_ROPE) FD_TRY(rope_for(b, node, &b->rope_of[i], err));
     }
     mark_feeders(b);
@@ -129,7 +132,8 @@ static fd_code extend_rope(fd_ref_buffers *b, fd_ref_rope_table *t, int32_t n_kv
     }
     if (b->numerics == FD_NUMERICS_F64)
         fd_rope_table_f64(&t->rope, factors, t->n_filled, n, (double *)t->cos.data + at, (double *)t->sin.data + at);
-    else fd_rope_table(&t->rope, factors, t->n_filled, n, (float *)t->cos.data + at, (float *)t->sin.data + at);
+    else
+        fd_rope_table(&t->rope, factors, t->n_filled, n, (float *)t->cos.data + at, (float *)t->sin.data + at);
     free(factors);
     t->n_filled = n_kv;
     return FD_OK;

@@ -1,5 +1,5 @@
-/* The memory of one executor: rows of activations, K/V caches, rope tables. All of it is made with the executor, for one
- * position at a time, and grows when a longer batch comes. */
+/* The memory of one executor: rows of activations, K/V caches, rope tables. All of it is made with the executor, for
+ * one position at a time, and grows when a longer batch comes. */
 #ifndef FD_REFERENCE_CPU_BUFFERS_H
 #define FD_REFERENCE_CPU_BUFFERS_H
 
@@ -19,9 +19,9 @@ typedef enum fd_ref_rows { FD_REF_ALL_ROWS, FD_REF_LAST_ROW, FD_REF_NO_ROW } fd_
 /* A slot holds the rows of nodes that are never needed at the same time. */
 typedef struct fd_ref_slot {
     fd_ref_block block;
-    int64_t width;       /* elements of a row: the widest of its nodes that do not run over positions, */
-    int64_t n_head;      /* and the most heads of those that do: n_head · n_kv elements */
-    int32_t busy_until;  /* while planning: the last node that reads it */
+    int64_t width;      /* elements of a row: the widest of its nodes that do not run over positions, */
+    int64_t n_head;     /* and the most heads of those that do: n_head · n_kv elements */
+    int32_t busy_until; /* while planning: the last node that reads it */
 } fd_ref_slot;
 
 typedef struct fd_ref_rope_table {
@@ -38,13 +38,13 @@ typedef struct fd_ref_buffers {
     int32_t n_ctx;
     fd_ref_slot *slots;
     int32_t n_slot;
-    int32_t *slot_of;      /* [n_node]; -1 for a KV_WRITE */
-    bool *feeds_cache;     /* [n_node]: some later position needs this node's every row */
-    fd_ref_block *caches;  /* [n_node]; filled for KV_WRITE: real [n_ctx, width] */
+    int32_t *slot_of;     /* [n_node]; -1 for a KV_WRITE */
+    bool *feeds_cache;    /* [n_node]: some later position needs this node's every row */
+    fd_ref_block *caches; /* [n_node]; filled for KV_WRITE: real [n_ctx, width] */
     fd_ref_rope_table *ropes;
     int32_t n_rope;
-    int32_t *rope_of;      /* [n_node]; -1 for other ops */
-    int32_t n_used;        /* cache rows that may have been written since they were zeroed */
+    int32_t *rope_of; /* [n_node]; -1 for other ops */
+    int32_t n_used;   /* cache rows that may have been written since they were zeroed */
 } fd_ref_buffers;
 
 fd_code fd_ref_buffers_make(fd_ref_buffers *buffers, const fd_graph *graph, fd_numerics numerics, int32_t n_ctx,

@@ -1,4 +1,5 @@
-/* Which functions run the ops: the instruction sets of this build, what this machine has of them, what FD_SIMD asks for. */
+/* Which functions run the ops: the instruction sets of this build, what this machine has of them, what FD_SIMD asks
+ * for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,9 @@ static const struct {
 
 static const char *const names[FD_ISA_COUNT] = {"baseline", "v3", "v4"};
 
-const char *fd_isa_name(fd_isa isa) { return names[isa]; }
+const char *fd_isa_name(fd_isa isa) {
+    return names[isa];
+}
 
 static bool machine_has(fd_isa isa) {
     if (isa == FD_ISA_BASELINE) return true;
@@ -50,7 +53,8 @@ fd_code fd_isa_wanted(fd_isa *out, fd_error *err) {
     for (int isa = 0; isa < FD_ISA_COUNT; isa++) {
         if (strcmp(wanted, names[isa]) != 0) continue;
         if (!built[isa].f32 || !machine_has((fd_isa)isa))
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "FD_SIMD=%s: this machine has no more than %s", wanted, names[*out]);
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "FD_SIMD=%s: this machine has no more than %s", wanted,
+                           names[*out]);
         *out = (fd_isa)isa;
         return FD_OK;
     }

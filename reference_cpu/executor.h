@@ -12,9 +12,9 @@
 typedef struct fd_ref_task {
     fd_op_args args;
     fd_ref_rows rows;
-    bool threaded;              /* worth more than one thread */
-    int64_t items, chunk;       /* threads fetch `chunk` items at a time */
-    _Atomic int64_t next;       /* first item that nobody has fetched */
+    bool threaded;        /* worth more than one thread */
+    int64_t items, chunk; /* threads fetch `chunk` items at a time */
+    _Atomic int64_t next; /* first item that nobody has fetched */
 } fd_ref_task;
 
 typedef struct fd_reference {

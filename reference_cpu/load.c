@@ -15,10 +15,18 @@ static fd_ref_load per_head(const fd_op_args *args, int64_t work_each) {
     return (fd_ref_load){n, n * work_each};
 }
 
-static fd_ref_load load_embed(const fd_op_args *args) { return per_position(args, fd_ref_width(args->node)); }
-static fd_ref_load load_rms_norm(const fd_op_args *args) { return per_position(args, 2 * fd_ref_width(args->node)); }
-static fd_ref_load load_rope(const fd_op_args *args) { return per_position(args, 2 * fd_ref_width(args->node)); }
-static fd_ref_load load_kv_write(const fd_op_args *args) { return per_position(args, fd_ref_width(args->node)); }
+static fd_ref_load load_embed(const fd_op_args *args) {
+    return per_position(args, fd_ref_width(args->node));
+}
+static fd_ref_load load_rms_norm(const fd_op_args *args) {
+    return per_position(args, 2 * fd_ref_width(args->node));
+}
+static fd_ref_load load_rope(const fd_op_args *args) {
+    return per_position(args, 2 * fd_ref_width(args->node));
+}
+static fd_ref_load load_kv_write(const fd_op_args *args) {
+    return per_position(args, fd_ref_width(args->node));
+}
 
 static fd_ref_load load_matmul(const fd_op_args *args) {
     const fd_weight *w = args->weight[0];
@@ -30,14 +38,20 @@ static fd_ref_load load_attn_scores(const fd_op_args *args) {
     return per_head(args, (int64_t)args->n_kv * (fd_ref_input(args, 0)->shape[1] + 64));
 }
 
-static fd_ref_load load_attn_softmax(const fd_op_args *args) { return per_head(args, 16 * (int64_t)args->n_kv); }
+static fd_ref_load load_attn_softmax(const fd_op_args *args) {
+    return per_head(args, 16 * (int64_t)args->n_kv);
+}
 
 static fd_ref_load load_attn_mix(const fd_op_args *args) {
     return per_head(args, (int64_t)args->n_kv * args->node->shape[1]);
 }
 
-static fd_ref_load load_silu_mul(const fd_op_args *args) { return per_element(args, 16); }
-static fd_ref_load load_add(const fd_op_args *args) { return per_element(args, 1); }
+static fd_ref_load load_silu_mul(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_load load_add(const fd_op_args *args) {
+    return per_element(args, 1);
+}
 
 fd_ref_load fd_ref_load_of(const fd_op_args *args) {
     static fd_ref_load (*const of[FD_OP_COUNT])(const fd_op_args *) = {

@@ -1,7 +1,7 @@
-/* How one source is both the contract and its f64 twin. Each op file is compiled with `real` = float, in contract order,
- * and with FD_REF_F64, where `real` is double: the same formula without the rounding, libm's exp allowed. Both are compiled
- * for several instruction sets (FD_ISA: baseline, v3, v4), which cannot change a bit: no contraction, and every fused
- * multiply-add is written. */
+/* How one source is both the contract and its f64 twin. Each op file is compiled with `real` = float, in contract
+ * order, and with FD_REF_F64, where `real` is double: the same formula without the rounding, libm's exp allowed. Both
+ * are compiled for several instruction sets (FD_ISA: baseline, v3, v4), which cannot change a bit: no contraction, and
+ * every fused multiply-add is written. */
 #ifndef FD_REFERENCE_CPU_REAL_H
 #define FD_REFERENCE_CPU_REAL_H
 
@@ -9,7 +9,7 @@
 #include "reference_cpu/ops.h"
 
 #define FD_PASTE4_(a, b, c, d) a##_##b##_##c##_##d
-#define FD_PASTE4(a, b, c, d) FD_PASTE4_(a, b, c, d)
+#define FD_PASTE4(a, b, c, d)  FD_PASTE4_(a, b, c, d)
 
 #ifdef FD_REF_F64
 
@@ -17,27 +17,47 @@ typedef double real;
 #define REF(name) FD_PASTE4(fd_ref, name, f64, FD_ISA)
 
 /* a·b + c with two roundings: at 53 bits the fused one buys nothing, and this needs no FMA hardware to be fast. */
-static inline real real_fma(real a, real b, real c) { return a * b + c; }
-static inline real real_sqrt(real x) { return sqrt(x); }
-static inline real real_max(real a, real b) { return fmax(a, b); }
-static inline real real_exp(real x) { return exp(x); }
-static inline real real_silu(real x) { return x / (1 + exp(-x)); }
+static inline real real_fma(real a, real b, real c) {
+    return a * b + c;
+}
+static inline real real_sqrt(real x) {
+    return sqrt(x);
+}
+static inline real real_max(real a, real b) {
+    return fmax(a, b);
+}
+static inline real real_exp(real x) {
+    return exp(x);
+}
+static inline real real_silu(real x) {
+    return x / (1 + exp(-x));
+}
 
 #else
 
 typedef float real;
 #define REF(name) FD_PASTE4(fd_ref, name, f32, FD_ISA)
 
-static inline real real_fma(real a, real b, real c) { return fmaf(a, b, c); }
-static inline real real_sqrt(real x) { return sqrtf(x); }
-static inline real real_max(real a, real b) { return fmaxf(a, b); }
-static inline real real_exp(real x) { return fd_exp32(x); }
-static inline real real_silu(real x) { return fd_silu32(x); }
+static inline real real_fma(real a, real b, real c) {
+    return fmaf(a, b, c);
+}
+static inline real real_sqrt(real x) {
+    return sqrtf(x);
+}
+static inline real real_max(real a, real b) {
+    return fmaxf(a, b);
+}
+static inline real real_exp(real x) {
+    return fd_exp32(x);
+}
+static inline real real_silu(real x) {
+    return fd_silu32(x);
+}
 
 #endif
 
-/* The contract's 64 partial sums (numerics/contract.h), also in double: its order is as good as any there, and a compiler
- * can vectorise it. A dot may come in pieces, each a multiple of 64 long but the last. */
+/* The contract's 64 partial sums (numerics/contract.h), also in double: its order is as good as any there, and a
+ * compiler can vectorise it. A dot may come in pieces, each a multiple of 64 long but the last. */
 typedef struct real_sum {
     real partial[FD_PARTIALS];
 } real_sum;

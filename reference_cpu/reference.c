@@ -59,7 +59,8 @@ static void copy_logits(const fd_reference *ref, int64_t n_row, float *to) {
     int64_t width = fd_ref_width(last->args.node), skip = (last->args.n_pos - n_row) * width;
     if (ref->exec.numerics == FD_NUMERICS_F64)
         for (int64_t i = 0; i < n_row * width; i++) to[i] = (float)((const double *)last->args.out)[skip + i];
-    else memcpy(to, (const float *)last->args.out + skip, sizeof *to * (size_t)(n_row * width));
+    else
+        memcpy(to, (const float *)last->args.out + skip, sizeof *to * (size_t)(n_row * width));
 }
 
 static void note_written(fd_reference *ref, int32_t n_kv) {
@@ -83,12 +84,15 @@ static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
         prepare(ref, batch->tokens + done, pos0, n, tail);
         note_written(ref, pos0 + n);
         FD_TRY(fd_ref_run(ref, err));
-        if (wanted) copy_logits(ref, batch->all_logits ? n : 1, batch->logits + (batch->all_logits ? done * n_vocab : 0));
+        if (wanted)
+            copy_logits(ref, batch->all_logits ? n : 1, batch->logits + (batch->all_logits ? done * n_vocab : 0));
     }
     return FD_OK;
 }
 
-static void reset(fd_exec *exec) { fd_ref_buffers_reset(&((fd_reference *)exec)->buffers); }
+static void reset(fd_exec *exec) {
+    fd_ref_buffers_reset(&((fd_reference *)exec)->buffers);
+}
 
 static void destroy(fd_exec *exec) {
     fd_reference *ref = (fd_reference *)exec;
@@ -138,7 +142,8 @@ static void name_device(char *to, size_t size) {
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err) {
     fd_isa isa;
     *out = NULL;
-    if (options->n_ctx < 1) return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
+    if (options->n_ctx < 1)
+        return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     if (options->n_thread < 0) return fd_fail(err, FD_ERR_INPUT, "threads: %d, expected 0 or more", options->n_thread);
     FD_TRY(fd_isa_wanted(&isa, err));
     FD_TRY(check_graph(graph, options->numerics, err));

@@ -14,7 +14,8 @@ typedef struct fd_reference_options {
 /* `graph` must outlive the executor. */
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err);
 
-/* Runs one node's op on given inputs (replay, op tests): args as in model/exec.h, real = float for exact, double for f64. */
+/* Runs one node's op on given inputs (replay, op tests): args as in model/exec.h, real = float for exact, double for
+ * f64. */
 void fd_reference_op(fd_numerics numerics, const fd_op_args *args);
 
 #endif

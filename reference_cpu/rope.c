@@ -1,4 +1,4 @@
-/* ROPE: pair i of every head turns by the angle of its position, (a, b) → (a·c − b·s, a·s + b·c). An item is a position.
+/* ROPE: pair i of every head turns by the angle of its position, (a, b) → (a·c − b·s, a·s + b·c). One item a position.
  *
  * Contract:  a' = fma(a, c, −(b·s))     b' = fma(a, s, b·c)
  * each a product rounded once and a fused multiply-add; c and s from the shared tables (model/rope_table.c), column i.

@@ -1,5 +1,6 @@
 /* Threads over the node list. One team walks all nodes of a pass together, so that no node pays for starting threads: a
- * node large enough is shared out in chunks, a small one is done by thread 0 while the others go on to the next barrier. */
+ * node large enough is shared out in chunks, a small one is done by thread 0 while the others go on to the next
+ * barrier. */
 #include <assert.h>
 #include <omp.h>
 
@@ -22,8 +23,10 @@ void fd_ref_cut(fd_ref_task *task, int n_thread) {
 }
 
 static void run_whole(const fd_ref_task *task, fd_ref_fn op) {
-    if (task->args.node->override) task->args.node->override(&task->args);
-    else op(&task->args, 0, task->items);
+    if (task->args.node->override)
+        task->args.node->override(&task->args);
+    else
+        op(&task->args, 0, task->items);
 }
 
 static void run_chunks(fd_ref_task *task, fd_ref_fn op) {

@@ -18,12 +18,12 @@
 #endif
 
 #define FD_SIMD_PASTE_(a, b, c) a##_##b##_##c
-#define FD_SIMD_PASTE(a, b, c) FD_SIMD_PASTE_(a, b, c)
-#define SIMD(name) FD_SIMD_PASTE(fd_simd, name, FD_ISA)
+#define FD_SIMD_PASTE(a, b, c)  FD_SIMD_PASTE_(a, b, c)
+#define SIMD(name)              FD_SIMD_PASTE(fd_simd, name, FD_ISA)
 /* The definition of an op, compiled for the same set. */
 #define FD_DEFINITION_PASTE_(a, b, c) a##_##b##_f32_##c
-#define FD_DEFINITION_PASTE(a, b, c) FD_DEFINITION_PASTE_(a, b, c)
-#define DEFINITION(name) FD_DEFINITION_PASTE(fd_ref, name, FD_ISA)
+#define FD_DEFINITION_PASTE(a, b, c)  FD_DEFINITION_PASTE_(a, b, c)
+#define DEFINITION(name)              FD_DEFINITION_PASTE(fd_ref, name, FD_ISA)
 
 #define FD_INLINE static inline __attribute__((always_inline, unused))
 
@@ -43,8 +43,9 @@ FD_INLINE vf v_load(const void *p) {
     return v;
 }
 
-/* v_load for memory that is read once, in order: two 32-byte loads where a vector has 64 bytes. On Zen 4 they stream F32
- * weights from memory 8 to 10 % faster than one of 64 (bench/cpu_ops), and GGUF aligns data to 32, so none crosses a line. */
+/* v_load for memory that is read once, in order: two 32-byte loads where a vector has 64 bytes. On Zen 4 they stream
+ * F32 weights from memory 8 to 10 % faster than one of 64 (bench/cpu_ops), and GGUF aligns data to 32, so none crosses
+ * a line. */
 FD_INLINE vf v_load_stream(const void *p) {
 #if defined(__AVX512F__)
     __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(p));
@@ -54,9 +55,13 @@ FD_INLINE vf v_load_stream(const void *p) {
 #endif
 }
 
-FD_INLINE void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+FD_INLINE void v_store(float *p, vf v) {
+    memcpy(p, &v, sizeof v);
+}
 
-FD_INLINE vf v_all(float x) { return x - (vf){0}; } /* x - 0 is x, -0 and NaN included */
+FD_INLINE vf v_all(float x) {
+    return x - (vf){0};
+} /* x - 0 is x, -0 and NaN included */
 
 FD_INLINE vi v_lane(void) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -90,10 +95,14 @@ FD_INLINE void v_store_part(float *p, vf v, int64_t m) {
 }
 
 /* Lane by lane: mask ? a : b, where a mask lane is all ones or all zeros (what a comparison gives). */
-FD_INLINE vf v_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+FD_INLINE vf v_select(vi mask, vf a, vf b) {
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
 
 /* a in the first m lanes, b in the others. */
-FD_INLINE vf v_first(int64_t m, vf a, vf b) { return v_select(v_lane() < (int32_t)m, a, b); }
+FD_INLINE vf v_first(int64_t m, vf a, vf b) {
+    return v_select(v_lane() < (int32_t)m, a, b);
+}
 
 FD_INLINE vf v_fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
@@ -193,19 +202,19 @@ FD_INLINE float f16_at(const void *p) {
 
 /* ---- the contract's tree across lanes ---- */
 
-/* Sums of neighbouring lanes of a and of b. Twice within 128-bit lanes, then between them: after the two of the first kind a
- * 128-bit lane holds four vectors' totals of four, so the second kind pairs whole 128-bit lanes, and the order comes out
- * right: v_pair_sums below ends with lane i = total of vector i. */
+/* Sums of neighbouring lanes of a and of b. Twice within 128-bit lanes, then between them: after the two of the first
+ * kind a 128-bit lane holds four vectors' totals of four, so the second kind pairs whole 128-bit lanes, and the order
+ * comes out right: v_pair_sums below ends with lane i = total of vector i. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
-#define FD_EVENS 0, 2, 8, 10, 4, 6, 12, 14
-#define FD_ODDS 1, 3, 9, 11, 5, 7, 13, 15
+#define FD_EVENS      0, 2, 8, 10, 4, 6, 12, 14
+#define FD_ODDS       1, 3, 9, 11, 5, 7, 13, 15
 #define FD_EVEN_QUADS 0, 1, 2, 3, 8, 9, 10, 11
-#define FD_ODD_QUADS 4, 5, 6, 7, 12, 13, 14, 15
+#define FD_ODD_QUADS  4, 5, 6, 7, 12, 13, 14, 15
 #else
-#define FD_EVENS 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30
-#define FD_ODDS 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31
+#define FD_EVENS      0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30
+#define FD_ODDS       1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31
 #define FD_EVEN_QUADS 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-#define FD_ODD_QUADS 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+#define FD_ODD_QUADS  4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
 #endif
 
 FD_INLINE vf v_pairs(vf a, vf b) {
@@ -251,6 +260,8 @@ FD_INLINE vf v_exp(vf x) {
     return v_select(in_range, p, outside);
 }
 
-FD_INLINE vf v_silu(vf x) { return x / (1.0f + v_exp(-x)); }
+FD_INLINE vf v_silu(vf x) {
+    return x / (1.0f + v_exp(-x));
+}
 
 #endif

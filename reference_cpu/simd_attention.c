@@ -79,7 +79,8 @@ FD_INLINE void mix(const float *p, const float *v, int64_t stride, int64_t n, in
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) total[i] = total[i] + acc[i];
     }
-    if (width < VL) v_store_part(y, total[0], width);
+    if (width < VL)
+        v_store_part(y, total[0], width);
     else
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) v_store(y + i * VL, total[i]);

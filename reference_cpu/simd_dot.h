@@ -1,5 +1,5 @@
-/* Dots of a few rows of weights with one vector: the 64 partial sums live in registers, V_GROUPS vectors a row, and as many
- * rows go together as make VL vectors, so that v_pair_sums reduces them at once (4 rows with 16 lanes, 1 with 8). */
+/* Dots of a few rows of weights with one vector: the 64 partial sums live in registers, V_GROUPS vectors a row, and as
+ * many rows go together as make VL vectors, so that v_pair_sums reduces them at once (4 rows with 16 lanes, 1 with 8). */
 #ifndef FD_REFERENCE_CPU_SIMD_DOT_H
 #define FD_REFERENCE_CPU_SIMD_DOT_H
 
@@ -35,8 +35,8 @@ FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g
     return f16_at(p) * v_from_nibbles((const uint8_t *)p + offsetof(fd_block_q4_0, qs) + at % 16, at >= 16);
 }
 
-/* out[r] = rows[r]·x over n elements. The rows are read one behind the other: that is how they lie in memory, and a single
- * stream is what prefetchers follow (four at once ran at half the speed of memory with rows of 288). */
+/* out[r] = rows[r]·x over n elements. The rows are read one behind the other: that is how they lie in memory, and a
+ * single stream is what prefetchers follow (four at once ran at half the speed of memory with rows of 288). */
 FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const float *x, int64_t n, float *out) {
     vf acc[VL];
     int64_t n_block = n / FD_PARTIALS, rest = n % FD_PARTIALS;
@@ -49,7 +49,8 @@ FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const 
         for (int64_t block = 0; block < n_block; block++)
 #pragma GCC unroll 16
             for (int g = 0; g < V_GROUPS; g++)
-                a[g] = v_fma(weight_vector(dtype, rows[r], block, g, VL), v_load(x + FD_PARTIALS * block + VL * g), a[g]);
+                a[g] =
+                    v_fma(weight_vector(dtype, rows[r], block, g, VL), v_load(x + FD_PARTIALS * block + VL * g), a[g]);
         if (rest > 0)
 #pragma GCC unroll 16
             for (int g = 0; g < V_GROUPS; g++) {
@@ -61,7 +62,8 @@ FD_INLINE void dot_rows(uint32_t dtype, const char *const rows[DOT_ROWS], const 
                     continue;
                 }
                 /* elements past n take part in nothing: their lanes keep the sum they have, even a -0 */
-                a[g] = v_first(m, v_fma(weight_vector(dtype, rows[r], n_block, g, m), v_load_part(from, m), a[g]), a[g]);
+                a[g] =
+                    v_first(m, v_fma(weight_vector(dtype, rows[r], n_block, g, m), v_load_part(from, m), a[g]), a[g]);
             }
     }
 

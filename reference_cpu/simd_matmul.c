@@ -8,8 +8,9 @@ enum {
     TILE_POS = 4,
     TILE_ROWS = VL / TILE_POS,
     ROW_FLOATS = 1 << 16, /* decoded rows on the stack: 256 KiB, so rows up to 16384 long go four together */
-    /* Positions that share a pass over the weights: at most 64, and so many that their inputs (512 KiB) and the partial sums
-     * stay in an L2 cache of 1 MiB. They all take a piece of the rows before the next: TILE_ROWS pieces stay in the L1. */
+    /* Positions that share a pass over the weights: at most 64, and so many that their inputs (512 KiB) and the partial
+     * sums stay in an L2 cache of 1 MiB. They all take a piece of the rows before the next: TILE_ROWS pieces stay in
+     * the L1. */
     BLOCK_POS = 64,
     BLOCK_FLOATS = 1 << 17,
     BLOCK_TILES = BLOCK_POS / TILE_POS,
@@ -121,10 +122,10 @@ FD_INLINE vf tile(const float *const w[TILE_ROWS], const float *const x[TILE_POS
     return total[0];
 }
 
-/* Output rows [o, o + n_row) of positions [p0, p1), n_row ≤ TILE_ROWS, p1 - p0 ≤ BLOCK_POS; `bias` NULL for none. Tiles past
- * the last row or position repeat it, and are not stored. */
-static void tile_rows(const float *const w[TILE_ROWS], const float *bias, int64_t n_row, const fd_op_args *args, int64_t o,
-                      int64_t p0, int64_t p1) {
+/* Output rows [o, o + n_row) of positions [p0, p1), n_row ≤ TILE_ROWS, p1 - p0 ≤ BLOCK_POS; `bias` NULL for none. Tiles
+ * past the last row or position repeat it, and are not stored. */
+static void tile_rows(const float *const w[TILE_ROWS], const float *bias, int64_t n_row, const fd_op_args *args,
+                      int64_t o, int64_t p0, int64_t p1) {
     int64_t n = args->weight[0]->n_col, n_out = args->weight[0]->n_row;
     tile_sums sums[BLOCK_TILES];
     for (int64_t from = 0; from < n; from += PIECE) {
@@ -147,7 +148,8 @@ static __attribute__((noinline)) void several_positions(const fd_op_args *args, 
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];
     int64_t n = weight->n_col, step = BLOCK_FLOATS / n / TILE_POS * TILE_POS;
     bool in_place = weight->dtype == FD_F32 && n > ROW_FLOATS / TILE_ROWS;
-    _Alignas(64) float decoded[ROW_FLOATS]; /* F32 rows too: a GGUF aligns to 32, and a copy costs less than split lines */
+    _Alignas(
+        64) float decoded[ROW_FLOATS]; /* F32 rows too: a GGUF aligns to 32, and a copy costs less than split lines */
     step = step < TILE_POS ? TILE_POS : step > BLOCK_POS ? BLOCK_POS : step;
 
     for (int64_t p0 = 0; p0 < args->n_pos; p0 += step) {

@@ -16,6 +16,7 @@ void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end) {
         float *y = (float *)args->out + row * n;
         float r = 1.0f / sqrtf(dot_one(x, x, n) / (float)n + args->node->eps);
         for (int64_t i = 0; i < whole; i += VL) v_store(y + i, (v_load(x + i) * r) * v_load(w + sizeof(float) * i));
-        v_store_part(y + whole, (v_load_part(x + whole, rest) * r) * v_load_part(w + sizeof(float) * whole, rest), rest);
+        v_store_part(y + whole, (v_load_part(x + whole, rest) * r) * v_load_part(w + sizeof(float) * whole, rest),
+                     rest);
     }
 }

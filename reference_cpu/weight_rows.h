@@ -8,7 +8,9 @@
 /* A multiple of every format's block (32, 64, 128, 256) and of the contract's 64 partial sums. */
 enum { FD_PIECE = 256 };
 
-static inline int64_t fd_piece_length(int64_t n, int64_t at) { return n - at < FD_PIECE ? n - at : FD_PIECE; }
+static inline int64_t fd_piece_length(int64_t n, int64_t at) {
+    return n - at < FD_PIECE ? n - at : FD_PIECE;
+}
 
 /* Elements [at, at + FD_PIECE) of a row, or up to its end; `at` is a multiple of FD_PIECE. */
 static inline void fd_weight_piece(const fd_weight *w, int64_t row, int64_t at, float out[FD_PIECE]) {

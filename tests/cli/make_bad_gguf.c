@@ -12,7 +12,7 @@ typedef struct bad {
     uint64_t columns;              /* of the first tensor; 0: 8 */
     uint64_t offset[2];            /* of the tensors' data */
     uint32_t dtype;
-    size_t keep;                   /* bytes of the file; 0: all */
+    size_t keep; /* bytes of the file; 0: all */
 } bad;
 
 static const bad table[] = {
@@ -40,8 +40,12 @@ static void put(bytes *b, const void *data, size_t size) {
     b->size += size;
 }
 
-static void put32(bytes *b, uint32_t x) { put(b, &x, sizeof x); }
-static void put64(bytes *b, uint64_t x) { put(b, &x, sizeof x); }
+static void put32(bytes *b, uint32_t x) {
+    put(b, &x, sizeof x);
+}
+static void put64(bytes *b, uint64_t x) {
+    put(b, &x, sizeof x);
+}
 
 static void put_string(bytes *b, const char *text, uint64_t length) {
     put64(b, length ? length : strlen(text));

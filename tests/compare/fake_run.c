@@ -32,7 +32,9 @@ const fd_graph *fake_graph(void) {
     return graph;
 }
 
-int32_t fake_token(int32_t pos) { return (pos * 7 + 3) % 32; }
+int32_t fake_token(int32_t pos) {
+    return (pos * 7 + 3) % 32;
+}
 
 static float element(const fd_node *node, int32_t pos, int32_t token, int64_t i) {
     uint64_t key = (uint64_t)node->id << 48 ^ (uint64_t)pos << 36 ^ (uint64_t)token << 28 ^ (uint64_t)i;
@@ -41,7 +43,8 @@ static float element(const fd_node *node, int32_t pos, int32_t token, int64_t i)
 
 /* Row r of the node, in place in `row` with a head's stride of `width`. */
 static void fill_row(const fake *f, const fd_node *node, int32_t pos, int32_t token, int32_t batch_kv, double *row) {
-    int64_t n = fd_node_elements(node, pos + 1), own = node->over_kv ? pos + 1 : n, width = node->over_kv ? batch_kv : n;
+    int64_t n = fd_node_elements(node, pos + 1), own = node->over_kv ? pos + 1 : n,
+            width = node->over_kv ? batch_kv : n;
     for (int64_t i = 0; i < fd_node_row_stride(node, batch_kv); i++) {
         int64_t at = i / width * own + i % width;
         bool padding = node->over_kv && i % width >= own;
@@ -73,7 +76,8 @@ static fd_code show(fake *f, const fd_batch *batch, const fd_node *node, fd_erro
     if (strcmp(node->name, "logits") == 0 && batch->logits)
         memcpy(batch->logits, f->narrow + (batch->all_logits ? 0 : n - stride),
                sizeof(float) * (size_t)(batch->all_logits ? n : stride));
-    if (!f->base.observer.observe || (f->options.skip_node && strcmp(f->options.skip_node, node->name) == 0)) return FD_OK;
+    if (!f->base.observer.observe || (f->options.skip_node && strcmp(f->options.skip_node, node->name) == 0))
+        return FD_OK;
     fd_observation shown = {.graph = f->base.graph,
                             .node = node,
                             .step = f->base.step,
@@ -123,7 +127,9 @@ static void temporary_path(char path[64]) {
 }
 
 static void record(const fake_trace_options *o, fd_exec *exec, fd_trace_writer *writer, fd_error *err) {
-    int32_t n_prompt = o->n_prompt ? o->n_prompt : 5, n_step = 1 + (o->n_decode < 0 ? 0 : o->n_decode ? o->n_decode : 3);
+    int32_t n_prompt = o->n_prompt ? o->n_prompt : 5, n_step = 1 + (o->n_decode < 0 ? 0
+                                                                    : o->n_decode   ? o->n_decode
+                                                                                    : 3);
     int32_t tokens[64];
     for (int32_t p = 0; p < 64; p++) tokens[p] = o->token_at > 0 && p == o->token_at ? o->token : fake_token(p);
     fd_exec_set_observer(exec, fd_trace_observer(writer));
@@ -152,7 +158,9 @@ fd_trace *fake_trace(const fake_trace_options *o) {
     fd_trace_options to = fd_trace_defaults(path);
     to.level = o->level;
     to.tensors = o->tensors;
-    fd_trace_info info = {.contract = o->contract ? o->contract : o->run.f64 || o->numerics ? 0 : FD_CONTRACT_VERSION,
+    fd_trace_info info = {.contract = o->contract                 ? o->contract
+                                      : o->run.f64 || o->numerics ? 0
+                                                                  : FD_CONTRACT_VERSION,
                           .level = o->level};
     const char *numerics = o->numerics ? o->numerics : o->run.f64 ? "f64" : "exact";
     snprintf(info.numerics, sizeof info.numerics, "%s", numerics);
@@ -190,7 +198,8 @@ static void put_int(hid_t at, const char *name, int value) {
 static void put_tensor(hid_t file, const char *name, uint32_t dtype, const float *values, int32_t n_pos, int32_t n) {
     hsize_t dims[2] = {(hsize_t)n_pos, (hsize_t)n};
     hid_t stored = dtype == FD_F32 ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT16;
-    hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(2, dims, NULL);
+    hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+          space = H5Screate_simple(2, dims, NULL);
     hid_t set = H5Dcreate2(group, name, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     uint16_t *halves = malloc(sizeof *halves * (size_t)(n_pos * n));
     for (int32_t i = 0; i < n_pos * n; i++)

@@ -54,8 +54,8 @@ fd_trace *fake_trace(const fake_trace_options *options);
 /* The token at a position in every fake trace, unless token_at says otherwise. */
 int32_t fake_token(int32_t pos);
 
-/* A trace as a foreign engine writes it, without /graph and fingerprints: one tensor [n_pos, n] of raw 16-bit floats (or
- * binary32 with dtype FD_F32), tokens as fake_token's. `values` [n_pos * n]. */
+/* A trace as a foreign engine writes it, without /graph and fingerprints: one tensor [n_pos, n] of raw 16-bit floats
+ * (or binary32 with dtype FD_F32), tokens as fake_token's. `values` [n_pos * n]. */
 fd_trace *foreign_trace(const char *name, uint32_t dtype, const float *values, int32_t n_pos, int32_t n);
 
 #endif

@@ -45,8 +45,7 @@ Test(compare, one_ulp_is_found_at_its_node_in_every_node) {
         const fd_node *node = &graph->nodes[i];
         int32_t pos = i % 2 ? 3 : 6; /* in the prefill, or in decode step 2 */
         int64_t index = fd_node_elements(node, pos + 1) - 1;
-        fake_trace_options cand = {.level = FD_TRACE_FULL,
-                                   .run.edits = {{node->name, pos, index, FAKE_ULP, 0}}};
+        fake_trace_options cand = {.level = FD_TRACE_FULL, .run.edits = {{node->name, pos, index, FAKE_ULP, 0}}};
         fd_verdict v = compare(fake_trace(&clean), fake_trace(&cand), NULL);
         const fd_divergence *d = &v.divergence;
         cr_expect_eq(v.status, FD_DIVERGED, "%s", node->name);
@@ -65,8 +64,7 @@ Test(compare, one_ulp_is_found_at_its_node_in_every_node) {
 }
 
 Test(compare, fingerprints_find_what_elements_find) {
-    fake_trace_options cand = {.level = FD_TRACE_FINGERPRINT,
-                               .run.edits = {{"blk.1.ffn_up", 4, 11, FAKE_ULP, 0}}};
+    fake_trace_options cand = {.level = FD_TRACE_FINGERPRINT, .run.edits = {{"blk.1.ffn_up", 4, 11, FAKE_ULP, 0}}};
     fd_verdict v = against_clean(FD_TRACE_FINGERPRINT, &cand);
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_str_eq(v.divergence.node, "blk.1.ffn_up");
@@ -94,12 +92,16 @@ Test(compare, what_is_not_a_number_is_classified) {
     static const struct {
         float ref, cand;
         size_t counter;
-    } cases[] = {{1, NAN, offsetof(fd_tensor_diff, n_nan_new)},       {NAN, 1, offsetof(fd_tensor_diff, n_nan_lost)},
-                 {1, INFINITY, offsetof(fd_tensor_diff, n_inf_new)},  {INFINITY, 1, offsetof(fd_tensor_diff, n_inf_lost)},
+    } cases[] = {{1, NAN, offsetof(fd_tensor_diff, n_nan_new)},
+                 {NAN, 1, offsetof(fd_tensor_diff, n_nan_lost)},
+                 {1, INFINITY, offsetof(fd_tensor_diff, n_inf_new)},
+                 {INFINITY, 1, offsetof(fd_tensor_diff, n_inf_lost)},
                  {INFINITY, -INFINITY, offsetof(fd_tensor_diff, n_inf_sign)}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fake_trace_options ref = {.level = FD_TRACE_FULL, .run.edits = {{"blk.0.ffn_down", 2, 7, FAKE_SET, cases[i].ref}}};
-        fake_trace_options cand = {.level = FD_TRACE_FULL, .run.edits = {{"blk.0.ffn_down", 2, 7, FAKE_SET, cases[i].cand}}};
+        fake_trace_options ref = {.level = FD_TRACE_FULL,
+                                  .run.edits = {{"blk.0.ffn_down", 2, 7, FAKE_SET, cases[i].ref}}};
+        fake_trace_options cand = {.level = FD_TRACE_FULL,
+                                   .run.edits = {{"blk.0.ffn_down", 2, 7, FAKE_SET, cases[i].cand}}};
         fd_verdict v = compare(fake_trace(&ref), fake_trace(&cand), NULL);
         cr_expect_eq(v.status, FD_DIVERGED, "case %zu", i);
         cr_expect_eq(*(int64_t *)((char *)&v.divergence.diff + cases[i].counter), 1, "case %zu", i);
@@ -159,7 +161,8 @@ Test(compare, missing_tensors_can_be_allowed_by_name_alone) {
 }
 
 Test(compare, allowing_everything_to_be_missing_is_nothing_to_compare) {
-    fake_trace_options q = {.level = FD_TRACE_FULL, .tensors = "*attn_q"}, k = {.level = FD_TRACE_FULL, .tensors = "*attn_k"};
+    fake_trace_options q = {.level = FD_TRACE_FULL, .tensors = "*attn_q"},
+                       k = {.level = FD_TRACE_FULL, .tensors = "*attn_k"};
     fd_verdict v = compare(fake_trace(&q), fake_trace(&k), "*");
     cr_expect_eq(v.n_compared, 0);
     cr_expect_eq(v.status, FD_INCOMPLETE);
@@ -203,8 +206,8 @@ Test(compare, fingerprints_of_other_numerics_are_not_compared) {
 /* ---- tokens, models, shapes ---- */
 
 Test(compare, tokens_come_first) {
-    fake_trace_options cand = {.level = FD_TRACE_FULL, .token_at = 3, .token = 1,
-                               .run.edits = {{"blk.0.attn_q", 1, 0, FAKE_ULP, 0}}};
+    fake_trace_options cand = {
+        .level = FD_TRACE_FULL, .token_at = 3, .token = 1, .run.edits = {{"blk.0.attn_q", 1, 0, FAKE_ULP, 0}}};
     fd_verdict v = against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.divergence.kind, FD_DIVERGED_TOKENS);
@@ -215,8 +218,8 @@ Test(compare, tokens_come_first) {
 }
 
 Test(compare, a_divergence_in_an_earlier_step_comes_before_the_tokens_it_changed) {
-    fake_trace_options cand = {.level = FD_TRACE_FULL, .token_at = 6, .token = 1,
-                               .run.edits = {{"logits", 5, 0, FAKE_SET, 9}}};
+    fake_trace_options cand = {
+        .level = FD_TRACE_FULL, .token_at = 6, .token = 1, .run.edits = {{"logits", 5, 0, FAKE_SET, 9}}};
     fd_verdict v = against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.divergence.kind, FD_DIVERGED_VALUES);
     cr_expect_str_eq(v.divergence.node, "logits");
@@ -282,7 +285,8 @@ Test(compare, sixteen_bit_traces_are_compared_on_their_own_grid) {
             if (j == 2) {
                 cr_expect_eq(v.divergence.pos, 2);
                 cr_expect_eq(v.divergence.diff.first.index, 5);
-                cr_expect(v.divergence.diff.first.ulp >= 1 && v.divergence.diff.first.ulp < 32, "1 % is few steps of 16 bits, many of 32");
+                cr_expect(v.divergence.diff.first.ulp >= 1 && v.divergence.diff.first.ulp < 32,
+                          "1 % is few steps of 16 bits, many of 32");
             }
             fd_verdict_free(&v);
         }
@@ -292,8 +296,8 @@ Test(compare, sixteen_bit_traces_are_compared_on_their_own_grid) {
 
 Test(compare, an_input_that_was_not_recorded_is_said_to_be_so) {
     fake_trace_options ref = {.level = FD_TRACE_FULL, .tensors = "*attn_q_rope"};
-    fake_trace_options cand = {.level = FD_TRACE_FULL, .tensors = "*attn_q_rope",
-                               .run.edits = {{"blk.1.attn_q_rope", 1, 0, FAKE_ULP, 0}}};
+    fake_trace_options cand = {
+        .level = FD_TRACE_FULL, .tensors = "*attn_q_rope", .run.edits = {{"blk.1.attn_q_rope", 1, 0, FAKE_ULP, 0}}};
     fd_verdict v = compare(fake_trace(&ref), fake_trace(&cand), "*");
     cr_expect_str_eq(v.divergence.node, "blk.1.attn_q_rope");
     cr_expect_eq(v.divergence.inputs_equal, FD_EQUALITY_UNKNOWN);

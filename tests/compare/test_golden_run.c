@@ -129,13 +129,27 @@ Test(golden_run, nothing_is_recorded_of_a_run_with_nan_or_holes) {
     }
 }
 
-static void other_hash(fd_golden *g) { strcpy(g->model_hash, "xxh3-128:b"); }
-static void other_contract(fd_golden *g) { g->contract++; }
-static void other_numerics(fd_golden *g) { strcpy(g->numerics, "fast"); }
-static void other_node(fd_golden *g) { strcpy(g->nodes[4], "blk.0.other"); }
-static void fewer_nodes(fd_golden *g) { g->n_node--; }
-static void other_vocab(fd_golden *g) { g->n_vocab++; }
-static void as_it_is(fd_golden *g) { (void)g; }
+static void other_hash(fd_golden *g) {
+    strcpy(g->model_hash, "xxh3-128:b");
+}
+static void other_contract(fd_golden *g) {
+    g->contract++;
+}
+static void other_numerics(fd_golden *g) {
+    strcpy(g->numerics, "fast");
+}
+static void other_node(fd_golden *g) {
+    strcpy(g->nodes[4], "blk.0.other");
+}
+static void fewer_nodes(fd_golden *g) {
+    g->n_node--;
+}
+static void other_vocab(fd_golden *g) {
+    g->n_vocab++;
+}
+static void as_it_is(fd_golden *g) {
+    (void)g;
+}
 
 Test(golden_run, goldens_of_something_else_are_refused) {
     static const struct {

@@ -156,8 +156,7 @@ static fd_code always_seven(void *user, const float *logits, int32_t n_vocab, co
 Test(lockstep, both_sides_are_fed_what_the_caller_chooses) {
     int32_t calls = 0;
     fd_lockstep_side a = {.exec = fake_exec(&clean), .label = "a"}, b = {.exec = fake_exec(&clean), .label = "b"};
-    outcome o = lockstep(&a, &b,
-                         (fd_lockstep_options){.n_generate = 4, .choose = always_seven, .choose_user = &calls});
+    outcome o = lockstep(&a, &b, (fd_lockstep_options){.n_generate = 4, .choose = always_seven, .choose_user = &calls});
     cr_expect_eq(calls, 3);
     cr_expect_eq(o.v.status, FD_IDENTICAL);
     fd_verdict_free(&o.v);

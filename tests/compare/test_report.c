@@ -46,13 +46,14 @@ static void expect_text(const fd_verdict *v, const char *const *parts, size_t n)
 Test(report, the_text_says_where_what_and_from_what) {
     fake_options faulty = {.edits = {{"blk.1.attn_q_rope", 3, 17, FAKE_SET, -0.25f}}};
     fd_verdict v = verdict_of(&clean, &faulty);
-    static const char *const parts[] = {"DIVERGED at blk.1.attn_q_rope      step 0 (prefill) · position 3 · head 1 · element 1",
-                                        "rope (pairs (2i, 2i+1), base 10000, 16 dims)",
-                                        "inputs: blk.1.attn_q — bit-identical",
-                                        "candidate  -0.25",
-                                        "1 of 64 differ",
-                                        "before it   24 tensors identical",
-                                        "next        firstdiff inspect"};
+    static const char *const parts[] = {
+        "DIVERGED at blk.1.attn_q_rope      step 0 (prefill) · position 3 · head 1 · element 1",
+        "rope (pairs (2i, 2i+1), base 10000, 16 dims)",
+        "inputs: blk.1.attn_q — bit-identical",
+        "candidate  -0.25",
+        "1 of 64 differ",
+        "before it   24 tensors identical",
+        "next        firstdiff inspect"};
     expect_text(&v, parts, sizeof parts / sizeof *parts);
     fd_verdict_free(&v);
 }

@@ -56,7 +56,8 @@ Test(tensor_diff, pairs_are_classified_before_any_arithmetic) {
             cr_expect_eq(d.n_inf_lost, pairs[i].inf_lost, "%s", name);
             cr_expect_eq(d.n_inf_sign, pairs[i].inf_sign, "%s", name);
             cr_expect_eq(d.first.index, pairs[i].n_differ ? n - 1 : -1, "%s", name);
-            if (pairs[i].n_differ) cr_expect_eq(d.first.ulp, pairs[i].ulp, "%s: %llu ulp", name, (unsigned long long)d.first.ulp);
+            if (pairs[i].n_differ)
+                cr_expect_eq(d.first.ulp, pairs[i].ulp, "%s: %llu ulp", name, (unsigned long long)d.first.ulp);
             bool finite = pairs[i].n_differ && pairs[i].ulp != FD_ULP_NONE;
             cr_expect_eq(d.largest.index, finite ? n - 1 : -1, "%s", name);
             cr_expect(!isnan(d.largest_abs), "%s", name);
@@ -99,7 +100,8 @@ Test(tensor_diff, nan_on_both_sides_are_counted_in_equal_blocks) {
     cr_expect_eq(d.n_nan_same, 3000);
 }
 
-/* Views of the four types hold the same numbers; each pair of types must agree on them, and see one step of the coarser. */
+/* Views of the four types hold the same numbers; each pair of types must agree on them, and see one step of the
+ * coarser. */
 static const uint32_t types[] = {FD_F64, FD_F32, FD_F16, FD_BF16};
 static const float numbers[] = {0, -0.0f, 1, -2.5f, 0.15625f, 96, INFF, -INFF, NANF, 0.0078125f};
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
@@ -142,7 +144,8 @@ Test(tensor_diff, types_notice_one_step_of_the_coarser) {
             fd_diff_tensors(ref, cand, N_NUMBERS, fd_coarser(types[i], types[j]), &d);
             cr_expect_eq(d.n_differ, 1, "types %u and %u: %lld", types[i], types[j], (long long)d.n_differ);
             cr_expect_eq(d.first.index, 2);
-            cr_expect_eq(d.first.ulp, 1, "types %u and %u: %llu ulp", types[i], types[j], (unsigned long long)d.first.ulp);
+            cr_expect_eq(d.first.ulp, 1, "types %u and %u: %llu ulp", types[i], types[j],
+                         (unsigned long long)d.first.ulp);
         }
 }
 

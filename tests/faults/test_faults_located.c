@@ -1,5 +1,5 @@
-/* Every fault of the table, injected into a run of each bundled model at the first, a middle and the last layer, must be
- * located at its exact node: by lockstep (diff) and from two traces (compare). */
+/* Every fault of the table, injected into a run of each bundled model at the first, a middle and the last layer, must
+ * be located at its exact node: by lockstep (diff) and from two traces (compare). */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,9 @@ typedef struct bench {
     fd_graph *graph;
 } bench;
 
-static void must(fd_code code, const fd_error *err) { cr_assert_eq(code, FD_OK, "%s", err->message); }
+static void must(fd_code code, const fd_error *err) {
+    cr_assert_eq(code, FD_OK, "%s", err->message);
+}
 
 static bench open_model(const char *name) {
     char path[512];
@@ -96,7 +98,8 @@ static fd_verdict compare(fd_trace *clean, const fd_graph *faulty) {
     return v;
 }
 
-static void expect_located(const fd_verdict *v, const char *expected, const char *spec, const char *model, const char *by) {
+static void expect_located(const fd_verdict *v, const char *expected, const char *spec, const char *model,
+                           const char *by) {
     cr_expect_eq(v->status, FD_DIVERGED, "%s in %s by %s: %s", spec, model, by, fd_verdict_status_name(v->status));
     cr_expect_str_eq(v->divergence.node, expected, "%s in %s by %s: located at %s, expected %s", spec, model, by,
                      v->divergence.node, expected);
@@ -173,7 +176,8 @@ Test(faults, a_clean_run_raises_no_alarm) {
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &clone, &err), &err);
         fd_verdict v = diff(b.graph, clone, "");
-        cr_expect_eq(v.status, FD_IDENTICAL, "%s: %s at %s", models[m], fd_verdict_status_name(v.status), v.divergence.node);
+        cr_expect_eq(v.status, FD_IDENTICAL, "%s: %s at %s", models[m], fd_verdict_status_name(v.status),
+                     v.divergence.node);
         fd_verdict_free(&v);
         fd_graph_free(clone);
         close_model(&b);

@@ -16,7 +16,9 @@ static uint64_t next(uint64_t *seed) {
     return z ^ z >> 31;
 }
 
-float case_random(op_case *c) { return (float)((int32_t)(next(&c->seed) >> 40) - (1 << 23)) * 0x1p-23f; }
+float case_random(op_case *c) {
+    return (float)((int32_t)(next(&c->seed) >> 40) - (1 << 23)) * 0x1p-23f;
+}
 
 static void *own(op_case *c, size_t bytes) {
     void *block = malloc(bytes ? bytes : 1);
@@ -38,7 +40,8 @@ static op_case *new_case(fd_op op, int32_t pos0, int32_t n_pos) {
         c->nodes[i] = (fd_node){.id = i, .layer = -1, .input = {-1, -1}, .weight = {-1, -1}, .n_dim = 1};
     c->nodes[2].op = op;
     strcpy(c->nodes[2].name, fd_op_name(op));
-    c->args = (fd_op_args){.graph = &c->graph, .node = &c->nodes[2], .pos0 = pos0, .n_pos = n_pos, .n_kv = pos0 + n_pos};
+    c->args =
+        (fd_op_args){.graph = &c->graph, .node = &c->nodes[2], .pos0 = pos0, .n_pos = n_pos, .n_kv = pos0 + n_pos};
     return c;
 }
 
@@ -58,8 +61,10 @@ static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);
     for (int64_t at = 0; at < bytes; at += size) {
         uint16_t scale[2] = {fd_f32_to_f16(case_random(c) * 0.01f), fd_f32_to_f16(case_random(c) * 0.01f)};
-        if (dtype == FD_Q4_K) memcpy(to + at + offsetof(fd_block_q4_K, d), scale, sizeof scale);
-        else memcpy(to + at + offsetof(fd_block_q6_K, d), scale, sizeof scale[0]);
+        if (dtype == FD_Q4_K)
+            memcpy(to + at + offsetof(fd_block_q4_K, d), scale, sizeof scale);
+        else
+            memcpy(to + at + offsetof(fd_block_q6_K, d), scale, sizeof scale[0]);
     }
 }
 
@@ -69,12 +74,14 @@ static void set_weight(op_case *c, int i, uint32_t dtype, int64_t n_row, int64_t
     float *row = malloc(sizeof *row * (size_t)n_col);
     for (int64_t r = 0; r < n_row; r++) {
         for (int64_t k = 0; k < n_col; k++) row[k] = case_random(c);
-        if (fd_can_quantize(dtype)) fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
-        else random_blocks(c, dtype, data + r * row_bytes, row_bytes);
+        if (fd_can_quantize(dtype))
+            fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
+        else
+            random_blocks(c, dtype, data + r * row_bytes, row_bytes);
     }
     free(row);
-    c->weights[i] = (fd_weight){.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = data,
-                                .bytes = (uint64_t)(n_row * row_bytes)};
+    c->weights[i] = (fd_weight){
+        .dtype = dtype, .n_row = n_row, .n_col = n_col, .data = data, .bytes = (uint64_t)(n_row * row_bytes)};
     strcpy(c->weights[i].name, "test.weight");
     c->nodes[2].weight[i] = i;
     c->args.weight[i] = &c->weights[i];
@@ -116,7 +123,8 @@ op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos,
     return c;
 }
 
-op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0, int32_t n_pos) {
+op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0,
+                   int32_t n_pos) {
     op_case *c = new_case(FD_OP_ROPE, pos0, n_pos);
     int64_t n = (int64_t)n_head * head_dim * n_pos;
     size_t table = sizeof(float) * (size_t)(n_rot / 2) * (size_t)(pos0 + n_pos);
@@ -149,8 +157,10 @@ op_case *case_attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t hea
         float *positions = random_floats(c, rows * n_kv);
         for (int64_t i = 0; i < rows * n_kv; i++) {
             bool masked = i % n_kv > pos0 + i / n_kv / n_head;
-            if (op == FD_OP_ATTN_SOFTMAX) positions[i] = masked ? (float)-INFINITY : positions[i] * 8;
-            else positions[i] = masked ? 0.0f : (positions[i] + 1) / (float)n_kv;
+            if (op == FD_OP_ATTN_SOFTMAX)
+                positions[i] = masked ? (float)-INFINITY : positions[i] * 8;
+            else
+                positions[i] = masked ? 0.0f : (positions[i] + 1) / (float)n_kv;
         }
         set_input(c, 0, positions, rows * n_kv, 2, n_head, 0);
         c->nodes[0].over_kv = true;

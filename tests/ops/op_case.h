@@ -1,5 +1,5 @@
-/* One node with random inputs, built by hand, for tests of single ops. Every buffer is malloc'ed at its exact size, so that
- * a sanitizer sees an access past it. */
+/* One node with random inputs, built by hand, for tests of single ops. Every buffer is malloc'ed at its exact size, so
+ * that a sanitizer sees an access past it. */
 #ifndef FD_TESTS_OPS_OP_CASE_H
 #define FD_TESTS_OPS_OP_CASE_H
 
@@ -10,8 +10,8 @@ typedef struct op_case {
     fd_graph graph;
     fd_node nodes[3]; /* inputs 0 and 1, the node under test 2 */
     fd_weight weights[2];
-    fd_op_args args;  /* binary32; args.out is not set */
-    float *in[2];     /* what args.in points to */
+    fd_op_args args; /* binary32; args.out is not set */
+    float *in[2];    /* what args.in points to */
     int64_t n_in[2], n_out;
     void *owned[16];
     int n_owned;
@@ -22,7 +22,8 @@ op_case *case_embed(uint32_t dtype, int32_t n_vocab, int32_t n_embd, int32_t n_p
 op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps);
 /* `bias`: dtype of the bias, or -1 for none. */
 op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias);
-op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0, int32_t n_pos);
+op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0,
+                   int32_t n_pos);
 op_case *case_kv_write(int32_t width, int32_t pos0, int32_t n_pos, int32_t n_ctx, int32_t row_offset);
 /* FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX or FD_OP_ATTN_MIX. */
 op_case *case_attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t pos0, int32_t n_pos);
@@ -43,7 +44,9 @@ float *case_run_scalar(const op_case *c);
 int64_t bits_differ(const float *a, const float *b, int64_t n);
 
 /* The larger of two errors; a NaN is the largest and stays. */
-static inline double worse(double so_far, double z) { return so_far != so_far || z <= so_far ? so_far : z; }
+static inline double worse(double so_far, double z) {
+    return so_far != so_far || z <= so_far ? so_far : z;
+}
 
 /* Row `row` of a weight of the case, dequantised, malloc'ed. */
 float *case_weight_row(const op_case *c, int weight, int64_t row);

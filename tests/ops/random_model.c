@@ -48,12 +48,12 @@ static void put_layer(maker *m, int layer, uint32_t dtype, bool qwen2) {
         const char *name;
         int64_t n_col, n_row; /* n_row 1: a vector */
         bool qwen2_only;
-    } tensors[] = {{"attn_norm.weight", WIDTH, 1, false},  {"attn_q.weight", WIDTH, WIDTH, false},
-                   {"attn_k.weight", WIDTH, kv, false},    {"attn_v.weight", WIDTH, kv, false},
-                   {"attn_q.bias", WIDTH, 1, true},        {"attn_k.bias", kv, 1, true},
-                   {"attn_v.bias", kv, 1, true},           {"attn_output.weight", WIDTH, WIDTH, false},
-                   {"ffn_norm.weight", WIDTH, 1, false},   {"ffn_gate.weight", WIDTH, FF, false},
-                   {"ffn_up.weight", WIDTH, FF, false},    {"ffn_down.weight", FF, WIDTH, false}};
+    } tensors[] = {{"attn_norm.weight", WIDTH, 1, false}, {"attn_q.weight", WIDTH, WIDTH, false},
+                   {"attn_k.weight", WIDTH, kv, false},   {"attn_v.weight", WIDTH, kv, false},
+                   {"attn_q.bias", WIDTH, 1, true},       {"attn_k.bias", kv, 1, true},
+                   {"attn_v.bias", kv, 1, true},          {"attn_output.weight", WIDTH, WIDTH, false},
+                   {"ffn_norm.weight", WIDTH, 1, false},  {"ffn_gate.weight", WIDTH, FF, false},
+                   {"ffn_up.weight", WIDTH, FF, false},   {"ffn_down.weight", FF, WIDTH, false}};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", layer, tensors[i].name);
@@ -70,8 +70,8 @@ random_model random_model_make(const char *arch, uint32_t dtype) {
     static const struct {
         const char *name;
         uint32_t value;
-    } keys[] = {{"block_count", LAYERS},      {"embedding_length", WIDTH},      {"feed_forward_length", FF},
-                {"context_length", 512},      {"attention.head_count", HEADS}, {"attention.head_count_kv", KV_HEADS}};
+    } keys[] = {{"block_count", LAYERS}, {"embedding_length", WIDTH},     {"feed_forward_length", FF},
+                {"context_length", 512}, {"attention.head_count", HEADS}, {"attention.head_count_kv", KV_HEADS}};
     must(&m, fd_gguf_writer_new(&m.writer, &m.err));
     must(&m, fd_gguf_put_string(m.writer, "general.architecture", arch, &m.err));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {

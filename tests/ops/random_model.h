@@ -9,7 +9,8 @@ typedef struct random_model {
     fd_graph *graph;
 } random_model;
 
-/* `dtype`: of the matrices. Three layers, width 288 (a block type's multiple), 6 heads of 48, 2 K/V heads, vocabulary 101. */
+/* `dtype`: of the matrices. Three layers, width 288 (a block type's multiple), 6 heads of 48, 2 K/V heads, vocabulary
+ * 101. */
 random_model random_model_make(const char *arch, uint32_t dtype);
 void random_model_free(random_model *model);
 

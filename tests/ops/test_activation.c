@@ -5,9 +5,9 @@
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
 
-/* silu(g)·up: exp is within 2 u (tests/numerics), then 1 + e, the division and the product round once each, and a relative
- * error of e counts at most once in 1 + e. Bound: 5.5·u·|y|; below the normal range, half the smallest subnormal more for
- * each of silu and the product. */
+/* silu(g)·up: exp is within 2 u (tests/numerics), then 1 + e, the division and the product round once each, and a
+ * relative error of e counts at most once in 1 + e. Bound: 5.5·u·|y|; below the normal range, half the smallest
+ * subnormal more for each of silu and the product. */
 static double worst_silu(const op_case *c, const float *y) {
     double largest = 0;
     for (int64_t i = 0; i < c->n_out; i++) {
@@ -39,8 +39,8 @@ Test(silu_mul, is_within_its_bound_of_the_formula) {
 Test(silu_mul, ends_and_special_values) {
     static const struct {
         float gate, up, expected;
-    } cases[] = {{0.0f, 3.0f, 0.0f},   {-0.0f, 3.0f, -0.0f}, {200.0f, 2.0f, 400.0f}, {-200.0f, 2.0f, -0.0f},
-                 {INFINITY, 1.0f, INFINITY}, {-INFINITY, 1.0f, NAN}, {NAN, 1.0f, NAN}, {1.0f, NAN, NAN}};
+    } cases[] = {{0.0f, 3.0f, 0.0f},         {-0.0f, 3.0f, -0.0f},   {200.0f, 2.0f, 400.0f}, {-200.0f, 2.0f, -0.0f},
+                 {INFINITY, 1.0f, INFINITY}, {-INFINITY, 1.0f, NAN}, {NAN, 1.0f, NAN},       {1.0f, NAN, NAN}};
     op_case *c = case_elementwise(FD_OP_SILU_MUL, 8, 1);
     for (int i = 0; i < 8; i++) {
         c->in[0][i] = cases[i].gate;
@@ -48,7 +48,8 @@ Test(silu_mul, ends_and_special_values) {
     }
     float *y = case_run_scalar(c);
     for (int i = 0; i < 8; i++)
-        cr_expect_eq(bits_differ(&y[i], &cases[i].expected, 1), 0, "silu(%g)·%g = %g", cases[i].gate, cases[i].up, y[i]);
+        cr_expect_eq(bits_differ(&y[i], &cases[i].expected, 1), 0, "silu(%g)·%g = %g", cases[i].gate, cases[i].up,
+                     y[i]);
     free(y);
     case_free(c);
 }

@@ -7,12 +7,13 @@
 
 static const struct {
     int32_t n_head, n_head_kv, head_dim, pos0, n_pos;
-} shapes[] = {{1, 1, 2, 0, 1},   {4, 2, 16, 0, 5},   {6, 6, 48, 3, 2},  {6, 2, 64, 62, 4}, {2, 1, 80, 64, 1},
+} shapes[] = {{1, 1, 2, 0, 1},    {4, 2, 16, 0, 5},    {6, 6, 48, 3, 2}, {6, 2, 64, 62, 4}, {2, 1, 80, 64, 1},
               {3, 1, 100, 0, 66}, {4, 4, 128, 127, 3}, {8, 4, 8, 0, 13}, {4, 1, 64, 299, 2}};
 #define N_SHAPE (sizeof shapes / sizeof *shapes)
 
 static op_case *make(fd_op op, size_t i) {
-    return case_attention(op, shapes[i].n_head, shapes[i].n_head_kv, shapes[i].head_dim, shapes[i].pos0, shapes[i].n_pos);
+    return case_attention(op, shapes[i].n_head, shapes[i].n_head_kv, shapes[i].head_dim, shapes[i].pos0,
+                          shapes[i].n_pos);
 }
 
 /* Where an element lies: head h of row r, of n_kv positions; the head's K/V head counted by walking, not by dividing. */
@@ -44,7 +45,8 @@ static double worst_score(const op_case *c, size_t shape, const float *y) {
                 sum += product;
                 size += fabsl(product);
             }
-            double z = t > p.own ? (s == -INFINITY ? 0 : INFINITY) : (double)(fabsl(s - sum) / ((h + 1) * 0x1p-24L * size));
+            double z =
+                t > p.own ? (s == -INFINITY ? 0 : INFINITY) : (double)(fabsl(s - sum) / ((h + 1) * 0x1p-24L * size));
             largest = worse(largest, z);
         }
     }
@@ -85,7 +87,8 @@ Test(attn_scores, wrong_heads_scale_and_mask_are_beyond_the_bound) {
     case_free(c);
 }
 
-/* ---- softmax: e within 2 u and u/2·|s - m| of its argument, the sum (n/64 + 7) u, the division 1: all terms are positive ---- */
+/* ---- softmax: e within 2 u and u/2·|s - m| of its argument, the sum (n/64 + 7) u, the division 1: all terms are
+ * positive ---- */
 
 static double worst_weight(const op_case *c, size_t shape, const float *y) {
     double largest = 0;
@@ -101,7 +104,8 @@ static double worst_weight(const op_case *c, size_t shape, const float *y) {
         long double bound = 0x1p-24L * (2 * (2 + reach) + (long double)p.own / 64 + 9);
         for (int64_t t = 0; t < p.n_kv; t++) {
             long double e = t <= p.own ? expl(s[t] - max) / sum : 0;
-            double z = t > p.own ? (y[item * p.n_kv + t] == 0 ? 0 : INFINITY) : (double)(fabsl(y[item * p.n_kv + t] - e) / (bound * e));
+            double z = t > p.own ? (y[item * p.n_kv + t] == 0 ? 0 : INFINITY)
+                                 : (double)(fabsl(y[item * p.n_kv + t] - e) / (bound * e));
             largest = worse(largest, z);
         }
     }
@@ -142,7 +146,8 @@ Test(attn_softmax, nan_spoils_its_own_row_and_no_other) {
     float *y = case_run_scalar(c);
     for (int64_t item = 0; item < 20; item++)
         for (int t = 0; t < 5; t++)
-            cr_expect_eq((bool)isnan(y[item * 5 + t]), item == 9 && t <= 2, "item %lld, position %d", (long long)item, t);
+            cr_expect_eq((bool)isnan(y[item * 5 + t]), item == 9 && t <= 2, "item %lld, position %d", (long long)item,
+                         t);
     cr_expect(!(worst_weight(c, 1, y) <= 1));
     free(y);
     case_free(c);

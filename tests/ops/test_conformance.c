@@ -1,5 +1,5 @@
-/* Whole graphs against llama.cpp's logits (CPU, f32 K/V cache): within 1e-10 of them by NMSE, in both numerics, and the two
- * numerics as near to each other as binary32 allows. */
+/* Whole graphs against llama.cpp's logits (CPU, f32 K/V cache): within 1e-10 of them by NMSE, in both numerics, and the
+ * two numerics as near to each other as binary32 allows. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
@@ -82,12 +82,21 @@ ParameterizedTest(model_case *c, conformance, logits_are_llama_cpps) {
 
 /* What the gate above must notice. */
 static void swap_pairing(fd_node *node) {
-    if (node->op == FD_OP_ROPE) node->rope.pairing = node->rope.pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
+    if (node->op == FD_OP_ROPE)
+        node->rope.pairing = node->rope.pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
 }
-static void larger_eps(fd_node *node) { node->eps *= 4.0f; }
-static void rope_base(fd_node *node) { node->rope.base *= 1.001; }
-static void scale_one_ulp_of_f16(fd_node *node) { node->scale *= 1.0f + 0x1p-10f; }
-static void cache_row_late(fd_node *node) { node->row_offset = node->op == FD_OP_KV_WRITE; }
+static void larger_eps(fd_node *node) {
+    node->eps *= 4.0f;
+}
+static void rope_base(fd_node *node) {
+    node->rope.base *= 1.001;
+}
+static void scale_one_ulp_of_f16(fd_node *node) {
+    node->scale *= 1.0f + 0x1p-10f;
+}
+static void cache_row_late(fd_node *node) {
+    node->row_offset = node->op == FD_OP_KV_WRITE;
+}
 static void other_softmax(const fd_op_args *args) {
     fd_op_args sharper = *args;
     fd_node node = *args->node;
@@ -108,9 +117,9 @@ ParameterizedTest(model_case *c, conformance, wrong_graphs_fail_the_gate) {
     static const struct {
         const char *name;
         void (*spoil)(fd_node *);
-    } mutants[] = {{"rope pairing", swap_pairing}, {"eps × 4", larger_eps},           {"rope base + 0.1 %", rope_base},
-                   {"scale + 2^-10", scale_one_ulp_of_f16}, {"cache row late", cache_row_late},
-                   {"one attention weight + 0.1 %", one_weight_of_attention}};
+    } mutants[] = {{"rope pairing", swap_pairing},     {"eps × 4", larger_eps},
+                   {"rope base + 0.1 %", rope_base},   {"scale + 2^-10", scale_one_ulp_of_f16},
+                   {"cache row late", cache_row_late}, {"one attention weight + 0.1 %", one_weight_of_attention}};
     loaded m;
     if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
     fd_graph *right = m.graph;

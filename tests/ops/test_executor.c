@@ -161,7 +161,8 @@ Test(executor, a_fault_that_reads_unwritten_rows_is_still_repeatable, .init = fi
     float *right = run_new(m.graph, (fd_reference_options){0}, 30, 30);
     float *first = run(exec, 30, 30), *again = run(exec, 30, 30), *decoded = run(exec, 30, 1);
     expect_same(again, first, 30 * VOCAB, "twice");
-    expect_same(decoded, first, 30 * VOCAB, "decode"); /* a row written late is there for the next position either way */
+    expect_same(decoded, first, 30 * VOCAB,
+                "decode"); /* a row written late is there for the next position either way */
     cr_expect(bits_differ(first, right, 30 * VOCAB) > 0, "the fault shows nothing");
     free(right);
     free(first);
@@ -196,8 +197,7 @@ static fd_code look(void *user, const fd_observation *o, fd_error *err) {
         memcpy(s->rows, o->data, size);
         s->n_row = o->n_pos * o->row_stride;
     }
-    if (o->node->id == s->graph->n_node - 1)
-        memcpy(s->logits, o->data, sizeof(float) * VOCAB * (size_t)o->n_pos);
+    if (o->node->id == s->graph->n_node - 1) memcpy(s->logits, o->data, sizeof(float) * VOCAB * (size_t)o->n_pos);
     if (s->n_seen++ == s->stop_at) return FD_STOP;
     (void)err;
     return FD_OK;
@@ -210,7 +210,12 @@ Test(executor, observers_see_every_node_in_order_and_change_no_bit, .init = fill
     float *shown = malloc(sizeof(float) * VOCAB * 12);
     fd_error err = {0};
     for (int32_t pos0 = 0, n = 10; pos0 < 12; pos0 += n, n = 1) { /* one prefill, two decodes */
-        seen s = {.graph = m.graph, .n_pos = n, .pos0 = pos0, .stop_at = -1, .logits = shown + pos0 * VOCAB, .op = FD_OP_COUNT};
+        seen s = {.graph = m.graph,
+                  .n_pos = n,
+                  .pos0 = pos0,
+                  .stop_at = -1,
+                  .logits = shown + pos0 * VOCAB,
+                  .op = FD_OP_COUNT};
         fd_exec_set_observer(exec, (fd_observer){.observe = look, .user = &s});
         if (pos0 == 0) fd_exec_reset(exec);
         fd_batch batch = {.tokens = tokens + pos0, .n_tok = n, .pos0 = pos0, .logits = last};
@@ -232,7 +237,8 @@ Test(executor, observed_cache_rows_are_the_batchs_own, .init = fill_tokens) {
     fd_error err = {0};
     float logits[VOCAB * 9];
     for (int32_t pos0 = 0, n = 6; pos0 < 9; pos0 += n, n = 3) {
-        seen cache = {.graph = m.graph, .n_pos = n, .pos0 = pos0, .stop_at = -1, .logits = logits, .op = FD_OP_KV_WRITE};
+        seen cache = {
+            .graph = m.graph, .n_pos = n, .pos0 = pos0, .stop_at = -1, .logits = logits, .op = FD_OP_KV_WRITE};
         fd_exec_set_observer(exec, (fd_observer){.observe = look, .user = &cache});
         fd_batch batch = {.tokens = tokens + pos0, .n_tok = n, .pos0 = pos0};
         cr_assert_eq(fd_exec_forward(exec, &batch, &err), FD_OK, "%s", err.message);
@@ -273,7 +279,9 @@ Test(executor, an_observer_can_stop_the_run, .init = fill_tokens) {
     random_model_free(&m);
 }
 
-static bool only_norms(void *user, const fd_node *node) { return (void)user, node->op == FD_OP_RMS_NORM; }
+static bool only_norms(void *user, const fd_node *node) {
+    return (void)user, node->op == FD_OP_RMS_NORM;
+}
 static fd_code count(void *user, const fd_observation *o, fd_error *err) {
     (void)err;
     if (o->node->op != FD_OP_RMS_NORM) return FD_STOP;
@@ -296,7 +304,9 @@ Test(executor, unwanted_nodes_are_not_shown, .init = fill_tokens) {
 
 /* ---- what is refused ---- */
 
-static void no_op(const fd_op_args *args) { (void)args; }
+static void no_op(const fd_op_args *args) {
+    (void)args;
+}
 
 Test(executor, refuses_what_it_cannot_run) {
     random_model m = random_model_make("llama", FD_F32);
@@ -335,7 +345,8 @@ Test(executor, an_override_runs_in_place_of_its_op, .init = fill_tokens) {
     fd_error err = {0};
     cr_assert_eq(fd_graph_clone(m.graph, &faulty, &err), FD_OK);
     cr_assert_eq(fd_fault_apply("q0_only@1", faulty, &owner, &err), FD_OK, "%s", err.message);
-    float *right = run_new(m.graph, (fd_reference_options){0}, 8, 8), *wrong = run_new(faulty, (fd_reference_options){0}, 8, 8);
+    float *right = run_new(m.graph, (fd_reference_options){0}, 8, 8),
+          *wrong = run_new(faulty, (fd_reference_options){0}, 8, 8);
     float *decoded = run_new(faulty, (fd_reference_options){.n_thread = 3}, 8, 1);
     /* position 0 has one weight, 1, whatever its score */
     cr_expect_eq(bits_differ(right, wrong, VOCAB), 0);
@@ -370,7 +381,8 @@ Test(executor, one_ulp_in_one_tensor_changes_logits, .init = fill_tokens) {
     float *wrong = run_new(nudged, (fd_reference_options){0}, 12, 12);
     float *decoded = run_new(nudged, (fd_reference_options){0}, 12, 1);
     cr_expect(bits_differ(right, wrong, VOCAB) > 0, "the bits compared do not depend on the tensor");
-    cr_expect(bits_differ(decoded, wrong, 12 * VOCAB) > 0, "prefill_equals_decode would pass an op that treats row 0 apart");
+    cr_expect(bits_differ(decoded, wrong, 12 * VOCAB) > 0,
+              "prefill_equals_decode would pass an op that treats row 0 apart");
     free(right);
     free(wrong);
     free(decoded);

@@ -5,8 +5,8 @@
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
 
-/* The largest |y - ŷ| in units of its bound, (h + 1)·u·(Σ|w||x| + |b|): h = ⌈n/64⌉ additions in the longest partial sum and
- * 6 in the tree, 1 for the bias; fma rounds a product and its addition once. */
+/* The largest |y - ŷ| in units of its bound, (h + 1)·u·(Σ|w||x| + |b|): h = ⌈n/64⌉ additions in the longest partial sum
+ * and 6 in the tree, 1 for the bias; fma rounds a product and its addition once. */
 static double worst(const op_case *c, const float *y) {
     const fd_weight *weight = &c->weights[0];
     bool biased = c->nodes[2].weight[1] >= 0;
@@ -34,10 +34,10 @@ static const struct {
     uint32_t dtype;
     int32_t n_in, n_out, n_pos;
     int bias;
-} cases[] = {{FD_F32, 1, 1, 1, -1},       {FD_F32, 63, 5, 3, -1},     {FD_F32, 64, 5, 1, FD_F32},
-             {FD_F32, 65, 7, 2, -1},      {FD_F32, 1000, 3, 1, -1},   {FD_F16, 100, 9, 3, FD_F32},
-             {FD_F16, 896, 4, 1, FD_F16}, {FD_BF16, 130, 9, 2, FD_BF16}, {FD_Q8_0, 96, 9, 2, FD_F32},
-             {FD_Q4_0, 288, 9, 2, FD_F32}, {FD_Q4_K, 768, 5, 2, -1},  {FD_Q6_K, 512, 5, 2, FD_F32},
+} cases[] = {{FD_F32, 1, 1, 1, -1},        {FD_F32, 63, 5, 3, -1},        {FD_F32, 64, 5, 1, FD_F32},
+             {FD_F32, 65, 7, 2, -1},       {FD_F32, 1000, 3, 1, -1},      {FD_F16, 100, 9, 3, FD_F32},
+             {FD_F16, 896, 4, 1, FD_F16},  {FD_BF16, 130, 9, 2, FD_BF16}, {FD_Q8_0, 96, 9, 2, FD_F32},
+             {FD_Q4_0, 288, 9, 2, FD_F32}, {FD_Q4_K, 768, 5, 2, -1},      {FD_Q6_K, 512, 5, 2, FD_F32},
              {FD_F32, 64, 600, 1, FD_F32}, {FD_Q8_0, 64, 320, 1, FD_Q8_0}};
 #define N_CASE (sizeof cases / sizeof *cases)
 

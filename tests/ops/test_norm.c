@@ -18,7 +18,8 @@ static double worst(const op_case *c, const float *y) {
         for (int64_t i = 0; i < n; i++) ss += (long double)x[i] * x[i];
         double r = (double)(1 / sqrtl(ss / (long double)n + c->nodes[2].eps));
         for (int64_t i = 0; i < n; i++) {
-            double expected = (double)x[i] * r * w[i], z = fabs(y[p * n + i] - expected) / (bound * fabs(expected) + 1e-40);
+            double expected = (double)x[i] * r * w[i],
+                   z = fabs(y[p * n + i] - expected) / (bound * fabs(expected) + 1e-40);
             largest = worse(largest, z);
         }
     }
@@ -30,7 +31,7 @@ static const struct {
     int32_t n, n_pos;
     float eps;
     uint32_t dtype;
-} cases[] = {{1, 1, 1e-5f, FD_F32},   {63, 3, 1e-5f, FD_F32},  {64, 1, 0.0f, FD_F32},   {65, 2, 1e-6f, FD_F32},
+} cases[] = {{1, 1, 1e-5f, FD_F32},   {63, 3, 1e-5f, FD_F32},   {64, 1, 0.0f, FD_F32},  {65, 2, 1e-6f, FD_F32},
              {300, 4, 1e-5f, FD_F32}, {4096, 2, 1e-6f, FD_F32}, {256, 2, 1.0f, FD_F16}, {257, 1, 1e-5f, FD_BF16}};
 
 Test(norm, is_within_its_bound_of_the_formula) {

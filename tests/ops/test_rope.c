@@ -5,8 +5,9 @@
 
 #include "tests/ops/op_case.h"
 
-/* The rotation by complex numbers, in long double, from the angle itself: position · base^(-2i/n_rot). Shares no indexing
- * with the op. Returns the largest error in units of 4·u·|pair|: the table rounds c and s once, then a product and an fma. */
+/* The rotation by complex numbers, in long double, from the angle itself: position · base^(-2i/n_rot). Shares no
+ * indexing with the op. Returns the largest error in units of 4·u·|pair|: the table rounds c and s once, then a product
+ * and an fma. */
 static double worst(const op_case *c, fd_rope_pairing pairing, const float *y) {
     const fd_node *node = &c->nodes[2];
     int head_dim = node->shape[1], n_rot = node->rope.n_rot;
@@ -20,10 +21,12 @@ static double worst(const op_case *c, fd_rope_pairing pairing, const float *y) {
             int64_t i = pairing == FD_ROPE_HALF ? e % (n_rot / 2) : e / 2;
             int64_t partner = pairing == FD_ROPE_HALF ? (second ? e - n_rot / 2 : e + n_rot / 2) : (e ^ 1);
             long double angle = position * powl(node->rope.base, -2.0L * i / n_rot);
-            expected = second ? x[partner] * sinl(angle) + x[e] * cosl(angle) : x[e] * cosl(angle) - x[partner] * sinl(angle);
+            expected =
+                second ? x[partner] * sinl(angle) + x[e] * cosl(angle) : x[e] * cosl(angle) - x[partner] * sinl(angle);
             size = fabsl((long double)x[e]) + fabsl((long double)x[partner]);
         }
-        double error = (double)fabsl(y[at] - expected), z = size > 0 ? error / (4 * 0x1p-24 * (double)size) : (error == 0 ? 0 : INFINITY);
+        double error = (double)fabsl(y[at] - expected),
+               z = size > 0 ? error / (4 * 0x1p-24 * (double)size) : (error == 0 ? 0 : INFINITY);
         largest = worse(largest, z);
     }
     return largest;
@@ -39,7 +42,8 @@ static const struct {
 #define N_CASE (sizeof cases / sizeof *cases)
 
 static op_case *make(size_t i) {
-    return case_rope(cases[i].pairing, cases[i].n_rot, cases[i].n_head, cases[i].head_dim, cases[i].pos0, cases[i].n_pos);
+    return case_rope(cases[i].pairing, cases[i].n_rot, cases[i].n_head, cases[i].head_dim, cases[i].pos0,
+                     cases[i].n_pos);
 }
 
 Test(rope, is_within_its_bound_of_the_formula) {
@@ -93,7 +97,8 @@ Test(rope, is_one_product_and_one_fma) {
     float *y = case_run_scalar(c);
     for (int i = 0; i < 32; i++) {
         float a = c->in[0][2 * i], b = c->in[0][2 * i + 1];
-        float cosine = ((const float *)c->args.rope_cos)[3 * 32 + i], sine = ((const float *)c->args.rope_sin)[3 * 32 + i];
+        float cosine = ((const float *)c->args.rope_cos)[3 * 32 + i],
+              sine = ((const float *)c->args.rope_sin)[3 * 32 + i];
         float first = fmaf(a, cosine, -(b * sine)), second = fmaf(a, sine, b * cosine);
         cr_expect_eq(bits_differ(y + 2 * i, &first, 1) + bits_differ(y + 2 * i + 1, &second, 1), 0, "pair %d", i);
     }

@@ -1,5 +1,5 @@
-/* Every twin gives the scalar definition's bits: each instruction set that this machine has, each format, awkward lengths,
- * any cut into ranges. The definitions compiled for those sets (ops without a twin) are held to the same. */
+/* Every twin gives the scalar definition's bits: each instruction set that this machine has, each format, awkward
+ * lengths, any cut into ranges. The definitions compiled for those sets (ops without a twin) are held to the same. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ Test(simd, matmul_equals_scalar_for_float_types_and_any_length) {
                 char what[96];
                 snprintf(what, sizeof what, "%s, %d inputs, %d positions", fd_dtype_get(float_types[t])->name,
                          lengths[n], positions[p]);
-                expect_scalar_bits(case_matmul(float_types[t], lengths[n], 11, positions[p], n % 2 ? FD_F32 : -1), what);
+                expect_scalar_bits(case_matmul(float_types[t], lengths[n], 11, positions[p], n % 2 ? FD_F32 : -1),
+                                   what);
             }
 }
 
@@ -82,7 +83,7 @@ Test(simd, norm_equals_scalar) {
 Test(simd, attention_equals_scalar) {
     static const struct {
         int32_t n_head, n_head_kv, head_dim, pos0, n_pos;
-    } shapes[] = {{1, 1, 2, 0, 1},   {4, 2, 16, 0, 5},  {6, 6, 48, 3, 2},  {6, 2, 64, 62, 4}, {2, 1, 80, 64, 1},
+    } shapes[] = {{1, 1, 2, 0, 1},    {4, 2, 16, 0, 5},    {6, 6, 48, 3, 2}, {6, 2, 64, 62, 4},  {2, 1, 80, 64, 1},
                   {3, 1, 100, 0, 66}, {4, 4, 128, 127, 3}, {8, 4, 8, 0, 13}, {1, 1, 256, 200, 1}};
     static const fd_op ops[] = {FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_MIX};
     for (size_t i = 0; i < COUNT(shapes); i++)
@@ -112,14 +113,15 @@ Test(simd, exp_equals_scalar_over_its_whole_range) {
     /* gate = -x, so that silu's exp sees every exponent, both ends, subnormal results, infinities and NaN */
     op_case *c = case_elementwise(FD_OP_SILU_MUL, 4096, 64);
     for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] = fd_from_bits32((uint32_t)i * 16411u);
-    float ends[] = {-88.72284f, -88.722846f, 103.97208f, 103.97207f, 87.33655f, 87.5f, 100.0f, -0.0f, 0.0f,
-                    (float)INFINITY, (float)-INFINITY, (float)NAN, 0x1p-149f, -0x1p-149f, 89.0f, -89.0f};
+    float ends[] = {-88.72284f, -88.722846f,     103.97208f,       103.97207f, 87.33655f, 87.5f,      100.0f, -0.0f,
+                    0.0f,       (float)INFINITY, (float)-INFINITY, (float)NAN, 0x1p-149f, -0x1p-149f, 89.0f,  -89.0f};
     for (size_t i = 0; i < COUNT(ends); i++) c->in[0][i] = ends[i];
     EXPECT_SCALAR_BITS(c);
 }
 
 Test(simd, special_values_equal_scalar) {
-    static const float specials[] = {-0.0f, (float)NAN, (float)INFINITY, (float)-INFINITY, 0x1p-140f, 3e38f, -0x1p-149f};
+    static const float specials[] = {-0.0f,     (float)NAN, (float)INFINITY, (float)-INFINITY,
+                                     0x1p-140f, 3e38f,      -0x1p-149f};
     for (size_t s = 0; s < COUNT(specials); s++)
         for (int32_t p = 1; p <= 5; p += 4) {
             op_case *c = case_matmul(FD_F32, 100, 5, p, -1);
@@ -135,7 +137,8 @@ Test(simd, special_values_equal_scalar) {
 }
 
 Test(simd, a_partial_sum_of_minus_zero_survives_the_tail) {
-    /* One product rounds to -0 and its lane gets no second element: an added +0 would turn it to +0, and the dot with it. */
+    /* One product rounds to -0 and its lane gets no second element: an added +0 would turn it to +0, and the dot with
+     * it. */
     op_case *c = case_matmul(FD_F32, 65, 4, 1, -1);
     for (int64_t i = 0; i < 65; i++) c->in[0][i] = -0x1p-100f;
     for (int64_t i = 0; i < 4 * 65; i++) ((float *)(uintptr_t)c->weights[0].data)[i] = 0x1p-100f;

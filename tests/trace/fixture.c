@@ -41,9 +41,12 @@ enum { N_IN_LAYER = sizeof in_layer / sizeof *in_layer };
 
 static fd_node *add(fd_graph *graph, fd_op op, int32_t layer, const char *name) {
     fd_node *node = &graph->nodes[graph->n_node];
-    *node = (fd_node){.id = graph->n_node++, .op = op, .layer = layer, .input = {-1, -1}, .weight = {-1, -1}, .n_dim = 1};
-    if (layer >= 0) snprintf(node->name, sizeof node->name, "blk.%d.%s", layer, name);
-    else snprintf(node->name, sizeof node->name, "%s", name);
+    *node =
+        (fd_node){.id = graph->n_node++, .op = op, .layer = layer, .input = {-1, -1}, .weight = {-1, -1}, .n_dim = 1};
+    if (layer >= 0)
+        snprintf(node->name, sizeof node->name, "blk.%d.%s", layer, name);
+    else
+        snprintf(node->name, sizeof node->name, "%s", name);
     return node;
 }
 
@@ -54,20 +57,28 @@ static void shape_of(const fd_graph *graph, fd_node *node, const char *name) {
     node->over_kv = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_SOFTMAX;
     node->n_dim = q || kv || node->over_kv ? 2 : 1;
     node->shape[0] = q || node->over_kv ? h->n_head : kv ? h->n_head_kv : h->n_embd;
-    if (!strncmp(name, "ffn_gate", 8) || !strncmp(name, "ffn_up", 6) || !strncmp(name, "ffn_act", 7)) node->shape[0] = h->n_ff;
+    if (!strncmp(name, "ffn_gate", 8) || !strncmp(name, "ffn_up", 6) || !strncmp(name, "ffn_act", 7))
+        node->shape[0] = h->n_ff;
     if (!strcmp(name, "logits")) node->shape[0] = h->n_vocab;
     node->shape[1] = node->n_dim == 2 && !node->over_kv ? h->head_dim : 0;
     node->eps = node->op == FD_OP_RMS_NORM ? 1e-5f : 0.0f;
     node->scale = node->op == FD_OP_ATTN_SCORES ? 0.5f : 0.0f;
-    if (node->op == FD_OP_ROPE) node->rope = (fd_rope){FD_ROPE_HALF, h->head_dim & ~1, 10000.0, FD_ROPE_SCALING_NONE, 1, 0, 0, 0};
+    if (node->op == FD_OP_ROPE)
+        node->rope = (fd_rope){FD_ROPE_HALF, h->head_dim & ~1, 10000.0, FD_ROPE_SCALING_NONE, 1, 0, 0, 0};
 }
 
 fd_graph *fixture_graph(fixture_size size) {
     fd_graph *graph = calloc(1, sizeof *graph);
     graph->nodes = calloc((size_t)(size.n_layer * N_IN_LAYER + 3), sizeof *graph->nodes);
-    graph->hparams = (fd_hparams){.arch = "llama", .n_layer = size.n_layer, .n_embd = size.n_embd, .n_ff = size.n_ff,
-                                  .n_vocab = size.n_vocab, .n_head = size.n_head, .n_head_kv = size.n_head_kv,
-                                  .head_dim = size.n_embd / size.n_head, .rms_eps = 1e-5f};
+    graph->hparams = (fd_hparams){.arch = "llama",
+                                  .n_layer = size.n_layer,
+                                  .n_embd = size.n_embd,
+                                  .n_ff = size.n_ff,
+                                  .n_vocab = size.n_vocab,
+                                  .n_head = size.n_head,
+                                  .n_head_kv = size.n_head_kv,
+                                  .head_dim = size.n_embd / size.n_head,
+                                  .rms_eps = 1e-5f};
     shape_of(graph, add(graph, FD_OP_EMBED, -1, "token_embd"), "token_embd");
     for (int32_t layer = 0; layer < size.n_layer; layer++) {
         int32_t x = graph->n_node - 1, base = graph->n_node;
@@ -76,8 +87,10 @@ fd_graph *fixture_graph(fixture_size size) {
             shape_of(graph, node, in_layer[i].name);
             for (int k = 0; k < 2; k++)
                 for (int j = 0; in_layer[i].input[k] && j < N_IN_LAYER; j++)
-                    if (!in_layer[i].input[k][0]) node->input[k] = x;
-                    else if (!strcmp(in_layer[j].name, in_layer[i].input[k])) node->input[k] = base + j;
+                    if (!in_layer[i].input[k][0])
+                        node->input[k] = x;
+                    else if (!strcmp(in_layer[j].name, in_layer[i].input[k]))
+                        node->input[k] = base + j;
         }
     }
     shape_of(graph, add(graph, FD_OP_RMS_NORM, -1, "output_norm"), "output_norm");
@@ -88,12 +101,23 @@ fd_graph *fixture_graph(fixture_size size) {
 }
 
 fd_trace_info fixture_info(void) {
-    return (fd_trace_info){.producer = "fixture 1", .numerics = "exact", .contract = 1, .backend = "cpu", .device = "none",
-                           .build = "test", .model_name = "fabricated", .arch = "llama", .kv_type = "f32", .fusion = "none",
-                           .prompt = "Grüße, \"world\"\n", .tokenizer = "spm"};
+    return (fd_trace_info){.producer = "fixture 1",
+                           .numerics = "exact",
+                           .contract = 1,
+                           .backend = "cpu",
+                           .device = "none",
+                           .build = "test",
+                           .model_name = "fabricated",
+                           .arch = "llama",
+                           .kv_type = "f32",
+                           .fusion = "none",
+                           .prompt = "Grüße, \"world\"\n",
+                           .tokenizer = "spm"};
 }
 
-int32_t fixture_token(int32_t pos) { return pos >= 20 ? 5 + (pos - 20) % 3 : (pos * 7 + 3) % 31; }
+int32_t fixture_token(int32_t pos) {
+    return pos >= 20 ? 5 + (pos - 20) % 3 : (pos * 7 + 3) % 31;
+}
 
 /* In [-1, 1), 24 bits. */
 static double noise(int32_t node, int32_t pos, int64_t i) {
@@ -109,8 +133,10 @@ double fixture_value(const fd_graph *graph, const fd_node *node, int32_t pos, in
 }
 
 static void store(void *out, fd_numerics numerics, int64_t at, double value) {
-    if (numerics == FD_NUMERICS_F64) ((double *)out)[at] = value;
-    else ((float *)out)[at] = (float)value;
+    if (numerics == FD_NUMERICS_F64)
+        ((double *)out)[at] = value;
+    else
+        ((float *)out)[at] = (float)value;
 }
 
 fd_code fixture_show(fd_observer observer, const fd_graph *graph, fd_numerics numerics, int32_t pos0, int32_t n,
@@ -140,8 +166,8 @@ fd_code fixture_show(fd_observer observer, const fd_graph *graph, fd_numerics nu
     return code;
 }
 
-fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics numerics, fd_step_kind kind, int32_t pos0,
-                     int32_t n, fd_error *err) {
+fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics numerics, fd_step_kind kind,
+                     int32_t pos0, int32_t n, fd_error *err) {
     int32_t tokens[512];
     cr_assert(n <= 512);
     for (int32_t i = 0; i < n; i++) tokens[i] = fixture_token(pos0 + i);
@@ -158,7 +184,8 @@ void fixture_write(const fd_trace_options *options, const fd_graph *graph, fd_nu
     cr_assert_eq(fd_trace_create(options, &info, graph, numerics, &writer, &err), FD_OK, "%s", err.message);
     cr_assert_eq(fixture_step(writer, graph, numerics, FD_STEP_PREFILL, 0, n_prefill, &err), FD_OK, "%s", err.message);
     for (int32_t i = 0; i < n_decode; i++)
-        cr_assert_eq(fixture_step(writer, graph, numerics, FD_STEP_DECODE, n_prefill + i, 1, &err), FD_OK, "%s", err.message);
+        cr_assert_eq(fixture_step(writer, graph, numerics, FD_STEP_DECODE, n_prefill + i, 1, &err), FD_OK, "%s",
+                     err.message);
     cr_assert_eq(fd_trace_finish(writer, &err), FD_OK, "%s", err.message);
 }
 
@@ -204,8 +231,8 @@ void fixture_check_tensor(const fd_trace *trace, const fd_graph *graph, const ch
     for (int64_t i = 0; i < n; i++) {
         double expected = fixture_value(graph, node, pos, i);
         if (narrow) expected = (double)(float)expected;
-        cr_assert_eq(fd_bits64(values[i]), fd_bits64(expected), "%s position %d element %lld: %g, expected %g", name, pos,
-                     (long long)i, values[i], expected);
+        cr_assert_eq(fd_bits64(values[i]), fd_bits64(expected), "%s position %d element %lld: %g, expected %g", name,
+                     pos, (long long)i, values[i], expected);
     }
     free(values);
 }

@@ -1,5 +1,5 @@
-/* A fabricated model for the trace tests: a llama-like graph and, for every node, position and element, a value that is a
- * pure function of the three. What a trace must hold is therefore known without keeping it. */
+/* A fabricated model for the trace tests: a llama-like graph and, for every node, position and element, a value that
+ * is a pure function of the three. What a trace must hold is therefore known without keeping it. */
 #ifndef FD_TESTS_TRACE_FIXTURE_H
 #define FD_TESTS_TRACE_FIXTURE_H
 
@@ -18,8 +18,8 @@ fd_trace_info fixture_info(void);
 /* The token at a position: a loop of three from position 20 on. */
 int32_t fixture_token(int32_t pos);
 
-/* Element i of the node's unpadded tensor at `pos`. Attention weights are positive and sum to 1 over a head; logits have
- * ties. */
+/* Element i of the node's unpadded tensor at `pos`. Attention weights are positive and sum to 1 over a head; logits
+ * have ties. */
 double fixture_value(const fd_graph *graph, const fd_node *node, int32_t pos, int64_t i);
 
 /* What an executor does: shows every node's rows, padded along n_kv, for positions [pos0, pos0 + n). */
@@ -27,8 +27,8 @@ fd_code fixture_show(fd_observer observer, const fd_graph *graph, fd_numerics nu
                      fd_error *err);
 
 /* begin_step, show, end_step. */
-fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics numerics, fd_step_kind kind, int32_t pos0,
-                     int32_t n, fd_error *err);
+fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics numerics, fd_step_kind kind,
+                     int32_t pos0, int32_t n, fd_error *err);
 
 /* A whole trace: one prefill of n_prefill positions, then n_decode single ones, finished. Fails the test on an error. */
 void fixture_write(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics, int32_t n_prefill,

@@ -27,9 +27,20 @@ static fd_golden sample(fd_golden_prompt prompts[2]) {
         for (int k = 0; k < NODES; k++) prints[i][k] = (fd_fingerprint){0x8000000000000000u + (uint64_t)i, (uint64_t)k};
     prompts[0] = (fd_golden_prompt){"Hello, Welt ü", 3, TOKENS, tokens, TOKENS - 1, &logits[0][0], &prints[0][0]};
     prompts[1] = (fd_golden_prompt){NULL, 2, 2, tokens + 2, 2, &logits[2][0], &prints[2][0]};
-    return (fd_golden){.producer = "test", .model_name = "m", .model_hash = "xxh3-128:0", .arch = "llama", .backend = "cpu",
-                       .device = "d", .numerics = "exact", .contract = 1, .n_vocab = VOCAB, .n_node = NODES,
-                       .n_generate = 3, .nodes = nodes, .prompts = prompts, .n_prompt = 2};
+    return (fd_golden){.producer = "test",
+                       .model_name = "m",
+                       .model_hash = "xxh3-128:0",
+                       .arch = "llama",
+                       .backend = "cpu",
+                       .device = "d",
+                       .numerics = "exact",
+                       .contract = 1,
+                       .n_vocab = VOCAB,
+                       .n_node = NODES,
+                       .n_generate = 3,
+                       .nodes = nodes,
+                       .prompts = prompts,
+                       .n_prompt = 2};
 }
 
 static const char *written(void) {
@@ -63,17 +74,39 @@ Test(golden, round_trip_keeps_every_bit) {
 }
 
 /* Each edit spoils a whole golden in one way. */
-static void no_schema(hid_t f) { H5Adelete(f, "schema"); }
-static void other_schema(hid_t f) { fd_h5_put_string(f, "schema", "firstdiff-trace"); }
-static void other_version(hid_t f) { fd_h5_put_int(f, "version", 2); }
-static void incomplete(hid_t f) { fd_h5_put_int(f, "complete", 0); }
-static void no_hash(hid_t f) { H5Adelete(f, "model_hash"); }
-static void other_vocab(hid_t f) { fd_h5_put_int(f, "n_vocab", VOCAB + 1); }
-static void no_vocab(hid_t f) { fd_h5_put_int(f, "n_vocab", 0); }
-static void no_nodes(hid_t f) { H5Ldelete(f, "nodes", H5P_DEFAULT); }
-static void no_prompt(hid_t f) { H5Ldelete(f, "prompts/0000", H5P_DEFAULT); }
-static void no_prompts(hid_t f) { H5Ldelete(f, "prompts", H5P_DEFAULT); }
-static void no_logits(hid_t f) { H5Ldelete(f, "prompts/0001/logits", H5P_DEFAULT); }
+static void no_schema(hid_t f) {
+    H5Adelete(f, "schema");
+}
+static void other_schema(hid_t f) {
+    fd_h5_put_string(f, "schema", "firstdiff-trace");
+}
+static void other_version(hid_t f) {
+    fd_h5_put_int(f, "version", 2);
+}
+static void incomplete(hid_t f) {
+    fd_h5_put_int(f, "complete", 0);
+}
+static void no_hash(hid_t f) {
+    H5Adelete(f, "model_hash");
+}
+static void other_vocab(hid_t f) {
+    fd_h5_put_int(f, "n_vocab", VOCAB + 1);
+}
+static void no_vocab(hid_t f) {
+    fd_h5_put_int(f, "n_vocab", 0);
+}
+static void no_nodes(hid_t f) {
+    H5Ldelete(f, "nodes", H5P_DEFAULT);
+}
+static void no_prompt(hid_t f) {
+    H5Ldelete(f, "prompts/0000", H5P_DEFAULT);
+}
+static void no_prompts(hid_t f) {
+    H5Ldelete(f, "prompts", H5P_DEFAULT);
+}
+static void no_logits(hid_t f) {
+    H5Ldelete(f, "prompts/0001/logits", H5P_DEFAULT);
+}
 static void long_prompt(hid_t f) {
     hid_t group = H5Gopen2(f, "prompts/0001", H5P_DEFAULT);
     fd_h5_put_int(group, "n_prompt", 99);
@@ -100,13 +133,20 @@ typedef struct edit_case {
 
 Test(golden, spoiled_files_are_refused_with_their_fault) {
     const edit_case cases[] = {
-        {"no schema", "schema", no_schema},           {"another schema", "firstdiff-golden", other_schema},
-        {"another version", "version", other_version}, {"incomplete", "complete", incomplete},
-        {"no hash", "model_hash", no_hash},           {"another vocabulary", "logits", other_vocab},
-        {"no vocabulary", "n_vocab", no_vocab},       {"no nodes", "nodes", no_nodes},
-        {"a prompt missing", "0000", no_prompt},      {"no prompts", "prompts", no_prompts},
-        {"logits missing", "logits", no_logits},      {"prompt too long", "99", long_prompt},
-        {"logits never written", "logits", huge_logits}, {"tokens is a group", "tokens", group_for_tokens},
+        {"no schema", "schema", no_schema},
+        {"another schema", "firstdiff-golden", other_schema},
+        {"another version", "version", other_version},
+        {"incomplete", "complete", incomplete},
+        {"no hash", "model_hash", no_hash},
+        {"another vocabulary", "logits", other_vocab},
+        {"no vocabulary", "n_vocab", no_vocab},
+        {"no nodes", "nodes", no_nodes},
+        {"a prompt missing", "0000", no_prompt},
+        {"no prompts", "prompts", no_prompts},
+        {"logits missing", "logits", no_logits},
+        {"prompt too long", "99", long_prompt},
+        {"logits never written", "logits", huge_logits},
+        {"tokens is a group", "tokens", group_for_tokens},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = written();
@@ -117,7 +157,8 @@ Test(golden, spoiled_files_are_refused_with_their_fault) {
         H5Fclose(file);
         cr_expect_eq(fd_golden_read(path, &golden, &err), FD_ERR_INPUT, "%s", cases[i].name);
         cr_expect_null(golden);
-        cr_expect(strstr(err.message, cases[i].says) && strstr(err.message, "golden.h5"), "%s: %s", cases[i].name, err.message);
+        cr_expect(strstr(err.message, cases[i].says) && strstr(err.message, "golden.h5"), "%s: %s", cases[i].name,
+                  err.message);
     }
 }
 

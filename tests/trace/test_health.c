@@ -29,7 +29,8 @@ Test(health, entropy_of_known_distributions) {
         cr_expect(fabs((double)entropy - cases[i].entropy) <= 1e-7, "%s: %g", cases[i].name, (double)entropy);
         cr_expect_eq((double)sink, cases[i].sink);
         fd_health_attention(FD_F32, narrow, 1, 8, cases[i].n_kv, &entropy, &sink);
-        cr_expect(fabs((double)entropy - cases[i].entropy) <= 1e-7, "%s in binary32: %g", cases[i].name, (double)entropy);
+        cr_expect(fabs((double)entropy - cases[i].entropy) <= 1e-7, "%s in binary32: %g", cases[i].name,
+                  (double)entropy);
     }
 }
 
@@ -101,10 +102,22 @@ typedef struct loop_case {
 
 Test(health, loops_by_smallest_period) {
     const loop_case cases[] = {
-        {"a", 0},           {"aaaaa", 0},       {"aaaaaa", 1},       {"xaaaaaa", 1},
-        {"ababab", 2},      {"xababab", 2},     {"abababx", 0},      {"babab", 0},
-        {"abcabcabc", 3},   {"abcabcab", 0},    {"xyzabcabcabc", 3}, {"aabaabaab", 3},
-        {"abcdabcdabcd", 4}, {"abcdabcdabce", 0}, {"abababababab", 2}, {"abcabcabcabcaaaaaa", 1},
+        {"a", 0},
+        {"aaaaa", 0},
+        {"aaaaaa", 1},
+        {"xaaaaaa", 1},
+        {"ababab", 2},
+        {"xababab", 2},
+        {"abababx", 0},
+        {"babab", 0},
+        {"abcabcabc", 3},
+        {"abcabcab", 0},
+        {"xyzabcabcabc", 3},
+        {"aabaabaab", 3},
+        {"abcdabcdabcd", 4},
+        {"abcdabcdabce", 0},
+        {"abababababab", 2},
+        {"abcabcabcabcaaaaaa", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t tokens[32], n = (int32_t)strlen(cases[i].tokens);

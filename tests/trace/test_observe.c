@@ -14,9 +14,13 @@ static fd_fingerprint print32(const float *x, int32_t n) {
     return fd_observation_fingerprint(&o, 0);
 }
 
-static bool equal(fd_fingerprint a, fd_fingerprint b) { return a.lo == b.lo && a.hi == b.hi; }
+static bool equal(fd_fingerprint a, fd_fingerprint b) {
+    return a.lo == b.lo && a.hi == b.hi;
+}
 
-static float nan_with(uint32_t payload) { return fd_from_bits32(0x7fc00000u | payload); }
+static float nan_with(uint32_t payload) {
+    return fd_from_bits32(0x7fc00000u | payload);
+}
 
 typedef struct pair_case {
     const char *name;
@@ -98,7 +102,9 @@ typedef struct stats_case {
     fd_trace_stats expected;
 } stats_case;
 
-static bool same(double a, double b) { return fd_canonical64(a) == fd_canonical64(b); }
+static bool same(double a, double b) {
+    return fd_canonical64(a) == fd_canonical64(b);
+}
 
 Test(observe, stats_count_nan_and_infinity_apart) {
     const stats_case cases[] = {
@@ -120,7 +126,8 @@ Test(observe, stats_count_nan_and_infinity_apart) {
         cr_expect(same(s.min, e.min) && same(s.max, e.max) && same(s.mean, e.mean) && same(s.absmax, e.absmax), "%s",
                   cases[i].name);
         cr_expect(same(s.rms, e.rms), "%s: rms %.17g", cases[i].name, s.rms);
-        cr_expect(s.n_nan == e.n_nan && s.n_pos_inf == e.n_pos_inf && s.n_neg_inf == e.n_neg_inf && s.n_zero == e.n_zero,
+        cr_expect(s.n_nan == e.n_nan && s.n_pos_inf == e.n_pos_inf && s.n_neg_inf == e.n_neg_inf &&
+                      s.n_zero == e.n_zero,
                   "%s", cases[i].name);
     }
 }

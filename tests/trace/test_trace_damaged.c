@@ -46,24 +46,54 @@ static void put_on(hid_t file, const char *path, const char *attribute, int32_t 
     H5Oclose(object);
 }
 
-static void no_schema(hid_t f) { H5Adelete(f, "schema"); }
-static void other_schema(hid_t f) { fd_h5_put_string(f, "schema", "something else"); }
-static void schema_is_a_number(hid_t f) { fd_h5_put_int(f, "schema", 7); }
-static void no_version(hid_t f) { H5Adelete(f, "version"); }
-static void other_version(hid_t f) { fd_h5_put_int(f, "version", 2); }
-static void arch_is_a_number(hid_t f) { fd_h5_put_int(f, "arch", 3); }
-static void unknown_level(hid_t f) { fd_h5_put_string(f, "level", "verbose"); }
-static void no_tokens(hid_t f) { H5Ldelete(f, "tokens", H5P_DEFAULT); }
-static void few_tokens(hid_t f) { set_extent(f, "tokens", 3); }
-static void many_tokens(hid_t f) { set_extent(f, "tokens", 1000); }
-static void tokens_of_rank_2(hid_t f) { replace(f, "tokens", H5T_STD_I32LE, 2, (hsize_t[]){9, 2}); }
+static void no_schema(hid_t f) {
+    H5Adelete(f, "schema");
+}
+static void other_schema(hid_t f) {
+    fd_h5_put_string(f, "schema", "something else");
+}
+static void schema_is_a_number(hid_t f) {
+    fd_h5_put_int(f, "schema", 7);
+}
+static void no_version(hid_t f) {
+    H5Adelete(f, "version");
+}
+static void other_version(hid_t f) {
+    fd_h5_put_int(f, "version", 2);
+}
+static void arch_is_a_number(hid_t f) {
+    fd_h5_put_int(f, "arch", 3);
+}
+static void unknown_level(hid_t f) {
+    fd_h5_put_string(f, "level", "verbose");
+}
+static void no_tokens(hid_t f) {
+    H5Ldelete(f, "tokens", H5P_DEFAULT);
+}
+static void few_tokens(hid_t f) {
+    set_extent(f, "tokens", 3);
+}
+static void many_tokens(hid_t f) {
+    set_extent(f, "tokens", 1000);
+}
+static void tokens_of_rank_2(hid_t f) {
+    replace(f, "tokens", H5T_STD_I32LE, 2, (hsize_t[]){9, 2});
+}
 static void tokens_are_text(hid_t f) {
     replace(f, "tokens", H5T_C_S1, 1, (hsize_t[]){9});
 }
-static void few_steps(hid_t f) { set_extent(f, "steps", 2); }
-static void steps_of_zeros(hid_t f) { set_extent(f, "steps", 40); }
-static void steps_are_floats(hid_t f) { replace(f, "steps", H5T_IEEE_F32LE, 1, (hsize_t[]){5}); }
-static void graph_is_floats(hid_t f) { replace(f, "graph", H5T_IEEE_F32LE, 1, (hsize_t[]){41}); }
+static void few_steps(hid_t f) {
+    set_extent(f, "steps", 2);
+}
+static void steps_of_zeros(hid_t f) {
+    set_extent(f, "steps", 40);
+}
+static void steps_are_floats(hid_t f) {
+    replace(f, "steps", H5T_IEEE_F32LE, 1, (hsize_t[]){5});
+}
+static void graph_is_floats(hid_t f) {
+    replace(f, "graph", H5T_IEEE_F32LE, 1, (hsize_t[]){41});
+}
 static void graph_is_a_group(hid_t f) {
     H5Ldelete(f, "graph", H5P_DEFAULT);
     H5Gclose(H5Gcreate2(f, "graph", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
@@ -74,24 +104,46 @@ static void graph_of_nothing(hid_t f) {
     replace(f, "graph", type, 1, (hsize_t[]){41});
     H5Tclose(type);
 }
-static void graph_missing(hid_t f) { H5Ldelete(f, "graph", H5P_DEFAULT); }
-static void tensor_not_in_graph(hid_t f) { H5Lmove(f, "tensors/logits", f, "tensors/other", H5P_DEFAULT, H5P_DEFAULT); }
+static void graph_missing(hid_t f) {
+    H5Ldelete(f, "graph", H5P_DEFAULT);
+}
+static void tensor_not_in_graph(hid_t f) {
+    H5Lmove(f, "tensors/logits", f, "tensors/other", H5P_DEFAULT, H5P_DEFAULT);
+}
 static void tensor_is_a_group(hid_t f) {
     H5Ldelete(f, "tensors/logits", H5P_DEFAULT);
     H5Gclose(H5Gcreate2(f, "tensors/logits", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
 }
-static void tensor_of_integers(hid_t f) { replace(f, "tensors/logits", H5T_STD_I32LE, 2, (hsize_t[]){9, 37}); }
-static void tensor_of_raw_words(hid_t f) { replace(f, "tensors/logits", H5T_STD_U16LE, 2, (hsize_t[]){9, 37}); }
-static void tensor_of_rank_1(hid_t f) { replace(f, "tensors/logits", H5T_IEEE_F32LE, 1, (hsize_t[]){9}); }
-static void tensor_of_rank_3(hid_t f) { replace(f, "tensors/logits", H5T_IEEE_F32LE, 3, (hsize_t[]){9, 37, 1}); }
-static void tensor_too_wide(hid_t f) { replace(f, "tensors/logits", H5T_IEEE_F32LE, 2, (hsize_t[]){9, 38}); }
-static void tensor_too_short(hid_t f) { set_extent(f, "tensors/logits", 8); }
-static void tensor_too_long(hid_t f) { set_extent(f, "tensors/logits", 10); }
+static void tensor_of_integers(hid_t f) {
+    replace(f, "tensors/logits", H5T_STD_I32LE, 2, (hsize_t[]){9, 37});
+}
+static void tensor_of_raw_words(hid_t f) {
+    replace(f, "tensors/logits", H5T_STD_U16LE, 2, (hsize_t[]){9, 37});
+}
+static void tensor_of_rank_1(hid_t f) {
+    replace(f, "tensors/logits", H5T_IEEE_F32LE, 1, (hsize_t[]){9});
+}
+static void tensor_of_rank_3(hid_t f) {
+    replace(f, "tensors/logits", H5T_IEEE_F32LE, 3, (hsize_t[]){9, 37, 1});
+}
+static void tensor_too_wide(hid_t f) {
+    replace(f, "tensors/logits", H5T_IEEE_F32LE, 2, (hsize_t[]){9, 38});
+}
+static void tensor_too_short(hid_t f) {
+    set_extent(f, "tensors/logits", 8);
+}
+static void tensor_too_long(hid_t f) {
+    set_extent(f, "tensors/logits", 10);
+}
 static void tensor_enormous(hid_t f) {
     replace(f, "tensors/blk.0.attn_q", H5T_IEEE_F32LE, 3, (hsize_t[]){9, (hsize_t)1 << 40, (hsize_t)1 << 22});
 }
-static void tensor_begins_late(hid_t f) { put_on(f, "tensors/logits", "first_position", 3); }
-static void tensor_begins_before(hid_t f) { put_on(f, "tensors/logits", "first_position", -3); }
+static void tensor_begins_late(hid_t f) {
+    put_on(f, "tensors/logits", "first_position", 3);
+}
+static void tensor_begins_before(hid_t f) {
+    put_on(f, "tensors/logits", "first_position", -3);
+}
 static void tensor_dtype_lies(hid_t f) {
     hid_t set = H5Dopen2(f, "tensors/logits", H5P_DEFAULT);
     fd_h5_put_string(set, "dtype", "F64");
@@ -102,13 +154,27 @@ static void keys_too_few(hid_t f) {
     H5Dset_extent(set, (hsize_t[]){9, 3, 4});
     H5Dclose(set);
 }
-static void prints_too_few(hid_t f) { set_extent(f, "fingerprints", 8); }
-static void prints_of_other_nodes(hid_t f) { replace(f, "fingerprints", H5T_STD_U64LE, 3, (hsize_t[]){9, 40, 2}); }
-static void prints_unwritten(hid_t f) { replace(f, "fingerprints", H5T_STD_U64LE, 3, (hsize_t[]){9, 41, 2}); }
-static void stats_too_narrow(hid_t f) { replace(f, "stats", H5T_IEEE_F64LE, 3, (hsize_t[]){9, 41, 8}); }
-static void health_top_too_narrow(hid_t f) { replace(f, "health/top_id", H5T_STD_I32LE, 2, (hsize_t[]){9, 9}); }
-static void entropy_flat(hid_t f) { replace(f, "health/entropy", H5T_IEEE_F32LE, 2, (hsize_t[]){9, 6}); }
-static void sink_of_other_heads(hid_t f) { replace(f, "health/sink", H5T_IEEE_F32LE, 3, (hsize_t[]){9, 2, 4}); }
+static void prints_too_few(hid_t f) {
+    set_extent(f, "fingerprints", 8);
+}
+static void prints_of_other_nodes(hid_t f) {
+    replace(f, "fingerprints", H5T_STD_U64LE, 3, (hsize_t[]){9, 40, 2});
+}
+static void prints_unwritten(hid_t f) {
+    replace(f, "fingerprints", H5T_STD_U64LE, 3, (hsize_t[]){9, 41, 2});
+}
+static void stats_too_narrow(hid_t f) {
+    replace(f, "stats", H5T_IEEE_F64LE, 3, (hsize_t[]){9, 41, 8});
+}
+static void health_top_too_narrow(hid_t f) {
+    replace(f, "health/top_id", H5T_STD_I32LE, 2, (hsize_t[]){9, 9});
+}
+static void entropy_flat(hid_t f) {
+    replace(f, "health/entropy", H5T_IEEE_F32LE, 2, (hsize_t[]){9, 6});
+}
+static void sink_of_other_heads(hid_t f) {
+    replace(f, "health/sink", H5T_IEEE_F32LE, 3, (hsize_t[]){9, 2, 4});
+}
 
 typedef struct edit_case {
     const char *name, *says;
@@ -169,7 +235,8 @@ Test(trace_damaged, each_damage_is_named) {
         H5Fclose(file);
         cr_expect_eq(fd_trace_open(path, &trace, &err), FD_ERR_INPUT, "%s: opened", edits[i].name);
         cr_expect_null(trace);
-        cr_expect(strstr(err.message, edits[i].says) && strstr(err.message, "edited.h5"), "%s: %s", edits[i].name, err.message);
+        cr_expect(strstr(err.message, edits[i].says) && strstr(err.message, "edited.h5"), "%s: %s", edits[i].name,
+                  err.message);
         fd_trace_close(trace);
     }
     /* the same file without damage opens: the edits are what is refused */
@@ -196,8 +263,8 @@ Test(trace_damaged, files_that_are_no_hdf5) {
     cr_expect_eq(fd_trace_open("/tmp", &trace, &err), FD_ERR_INPUT);
 }
 
-/* Opens and reads everything; what it finds is of no matter, that it comes back is. HDF5 itself may fall over a flipped
- * byte, so each file is read by a child; `opened` counts the files that passed for traces. */
+/* Opens and reads everything, in a child: what it finds is of no matter, that it comes back is. 1: it passed for a
+ * trace. */
 static int read_everything(const char *path) {
     fd_trace *trace;
     fd_error err = {0};
@@ -241,11 +308,26 @@ Test(trace_damaged, truncated_anywhere_it_never_crashes_and_never_passes_for_who
     fd_graph_free(graph);
 }
 
+/* HDF5's global heap (the text of attributes) has no checksum, and HDF5 1.10 itself crashes on a damaged one. */
+static bool in_global_heap(const uint8_t *bytes, off_t size, off_t at) {
+    for (off_t i = at; i >= 0 && i > at - 65536; i--)
+        if (i + 16 <= size && memcmp(bytes + i, "GCOL", 4) == 0) {
+            uint64_t heap_size;
+            memcpy(&heap_size, bytes + i + 8, sizeof heap_size);
+            return (uint64_t)(at - i) < heap_size;
+        }
+    return false;
+}
+
 Test(trace_damaged, flipped_bytes_never_crash_our_code) {
     fd_graph *graph = fixture_graph(fixture_small);
     const char *path = whole(graph, "flipped.h5");
     struct stat there;
     stat(path, &there);
+    uint8_t *bytes = malloc((size_t)there.st_size);
+    int source = open(path, O_RDONLY);
+    cr_assert_eq(read(source, bytes, (size_t)there.st_size), there.st_size);
+    close(source);
     uint64_t random = 1;
     int opened = 0, refused = 0;
     for (int round = 0; round < 300; round++) {
@@ -253,6 +335,7 @@ Test(trace_damaged, flipped_bytes_never_crash_our_code) {
         /* metadata is at the front: most flips go there */
         random = fd_mix64(random + 0x9e3779b97f4a7c15u);
         off_t at = (off_t)(random % (uint64_t)(round % 4 ? 40000 : there.st_size));
+        if (in_global_heap(bytes, there.st_size, at)) continue;
         int fd = open(path, O_RDWR);
         cr_assert_eq(pread(fd, &before, 1, at), 1);
         after = before ^ (uint8_t)(1u << (random >> 60 & 7));
@@ -264,6 +347,7 @@ Test(trace_damaged, flipped_bytes_never_crash_our_code) {
         opened += found == 1;
         refused += found == 0;
     }
-    cr_expect(opened > 0 && refused > 0, "%d opened, %d refused", opened, refused);
+    cr_expect(opened > 20 && refused > 20, "%d opened, %d refused", opened, refused);
+    free(bytes);
     fd_graph_free(graph);
 }

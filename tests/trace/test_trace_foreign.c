@@ -27,7 +27,8 @@ static hid_t start(const char *path) {
 }
 
 /* Writes tensors/`name` of `type` and returns it open. */
-static hid_t add(hid_t file, const char *name, hid_t type, int rank, const hsize_t *dims, hid_t memory, const void *data) {
+static hid_t add(hid_t file, const char *name, hid_t type, int rank, const hsize_t *dims, hid_t memory,
+                 const void *data) {
     char path[128];
     snprintf(path, sizeof path, "tensors/%s", name);
     hid_t space = H5Screate_simple(rank, dims, NULL);
@@ -79,10 +80,12 @@ Test(trace_foreign, the_minimum_opens) {
 /* ---- order ---- */
 
 Test(trace_foreign, names_give_the_order_of_execution) {
-    const char *shuffled[] = {"logits", "zebra", "blk.10.attn_norm", "blk.2.l_out", "blk.2.attn_q", "blk.2.attn_norm",
-                              "output_norm", "blk.2.mystery", "token_embd", "blk.2.ffn_up", "blk.2.attn_weights"};
-    const char *sorted[] = {"token_embd", "blk.2.attn_norm", "blk.2.attn_q", "blk.2.attn_weights", "blk.2.ffn_up",
-                            "blk.2.l_out", "blk.2.mystery", "blk.10.attn_norm", "output_norm", "logits", "zebra"};
+    const char *shuffled[] = {"logits",       "zebra",           "blk.10.attn_norm",  "blk.2.l_out",
+                              "blk.2.attn_q", "blk.2.attn_norm", "output_norm",       "blk.2.mystery",
+                              "token_embd",   "blk.2.ffn_up",    "blk.2.attn_weights"};
+    const char *sorted[] = {"token_embd",   "blk.2.attn_norm", "blk.2.attn_q",  "blk.2.attn_weights",
+                            "blk.2.ffn_up", "blk.2.l_out",     "blk.2.mystery", "blk.10.attn_norm",
+                            "output_norm",  "logits",          "zebra"};
     const char *path = fixture_path("order.h5");
     hid_t file = start(path);
     size_t n = sizeof shuffled / sizeof *shuffled;
@@ -91,7 +94,8 @@ Test(trace_foreign, names_give_the_order_of_execution) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(shuffled[i], "blk.2.attn_weights") == 0)
             H5Dclose(add(file, shuffled[i], H5T_IEEE_F32LE, 3, dims, H5T_NATIVE_FLOAT, weights));
-        else add_ramp(file, shuffled[i]);
+        else
+            add_ramp(file, shuffled[i]);
     H5Fclose(file);
     fd_trace *trace = open_or_fail(path);
     for (size_t i = 0; i < n; i++) {
@@ -130,23 +134,27 @@ Test(trace_foreign, seq_overrules_names_when_all_have_it) {
 /* h5py's float16 and a bfloat16 as HDF5 describes it. */
 static hid_t half_type(bool brain, bool big_endian) {
     hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-    if (brain) H5Tset_fields(type, 15, 7, 8, 0, 7), H5Tset_precision(type, 16), H5Tset_size(type, 2);
-    else H5Tset_fields(type, 15, 10, 5, 0, 10), H5Tset_precision(type, 16), H5Tset_size(type, 2), H5Tset_ebias(type, 15);
+    if (brain)
+        H5Tset_fields(type, 15, 7, 8, 0, 7), H5Tset_precision(type, 16), H5Tset_size(type, 2);
+    else
+        H5Tset_fields(type, 15, 10, 5, 0, 10), H5Tset_precision(type, 16), H5Tset_size(type, 2), H5Tset_ebias(type, 15);
     if (big_endian) H5Tset_order(type, H5T_ORDER_BE);
     return type;
 }
 
 typedef struct type_case {
     const char *name, *attribute; /* attribute NULL: none */
-    int kind;                     /* 0 f32, 1 f64, 2 f32 big-endian, 3 raw 16 bits, 4 float16, 5 bfloat16, 6 float16 BE */
+    int kind; /* 0 f32, 1 f64, 2 f32 big-endian, 3 raw 16 bits, 4 float16, 5 bfloat16, 6 float16 BE */
     uint32_t dtype;
 } type_case;
 
 Test(trace_foreign, every_element_type_is_read_exactly) {
     const type_case cases[] = {
-        {"float32", NULL, 0, FD_F32},        {"float32 that says so", "f32", 0, FD_F32}, {"float64", NULL, 1, FD_F64},
-        {"big-endian", NULL, 2, FD_F32},     {"raw halves", "F16", 3, FD_F16},           {"raw bfloats", "bf16", 3, FD_BF16},
-        {"h5py's float16", NULL, 4, FD_F16}, {"a bfloat16 float", NULL, 5, FD_BF16},     {"big-endian half", "F16", 6, FD_F16},
+        {"float32", NULL, 0, FD_F32},          {"float32 that says so", "f32", 0, FD_F32},
+        {"float64", NULL, 1, FD_F64},          {"big-endian", NULL, 2, FD_F32},
+        {"raw halves", "F16", 3, FD_F16},      {"raw bfloats", "bf16", 3, FD_BF16},
+        {"h5py's float16", NULL, 4, FD_F16},   {"a bfloat16 float", NULL, 5, FD_BF16},
+        {"big-endian half", "F16", 6, FD_F16},
     };
     const uint16_t bits[N_POS * 2] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0x7e01, 0x8000, 0x3555, 0x7bff};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -156,7 +164,8 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
         float narrow[N_POS * 2];
         double wide[N_POS * 2];
         bool brain = cases[c].dtype == FD_BF16;
-        for (int i = 0; i < N_POS * 2; i++) wide[i] = narrow[i] = brain ? fd_bf16_to_f32(bits[i]) : fd_f16_to_f32(bits[i]);
+        for (int i = 0; i < N_POS * 2; i++)
+            wide[i] = narrow[i] = brain ? fd_bf16_to_f32(bits[i]) : fd_f16_to_f32(bits[i]);
         switch (cases[c].kind) {
         case 0: set = add(file, "x", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, narrow); break;
         case 1: set = add(file, "x", H5T_IEEE_F64LE, 2, dims, H5T_NATIVE_DOUBLE, wide); break;
@@ -180,7 +189,8 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
             float row32[2];
             cr_assert_eq(fd_trace_read(trace, 0, pos, NULL, row64, &err), FD_OK, "%s", err.message);
             for (int i = 0; i < 2; i++)
-                cr_expect_eq(fd_canonical64(row64[i]), fd_canonical64(wide[pos * 2 + i]), "%s: %g", cases[c].name, row64[i]);
+                cr_expect_eq(fd_canonical64(row64[i]), fd_canonical64(wide[pos * 2 + i]), "%s: %g", cases[c].name,
+                             row64[i]);
             fd_code code = fd_trace_read(trace, 0, pos, row32, NULL, &err);
             cr_expect_eq(code, cases[c].dtype == FD_F64 ? FD_ERR_INPUT : FD_OK, "%s", cases[c].name);
             for (int i = 0; code == FD_OK && i < 2; i++)

@@ -22,7 +22,9 @@ static int write_trace(const char *path, const char *level, const char *dtype, b
     fd_numerics numerics = strcmp(dtype, "f64") == 0 ? FD_NUMERICS_F64 : FD_NUMERICS_EXACT;
     fd_trace_writer *writer;
     fd_error err = {0};
-    options.level = strcmp(level, "full") == 0 ? FD_TRACE_FULL : strcmp(level, "stats") == 0 ? FD_TRACE_STATS : FD_TRACE_FINGERPRINT;
+    options.level = strcmp(level, "full") == 0    ? FD_TRACE_FULL
+                    : strcmp(level, "stats") == 0 ? FD_TRACE_STATS
+                                                  : FD_TRACE_FINGERPRINT;
     if (fd_trace_create(&options, &info, graph, numerics, &writer, &err) != FD_OK) return fail(&err);
     if (fixture_step(writer, graph, numerics, FD_STEP_PREFILL, 0, 7, &err) != FD_OK) return fail(&err);
     for (int32_t pos = 7; pos < 32; pos++)
