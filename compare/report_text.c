@@ -76,11 +76,12 @@ static void put_op(FILE *to, const fd_divergence *d) {
     line(to, "op", "%s", text);
 }
 
-/* "3 ulp", "12 ulp of f16"; nothing when one of the two is no number. */
+/* "3 ulp", "12 ulp of f16"; nothing when one of the two is no number, or when they are so far apart (an eighth of their
+ * size, or of different sign) that counting representable values between them says nothing. */
 static void ulp_text(const fd_tensor_diff *diff, uint64_t ulp, char *to, size_t size) {
     to[0] = '\0';
-    if (ulp == FD_ULP_NONE) return;
     const fd_dtype_info *type = fd_dtype_get(diff->grid);
+    if (ulp == FD_ULP_NONE || ulp > (diff->grid == FD_F32 ? 1u << 20 : 1u << 7)) return;
     if (diff->grid == FD_F32 || !type)
         snprintf(to, size, "   %llu ulp", (unsigned long long)ulp);
     else

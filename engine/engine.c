@@ -183,10 +183,10 @@ static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err)
     return FD_OK;
 }
 
-/* The fused step keeps a whole row in shared memory. */
+/* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
 static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_weight; i++)
-        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->queue, graph->weights[i].n_col, 1)) return false;
+        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->queue, graph->weights[i].n_col, 2)) return false;
     return true;
 }
 

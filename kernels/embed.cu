@@ -9,17 +9,17 @@ __global__ void __launch_bounds__(128)
     embed(const uint8_t *table, int64_t row_bytes, int64_t scale_offset, int64_t n_col, const int32_t *tokens, float *out) {
     fd_allow_next();
     fd_wait_previous();
-    const uint8_t *row = table + tokens[blockIdx.x] * row_bytes;
     float *to = out + blockIdx.x * n_col;
-    const int lane = threadIdx.x % 8;
-    constexpr int unit_elements = 64 * Format::groups;
-    for (int64_t at = threadIdx.x / 8; at * unit_elements < n_col; at += blockDim.x / 8) {
-        const typename Format::unit unit = Format::template load<FD_READ_AGAIN>(row, scale_offset, at, lane);
+    const int lane = (int)threadIdx.x % 8, n_unit = (int)((n_col + 64 * Format::groups - 1) / (64 * Format::groups));
+    const fd_cursor cursor = Format::begin(table + tokens[blockIdx.x] * row_bytes, scale_offset, lane);
+    const uint32_t magic = fd_magic();
+    for (int at = (int)threadIdx.x / 8; at < n_unit; at += (int)blockDim.x / 8) {
+        const typename Format::unit unit = Format::template load<FD_READ_AGAIN>(cursor, at, lane);
 #pragma unroll
         for (int group = 0; group < Format::groups; group++) {
             float w[8];
-            Format::decode(unit, group, lane, w);
-            const int64_t k = at * unit_elements + group * 64 + lane * 8;
+            Format::decode(unit, group, lane, magic, w);
+            const int64_t k = (int64_t)(at * Format::groups + group) * 64 + lane * 8;
             for (int i = 0; i < 8; i++)
                 if (k + i < n_col) to[k + i] = w[i];
         }

@@ -1,7 +1,8 @@
 /* How a lane reads its share of a weight row (kernels/pack.h) and turns it into binary32, one format a struct.
  *
  * A row is read by 64 / P lanes; lane l owns partials P l … P l + P - 1 of every group of 64, so the products it adds are its
- * own alone. `load` fetches a unit (`groups` groups) into registers, `decode` gives the P weights of one of its groups.
+ * own alone. A cursor points at the lane's share of a row's first unit, `load` fetches a unit (`groups` groups) into
+ * registers, `decode` gives the P weights of one of its groups.
  *
  * The values are bit-equal to model/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's d·scale
  * (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a fused
@@ -21,26 +22,45 @@ template <typename Word, fd_reads READS> __device__ __forceinline__ Word fd_fetc
 
 __device__ __forceinline__ float fd_low_half(uint32_t pair) { return fd_half_to_float((uint16_t)pair); }
 __device__ __forceinline__ float fd_high_half(uint32_t pair) { return fd_half_to_float((uint16_t)(pair >> 16)); }
-__device__ __forceinline__ float fd_byte(uint32_t word, int i) { return (float)(uint8_t)(word >> 8 * i); }
-__device__ __forceinline__ float fd_signed_byte(uint32_t word, int i) { return (float)(int8_t)(word >> 8 * i); }
 
-/* Four unsigned bytes below 128 minus the four of `centre`, as signed bytes: bit 7 keeps borrows apart. */
-__device__ __forceinline__ uint32_t fd_recentre(uint32_t bytes, uint32_t centre) {
-    return ((bytes | 0x80808080u) - centre) ^ 0x80808080u;
+/* Byte i of the word minus `centre`, exact: the byte becomes the last bits of 2^23, from which 2^23 + centre is taken; two
+ * plain instructions where a conversion from integer would wait for a slower unit. `magic` is fd_magic(). */
+template <int CENTRE> __device__ __forceinline__ float fd_byte(uint32_t word, int i, uint32_t magic) {
+    return fd_from_bits32(__byte_perm(word, magic, 0x7540u + (uint32_t)i)) - (float)(8388608 + CENTRE);
 }
+
+/* The bits of 2^23, in a register for as long as the kernel runs. Blocks are one thread deep, which the compiler does not
+ * know, and what a lane exchanged it cannot make anew: with a constant it would spend a move before every use. */
+__device__ __forceinline__ uint32_t fd_magic() { return __shfl_sync(0xffffffffu, 0x4b000000u + (blockDim.z - 1), 0); }
+
+/* The lane's share of a row's first unit, and the row's header or its plane of scales. */
+struct fd_cursor {
+    const uint8_t *own, *shared;
+};
+
+/* Steps of a cursor from unit to unit, in bytes. */
+template <int GROUPS, int WORDS, int OWN_STEP, int SHARED_STEP> struct fd_format_shape {
+    static constexpr int groups = GROUPS; /* of 64 elements, a unit */
+    static constexpr int words = WORDS;   /* registers a unit takes */
+    static constexpr int own_step = OWN_STEP, shared_step = SHARED_STEP;
+    static __device__ __forceinline__ void advance(fd_cursor &c, int n_unit) {
+        c.own += n_unit * OWN_STEP;
+        if (SHARED_STEP) c.shared += n_unit * SHARED_STEP;
+    }
+};
 
 template <uint32_t DTYPE, int P> struct fd_lane_format;
 
-template <> struct fd_lane_format<FD_F32, 8> {
-    static constexpr int groups = 1, words = 8;
+template <> struct fd_lane_format<FD_F32, 8> : fd_format_shape<1, 8, 256, 0> {
     struct unit {
         uint4 first, second;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        const uint8_t *from = row + at * 256 + lane * 32;
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 32, row}; }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        const uint8_t *from = c.own + at * 256;
         return {fd_fetch<uint4, READS>(from), fd_fetch<uint4, READS>(from + 16)};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
+    static __device__ __forceinline__ void decode(const unit &u, int, int, uint32_t, float (&w)[8]) {
         const uint32_t bits[8] = {u.first.x,  u.first.y,  u.first.z,  u.first.w,
                                   u.second.x, u.second.y, u.second.z, u.second.w};
 #pragma unroll
@@ -48,15 +68,15 @@ template <> struct fd_lane_format<FD_F32, 8> {
     }
 };
 
-template <> struct fd_lane_format<FD_F32, 2> {
-    static constexpr int groups = 1, words = 2;
+template <> struct fd_lane_format<FD_F32, 2> : fd_format_shape<1, 2, 256, 0> {
     struct unit {
         uint2 pair;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_fetch<uint2, READS>(row + at * 256 + lane * 8)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 8, row}; }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint2, READS>(c.own + at * 256)};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
+    static __device__ __forceinline__ void decode(const unit &u, int, int, uint32_t, float (&w)[2]) {
         w[0] = fd_from_bits32(u.pair.x);
         w[1] = fd_from_bits32(u.pair.y);
     }
@@ -72,15 +92,15 @@ struct fd_bf16_halves {
     static __device__ __forceinline__ float high(uint32_t pair) { return fd_from_bits32(pair & 0xffff0000u); }
 };
 
-template <class HALVES> struct fd_lane_halves8 {
-    static constexpr int groups = 1, words = 4;
+template <class HALVES> struct fd_lane_halves8 : fd_format_shape<1, 4, 128, 0> {
     struct unit {
         uint4 pairs;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_fetch<uint4, READS>(row + at * 128 + lane * 16)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 16, row}; }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint4, READS>(c.own + at * 128)};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[8]) {
+    static __device__ __forceinline__ void decode(const unit &u, int, int, uint32_t, float (&w)[8]) {
         const uint32_t pairs[4] = {u.pairs.x, u.pairs.y, u.pairs.z, u.pairs.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -90,15 +110,15 @@ template <class HALVES> struct fd_lane_halves8 {
     }
 };
 
-template <class HALVES> struct fd_lane_halves2 {
-    static constexpr int groups = 1, words = 1;
+template <class HALVES> struct fd_lane_halves2 : fd_format_shape<1, 1, 128, 0> {
     struct unit {
         uint32_t pair;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        return {fd_fetch<uint32_t, READS>(row + at * 128 + lane * 4)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 4, row}; }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint32_t, READS>(c.own + at * 128)};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int, int, float (&w)[2]) {
+    static __device__ __forceinline__ void decode(const unit &u, int, int, uint32_t, float (&w)[2]) {
         w[0] = HALVES::low(u.pair);
         w[1] = HALVES::high(u.pair);
     }
@@ -110,110 +130,117 @@ template <> struct fd_lane_format<FD_BF16, 8> : fd_lane_halves8<fd_bf16_halves> 
 template <> struct fd_lane_format<FD_BF16, 2> : fd_lane_halves2<fd_bf16_halves> {};
 
 /* d·q */
-template <> struct fd_lane_format<FD_Q8_0, 8> {
-    static constexpr int groups = 2, words = 6;
+template <> struct fd_lane_format<FD_Q8_0, 8> : fd_format_shape<2, 6, 128, 8> {
     struct unit {
         uint4 q;
         uint2 d; /* of the unit's four blocks */
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
-        return {fd_fetch<uint4, READS>(row + at * 128 + lane * 16), fd_fetch<uint2, READS>(row + scale_offset + at * 8)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane * 16, row + scale_offset};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint4, READS>(c.own + at * 128), fd_fetch<uint2, READS>(c.shared + at * 8)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
         const uint32_t pair = group == 0 ? u.d.x : u.d.y;
         const float d = fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
-        const uint32_t low = group == 0 ? u.q.x : u.q.z, high = group == 0 ? u.q.y : u.q.w;
+        /* int8 with its sign bit turned is the unsigned byte q + 128. */
+        const uint32_t low = (group == 0 ? u.q.x : u.q.z) ^ 0x80808080u, high = (group == 0 ? u.q.y : u.q.w) ^ 0x80808080u;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            w[i] = d * fd_signed_byte(low, i);
-            w[i + 4] = d * fd_signed_byte(high, i);
+            w[i] = d * fd_byte<128>(low, i, magic);
+            w[i + 4] = d * fd_byte<128>(high, i, magic);
         }
     }
 };
 
 /* d·(q − 8) */
-template <> struct fd_lane_format<FD_Q4_0, 8> {
-    static constexpr int groups = 2, words = 4;
+template <> struct fd_lane_format<FD_Q4_0, 8> : fd_format_shape<2, 4, 64, 8> {
     struct unit {
         uint2 q;
         uint2 d; /* of the unit's four blocks */
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
-        return {fd_fetch<uint2, READS>(row + at * 64 + lane * 8), fd_fetch<uint2, READS>(row + scale_offset + at * 8)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane * 8, row + scale_offset};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint2, READS>(c.own + at * 64), fd_fetch<uint2, READS>(c.shared + at * 8)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
         const uint32_t pair = group == 0 ? u.d.x : u.d.y;
         const float d = fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
         const uint32_t q = group == 0 ? u.q.x : u.q.y;
-        const uint32_t low = fd_recentre(q & 0x0f0f0f0fu, 0x08080808u);
-        const uint32_t high = fd_recentre(q >> 4 & 0x0f0f0f0fu, 0x08080808u);
+        const uint32_t low = q & 0x0f0f0f0fu, high = q >> 4 & 0x0f0f0f0fu;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            w[i] = d * fd_signed_byte(low, i);
-            w[i + 4] = d * fd_signed_byte(high, i);
+            w[i] = d * fd_byte<8>(low, i, magic);
+            w[i + 4] = d * fd_byte<8>(high, i, magic);
         }
     }
 };
 
 /* (d·scale)·q − dmin·min; a group of 64 has two scales, the first for lanes 0 to 3. */
-template <> struct fd_lane_format<FD_Q4_K, 8> {
-    static constexpr int groups = 4, words = 8;
+template <> struct fd_lane_format<FD_Q4_K, 8> : fd_format_shape<4, 8, 144, 144> {
     struct unit {
         uint4 head; /* d and dmin; scales and mins */
         uint4 q;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t, int64_t at, int lane) {
-        const uint8_t *from = row + at * 144;
-        return {fd_fetch<uint4, READS>(from), fd_fetch<uint4, READS>(from + 16 + lane * 16)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + 16 + lane * 16, row};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, float (&w)[8]) {
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
+        return {fd_fetch<uint4, READS>(c.shared + at * 144), fd_fetch<uint4, READS>(c.own + at * 144)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
         /* Four scales and mins at a time as bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
         const uint32_t scales = group < 2 ? u.head.y & 0x3f3f3f3fu
                                           : (u.head.w & 0x0f0f0f0fu) | (u.head.y >> 2 & 0x30303030u);
         const uint32_t mins = group < 2 ? u.head.z & 0x3f3f3f3fu
                                         : (u.head.w >> 4 & 0x0f0f0f0fu) | (u.head.z >> 2 & 0x30303030u);
-        const int shift = group % 2 * 16 + (lane < 4 ? 0 : 8);
-        const float scale = fd_low_half(u.head.x) * (float)(uint8_t)(scales >> shift);
-        const float min = fd_high_half(u.head.x) * (float)(uint8_t)(mins >> shift);
+        const int shift = lane < 4 ? 0 : 8;
+        const float scale = fd_low_half(u.head.x) * fd_byte<0>(scales >> shift, group % 2 * 2, magic);
+        const float min = fd_high_half(u.head.x) * fd_byte<0>(mins >> shift, group % 2 * 2, magic);
         const uint32_t q = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w;
         const uint32_t low = q & 0x0f0f0f0fu, high = q >> 4 & 0x0f0f0f0fu;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            w[i] = fmaf(scale, fd_byte(low, i), -min);
-            w[i + 4] = fmaf(scale, fd_byte(high, i), -min);
+            w[i] = fmaf(scale, fd_byte<0>(low, i, magic), -min);
+            w[i + 4] = fmaf(scale, fd_byte<0>(high, i, magic), -min);
         }
     }
 };
 
 /* (d·scale)·(q − 32); a group of 64 has four scales, one for two lanes. */
-template <> struct fd_lane_format<FD_Q6_K, 8> {
-    static constexpr int groups = 4, words = 8;
+template <> struct fd_lane_format<FD_Q6_K, 8> : fd_format_shape<4, 8, 208, 2> {
     struct unit {
         uint4 low;
         uint2 high;
         uint32_t scales;
         uint16_t d;
     };
-    template <fd_reads READS> static __device__ __forceinline__ unit load(const uint8_t *row, int64_t scale_offset, int64_t at, int lane) {
-        const uint8_t *from = row + at * 208;
-        return {fd_fetch<uint4, READS>(from + lane * 16), fd_fetch<uint2, READS>(from + 128 + lane * 8),
-                fd_fetch<uint32_t, READS>(from + 192 + lane / 2 * 4), fd_fetch<uint16_t, READS>(row + scale_offset + at * 2)};
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane * 16, row + scale_offset};
     }
-    static __device__ __forceinline__ void decode(const unit &u, int group, int, float (&w)[8]) {
-        const float scale = fd_half_to_float(u.d) * fd_signed_byte(u.scales, group);
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
+        const uint8_t *own = c.own + at * 208;
+        return {fd_fetch<uint4, READS>(own), fd_fetch<uint2, READS>(own - lane * 8 + 128),
+                fd_fetch<uint32_t, READS>(own - lane * 16 + lane / 2 * 4 + 192), fd_fetch<uint16_t, READS>(c.shared + at * 2)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int, uint32_t magic, float (&w)[8]) {
+        const float scale = fd_half_to_float(u.d) * fd_byte<128>(u.scales ^ 0x80808080u, group, magic);
         const uint32_t q = group == 0 ? u.low.x : group == 1 ? u.low.y : group == 2 ? u.low.z : u.low.w;
         const uint32_t bits = (group < 2 ? u.high.x : u.high.y) >> group % 2 * 4;
-        const uint32_t low = fd_recentre((q & 0x0f0f0f0fu) | (bits << 4 & 0x30303030u), 0x20202020u);
-        const uint32_t high = fd_recentre((q >> 4 & 0x0f0f0f0fu) | (bits << 2 & 0x30303030u), 0x20202020u);
+        const uint32_t low = (q & 0x0f0f0f0fu) | (bits << 4 & 0x30303030u);
+        const uint32_t high = (q >> 4 & 0x0f0f0f0fu) | (bits << 2 & 0x30303030u);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            w[i] = scale * fd_signed_byte(low, i);
-            w[i + 4] = scale * fd_signed_byte(high, i);
+            w[i] = scale * fd_byte<32>(low, i, magic);
+            w[i + 4] = scale * fd_byte<32>(high, i, magic);
         }
     }
 };
 
-/* Calls `launch(format)` with the struct of `dtype` for 8 partials a lane; `otherwise` for a type without one. */
+/* Calls `launch(format)` with the struct of `dtype` for 8 partials a lane. */
 template <class Launch> static fd_code fd_with_format(uint32_t dtype, fd_error *err, Launch launch) {
     switch (dtype) {
     case FD_F32: return launch(fd_lane_format<FD_F32, 8>());

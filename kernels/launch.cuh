@@ -6,16 +6,21 @@
 
 #include "kernels/queue.h"
 
-template <typename... Parameters, typename... Arguments>
-static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), dim3 grid, int block,
-                         size_t shared, fd_error *err, const Arguments &...arguments) {
+/* Checks the request for shared memory; above 48 KiB a kernel gets it only when asked for. */
+template <typename... Parameters>
+static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
+                               fd_error *err) {
     if (shared > queue->max_shared)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu",
                        name, shared, queue->max_shared);
-    /* Above 48 KiB only on request. */
-    if (shared > 48 * 1024)
-        FD_TRY(fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
-                             err));
+    if (shared <= 48 * 1024) return FD_OK;
+    return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name, err);
+}
+
+template <typename... Parameters, typename... Arguments>
+static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), dim3 grid, int block,
+                         size_t shared, fd_error *err, const Arguments &...arguments) {
+    FD_TRY(fd_allow_shared(queue, name, kernel, shared, err));
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

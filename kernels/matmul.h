@@ -41,7 +41,7 @@ typedef struct fd_matvec {
 /* Partials a lane holds: 8 (8 lanes a row), or 2 (32 lanes a row; F32, F16, BF16) for matrices of few rows; 0 chooses. */
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err);
 
-/* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block. */
+/* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */
 bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok);
 
 /* Any n_tok ≥ 1. */

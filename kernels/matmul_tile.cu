@@ -65,26 +65,26 @@ __device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> 
 
 /* A thread owns a lane's share of one row: eight neighbouring weights of every group. */
 template <class Format>
-__device__ __forceinline__ void load_w(const tile_args &a, const uint8_t *row, int chunk, int lane,
+__device__ __forceinline__ void load_w(const tile_args &a, const fd_cursor &row, int chunk, int lane,
                                        typename Format::unit (&units)[chunk_of<Format>::units]) {
     constexpr int per_chunk = chunk_of<Format>::units, unit_width = 64 * Format::groups;
     const int last = (a.n_col - 1) / unit_width;
 #pragma unroll
     for (int u = 0; u < per_chunk; u++) {
         const int at = chunk * per_chunk + u;
-        units[u] = Format::template load<FD_READ_AGAIN>(row, a.scale_offset, at < last ? at : last, lane);
+        units[u] = Format::template load<FD_READ_AGAIN>(row, at < last ? at : last, lane);
     }
 }
 
 template <class Format>
 __device__ __forceinline__ void fill_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row, int lane,
-                                       float *ws) {
+                                       uint32_t magic, float *ws) {
 #pragma unroll
     for (int u = 0; u < chunk_of<Format>::units; u++)
 #pragma unroll
         for (int g = 0; g < Format::groups; g++) {
             float w[8];
-            Format::decode(units[u], g, lane, w);
+            Format::decode(units[u], g, lane, magic, w);
             float4 *to = (float4 *)(ws + own_row * chunk_of<Format>::width + (u * Format::groups + g) * 64 + lane * 8);
             to[0] = make_float4(w[0], w[1], w[2], w[3]);
             to[1] = make_float4(w[4], w[5], w[6], w[7]);
@@ -119,7 +119,8 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
 
     const int fill_row = (int)threadIdx.x / 8, fill_lane = (int)threadIdx.x % 8;
     const int64_t clamped = row0 + fill_row < a.n_row ? row0 + fill_row : a.n_row - 1;
-    const uint8_t *row = a.data + clamped * a.row_bytes;
+    const fd_cursor row = Format::begin(a.data + clamped * a.row_bytes, a.scale_offset, fill_lane);
+    const uint32_t magic = fd_magic();
 
     typename Format::unit units[chunk_of<Format>::units];
     float acc[PAIR_ROWS][PAIR_TOKENS] = {};
@@ -128,7 +129,7 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     const x_share<width> share = share_of_x<width>(a, token0);
     fill_x<width>(a, share, 0, shared + ROWS * width);
     load_w<Format>(a, row, 0, fill_lane, units);
-    fill_w<Format>(units, fill_row, fill_lane, shared);
+    fill_w<Format>(units, fill_row, fill_lane, magic, shared);
     fd_copy_async_wait();
     __syncthreads();
 
@@ -148,7 +149,7 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
             for (int g = 0; g < chunk_of<Format>::groups; g++)
                 if (chunk * width + g * 64 + partial < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
         }
-        if (more) fill_w<Format>(units, fill_row, fill_lane, next);
+        if (more) fill_w<Format>(units, fill_row, fill_lane, magic, next);
         fd_copy_async_wait();
         __syncthreads();
     }

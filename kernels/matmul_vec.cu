@@ -23,7 +23,8 @@ struct matvec_args {
     int n_col;
     const float *x, *norm_weight;
     float norm_eps;
-    bool silu_pair, prefetch;
+    uint32_t prefetch; /* bytes of each row of a block's first tile to ask L2 for */
+    bool silu_pair;
 };
 
 /* Where row `at` of all the parts lies. */
@@ -51,8 +52,7 @@ __device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int 
 template <int P> __device__ __forceinline__ int quad_at(int quad) {
     return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
 }
-template <int P> __device__ __forceinline__ int element_at(int k) { return quad_at<P>(k / 4) * 4 + k % 4; }
-
+/* x as it is, then a barrier. */
 template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
     float4 *quads = (float4 *)xs;
     const int n_quad = stride / 4;
@@ -75,19 +75,36 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
         }
     }
     __syncthreads();
-    if (a.norm_weight == nullptr) return;
+}
 
+/* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x. */
+template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)(xs + stride);
+    const float *w = a.norm_weight;
+    for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
+        const int k = quad * 4;
+        quads[quad_at<P>(quad)] = a.n_col % 4 == 0 && k < a.n_col
+                                      ? __ldg((const float4 *)(w + k))
+                                      : make_float4(k < a.n_col ? w[k] : 0.0f, k + 1 < a.n_col ? w[k + 1] : 0.0f,
+                                                    k + 2 < a.n_col ? w[k + 2] : 0.0f, k + 3 < a.n_col ? w[k + 3] : 0.0f);
+    }
+}
+
+/* The staged row to (x·r)·w, in place, then a barrier. */
+template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
     __shared__ float factor;
     if (threadIdx.x < 32) {
-        const float r = fd_inverse_rms(a.n_col, a.norm_eps, (int)threadIdx.x, [&](int k) { return xs[element_at<P>(k)]; });
-        if (threadIdx.x == 0) factor = r;
+        const int lane = (int)threadIdx.x;
+        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+        const float r = fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+        if (lane == 0) factor = r;
     }
     __syncthreads();
     const float r = factor;
-    for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x) {
-        float *to = xs + element_at<P>(k);
-        *to = (*to * r) * a.norm_weight[k];
-    }
+    float4 *x = (float4 *)xs;
+    const float4 *w = (const float4 *)(xs + stride);
+    for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
+        x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
     __syncthreads();
 }
 
@@ -106,15 +123,15 @@ __device__ __forceinline__ void read_x(const float *xs, int group, int lane, lan
 
 /* Adds the products of one unit. In a row's last unit elements past n_col take part in nothing (tail). */
 template <class Format, int P, int R, int T, bool TAIL>
-__device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int at, int lane, const float *xs,
-                                         int stride, int n_col, float (&acc)[R][T][P]) {
+__device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int at, int lane, uint32_t magic,
+                                         const float *xs, int stride, int n_col, float (&acc)[R][T][P]) {
 #pragma unroll
     for (int g = 0; g < Format::groups; g++) {
         const int group = at * Format::groups + g, k = group * 64 + lane * P;
         if (TAIL && group * 64 >= n_col) return;
         float w[R][P];
 #pragma unroll
-        for (int r = 0; r < R; r++) Format::decode(units[r], g, lane, w[r]);
+        for (int r = 0; r < R; r++) Format::decode(units[r], g, lane, magic, w[r]);
 #pragma unroll
         for (int t = 0; t < T; t++) {
             lane_x<P> x;
@@ -128,17 +145,16 @@ __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R]
     }
 }
 
-/* Asks L2 for the row of the next tile, and for the first tile's own: the stream from memory does not pause between tiles. */
-__device__ __forceinline__ void prefetch_rows(const matvec_args &a, int64_t at, int64_t step, bool first_done) {
-    for (int64_t i = first_done ? at + step : at; i <= at + step && i < a.n_row; i += step) {
-        int part;
-        const int64_t own = row_of(a, i, &part);
-        fd_prefetch_l2(part_of(a, part).data + own * a.row_bytes, (uint32_t)a.row_bytes);
-    }
+/* A pointer that stays in its registers: from the lane itself, or the compiler would multiply it out before every load. */
+__device__ __forceinline__ const uint8_t *fd_kept(const uint8_t *pointer) {
+    return (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)pointer, (int)threadIdx.x % 32);
 }
 
+/* Blocks of 256 threads that must fit a multiprocessor: their loads in flight hide the memory's latency. */
+constexpr int blocks_at_least(int rows, int tokens) { return tokens > 1 ? 1 : rows > 1 ? 2 : 3; }
+
 template <class Format, int P, int R, int T>
-__global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_args a) {
+__global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __grid_constant__ matvec_args a) {
     constexpr int lanes = 64 / P;
     /* Units in flight: about 32 registers of loads. */
     constexpr int depth = 32 / (Format::words * R) < 2 ? 2 : 32 / (Format::words * R) > 16 ? 16 : 32 / (Format::words * R);
@@ -150,12 +166,12 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
     const int n_unit = a.n_col / (64 * Format::groups); /* whole ones */
     const int64_t tile_rows = (int64_t)(blockDim.x / lanes) * R;
     const int64_t slot = threadIdx.x / lanes * R;
+    const uint32_t magic = fd_magic();
     bool staged = false;
 
     fd_allow_next();
-    if (a.prefetch && a.norm_weight && threadIdx.x == 0) fd_prefetch_l2(a.norm_weight, (uint32_t)a.n_col / 4 * 16);
     for (int64_t tile = (int64_t)blockIdx.x * tile_rows; tile < a.n_row; tile += gridDim.x * tile_rows) {
-        const uint8_t *row[R];
+        fd_cursor row[R];
         Unit units[depth][R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -163,38 +179,53 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
             const int64_t at = tile + slot + r < a.n_row ? tile + slot + r : a.n_row - 1;
             int part;
             const int64_t own = row_of(a, at, &part);
-            row[r] = part_of(a, part).data + own * a.row_bytes;
-            if (a.prefetch && lane == 0) prefetch_rows(a, tile + slot + r, gridDim.x * tile_rows, staged);
+            const uint8_t *data = part_of(a, part).data + own * a.row_bytes;
+            if (a.prefetch > 0 && lane == 0 && !staged) fd_prefetch_l2(data, a.prefetch);
+            row[r] = Format::begin(fd_kept(data), a.scale_offset, lane);
         }
 #pragma unroll
         for (int u = 0; u < depth; u++)
             if (u < n_unit)
 #pragma unroll
-                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, u, lane);
+                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
 
         if (!staged) {
+            if (T == 1 && a.norm_weight) stage_norm_weight<P>(a, xs, stride);
             fd_wait_previous();
             stage_x<P, T>(a, xs, stride);
+            if (T == 1 && a.norm_weight) norm_x<P>(a, xs, stride);
             staged = true;
         }
 
+        /* Each unit is replaced, as soon as it is used, by the one `depth` further on. */
         float acc[R][T][P] = {};
-        for (int at = 0; at < n_unit; at += depth) {
+        int at = 0;
+        for (; at + 2 * depth <= n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
-                if (at + u < n_unit) {
-                    add_unit<Format, P, R, T, false>(units[u], at + u, lane, xs, stride, a.n_col, acc);
-                    if (at + u + depth < n_unit)
+                add_unit<Format, P, R, T, false>(units[u], at + u, lane, magic, xs, stride, a.n_col, acc);
 #pragma unroll
-                        for (int r = 0; r < R; r++)
-                            units[u][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, at + u + depth, lane);
-                }
+                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
             }
+#pragma unroll
+            for (int r = 0; r < R; r++) Format::advance(row[r], depth);
+        }
+        for (; at < n_unit; at += depth) {
+#pragma unroll
+            for (int u = 0; u < depth; u++) {
+                if (at + u >= n_unit) break;
+                add_unit<Format, P, R, T, false>(units[u], at + u, lane, magic, xs, stride, a.n_col, acc);
+                if (at + u + depth < n_unit)
+#pragma unroll
+                    for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
+            }
+#pragma unroll
+            for (int r = 0; r < R; r++) Format::advance(row[r], depth);
         }
         if (n_unit * 64 * Format::groups < a.n_col) {
 #pragma unroll
-            for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], a.scale_offset, n_unit, lane);
-            add_unit<Format, P, R, T, true>(units[0], n_unit, lane, xs, stride, a.n_col, acc);
+            for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], n_unit - at, lane);
+            add_unit<Format, P, R, T, true>(units[0], n_unit, lane, magic, xs, stride, a.n_col, acc);
         }
 
         float sum[R][T];
@@ -224,17 +255,33 @@ __global__ void __launch_bounds__(256) matvec(const __grid_constant__ matvec_arg
     }
 }
 
+/* L2 keeps what it was asked for only while it is not asked for too much: a part of its 50 MB. */
+enum { PREFETCH_BYTES = 24 << 20, PREFETCH_LEAST = 2048 };
+
 template <class Format, int P, int R, int T>
-static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *err) {
+static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
-    const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (32 / warps);
-    const size_t shared = sizeof(float) * T * (size_t)((args.n_col + 63) / 64 * 64);
-    return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)(tiles < most ? tiles : most)), warps * 32,
-                     shared, err, args);
+    const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
+
+    /* As many blocks as run at once, each with the same number of tiles, one more or less. */
+    int at_once = 0;
+    FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));
+    FD_TRY(fd_cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared),
+                         "matvec", err));
+    const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
+    const int64_t rounds = (tiles + most - 1) / most, blocks = (tiles + rounds - 1) / rounds;
+
+    const int64_t first_rows = blocks * warps * rows_per_warp;
+    int64_t prefetch = PREFETCH_BYTES / first_rows / 128 * 128;
+    if (prefetch > args.row_bytes) prefetch = args.row_bytes;
+    args.prefetch = queue->prefetch && prefetch >= PREFETCH_LEAST ? (uint32_t)prefetch
+                    : queue->prefetch && prefetch == args.row_bytes ? (uint32_t)prefetch
+                                                                    : 0;
+    return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 
 template <uint32_t DTYPE>
@@ -286,7 +333,6 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
     args.norm_weight = in->norm_weight;
     args.norm_eps = in->norm_eps;
     args.silu_pair = in->silu_pair;
-    args.prefetch = queue->prefetch;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
         args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};

@@ -11,7 +11,10 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
     fd_wait_previous();
     const float *row = x + blockIdx.x * n;
     if (threadIdx.x < 32) {
-        const float r = fd_inverse_rms((int)n, eps, (int)threadIdx.x, [&](int k) { return row[k]; });
+        const float r = fd_inverse_rms((int)n, eps, [&](int group) {
+            const int64_t k = (int64_t)group * 64 + 2 * threadIdx.x;
+            return make_float2(k < n ? row[k] : 0.0f, k + 1 < n ? row[k + 1] : 0.0f);
+        });
         if (threadIdx.x == 0) factor = r;
     }
     __syncthreads();

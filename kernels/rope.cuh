@@ -11,7 +11,7 @@ __device__ __forceinline__ float fd_rope_element(const fd_rope_shape &shape, con
                                                  const float *sine) {
     if (i >= shape.n_rot) return __ldcg(head + i);
     const int half = shape.n_rot / 2;
-    const int pair = shape.interleaved ? i / 2 : i % half;
+    const int pair = shape.interleaved ? i / 2 : i < half ? i : i - half;
     const bool first = shape.interleaved ? i % 2 == 0 : i < half;
     const float a = __ldcg(head + (shape.interleaved ? 2 * pair : pair));
     const float b = __ldcg(head + (shape.interleaved ? 2 * pair + 1 : pair + half));

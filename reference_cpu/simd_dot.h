@@ -17,21 +17,21 @@ FD_INLINE bool decodes_in_registers(uint32_t dtype) {
 FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g, int64_t m) {
     const char *p = row;
     if (dtype == FD_F32) {
-        p += sizeof(float) * (FD_PARTIALS * block + VL * g);
+        p += (int64_t)sizeof(float) * (FD_PARTIALS * block + VL * g);
         return m < VL ? v_load_part(p, m) : v_load_stream(p);
     }
     if (dtype == FD_F16 || dtype == FD_BF16) {
         uint16_t padded[VL] = {0};
-        p += sizeof(uint16_t) * (FD_PARTIALS * block + VL * g);
+        p += (int64_t)sizeof(uint16_t) * (FD_PARTIALS * block + VL * g);
         if (m < VL) p = memcpy(padded, p, sizeof(uint16_t) * (size_t)m);
         return dtype == FD_F16 ? v_from_f16(p) : v_from_bf16(p);
     }
     int at = VL * g % 32;
     if (dtype == FD_Q8_0) {
-        p += sizeof(fd_block_q8_0) * (2 * block + VL * g / 32);
+        p += (int64_t)sizeof(fd_block_q8_0) * (2 * block + VL * g / 32);
         return f16_at(p) * v_from_i8((const int8_t *)p + offsetof(fd_block_q8_0, qs) + at);
     }
-    p += sizeof(fd_block_q4_0) * (2 * block + VL * g / 32);
+    p += (int64_t)sizeof(fd_block_q4_0) * (2 * block + VL * g / 32);
     return f16_at(p) * v_from_nibbles((const uint8_t *)p + offsetof(fd_block_q4_0, qs) + at % 16, at >= 16);
 }
 

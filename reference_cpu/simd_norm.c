@@ -10,13 +10,12 @@ void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end) {
         DEFINITION(rms_norm)(args, begin, end);
         return;
     }
-    const char *w = weight->data;
+    const float *w = weight->data;
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *y = (float *)args->out + row * n;
         float r = 1.0f / sqrtf(dot_one(x, x, n) / (float)n + args->node->eps);
-        for (int64_t i = 0; i < whole; i += VL) v_store(y + i, (v_load(x + i) * r) * v_load(w + sizeof(float) * i));
-        v_store_part(y + whole, (v_load_part(x + whole, rest) * r) * v_load_part(w + sizeof(float) * whole, rest),
-                     rest);
+        for (int64_t i = 0; i < whole; i += VL) v_store(y + i, (v_load(x + i) * r) * v_load(w + i));
+        v_store_part(y + whole, (v_load_part(x + whole, rest) * r) * v_load_part(w + whole, rest), rest);
     }
 }

@@ -137,14 +137,14 @@ static void record(const fake_trace_options *o, fd_exec *exec, fd_trace_writer *
         int32_t n = s == 0 ? n_prompt : 1;
         float logits[32];
         fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos, .logits = logits};
-        if (o->abandon_after && s == o->abandon_after) {
-            fd_trace_abandon(writer);
-            return;
-        }
         must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, err), err);
         must(fd_exec_forward(exec, &batch, err), err);
         must(fd_trace_end_step(writer, err), err);
         pos += n;
+        if (s + 1 == o->abandon_after) {
+            fd_trace_abandon(writer);
+            return;
+        }
     }
     must(fd_trace_finish(writer, err), err);
 }

@@ -141,7 +141,30 @@ Test(compare, a_missing_tensor_is_incomplete_on_either_side) {
         fd_verdict v = compare(a, b, NULL);
         cr_expect_eq(v.status, FD_INCOMPLETE);
         cr_expect_eq(fd_verdict_exit_status(&v), 3);
-        cr_expect(v.n_missing > 0);
+        cr_assert_gt(v.n_missing, 0);
+        cr_expect_eq(v.missing[0].why, FD_NOT_RECORDED, "the node is in both graphs");
+        cr_expect_eq(v.missing[0].n_pos, 8);
+        fd_verdict_free(&v);
+    }
+}
+
+Test(compare, a_name_that_one_side_alone_has_is_incomplete) {
+    float values[5 * 64] = {0};
+    for (int side = 0; side < 2; side++) {
+        fake_trace_options one = {.level = FD_TRACE_FULL, .n_decode = -1};
+        fd_trace *whole = fake_trace(&one), *foreign = foreign_trace("of_its_own", FD_F32, values, 5, 64);
+        fd_verdict v = side ? compare(whole, foreign, "[!o]*") : compare(foreign, whole, "[!o]*");
+        cr_expect_eq(v.status, FD_INCOMPLETE);
+        cr_assert_eq(v.n_missing, fake_graph()->n_node + 1);
+        int32_t n_required = 0;
+        for (int32_t i = 0; i < v.n_missing; i++) {
+            const fd_missing *m = &v.missing[i];
+            bool in_whole = strcmp(m->name, "of_its_own") != 0;
+            cr_expect_eq(m->why, in_whole == (side == 1) ? FD_ONLY_IN_REFERENCE : FD_ONLY_IN_CANDIDATE, "%s", m->name);
+            cr_expect_eq(m->n_pos, 5, "%s", m->name);
+            n_required += !m->allowed;
+        }
+        cr_expect_gt(n_required, 0, "of_its_own (and names that begin with o) are not allowed to be missing");
         fd_verdict_free(&v);
     }
 }
@@ -177,6 +200,18 @@ Test(compare, a_truncated_trace_is_incomplete) {
     cr_expect_eq(v.n_pos, 6);
     cr_expect_eq(v.n_before, v.n_compared);
     fd_verdict_free(&v);
+}
+
+Test(compare, a_trace_cut_off_after_its_last_step_is_incomplete) {
+    for (int side = 0; side < 2; side++) {
+        fake_trace_options cut = {.level = FD_TRACE_FULL, .abandon_after = 4}, clean = {.level = FD_TRACE_FULL};
+        fd_trace *a = fake_trace(&clean), *b = fake_trace(&cut);
+        fd_verdict v = side ? compare(b, a, NULL) : compare(a, b, NULL);
+        cr_expect_eq(v.n_pos, 8);
+        cr_expect_eq(v.n_missing, 0, "every tensor is there");
+        cr_expect_eq(v.status, FD_INCOMPLETE, "but the run did not say that it ended");
+        fd_verdict_free(&v);
+    }
 }
 
 Test(compare, a_divergence_in_a_truncated_trace_is_a_divergence) {

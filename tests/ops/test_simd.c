@@ -139,13 +139,15 @@ Test(simd, special_values_equal_scalar) {
 Test(simd, a_partial_sum_of_minus_zero_survives_the_tail) {
     /* One product rounds to -0 and its lane gets no second element: an added +0 would turn it to +0, and the dot with
      * it. */
-    op_case *c = case_matmul(FD_F32, 65, 4, 1, -1);
-    for (int64_t i = 0; i < 65; i++) c->in[0][i] = -0x1p-100f;
-    for (int64_t i = 0; i < 4 * 65; i++) ((float *)(uintptr_t)c->weights[0].data)[i] = 0x1p-100f;
-    float *y = case_run_scalar(c);
-    cr_expect_eq(fd_bits32(y[0]), 0x80000000u, "the case shows nothing: %a", (double)y[0]);
-    free(y);
-    EXPECT_SCALAR_BITS(c);
+    for (int32_t n_pos = 1; n_pos <= 4; n_pos += 3) {
+        op_case *c = case_matmul(FD_F32, 65, 4, n_pos, -1);
+        for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] = -0x1p-100f;
+        for (int64_t i = 0; i < 4 * 65; i++) ((float *)(uintptr_t)c->weights[0].data)[i] = 0x1p-100f;
+        float *y = case_run_scalar(c);
+        cr_expect_eq(fd_bits32(y[0]), 0x80000000u, "the case shows nothing: %a", (double)y[0]);
+        free(y);
+        EXPECT_SCALAR_BITS(c);
+    }
 }
 
 /* ---- the gate can fail ---- */
