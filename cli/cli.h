@@ -46,7 +46,8 @@ fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model
 /* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
 
-/* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", each may end in "+fault=NAME[@layer]" (several allowed).
+/* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
+ * "+fault=NAME[@layer]" (several allowed).
  * Owns the faulty graph copy. trace:FILE is handled by cmd_diff. */
 typedef struct fd_cli_exec {
     fd_exec *exec;

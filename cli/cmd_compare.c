@@ -1,4 +1,5 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
+#include "cli/compare_replay.h"
 #include "cli/output.h"
 
 #include <string.h>
@@ -6,16 +7,21 @@
 #include "compare/compare.h"
 
 typedef struct arguments {
-    const char *traces[2], *model;
+    const char *traces[2], *model, *candidate;
     int n_trace;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE };
 
 static const struct argp_option options[] = {
-    {"model", KEY_MODEL, "MODEL.gguf", 0, "The model both ran, for the attributes of the diverging node", 1},
+    {"model", KEY_MODEL, "MODEL.gguf", 0,
+     "The model both ran: every op is replayed on the candidate's own inputs, and rounding is told from errors", 1},
+    {"candidate", KEY_CANDIDATE, "CLASS", 0,
+     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, bf16, hf-f16, hf-bf16, f16acc "
+     "(default: what its trace says, else inferred)",
+     1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0,
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
@@ -27,6 +33,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_MODEL: a->model = arg; return 0;
+    case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
@@ -36,23 +43,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
+        if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp argp = {options,
-                                 parse,
-                                 "REF.h5 CAND.h5",
-                                 "Compares two traces of one model, node by node in the reference's order of "
-                                 "execution, without tolerance, and stops "
-                                 "explaining at the first tensor that differs.\v"
-                                 "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete: a "
-                                 "trace is truncated, or tensors or "
-                                 "positions are on one side only, and nothing that could be looked at differs.",
-                                 NULL,
-                                 NULL,
-                                 NULL};
+static const struct argp argp = {
+    options,
+    parse,
+    "REF.h5 CAND.h5",
+    "Compares two traces of one model, node by node in the reference's order of "
+    "execution, without tolerance, and stops "
+    "explaining at the first tensor that differs. With --model, at the first that rounding "
+    "does not explain.\v"
+    "Exit status: 0 identical in every bit, or (with --model) different by rounding alone, 1 diverged, 2 unusable "
+    "input, 3 incomplete: a "
+    "trace is truncated, or tensors or "
+    "positions are on one side only, and nothing that could be looked at differs.",
+    NULL,
+    NULL,
+    NULL};
 
 /* The model's graph is used for words alone, so it must be the model that ran. */
 static fd_code check_model(const fd_cli_model *model, const char *path, const fd_trace *trace, fd_error *err) {
@@ -74,6 +85,8 @@ static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
                                   .n_allow_missing = a->allow_missing.n,
                                   .graph = a->model ? model.graph : NULL};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
+        if (code == FD_OK && a->model)
+            code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)

@@ -34,7 +34,7 @@ static void trace_info(const run *r, fd_trace_info *info) {
     memset(info, 0, sizeof *info);
     const fd_exec *e = r->exec.exec;
     snprintf(info->producer, sizeof info->producer, "firstdiff " FD_VERSION);
-    snprintf(info->numerics, sizeof info->numerics, "%s", fd_numerics_name(e->numerics));
+    snprintf(info->numerics, sizeof info->numerics, "%s", fd_exec_numerics_name(e));
     info->contract = e->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0;
     snprintf(info->backend, sizeof info->backend, "%s", e->backend);
     snprintf(info->device, sizeof info->device, "%s", e->device);
@@ -43,7 +43,7 @@ static void trace_info(const run *r, fd_trace_info *info) {
     snprintf(info->model_name, sizeof info->model_name, "%s", r->model.graph->hparams.name);
     snprintf(info->model_hash, sizeof info->model_hash, "%s", r->model.hash);
     snprintf(info->arch, sizeof info->arch, "%s", r->model.graph->hparams.arch);
-    snprintf(info->kv_type, sizeof info->kv_type, "%s", e->numerics == FD_NUMERICS_F64 ? "f64" : "f32");
+    snprintf(info->kv_type, sizeof info->kv_type, "%s", fd_exec_kv_type(e));
     snprintf(info->fusion, sizeof info->fusion, "none");
     snprintf(info->fault, sizeof info->fault, "%s", r->exec.fault);
     snprintf(info->sources, sizeof info->sources, "%s", FD_SOURCES_DIGEST);

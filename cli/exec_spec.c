@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "emulate/emulate.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #ifdef FD_HAVE_CUDA
@@ -48,6 +49,12 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         options.numerics = is(spec, size, "cpu:f64") ? FD_NUMERICS_F64 : FD_NUMERICS_EXACT;
         return fd_reference_new(graph, &options, out, err);
     }
+    static const char emulate[] = "cpu:emulate-";
+    if (size >= strlen(emulate) && memcmp(spec, emulate, strlen(emulate)) == 0) {
+        fd_emulate_options options = {.n_ctx = n_ctx, .n_thread = n_thread};
+        FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
+        return fd_emulate_new(graph, &options, out, err);
+    }
     if (is(spec, size, "gpu:exact")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx};
@@ -56,7 +63,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu:exact: this build has no GPU engine (no nvcc when it was made)");
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, gpu:exact", (int)size, spec);
+    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, cpu:emulate-CLASS, gpu:exact", (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,

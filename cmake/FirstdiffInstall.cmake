@@ -8,7 +8,7 @@ target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTA
 
 install(TARGETS firstdiff EXPORT firstdiffTargets)
 install(TARGETS firstdiff_program)
-foreach(part base numerics model dumpers compare faults reference_cpu)
+foreach(part base numerics model dumpers compare faults reference_cpu emulate)
   install(DIRECTORY ${part} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firstdiff FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 endforeach()
 

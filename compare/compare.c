@@ -138,6 +138,7 @@ static fd_code describe_divergence(comparison *c, const fd_node_pair *np, const 
     if (node->over_kv) d->dims[node->n_dim - 1] = pos + 1;
     fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
     fd_shape_text(other->n_dim, other->shape, other->over_kv, d->cand_shape, sizeof d->cand_shape);
+    snprintf(d->attributes, sizeof d->attributes, "%s", node->params);
     int32_t in_graph = c->options->graph ? fd_graph_find(c->options->graph, node->name) : -1;
     if (in_graph >= 0)
         fd_node_attributes(c->options->graph, &c->options->graph->nodes[in_graph], d->attributes, sizeof d->attributes);

@@ -20,7 +20,7 @@ fd_code fd_judge_open(const fd_graph *graph, const fd_trace *trace, bool trace_i
     for (int32_t i = 0; i < graph->n_node; i++) out->seen_step[i] = -1;
     if (trace) {
         const fd_trace_info *info = fd_trace_get_info(trace);
-        out->same_contract = strcmp(info->numerics, fd_numerics_name(exec->numerics)) == 0 &&
+        out->same_contract = strcmp(info->numerics, fd_exec_numerics_name(exec)) == 0 &&
                              info->contract == (exec->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0);
     }
     return FD_OK;

@@ -160,6 +160,40 @@ static json_t *texts(builder *b, const char (*lines)[FD_REASON_SIZE], int32_t n)
     return list;
 }
 
+static json_t *replay(builder *b, const fd_verdict_replay *p) {
+    json_t *object = json_object();
+    set_text(b, object, "class", p->numerics);
+    set_text(b, object, "class_source", p->source);
+    set_int(b, object, "tensors", p->n_tensor);
+    set_int(b, object, "noise", p->n_noise);
+    set_int(b, object, "inherited", p->n_inherited);
+    set_int(b, object, "amplified", p->n_amplifier);
+    set_int(b, object, "introduced", p->n_introduced);
+    set(b, object, "largest_noise_z", p->noisiest_z >= 0 ? number(b, p->noisiest_z) : json_null());
+    set_text(b, object, "largest_noise_at", p->noisiest);
+    if (!p->finding[0]) {
+        set(b, object, "finding", json_null());
+        return object;
+    }
+    set_text(b, object, "finding", p->finding);
+    set(b, object, "of_reference", json_boolean(p->of_reference));
+    set(b, object, "z", number(b, p->z));
+    set(b, object, "tau", number(b, p->tau));
+    set(b, object, "value", number(b, p->candidate));
+    set(b, object, "replayed", number(b, p->replayed));
+    set(b, object, "introduced_share", p->shares_known ? json_real(p->introduced) : json_null());
+    set(b, object, "propagated_share", p->shares_known ? json_real(p->propagated) : json_null());
+    set_int(b, object, "elements", p->n_element);
+    set_int(b, object, "elements_beyond", p->n_beyond);
+    set_int(b, object, "heads_beyond", p->n_slice_beyond);
+    set_int(b, object, "not_finite_new", p->n_nan_new);
+    set_int(b, object, "before", p->n_before);
+    set_text(b, object, "span_first", p->span_first);
+    set_text(b, object, "record_to_narrow", p->missing);
+    set_text(b, object, "next_introduced", p->next);
+    return object;
+}
+
 fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     builder build = {false}, *b = &build;
     json_t *root = json_object();
@@ -181,6 +215,7 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
         set(b, root, "differ_after", json_null());
     }
     set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
+    if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
     set(b, root, "notes", texts(b, v->notes, v->n_note));

@@ -54,6 +54,10 @@ void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
                  fd_step_kind_name(d->step_kind), d->pos, place);
     } else if (v->status == FD_INCOMPLETE) {
         snprintf(to, size, "INCOMPLETE  %s", v->reasons[0]);
+    } else if (v->status == FD_NOISE) {
+        snprintf(to, size, "NOISE       %lld tensor%s over %lld position%s differ no more than %s rounding explains",
+                 (long long)v->replay.n_tensor, plural(v->replay.n_tensor), (long long)v->n_pos, plural(v->n_pos),
+                 v->replay.numerics);
     } else {
         snprintf(to, size, "IDENTICAL   %lld tensor%s in %lld step%s over %lld position%s, every bit",
                  (long long)v->n_compared, plural(v->n_compared), (long long)v->n_step, plural(v->n_step),
@@ -123,6 +127,37 @@ static void put_values(FILE *to, const fd_divergence *d) {
     put_not_finite(to, t);
 }
 
+/* What replay says about the divergence, and about all other tensors. */
+static void put_replay(FILE *to, const fd_verdict *v) {
+    const fd_verdict_replay *p = &v->replay;
+    if (p->finding[0]) {
+        const char *both = p->finding[0] == 'B' ? " (both)" : "";
+        char c[40], y[40], heads[48] = "", shares[96] = "";
+        fd_value_text(p->candidate, c, sizeof c);
+        fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough beside a binary32 */
+        line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
+             p->of_reference ? "reference" : "candidate", c, p->z);
+        if (v->divergence.n_dim == 2)
+            snprintf(heads, sizeof heads, " in %d head%s", p->n_slice_beyond, plural(p->n_slice_beyond));
+        if (p->shares_known)
+            snprintf(shares, sizeof shares, "%.3g %%   propagated %.3g %%%s      ", 100 * p->introduced,
+                     100 * p->propagated, both);
+        line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
+             (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
+        if (p->span_first[0])
+            line(to, "span", "%s … %s: not recorded in between; record %s to narrow it", p->span_first,
+                 v->divergence.node, p->missing);
+        line(to, "before it",
+             "%lld tensor%s within rounding        elsewhere   %lld within, %lld inherited, %lld more introduced%s%s",
+             (long long)p->n_before, plural(p->n_before),
+             (long long)(p->n_noise - p->n_before < 0 ? 0 : p->n_noise - p->n_before),
+             (long long)(p->n_inherited + p->n_amplifier), (long long)(p->n_introduced - 1),
+             p->next[0] ? ", first at " : "", p->next);
+    }
+    if (p->noisiest_z >= 0) line(to, "noise", "largest z %.2g, at %s, among those within", p->noisiest_z, p->noisiest);
+    line(to, "class", "%s (%s)", p->numerics, p->source);
+}
+
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_TOKENS) {
@@ -137,6 +172,7 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
         else
             line(to, "elements", "not recorded on both sides: the fingerprints differ");
     }
+    if (v->replay.finding[0]) return; /* put_replay counts by finding instead */
     char after[128] = "not known: both runs were stopped here";
     if (v->after_known)
         snprintf(after, sizeof after, "%lld tensor%s differ%s, %lld identical", (long long)v->n_after_differ,
@@ -168,12 +204,13 @@ static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
 
 void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     char text[1024];
-    static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m"};
+    static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m"};
     fd_report_headline(v, text, sizeof text);
     if (colour) fputs(colours[v->status], to);
     put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
     if (v->status == FD_DIVERGED) put_divergence(to, v);
+    if (v->replay.done) put_replay(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

@@ -7,7 +7,8 @@
 #include <string.h>
 
 const char *fd_verdict_status_name(fd_verdict_status status) {
-    return status == FD_IDENTICAL ? "identical" : status == FD_DIVERGED ? "diverged" : "incomplete";
+    static const char *const names[] = {"identical", "diverged", "incomplete", "noise"};
+    return names[status];
 }
 
 const char *fd_step_kind_name(fd_step_kind kind) {
@@ -19,7 +20,8 @@ const char *fd_equality_name(fd_equality equality) {
 }
 
 int fd_verdict_exit_status(const fd_verdict *verdict) {
-    return verdict->status == FD_IDENTICAL ? 0 : verdict->status == FD_DIVERGED ? 1 : 3;
+    static const int exits[] = {[FD_IDENTICAL] = 0, [FD_DIVERGED] = 1, [FD_INCOMPLETE] = 3, [FD_NOISE] = 0};
+    return exits[verdict->status];
 }
 
 void fd_verdict_free(fd_verdict *verdict) {

@@ -10,8 +10,13 @@
 #include "compare/tensor_diff.h"
 #include "dumpers/trace.h"
 
-typedef enum fd_verdict_status { FD_IDENTICAL, FD_DIVERGED, FD_INCOMPLETE } fd_verdict_status;
-const char *fd_verdict_status_name(fd_verdict_status status); /* "identical", "diverged", "incomplete" */
+typedef enum fd_verdict_status {
+    FD_IDENTICAL,
+    FD_DIVERGED,
+    FD_INCOMPLETE,
+    FD_NOISE, /* bits differ, and replay found nothing beyond what rounding explains */
+} fd_verdict_status;
+const char *fd_verdict_status_name(fd_verdict_status status); /* "identical", "diverged", "incomplete", "noise" */
 const char *fd_step_kind_name(fd_step_kind kind);             /* "prefill", "decode", "verify" */
 
 typedef enum fd_equality { FD_EQUALITY_UNKNOWN, FD_EQUAL, FD_UNEQUAL } fd_equality;
@@ -26,7 +31,7 @@ typedef enum fd_divergence_kind {
 
 typedef struct fd_verdict_side {
     char label[512]; /* path or spec */
-    char backend[16], numerics[16], device[128], fault[128], model_name[128], model_hash[48], arch[32];
+    char backend[16], numerics[32], device[128], fault[128], model_name[128], model_hash[48], arch[32];
     int32_t contract, n_pos;
     bool complete;
 } fd_verdict_side;
@@ -66,6 +71,27 @@ typedef struct fd_missing {
     bool allowed;  /* --allow-missing: stated, but no reason for "incomplete" */
 } fd_missing;
 
+/* What replay (judge.h) adds: the divergence is then the first node that introduced an error, its `diff` has the worst
+ * element as `first`, and tensors are counted by finding. */
+typedef struct fd_verdict_replay {
+    bool done;
+    char numerics[16], source[16]; /* the candidate's class; "given", "recorded", "inferred" */
+    bool of_reference;             /* the candidate is clean: what follows is about the reference */
+    char finding[16];              /* at the divergence: "INTRODUCED", "BOTH"; "" none */
+    double z, candidate, replayed, tau; /* of the worst element */
+    bool shares_known;
+    double introduced, propagated; /* adding up to 1 */
+    int64_t n_element, n_beyond;   /* at the divergence's position */
+    int32_t n_slice_beyond;        /* heads with elements beyond */
+    int64_t n_nan_new;
+    char span_first[64];           /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
+    char missing[256];
+    char next[64];                 /* the first other node that introduced an error; "" none */
+    int64_t n_tensor, n_noise, n_inherited, n_amplifier, n_introduced, n_before;
+    double noisiest_z;             /* largest of those within; -1: none */
+    char noisiest[64];
+} fd_verdict_replay;
+
 enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
 
 typedef struct fd_verdict {
@@ -85,10 +111,11 @@ typedef struct fd_verdict {
     int32_t n_reason;             /* may exceed FD_MAX_REASONS: only the first ones are kept */
     char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
     int32_t n_note;
+    fd_verdict_replay replay;
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
 
-/* 0 identical, 1 diverged, 3 incomplete. */
+/* 0 identical and noise, 1 diverged, 3 incomplete. */
 int fd_verdict_exit_status(const fd_verdict *verdict);
 void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
 

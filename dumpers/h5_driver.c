@@ -12,8 +12,6 @@
 #include <H5FDdevelop.h>
 #endif
 
-#include "dumpers/superblock.h"
-
 typedef struct driver_file {
     H5FD_t base; /* HDF5's part comes first */
     fd_h5_target *target;
@@ -71,9 +69,22 @@ static int driver_compare(const H5FD_t *a, const H5FD_t *b) {
 
 static herr_t driver_query(const H5FD_t *base, unsigned long *flags) {
     (void)base;
-    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
-             H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_SUPPORTS_SWMR_IO;
+    /* not to gather metadata: a write of several blocks could be cut between them, in the wrong order */
+    *flags = H5FD_FEAT_DATA_SIEVE | H5FD_FEAT_SUPPORTS_SWMR_IO;
     return 0;
+}
+
+/* Places blocks of metadata inside pages. The gap after each keeps HDF5 from growing one in place, over the page's
+ * end. */
+static haddr_t driver_alloc(H5FD_t *base, H5FD_mem_t type, hid_t transfer, hsize_t size) {
+    enum { PAGE = 4096, GAP = 8 };
+    (void)transfer;
+    driver_file *file = (driver_file *)base;
+    haddr_t at = file->eoa;
+    bool small = type != H5FD_MEM_DRAW && size <= PAGE;
+    if (small && at / PAGE != (at + size - 1) / PAGE) at = (at / PAGE + 1) * PAGE;
+    file->eoa = at + size + (small ? GAP : 0);
+    return at;
 }
 
 static haddr_t driver_get_eoa(const H5FD_t *base, H5FD_mem_t type) {
@@ -123,21 +134,11 @@ static bool write_all(int fd, const char *data, size_t size, off_t address) {
     return true;
 }
 
-/* The superblock goes out without its flags; everything else as it is. */
-static bool write_out(int fd, const char *data, size_t size, off_t address) {
-    unsigned char head[FD_SUPERBLOCK_BYTES];
-    if (address != 0 || size < sizeof head) return write_all(fd, data, size, address);
-    memcpy(head, data, sizeof head);
-    fd_superblock_clear_flags(head);
-    return write_all(fd, (const char *)head, sizeof head, 0) &&
-           write_all(fd, data + sizeof head, size - sizeof head, (off_t)sizeof head);
-}
-
 static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t address, size_t size,
                            const void *buffer) {
     (void)type, (void)transfer;
     driver_file *file = (driver_file *)base;
-    if (file->target->error == 0 && !write_out(file->target->fd, buffer, size, (off_t)address))
+    if (file->target->error == 0 && !write_all(file->target->fd, buffer, size, (off_t)address))
         note_failure(file->target);
     if (address + size > file->eof) file->eof = address + size;
     return 0;
@@ -152,6 +153,7 @@ static herr_t driver_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
     return 0;
 }
 
+/* No lock and unlock: HDF5 marks a file as open for writing only where the driver can lock it (H5F_open). */
 static const H5FD_class_t driver = {
 #if H5_VERSION_GE(1, 13, 0)
     .version = H5FD_CLASS_VERSION,
@@ -165,6 +167,7 @@ static const H5FD_class_t driver = {
     .close = driver_close,
     .cmp = driver_compare,
     .query = driver_query,
+    .alloc = driver_alloc,
     .get_eoa = driver_get_eoa,
     .set_eoa = driver_set_eoa,
     .get_eof = driver_get_eof,

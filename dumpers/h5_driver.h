@@ -1,12 +1,16 @@
-/* An HDF5 file driver for files that must survive their writer. Beside plain reads and writes it does two things that
- * HDF5's own POSIX driver cannot:
+/* An HDF5 file driver for files that must survive their writer. Beside plain reads and writes it does three things
+ * that HDF5's own POSIX driver does not:
  *
  * - A write that fails (a full disk, a quota, a lost server) is noted in the target, and it and every later one is
  *   dropped and reported to HDF5 as done: whoever calls HDF5 asks the target afterwards. HDF5 cannot take a half-done
  *   change back: with its own driver H5Fclose then fails, writes a superblock that does not fit the file, and the
  *   process dies of a segmentation fault at exit. Dropping the rest leaves the disk as it was at the failure, which
  *   single-writer mode keeps whole, and lets HDF5 close in peace.
- * - It never lets the superblock's flag "open for writing" reach the disk (superblock.h).
+ * - It places no block of metadata of up to 4 KiB across a page. A killed process ends a write between two pages, and
+ *   half a block is a wrong checksum. (Larger ones come with a dataset's 8000th chunk.)
+ * - It cannot lock files, and for such a driver HDF5 does not set the superblock's flag "open for writing". A killed
+ *   run would leave the flag behind, and h5py, HDFView and h5dump would refuse the file until somebody ran h5clear.
+ *   Nobody else can write the file meanwhile: it is made under a name of its own and moved into place.
  *
  * Files it writes are ordinary HDF5 files; nothing needs the driver to read them. */
 #ifndef FD_DUMPERS_H5_DRIVER_H

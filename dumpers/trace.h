@@ -22,7 +22,7 @@ typedef enum fd_step_kind { FD_STEP_PREFILL, FD_STEP_DECODE, FD_STEP_VERIFY } fd
 
 typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated UTF-8 */
     char producer[64];   /* "firstdiff 0.1.0" */
-    char numerics[16];   /* "exact", "f64"; "" when a foreign engine did not say */
+    char numerics[32];   /* "exact", "f64", "emulate-llama-cpu:7"; "" when a foreign engine did not say */
     int32_t contract;    /* FD_CONTRACT_VERSION for exact; 0 otherwise */
     char backend[16];    /* "cpu", "gpu" */
     char device[128], driver[64], build[256];
@@ -97,6 +97,7 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
     char name[64];
     char op[24];      /* "" unknown */
     char inputs[2][64]; /* names of input nodes, "" unused; "tokens" for the embedding */
+    char params[128];   /* "pairing=half n_rot=64 base=1000000", "" none or unknown */
     int32_t layer;    /* -1 */
     int32_t n_dim;
     int32_t shape[4]; /* of one position; over_kv: shape[n_dim - 1] = 0 */

@@ -174,6 +174,8 @@ static bool put_info(const fd_trace_writer *writer, hid_t file, const fd_trace_i
 static bool build(fd_trace_writer *writer, const char *part, const fd_trace_info *info) {
     hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_h5_target_access(&writer->target);
     H5Pset_attr_phase_change(create, 64, 32); /* keeps the root's attributes in its header */
+    /* every block where the driver puts it, none in the space of a freed one */
+    H5Pset_file_space_strategy(create, H5F_FSPACE_STRATEGY_NONE, false, 1);
     hid_t file = H5Fcreate(part, H5F_ACC_EXCL, create, access);
     bool ok = file >= 0 && put_info(writer, file, info) && make_tables(writer, file) && make_health(writer, file) &&
               make_graph(writer, file) && make_tensors(writer, file);

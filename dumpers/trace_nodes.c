@@ -151,6 +151,7 @@ static fd_code take_row(const fd_trace *trace, int32_t i, fd_graph_row *row, fd_
     node->seq = row->seq;
     snprintf(node->name, sizeof node->name, "%s", row->name);
     snprintf(node->op, sizeof node->op, "%s", row->op);
+    snprintf(node->params, sizeof node->params, "%s", row->params);
     for (int k = 0; k < 2; k++) snprintf(node->inputs[k], sizeof node->inputs[k], "%s", row->input[k]);
     node->layer = row->layer;
     node->n_dim = row->n_dim;

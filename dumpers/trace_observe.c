@@ -2,6 +2,7 @@
  *
  * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for
  * each dataset and step, and nothing of the tensor is copied or kept. */
+#include <omp.h>
 #include <string.h>
 
 #include "dumpers/health.h"
@@ -41,36 +42,55 @@ static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_
     return FD_OK;
 }
 
-static void summarise(fd_trace_writer *writer, const fd_observation *o) {
-    int32_t n_node = writer->graph->n_node, first = o->pos0 - writer->pos0;
-    int64_t elements = o->n_pos * fd_node_row_stride(o->node, o->pos0 + o->n_pos);
-    bool stats = writer->level >= FD_TRACE_STATS;
-#pragma omp parallel for schedule(static) if (o->n_pos > 1 && elements > PARALLEL_ELEMENTS)
-    for (int32_t row = 0; row < o->n_pos; row++) {
-        size_t at = (size_t)(first + row) * (size_t)n_node + (size_t)o->node->id;
-        writer->step_fingerprints[at] = fd_observation_fingerprint(o, row);
-        if (stats) fd_observation_stats(o, row, &writer->step_stats[at]);
+typedef void (*row_fn)(fd_trace_writer *writer, const fd_observation *o, int32_t row);
+
+/* Rows are independent. The CPU executor shows a node from inside its parallel region, where the other threads wait
+ * at a barrier and take tasks; elsewhere the rows get a region of their own. */
+static void each_row(fd_trace_writer *writer, const fd_observation *o, row_fn fn) {
+    bool small = o->n_pos == 1 || o->n_pos * o->row_stride < PARALLEL_ELEMENTS;
+    if (small) {
+        for (int32_t row = 0; row < o->n_pos; row++) fn(writer, o, row);
+    } else if (omp_get_level() > 0) {
+        for (int32_t row = 0; row < o->n_pos; row++) {
+#pragma omp task default(none) firstprivate(writer, o, fn, row)
+            fn(writer, o, row);
+        }
+#pragma omp taskwait
+    } else {
+#pragma omp parallel for schedule(static) default(none) firstprivate(writer, o, fn)
+        for (int32_t row = 0; row < o->n_pos; row++) fn(writer, o, row);
     }
+}
+
+static void summarise_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
+    size_t first = (size_t)(o->pos0 - writer->pos0 + row) * (size_t)writer->graph->n_node;
+    size_t at = first + (size_t)o->node->id;
+    writer->step_fingerprints[at] = fd_observation_fingerprint(o, row);
+    if (writer->level >= FD_TRACE_STATS) fd_observation_stats(o, row, &writer->step_stats[at]);
+}
+
+static void attention_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
+    const fd_hparams *h = &writer->graph->hparams;
+    const fd_node *node = o->node;
+    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
+    size_t at = (size_t)(o->pos0 - writer->pos0 + row);
+    size_t slot = (at * (size_t)h->n_layer + (size_t)node->layer) * (size_t)h->n_head;
+    fd_health_attention(o->dtype, data, node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
+                        writer->step_entropy + slot, writer->step_sink + slot);
+}
+
+static void logits_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
+    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
+    fd_health_logits(o->dtype, data, o->node->shape[0], &writer->step_health[o->pos0 - writer->pos0 + row]);
 }
 
 static void note_health(fd_trace_writer *writer, const fd_observation *o) {
     const fd_hparams *h = &writer->graph->hparams;
     const fd_node *node = o->node;
-    size_t bytes = o->dtype == FD_F64 ? 8 : 4;
-    bool logits = node->id == writer->logits;
-    if (!logits && (node->layer < 0 || node->layer >= h->n_layer || node->shape[0] > h->n_head)) return;
-#pragma omp parallel for schedule(static) if (o->n_pos > 1 && o->n_pos * o->row_stride > PARALLEL_ELEMENTS)
-    for (int32_t row = 0; row < o->n_pos; row++) {
-        const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * bytes;
-        size_t at = (size_t)(o->pos0 - writer->pos0 + row);
-        if (logits) {
-            fd_health_logits(o->dtype, data, node->shape[0], &writer->step_health[at]);
-        } else {
-            size_t slot = (at * (size_t)h->n_layer + (size_t)node->layer) * (size_t)h->n_head;
-            fd_health_attention(o->dtype, data, node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
-                                writer->step_entropy + slot, writer->step_sink + slot);
-        }
-    }
+    if (node->id == writer->logits)
+        each_row(writer, o, logits_row);
+    else if (node->layer >= 0 && node->layer < h->n_layer && node->shape[0] <= h->n_head)
+        each_row(writer, o, attention_row);
 }
 
 /* Padding along n_kv is written too: it holds what the dataset is filled with (scores -inf, weights 0). */
@@ -106,7 +126,7 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     FD_TRY(check(writer, observation, err));
     if (feeds_health(writer, node)) note_health(writer, observation);
     if (!writer->selected[node->id]) return FD_OK;
-    summarise(writer, observation);
+    each_row(writer, observation, summarise_row);
     if (writer->level < FD_TRACE_FULL) return FD_OK;
     fd_h5_guard guard = fd_h5_begin();
     if (!write_rows(writer, observation) || writer->target.error != 0) {

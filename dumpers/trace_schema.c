@@ -132,7 +132,6 @@ void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hs
         chunk[1 + i] = along_kv ? FD_KV_CHUNK : (hsize_t)(node->shape[i] > 0 ? node->shape[i] : 1);
         row *= chunk[1 + i];
     }
-    hsize_t target = compress ? 16384 : 32768;
-    chunk[0] = row >= target ? 1 : (target + row - 1) / row;
+    chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
     if (chunk[0] > 1024) chunk[0] = 1024;
 }

@@ -78,8 +78,8 @@ typedef struct fd_health_info {
 extern const fd_health_info fd_health_columns[FD_HEALTH_COUNT];
 
 /* Chunk of a tensor's dataset [n_pos, …shape] (rank 1 + n_dim; over_kv: [n_pos, n_head, n_kv]). Whole rows, as few as
- * fill 32 KiB: a decode step then writes one piece of one chunk, and a position is read in one piece. `compress`: rows
- * of 16 KiB or more stand alone, because rewriting a compressed chunk leaves its old copy in the file. */
+ * fill 32 KiB: a decode step then writes one piece of one chunk, and a position is read in one piece. `compress`: every
+ * row alone, because rewriting a compressed chunk leaves its old copy in the file. */
 void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hsize_t chunk[3]);
 enum { FD_KV_CHUNK = 64 }; /* positions along n_kv */
 

@@ -61,7 +61,9 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .n_tok = n,
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
-                      .tail = all ? FD_ROWS_ALL : wanted ? FD_ROWS_LAST : FD_ROWS_NONE};
+                      .tail = all      ? FD_ROWS_ALL
+                              : wanted ? FD_ROWS_LAST
+                                       : FD_ROWS_NONE};
         FD_TRY(prepare(e, &run, err));
         FD_TRY(fd_run_plan(e, &run, watched ? &e->watch : NULL, err));
         if (wanted) {
@@ -114,25 +116,6 @@ bool fd_engine_available(char *why, size_t size) {
     return false;
 }
 
-uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx) {
-    fd_error ignored = {0};
-    uint64_t bytes = 0;
-    (void)fd_weights_bytes(graph, &bytes, &ignored);
-    bytes += fd_engine_fixed_bytes(graph, n_ctx);
-    /* Both plans' slots, guessed from above: for each, the widest node that could lie there, a handful at a time. */
-    int64_t widest = 0, over_kv = 0;
-    int32_t rows = fd_engine_batch_rows(graph, n_ctx);
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node *node = &graph->nodes[i];
-        int64_t stride = fd_node_row_stride(node, n_ctx);
-        if (node->over_kv) over_kv = stride > over_kv ? stride : over_kv;
-        else if (i < graph->n_node - 1) widest = stride > widest ? stride : widest;
-    }
-    const int64_t live = 6; /* residual, norm, q, k, v and what is computed: no graph keeps more at once */
-    bytes += sizeof(float) * (uint64_t)((rows + 1) * (live * widest + 2 * over_kv) + 2 * graph->hparams.n_vocab);
-    return bytes;
-}
-
 static fd_code check_graph(const fd_graph *graph, fd_error *err) {
     FD_TRY(fd_graph_validate(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -161,8 +144,8 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     FD_TRY(fd_cuda_check(cudaDriverGetVersion(&driver), "driver", err));
     FD_TRY(fd_cuda_check(cudaRuntimeGetVersion(&runtime), "runtime", err));
     snprintf(e->exec.device, sizeof e->exec.device, "%.120s", prop.name);
-    snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10,
-             runtime / 1000, runtime % 1000 / 10);
+    snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
+             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
@@ -178,7 +161,8 @@ static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err)
     size_t free_bytes = 0, total = 0;
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
     if (need > free_bytes)
-        return fd_fail(err, FD_ERR_MEMORY, "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
+        return fd_fail(err, FD_ERR_MEMORY,
+                       "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
                        (double)need / 0x1p30, (double)weights / 0x1p30, n_ctx, (double)free_bytes / 0x1p30);
     return FD_OK;
 }
@@ -192,7 +176,8 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
 
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
-    if (options->n_ctx < 1) return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
+    if (options->n_ctx < 1)
+        return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     FD_TRY(check_graph(graph, err));
     fd_engine *e = calloc(1, sizeof *e);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");

@@ -1,8 +1,8 @@
 /* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
  *
- * One token without an observer runs as one CUDA graph, captured once and replayed for every position, with neighbouring
- * nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by node. Neither changes
- * a bit (tests/gpu). */
+ * One token without an observer runs as one CUDA graph, captured once and replayed for every position, with
+ * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
+ * node. Neither changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
@@ -26,11 +26,14 @@ typedef struct fd_engine_options {
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
 
-/* Device memory that fd_engine_new will take, prompts without an observer included. */
+/* Device memory that an engine takes: weights, K/V cache, the decode step, and a long prompt's activations, which are
+ * taken when one comes (observed prompts and all_logits may need more). 0 when the graph cannot be run or the host has
+ * no memory. */
 uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx);
 
-/* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its own
- * text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a kernel. */
+/* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
+ * own text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a
+ * kernel. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Which neighbouring nodes run as one item. Each pattern is looked for in the graph as it stands, so that a graph which a
- * fault has rearranged is not fused where it no longer fits. A tensor inside an item is not kept: nothing outside may read
- * it, and no node in it may have an override. None of the fusions changes an operation or the order of a sum. */
+/* Which neighbouring nodes run as one item. Each pattern is looked for in the graph as it stands, so that a graph which
+ * a fault has rearranged is not fused where it no longer fits. A tensor inside an item is not kept: nothing outside may
+ * read it, and no node in it may have an override. None of the fusions changes an operation or the order of a sum. */
 #include <string.h>
 
 #include "engine/plan.h"
@@ -48,7 +48,8 @@ static bool match_silu(const fd_graph *graph, int32_t id, const bool *covered, f
     if (silu < 0 || graph->nodes[silu].input[0] != id) return false;
     int32_t up = graph->nodes[silu].input[1];
     if (up == id || covered[up] || !plain(graph, up, FD_OP_MATMUL) || only_reader(graph, up, FD_OP_SILU_MUL) != silu ||
-        graph->nodes[up].input[0] != graph->nodes[id].input[0] || weight_of(graph, up)->dtype != weight_of(graph, id)->dtype ||
+        graph->nodes[up].input[0] != graph->nodes[id].input[0] ||
+        weight_of(graph, up)->dtype != weight_of(graph, id)->dtype ||
         weight_of(graph, up)->n_row != weight_of(graph, id)->n_row)
         return false;
     item->matvec.matmul[item->matvec.n_matmul++] = up;
@@ -95,15 +96,18 @@ static bool match_attention(const fd_graph *graph, int32_t mix, fd_item *item) {
     int32_t softmax = nodes[mix].input[0], cache_v = nodes[mix].input[1];
     if (!plain(graph, softmax, FD_OP_ATTN_SOFTMAX) || only_reader(graph, softmax, FD_OP_ATTN_MIX) != mix) return false;
     int32_t scores = nodes[softmax].input[0];
-    if (!plain(graph, scores, FD_OP_ATTN_SCORES) || only_reader(graph, scores, FD_OP_ATTN_SOFTMAX) != softmax) return false;
+    if (!plain(graph, scores, FD_OP_ATTN_SCORES) || only_reader(graph, scores, FD_OP_ATTN_SOFTMAX) != softmax)
+        return false;
     int32_t q_rope = nodes[scores].input[0], cache_k = nodes[scores].input[1];
     if (!plain(graph, q_rope, FD_OP_ROPE) || only_reader(graph, q_rope, FD_OP_ATTN_SCORES) != scores) return false;
-    if (!plain(graph, cache_k, FD_OP_KV_WRITE) || only_reader(graph, cache_k, FD_OP_ATTN_SCORES) != scores) return false;
+    if (!plain(graph, cache_k, FD_OP_KV_WRITE) || only_reader(graph, cache_k, FD_OP_ATTN_SCORES) != scores)
+        return false;
     if (!plain(graph, cache_v, FD_OP_KV_WRITE) || only_reader(graph, cache_v, FD_OP_ATTN_MIX) != mix) return false;
     if (nodes[cache_k].row_offset != 0 || nodes[cache_v].row_offset != 0) return false;
     int32_t k_rope = nodes[cache_k].input[0];
     if (!plain(graph, k_rope, FD_OP_ROPE) || only_reader(graph, k_rope, FD_OP_KV_WRITE) != cache_k) return false;
-    if (nodes[cache_k].shape[0] != nodes[cache_v].shape[0] || nodes[cache_k].shape[1] != nodes[cache_v].shape[1]) return false;
+    if (nodes[cache_k].shape[0] != nodes[cache_v].shape[0] || nodes[cache_k].shape[1] != nodes[cache_v].shape[1])
+        return false;
     *item = (fd_item){.kind = FD_ITEM_ATTENTION, .node = mix};
     item->attention.q_rope = q_rope;
     item->attention.k_rope = k_rope;
@@ -117,7 +121,8 @@ static bool match_attention(const fd_graph *graph, int32_t mix, fd_item *item) {
 
 /* ---- the list ---- */
 
-/* Attention items take the place of their last node, so that what they read is there; they are found before the walk. */
+/* Attention items take the place of their last node, so that what they read is there; they are found before the walk.
+ */
 static void cover_attention(const fd_graph *graph, bool *covered) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_item item;

@@ -15,13 +15,17 @@ typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
 /* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
 typedef struct fd_rope_tables {
     fd_rope rope;
-    int32_t factors;             /* weight index, -1 none */
-    const float *cosine, *sine;  /* device, inside fd_engine.fixed */
+    int32_t factors;                /* weight index, -1 none */
+    const float *cosine, *sine;     /* device, inside fd_engine.fixed */
     float *host_cosine, *host_sine; /* owned; kept for overrides */
 } fd_rope_tables;
 
 /* The device's copy of what changes from call to call. */
-enum { FD_INPUT_FIRST, FD_INPUT_LAST, FD_INPUT_TOKENS }; /* position of the first and of the last row, then the tokens */
+enum {
+    FD_INPUT_FIRST,
+    FD_INPUT_LAST,
+    FD_INPUT_TOKENS
+}; /* position of the first and of the last row, then the tokens */
 
 /* One pass over a plan. */
 typedef struct fd_run {
@@ -54,28 +58,28 @@ typedef struct fd_engine {
     fd_queue queue;
     int32_t device;
     fd_device_weights weights;
-    fd_block fixed;          /* caches, rope tables, inputs, attention scratch */
-    float **cache;           /* [n_node] device, inside fixed; KV_WRITE nodes */
-    size_t cache_bytes;      /* they lie together at the start of fixed */
-    int32_t *rope_of;        /* [n_node] index of ropes; -1 */
+    fd_block fixed;     /* caches, rope tables, inputs, attention scratch */
+    float **cache;      /* [n_node] device, inside fixed; KV_WRITE nodes */
+    size_t cache_bytes; /* they lie together at the start of fixed */
+    int32_t *rope_of;   /* [n_node] index of ropes; -1 */
     fd_rope_tables *ropes;
     int32_t n_rope;
-    int32_t *inputs;         /* device, [FD_INPUT_TOKENS + n_ctx] */
+    int32_t *inputs; /* device, [FD_INPUT_TOKENS + n_ctx] */
     float *attention_scratch;
-    bool *feeds_cache;       /* [n_node] */
+    bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
 
-    fd_plan nodes;           /* a node each */
-    fd_block *node_slots;    /* grown to the largest batch so far */
-    fd_plan step;            /* of one token */
-    fd_block *step_slots;    /* fixed size: the CUDA graph holds their addresses */
-    bool overlap;            /* of the decode step's kernels; node by node each waits for the one before */
+    fd_plan nodes;            /* a node each */
+    fd_block *node_slots;     /* grown to the largest batch so far */
+    fd_plan step;             /* of one token */
+    fd_block *step_slots;     /* fixed size: the CUDA graph holds their addresses */
+    bool overlap;             /* of the decode step's kernels; node by node each waits for the one before */
     bool no_graph, step_warm; /* warm: its kernels have run once, so capturing loads none */
     cudaGraphExec_t step_graph;
     int32_t graph_nodes;
 
-    fd_block inputs_host;    /* pinned, as inputs */
-    fd_block logits_host;    /* pinned */
+    fd_block inputs_host; /* pinned, as inputs */
+    fd_block logits_host; /* pinned */
     fd_watch watch;
 } fd_engine;
 

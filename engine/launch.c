@@ -19,7 +19,9 @@ typedef struct job {
     float *out;
 } job;
 
-static const fd_node *input_of(const job *j, int i) { return &j->engine->exec.graph->nodes[j->node->input[i]]; }
+static const fd_node *input_of(const job *j, int i) {
+    return &j->engine->exec.graph->nodes[j->node->input[i]];
+}
 
 static const fd_device_matrix *matrix_of(const fd_engine *engine, const fd_node *node) {
     const fd_device_matrix *matrix = &engine->weights.matrix[node->weight[0]];
@@ -31,7 +33,9 @@ static const float *vector_of(const fd_engine *engine, int32_t weight) {
     return weight < 0 ? NULL : engine->weights.vector[weight];
 }
 
-static int64_t elements(const fd_node *node) { return fd_node_row_stride(node, 0); }
+static int64_t elements(const fd_node *node) {
+    return fd_node_row_stride(node, 0);
+}
 
 static fd_rope_shape rope_shape(const fd_engine *engine, const fd_node *node) {
     const fd_rope_tables *tables = &engine->ropes[engine->rope_of[node->id]];
@@ -63,8 +67,8 @@ static fd_code launch_rms_norm(const job *j, fd_error *err) {
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
-    return fd_launch_matmul(j->run->queue, matrix_of(j->engine, j->node), vector_of(j->engine, j->node->weight[1]), j->in[0],
-                            j->n_tok, j->out, err);
+    return fd_launch_matmul(j->run->queue, matrix_of(j->engine, j->node), vector_of(j->engine, j->node->weight[1]),
+                            j->in[0], j->n_tok, j->out, err);
 }
 
 static fd_code launch_rope(const job *j, fd_error *err) {
@@ -73,8 +77,8 @@ static fd_code launch_rope(const job *j, fd_error *err) {
 }
 
 static fd_code launch_kv_write(const job *j, fd_error *err) {
-    return fd_launch_kv_write(j->run->queue, j->in[0], j->n_tok, elements(j->node), j->pos0, j->node->row_offset, j->out,
-                              j->engine->exec.n_ctx, err);
+    return fd_launch_kv_write(j->run->queue, j->in[0], j->n_tok, elements(j->node), j->pos0, j->node->row_offset,
+                              j->out, j->engine->exec.n_ctx, err);
 }
 
 static fd_code launch_attn_scores(const job *j, fd_error *err) {

@@ -21,6 +21,8 @@ fd_code fd_pinned_reserve(fd_block *block, size_t size, const char *what, fd_err
 void fd_pinned_free(fd_block *block);
 
 /* Blocks inside a block start at multiples of this: whole cache lines, and every vector load is aligned. */
-static inline size_t fd_align(size_t size) { return (size + 255) / 256 * 256; }
+static inline size_t fd_align(size_t size) {
+    return (size + 255) / 256 * 256;
+}
 
 #endif

@@ -1,4 +1,5 @@
-/* A node whose op a fault replaces: its inputs come to the host, the fault computes, the output goes back. Slow, and right. */
+/* A node whose op a fault replaces: its inputs come to the host, the fault computes, the output goes back. Slow, and
+ * right. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 static fd_code download(const fd_engine *engine, const void *device, size_t size, void **host, fd_error *err) {
     *host = malloc(size);
     if (!*host) return fd_fail(err, FD_ERR_MEMORY, "override: out of memory for %zu bytes", size);
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(*host, device, size, cudaMemcpyDeviceToHost, engine->queue.stream), "download", err));
+    FD_TRY(fd_cuda_check(cudaMemcpyAsync(*host, device, size, cudaMemcpyDeviceToHost, engine->queue.stream), "download",
+                         err));
     return fd_cuda_check(cudaStreamSynchronize(engine->queue.stream), "download", err);
 }
 
@@ -38,7 +40,8 @@ static fd_code compute(const fd_engine *engine, const fd_run *run, const fd_node
     FD_TRY(download(engine, out, size, &host[FD_MAX_INPUTS], err));
     args->out = host[FD_MAX_INPUTS];
     node->override(args);
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(out, args->out, size, cudaMemcpyHostToDevice, engine->queue.stream), "upload", err));
+    FD_TRY(fd_cuda_check(cudaMemcpyAsync(out, args->out, size, cudaMemcpyHostToDevice, engine->queue.stream), "upload",
+                         err));
     return fd_cuda_check(cudaStreamSynchronize(engine->queue.stream), "upload", err);
 }
 

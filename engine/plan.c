@@ -25,10 +25,14 @@ int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_I
 
 int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]) {
     int n = 0;
-    if (item->kind == FD_ITEM_NODE) nodes[n++] = item->node;
-    else if (item->kind == FD_ITEM_ATTENTION) nodes[n++] = item->attention.mix;
-    else if (item->matvec.silu >= 0) nodes[n++] = item->matvec.silu;
-    else if (item->matvec.add >= 0) nodes[n++] = item->matvec.add;
+    if (item->kind == FD_ITEM_NODE)
+        nodes[n++] = item->node;
+    else if (item->kind == FD_ITEM_ATTENTION)
+        nodes[n++] = item->attention.mix;
+    else if (item->matvec.silu >= 0)
+        nodes[n++] = item->matvec.silu;
+    else if (item->matvec.add >= 0)
+        nodes[n++] = item->matvec.add;
     else
         for (int i = 0; i < item->matvec.n_matmul; i++) nodes[n++] = item->matvec.matmul[i];
     return n;
@@ -76,9 +80,11 @@ fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *e
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    if (fuse) out->n_item = fd_fuse(graph, out->items, covered);
+    if (fuse)
+        out->n_item = fd_fuse(graph, out->items, covered);
     else
-        for (int32_t i = 0; i < graph->n_node; i++) out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+        for (int32_t i = 0; i < graph->n_node; i++)
+            out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
     free(covered);
     fd_code code = assign_slots(graph, out, err);
     if (code != FD_OK) fd_plan_free(out);

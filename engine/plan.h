@@ -1,5 +1,5 @@
-/* What is launched, in which order, and where results lie: the graph's nodes as items, a node each or several fused, and a
- * slot of memory for each result, shared by results that are never needed at the same time. Pure host code. */
+/* What is launched, in which order, and where results lie: the graph's nodes as items, a node each or several fused,
+ * and a slot of memory for each result, shared by results that are never needed at the same time. Pure host code. */
 #ifndef FD_ENGINE_PLAN_H
 #define FD_ENGINE_PLAN_H
 

@@ -42,7 +42,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_
     for (int32_t i = 0; i < whole->plan->n_item; i++) {
         const fd_run *run = i == 0 ? &first : whole;
         const fd_item *item = &run->plan->items[i];
-        if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) == FD_ROWS_NONE)
+        if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) ==
+            FD_ROWS_NONE)
             continue;
         if (item->kind == FD_ITEM_MATVEC) {
             FD_TRY(fd_launch_item_matvec(engine, run, item, err));
@@ -50,7 +51,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_
             FD_TRY(fd_launch_item_attention(engine, run, item, err));
         } else {
             bool by_host = engine->exec.graph->nodes[item->node].override != NULL;
-            FD_TRY(by_host ? fd_run_override(engine, run, item->node, err) : fd_launch_node(engine, run, item->node, err));
+            FD_TRY(by_host ? fd_run_override(engine, run, item->node, err)
+                           : fd_launch_node(engine, run, item->node, err));
             if (watch) FD_TRY(fd_watch_node(engine, run, item->node, watch, err));
         }
     }

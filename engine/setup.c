@@ -6,11 +6,13 @@
 #include "model/quant.h"
 
 enum {
-    BATCH_ROWS = 512,           /* rows of a long prompt that run together: weights are read once for all of them */
-    SCORES_BYTES = 256 << 20,   /* and no more than keep a row of scores for each within this */
+    BATCH_ROWS = 512,         /* rows of a long prompt that run together: weights are read once for all of them */
+    SCORES_BYTES = 256 << 20, /* and no more than keep a row of scores for each within this */
 };
 
-static int64_t width_of(const fd_node *node) { return fd_node_row_stride(node, 0); }
+static int64_t width_of(const fd_node *node) {
+    return fd_node_row_stride(node, 0);
+}
 
 /* ---- sizes ---- */
 
@@ -36,7 +38,9 @@ static size_t table_bytes(const fd_node *node, int32_t n_ctx) {
     return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)(node->rope.n_rot / 2));
 }
 
-static size_t inputs_bytes(int32_t n_ctx) { return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx)); }
+static size_t inputs_bytes(int32_t n_ctx) {
+    return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx));
+}
 
 /* The widest attention there is: one scratch serves all layers in turn. */
 static size_t scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
@@ -72,6 +76,34 @@ int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
     return rows < n_ctx ? (int32_t)rows : n_ctx;
 }
 
+/* What a pass's slots take. */
+static uint64_t slots_bytes(const fd_engine *e, const fd_run *run) {
+    uint64_t bytes = 0;
+    for (int32_t s = 0; s < run->plan->n_slot; s++) bytes += fd_align(fd_run_slot_bytes(e, run, s));
+    return bytes;
+}
+
+uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx) {
+    fd_error ignored = {0};
+    uint64_t bytes = 0;
+    fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
+    probe.feeds_cache = calloc((size_t)graph->n_node, sizeof *probe.feeds_cache);
+    fd_code code = probe.feeds_cache ? fd_weights_bytes(graph, &bytes, &ignored) : FD_ERR_MEMORY;
+    if (code == FD_OK) code = fd_plan_make(graph, false, &probe.nodes, &ignored);
+    if (code == FD_OK) code = fd_plan_make(graph, true, &probe.step, &ignored);
+    if (code == FD_OK) {
+        fd_mark_cache_feeders(graph, probe.feeds_cache);
+        fd_run prompt = {
+            .plan = &probe.nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
+        fd_run step = {.plan = &probe.step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
+        bytes += fd_engine_fixed_bytes(graph, n_ctx) + slots_bytes(&probe, &prompt) + slots_bytes(&probe, &step);
+    }
+    fd_plan_free(&probe.nodes);
+    fd_plan_free(&probe.step);
+    free(probe.feeds_cache);
+    return code == FD_OK ? bytes : 0;
+}
+
 /* ---- setting up ---- */
 
 static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_error *err) {
@@ -95,14 +127,17 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
             free(factors);
             return fd_fail(err, FD_ERR_MEMORY, "rope tables: out of memory for %zu bytes", 2 * size);
         }
-        if (factors) fd_dequantize_row(graph->weights[t->factors].dtype, graph->weights[t->factors].data, factors, (int64_t)half);
+        if (factors)
+            fd_dequantize_row(graph->weights[t->factors].dtype, graph->weights[t->factors].data, factors,
+                              (int64_t)half);
         fd_rope_table(&t->rope, factors, 0, e->exec.n_ctx, t->host_cosine, t->host_sine);
         free(factors);
         t->cosine = (float *)at;
         t->sine = (float *)(at + table_bytes(node, e->exec.n_ctx));
         FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));
-        FD_TRY(fd_cuda_check(cudaMemcpy(at + table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
-                             "rope tables", err));
+        FD_TRY(
+            fd_cuda_check(cudaMemcpy(at + table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
+                          "rope tables", err));
         at += 2 * table_bytes(node, e->exec.n_ctx);
     }
     return FD_OK;
@@ -125,7 +160,8 @@ static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     e->attention_scratch = (float *)at;
     at += scratch_bytes(graph, n_ctx);
     /* Zero caches: a fault may read rows that nothing wrote. Zero counters of the attention kernels. */
-    FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache", err));
+    FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache",
+                         err));
     return make_ropes(e, graph, at, err);
 }
 

@@ -1,5 +1,5 @@
-/* One token without an observer. The whole step is one CUDA graph: its kernels read token and position from device memory,
- * and their grids are sized for the whole context, so the same graph serves every position. */
+/* One token without an observer. The whole step is one CUDA graph: its kernels read token and position from device
+ * memory, and their grids are sized for the whole context, so the same graph serves every position. */
 #include "engine/internal.h"
 
 static fd_code enqueue(fd_engine *engine, fd_error *err) {
@@ -12,17 +12,17 @@ static fd_code enqueue(fd_engine *engine, fd_error *err) {
                   .n_kv = engine->exec.n_ctx,
                   .inputs = engine->inputs,
                   .tail = FD_ROWS_ALL};
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data,
-                                         sizeof(int32_t) * (FD_INPUT_TOKENS + 1), cudaMemcpyHostToDevice,
-                                         engine->queue.stream),
-                         "token upload", err));
+    FD_TRY(
+        fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data, sizeof(int32_t) * (FD_INPUT_TOKENS + 1),
+                                      cudaMemcpyHostToDevice, engine->queue.stream),
+                      "token upload", err));
     return fd_run_plan(engine, &run, NULL, err);
 }
 
 static fd_code capture(fd_engine *engine, fd_error *err) {
     cudaGraph_t graph = NULL;
-    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(engine->queue.stream, cudaStreamCaptureModeThreadLocal), "graph capture",
-                         err));
+    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(engine->queue.stream, cudaStreamCaptureModeThreadLocal),
+                         "graph capture", err));
     fd_code code = enqueue(engine, err);
     /* Ended in any case: a stream left capturing refuses everything. */
     cudaError_t ended = cudaStreamEndCapture(engine->queue.stream, &graph);
@@ -32,7 +32,8 @@ static fd_code capture(fd_engine *engine, fd_error *err) {
         code = fd_cuda_check(cudaGraphGetNodes(graph, NULL, &n), "graph nodes", err);
         engine->graph_nodes = (int32_t)n;
     }
-    if (code == FD_OK) code = fd_cuda_check(cudaGraphInstantiate(&engine->step_graph, graph, 0), "graph instantiation", err);
+    if (code == FD_OK)
+        code = fd_cuda_check(cudaGraphInstantiate(&engine->step_graph, graph, 0), "graph instantiation", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return code;
 }

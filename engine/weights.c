@@ -25,7 +25,9 @@ static size_t matrix_bytes(const fd_weight *w) {
     return fd_align((size_t)fd_packed_row_bytes(w->dtype, w->n_col) * (size_t)w->n_row);
 }
 
-static size_t vector_bytes(const fd_weight *w) { return fd_align(sizeof(float) * (size_t)w->n_col); }
+static size_t vector_bytes(const fd_weight *w) {
+    return fd_align(sizeof(float) * (size_t)w->n_col);
+}
 
 fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err) {
     *bytes = 0;

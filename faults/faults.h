@@ -1,25 +1,34 @@
-/* Faults: the real bugs of other engines, each a row of a table, injected into a graph before any executor sees it.
- * docs/faults.md lists them with the public cases they come from. */
+/* Faults: the real bugs of other engines, each a row of a table, injected into a graph before any executor sees it, and
+ * tried as an explanation by compare/explain.h. docs/faults.md lists them with the public cases they come from. */
 #ifndef FD_FAULTS_FAULTS_H
 #define FD_FAULTS_FAULTS_H
 
 #include "model/exec.h"
 
 typedef struct fd_fault_info {
-    const char *name;    /* "rope_pairing" */
-    const char *family;  /* "loader", "norm", "matmul", "rope", "attention", "kv_cache" */
+    const char *name; /* "rope_pairing" */
+    const char
+        *family; /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn",
+                            "residual", "output" */
     const char *summary; /* one line: what the faulty engine does */
     const char *located; /* the node suffix where it first shows: "attn_q_rope" */
+    bool outside;        /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);
 const fd_fault_info *fd_fault_at(int32_t i);
+int32_t fd_fault_find(const char *name); /* -1: there is none */
 
 /* Applies "NAME" or "NAME@LAYER" (all layers without @) to a graph of the caller's own (fd_graph_clone). Replaced weight
  * bytes are owned by *owner, which must outlive the graph's use. FD_ERR_INPUT: unknown name (lists the known), layer out of
- * range, or nothing in this model that the fault could change ("model has no QKV bias"). */
+ * range, a layer for a fault outside the layers, or nothing in this model that the fault could change (no bias, no
+ * Q8_0 weight, output not tied, …). */
 typedef struct fd_fault_owner fd_fault_owner;
 fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner, fd_error *err);
 void fd_fault_owner_free(fd_fault_owner *owner);
+
+/* Applies fault i to node `node` alone. *changed says whether it concerns that node; *owner is NULL when it does not. */
+fd_code fd_fault_apply_node(int32_t i, fd_graph *graph, int32_t node, bool *changed, fd_fault_owner **owner,
+                            fd_error *err);
 
 #endif

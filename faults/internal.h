@@ -1,4 +1,5 @@
-/* Between the files of faults/: how a row of the table changes a graph. */
+/* Between the files of faults/: what a row of the table is, and what edits share. Every family has a file and an array
+ * of rows in it; faults.c joins the arrays. */
 #ifndef FD_FAULTS_INTERNAL_H
 #define FD_FAULTS_INTERNAL_H
 
@@ -9,22 +10,59 @@ struct fd_fault_owner {
     int32_t n_block;
 };
 
-/* Edits one node when the fault concerns it; *n_changed counts. */
-typedef fd_code (*fd_fault_edit)(fd_graph *graph, fd_node *node, fd_fault_owner *owner, int32_t *n_changed,
-                                 fd_error *err);
+/* One node of a graph that a fault may change. */
+typedef struct fd_fault_site {
+    fd_graph *graph;
+    fd_node *node;
+    fd_fault_owner *owner;
+    bool changed; /* set by the edit */
+} fd_fault_site;
+
+/* Changes the node when the fault concerns it, else leaves it alone. It must not look at what the same fault changed in
+ * other nodes: fd_fault_apply_node edits one alone. */
+typedef fd_code (*fd_fault_edit)(fd_fault_site *site, fd_error *err);
 
 typedef struct fd_fault {
     fd_fault_info info;
-    fd_fault_edit edit;
+    fd_op op;          /* of the nodes it concerns; FD_OP_COUNT: the edit decides */
+    const char *nodes; /* their suffixes, "attn_q attn_k"; NULL: every node of that op */
+    bool (*applies)(const fd_graph *graph, const fd_node *node); /* NULL: always */
+    fd_fault_edit edit;                                          /* either this … */
+    fd_override_fn override;                                     /* … or what computes the node instead of its op */
 } fd_fault;
 
-/* weight_faults.c */
-fd_code fd_fault_weight_in_out(fd_graph *graph, fd_node *node, fd_fault_owner *owner, int32_t *n_changed, fd_error *err);
-fd_code fd_fault_bytes_short(fd_graph *graph, fd_node *node, fd_fault_owner *owner, int32_t *n_changed, fd_error *err);
+typedef struct fd_fault_family {
+    const fd_fault *rows;
+    int32_t n_row;
+} fd_fault_family;
 
-/* op_faults.c: overrides, host memory, binary32 */
-void fd_fault_norm_eps_outside(const fd_op_args *args);
-void fd_fault_softmax_all_masked(const fd_op_args *args);
-void fd_fault_scores_q0_only(const fd_op_args *args);
+extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
+    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_output_faults;
+
+#define FD_FAULT_FAMILY(rows)                                                                                          \
+    { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
+
+/* Gives the node's weight slot a weight of its own, `bytes` bytes of `dtype` with the old one's shape; *data is zeroed
+ * and the owner's. The caller fills it. Sets changed. */
+fd_code fd_fault_new_weight(fd_fault_site *site, int slot, uint32_t dtype, uint64_t bytes, void **data, fd_error *err);
+
+/* The weight of a slot; NULL when there is none. */
+const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot);
+
+/* True when the node's name without its layer is one of the words ("attn_q attn_k"). */
+bool fd_fault_is_one_of(const fd_node *node, const char *words);
+
+/* The node of the same layer with that suffix; -1. */
+int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix);
+
+/* Elements of one position of a tensor that does not run over positions. */
+int64_t fd_fault_width(const fd_node *node);
+
+/* Row `row` of a weight as binary32, malloc'ed; NULL when memory ran out (an override then writes NaN: it cannot
+ * fail). */
+float *fd_fault_row(const fd_weight *weight, int64_t row);
+
+/* Fills an override's output, n_pos rows of `width`, with NaN. */
+void fd_fault_nan(const fd_op_args *args, int64_t width);
 
 #endif

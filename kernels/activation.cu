@@ -11,7 +11,8 @@ struct add_of {
     static __device__ __forceinline__ float value(float a, float b) { return a + b; }
 };
 
-template <class Op> __global__ void __launch_bounds__(256) elementwise(const float *a, const float *b, int64_t n, float *out) {
+template <class Op>
+__global__ void __launch_bounds__(256) elementwise(const float *a, const float *b, int64_t n, float *out) {
     fd_allow_next();
     fd_wait_previous();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -26,7 +27,8 @@ static fd_code launch(const fd_queue *queue, const char *name, const float *a, c
     return fd_launch(queue, name, elementwise<Op>, dim3(wanted), 256, 0, err, a, b, n, out);
 }
 
-fd_code fd_launch_silu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out, fd_error *err) {
+fd_code fd_launch_silu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
+                           fd_error *err) {
     return launch<silu_mul_of>(queue, "silu_mul", gate, up, n, out, err);
 }
 

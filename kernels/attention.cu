@@ -34,7 +34,9 @@ __global__ void __launch_bounds__(256)
         fd_load_key<GROUPS>(cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
         for (int i = 0; i < QUERIES && first + i < n_query; i++) {
             const int64_t token = (first + i) / sharing, head = kv_head * sharing + (first + i) % sharing;
-            const float dot = fd_query_dot<GROUPS>(query[i], key, a.head_dim, lane);
+            /* The same for the whole block: past the row's own position nothing need be computed. */
+            const bool any_seen = (int)blockIdx.x * POSITIONS + pass * 32 <= pos0 + token;
+            const float dot = any_seen ? fd_query_dot<GROUPS>(query[i], key, a.head_dim, lane) : 0.0f;
             if (lane == i % 8 && position < a.n_kv)
                 scores[(token * a.n_head + head) * a.n_kv + position] =
                     position <= pos0 + token ? dot * scale : -(float)INFINITY;
@@ -50,8 +52,8 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
                        shape->n_head_kv, shape->n_tok, shape->n_kv);
     const dim3 grid(fd_blocks(shape->n_kv, POSITIONS), (unsigned)shape->n_head_kv, fd_blocks(n_query, QUERIES));
     return fd_with_groups(shape->head_dim, err, [&](auto groups) {
-        return fd_launch(queue, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q, cache_k,
-                         scale, scores);
+        return fd_launch(queue, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q,
+                         cache_k, scale, scores);
     });
 }
 
@@ -87,12 +89,12 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
                                fd_error *err) {
     if (shape->n_tok < 1 || shape->n_tok > 65535 || shape->n_kv < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_softmax: %d rows, %d positions", shape->n_tok, shape->n_kv);
-    return fd_launch(queue, "attn_softmax", attn_softmax, dim3((unsigned)shape->n_head, (unsigned)shape->n_tok), 128, 0, err,
-                     *shape, scores, weights);
+    return fd_launch(queue, "attn_softmax", attn_softmax, dim3((unsigned)shape->n_head, (unsigned)shape->n_tok), 128, 0,
+                     err, *shape, scores, weights);
 }
 
-/* Block: 64 elements of a head × 16 rows; a thread one element of four rows. Blocks of 64 positions from position 0: within
- * one acc = fma(p, v, acc) from +0, then total = total + acc. */
+/* Block: 64 elements of a head × 16 rows; a thread one element of four rows. Blocks of 64 positions from position 0:
+ * within one acc = fma(p, v, acc) from +0, then total = total + acc. */
 __global__ void __launch_bounds__(256)
     attn_mix(const fd_attention a, const float *weights, const float *cache_v, float *out) {
     __shared__ __align__(16) float p[MIX_ROWS][FD_ATTENTION_BLOCK];
@@ -115,7 +117,8 @@ __global__ void __launch_bounds__(256)
         }
         __syncthreads();
         if (d < a.head_dim) {
-            /* Positions of this block that the thread's first row sees; each further row sees one more, if there is one. */
+            /* Positions of this block that the thread's first row sees; each further row sees one more, if there is
+             * one. */
             const int seen = pos0 + row0 + own_row0 + 1 - block;
             float acc[MIX_ROWS_PER_THREAD] = {};
             if (seen >= FD_ATTENTION_BLOCK) {
@@ -156,7 +159,8 @@ __global__ void __launch_bounds__(256)
 
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
                            float *out, fd_error *err) {
-    if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS || shape->head_dim < 1)
+    if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS ||
+        shape->head_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_mix: %d heads over %d, %d rows", shape->n_head, shape->n_head_kv,
                        shape->n_tok);
     const dim3 grid(fd_blocks(shape->head_dim, MIX_WIDTH), (unsigned)shape->n_head, fd_blocks(shape->n_tok, MIX_ROWS));

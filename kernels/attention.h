@@ -1,7 +1,8 @@
 /* Attention as three ops, and the decode step's fused form of the same sums.
  *
- * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights are
- * [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position scores are -inf, weights +0. */
+ * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights
+ * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position scores are -inf, weights +0.
+ */
 #ifndef FD_KERNELS_ATTENTION_H
 #define FD_KERNELS_ATTENTION_H
 
@@ -34,18 +35,18 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
                            float *out, fd_error *err);
 
-/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix, in
- * two kernels whose grids do not depend on the position, so that a CUDA graph can replay them. */
+/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix,
+ * in two kernels whose grids do not depend on the position, so that a CUDA graph can replay them. */
 typedef struct fd_attn_decode {
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
-    const float *q;          /* [n_head, head_dim] */
-    const float *k, *v;      /* [n_head_kv, head_dim] */
+    const float *q;           /* [n_head, head_dim] */
+    const float *k, *v;       /* [n_head_kv, head_dim] */
     float *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim]; row *pos is written */
-    const int32_t *pos;      /* device; < n_ctx */
+    const int32_t *pos;       /* device; < n_ctx */
     float scale;
-    float *scratch;          /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
-    float *out;              /* [n_head, head_dim] */
+    float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
+    float *out;     /* [n_head, head_dim] */
 } fd_attn_decode;
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);

@@ -1,7 +1,7 @@
 /* Attention of one position in two kernels: scores with softmax, and mix.
  *
- * Blocks take chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is: it
- * reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
+ * Blocks take chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is:
+ * it reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
@@ -19,7 +19,9 @@ struct scratch_layout {
     unsigned *arrived; /* [n_head_kv + n_head] */
 };
 
-static int32_t chunks_of(int32_t n_ctx) { return (n_ctx + CHUNK - 1) / CHUNK; }
+static int32_t chunks_of(int32_t n_ctx) {
+    return (n_ctx + CHUNK - 1) / CHUNK;
+}
 
 static scratch_layout layout_of(const fd_attn_decode *in) {
     scratch_layout s;
@@ -35,7 +37,8 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * ((size_t)n_head * per_head + (size_t)n_head_kv + (size_t)n_head);
 }
 
-/* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are visible. */
+/* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are
+ * visible. */
 __device__ __forceinline__ bool arrive_last(unsigned *counter, unsigned active) {
     __shared__ bool last;
     __threadfence();
@@ -72,8 +75,8 @@ __device__ __forceinline__ void softmax_sums(float *scores, int stride, int n, i
     }
 }
 
-/* Grid: chunks × K/V heads. Turns the queries that share the K/V head; the block of the newest chunk turns and stores its key
- * and stores its value. */
+/* Grid: chunks × K/V heads. Turns the queries that share the K/V head; the block of the newest chunk turns and stores
+ * its key and stores its value. */
 template <int GROUPS>
 __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_attn_decode a, const scratch_layout s) {
     float *query = fd_shared_floats(); /* [sharing, 64·GROUPS], then [sharing] maxima */
@@ -89,7 +92,8 @@ __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_
         const int64_t angles = (int64_t)position * (a.q_rope.n_rot / 2);
         const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
         query[i / width * width + fd_query_at(k)] =
-            k < a.head_dim ? fd_rope_element(a.q_rope, head, k, a.q_rope.cosine + angles, a.q_rope.sine + angles) : 0.0f;
+            k < a.head_dim ? fd_rope_element(a.q_rope, head, k, a.q_rope.cosine + angles, a.q_rope.sine + angles)
+                           : 0.0f;
     }
     if ((n_chunk - 1) % (int)gridDim.x == (int)blockIdx.x) {
         const int64_t angles = (int64_t)position * (a.k_rope.n_rot / 2);
@@ -108,7 +112,8 @@ __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_
         for (int t = chunk * CHUNK + (int)threadIdx.x / 8; t - (int)threadIdx.x / 8 < chunk * CHUNK + CHUNK; t += 32) {
             const int read = t < n ? t : n - 1;
             float key[GROUPS * 8];
-            fd_load_key<GROUPS>(a.cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
+            fd_load_key<GROUPS>(a.cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane,
+                                key);
             for (int h = 0; h < sharing; h++) {
                 const float dot = fd_query_dot<GROUPS>(query + h * width, key, a.head_dim, lane);
                 if (lane == h % 8 && t < n) s.scores[(int64_t)(kv_head * sharing + h) * a.n_ctx + t] = dot * a.scale;
@@ -152,8 +157,10 @@ __global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_att
                 for (int i = 0; i < 16; i++) acc = fmaf(weight[t + i], value[i], acc);
             }
             for (; t < count; t++) acc = fmaf(weight[t], __ldcg(v + (first + t) * v_stride), acc);
-            if (n_chunk == 1) a.out[(int64_t)head * a.head_dim + d] = 0.0f + acc;
-            else chunk_sums[chunk * chunk_stride] = acc;
+            if (n_chunk == 1)
+                a.out[(int64_t)head * a.head_dim + d] = 0.0f + acc;
+            else
+                chunk_sums[chunk * chunk_stride] = acc;
         }
         __syncthreads();
     }

@@ -5,8 +5,8 @@
 #include "kernels/tree.cuh"
 #include "numerics/contract.h"
 
-/* Element k of a query in shared memory: of each group of 64 the lanes' first quads, then their second ones, so that eight
- * lanes read 128 bytes in a row. */
+/* Element k of a query in shared memory: of each group of 64 the lanes' first quads, then their second ones, so that
+ * eight lanes read 128 bytes in a row. */
 __device__ __forceinline__ int fd_query_at(int k) {
     const int quad = k / 4;
     return (quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2) * 4 + k % 4;
@@ -34,7 +34,8 @@ __device__ __forceinline__ void fd_load_key(const float *key, int head_dim, int 
 
 /* All eight lanes get the dot; the whole warp must call it. `query` is in the order of fd_query_at. */
 template <int GROUPS>
-__device__ __forceinline__ float fd_query_dot(const float *query, const float (&k)[GROUPS * 8], int head_dim, int lane) {
+__device__ __forceinline__ float fd_query_dot(const float *query, const float (&k)[GROUPS * 8], int head_dim,
+                                              int lane) {
     float acc[8] = {};
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
@@ -67,9 +68,7 @@ __device__ __forceinline__ float fd_warp_sum(const float *e, int n, int lane) {
 }
 
 /* Calls `launch(groups)` with a compile-time count of groups of 64 that hold head_dim. */
-template <int GROUPS> struct fd_groups {
-    static constexpr int value = GROUPS;
-};
+template <int GROUPS> struct fd_groups { static constexpr int value = GROUPS; };
 template <class Launch> static fd_code fd_with_groups(int32_t head_dim, fd_error *err, Launch launch) {
     if (head_dim < 1) return fd_fail(err, FD_ERR_INPUT, "attention: heads of %d elements", head_dim);
     if (head_dim <= 64) return launch(fd_groups<1>());

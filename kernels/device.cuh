@@ -1,14 +1,14 @@
-/* The few machine instructions that CUDA C++ has no words for, each behind a function. Before sm_90 there is no dependent
- * launch and no bulk prefetch: those functions do nothing there, and no result depends on them. */
+/* The few machine instructions that CUDA C++ has no words for, each behind a function. Before sm_90 there is no
+ * dependent launch and no bulk prefetch: those functions do nothing there, and no result depends on them. */
 #ifndef FD_KERNELS_DEVICE_CUH
 #define FD_KERNELS_DEVICE_CUH
 
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Programmatic dependent launch. A kernel calls fd_allow_next early, so that its successor may start as blocks of it end,
- * and every thread calls fd_wait_previous before it touches memory that another kernel writes or reads: from there on the
- * predecessor, and so everything before it, is complete. Both do nothing in an ordinary launch. */
+/* Programmatic dependent launch. A kernel calls fd_allow_next early, so that its successor may start as blocks of it
+ * end, and every thread calls fd_wait_previous before it touches memory that another kernel writes or reads: from there
+ * on the predecessor, and so everything before it, is complete. Both do nothing in an ordinary launch. */
 __device__ __forceinline__ void fd_allow_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -36,7 +36,8 @@ __device__ __forceinline__ float fd_half_to_float(uint16_t half) {
 /* Asks L2 for `bytes` (a multiple of 16, as is the address) and does not wait. */
 __device__ __forceinline__ void fd_prefetch_l2(const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
+                 : "memory");
 #else
     (void)from, (void)bytes;
 #endif
@@ -55,6 +56,8 @@ __device__ __forceinline__ void fd_copy_async4(float *to_shared, const float *fr
                  : "memory");
 }
 /* Waits for the calling thread's copies; a barrier then shows them to the block. */
-__device__ __forceinline__ void fd_copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void fd_copy_async_wait() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
 
 #endif

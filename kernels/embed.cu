@@ -5,8 +5,8 @@
 
 /* A thread decodes one lane's share of one unit. */
 template <class Format>
-__global__ void __launch_bounds__(128)
-    embed(const uint8_t *table, int64_t row_bytes, int64_t scale_offset, int64_t n_col, const int32_t *tokens, float *out) {
+__global__ void __launch_bounds__(128) embed(const uint8_t *table, int64_t row_bytes, int64_t scale_offset,
+                                             int64_t n_col, const int32_t *tokens, float *out) {
     fd_allow_next();
     fd_wait_previous();
     float *to = out + blockIdx.x * n_col;
@@ -31,6 +31,7 @@ fd_code fd_launch_embed(const fd_queue *queue, const fd_device_matrix *table, co
     if (n_tok < 1) return fd_fail(err, FD_ERR_INPUT, "kernel embed: %d tokens", n_tok);
     return fd_with_format(table->dtype, err, [&](auto format) {
         return fd_launch(queue, "embed", embed<decltype(format)>, dim3((unsigned)n_tok), 128, 0, err,
-                         (const uint8_t *)table->data, table->row_bytes, table->scale_offset, table->n_col, tokens, out);
+                         (const uint8_t *)table->data, table->row_bytes, table->scale_offset, table->n_col, tokens,
+                         out);
     });
 }

@@ -1,8 +1,8 @@
 /* How a lane reads its share of a weight row (kernels/pack.h) and turns it into binary32, one format a struct.
  *
- * A row is read by 64 / P lanes; lane l owns partials P l … P l + P - 1 of every group of 64, so the products it adds are its
- * own alone. A cursor points at the lane's share of a row's first unit, `load` fetches a unit (`groups` groups) into
- * registers, `decode` gives the P weights of one of its groups.
+ * A row is read by 64 / P lanes; lane l owns partials P l … P l + P - 1 of every group of 64, so the products it adds
+ * are its own alone. A cursor points at the lane's share of a row's first unit, `load` fetches a unit (`groups` groups)
+ * into registers, `decode` gives the P weights of one of its groups.
  *
  * The values are bit-equal to model/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's d·scale
  * (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a fused
@@ -20,18 +20,24 @@ template <typename Word, fd_reads READS> __device__ __forceinline__ Word fd_fetc
     return READS == FD_READ_ONCE ? __ldcs((const Word *)from) : __ldg((const Word *)from);
 }
 
-__device__ __forceinline__ float fd_low_half(uint32_t pair) { return fd_half_to_float((uint16_t)pair); }
-__device__ __forceinline__ float fd_high_half(uint32_t pair) { return fd_half_to_float((uint16_t)(pair >> 16)); }
+__device__ __forceinline__ float fd_low_half(uint32_t pair) {
+    return fd_half_to_float((uint16_t)pair);
+}
+__device__ __forceinline__ float fd_high_half(uint32_t pair) {
+    return fd_half_to_float((uint16_t)(pair >> 16));
+}
 
-/* Byte i of the word minus `centre`, exact: the byte becomes the last bits of 2^23, from which 2^23 + centre is taken; two
- * plain instructions where a conversion from integer would wait for a slower unit. `magic` is fd_magic(). */
+/* Byte i of the word minus `centre`, exact: the byte becomes the last bits of 2^23, from which 2^23 + centre is taken;
+ * two plain instructions where a conversion from integer would wait for a slower unit. `magic` is fd_magic(). */
 template <int CENTRE> __device__ __forceinline__ float fd_byte(uint32_t word, int i, uint32_t magic) {
     return fd_from_bits32(__byte_perm(word, magic, 0x7540u + (uint32_t)i)) - (float)(8388608 + CENTRE);
 }
 
-/* The bits of 2^23, in a register for as long as the kernel runs. Blocks are one thread deep, which the compiler does not
- * know, and what a lane exchanged it cannot make anew: with a constant it would spend a move before every use. */
-__device__ __forceinline__ uint32_t fd_magic() { return __shfl_sync(0xffffffffu, 0x4b000000u + (blockDim.z - 1), 0); }
+/* The bits of 2^23, in a register for as long as the kernel runs. Blocks are one thread deep, which the compiler does
+ * not know, and what a lane exchanged it cannot make anew: with a constant it would spend a move before every use. */
+__device__ __forceinline__ uint32_t fd_magic() {
+    return __shfl_sync(0xffffffffu, 0x4b000000u + (blockDim.z - 1), 0);
+}
 
 /* The lane's share of a row's first unit, and the row's header or its plane of scales. */
 struct fd_cursor {
@@ -55,7 +61,9 @@ template <> struct fd_lane_format<FD_F32, 8> : fd_format_shape<1, 8, 256, 0> {
     struct unit {
         uint4 first, second;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 32, row}; }
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + lane * 32, row};
+    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         const uint8_t *from = c.own + at * 256;
         return {fd_fetch<uint4, READS>(from), fd_fetch<uint4, READS>(from + 16)};
@@ -72,7 +80,9 @@ template <> struct fd_lane_format<FD_F32, 2> : fd_format_shape<1, 2, 256, 0> {
     struct unit {
         uint2 pair;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 8, row}; }
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + lane * 8, row};
+    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         return {fd_fetch<uint2, READS>(c.own + at * 256)};
     }
@@ -96,7 +106,9 @@ template <class HALVES> struct fd_lane_halves8 : fd_format_shape<1, 4, 128, 0> {
     struct unit {
         uint4 pairs;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 16, row}; }
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + lane * 16, row};
+    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         return {fd_fetch<uint4, READS>(c.own + at * 128)};
     }
@@ -114,7 +126,9 @@ template <class HALVES> struct fd_lane_halves2 : fd_format_shape<1, 1, 128, 0> {
     struct unit {
         uint32_t pair;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) { return {row + lane * 4, row}; }
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + lane * 4, row};
+    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         return {fd_fetch<uint32_t, READS>(c.own + at * 128)};
     }
@@ -145,7 +159,8 @@ template <> struct fd_lane_format<FD_Q8_0, 8> : fd_format_shape<2, 6, 128, 8> {
         const uint32_t pair = group == 0 ? u.d.x : u.d.y;
         const float d = fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
         /* int8 with its sign bit turned is the unsigned byte q + 128. */
-        const uint32_t low = (group == 0 ? u.q.x : u.q.z) ^ 0x80808080u, high = (group == 0 ? u.q.y : u.q.w) ^ 0x80808080u;
+        const uint32_t low = (group == 0 ? u.q.x : u.q.z) ^ 0x80808080u,
+                       high = (group == 0 ? u.q.y : u.q.w) ^ 0x80808080u;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             w[i] = d * fd_byte<128>(low, i, magic);
@@ -192,11 +207,12 @@ template <> struct fd_lane_format<FD_Q4_K, 8> : fd_format_shape<4, 8, 144, 144> 
         return {fd_fetch<uint4, READS>(c.shared + at * 144), fd_fetch<uint4, READS>(c.own + at * 144)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
-        /* Four scales and mins at a time as bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
-        const uint32_t scales = group < 2 ? u.head.y & 0x3f3f3f3fu
-                                          : (u.head.w & 0x0f0f0f0fu) | (u.head.y >> 2 & 0x30303030u);
-        const uint32_t mins = group < 2 ? u.head.z & 0x3f3f3f3fu
-                                        : (u.head.w >> 4 & 0x0f0f0f0fu) | (u.head.z >> 2 & 0x30303030u);
+        /* Four scales and mins at a time as bytes: blocks 0-3 are the low six bits of their words, 4-7 are put
+         * together. */
+        const uint32_t scales =
+            group < 2 ? u.head.y & 0x3f3f3f3fu : (u.head.w & 0x0f0f0f0fu) | (u.head.y >> 2 & 0x30303030u);
+        const uint32_t mins =
+            group < 2 ? u.head.z & 0x3f3f3f3fu : (u.head.w >> 4 & 0x0f0f0f0fu) | (u.head.z >> 2 & 0x30303030u);
         const int shift = lane < 4 ? 0 : 8;
         const float scale = fd_low_half(u.head.x) * fd_byte<0>(scales >> shift, group % 2 * 2, magic);
         const float min = fd_high_half(u.head.x) * fd_byte<0>(mins >> shift, group % 2 * 2, magic);
@@ -224,7 +240,8 @@ template <> struct fd_lane_format<FD_Q6_K, 8> : fd_format_shape<4, 8, 208, 2> {
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
         const uint8_t *own = c.own + at * 208;
         return {fd_fetch<uint4, READS>(own), fd_fetch<uint2, READS>(own - lane * 8 + 128),
-                fd_fetch<uint32_t, READS>(own - lane * 16 + lane / 2 * 4 + 192), fd_fetch<uint16_t, READS>(c.shared + at * 2)};
+                fd_fetch<uint32_t, READS>(own - lane * 16 + lane / 2 * 4 + 192),
+                fd_fetch<uint16_t, READS>(c.shared + at * 2)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int, uint32_t magic, float (&w)[8]) {
         const float scale = fd_half_to_float(u.d) * fd_byte<128>(u.scales ^ 0x80808080u, group, magic);

@@ -16,6 +16,6 @@ fd_code fd_launch_kv_write(const fd_queue *queue, const float *x, int32_t n_tok,
                            int32_t row_offset, float *cache, int32_t n_ctx, fd_error *err) {
     if (n_tok < 1 || n_tok > 65535 || width < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel kv_write: %d rows of %lld", n_tok, (long long)width);
-    return fd_launch(queue, "kv_write", kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err, x, width, pos0,
-                     row_offset, cache, n_ctx);
+    return fd_launch(queue, "kv_write", kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err, x, width,
+                     pos0, row_offset, cache, n_ctx);
 }

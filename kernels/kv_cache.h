@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* x [n_tok, width] goes to rows *pos0 + row_offset … of cache [n_ctx, width]; rows outside it are dropped. All device. */
+/* x [n_tok, width] goes to rows *pos0 + row_offset … of cache [n_ctx, width]; rows outside it are dropped. All device.
+ */
 fd_code fd_launch_kv_write(const fd_queue *queue, const float *x, int32_t n_tok, int64_t width, const int32_t *pos0,
                            int32_t row_offset, float *cache, int32_t n_ctx, fd_error *err);
 

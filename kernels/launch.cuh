@@ -11,10 +11,12 @@ template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
                                fd_error *err) {
     if (shared > queue->max_shared)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu",
-                       name, shared, queue->max_shared);
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu", name, shared,
+                       queue->max_shared);
     if (shared <= 48 * 1024) return FD_OK;
-    return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name, err);
+    return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
+                         err);
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -35,6 +37,8 @@ static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)
     return fd_cuda_check(cudaGetLastError(), name, err);
 }
 
-static inline unsigned fd_blocks(int64_t items, int64_t per_block) { return (unsigned)((items + per_block - 1) / per_block); }
+static inline unsigned fd_blocks(int64_t items, int64_t per_block) {
+    return (unsigned)((items + per_block - 1) / per_block);
+}
 
 #endif

@@ -1,7 +1,7 @@
 /* MATMUL: y = W x (+ bias), every output the contract's dot of 64 partial sums.
  *
- * Two kernels give the same bits: matrix-vector for one row (and a few rows: weights are read once for up to eight), tiled
- * for many. */
+ * Two kernels give the same bits: matrix-vector for one row (and a few rows: weights are read once for up to eight),
+ * tiled for many. */
 #ifndef FD_KERNELS_MATMUL_H
 #define FD_KERNELS_MATMUL_H
 
@@ -33,12 +33,13 @@ typedef struct fd_matvec {
     int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
     const float *norm_weight; /* [n_col]: x is RMS-normed first (n_tok = 1); NULL: as it is */
     float norm_eps;
-    int32_t n_part;           /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
+    int32_t n_part; /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
-    bool silu_pair;           /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */
+    bool silu_pair; /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
 
-/* Partials a lane holds: 8 (8 lanes a row), or 2 (32 lanes a row; F32, F16, BF16) for matrices of few rows; 0 chooses. */
+/* Partials a lane holds: 8 (8 lanes a row), or 2 (32 lanes a row; F32, F16, BF16) for matrices of few rows; 0 chooses.
+ */
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err);
 
 /* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */

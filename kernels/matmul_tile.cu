@@ -1,9 +1,10 @@
 /* Tiled matrix product for many token rows, in the order of the dot.
  *
- * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds about 512 outputs: 32
- * rows × 16 tokens, eight warps. Two warps share a 16 × 8 tile: lane l of the first follows partial l of each of its 128
- * outputs, of the second partial 32 + l. Per group of 64 a warp reads 16 + 8 values from shared memory for 128 fused
- * multiply-adds. Weights are dequantised on their way into shared memory, which is filled one chunk ahead. */
+ * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds about 512
+ * outputs: 32 rows × 16 tokens, eight warps. Two warps share a 16 × 8 tile: lane l of the first follows partial l of
+ * each of its 128 outputs, of the second partial 32 + l. Per group of 64 a warp reads 16 + 8 values from shared memory
+ * for 128 fused multiply-adds. Weights are dequantised on their way into shared memory, which is filled one chunk
+ * ahead. */
 #include "kernels/matmul.h"
 
 #include "kernels/formats.cuh"
@@ -25,7 +26,8 @@ template <class Format> struct chunk_of {
     static constexpr int units = Format::groups == 1 ? 2 : 1, groups = units * Format::groups, width = groups * 64;
 };
 
-/* What a thread copies of x into every chunk: WIDTH / 4 threads share a row, a thread takes the same columns of several. */
+/* What a thread copies of x into every chunk: WIDTH / 4 threads share a row, a thread takes the same columns of
+ * several. */
 template <int WIDTH> struct x_share {
     static constexpr int per_row = WIDTH / 4, rows_at_once = THREADS / per_row, rows = TOKENS / rows_at_once;
     const float *from; /* its quad of its first row, in chunk 0 */
@@ -77,8 +79,8 @@ __device__ __forceinline__ void load_w(const tile_args &a, const fd_cursor &row,
 }
 
 template <class Format>
-__device__ __forceinline__ void fill_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row, int lane,
-                                       uint32_t magic, float *ws) {
+__device__ __forceinline__ void fill_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row,
+                                       int lane, uint32_t magic, float *ws) {
 #pragma unroll
     for (int u = 0; u < chunk_of<Format>::units; u++)
 #pragma unroll
@@ -183,8 +185,8 @@ fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *wei
                               int32_t n_tok, float *out, fd_error *err) {
     const int64_t row_tiles = (weight->n_row + ROWS - 1) / ROWS;
     if (n_tok < 1 || weight->n_row < 1 || row_tiles > 65535 || weight->n_col < 1 || weight->n_col > 1 << 30)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: [%lld, %lld] times %d rows", (long long)weight->n_row,
-                       (long long)weight->n_col, n_tok);
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: [%lld, %lld] times %d rows",
+                       (long long)weight->n_row, (long long)weight->n_col, n_tok);
     tile_args args = {};
     args.data = (const uint8_t *)weight->data;
     args.row_bytes = weight->row_bytes;

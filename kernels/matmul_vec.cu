@@ -1,116 +1,17 @@
 /* Matrix-vector: one pass over the weights for 1, 2, 4 or 8 token rows.
  *
- * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes and the
- * tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared memory (after
- * RMS_NORM, when asked) and walks over tiles of rows; the first weights are requested before the previous kernel has ended. */
+ * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes
+ * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
+ * memory (after RMS_NORM, when asked) and walks over tiles of rows; the first weights are requested before the previous
+ * kernel has ended. */
 #include "kernels/matmul.h"
 
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/norm.cuh"
+#include "kernels/matvec_stage.cuh"
+#include "kernels/tree.cuh"
 
-struct matvec_part {
-    const uint8_t *data;
-    const float *bias, *residual;
-    float *out;
-    int64_t n_row;
-};
-
-struct matvec_args {
-    matvec_part part[FD_MATVEC_PARTS];
-    int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
-    int64_t row_bytes, scale_offset;
-    int n_col;
-    const float *x, *norm_weight;
-    float norm_eps;
-    uint32_t prefetch; /* bytes of each row of a block's first tile to ask L2 for */
-    bool silu_pair;
-};
-
-/* Where row `at` of all the parts lies. */
-__device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
-    *part = 0;
-    if (a.silu_pair) {
-        *part = (int)(at & 1);
-        return at >> 1;
-    }
-#pragma unroll
-    for (int i = 0; i < FD_MATVEC_PARTS - 1; i++)
-        if (*part == i && at >= a.part[i].n_row) {
-            at -= a.part[i].n_row;
-            *part = i + 1;
-        }
-    return at;
-}
-
-__device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int part) {
-    return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
-}
-
-/* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first quads
- * of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
-template <int P> __device__ __forceinline__ int quad_at(int quad) {
-    return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
-}
-/* x as it is, then a barrier. */
-template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)xs;
-    const int n_quad = stride / 4;
-    const bool aligned = a.n_col % 4 == 0;
-#pragma unroll
-    for (int token = 0; token < T; token++) {
-        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
-            const int k = quad * 4;
-            const float *from = a.x + token * (int64_t)a.n_col + k;
-            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (aligned && k < a.n_col) {
-                value = __ldcg((const float4 *)from);
-            } else if (k < a.n_col) {
-                value.x = __ldcg(from);
-                if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
-                if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
-                if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
-            }
-            quads[token * n_quad + quad_at<P>(quad)] = value;
-        }
-    }
-    __syncthreads();
-}
-
-/* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x. */
-template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)(xs + stride);
-    const float *w = a.norm_weight;
-    for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
-        const int k = quad * 4;
-        quads[quad_at<P>(quad)] = a.n_col % 4 == 0 && k < a.n_col
-                                      ? __ldg((const float4 *)(w + k))
-                                      : make_float4(k < a.n_col ? w[k] : 0.0f, k + 1 < a.n_col ? w[k + 1] : 0.0f,
-                                                    k + 2 < a.n_col ? w[k + 2] : 0.0f, k + 3 < a.n_col ? w[k + 3] : 0.0f);
-    }
-}
-
-/* The staged row to (x·r)·w, in place, then a barrier. */
-template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
-    __shared__ float factor;
-    if (threadIdx.x < 32) {
-        const int lane = (int)threadIdx.x;
-        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
-        const float r = fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor = r;
-    }
-    __syncthreads();
-    const float r = factor;
-    float4 *x = (float4 *)xs;
-    const float4 *w = (const float4 *)(xs + stride);
-    for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
-        x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
-    __syncthreads();
-}
-
-template <int P> struct lane_x {
-    float value[P];
-};
+template <int P> struct lane_x { float value[P]; };
 __device__ __forceinline__ void read_x(const float *xs, int group, int lane, lane_x<8> &x) {
     const float4 *quads = (const float4 *)xs + group * 16 + lane;
     const float4 first = quads[0], second = quads[8];
@@ -145,19 +46,24 @@ __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R]
     }
 }
 
-/* A pointer that stays in its registers: from the lane itself, or the compiler would multiply it out before every load. */
+/* A pointer that stays in its registers: from the lane itself, or the compiler would multiply it out before every load.
+ */
 __device__ __forceinline__ const uint8_t *fd_kept(const uint8_t *pointer) {
     return (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)pointer, (int)threadIdx.x % 32);
 }
 
 /* Blocks of 256 threads that must fit a multiprocessor: their loads in flight hide the memory's latency. */
-constexpr int blocks_at_least(int rows, int tokens) { return tokens > 1 ? 1 : rows > 1 ? 2 : 3; }
+constexpr int blocks_at_least(int rows, int tokens) {
+    return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
+}
 
 template <class Format, int P, int R, int T>
 __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __grid_constant__ matvec_args a) {
     constexpr int lanes = 64 / P;
     /* Units in flight: about 32 registers of loads. */
-    constexpr int depth = 32 / (Format::words * R) < 2 ? 2 : 32 / (Format::words * R) > 16 ? 16 : 32 / (Format::words * R);
+    constexpr int depth = 32 / (Format::words * R) < 2    ? 2
+                          : 32 / (Format::words * R) > 16 ? 16
+                                                          : 32 / (Format::words * R);
     using Unit = typename Format::unit;
 
     float *xs = fd_shared_floats();
@@ -217,7 +123,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 add_unit<Format, P, R, T, false>(units[u], at + u, lane, magic, xs, stride, a.n_col, acc);
                 if (at + u + depth < n_unit)
 #pragma unroll
-                    for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
+                    for (int r = 0; r < R; r++)
+                        units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
             }
 #pragma unroll
             for (int r = 0; r < R; r++) Format::advance(row[r], depth);
@@ -270,15 +177,16 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     /* As many blocks as run at once, each with the same number of tiles, one more or less. */
     int at_once = 0;
     FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));
-    FD_TRY(fd_cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared),
-                         "matvec", err));
+    FD_TRY(fd_cuda_check(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared), "matvec",
+        err));
     const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t rounds = (tiles + most - 1) / most, blocks = (tiles + rounds - 1) / rounds;
 
     const int64_t first_rows = blocks * warps * rows_per_warp;
     int64_t prefetch = PREFETCH_BYTES / first_rows / 128 * 128;
     if (prefetch > args.row_bytes) prefetch = args.row_bytes;
-    args.prefetch = queue->prefetch && prefetch >= PREFETCH_LEAST ? (uint32_t)prefetch
+    args.prefetch = queue->prefetch && prefetch >= PREFETCH_LEAST   ? (uint32_t)prefetch
                     : queue->prefetch && prefetch == args.row_bytes ? (uint32_t)prefetch
                                                                     : 0;
     return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
@@ -306,8 +214,10 @@ static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int 
 
 static fd_code check(const fd_matvec *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
-    if (in->n_part < 1 || in->n_part > FD_MATVEC_PARTS) return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
-    if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS) return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
+    if (in->n_part < 1 || in->n_part > FD_MATVEC_PARTS)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
+    if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
     if ((in->norm_weight || in->silu_pair) && in->n_tok != 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: norm and silu take one row, not %d", in->n_tok);
     if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row))
@@ -316,8 +226,9 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
         const fd_device_matrix *w = &in->part[i].weight;
         if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1 ||
             w->n_col > (1 << 30))
-            return fd_fail(err, FD_ERR_INPUT, "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u",
-                           i, (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
+            return fd_fail(err, FD_ERR_INPUT,
+                           "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u", i,
+                           (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
                            (unsigned)first->dtype);
     }
     return FD_OK;

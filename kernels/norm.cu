@@ -22,8 +22,9 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
     for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[blockIdx.x * n + k] = (row[k] * r) * weight[k];
 }
 
-fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight, float eps,
-                           float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1 || n > 1 << 30) return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
+fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
+                           float eps, float *out, fd_error *err) {
+    if (n_tok < 1 || n < 1 || n > 1 << 30)
+        return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
     return fd_launch(queue, "rms_norm", rms_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
 }

@@ -5,8 +5,9 @@
 #include "kernels/tree.cuh"
 #include "numerics/contract.h"
 
-/* Called by one whole warp; all lanes get r. `pair(group)` gives the lane's elements of a group of 64, those of partials 2l
- * and 2l + 1, with 0 past the row's end: Σx² is never -0, so that fma(0, 0, sum) leaves every bit as it was. */
+/* Called by one whole warp; all lanes get r. `pair(group)` gives the lane's elements of a group of 64, those of
+ * partials 2l and 2l + 1, with 0 past the row's end: Σx² is never -0, so that fma(0, 0, sum) leaves every bit as it
+ * was. */
 template <class Pair> __device__ __forceinline__ float fd_inverse_rms(int n, float eps, Pair pair) {
     float partial[2] = {0.0f, 0.0f};
     const int n_group = (n + 63) / 64;

@@ -9,8 +9,8 @@ extern "C" {
 #endif
 
 /* x, out [n_tok, n]; weight [n]; all device. `out` may be `x`. */
-fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight, float eps,
-                           float *out, fd_error *err);
+fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
+                           float eps, float *out, fd_error *err);
 
 #ifdef __cplusplus
 }

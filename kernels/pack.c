@@ -24,8 +24,12 @@ static layout layout_of(uint32_t dtype) {
     }
 }
 
-bool fd_can_pack(uint32_t dtype) { return layout_of(dtype).unit != 0; }
-int32_t fd_pack_unit(uint32_t dtype) { return layout_of(dtype).unit; }
+bool fd_can_pack(uint32_t dtype) {
+    return layout_of(dtype).unit != 0;
+}
+int32_t fd_pack_unit(uint32_t dtype) {
+    return layout_of(dtype).unit;
+}
 
 static int64_t n_unit_of(uint32_t dtype, int64_t n_col) {
     int32_t unit = layout_of(dtype).unit;
@@ -48,7 +52,9 @@ static uint32_t load_u32(const uint8_t *from) {
     return word;
 }
 
-static void store_u32(uint8_t *to, uint32_t word) { memcpy(to, &word, sizeof word); }
+static void store_u32(uint8_t *to, uint32_t word) {
+    memcpy(to, &word, sizeof word);
+}
 
 /* The word of eight elements whose nibbles are the low (high) ones of eight bytes in a row. */
 static uint32_t nibble_word(const uint8_t *bytes, bool high) {
@@ -95,7 +101,8 @@ static uint32_t high_bits_word(const uint8_t *bytes, int shift) {
 }
 
 /* from: blocks of 256, {ql[128], qh[64], scales[16], d}: half n of 128 elements has bytes ql[64n…], qh[32n…]; element
- * 32 q + i of the half (q = 0…3): nibble of ql byte 32 (q mod 2) + i, low for q < 2, and bits 2q, 2q + 1 of qh byte i. */
+ * 32 q + i of the half (q = 0…3): nibble of ql byte 32 (q mod 2) + i, low for q < 2, and bits 2q, 2q + 1 of qh byte i.
+ */
 static void pack_q6_k(int64_t n_col, const uint8_t *from, uint8_t *to, uint8_t *scales) {
     for (int64_t block = 0; block < n_col / 256; block++, from += 210, to += 208) {
         for (int lane = 0; lane < LANES; lane++) {

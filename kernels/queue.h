@@ -1,5 +1,5 @@
-/* Where and how kernels are launched: a stream and the few facts of the device that grids are sized by. None of it changes
- * a bit of any result: every sum's order is fixed by the contract, not by the launch. */
+/* Where and how kernels are launched: a stream and the few facts of the device that grids are sized by. None of it
+ * changes a bit of any result: every sum's order is fixed by the contract, not by the launch. */
 #ifndef FD_KERNELS_QUEUE_H
 #define FD_KERNELS_QUEUE_H
 
@@ -16,11 +16,11 @@ extern "C" {
 
 typedef struct fd_queue {
     cudaStream_t stream;
-    int32_t n_sm;              /* multiprocessors */
-    size_t max_shared;         /* bytes of shared memory one block may ask for */
-    bool overlap;              /* a kernel may start while its predecessor drains (programmatic dependent launch): it fetches
-                                  weights and waits for the predecessor before it reads anything else */
-    bool prefetch;             /* matrix-vector kernels ask L2 for whole rows of weights before they need them */
+    int32_t n_sm;      /* multiprocessors */
+    size_t max_shared; /* bytes of shared memory one block may ask for */
+    bool overlap;      /* a kernel may start while its predecessor drains (programmatic dependent launch): it fetches
+                          weights and waits for the predecessor before it reads anything else */
+    bool prefetch;     /* matrix-vector kernels ask L2 for whole rows of weights before they need them */
 } fd_queue;
 
 /* `what` and CUDA's own words for the failure. FD_OK for cudaSuccess. */

@@ -7,8 +7,8 @@
 
 /* Element i of `head` [head_dim] turned; cosine and sine are the position's rows [n_rot/2].
  * a' = fma(a, c, -(b·s)), b' = fma(a, s, b·c): a product rounded once and a fused multiply-add. */
-__device__ __forceinline__ float fd_rope_element(const fd_rope_shape &shape, const float *head, int i, const float *cosine,
-                                                 const float *sine) {
+__device__ __forceinline__ float fd_rope_element(const fd_rope_shape &shape, const float *head, int i,
+                                                 const float *cosine, const float *sine) {
     if (i >= shape.n_rot) return __ldcg(head + i);
     const int half = shape.n_rot / 2;
     const int pair = shape.interleaved ? i / 2 : i < half ? i : i - half;

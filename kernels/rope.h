@@ -19,8 +19,8 @@ typedef struct fd_rope_shape {
 } fd_rope_shape;
 
 /* x, out [n_tok, n_head, head_dim]; *pos0 (device) is the first row's position. `out` is not `x`. */
-fd_code fd_launch_rope(const fd_queue *queue, const fd_rope_shape *shape, const float *x, int32_t n_tok, const int32_t *pos0,
-                       float *out, fd_error *err);
+fd_code fd_launch_rope(const fd_queue *queue, const fd_rope_shape *shape, const float *x, int32_t n_tok,
+                       const int32_t *pos0, float *out, fd_error *err);
 
 #ifdef __cplusplus
 }

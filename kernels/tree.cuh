@@ -23,9 +23,9 @@ template <int LANES> __device__ __forceinline__ float fd_tree_lanes(float sum) {
     return sum;
 }
 
-/* The same tree for 32 sums at once with 31 exchanges instead of 160: at each level a lane hands half of its sums to its
- * partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). HALF is a compile-time
- * constant so that the array stays in registers. */
+/* The same tree for 32 sums at once with 31 exchanges instead of 160: at each level a lane hands half of its sums to
+ * its partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). HALF is a
+ * compile-time constant so that the array stays in registers. */
 template <int HALF = 16> __device__ __forceinline__ void fd_tree_scatter32(float (&a)[32], int lane) {
     constexpr int offset = 16 / HALF;
     const bool upper = lane & offset;
@@ -38,7 +38,9 @@ template <int HALF = 16> __device__ __forceinline__ void fd_tree_scatter32(float
     if constexpr (HALF > 1) fd_tree_scatter32<HALF / 2>(a, lane);
 }
 
-__device__ __forceinline__ int fd_bit_reverse5(int lane) { return (int)(__brev((unsigned)lane) >> 27); }
+__device__ __forceinline__ int fd_bit_reverse5(int lane) {
+    return (int)(__brev((unsigned)lane) >> 27);
+}
 
 /* Largest value of the warp; NaN loses, as in fmaxf. */
 __device__ __forceinline__ float fd_warp_max(float value) {

@@ -2,7 +2,20 @@
 
 #include <stdlib.h>
 
-const char *fd_numerics_name(fd_numerics numerics) { return numerics == FD_NUMERICS_F64 ? "f64" : "exact"; }
+const char *fd_numerics_name(fd_numerics numerics) {
+    static const char *const names[] = {
+        [FD_NUMERICS_EXACT] = "exact", [FD_NUMERICS_F64] = "f64", [FD_NUMERICS_FAST] = "fast"};
+    return names[numerics];
+}
+
+const char *fd_exec_numerics_name(const fd_exec *exec) {
+    return exec->numerics_name ? exec->numerics_name : fd_numerics_name(exec->numerics);
+}
+
+const char *fd_exec_kv_type(const fd_exec *exec) {
+    if (exec->kv_type) return exec->kv_type;
+    return exec->numerics == FD_NUMERICS_F64 ? "f64" : "f32";
+}
 
 static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error *err) {
     if (batch->n_tok < 1) return fd_fail(err, FD_ERR_INPUT, "batch: %d tokens, expected at least 1", batch->n_tok);

@@ -4,8 +4,12 @@
 
 #include "model/graph.h"
 
-typedef enum fd_numerics { FD_NUMERICS_EXACT, FD_NUMERICS_F64 } fd_numerics;
-const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64" */
+typedef enum fd_numerics {
+    FD_NUMERICS_EXACT,
+    FD_NUMERICS_F64,
+    FD_NUMERICS_FAST, /* as production engines compute: binary32 tensors, compared with tolerance */
+} fd_numerics;
+const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64", "fast" */
 
 /* What a node's op reads and writes; real is float for exact, double for f64 (the pointers are void then cast).
  * Rows of a batch are contiguous: row r of in[i] starts at r * fd_node_row_stride(input node, n_kv). */
@@ -67,6 +71,8 @@ struct fd_exec { /* the executor's own struct begins with this */
     const fd_exec_class *class_;
     const fd_graph *graph; /* borrowed: must outlive the executor */
     fd_numerics numerics;
+    const char *numerics_name; /* of its own, "emulate-f16"; NULL: that of `numerics` */
+    const char *kv_type;       /* of the K/V rows, "f16"; NULL: the executor's real type */
     const char *backend;  /* "cpu", "gpu", "trace" */
     char device[128];     /* "AMD EPYC …", "NVIDIA H200" */
     char driver[64];      /* CUDA driver and runtime; "" on the CPU */
@@ -75,6 +81,9 @@ struct fd_exec { /* the executor's own struct begins with this */
     int32_t step;         /* forward calls since reset */
     fd_observer observer;
 };
+
+const char *fd_exec_numerics_name(const fd_exec *exec); /* for traces and reports: "exact", "emulate-f16" */
+const char *fd_exec_kv_type(const fd_exec *exec);       /* "f32", "f64", "f16", "bf16" */
 
 /* Checks the batch (tokens in range, pos0 == n_past, room in the context), runs it, advances n_past and step. On failure
  * n_past is unchanged and the cache rows past it are undefined. */

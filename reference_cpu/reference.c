@@ -142,6 +142,9 @@ static void name_device(char *to, size_t size) {
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err) {
     fd_isa isa;
     *out = NULL;
+    if (options->numerics != FD_NUMERICS_EXACT && options->numerics != FD_NUMERICS_F64)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "numerics %s: the CPU reference computes exact or f64",
+                       fd_numerics_name(options->numerics));
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     if (options->n_thread < 0) return fd_fail(err, FD_ERR_INPUT, "threads: %d, expected 0 or more", options->n_thread);

@@ -11,11 +11,14 @@ typedef struct fd_reference_options {
     bool scalar;      /* only the scalar definitions, not their vectorised twins (tests; slow). Never changes a bit */
 } fd_reference_options;
 
-/* `graph` must outlive the executor. */
+/* `graph` must outlive the executor. FD_ERR_INPUT: no room (n_ctx), a graph that breaks an invariant, FD_SIMD with an
+ * unknown name; FD_ERR_UNSUPPORTED: a weight of a type that cannot be dequantised, other numerics, an override under
+ * f64. The environment's FD_SIMD (baseline, v3, v4) picks the instruction set instead of the best; no choice changes a
+ * bit. */
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err);
 
-/* Runs one node's op on given inputs (replay, op tests): args as in model/exec.h, real = float for exact, double for
- * f64. */
+/* Runs one node's op (or its override: exact only) on given inputs: args as in model/exec.h, real = float for exact,
+ * double for f64. Uses all cores for a large node, unless it is called from a team of threads. */
 void fd_reference_op(fd_numerics numerics, const fd_op_args *args);
 
 #endif

@@ -10,6 +10,7 @@
 #include "compare/lockstep.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
+#include "tests/faults/dressed.h"
 
 enum { N_PROMPT = 6, N_GENERATE = 3, N_MODEL = 2 };
 static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
@@ -107,22 +108,30 @@ static void expect_located(const fd_verdict *v, const char *expected, const char
 }
 
 /* Returns false when the model has nothing that the fault could change. */
-static bool locate(const fd_fault_info *fault, int32_t layer, const bench *b, fd_trace *clean, const char *model) {
+static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *graph, fd_trace *clean, const char *model,
+                   bool from_traces) {
     char spec[96], expected[64];
     fd_error err = {0};
     fd_graph *faulty;
     fd_fault_owner *owner;
-    snprintf(spec, sizeof spec, "%s@%d", fault->name, layer);
-    snprintf(expected, sizeof expected, "blk.%d.%s", layer, fault->located);
-    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    if (fault->outside) {
+        snprintf(spec, sizeof spec, "%s", fault->name);
+        snprintf(expected, sizeof expected, "%s", fault->located);
+    } else {
+        snprintf(spec, sizeof spec, "%s@%d", fault->name, layer);
+        snprintf(expected, sizeof expected, "blk.%d.%s", layer, fault->located);
+    }
+    must(fd_graph_clone(graph, &faulty, &err), &err);
     fd_code code = fd_fault_apply(spec, faulty, &owner, &err);
     if (code == FD_OK) {
-        fd_verdict v = diff(b->graph, faulty, spec);
+        fd_verdict v = diff(graph, faulty, spec);
         expect_located(&v, expected, spec, model, "diff");
         fd_verdict_free(&v);
-        v = compare(clean, faulty);
-        expect_located(&v, expected, spec, model, "compare");
-        fd_verdict_free(&v);
+        if (from_traces) {
+            v = compare(clean, faulty);
+            expect_located(&v, expected, spec, model, "compare");
+            fd_verdict_free(&v);
+        }
     } else {
         cr_expect_eq(code, FD_ERR_INPUT);
         cr_expect(strstr(err.message, "nothing that it could change"), "%s: %s", spec, err.message);
@@ -132,39 +141,62 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const bench *b, fd
     return code == FD_OK;
 }
 
+enum { MAX_FAULT = 256 };
+
+/* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
+ * per fault. */
+static void locate_all(const fd_graph *graph, int n_layer, const char *model, int32_t n_applied[MAX_FAULT]) {
+    fd_trace *clean = record(graph);
+    int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
+    for (int32_t i = 0; i < fd_fault_count(); i++)
+        for (int k = 0; k < (fd_fault_at(i)->outside ? 1 : n_layer); k++)
+            n_applied[i] += locate(fd_fault_at(i), layers[k], graph, clean, model, k == 0);
+    fd_trace_close(clean);
+}
+
 Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_last_layer) {
-    int32_t n_applied[64] = {0}, n_total = 0;
-    cr_assert(fd_fault_count() > 0 && fd_fault_count() <= 64);
+    int32_t n_applied[MAX_FAULT] = {0}, n_total = 0;
+    cr_assert(fd_fault_count() > 0 && fd_fault_count() <= MAX_FAULT);
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
-        fd_trace *clean = record(b.graph);
-        int32_t last = b.graph->hparams.n_layer - 1, layers[] = {0, last / 2, last};
-        for (int32_t i = 0; i < fd_fault_count(); i++)
-            for (int k = 0; k < 3; k++)
-                if (locate(fd_fault_at(i), layers[k], &b, clean, models[m])) n_applied[i]++, n_total++;
-        fd_trace_close(clean);
+        locate_all(b.graph, 3, models[m], n_applied);
+        for (int d = 0; d < FD_N_DRESS && m == 0; d++) {
+            fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
+            locate_all(dressed.graph, 1, fd_dresses[d].name, n_applied);
+            fd_undress(&dressed);
+        }
         close_model(&b);
     }
-    for (int32_t i = 0; i < fd_fault_count(); i++)
-        cr_expect(n_applied[i] >= 3, "%s applied to neither model", fd_fault_at(i)->name);
-    fprintf(stderr, "%d faults located twice each, by diff and by compare\n", n_total);
+    for (int32_t i = 0; i < fd_fault_count(); i++) {
+        n_total += n_applied[i];
+        cr_expect(n_applied[i] > 0, "%s applied to no model", fd_fault_at(i)->name);
+    }
+    fprintf(stderr, "%d faults, %d injections located by diff, a third of them also by compare\n", fd_fault_count(),
+            n_total);
 }
 
 Test(faults, a_fault_in_every_layer_is_located_in_the_first) {
     bench b = open_model(models[1]);
     for (int32_t i = 0; i < fd_fault_count(); i++) {
+        const fd_fault_info *fault = fd_fault_at(i);
         fd_error err = {0};
         fd_graph *faulty;
         fd_fault_owner *owner;
         char expected[64];
         must(fd_graph_clone(b.graph, &faulty, &err), &err);
-        must(fd_fault_apply(fd_fault_at(i)->name, faulty, &owner, &err), &err);
-        fd_verdict v = diff(b.graph, faulty, fd_fault_at(i)->name);
-        snprintf(expected, sizeof expected, "blk.0.%s", fd_fault_at(i)->located);
-        expect_located(&v, expected, fd_fault_at(i)->name, models[1], "diff");
-        fd_verdict_free(&v);
+        if (fd_fault_apply(fault->name, faulty, &owner, &err) == FD_OK) {
+            fd_verdict v = diff(b.graph, faulty, fault->name);
+            /* the first layer has no layer before it */
+            int first = strcmp(fault->name, "kv_previous_layer") == 0 ? 1 : 0;
+            if (fault->outside)
+                snprintf(expected, sizeof expected, "%s", fault->located);
+            else
+                snprintf(expected, sizeof expected, "blk.%d.%s", first, fault->located);
+            expect_located(&v, expected, fault->name, models[1], "diff");
+            fd_verdict_free(&v);
+            fd_fault_owner_free(owner);
+        }
         fd_graph_free(faulty);
-        fd_fault_owner_free(owner);
     }
     close_model(&b);
 }

@@ -20,7 +20,8 @@ typedef struct heads {
     int32_t n_head, n_head_kv, head_dim;
 } heads;
 
-static void host_scores(heads h, const float *q, const float *cache, int32_t own, int32_t n_kv, float scale, float *out) {
+static void host_scores(heads h, const float *q, const float *cache, int32_t own, int32_t n_kv, float scale,
+                        float *out) {
     for (int32_t head = 0; head < h.n_head; head++)
         for (int32_t p = 0; p < n_kv; p++) {
             const float *k = cache + ((int64_t)p * h.n_head_kv + head / (h.n_head / h.n_head_kv)) * h.head_dim;
@@ -72,15 +73,16 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
         host_softmax(h.n_head, scores + at, pos0 + t, n_kv, weights + at);
         host_mix(h, weights + at, v, pos0 + t, n_kv, out + row);
     }
-    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k, sizeof *k * n_cache), *dv = gpu_upload(v, sizeof *v * n_cache);
+    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k, sizeof *k * n_cache),
+          *dv = gpu_upload(v, sizeof *v * n_cache);
     float *dscores = gpu_poisoned(n_s), *dweights = gpu_poisoned(n_s), *dout = gpu_poisoned(n_q);
     float *dpos = gpu_upload(&pos0, sizeof pos0);
     fd_attention shape = {h.n_head, h.n_head_kv, h.head_dim, n_tok, n_kv, (const int32_t *)(const void *)dpos};
     gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
     gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
     gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);
-    snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rows_%d_from_%d_room_%d", h.n_head, h.n_head_kv, h.head_dim, n_tok, pos0,
-             n_kv);
+    snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rows_%d_from_%d_room_%d", h.n_head, h.n_head_kv, h.head_dim,
+             n_tok, pos0, n_kv);
     snprintf(name, sizeof name, "attn_scores_%s", what);
     gpu_download(test, dscores, found, n_s);
     gpu_expect_equal(test, name, scores, found, n_s);
@@ -119,8 +121,8 @@ static void turn(const fd_rope_shape *host, const float *x, int32_t pos, float *
         }
 }
 
-static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_rot, int32_t n_ctx, const int32_t *positions,
-                         int n_position, bool overlap) {
+static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_rot, int32_t n_ctx,
+                         const int32_t *positions, int n_position, bool overlap) {
     char name[160];
     fd_error err = {0};
     fd_queue queue = test->queue;
@@ -156,13 +158,14 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         host_softmax(h.n_head, scores, pos, pos + 1, weights);
         host_mix(h, weights, v, pos, pos + 1, out);
         float *dpos = gpu_upload(&pos, sizeof pos), *dq = gpu_upload(q, sizeof *q * (size_t)width_q);
-        float *dk = gpu_upload(kv, sizeof *kv * (size_t)width_kv), *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
+        float *dk = gpu_upload(kv, sizeof *kv * (size_t)width_kv),
+              *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
         in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
         for (int twice = 0; twice < 2; twice++) { /* the second launch finds the counters the first one left */
             gpu_must(fd_launch_attn_decode(&queue, &in, &err), &err);
             gpu_download(test, in.out, found, (size_t)width_q);
-            snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv, h.head_dim,
-                     pos, n_ctx, twice);
+            snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv,
+                     h.head_dim, pos, n_ctx, twice);
             gpu_expect_equal(test, name, out, found, (size_t)width_q);
         }
         gpu_download(test, in.cache_k, found, n_cache);
@@ -171,7 +174,8 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         gpu_expect_equal(test, "decode_writes_its_value_and_no_other", v, found, n_cache);
         gpu_free(dpos), gpu_free(dq), gpu_free(dk), gpu_free(dv);
     }
-    gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.cache_k), gpu_free(in.cache_v), gpu_free(in.scratch);
+    gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.cache_k), gpu_free(in.cache_v),
+        gpu_free(in.scratch);
     gpu_free(in.out);
     free(q), free(kv), free(turned), free(cosine), free(sine), free(k), free(v), free(scores), free(weights), free(out);
     free(found), free(zeros);

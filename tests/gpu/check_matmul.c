@@ -58,7 +58,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
     float *w, *x = malloc(sizeof *x * (size_t)(s.n_col * most)), *bias = malloc(sizeof *bias * (size_t)s.n_row);
-    float *expected = malloc(sizeof *expected * (size_t)(s.n_row * most)), *found = malloc(sizeof *found * (size_t)(s.n_row * most));
+    float *expected = malloc(sizeof *expected * (size_t)(s.n_row * most)),
+          *found = malloc(sizeof *found * (size_t)(s.n_row * most));
     void *file = gpu_random_weight(test, dtype, s.n_row, s.n_col, &w);
     fd_device_matrix matrix = gpu_upload_weight(dtype, s.n_row, s.n_col, file);
     fd_error err = {0};
@@ -69,7 +70,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
         x[s.n_col * (most / 2) + s.n_col - 1] = NAN;
         x[s.n_col * (most - 1)] = 3.4e38f;
     }
-    float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)), *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
+    float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
+          *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
         for (int kernel = 0; kernel < 4; kernel++) { /* chosen, tile, vector with 8 and with 2 partials a lane */
             static const char *const kernels[] = {"matmul", "tile", "vector 8", "vector 2"};
@@ -81,7 +83,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
             if (kernel == 1) gpu_must(fd_launch_matmul_tile(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
             if (kernel >= 2) {
-                fd_matvec in = {.x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
+                fd_matvec in = {
+                    .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
                 gpu_must(fd_launch_matvec(&test->queue, &in, partials, &err), &err);
             }
             gpu_download(test, out, found, count);
@@ -130,7 +133,8 @@ static void host_norm(const float *x, const float *weight, int64_t n, float eps,
 
 static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool prefetch, bool overlap) {
     enum { MOST = 4096 };
-    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST], found[MOST];
+    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
+        found[MOST];
     const float eps = 1e-5f;
     char name[160];
     fd_error err = {0};
@@ -181,7 +185,8 @@ void check_matvec_fused(gpu_test *test) {
         {2, {2500, 2500}, 256, true, true, false},
     };
     for (int i = 0; i < N_TYPE; i++)
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) check_fused(test, types[i], &cases[k], k % 2 == 0, k % 3 == 0);
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            check_fused(test, types[i], &cases[k], k % 2 == 0, k % 3 == 0);
     static const fused odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false, false);
 }

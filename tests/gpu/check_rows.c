@@ -26,7 +26,8 @@ static void check_embed(gpu_test *test, uint32_t dtype, int64_t n_col) {
     float *out = gpu_poisoned((size_t)(N_TOK * n_col)), *dtokens = gpu_upload(tokens, sizeof tokens);
     gpu_must(fd_launch_embed(&test->queue, &table, (const int32_t *)(const void *)dtokens, N_TOK, out, &err), &err);
     gpu_download(test, out, found, (size_t)(N_TOK * n_col));
-    for (int t = 0; t < N_TOK; t++) memcpy(expected + t * n_col, rows + tokens[t] * n_col, sizeof *rows * (size_t)n_col);
+    for (int t = 0; t < N_TOK; t++)
+        memcpy(expected + t * n_col, rows + tokens[t] * n_col, sizeof *rows * (size_t)n_col);
     snprintf(name, sizeof name, "embed_%s_%lld", fd_dtype_get(dtype)->name, (long long)n_col);
     gpu_expect_equal(test, name, expected, found, (size_t)(N_TOK * n_col));
     gpu_free(table.data), gpu_free(out), gpu_free(dtokens);
@@ -65,11 +66,13 @@ static void check_rope(gpu_test *test, int32_t n_head, int32_t head_dim, int32_t
     fd_rope_table(&rope, NULL, 0, N_CTX, cosine, sine);
     gpu_fill(test, a, count);
     float *x = gpu_upload(a, sizeof *a * count), *out = gpu_poisoned(count), *dpos = gpu_upload(&pos0, sizeof pos0);
-    fd_rope_shape shape = {n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
+    fd_rope_shape shape = {
+        n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
     gpu_must(fd_launch_rope(&test->queue, &shape, x, n_tok, (const int32_t *)(const void *)dpos, out, &err), &err);
     gpu_download(test, out, found, count);
     for (int32_t row = 0; row < n_tok * n_head; row++) {
-        const float *in = a + row * head_dim, *c = cosine + (pos0 + row / n_head) * half, *s = sine + (pos0 + row / n_head) * half;
+        const float *in = a + row * head_dim, *c = cosine + (pos0 + row / n_head) * half,
+                    *s = sine + (pos0 + row / n_head) * half;
         float *to = expected + row * head_dim;
         memcpy(to, in, sizeof *to * (size_t)head_dim);
         for (int32_t i = 0; i < half; i++) {
@@ -78,8 +81,8 @@ static void check_rope(gpu_test *test, int32_t n_head, int32_t head_dim, int32_t
             to[q] = fmaf(in[p], s[i], in[q] * c[i]);
         }
     }
-    snprintf(name, sizeof name, "rope_%s_%d_heads_of_%d_rot_%d_rows_%d_from_%d", interleaved ? "interleaved" : "half", n_head,
-             head_dim, n_rot, n_tok, pos0);
+    snprintf(name, sizeof name, "rope_%s_%d_heads_of_%d_rot_%d_rows_%d_from_%d", interleaved ? "interleaved" : "half",
+             n_head, head_dim, n_rot, n_tok, pos0);
     gpu_expect_equal(test, name, expected, found, count);
     gpu_free(x), gpu_free(out), gpu_free(dpos), gpu_free(shape.cosine), gpu_free(shape.sine);
 }
@@ -96,7 +99,9 @@ static void check_kv_write(gpu_test *test, int32_t n_tok, int32_t pos0, int32_t 
             memcpy(expected + (pos0 + r + offset) * WIDTH, a + r * WIDTH, sizeof *a * WIDTH);
     float *x = gpu_upload(a, sizeof *a * (size_t)(n_tok * WIDTH)), *cache = gpu_upload(b, sizeof *b * N_CTX * WIDTH);
     float *dpos = gpu_upload(&pos0, sizeof pos0);
-    gpu_must(fd_launch_kv_write(&test->queue, x, n_tok, WIDTH, (const int32_t *)(const void *)dpos, offset, cache, N_CTX, &err), &err);
+    gpu_must(fd_launch_kv_write(&test->queue, x, n_tok, WIDTH, (const int32_t *)(const void *)dpos, offset, cache,
+                                N_CTX, &err),
+             &err);
     gpu_download(test, cache, found, N_CTX * WIDTH);
     snprintf(name, sizeof name, "kv_write_%d_rows_from_%d_offset_%d", n_tok, pos0, offset);
     gpu_expect_equal(test, name, expected, found, N_CTX * WIDTH);
@@ -128,7 +133,8 @@ void check_rows(gpu_test *test) {
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
             if (widths[k] % fd_dtype_get(types[i])->block_elements == 0) check_embed(test, types[i], widths[k]);
     static const int64_t norms[] = {1, 2, 63, 64, 65, 172, 896, 4096};
-    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) check_norm(test, 1, norms[i]), check_norm(test, 5, norms[i]);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        check_norm(test, 1, norms[i]), check_norm(test, 5, norms[i]);
     for (int interleaved = 0; interleaved < 2; interleaved++) {
         check_rope(test, 3, 8, 8, interleaved, 4, 0);
         check_rope(test, 2, 64, 64, interleaved, 3, 17);

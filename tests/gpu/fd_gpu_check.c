@@ -33,8 +33,8 @@ typedef struct check {
     const fd_graph *graph;
     int32_t n_prefill, n_token; /* with the decoded ones */
     int32_t *tokens;
-    float *logits;              /* of the reference, [n_token, n_vocab] */
-    float *found;               /* likewise */
+    float *logits; /* of the reference, [n_token, n_vocab] */
+    float *found;  /* likewise */
     int32_t n_failed;
     double started;
 } check;
@@ -95,8 +95,8 @@ static bool same_logits(const check *c) {
     for (size_t i = 0; i < n; i++)
         if (fd_canonical32(c->logits[i]) != fd_canonical32(c->found[i]) && differ++ == 0) first = i;
     if (differ > 0)
-        printf("  %zu of %zu logits differ, first at position %zu, id %zu: %.9g, expected %.9g\n", differ, n, first / n_vocab,
-               first % n_vocab, (double)c->found[first], (double)c->logits[first]);
+        printf("  %zu of %zu logits differ, first at position %zu, id %zu: %.9g, expected %.9g\n", differ, n,
+               first / n_vocab, first % n_vocab, (double)c->found[first], (double)c->logits[first]);
     return differ == 0;
 }
 
@@ -154,8 +154,10 @@ static void check_variants(check *c, int32_t n_ctx) {
         const char *name;
         fd_engine_options options;
     } variants[] = {
-        {"without CUDA graph", {.no_graph = true}},          {"without fusion", {.no_fusion = true}},
-        {"without overlap", {.no_overlap = true}},           {"without prefetch", {.no_prefetch = true}},
+        {"without CUDA graph", {.no_graph = true}},
+        {"without fusion", {.no_fusion = true}},
+        {"without overlap", {.no_overlap = true}},
+        {"without prefetch", {.no_prefetch = true}},
         {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true, .no_prefetch = true}},
     };
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -193,7 +195,8 @@ int main(int argc, char **argv) {
                                                {"fault", 'f', "NAME[@LAYER]", 0, "inject a fault into both", 0},
                                                {"quick", 'q', NULL, 0, "leave out the variants", 0},
                                                {0}};
-    static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0, 0, 0};
+    static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0,
+                                       0,     0};
     options o = {.n_prefill = 13, .n_decode = 32};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
     char why[256];

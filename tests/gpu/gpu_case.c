@@ -62,7 +62,9 @@ void gpu_download(gpu_test *test, const float *device, float *host, size_t n) {
     must(cudaMemcpy(host, device, n * sizeof *host, cudaMemcpyDeviceToHost), "download");
 }
 
-void gpu_free(const void *device) { must(cudaFree((void *)(uintptr_t)device), "free"); }
+void gpu_free(const void *device) {
+    must(cudaFree((void *)(uintptr_t)device), "free");
+}
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */
 uint32_t gpu_random_bits(gpu_test *test) {
@@ -84,7 +86,8 @@ void gpu_fill(gpu_test *test, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = gpu_random(test);
 }
 
-/* Every bit pattern of the integers, and scales that are finite binary16 numbers of either sign, zero and subnormal too. */
+/* Every bit pattern of the integers, and scales that are finite binary16 numbers of either sign, zero and subnormal
+ * too. */
 static void random_blocks(gpu_test *test, uint32_t dtype, uint8_t *to, size_t bytes) {
     size_t block = (size_t)fd_dtype_get(dtype)->block_bytes;
     for (size_t i = 0; i < bytes; i++) to[i] = (uint8_t)gpu_random_bits(test);
@@ -144,8 +147,8 @@ void gpu_expect_equal(gpu_test *test, const char *name, const float *expected, c
     test->n_case++;
     if (count == 0) return;
     test->n_failed++;
-    printf("FAIL %s: %zu of %zu elements differ, first %zu: expected %.9g (%08x), found %.9g (%08x)\n", name, count, n, first,
-           (double)expected[first], (unsigned)fd_bits32(expected[first]), (double)found[first],
+    printf("FAIL %s: %zu of %zu elements differ, first %zu: expected %.9g (%08x), found %.9g (%08x)\n", name, count, n,
+           first, (double)expected[first], (unsigned)fd_bits32(expected[first]), (double)found[first],
            (unsigned)fd_bits32(found[first]));
 }
 

@@ -1,7 +1,7 @@
 /* Shared by the GPU tests: a device or a skip, buffers that fail loudly, and a comparison by bits.
  *
- * Plain programs, not Criterion's: compute-sanitizer follows one process. Exit status 0 all equal, 1 a difference or a CUDA
- * error, 77 no device (CTest counts it as skipped). */
+ * Plain programs, not Criterion's: compute-sanitizer follows one process. Exit status 0 all equal, 1 a difference or a
+ * CUDA error, 77 no device (CTest counts it as skipped). */
 #ifndef FD_TESTS_GPU_CASE_H
 #define FD_TESTS_GPU_CASE_H
 

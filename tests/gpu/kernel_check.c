@@ -8,7 +8,7 @@ static const struct {
     const char *name;
     void (*run)(gpu_test *test);
 } parts[] = {
-    {"comparison", check_comparison},   {"rows", check_rows},           {"matmul", check_matmul},
+    {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
     {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
 };
 

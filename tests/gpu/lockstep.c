@@ -38,9 +38,10 @@ static fd_code record(void *user, const fd_observation *seen, fd_error *err) {
 }
 
 static void describe(const fd_observation *seen, size_t at, float expected, float found) {
-    printf("  first difference: %s, step %d, position %d, element %zu: cpu %.9g (%08x), gpu %.9g (%08x)\n", seen->node->name,
-           seen->step, seen->pos0 + (int32_t)(at / (size_t)seen->row_stride), at % (size_t)seen->row_stride, (double)expected,
-           (unsigned)fd_bits32(expected), (double)found, (unsigned)fd_bits32(found));
+    printf("  first difference: %s, step %d, position %d, element %zu: cpu %.9g (%08x), gpu %.9g (%08x)\n",
+           seen->node->name, seen->step, seen->pos0 + (int32_t)(at / (size_t)seen->row_stride),
+           at % (size_t)seen->row_stride, (double)expected, (unsigned)fd_bits32(expected), (double)found,
+           (unsigned)fd_bits32(found));
 }
 
 static fd_code compare(void *user, const fd_observation *seen, fd_error *err) {
@@ -65,8 +66,12 @@ static fd_code compare(void *user, const fd_observation *seen, fd_error *err) {
     return FD_OK;
 }
 
-fd_observer lockstep_record(lockstep *l) { return (fd_observer){.observe = record, .user = l}; }
-fd_observer lockstep_compare(lockstep *l) { return (fd_observer){.observe = compare, .user = l}; }
+fd_observer lockstep_record(lockstep *l) {
+    return (fd_observer){.observe = record, .user = l};
+}
+fd_observer lockstep_compare(lockstep *l) {
+    return (fd_observer){.observe = compare, .user = l};
+}
 
 bool lockstep_complete(lockstep *l) {
     bool complete = l->n_seen == l->n_node && l->n_wrong_shape == 0;

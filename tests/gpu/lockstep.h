@@ -13,7 +13,7 @@ typedef struct lockstep {
     uint64_t compared; /* elements */
     int32_t n_seen;    /* nodes observed in this call */
     int32_t n_wrong_shape;
-    bool printed;      /* the first difference has been described */
+    bool printed; /* the first difference has been described */
 } lockstep;
 
 fd_code lockstep_open(lockstep *l, const fd_graph *graph, fd_error *err);

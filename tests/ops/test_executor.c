@@ -327,6 +327,8 @@ Test(executor, refuses_what_it_cannot_run) {
     fd_reference_options options = {.n_ctx = 0};
     cr_expect_eq(fd_reference_new(m.graph, &options, &exec, &err), FD_ERR_INPUT);
     cr_expect_null(exec);
+    options = (fd_reference_options){.numerics = FD_NUMERICS_FAST, .n_ctx = 4};
+    cr_expect_eq(fd_reference_new(m.graph, &options, &exec, &err), FD_ERR_UNSUPPORTED);
     options = (fd_reference_options){.n_ctx = 4, .n_thread = -1};
     cr_expect_eq(fd_reference_new(m.graph, &options, &exec, &err), FD_ERR_INPUT);
 

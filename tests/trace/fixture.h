@@ -30,7 +30,7 @@ fd_code fixture_show(fd_observer observer, const fd_graph *graph, fd_numerics nu
 fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics numerics, fd_step_kind kind,
                      int32_t pos0, int32_t n, fd_error *err);
 
-/* A whole trace: one prefill of n_prefill positions, then n_decode single ones, finished. Fails the test on an error. */
+/* A whole trace: a prefill of n_prefill positions, then n_decode single ones, finished. Fails the test on an error. */
 void fixture_write(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics, int32_t n_prefill,
                    int32_t n_decode);
 

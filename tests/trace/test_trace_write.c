@@ -221,6 +221,45 @@ Test(trace_write, steps_outside_the_range_are_fingerprints) {
     fd_graph_free(graph);
 }
 
+/* Rows enough that they are shared out to threads: outside a parallel region, and inside one as the CPU executor
+ * shows. */
+Test(trace_write, rows_in_parallel_are_the_same_rows) {
+    enum { ROWS = 64 };
+    fd_graph *graph = fixture_graph((fixture_size){1, 6, 1, 1, 4, 20000});
+    for (int inside = 0; inside < 2; inside++) {
+        fd_trace_options options = fd_trace_defaults(fixture_path("parallel.h5"));
+        fd_trace_info info = fixture_info();
+        fd_trace_writer *writer;
+        fd_error err = {0};
+        fd_code code = FD_OK;
+        int32_t tokens[ROWS] = {0};
+        options.level = FD_TRACE_STATS;
+        cr_assert_eq(fd_trace_create(&options, &info, graph, FD_NUMERICS_EXACT, &writer, &err), FD_OK);
+        cr_assert_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, ROWS, 0, &err), FD_OK);
+        fd_observer observer = fd_trace_observer(writer);
+        if (inside) {
+#pragma omp parallel num_threads(3)
+            {
+#pragma omp master
+                code = fixture_show(observer, graph, FD_NUMERICS_EXACT, 0, ROWS, &err);
+#pragma omp barrier
+            }
+        } else {
+            code = fixture_show(observer, graph, FD_NUMERICS_EXACT, 0, ROWS, &err);
+        }
+        cr_assert_eq(code, FD_OK, "%s", err.message);
+        cr_assert_eq(fd_trace_end_step(writer, &err), FD_OK, "%s", err.message);
+        cr_assert_eq(fd_trace_finish(writer, &err), FD_OK);
+        fd_trace *trace = open_or_fail(options.path);
+        for (int32_t pos = 0; pos < ROWS; pos += 7) {
+            check_summary(trace, graph, graph->n_node - 1, pos, false, true);
+            cr_expect_geq(fd_trace_health_at(trace, pos)->top_id[9], 0);
+        }
+        fd_trace_close(trace);
+    }
+    fd_graph_free(graph);
+}
+
 Test(trace_write, two_writers_in_one_thread) {
     fd_graph *graph = fixture_graph(fixture_small);
     fd_trace_info info = fixture_info();

@@ -1,0 +1,261 @@
+/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, beside the bytes it must read for a
+ * token and what the device's memory gives a plain copy in the same run. The rows take turns, round by round; the table
+ * gives medians.
+ *
+ * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
+ * and written. With --ablate the decode step also runs without its parts, each in an executor of its own. */
+#include <argp.h>
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+
+enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
+
+typedef struct options {
+    const char *path;
+    int n_decode, n_prefill, n_deep, n_round;
+    bool ablate;
+} options;
+
+typedef struct row {
+    char name[64];
+    double rate[MAX_ROUND]; /* tokens/s, GB/s for the copy */
+    double bytes;           /* a token reads; 0: none shown */
+} row;
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    options *o = state->input;
+    int *number = key == 'n'   ? &o->n_decode
+                  : key == 'p' ? &o->n_prefill
+                  : key == 'd' ? &o->n_deep
+                  : key == 'r' ? &o->n_round
+                               : NULL;
+    if (number) {
+        *number = atoi(arg);
+        return 0;
+    }
+    switch (key) {
+    case 'a': o->ablate = true; return 0;
+    case ARGP_KEY_ARG: o->path = arg; return 0;
+    case ARGP_KEY_END:
+        if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
+            argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(fd_code code, const fd_error *err) {
+    if (code == FD_OK) return;
+    fprintf(stderr, "decode_gpu: %s\n", err->message);
+    exit(fd_exit_status(code));
+}
+
+static void cuda(cudaError_t status) {
+    if (status == cudaSuccess) return;
+    fprintf(stderr, "decode_gpu: %s\n", cudaGetErrorString(status));
+    exit(2);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, int n) {
+    double copy[MAX_ROUND];
+    memcpy(copy, values, sizeof *copy * (size_t)n);
+    qsort(copy, (size_t)n, sizeof *copy, ascending);
+    return n % 2 ? copy[n / 2] : 0.5 * (copy[n / 2 - 1] + copy[n / 2]);
+}
+
+/* Any tokens do: the time does not depend on them. */
+static int32_t token_at(int i, int32_t n_vocab) {
+    return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab);
+}
+
+/* Feeds `n` tokens from where the executor is, `at_once` at a time; seconds. */
+static double feed(fd_exec *exec, int n, int at_once, float *logits) {
+    static int32_t tokens[1 << 16];
+    fd_error err = {0};
+    for (int i = 0; i < at_once; i++) tokens[i] = token_at(i + exec->n_past, exec->graph->hparams.n_vocab);
+    double start = now();
+    for (int done = 0, k; done < n; done += k) {
+        k = n - done < at_once ? n - done : at_once;
+        fd_batch batch = {.tokens = tokens, .n_tok = k, .pos0 = exec->n_past, .logits = logits};
+        must(fd_exec_forward(exec, &batch, &err), &err);
+    }
+    return now() - start;
+}
+
+static double copy_rate(void *from, void *to) {
+    cudaEvent_t begin, end;
+    float ms;
+    cuda(cudaEventCreate(&begin));
+    cuda(cudaEventCreate(&end));
+    cuda(cudaEventRecord(begin, NULL));
+    for (int i = 0; i < COPIES; i++) cuda(cudaMemcpyAsync(to, from, COPY_BYTES, cudaMemcpyDeviceToDevice, NULL));
+    cuda(cudaEventRecord(end, NULL));
+    cuda(cudaEventSynchronize(end));
+    cuda(cudaEventElapsedTime(&ms, begin, end));
+    cuda(cudaEventDestroy(begin));
+    cuda(cudaEventDestroy(end));
+    return 2.0 * COPY_BYTES * COPIES / (1e6 * (double)ms);
+}
+
+/* Bytes of the matrices that a token multiplies by, and of one position's K and V rows. */
+static double weight_bytes(const fd_graph *graph) {
+    double bytes = 0;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_MATMUL) bytes += (double)graph->weights[graph->nodes[i].weight[0]].bytes;
+    return bytes;
+}
+
+/* Multiply-adds of a token's matrix products without the logits, which a prompt needs for its last token alone. */
+static double weight_count(const fd_graph *graph) {
+    double count = 0;
+    for (int32_t i = 0; i < graph->n_node - 1; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_MATMUL) continue;
+        count += (double)graph->weights[node->weight[0]].n_row * (double)graph->weights[node->weight[0]].n_col;
+    }
+    return count;
+}
+
+static double cache_row_bytes(const fd_graph *graph) {
+    double bytes = 0;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += 4.0 * (double)fd_node_row_stride(&graph->nodes[i], 0);
+    return bytes;
+}
+
+static const struct {
+    const char *name;
+    fd_engine_options options;
+} variants[] = {
+    {"", {0}},
+    {" without CUDA graph", {.no_graph = true}},
+    {" without fusion", {.no_fusion = true}},
+    {" without overlap", {.no_overlap = true}},
+    {" without prefetch", {.no_prefetch = true}},
+};
+enum { N_VARIANT = sizeof variants / sizeof *variants };
+
+static void show(const row *r, const options *o, double copy) {
+    double rate = median(r->rate, o->n_round), low = r->rate[0], high = r->rate[0];
+    for (int i = 1; i < o->n_round; i++) {
+        low = r->rate[i] < low ? r->rate[i] : low;
+        high = r->rate[i] > high ? r->rate[i] : high;
+    }
+    printf("%-44s %10.1f [%.1f – %.1f]", r->name, rate, low, high);
+    if (r->bytes > 0) printf("  %8.1f GB/s  %5.1f %%", 1e-9 * r->bytes * rate, 1e-7 * r->bytes * rate / copy);
+    printf("\n");
+}
+
+int main(int argc, char **argv) {
+    static const struct argp_option known[] = {{"decode", 'n', "N", 0, "tokens decoded one by one, a round (64)", 0},
+                                               {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
+                                               {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
+                                               {"rounds", 'r', "N", 0, "rounds (7)", 0},
+                                               {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
+                                               {0}};
+    static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
+    options o = {.n_decode = 64, .n_prefill = 512, .n_deep = 2048, .n_round = 7};
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+
+    char why[256];
+    fd_error err = {0};
+    fd_gguf *gguf;
+    fd_graph *graph;
+    if (!fd_engine_available(why, sizeof why)) {
+        printf("SKIPPED: %s\n", why);
+        return 77;
+    }
+    must(fd_gguf_open(o.path, &gguf, &err), &err);
+    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    int n_ctx = o.n_deep + o.n_decode + WARM;
+    if (n_ctx < o.n_prefill) n_ctx = o.n_prefill;
+
+    fd_exec *exec[N_VARIANT] = {0};
+    int n_variant = o.ablate ? N_VARIANT : 1;
+    double start = now();
+    for (int v = 0; v < n_variant; v++) {
+        fd_engine_options options_of = variants[v].options;
+        options_of.n_ctx = n_ctx;
+        must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
+    }
+    double set_up = now() - start;
+    void *from, *to;
+    cuda(cudaMalloc(&from, COPY_BYTES));
+    cuda(cudaMalloc(&to, COPY_BYTES));
+    cuda(cudaMemset(from, 0x5a, COPY_BYTES));
+    float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
+    if (!logits) return 2;
+
+    enum { COPY, PREFILL, LOGITS, DEEP, DECODE };
+    static row rows[DECODE + N_VARIANT];
+    double weights = weight_bytes(graph), cache = cache_row_bytes(graph);
+    snprintf(rows[COPY].name, sizeof rows->name, "device-to-device copy, GB/s");
+    snprintf(rows[PREFILL].name, sizeof rows->name, "prefill of %d, tokens/s", o.n_prefill);
+    snprintf(rows[LOGITS].name, sizeof rows->name, "decode with logits to the host, tokens/s");
+    snprintf(rows[DEEP].name, sizeof rows->name, "decode after %d, tokens/s", o.n_deep);
+    rows[LOGITS].bytes = weights + cache * (WARM + o.n_decode / 2.0);
+    rows[DEEP].bytes = weights + cache * (o.n_deep + o.n_decode / 2.0);
+    for (int v = 0; v < n_variant; v++) {
+        snprintf(rows[DECODE + v].name, sizeof rows->name, "decode%s, tokens/s", variants[v].name);
+        rows[DECODE + v].bytes = rows[LOGITS].bytes;
+    }
+    for (int round = -1; round < o.n_round; round++) { /* round -1 warms up */
+        int at = round < 0 ? 0 : round;
+        rows[COPY].rate[at] = copy_rate(from, to);
+        for (int v = 0; v < n_variant; v++) {
+            fd_exec_reset(exec[v]);
+            feed(exec[v], WARM, 1, NULL);
+            rows[DECODE + v].rate[at] = o.n_decode / feed(exec[v], o.n_decode, 1, NULL);
+        }
+        fd_exec_reset(exec[0]);
+        rows[PREFILL].rate[at] = o.n_prefill / feed(exec[0], o.n_prefill, o.n_prefill, logits);
+        fd_exec_reset(exec[0]);
+        feed(exec[0], WARM, 1, NULL);
+        rows[LOGITS].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, logits);
+        if (o.n_deep <= 0) continue;
+        fd_exec_reset(exec[0]);
+        feed(exec[0], o.n_deep, o.n_deep < 512 ? o.n_deep : 512, NULL);
+        feed(exec[0], WARM, 1, NULL);
+        rows[DEEP].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, NULL);
+    }
+
+    double copy = median(rows[COPY].rate, o.n_round);
+    printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
+           o.n_round);
+    printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
+           1e-3 * cache, set_up);
+    for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);
+    show(&rows[LOGITS], &o, copy);
+    if (o.n_deep > 0) show(&rows[DEEP], &o, copy);
+    show(&rows[PREFILL], &o, copy);
+    printf("%-44s %10.1f TFLOP/s of matrix products\n", "",
+           2e-12 * median(rows[PREFILL].rate, o.n_round) * weight_count(graph));
+    show(&rows[COPY], &o, copy);
+    printf("command:");
+    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
+    printf("\n");
+
+    free(logits);
+    cuda(cudaFree(from));
+    cuda(cudaFree(to));
+    for (int v = 0; v < n_variant; v++) fd_exec_free(exec[v]);
+    fd_graph_free(graph);
+    fd_gguf_close(gguf);
+    return 0;
+}

@@ -1,0 +1,202 @@
+/* matvec_gpu: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row with each mapping
+ * of lanes, with and without the prefetch into L2, and TFLOP/s for 512 rows, beside a device-to-device copy of the same
+ * run.
+ *
+ * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
+ * step. */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/matmul.h"
+
+enum { ROUNDS = 9, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
+
+typedef struct bench {
+    fd_queue queue;
+    cudaEvent_t begin, end;
+} bench;
+
+static void must(fd_code code, const fd_error *err) {
+    if (code == FD_OK) return;
+    fprintf(stderr, "matvec_gpu: %s\n", err->message);
+    exit(2);
+}
+
+static void cuda(cudaError_t status) {
+    if (status == cudaSuccess) return;
+    fprintf(stderr, "matvec_gpu: %s\n", cudaGetErrorString(status));
+    exit(2);
+}
+
+static int ascending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct job {
+    const bench *b;
+    fd_device_matrix matrix; /* data: the first copy */
+    int64_t copy_bytes;
+    int n_copy, n_tok, partials;
+    bool prefetch;
+    const float *x;
+    float *out;
+} job;
+
+static void launch(const job *j, int i) {
+    fd_error err = {0};
+    fd_queue queue = j->b->queue;
+    queue.prefetch = j->prefetch;
+    queue.overlap = i > 0 && j->n_tok == 1;
+    fd_device_matrix matrix = j->matrix;
+    matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
+    if (j->n_tok > FD_MATVEC_TOKENS) {
+        must(fd_launch_matmul_tile(&queue, &matrix, NULL, j->x, j->n_tok, j->out, &err), &err);
+        return;
+    }
+    fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
+    must(fd_launch_matvec(&queue, &in, j->partials, &err), &err);
+}
+
+/* Median seconds of one launch. */
+static double seconds(const job *j, int n) {
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    float ms[ROUNDS];
+    cudaStream_t stream = j->b->queue.stream;
+    launch(j, 0); /* loads the kernel: capturing must not */
+    cuda(cudaStreamSynchronize(stream));
+    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < n; i++) launch(j, i);
+    cuda(cudaStreamEndCapture(stream, &graph));
+    cuda(cudaGraphInstantiate(&replay, graph, 0));
+    for (int r = -1; r < ROUNDS; r++) {
+        cuda(cudaEventRecord(j->b->begin, stream));
+        cuda(cudaGraphLaunch(replay, stream));
+        cuda(cudaEventRecord(j->b->end, stream));
+        cuda(cudaEventSynchronize(j->b->end));
+        cuda(cudaEventElapsedTime(&ms[r < 0 ? 0 : r], j->b->begin, j->b->end));
+    }
+    cuda(cudaGraphExecDestroy(replay));
+    cuda(cudaGraphDestroy(graph));
+    qsort(ms, ROUNDS, sizeof *ms, ascending);
+    return 1e-3 * (double)ms[ROUNDS / 2] / n;
+}
+
+/* Random bits, but scales and floats of usual size: neither NaN nor subnormal. */
+static void fill(uint32_t dtype, uint8_t *rows, size_t bytes) {
+    uint64_t z = 1;
+    for (size_t i = 0; i < bytes; i++) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        rows[i] = (uint8_t)(z >> 56);
+    }
+    const uint16_t d = dtype == FD_BF16 ? 0x3c00 : 0x2400; /* 2^-7 or 2^-6 */
+    if (dtype == FD_F16 || dtype == FD_BF16)
+        for (size_t i = 0; i + 2 <= bytes; i += 2) memcpy(rows + i, &d, 2), rows[i] = (uint8_t)(i * 37);
+    if (dtype == FD_F32)
+        for (size_t i = 0; i + 4 <= bytes; i += 4) rows[i + 2] &= 0x7f, rows[i + 3] = 0x3c;
+    const size_t block = (size_t)fd_dtype_get(dtype)->block_bytes;
+    if (fd_dtype_get(dtype)->is_quantised)
+        for (size_t i = 0; i < bytes; i += block) {
+            memcpy(dtype == FD_Q6_K ? rows + i + 208 : rows + i, &d, 2);
+            if (dtype == FD_Q4_K) memcpy(rows + i + 2, &d, 2);
+        }
+}
+
+static double copy_rate(const bench *b, void *from, void *to) {
+    float ms[ROUNDS];
+    for (int r = -1; r < ROUNDS; r++) {
+        cuda(cudaEventRecord(b->begin, b->queue.stream));
+        for (int i = 0; i < 8; i++) cuda(cudaMemcpyAsync(to, from, TOTAL, cudaMemcpyDeviceToDevice, b->queue.stream));
+        cuda(cudaEventRecord(b->end, b->queue.stream));
+        cuda(cudaEventSynchronize(b->end));
+        cuda(cudaEventElapsedTime(&ms[r < 0 ? 0 : r], b->begin, b->end));
+    }
+    qsort(ms, ROUNDS, sizeof *ms, ascending);
+    return 2.0 * 8 * TOTAL / (1e6 * (double)ms[ROUNDS / 2]);
+}
+
+static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col) {
+    const int64_t row_bytes = fd_packed_row_bytes(dtype, n_col), bytes = row_bytes * n_row;
+    const size_t file_row = (size_t)fd_dtype_row_bytes(dtype, n_col);
+    const int n_copy = (int)(TOTAL / bytes) + 1;
+    uint8_t *file = malloc(file_row), *packed = malloc((size_t)bytes);
+    float *x = malloc(sizeof *x * (size_t)(n_col * MANY));
+    char *device;
+    float *dx, *out;
+    if (!file || !packed || !x) exit(2);
+    fill(dtype, file, file_row);
+    for (int64_t r = 0; r < n_row; r++) fd_pack_row(dtype, n_col, file, packed + r * row_bytes);
+    for (int64_t i = 0; i < n_col * MANY; i++) x[i] = (float)(i * 7919 % 1999 - 999) * 1e-3f;
+    cuda(cudaMalloc((void **)&device, (size_t)(bytes * n_copy)));
+    cuda(cudaMalloc((void **)&dx, sizeof *x * (size_t)(n_col * MANY)));
+    cuda(cudaMalloc((void **)&out, sizeof *out * (size_t)(n_row * MANY)));
+    for (int i = 0; i < n_copy; i++)
+        cuda(cudaMemcpy(device + bytes * i, packed, (size_t)bytes, cudaMemcpyHostToDevice));
+    cuda(cudaMemcpy(dx, x, sizeof *x * (size_t)(n_col * MANY), cudaMemcpyHostToDevice));
+    job j = {.b = b, .copy_bytes = bytes, .n_copy = n_copy, .n_tok = 1, .x = dx, .out = out};
+    j.matrix = (fd_device_matrix){device, dtype, n_row, n_col, row_bytes, fd_packed_scale_offset(dtype, n_col)};
+
+    printf("%-5s %6lldx%-6lld", fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col);
+    const double gigabytes = 1e-9 * (double)file_row * (double)n_row, flops = 2e-12 * (double)n_row * (double)n_col;
+    for (int partials = 2; partials <= 8; partials += 6)
+        for (int prefetch = 0; prefetch < 2; prefetch++) {
+            j.partials = partials;
+            j.prefetch = prefetch;
+            if (partials == 2 && fd_dtype_get(dtype)->is_quantised)
+                printf("     –");
+            else
+                printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
+        }
+    j.partials = 0;
+    printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
+    j.n_tok = 8;
+    printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
+    j.n_tok = MANY;
+    printf(" | %5.1f\n", flops * MANY / seconds(&j, 2));
+    fflush(stdout);
+    cuda(cudaFree(device));
+    cuda(cudaFree(dx));
+    cuda(cudaFree(out));
+    free(file), free(packed), free(x);
+}
+
+int main(int argc, char **argv) {
+    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_F32, FD_BF16};
+    static const int64_t shapes[][2] = {{896, 896},   {1152, 896},  {9728, 896},   {896, 4864},   {151936, 896},
+                                        {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
+    int n = 0;
+    struct cudaDeviceProp prop;
+    bench b = {0};
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
+        printf("SKIPPED: no CUDA device\n");
+        return 77;
+    }
+    cuda(cudaSetDevice(0));
+    cuda(cudaGetDeviceProperties(&prop, 0));
+    b.queue.n_sm = prop.multiProcessorCount;
+    b.queue.max_shared = prop.sharedMemPerBlockOptin;
+    cuda(cudaStreamCreateWithFlags(&b.queue.stream, cudaStreamNonBlocking));
+    cuda(cudaEventCreate(&b.begin));
+    cuda(cudaEventCreate(&b.end));
+    void *from, *to;
+    cuda(cudaMalloc(&from, TOTAL));
+    cuda(cudaMalloc(&to, TOTAL));
+    printf("%s; device-to-device copy %.0f GB/s (read and written)\n", prop.name, copy_rate(&b, from, to));
+    cuda(cudaFree(from));
+    cuda(cudaFree(to));
+    printf("                     1 row, GB/s: lanes of 2       lanes of 8  | chosen | 8 rows | 512 rows\n");
+    printf("                    plain, prefetch, plain, prefetch           | GB/s   | GB/s   | TFLOP/s\n");
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
+            if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
+                measure(&b, types[t], shapes[s][0], shapes[s][1]);
+        }
+    cuda(cudaEventDestroy(b.begin));
+    cuda(cudaEventDestroy(b.end));
+    cuda(cudaStreamDestroy(b.queue.stream));
+    return 0;
+}

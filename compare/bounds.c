@@ -1,0 +1,153 @@
+/* What all bounds share: the candidate's rounding of inputs and outputs, memory, the table of ops. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "compare/bounds_internal.h"
+
+static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = fd_bound_##name,
+#include "model/ops.def"
+#undef FD_OP
+};
+
+static double kv_tiny(const fd_numerics_class *c) {
+    return c->u_kv == 0x1p-11 ? 0x1p-24 : c->u_kv > 0 ? 0x1p-126 : 0;
+}
+
+static int digits_of(double u) {
+    return u > 0 ? (int)lrint(-log2(u)) : 53;
+}
+
+double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
+    /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
+    bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
+    return (dtype == FD_F16 && f16_fits) || (dtype == FD_BF16 && bf16_fits) ? 0 : c->u_in;
+}
+
+/* int8 blocks: x ≈ d·q with d = absmax/127, so x is off by at most d/2, evenly spread (variance d²/12). Beside
+ * 32-element formats d itself is stored in binary16: off by 2⁻¹¹ for the whole block, and a sum that 32 elements share is
+ * at most √32 of independent ones (Cauchy–Schwarz). */
+static void add_block_error(const double *x, int64_t n, int64_t block, double *e) {
+    for (int64_t at = 0; at < n; at += block) {
+        int64_t end = at + block < n ? at + block : n;
+        double most = 0;
+        for (int64_t k = at; k < end; k++) most = fmax(most, fabs(x[k]));
+        double step = most / 127, u_scale = block == 32 ? 0x1p-11 * sqrt(32) : 0;
+        for (int64_t k = at; k < end; k++)
+            e[k] = sqrt(e[k] * e[k] + step * step / 12 + u_scale * u_scale * x[k] * x[k]);
+    }
+}
+
+static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
+    if (u == 0) return;
+    int digits = digits_of(u);
+    for (int64_t k = 0; k < n; k++) {
+        double own = fd_rounding_error(x[k], digits, tiny);
+        e[k] = sqrt(e[k] * e[k] + own * own);
+    }
+}
+
+/* Before a matmul with quantised weights llama.cpp makes int8 blocks; with binary16 or bfloat16 weights it rounds the
+ * activations to the weights' type. */
+static void add_q8_error(const fd_weight *w, const double *x, int64_t n, double *e) {
+    const fd_dtype_info *type = fd_dtype_get(w->dtype);
+    if (!type->is_quantised)
+        add_rounding(x, n, w->dtype == FD_F32 ? 0 : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
+    else
+        for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
+}
+
+static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
+    const fd_numerics_class *c = work->c;
+    const double *x = work->in[i];
+    switch (work->node->op) {
+    case FD_OP_MATMUL:
+        if (c->q8_activations)
+            add_q8_error(work->op->weight[0], x, n, e);
+        else
+            add_rounding(x, n, c->u_in, c->tiny_in, e);
+        return;
+    case FD_OP_ATTN_SCORES:
+    case FD_OP_ATTN_MIX:
+        add_rounding(x, n, c->u_attn, c->tiny_in, e);
+        /* an engine may round a cached row where it reads it instead of where it writes it */
+        if (i == 1 && c->u_kv > c->u_attn) add_rounding(x, n, c->u_kv, kv_tiny(c), e);
+        return;
+    case FD_OP_KV_WRITE: return; /* its rounding is the output's */
+    default:                     /* an engine of 16-bit tensors reads them as such */
+        if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
+    }
+}
+
+static int64_t input_elements(const fd_op_args *op, int i) {
+    const fd_node *input = &op->graph->nodes[op->node->input[i]];
+    int64_t rows = input->op == FD_OP_KV_WRITE ? op->n_kv : op->n_pos;
+    return rows * fd_node_row_stride(input, op->n_kv);
+}
+
+static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *err) {
+    const fd_op_args *op = work->op;
+    int64_t longest = work->stride;
+    for (int i = 0; i < FD_MAX_WEIGHTS; i++)
+        if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
+    work->row = malloc(sizeof *work->row * (size_t)longest);
+    if (work->node->op == FD_OP_MATMUL)
+        work->scratch = malloc(sizeof *work->scratch * (size_t)(2 * op->n_pos * longest));
+    if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
+        return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
+    for (int i = 0; i < FD_MAX_INPUTS; i++) {
+        if (work->node->input[i] < 0) continue;
+        int64_t n = input_elements(op, i);
+        e[i] = calloc((size_t)n, sizeof *e[i]);
+        if (!e[i]) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
+        for (int64_t k = 0; work->args->in_error[i] && k < n; k++) e[i][k] = work->args->in_error[i][k];
+        work->in[i] = op->in[i];
+        work->e[i] = e[i];
+        add_input_error(work, i, n, e[i]);
+    }
+    return FD_OK;
+}
+
+/* One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
+ * of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class says so. */
+static void add_output_error(const fd_bound_work *work) {
+    const fd_bound_args *a = work->args;
+    const fd_numerics_class *c = work->c;
+    bool copy = work->node->op == FD_OP_KV_WRITE;
+    double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
+    bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
+    if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+        double most = fabs(work->y[i]);
+        if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
+        work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+    }
+}
+
+fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
+    const fd_op_args *op = args->op;
+    fd_bound_work work = {.args = args, .op = op, .node = op->node, .c = args->numerics, .tau = tau};
+    work.stride = fd_node_row_stride(op->node, op->n_kv);
+    work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
+    for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;
+    if (args->numerics->exact) return FD_OK;
+
+    double *e[FD_MAX_INPUTS] = {NULL, NULL};
+    fd_code code = prepare(&work, e, err);
+    if (code == FD_OK) {
+        by_op[op->node->op](&work);
+        add_output_error(&work);
+    }
+    for (int i = 0; i < FD_MAX_INPUTS; i++) free(e[i]);
+    free(work.row);
+    free(work.scratch);
+    return code;
+}
+
+double fd_bound_z(double candidate, double replayed, double tau) {
+    bool nan_c = isnan(candidate), nan_y = isnan(replayed);
+    if (nan_c || nan_y) return nan_c && nan_y ? 0 : INFINITY;
+    if (candidate == replayed) return 0;
+    if (isinf(candidate) || isinf(replayed)) return INFINITY;
+    return fabs(candidate - replayed) / tau;
+}

@@ -1,0 +1,36 @@
+/* Between the files bounds*.c: one function an op, from ops.def, so that an op without a bound does not link. */
+#ifndef FD_COMPARE_BOUNDS_INTERNAL_H
+#define FD_COMPARE_BOUNDS_INTERNAL_H
+
+#include <math.h>
+
+#include "compare/bounds.h"
+#include "model/quant.h"
+
+typedef struct fd_bound_work {
+    const fd_bound_args *args;
+    const fd_op_args *op;
+    const fd_node *node;
+    const fd_numerics_class *c;
+    const double *in[FD_MAX_INPUTS];
+    const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
+    const double *y;                /* replayed rows */
+    int64_t stride;                 /* of y and tau */
+    float *row;                     /* [longest row of a weight] */
+    double *scratch;                /* MATMUL: [2, n_pos, as many] */
+    double *tau;                    /* without the rounding of the output, which fd_bound adds */
+} fd_bound_work;
+
+#define FD_OP(ENUM, name, summary) void fd_bound_##name(const fd_bound_work *work);
+#include "model/ops.def"
+#undef FD_OP
+
+/* λ for sums of n terms. */
+static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
+    return fd_bound_lambda((double)n, work->args->n_output);
+}
+
+/* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
+double fd_bound_weight_roundoff(const fd_numerics_class *numerics, uint32_t dtype);
+
+#endif

@@ -1,0 +1,72 @@
+/* MATMUL and EMBED: the ops that read a weight matrix. */
+#include "compare/bounds_internal.h"
+
+/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. The order is of no importance here. */
+static void weigh(const float *w, const double *size, const double *variance, int64_t n, double *sum, double *square) {
+    double s[8] = {0}, q[8] = {0};
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8)
+        for (int j = 0; j < 8; j++) {
+            double a = fabs((double)w[k + j]);
+            s[j] += a * size[k + j];
+            q[j] += a * a * variance[k + j];
+        }
+    for (; k < n; k++) {
+        double a = fabs((double)w[k]);
+        s[0] += a * size[k];
+        q[0] += a * a * variance[k];
+    }
+    *sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    *square = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+}
+
+static float bias_of(const fd_bound_work *work, int64_t row) {
+    const fd_weight *bias = work->op->weight[1];
+    if (!bias) return 0;
+    int64_t block = fd_dtype_get(bias->dtype)->block_elements, first = row - row % block;
+    float values[256];
+    fd_dequantize_row(bias->dtype, (const char *)bias->data + fd_dtype_row_bytes(bias->dtype, first), values, block);
+    return values[row - first];
+}
+
+/* τ = λ·u_acc·√n·S + λ·√Σ w²(e² + (u_w x)²), S = Σ|x||w|. The bias: the dot and the bias are each rounded once before
+ * they are added. A class whose inputs are cut has a mean error of up to u for each of the two factors. */
+void fd_bound_matmul(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    const fd_weight *w = op->weight[0];
+    const fd_numerics_class *c = work->c;
+    int64_t n = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n);
+    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
+    double u_chain = lambda * c->u_acc * sqrt((double)n), u_mean = c->in_truncates ? 2 * c->u_in : 0;
+    double *size = work->scratch, *variance = size + op->n_pos * n;
+
+    for (int64_t k = 0; k < op->n_pos * n; k++) {
+        double x = work->in[0][k], e = work->e[0][k];
+        size[k] = fabs(x);
+        variance[k] = e * e + u_w * u_w * x * x;
+    }
+    for (int64_t o = 0; o < n_out; o++) { /* rows outside: each is dequantised once */
+        double bias = fabs((double)bias_of(work, o));
+        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, work->row, n);
+        for (int64_t r = 0; r < op->n_pos; r++) {
+            double sum, square, y = fabs(work->y[r * n_out + o]);
+            weigh(work->row, size + r * n, variance + r * n, n, &sum, &square);
+            work->tau[r * n_out + o] =
+                u_chain * sum + lambda * sqrt(square) + u_mean * y + (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
+        }
+    }
+}
+
+/* A row of the table: exact but for the rounding of the output. Formats with a minimum (d·q − m) are dequantised in
+ * different orders by different engines: their rounding is that of the row's largest value. */
+void fd_bound_embed(const fd_bound_work *work) {
+    uint32_t dtype = work->op->weight[0]->dtype;
+    bool with_minimum = fd_dtype_get(dtype)->is_quantised && dtype != FD_Q8_0 && dtype != FD_Q4_0;
+    for (int64_t r = 0; r < work->op->n_pos; r++) {
+        const double *y = work->y + r * work->stride;
+        double most = 0;
+        for (int64_t i = 0; i < work->stride; i++) most = fmax(most, fabs(y[i]));
+        for (int64_t i = 0; i < work->stride; i++)
+            work->tau[r * work->stride + i] = work->c->u_op * fabs(y[i]) + (with_minimum ? 4 * 0x1p-24 * most : 0);
+    }
+}

@@ -1,0 +1,57 @@
+/* Naming the bug: every fault of faults/ that concerns the first introduced node is computed on the candidate's own
+ * inputs, and one is named only if it gives the candidate's values and nothing else does (docs/faults.md has the rule).
+ *
+ * Residual of a variant: z = max |c − v| / τ over all elements. Equal values, and NaN beside NaN, are 0; where τ is 0, or
+ * one alone is NaN or infinite, anything else is +Inf. Named when z ≤ 1 for it, and z > 10 for the unmodified op and for
+ * every other variant. Variants that give bit-identical tensors here are one group: nodes beside this one tell them
+ * apart where they are recorded, else they are named together. */
+#ifndef FD_COMPARE_EXPLAIN_H
+#define FD_COMPARE_EXPLAIN_H
+
+#include "faults/faults.h"
+
+/* Runs one node's op (as in compare/replay.h; the reference's, handed in by whoever may see it). */
+typedef void (*fd_op_fn)(fd_numerics numerics, const fd_op_args *args);
+
+typedef struct fd_explain_request {
+    fd_op_args args; /* graph (without faults), node, positions, tokens (EMBED), and in[]: the candidate's recorded
+                            inputs, float; `weight`, the rope tables and `out` are not read. KV_WRITE: give all positions
+                            from 0, rows before pos0 are taken for zero */
+    const float
+        *output; /* the candidate's rows, [n_pos, fd_node_row_stride]; KV_WRITE: the cache rows of the positions */
+    const double *tau; /* ≥ 0, laid out as output; NULL: exact, τ = 0 */
+    fd_op_fn op;
+    const float *(*tensor)(void *user,
+                           int32_t node); /* the candidate's rows of another node at these positions, laid out as
+                            fd_op_args.in (KV_WRITE: the cache from position 0); NULL when it was not recorded. May be NULL:
+                            faults that read other tensors are then not tried */
+    void *user;
+} fd_explain_request;
+
+typedef struct fd_explain_fit {
+    const fd_fault_info *fault; /* NULL: none */
+    double z;
+    double ulp;       /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
+    int64_t n_beyond; /* elements beyond τ */
+} fd_explain_fit;
+
+enum { FD_MAX_REMAINING = 8 };
+
+typedef struct fd_explanation {
+    bool named;
+    fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents behind it; else whatever is
+                                                   within 10 τ, best first */
+    int32_t n_remaining;                        /* may exceed FD_MAX_REMAINING: only the first ones are kept */
+    fd_explain_fit unmodified;                  /* the op as it should be; fault NULL */
+    fd_explain_fit runner_up;                   /* the best of the others */
+    int32_t n_tried;                            /* faults that concern the node and were computed */
+    int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
+    int32_t n_untried;        /* they read tensors that were not recorded */
+    char reason[256];         /* why nothing is named; "" when named */
+    char next[192];           /* what would tell the remaining ones apart; "" */
+} fd_explanation;
+
+/* FD_ERR_MEMORY alone. */
+fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err);
+
+#endif

@@ -1,0 +1,222 @@
+#include "compare/judge_verdict.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/trace_pair.h"
+
+typedef struct context {
+    const fd_judge_verdict_options *o;
+    fd_verdict *verdict;
+    fd_trace_pair pair;
+    int32_t n_pos;
+} context;
+
+static fd_code input_equality(context *c, const char *name, int32_t pos, bool cached, fd_equality *out, fd_error *err) {
+    const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
+    *out = FD_EQUALITY_UNKNOWN;
+    if (!input) return FD_OK;
+    for (int32_t p = cached ? 0 : pos; p <= pos; p++) {
+        fd_look look;
+        FD_TRY(fd_trace_pair_look(&c->pair, input, p, &look, err));
+        *out = look.result == FD_LOOK_DIFFERS ? FD_UNEQUAL
+               : look.result == FD_LOOK_SAME  ? FD_EQUAL
+                                              : FD_EQUALITY_UNKNOWN;
+        if (*out != FD_EQUAL) return FD_OK;
+    }
+    return FD_OK;
+}
+
+static fd_code describe_inputs(context *c, const fd_node *node, fd_divergence *d, fd_error *err) {
+    const fd_graph *graph = c->o->graph;
+    bool unequal = false, unknown = false;
+    d->n_input = 0;
+    if (node->op == FD_OP_EMBED) {
+        snprintf(d->inputs[0].name, sizeof d->inputs[0].name, "tokens");
+        d->inputs[0].equality = d->inputs_equal = FD_EQUAL;
+        d->n_input = 1;
+        return FD_OK;
+    }
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        const fd_node *input = &graph->nodes[node->input[k]];
+        int32_t at = d->n_input++;
+        snprintf(d->inputs[at].name, sizeof d->inputs[at].name, "%s", input->name);
+        FD_TRY(input_equality(c, input->name, d->pos, input->op == FD_OP_KV_WRITE, &d->inputs[at].equality, err));
+        unequal |= d->inputs[at].equality == FD_UNEQUAL;
+        unknown |= d->inputs[at].equality == FD_EQUALITY_UNKNOWN;
+    }
+    d->inputs_equal = unequal ? FD_UNEQUAL : unknown ? FD_EQUALITY_UNKNOWN : FD_EQUAL;
+    return FD_OK;
+}
+
+/* Reference and candidate at the worst element stand first: the first bit that differs may be noise. */
+static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_reference) {
+    double ref = of_reference ? f->candidate : f->reference, cand = of_reference ? f->reference : f->candidate;
+    fd_tensor_view one[2] = {{&ref, FD_F64}, {&cand, FD_F64}};
+    fd_tensor_diff diff;
+    fd_diff_tensors(one[0], one[1], 1, d->diff.grid, &diff);
+    d->diff.first = (fd_element_diff){f->worst, ref, cand, diff.first.index == 0 ? diff.first.ulp : 0};
+}
+
+static fd_code describe_divergence(context *c, const fd_node_finding *f, bool of_reference, fd_error *err) {
+    const fd_node *node = &c->o->graph->nodes[f->node];
+    fd_divergence *d = &c->verdict->divergence;
+    const fd_trace *steps = c->o->ref;
+    *d = (fd_divergence){.kind = FD_DIVERGED_VALUES,
+                         .layer = node->layer,
+                         .step = f->step,
+                         .pos = f->pos,
+                         .n_dim = node->n_dim,
+                         .over_kv = node->over_kv};
+    snprintf(d->node, sizeof d->node, "%s", node->name);
+    snprintf(d->op, sizeof d->op, "%s", fd_op_name(node->op));
+    fd_node_attributes(c->o->graph, node, d->attributes, sizeof d->attributes);
+    d->step_kind = f->step < fd_trace_n_step(steps) ? fd_trace_steps(steps)[f->step].kind : FD_STEP_DECODE;
+    for (int32_t i = 0; i < node->n_dim; i++) d->dims[i] = node->shape[i];
+    if (node->over_kv) d->dims[node->n_dim - 1] = f->pos + 1;
+    fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
+    memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
+    const fd_node_pair *np = fd_trace_pair_find(&c->pair, node->name);
+    if (np && np->same_shape) {
+        fd_look look = {0};
+        FD_TRY(fd_trace_pair_values(&c->pair, np, f->pos, &look, err));
+        d->has_values = look.has_diff;
+        if (look.has_diff) {
+            d->diff = look.diff;
+            put_worst_first(d, f, of_reference);
+        }
+    }
+    return describe_inputs(c, node, d, err);
+}
+
+static void describe_finding(context *c, const fd_judgement *j, bool of_reference) {
+    fd_verdict_replay *p = &c->verdict->replay;
+    const fd_node_finding *f = &j->first;
+    const fd_node *nodes = c->o->graph->nodes;
+    snprintf(p->finding, sizeof p->finding, "%s", fd_finding_name(f->finding));
+    p->of_reference = of_reference;
+    p->z = f->z;
+    p->candidate = f->candidate;
+    p->replayed = f->replayed;
+    p->tau = f->tau;
+    p->shares_known = f->has_reference && f->introduced + f->propagated > 0;
+    p->introduced = f->introduced;
+    p->propagated = f->propagated;
+    p->n_element = f->n_element;
+    p->n_beyond = f->n_beyond;
+    p->n_slice_beyond = f->n_slice_beyond;
+    p->n_nan_new = f->n_nan_new;
+    if (f->span_first != f->node) snprintf(p->span_first, sizeof p->span_first, "%s", nodes[f->span_first].name);
+    snprintf(p->missing, sizeof p->missing, "%s", j->missing);
+    if (j->next.finding != FD_FOUND_NOTHING) snprintf(p->next, sizeof p->next, "%s", nodes[j->next.node].name);
+    p->n_before = j->n_before;
+}
+
+static void describe_counts(context *c, const fd_judgement *j, fd_class_source source) {
+    fd_verdict_replay *p = &c->verdict->replay;
+    p->done = true;
+    snprintf(p->numerics, sizeof p->numerics, "%s", j->numerics->name);
+    snprintf(p->source, sizeof p->source, "%s", fd_class_source_name(source));
+    p->n_tensor = j->n_tensor;
+    p->n_noise = j->n_by_finding[FD_FOUND_NOISE];
+    p->n_inherited = j->n_by_finding[FD_FOUND_INHERITED];
+    p->n_amplifier = j->n_by_finding[FD_FOUND_AMPLIFIER];
+    p->n_introduced = j->n_by_finding[FD_FOUND_INTRODUCED] + j->n_by_finding[FD_FOUND_BOTH];
+    p->noisiest_z = j->noisiest.finding == FD_FOUND_NOTHING ? -1 : j->noisiest.z;
+    if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", c->o->graph->nodes[j->noisiest.node].name);
+}
+
+/* Judges one trace, `other` giving what its inputs had brought along. */
+static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace *other, const fd_numerics_class *given,
+                          fd_class_source *source, fd_judgement *out, fd_error *err) {
+    fd_judge_options how = {.graph = c->o->graph, .ref = other, .cand = side, .n_pos = c->n_pos, .op = c->o->op};
+    *source = FD_CLASS_GIVEN;
+    how.numerics = given;
+    if (!how.numerics) {
+        *source = FD_CLASS_RECORDED;
+        how.numerics = fd_class_of_trace(side);
+    }
+    if (!how.numerics) {
+        *source = FD_CLASS_INFERRED;
+        FD_TRY(fd_infer_class(&how, &how.numerics, err));
+    }
+    return fd_judge_replay(&how, out, err);
+}
+
+/* Nothing was introduced on either side. */
+static void decide_noise(context *c) {
+    fd_verdict *v = c->verdict;
+    fd_divergence was = v->divergence;
+    if (was.kind == FD_DIVERGED_TOKENS) return; /* replay explains the tensors before them; the tokens still differ */
+    memset(&v->divergence, 0, sizeof v->divergence);
+    if (was.kind != FD_NO_DIVERGENCE) {
+        fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
+        v->next[0] = '\0';
+    }
+    if (c->n_pos < 2)
+        fd_verdict_reason(
+            v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
+    v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
+}
+
+static void suggest_next(fd_verdict *v) {
+    const fd_divergence *d = &v->divergence;
+    const char *label = v->replay.of_reference ? v->ref.label : v->cand.label;
+    if (v->replay.missing[0])
+        snprintf(v->next, sizeof v->next, "record %s too, then compare again", v->replay.missing);
+    else if (d->n_dim == 2 && d->dims[1] > 0)
+        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", label, d->node, d->pos,
+                 (long long)(d->diff.first.index / d->dims[1]));
+    else
+        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d]'", label, d->node, d->pos);
+}
+
+static fd_code judge_both(context *c, fd_error *err) {
+    const fd_judge_verdict_options *o = c->o;
+    fd_class_source source;
+    fd_judgement cand = {0}, ref = {0};
+    fd_code code = judge_side(c, o->cand, o->ref, o->numerics, &source, &cand, err);
+    const fd_judgement *bad = NULL;
+    if (code == FD_OK && cand.n_tensor == 0) {
+        fd_verdict_note(c->verdict,
+                        "replay needs the candidate's elements, and %.150s holds none (record it with --level full)",
+                        fd_trace_path(o->cand));
+    } else if (code == FD_OK) {
+        describe_counts(c, &cand, source);
+        bad = cand.found ? &cand : NULL;
+        if (!bad) {
+            fd_class_source ref_source;
+            code = judge_side(c, o->ref, o->cand, NULL, &ref_source, &ref, err);
+            if (code == FD_OK && ref.found) bad = &ref;
+        }
+        if (code == FD_OK && bad) {
+            describe_finding(c, bad, bad == &ref);
+            code = describe_divergence(c, &bad->first, bad == &ref, err);
+            c->verdict->status = FD_DIVERGED;
+            suggest_next(c->verdict);
+        } else if (code == FD_OK) {
+            decide_noise(c);
+        }
+        if (bad == &ref)
+            fd_verdict_note(
+                c->verdict,
+                "the candidate follows from its own inputs everywhere: it is the reference that departs here");
+    }
+    fd_judgement_free(&cand);
+    fd_judgement_free(&ref);
+    return code;
+}
+
+fd_code fd_judge_verdict(const fd_judge_verdict_options *options, fd_verdict *verdict, fd_error *err) {
+    context c = {.o = options, .verdict = verdict};
+    bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
+    if (no_reason_to || verdict->n_compared == 0) return FD_OK;
+    FD_TRY(fd_trace_pair_open(options->ref, options->cand, &c.pair, err));
+    c.n_pos = c.pair.align.first_token_differs;
+    fd_code code = c.n_pos > 0 ? judge_both(&c, err) : FD_OK;
+    fd_trace_pair_close(&c.pair);
+    return code;
+}

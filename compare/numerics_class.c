@@ -1,0 +1,146 @@
+#include "compare/numerics_class.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "numerics/contract.h"
+
+#define U64   0x1p-53
+#define U32   0x1p-24
+#define UF16  0x1p-11
+#define UBF16 0x1p-8
+/* GPUs may flush binary32 subnormals, so anything below the smallest normal number may be 0. */
+#define TINY32  0x1p-126
+#define TINYF16 0x1p-24
+
+#define F32_OPS .u_op = U32, .u_out = U32, .tiny_out = TINY32
+
+static const fd_numerics_class table[] = {
+    {.name = "exact", .summary = "the numerics contract, bit for bit", .exact = true},
+    {.name = "f64", .summary = "binary64 throughout", .u_acc = U64, .u_op = U64, .u_out = U64},
+    {.name = "f32", .summary = "binary32, any order of sums", .u_acc = U32, F32_OPS},
+    {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},
+    {.name = "f16",
+     .summary = "binary16 factors, binary32 sums and tensors",
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
+    /* 10 explicit bits. Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
+    {.name = "tf32",
+     .summary = "TF32 factors, binary32 sums and tensors",
+     .in_truncates = true,
+     .u_in = 2 * UF16,
+     .u_attn = 2 * UF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     F32_OPS},
+    {.name = "q8",
+     .summary = "activations in the weights' dot type (int8 blocks), else binary32",
+     .q8_activations = true,
+     .u_acc = U32,
+     F32_OPS},
+    {.name = "llama-cpu",
+     .summary = "int8 activations, binary16 attention factors and K/V",
+     .q8_activations = true,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
+    {.name = "bf16",
+     .summary = "bfloat16 factors, binary32 sums and tensors",
+     .u_in = UBF16,
+     .u_attn = UBF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UBF16},
+    {.name = "hf-f16",
+     .summary = "binary16 tensors, binary32 sums",
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_op = UF16,
+     .u_out = UF16,
+     .tiny_out = TINYF16,
+     .u_kv = UF16},
+    {.name = "hf-bf16",
+     .summary = "bfloat16 tensors, binary32 sums",
+     .u_in = UBF16,
+     .u_attn = UBF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     .u_op = UBF16,
+     .u_out = UBF16,
+     .tiny_out = TINY32,
+     .u_kv = UBF16},
+    {.name = "f16acc",
+     .summary = "binary16 factors and sums, binary32 tensors",
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = UF16,
+     F32_OPS,
+     .u_kv = UF16},
+};
+enum { N_CLASS = sizeof table / sizeof *table };
+
+static const struct {
+    const char *recorded, *name;
+} aliases[] = {{"q8act", "q8"},       {"fp32", "f32"},    {"float32", "f32"},      {"fp16", "hf-f16"},
+               {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cuda", "f16acc"}};
+
+const fd_numerics_class *fd_numerics_class_at(int32_t i) {
+    return i >= 0 && i < N_CLASS ? &table[i] : NULL;
+}
+
+const fd_numerics_class *fd_numerics_class_find(const char *name) {
+    static const char emulated[] = "emulate-"; /* our emulating executor records its class and, after a colon, a seed */
+    bool strip = strncmp(name, emulated, strlen(emulated)) == 0;
+    if (strip) name += strlen(emulated);
+    size_t size = strip ? strcspn(name, ":") : strlen(name);
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strlen(aliases[i].recorded) == size && strncmp(aliases[i].recorded, name, size) == 0)
+            name = aliases[i].name, size = strlen(name);
+    for (int i = 0; i < N_CLASS; i++)
+        if (strlen(table[i].name) == size && strncmp(table[i].name, name, size) == 0) return &table[i];
+    return NULL;
+}
+
+const char *fd_numerics_class_names(char *to, int32_t size) {
+    int32_t at = 0;
+    to[0] = '\0';
+    for (int i = 0; i < N_CLASS && at < size; i++)
+        at += snprintf(to + at, (size_t)(size - at), "%s%s", i ? ", " : "", table[i].name);
+    return to;
+}
+
+double fd_dtype_roundoff(uint32_t dtype) {
+    return dtype == FD_F16 ? UF16 : dtype == FD_BF16 ? UBF16 : dtype == FD_F32 ? U32 : 0;
+}
+
+double fd_dtype_tiny(uint32_t dtype) {
+    return dtype == FD_F16 ? TINYF16 : dtype == FD_BF16 ? 0x1p-133 : dtype == FD_F32 ? 0x1p-149 : 0;
+}
+
+double fd_rounding_error(double x, int digits, double tiny) {
+    if (!isfinite(x) || x == 0) return 0;
+    bool fits = digits >= 53 || (fd_bits64(x) & ((UINT64_C(1) << (53 - digits)) - 1)) == 0;
+    /* a subnormal: a multiple of the spacing, below where `digits` bits reach */
+    double steps = tiny > 0 ? x / tiny : INFINITY;
+    if (fits && (fabs(steps) >= ldexp(1, digits) || rint(steps) == steps)) return 0;
+    double error = ldexp(fabs(x), -digits);
+    return error > tiny / 2 ? error : tiny / 2;
+}
+
+double fd_bound_lambda(double n, double n_output) {
+    const double delta = 1e-3;
+    double outcomes = (n > 1 ? n : 1) * (n_output > 1 ? n_output : 1);
+    return sqrt(2 * log(2 * outcomes / delta));
+}

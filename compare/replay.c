@@ -1,0 +1,329 @@
+#include "compare/replay.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+
+/* What a node hands to its readers. KV_WRITE: all positions so far; others: the range's. */
+typedef struct fed {
+    double *x, *e; /* e: how far x may be from what the candidate used; owned */
+    bool missing;  /* some row was not recorded */
+    int32_t span_first;
+} fed;
+
+struct fd_replay {
+    fd_replay_options o;
+    int32_t *in_trace;    /* [n_node] index in the trace, -1: unknown to it; owned */
+    int32_t *last_reader; /* [n_node]; owned */
+    fed *fed;             /* [n_node]; owned */
+    int32_t pos0, n_pos, n_kv;
+    bool *recorded;                        /* [n_pos] */
+    double *y, *tau, *candidate, *scratch; /* of the node at hand; owned */
+};
+
+/* ---- opening ---- */
+
+static fd_code check_shape(const fd_replay *replay, const fd_node *node, fd_error *err) {
+    int32_t at = replay->in_trace[node->id];
+    if (at < 0) return FD_OK;
+    const fd_trace_node *recorded = fd_trace_node_at(replay->o.trace, at);
+    int64_t found = fd_trace_elements(recorded, 4), expected = fd_node_elements(node, 5);
+    if (found == expected) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s: %s has %lld elements at position 4, the model's graph %lld",
+                   fd_trace_path(replay->o.trace), node->name, (long long)found, (long long)expected);
+}
+
+static fd_code fill(fd_replay *replay, fd_error *err) {
+    const fd_graph *graph = replay->o.graph;
+    size_t n = (size_t)graph->n_node;
+    replay->in_trace = malloc(sizeof *replay->in_trace * n);
+    replay->last_reader = malloc(sizeof *replay->last_reader * n);
+    replay->fed = calloc(n, sizeof *replay->fed);
+    if (!replay->in_trace || !replay->last_reader || !replay->fed)
+        return fd_fail(err, FD_ERR_MEMORY, "replay of %zu nodes: out of memory", n);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        replay->in_trace[i] = fd_trace_find(replay->o.trace, node->name);
+        replay->last_reader[i] = i;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0) replay->last_reader[node->input[k]] = i;
+        FD_TRY(check_shape(replay, node, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err) {
+    *out = NULL;
+    fd_replay *replay = calloc(1, sizeof *replay);
+    if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+    replay->o = *options;
+    fd_code code = fill(replay, err);
+    if (code != FD_OK) {
+        fd_replay_close(replay);
+        return code;
+    }
+    *out = replay;
+    return FD_OK;
+}
+
+static void drop(fed *f) {
+    free(f->x);
+    free(f->e);
+    f->x = f->e = NULL;
+}
+
+static void drop_node_rows(fd_replay *replay) {
+    free(replay->y);
+    free(replay->tau);
+    free(replay->candidate);
+    free(replay->scratch);
+    replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
+}
+
+void fd_replay_close(fd_replay *replay) {
+    if (!replay) return;
+    for (int32_t i = 0; replay->fed && i < replay->o.graph->n_node; i++) drop(&replay->fed[i]);
+    drop_node_rows(replay);
+    free(replay->recorded);
+    free(replay->fed);
+    free(replay->in_trace);
+    free(replay->last_reader);
+    free(replay);
+}
+
+fd_code fd_replay_range(fd_replay *replay, int32_t pos0, int32_t n_pos, fd_error *err) {
+    assert(pos0 == replay->n_kv && n_pos > 0);
+    for (int32_t i = 0; i < replay->o.graph->n_node; i++)
+        if (replay->o.graph->nodes[i].op != FD_OP_KV_WRITE) drop(&replay->fed[i]);
+    replay->pos0 = pos0;
+    replay->n_pos = n_pos;
+    replay->n_kv = pos0 + n_pos;
+    free(replay->recorded);
+    replay->recorded = calloc((size_t)n_pos, sizeof *replay->recorded);
+    return replay->recorded ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
+/* ---- what was recorded ---- */
+
+fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_node *node, int32_t pos, int32_t n_kv,
+                           double *scratch, double *row, bool *present, fd_error *err) {
+    fd_error why = {0};
+    *present = false;
+    if (in_trace < 0 || !fd_trace_node_at(trace, in_trace)->has_data) return FD_OK;
+    fd_code code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
+    if (code == FD_ERR_INCOMPLETE) return FD_OK;
+    if (code != FD_OK) {
+        *err = why;
+        return code;
+    }
+    *present = true;
+    if (!node->over_kv) return FD_OK;
+    double padding = node->op == FD_OP_ATTN_SCORES ? -INFINITY : 0;
+    for (int64_t h = 0; h < node->shape[0]; h++)
+        for (int32_t t = 0; t < n_kv; t++) row[h * n_kv + t] = t <= pos ? scratch[h * (pos + 1) + t] : padding;
+    return FD_OK;
+}
+
+static fd_code read_rows(fd_replay *replay, const fd_node *node, int64_t stride, bool *all, fd_error *err) {
+    *all = true;
+    for (int32_t r = 0; r < replay->n_pos; r++) {
+        FD_TRY(fd_replay_read_row(replay->o.trace, replay->in_trace[node->id], node, replay->pos0 + r, replay->n_kv,
+                                  replay->scratch, replay->candidate + r * stride, &replay->recorded[r], err));
+        *all &= replay->recorded[r];
+    }
+    return FD_OK;
+}
+
+/* ---- running an op ---- */
+
+static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
+    *out = malloc(sizeof **out * (size_t)(n ? n : 1));
+    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+    for (int64_t i = 0; i < n; i++) (*out)[i] = (float)x[i];
+    return FD_OK;
+}
+
+/* Tables from position 0, in binary64 or, for the contract, binary32; *table owns both halves. */
+static fd_code rope_tables(const fd_replay *replay, const fd_node *node, bool exact, void **table, fd_op_args *args,
+                           fd_error *err) {
+    int64_t half = node->rope.n_rot / 2, n = half * replay->n_kv;
+    size_t real = exact ? sizeof(float) : sizeof(double);
+    float *factors = NULL;
+    *table = malloc(2 * real * (size_t)n);
+    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
+    if (!*table || (node->weight[0] >= 0 && !factors)) {
+        free(factors);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
+    }
+    if (factors) {
+        const fd_weight *w = &replay->o.graph->weights[node->weight[0]];
+        fd_dequantize_row(w->dtype, w->data, factors, half);
+    }
+    void *sine = (char *)*table + real * (size_t)n;
+    if (exact)
+        fd_rope_table(&node->rope, factors, 0, replay->n_kv, *table, sine);
+    else
+        fd_rope_table_f64(&node->rope, factors, 0, replay->n_kv, *table, sine);
+    free(factors);
+    args->rope_cos = *table;
+    args->rope_sin = sine;
+    return FD_OK;
+}
+
+static int64_t rows_given(const fd_replay *replay, const fd_node *node) {
+    int64_t rows = node->op == FD_OP_KV_WRITE ? replay->n_kv : replay->n_pos;
+    return rows * fd_node_row_stride(node, replay->n_kv);
+}
+
+/* In contract order: inputs are binary32 already, because an exact run recorded them. */
+static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err) {
+    const fd_node *node = args.node;
+    float *in[FD_MAX_INPUTS] = {NULL, NULL}, *result = NULL;
+    fd_code code = narrow(out, rows_given(replay, node), &result, err);
+    for (int k = 0; k < FD_MAX_INPUTS && code == FD_OK; k++)
+        if (node->input[k] >= 0)
+            code = narrow(args.in[k], rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k], err);
+    if (code == FD_OK) {
+        for (int k = 0; k < FD_MAX_INPUTS; k++) args.in[k] = in[k];
+        args.out = result;
+        replay->o.op(FD_NUMERICS_EXACT, &args);
+        for (int64_t i = 0; i < rows_given(replay, node); i++) out[i] = (double)result[i];
+    }
+    for (int k = 0; k < FD_MAX_INPUTS; k++) free(in[k]);
+    free(result);
+    return code;
+}
+
+static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error *err) {
+    const fd_graph *graph = replay->o.graph;
+    bool exact = replay->o.numerics->exact;
+    void *table = NULL;
+    fd_op_args args = {.graph = graph,
+                       .node = node,
+                       .pos0 = replay->pos0,
+                       .n_pos = replay->n_pos,
+                       .n_kv = replay->n_kv,
+                       .n_ctx = replay->n_kv,
+                       .tokens = replay->o.tokens + replay->pos0,
+                       .out = out};
+    fd_bound_args bound = {.op = &args,
+                           .candidate = replay->candidate,
+                           .numerics = replay->o.numerics,
+                           .n_output = replay->o.n_output,
+                           .stored = FD_F64};
+    if (replay->in_trace[node->id] >= 0)
+        bound.stored = fd_trace_node_at(replay->o.trace, replay->in_trace[node->id])->dtype;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] >= 0) {
+            args.in[k] = replay->fed[node->input[k]].x;
+            bound.in_error[k] = replay->fed[node->input[k]].e;
+        }
+    }
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
+    fd_code code = node->op == FD_OP_ROPE ? rope_tables(replay, node, exact, &table, &args, err) : FD_OK;
+    if (code == FD_OK) {
+        if (exact)
+            code = run_exact(replay, args, out, err);
+        else
+            replay->o.op(FD_NUMERICS_F64, &args);
+    }
+    if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
+    free(table);
+    return code;
+}
+
+/* ---- a node ---- */
+
+static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, fd_error *err) {
+    size_t rows = sizeof(double) * (size_t)(replay->n_pos * stride);
+    size_t y = node->op == FD_OP_KV_WRITE ? sizeof(double) * (size_t)(replay->n_kv * stride) : rows;
+    drop_node_rows(replay);
+    replay->y = calloc(1, y);
+    replay->tau = malloc(rows);
+    replay->candidate = calloc(1, rows);
+    replay->scratch = malloc(sizeof(double) * (size_t)stride);
+    if (replay->y && replay->tau && replay->candidate && replay->scratch) return FD_OK;
+    return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+}
+
+/* Where y starts: a cache's own range lies behind the earlier positions. */
+static double *own_rows(const fd_replay *replay, const fd_node *node, int64_t stride) {
+    return replay->y + (node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0);
+}
+
+/* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others replayed with their τ. */
+static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
+    fed *f = &replay->fed[node->id];
+    bool cache = node->op == FD_OP_KV_WRITE;
+    int64_t before = cache ? replay->pos0 * stride : 0, n = replay->n_pos * stride;
+    double *x = realloc(f->x, sizeof *x * (size_t)(before + n));
+    if (x) f->x = x;
+    double *e = realloc(f->e, sizeof *e * (size_t)(before + n));
+    if (e) f->e = e;
+    if (!x || !e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+
+    int32_t at = replay->in_trace[node->id];
+    uint32_t stored = at < 0 ? FD_F64 : fd_trace_node_at(replay->o.trace, at)->dtype;
+    double u = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_roundoff(stored) : 0;
+    double tiny = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_tiny(stored) : 0;
+    bool any_missing = false;
+    for (int32_t r = 0; r < replay->n_pos; r++) {
+        any_missing |= !replay->recorded[r];
+        for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
+            double c = replay->candidate[i];
+            x[before + i] = c;
+            e[before + i] = !replay->recorded[r] ? replay->tau[i] : isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
+        }
+    }
+    bool earlier = cache && replay->pos0 > 0 && f->missing;
+    if (any_missing && !(earlier && f->span_first < span_first)) f->span_first = span_first;
+    f->missing = any_missing || earlier;
+    return FD_OK;
+}
+
+/* The first unrecorded node that this one's value would be computed through. */
+static int32_t span_of(const fd_replay *replay, const fd_node *node) {
+    int32_t first = node->id;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = node->input[k];
+        if (in < 0) continue;
+        if (replay->fed[in].missing && replay->fed[in].span_first < first) first = replay->fed[in].span_first;
+    }
+    return first;
+}
+
+fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *out, fd_error *err) {
+    const fd_node *node = &replay->o.graph->nodes[id];
+    int64_t stride = fd_node_row_stride(node, replay->n_kv);
+    bool all;
+    FD_TRY(reserve(replay, node, stride, err));
+    FD_TRY(read_rows(replay, node, stride, &all, err));
+    if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
+        memcpy(replay->y, replay->fed[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
+    int32_t span_first = span_of(replay, node);
+    bool ran = wanted || !all;
+    if (ran) {
+        FD_TRY(run(replay, node, replay->y, err));
+        const double *y = own_rows(replay, node, stride);
+        for (int32_t r = 0; r < replay->n_pos; r++)
+            if (!replay->recorded[r])
+                memcpy(replay->candidate + r * stride, y + r * stride, sizeof *y * (size_t)stride);
+    }
+    FD_TRY(feed(replay, node, stride, span_first, err));
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = node->input[k];
+        if (in >= 0 && replay->last_reader[in] == id && replay->o.graph->nodes[in].op != FD_OP_KV_WRITE)
+            drop(&replay->fed[in]);
+    }
+    *out = (fd_replayed){.stride = stride,
+                         .recorded = replay->recorded,
+                         .candidate = replay->candidate,
+                         .y = ran ? own_rows(replay, node, stride) : NULL,
+                         .tau = ran ? replay->tau : NULL,
+                         .span_first = span_first};
+    return FD_OK;
+}

@@ -1,0 +1,83 @@
+/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX. Rows over positions have room for n_kv of them; past a row's own position scores
+ * are -inf and weights 0. A head's own count of positions, not the batch's, decides the order of its sums, so prefill
+ * and decode agree where their kernels do. */
+#include "emulate/internal.h"
+#include "emulate/rounding.h"
+
+fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    const fd_node *q_node = fd_emulate_input(args, 0), *k_node = fd_emulate_input(args, 1);
+    int32_t n_head = q_node->shape[0], dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
+    int32_t group = n_head / n_head_kv; /* query heads that share a K/V head */
+    int64_t n_q = (int64_t)args->n_pos * n_head * dim, n_k = (int64_t)n_kv * n_head_kv * dim;
+    float *q = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n_q, err);
+    float *k = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_k, err);
+    if (!q || !k) return FD_ERR_MEMORY;
+    fd_round_row(e->class_.attention, args->in[0], q, n_q);
+    fd_round_row(e->class_.attention, args->in[1], k, n_k);
+
+    float *scores = args->out;
+#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    for (int32_t p = 0; p < args->n_pos; p++)
+        for (int32_t h = 0; h < n_head; h++) {
+            int64_t head = (int64_t)p * n_head + h;
+            float *s = scores + head * n_kv;
+            for (int32_t t = 0; t < n_kv; t++) {
+                const float *row = k + ((int64_t)t * n_head_kv + h / group) * dim;
+                bool hidden = t > args->pos0 + p;
+                float dot = hidden ? 0 : fd_emulate_products(e, FD_OP_ATTN_SCORES, q + head * dim, row, dim);
+                s[t] = hidden ? -(float)INFINITY : fd_round_to(e->class_.tensor, dot) * args->node->scale;
+            }
+        }
+    return FD_OK;
+}
+
+/* libm's exp, and one division for the row: weights are multiplied by the sum's reciprocal. */
+fd_code fd_emulate_attn_softmax(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    const float *scores = args->in[0];
+    float *weights = args->out;
+#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    for (int32_t p = 0; p < args->n_pos; p++)
+        for (int32_t h = 0; h < n_head; h++) {
+            const float *s = scores + ((int64_t)p * n_head + h) * n_kv;
+            float *w = weights + ((int64_t)p * n_head + h) * n_kv;
+            int32_t n = args->pos0 + p + 1;
+            float max = s[0];
+            for (int32_t t = 1; t < n; t++) max = s[t] > max ? s[t] : max;
+            for (int32_t t = 0; t < n; t++) w[t] = expf(s[t] - max);
+            float inverse = 1.0f / fd_emulate_sum(fd_emulate_order_of(e, FD_OP_ATTN_SOFTMAX), w, n);
+            for (int32_t t = 0; t < n; t++) w[t] = w[t] * inverse;
+            for (int32_t t = n; t < n_kv; t++) w[t] = 0;
+        }
+    return FD_OK;
+}
+
+/* V is laid out by element first, so that the sum over positions is a dot of two rows. */
+fd_code fd_emulate_attn_mix(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    const fd_node *v_node = fd_emulate_input(args, 1);
+    int32_t n_head = args->node->shape[0], dim = args->node->shape[1], n_head_kv = v_node->shape[0], n_kv = args->n_kv;
+    int32_t group = n_head / n_head_kv, v_width = n_head_kv * dim;
+    int64_t n_weight = (int64_t)args->n_pos * n_head * n_kv;
+    float *weights = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n_weight, err);
+    float *v = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_kv * (size_t)v_width, err);
+    if (!weights || !v) return FD_ERR_MEMORY;
+    fd_round_row(e->class_.attention, args->in[0], weights, n_weight);
+    const float *cache = args->in[1];
+    for (int32_t t = 0; t < n_kv; t++)
+        for (int32_t c = 0; c < v_width; c++)
+            v[(int64_t)c * n_kv + t] = fd_round_to(e->class_.attention, cache[(int64_t)t * v_width + c]);
+
+    float *y = args->out;
+#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    for (int32_t p = 0; p < args->n_pos; p++)
+        for (int32_t h = 0; h < n_head; h++) {
+            int64_t head = (int64_t)p * n_head + h;
+            for (int32_t d = 0; d < dim; d++) {
+                const float *column = v + ((int64_t)(h / group) * dim + d) * n_kv;
+                y[head * dim + d] =
+                    fd_emulate_products(e, FD_OP_ATTN_MIX, weights + head * n_kv, column, args->pos0 + p + 1);
+            }
+        }
+    return FD_OK;
+}

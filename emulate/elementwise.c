@@ -1,0 +1,89 @@
+/* The ops without matrices. `T(…)` in the formulas: rounded to the class's tensor type, where the engine leaves one
+ * kernel for the next; the outermost one is the caller's. */
+#include <string.h>
+
+#include "emulate/internal.h"
+#include "emulate/rounding.h"
+#include "model/quant.h"
+
+fd_code fd_emulate_embed(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const fd_weight *table = args->weight[0];
+    int64_t n = table->n_col, row_bytes = fd_dtype_row_bytes(table->dtype, n);
+    for (int32_t p = 0; p < args->n_pos; p++)
+        fd_dequantize_row(table->dtype, (const char *)table->data + args->tokens[p] * row_bytes,
+                          (float *)args->out + p * n, n);
+    return FD_OK;
+}
+
+/* T(x·r)·w with r = 1 / sqrt(mean(x²) + eps) in binary32 in every class, as engines do it. */
+fd_code fd_emulate_rms_norm(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    const fd_weight *weight = args->weight[0];
+    int64_t n = weight->n_col;
+    float *w = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n, err);
+    if (!w) return FD_ERR_MEMORY;
+    fd_emulate_vector(e, weight, w);
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        const float *x = (const float *)args->in[0] + p * n;
+        float *y = (float *)args->out + p * n;
+        float squares = fd_emulate_dot(fd_emulate_order_of(e, FD_OP_RMS_NORM), x, x, n);
+        float r = 1.0f / sqrtf(squares * (1.0f / (float)n) + args->node->eps);
+        for (int64_t i = 0; i < n; i++) y[i] = fd_round_to(e->class_.tensor, x[i] * r) * w[i];
+    }
+    return FD_OK;
+}
+
+/* T(a·cos) − T(b·sin), T(b·cos) + T(a·sin): four products, no fused multiply-add. */
+fd_code fd_emulate_rope(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const fd_node *node = args->node;
+    fd_emulate_type type = e->class_.tensor;
+    int32_t n_head = node->shape[0], dim = node->shape[1], n_pair = node->rope.n_rot / 2;
+    int32_t apart = node->rope.pairing == FD_ROPE_HALF ? n_pair : 1, step = node->rope.pairing == FD_ROPE_HALF ? 1 : 2;
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)args->n_pos * (size_t)n_head * (size_t)dim);
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        const float *cosine = (const float *)args->rope_cos + (int64_t)(args->pos0 + p) * n_pair;
+        const float *sine = (const float *)args->rope_sin + (int64_t)(args->pos0 + p) * n_pair;
+        for (int32_t h = 0; h < n_head; h++) {
+            float *head = (float *)args->out + ((int64_t)p * n_head + h) * dim;
+            for (int32_t i = 0; i < n_pair; i++) {
+                float *a = head + i * step, *b = a + apart, x = *a, y = *b;
+                *a = fd_round_to(type, x * cosine[i]) - fd_round_to(type, y * sine[i]);
+                *b = fd_round_to(type, y * cosine[i]) + fd_round_to(type, x * sine[i]);
+            }
+        }
+    }
+    return FD_OK;
+}
+
+/* A row that a fault sends outside the cache is dropped. */
+fd_code fd_emulate_kv_write(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    int64_t width = fd_node_row_stride(args->node, args->n_kv);
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        int64_t slot = (int64_t)args->pos0 + p + args->node->row_offset;
+        if (slot < 0 || slot >= args->n_ctx) continue;
+        fd_round_row(e->class_.cache, (const float *)args->in[0] + p * width, (float *)args->out + slot * width, width);
+    }
+    return FD_OK;
+}
+
+/* T(gate / (1 + e^-gate))·up with libm's exp. */
+fd_code fd_emulate_silu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *gate = args->in[0], *up = args->in[1];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fd_round_to(e->class_.tensor, gate[i] * (1.0f / (1.0f + expf(-gate[i])))) * up[i];
+    return FD_OK;
+}
+
+fd_code fd_emulate_add(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *a = args->in[0], *b = args->in[1];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+    return FD_OK;
+}

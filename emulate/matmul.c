@@ -1,0 +1,103 @@
+/* MATMUL: y = W x + b with both factors rounded as the class says. */
+#include <omp.h>
+
+#include "emulate/clones.h"
+#include "emulate/internal.h"
+#include "emulate/rounding.h"
+#include "model/quant.h"
+
+/* ---- activations beside the weights' type, as llama.cpp's CPU dots take them ---- */
+
+/* Q8_K: 256 elements, one binary32 scale; the element of largest magnitude becomes -127 (ggml's
+ * quantize_row_q8_K_ref, ggml-quants.c: iscale = -127 / max). Written back as binary32: d·q. */
+static void round_q8_k(const float *x, float *out, int64_t n) {
+    for (int64_t at = 0; at < n; at += 256) {
+        float extreme = 0;
+        for (int i = 0; i < 256; i++)
+            if (!(fabsf(x[at + i]) <= fabsf(extreme))) extreme = x[at + i];
+        float inverse = extreme != 0 ? -127.0f / extreme : 0, d = extreme != 0 ? 1.0f / inverse : 0;
+        for (int i = 0; i < 256; i++) out[at + i] = d * fminf(127.0f, rintf(inverse * x[at + i]));
+    }
+}
+
+/* True when the row becomes Q8_0 blocks in `to`; else it is binary32 there. */
+static bool convert(const fd_emulate_class *class_, uint32_t weight_type, const float *x, void *to, int64_t n) {
+    if (class_->product != FD_EMULATE_OF_WEIGHT) {
+        fd_round_row(class_->product, x, to, n);
+        return false;
+    }
+    switch (weight_type) {
+    case FD_Q8_0:
+    case FD_Q4_0: fd_quantize_row(FD_Q8_0, x, to, n); return true;
+    case FD_Q4_K:
+    case FD_Q6_K: round_q8_k(x, to, n); return false;
+    case FD_F16: fd_round_row(FD_EMULATE_F16, x, to, n); return false;
+    case FD_BF16: fd_round_row(FD_EMULATE_BF16, x, to, n); return false;
+    default: fd_round_row(FD_EMULATE_F32, x, to, n); return false;
+    }
+}
+
+/* ---- the dot of two block rows: integers inside a block, binary32 between blocks, in order ---- */
+
+FD_EMULATE_CLONES static float dot_q8_0(const fd_block_q8_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
+    float total = 0;
+    for (int64_t b = 0; b < n_block; b++) {
+        int32_t sum = 0;
+        for (int i = 0; i < 32; i++) sum += w[b].qs[i] * x[b].qs[i];
+        total = total + (float)sum * (fd_f16_to_f32(w[b].d) * fd_f16_to_f32(x[b].d));
+    }
+    return total;
+}
+
+FD_EMULATE_CLONES static float dot_q4_0(const fd_block_q4_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
+    float total = 0;
+    for (int64_t b = 0; b < n_block; b++) {
+        int32_t sum = 0;
+        for (int i = 0; i < 16; i++)
+            sum += ((w[b].qs[i] & 15) - 8) * x[b].qs[i] + ((w[b].qs[i] >> 4) - 8) * x[b].qs[i + 16];
+        total = total + (float)sum * (fd_f16_to_f32(w[b].d) * fd_f16_to_f32(x[b].d));
+    }
+    return total;
+}
+
+static float dot_blocks(const fd_weight *w, const void *row, const void *x) {
+    int64_t n_block = w->n_col / 32;
+    return w->dtype == FD_Q8_0 ? dot_q8_0(row, x, n_block) : dot_q4_0(row, x, n_block);
+}
+
+void fd_emulate_vector(const fd_emulate *e, const fd_weight *weight, float *out) {
+    fd_dequantize_row(weight->dtype, weight->data, out, weight->n_col);
+    fd_round_row(e->class_.tensor, out, out, weight->n_col);
+}
+
+fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    const fd_weight *w = args->weight[0], *bias = args->weight[1];
+    int64_t n_in = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n_in);
+    size_t x_bytes = sizeof(float) * (size_t)n_in; /* Q8_0 blocks need less */
+    char *x = fd_emulate_reserve(&e->left, x_bytes * (size_t)args->n_pos, err);
+    float *b = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_out, err);
+    float *rows = fd_emulate_reserve(&e->thread, sizeof(float) * (size_t)n_in * (size_t)e->n_thread, err);
+    if (!x || !b || !rows) return FD_ERR_MEMORY;
+
+    bool blocks = false;
+    for (int32_t p = 0; p < args->n_pos; p++)
+        blocks = convert(&e->class_, w->dtype, (const float *)args->in[0] + p * n_in, x + (size_t)p * x_bytes, n_in);
+    if (bias) fd_emulate_vector(e, bias, b);
+
+    float *y = args->out;
+#pragma omp parallel for num_threads(e->n_thread) schedule(static)
+    for (int64_t o = 0; o < n_out; o++) {
+        const char *packed = (const char *)w->data + o * row_bytes;
+        float *row = rows + omp_get_thread_num() * n_in;
+        if (!blocks) {
+            fd_dequantize_row(w->dtype, packed, row, n_in);
+            fd_round_row(e->class_.product, row, row, n_in);
+        }
+        for (int32_t p = 0; p < args->n_pos; p++) {
+            const void *xp = x + (size_t)p * x_bytes;
+            float sum = blocks ? dot_blocks(w, packed, xp) : fd_emulate_products(e, FD_OP_MATMUL, row, xp, n_in);
+            y[p * n_out + o] = bias ? sum + b[o] : sum;
+        }
+    }
+    return FD_OK;
+}

@@ -1,0 +1,246 @@
+/* Attention bugs, in binary32. A query head h of n_head reads K/V head h / (n_head / n_head_kv); scores past a row's own
+ * position are -inf and weights 0 there. Each function below has one thing of that wrong. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "numerics/contract.h"
+
+typedef struct shape {
+    int32_t n_head, n_head_kv, head_dim, n_kv;
+} shape;
+
+/* Which K/V head a query head reads, and how many positions the row at `own` sees. */
+typedef struct rule {
+    bool modulo;        /* h % n_head_kv */
+    int32_t look_ahead; /* positions past its own; INT32_MAX: all of the batch */
+} rule;
+
+static const fd_node *input(const fd_op_args *args, int i) {
+    return &args->graph->nodes[args->node->input[i]];
+}
+
+static int32_t kv_head(shape s, rule r, int32_t h) {
+    return r.modulo ? h % s.n_head_kv : h / (s.n_head / s.n_head_kv);
+}
+
+static int32_t visible(shape s, rule r, int32_t own) {
+    return r.look_ahead >= s.n_kv - own - 1 ? s.n_kv : own + 1 + r.look_ahead;
+}
+
+static void scores(const fd_op_args *args, rule r) {
+    shape s = {input(args, 0)->shape[0], input(args, 1)->shape[0], input(args, 0)->shape[1], args->n_kv};
+    for (int32_t row = 0; row < args->n_pos; row++)
+        for (int32_t h = 0; h < s.n_head; h++) {
+            const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
+            const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, r, h) * s.head_dim;
+            float *to = (float *)args->out + ((int64_t)row * s.n_head + h) * s.n_kv;
+            int32_t n = visible(s, r, args->pos0 + row);
+            for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
+                to[t] = t < n ? fd_dot(q, k, s.head_dim) * args->node->scale : -INFINITY;
+        }
+}
+
+static void softmax(const fd_op_args *args, rule r) {
+    shape s = {.n_head = args->node->shape[0], .n_kv = args->n_kv};
+    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
+        const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
+        float *w = (float *)args->out + (int64_t)i * s.n_kv, max = -INFINITY;
+        int32_t n = visible(s, r, args->pos0 + i / s.n_head);
+        for (int32_t t = 0; t < n; t++) max = fmaxf(max, from[t]);
+        for (int32_t t = 0; t < s.n_kv; t++) w[t] = t < n ? fd_exp32(from[t] - max) : 0.0f;
+        float sum = fd_sum(w, n);
+        for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
+    }
+}
+
+/* Positions in blocks of 64, as the contract sums them. */
+static void mix(const fd_op_args *args, rule r) {
+    shape s = {args->node->shape[0], input(args, 1)->shape[0], args->node->shape[1], args->n_kv};
+    int64_t stride = (int64_t)s.n_head_kv * s.head_dim;
+    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
+        const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
+        const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
+        int32_t n = visible(s, r, args->pos0 + i / s.n_head);
+        for (int32_t d = 0; d < s.head_dim; d++) {
+            float total = 0.0f, acc = 0.0f;
+            for (int32_t t = 0; t < n; t++) {
+                acc = fmaf(p[t], v[t * stride + d], acc);
+                if (t % 64 == 63 || t == n - 1) {
+                    total = total + acc;
+                    acc = 0.0f;
+                }
+            }
+            ((float *)args->out)[(int64_t)i * s.head_dim + d] = total;
+        }
+    }
+}
+
+static void scores_modulo(const fd_op_args *args) {
+    scores(args, (rule){.modulo = true});
+}
+static void mix_modulo(const fd_op_args *args) {
+    mix(args, (rule){.modulo = true});
+}
+static void scores_unmasked(const fd_op_args *args) {
+    scores(args, (rule){.look_ahead = INT32_MAX});
+}
+static void softmax_unmasked(const fd_op_args *args) {
+    softmax(args, (rule){.look_ahead = INT32_MAX});
+}
+static void mix_unmasked(const fd_op_args *args) {
+    mix(args, (rule){.look_ahead = INT32_MAX});
+}
+static void scores_one_ahead(const fd_op_args *args) {
+    scores(args, (rule){.look_ahead = 1});
+}
+static void softmax_one_ahead(const fd_op_args *args) {
+    softmax(args, (rule){.look_ahead = 1});
+}
+static void mix_one_ahead(const fd_op_args *args) {
+    mix(args, (rule){.look_ahead = 1});
+}
+
+/* The same bug in each of the three ops. */
+static fd_code in_all_three(fd_fault_site *site, fd_override_fn in_scores, fd_override_fn in_softmax,
+                            fd_override_fn in_mix) {
+    fd_node *node = site->node;
+    fd_override_fn override = node->op == FD_OP_ATTN_SCORES    ? in_scores
+                              : node->op == FD_OP_ATTN_SOFTMAX ? in_softmax
+                              : node->op == FD_OP_ATTN_MIX     ? in_mix
+                                                               : NULL;
+    if (!override) return FD_OK;
+    node->override = override;
+    site->changed = true;
+    return FD_OK;
+}
+
+static fd_code gqa_modulo(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    const fd_hparams *h = &site->graph->hparams;
+    if (h->n_head == h->n_head_kv || h->n_head_kv == 1) return FD_OK; /* both rules give the same head */
+    return in_all_three(site, scores_modulo, NULL, mix_modulo);
+}
+static fd_code mask_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return in_all_three(site, scores_unmasked, softmax_unmasked, mix_unmasked);
+}
+static fd_code mask_one_ahead(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return in_all_three(site, scores_one_ahead, softmax_one_ahead, mix_one_ahead);
+}
+
+/* The row of position p sees positions before p alone: at p = 0 that is none, max is -inf and -inf - -inf is NaN. */
+static void all_masked(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t own = args->pos0 + i / n_head;
+        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
+        float *w = (float *)args->out + (int64_t)i * n_kv, max = -INFINITY;
+        for (int32_t t = 0; t < own; t++) max = fmaxf(max, s[t]);
+        for (int32_t t = 0; t < n_kv; t++) w[t] = t > own ? 0.0f : fd_exp32((t < own ? s[t] : -INFINITY) - max);
+        float sum = fd_sum(w, own + 1);
+        for (int32_t t = 0; t <= own; t++) w[t] = w[t] / sum;
+    }
+}
+
+static void without_max(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t n = args->pos0 + i / n_head + 1;
+        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
+        float *w = (float *)args->out + (int64_t)i * n_kv;
+        for (int32_t t = 0; t < n_kv; t++) w[t] = t < n ? fd_exp32(s[t]) : 0.0f;
+        float sum = fd_sum(w, n);
+        for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
+    }
+}
+
+static void only_current(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++)
+        for (int32_t t = 0; t < n_kv; t++)
+            ((float *)args->out)[(int64_t)i * n_kv + t] = t == args->pos0 + i / n_head ? 1.0f : 0.0f;
+}
+
+/* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
+static void q0_only(const fd_op_args *args) {
+    shape s = {input(args, 0)->shape[0], input(args, 1)->shape[0], input(args, 0)->shape[1], args->n_kv};
+    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
+        const float *q = (const float *)args->in[0] + (int64_t)i * s.head_dim;
+        const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, (rule){0}, i % s.n_head) * s.head_dim;
+        float *to = (float *)args->out + (int64_t)i * s.n_kv;
+        for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
+            to[t] = t > args->pos0 + i / s.n_head ? -INFINITY : q[0] * k[0] * args->node->scale;
+    }
+}
+
+static void heads_reversed(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], head_dim = args->node->shape[1];
+    mix(args, (rule){0});
+    for (int32_t row = 0; row < args->n_pos; row++)
+        for (int32_t h = 0; h < n_head / 2; h++)
+            for (int32_t d = 0; d < head_dim; d++) {
+                float *y = (float *)args->out + (int64_t)row * n_head * head_dim + d;
+                float *a = y + (int64_t)h * head_dim, *b = y + (int64_t)(n_head - 1 - h) * head_dim, kept = *a;
+                *a = *b;
+                *b = kept;
+            }
+}
+static bool several_heads(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->shape[0] > 1;
+}
+
+static fd_code rescale(fd_fault_site *site, float scale) {
+    if (scale == site->node->scale) return FD_OK;
+    site->node->scale = scale;
+    site->changed = true;
+    return FD_OK;
+}
+static fd_code scale_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return rescale(site, 1.0f);
+}
+static fd_code scale_twice(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return rescale(site, site->node->scale * site->node->scale);
+}
+static fd_code scale_by_model_width(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return rescale(site, 1.0f / sqrtf((float)site->graph->hparams.n_embd));
+}
+
+#define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
+
+static const fd_fault rows[] = {
+    {ATTENTION("attn_scale_missing", "attn_scores", FD_OP_ATTN_SCORES, "scores are not scaled by 1/sqrt(head_dim)"),
+     .edit = scale_missing},
+    {ATTENTION("attn_scale_twice", "attn_scores", FD_OP_ATTN_SCORES, "scores are scaled twice, which is by 1/head_dim"),
+     .edit = scale_twice},
+    {ATTENTION("attn_scale_by_width", "attn_scores", FD_OP_ATTN_SCORES,
+               "scores are scaled by the model's width, 1/sqrt(n_embd)"),
+     .edit = scale_by_model_width},
+    {ATTENTION("q0_only", "attn_scores", FD_OP_ATTN_SCORES, "of each query head only element 0 is loaded"),
+     .override = q0_only},
+    {ATTENTION("gqa_modulo", "attn_scores", FD_OP_COUNT,
+               "query head h reads K/V head h modulo n_head_kv, not h / group size"),
+     .edit = gqa_modulo},
+    {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
+     .edit = mask_missing},
+    {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
+               "the causal mask is off by one: a token sees the next one"),
+     .edit = mask_one_ahead},
+    {ATTENTION("softmax_all_masked", "attn_weights", FD_OP_ATTN_SOFTMAX,
+               "the mask hides a token from itself, so the first row is all masked"),
+     .override = all_masked},
+    {ATTENTION("softmax_without_max", "attn_weights", FD_OP_ATTN_SOFTMAX,
+               "softmax does not take off the maximum: large scores overflow"),
+     .override = without_max},
+    {ATTENTION("only_current_token", "attn_weights", FD_OP_ATTN_SOFTMAX, "a token attends to itself alone"),
+     .override = only_current},
+    {ATTENTION("heads_reversed", "attn_out", FD_OP_ATTN_MIX, "the heads' outputs are put together in the wrong order"),
+     .applies = several_heads, .override = heads_reversed},
+};
+const fd_fault_family fd_attention_faults = FD_FAULT_FAMILY(rows);

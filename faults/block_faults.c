@@ -1,0 +1,167 @@
+/* Dequantisation bugs: a block is decoded in another way than its format says. model/quant.c draws the layouts. Written
+ * apart from it: each decoder below is the wrong one. */
+#include "faults/internal.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+
+/* The block at `index` of the whole matrix to block_elements values. `data` [n_block] is the matrix. */
+typedef void (*block_fn)(const uint8_t *data, int64_t index, float *to);
+
+static float half_at(const uint8_t *from) {
+    uint16_t bits;
+    memcpy(&bits, from, sizeof bits);
+    return fd_f16_to_f32(bits);
+}
+
+static fd_code redecode(fd_fault_site *site, block_fn decode, fd_error *err) {
+    fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    int64_t n = w.n_row * w.n_col, block = fd_dtype_get(w.dtype)->block_elements;
+    void *values;
+    FD_TRY(fd_fault_new_weight(site, 0, FD_F32, sizeof(float) * (uint64_t)n, &values, err));
+    for (int64_t b = 0; b < n / block; b++) decode(w.data, b, (float *)values + b * block);
+    return FD_OK;
+}
+
+/* ---- Q8_0 and Q4_0: 32 elements, scale first ---- */
+
+enum { Q8_BYTES = 34, Q4_BYTES = 18 };
+
+static void q8(const uint8_t *quants, float scale, float *to) {
+    for (int i = 0; i < 32; i++) to[i] = scale * (float)(int8_t)quants[i];
+}
+static void q8_scale_late(const uint8_t *data, int64_t b, float *to) {
+    q8(data + b * Q8_BYTES + 2, half_at(data + b * Q8_BYTES + 2), to);
+}
+static void q8_shared_scale(const uint8_t *data, int64_t b, float *to) {
+    q8(data + b * Q8_BYTES + 2, half_at(data + b / 4 * 4 * Q8_BYTES), to);
+}
+static void q8_stride_32(const uint8_t *data, int64_t b, float *to) {
+    q8(data + b * 32 + 2, half_at(data + b * 32), to);
+}
+static void q8_unsigned(const uint8_t *data, int64_t b, float *to) {
+    float scale = half_at(data + b * Q8_BYTES);
+    for (int i = 0; i < 32; i++) to[i] = scale * (float)data[b * Q8_BYTES + 2 + i];
+}
+
+static void q4(const uint8_t *quants, float scale, bool high_first, float *to) {
+    for (int i = 0; i < 16; i++) {
+        float low = scale * (float)((quants[i] & 15) - 8), high = scale * (float)((quants[i] >> 4) - 8);
+        to[i] = high_first ? high : low;
+        to[16 + i] = high_first ? low : high;
+    }
+}
+static void q4_high_first(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES), true, to);
+}
+static void q4_scale_late(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES + 2), false, to);
+}
+static void q4_shared_scale(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * Q4_BYTES + 2, half_at(data + b / 4 * 4 * Q4_BYTES), false, to);
+}
+static void q4_stride_16(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * 16 + 2, half_at(data + b * 16), false, to);
+}
+
+/* ---- Q4_K: 256 elements, eight groups ---- */
+
+typedef struct q4_k_bug {
+    bool scale_late, high_first, plus_min, low_bits_only, first_group;
+} q4_k_bug;
+
+static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
+    const uint8_t *p = block + 4, *quants = block + 16;
+    float d = half_at(block + (bug.scale_late ? 2 : 0)), dmin = half_at(block + 2);
+    for (int group = 0; group < 8; group++) {
+        int g = bug.first_group ? 0 : group, j = g % 4;
+        int scale = g < 4 ? p[j] & 63 : (p[j + 8] & 15) | (bug.low_bits_only ? 0 : p[j] >> 6 << 4);
+        int min = g < 4 ? p[j + 4] & 63 : p[j + 8] >> 4 | (bug.low_bits_only ? 0 : p[j + 4] >> 6 << 4);
+        float s = d * (float)scale, m = dmin * (float)min;
+        for (int i = 0; i < 32; i++) {
+            uint8_t byte = quants[group / 2 * 32 + i];
+            int q = (group % 2 == 1) != bug.high_first ? byte >> 4 : byte & 15;
+            to[group * 32 + i] = bug.plus_min ? s * (float)q + m : s * (float)q - m;
+        }
+    }
+}
+#define Q4_K_DECODER(name, field)                                                                                      \
+    static void q4_k_##name(const uint8_t *data, int64_t b, float *to) {                                               \
+        q4_k(data + b * (int64_t)sizeof(fd_block_q4_K), (q4_k_bug){.field = true}, to);                                \
+    }
+Q4_K_DECODER(scale_late, scale_late)
+Q4_K_DECODER(high_first, high_first)
+Q4_K_DECODER(plus_min, plus_min)
+Q4_K_DECODER(unpack, low_bits_only)
+Q4_K_DECODER(first_group, first_group)
+
+/* ---- Q6_K: 256 elements, sixteen groups ---- */
+
+/* groups_a_scale: how many neighbouring groups of 16 wrongly share the first one's scale. */
+static void q6_k(const uint8_t *block, int groups_a_scale, float *to) {
+    const int8_t *scales = (const int8_t *)block + offsetof(fd_block_q6_K, scales);
+    float d = half_at(block + offsetof(fd_block_q6_K, d));
+    for (int e = 0; e < 256; e++) {
+        int half = e / 128, quarter = e % 128 / 32, i = e % 32, group = e / 16;
+        uint8_t low = block[half * 64 + (quarter & 1) * 32 + i], high = block[128 + half * 32 + i];
+        int q = ((quarter < 2 ? low & 15 : low >> 4) | (high >> 2 * quarter & 3) << 4) - 32;
+        to[e] = d * (float)scales[group - group % groups_a_scale] * (float)q;
+    }
+}
+static void q6_k_shared_scale(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, to);
+}
+static void q6_k_first_group(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, to);
+}
+
+/* ---- F16 ---- */
+
+static void f16_as_bf16(const uint8_t *data, int64_t b, float *to) {
+    uint16_t bits;
+    memcpy(&bits, data + 2 * b, sizeof bits);
+    *to = fd_bf16_to_f32(bits);
+}
+
+/* ---- rows: which decoder a format has; NULL where the bug has no meaning ---- */
+
+static fd_code by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMIT], fd_error *err) {
+    uint32_t dtype = fd_fault_weight(site->graph, site->node, 0)->dtype;
+    return dtype < FD_DTYPE_LIMIT && decoders[dtype] ? redecode(site, decoders[dtype], err) : FD_OK;
+}
+#define BY_FORMAT(name, ...)                                                                                           \
+    static fd_code name(fd_fault_site *site, fd_error *err) {                                                          \
+        static const block_fn decoders[FD_DTYPE_LIMIT] = {__VA_ARGS__};                                                \
+        return by_format(site, decoders, err);                                                                         \
+    }
+BY_FORMAT(nibble_order, [FD_Q4_0] = q4_high_first, [FD_Q4_K] = q4_k_high_first)
+BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_Q4_K] = q4_k_scale_late)
+BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)
+BY_FORMAT(first_group, [FD_Q4_K] = q4_k_first_group, [FD_Q6_K] = q6_k_first_group)
+BY_FORMAT(block_stride, [FD_Q8_0] = q8_stride_32, [FD_Q4_0] = q4_stride_16)
+BY_FORMAT(plus_min, [FD_Q4_K] = q4_k_plus_min)
+BY_FORMAT(unpack, [FD_Q4_K] = q4_k_unpack)
+BY_FORMAT(unsigned_bytes, [FD_Q8_0] = q8_unsigned)
+BY_FORMAT(as_bf16, [FD_F16] = f16_as_bf16)
+
+#define BLOCK(name, summary) .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL
+
+static const fd_fault rows[] = {
+    {BLOCK("nibble_order", "the high nibble is taken for the low one (Q4_0, Q4_K)"), .edit = nibble_order},
+    {BLOCK("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"), .edit = scale_late},
+    {BLOCK("one_scale_for_four", "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
+     .edit = shared_scale},
+    {BLOCK("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
+     .edit = first_group},
+    {BLOCK("block_stride",
+           "blocks are stepped over as if they held no scale: 32 bytes for 34 (Q8_0), 16 for 18 (Q4_0)"),
+     .edit = block_stride},
+    {BLOCK("plus_min", "d·q + min where the format has d·q - min (Q4_K)"), .edit = plus_min},
+    {BLOCK("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"), .edit = unpack},
+    {BLOCK("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},
+    {BLOCK("f16_as_bf16", "F16 matrices are read as BF16"), .edit = as_bf16},
+};
+const fd_fault_family fd_block_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,108 @@
+/* K/V cache bugs: where rows are written, and which cache is read. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "numerics/contract.h"
+
+static fd_code shifted(fd_fault_site *site, int32_t offset) {
+    site->node->row_offset = offset;
+    site->changed = true;
+    return FD_OK;
+}
+static fd_code one_further(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return shifted(site, 1);
+}
+static fd_code one_short(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return shifted(site, -1);
+}
+
+/* Row p at flat element p·stride of the cache; what falls outside it is dropped. */
+static void write_with_stride(const fd_op_args *args, int64_t stride) {
+    int64_t width = fd_fault_width(args->node), size = width * (args->n_ctx ? args->n_ctx : args->n_kv);
+    for (int32_t r = 0; r < args->n_pos; r++) {
+        int64_t at = (args->pos0 + r) * stride;
+        if (at + width <= size)
+            memmove((float *)args->out + at, (const float *)args->in[0] + r * width, sizeof(float) * (size_t)width);
+    }
+}
+static void by_element(const fd_op_args *args) {
+    write_with_stride(args, 1);
+}
+static void by_head(const fd_op_args *args) {
+    write_with_stride(args, args->node->shape[1]);
+}
+static void never(const fd_op_args *args) {
+    write_with_stride(args, 0);
+}
+static bool several_heads(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->n_dim == 2 && node->shape[0] > 1;
+}
+
+/* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0. */
+static void reads_stale_rows(const fd_op_args *args) {
+    const fd_node *q_node = &args->graph->nodes[args->node->input[0]],
+                  *k_node = &args->graph->nodes[args->node->input[1]];
+    int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        const float *q = (const float *)args->in[0] + (int64_t)i * head_dim;
+        float *to = (float *)args->out + (int64_t)i * n_kv;
+        for (int32_t t = 0; t < n_kv; t++) {
+            const float *k =
+                (const float *)args->in[1] + ((int64_t)t * n_head_kv + i % n_head / (n_head / n_head_kv)) * head_dim;
+            float score = t < args->pos0 ? fd_dot(q, k, head_dim) * args->node->scale : 0.0f;
+            to[t] = t > args->pos0 + i / n_head ? -INFINITY : score;
+        }
+    }
+}
+
+static fd_code read_other(fd_fault_site *site, int32_t cache) {
+    if (cache < 0) return FD_OK;
+    const fd_node *now = &site->graph->nodes[site->node->input[1]], *other = &site->graph->nodes[cache];
+    if (now->shape[0] != other->shape[0] || now->shape[1] != other->shape[1]) return FD_OK;
+    site->node->input[1] = cache;
+    site->changed = true;
+    return FD_OK;
+}
+
+/* The first layer has no layer before it: the fault does not concern it. */
+static fd_code previous_layer(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    fd_node before = *site->node;
+    if (before.op != FD_OP_ATTN_SCORES && before.op != FD_OP_ATTN_MIX) return FD_OK;
+    before.layer--;
+    if (before.layer < 0) return FD_OK;
+    return read_other(site,
+                      fd_fault_sibling(site->graph, &before, before.op == FD_OP_ATTN_MIX ? "cache_v" : "cache_k"));
+}
+
+static fd_code v_is_k(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return read_other(site, fd_fault_sibling(site->graph, site->node, "cache_k"));
+}
+
+#define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
+
+static const fd_fault rows[] = {
+    {CACHE("kv_off_by_one", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too far"),
+     .edit = one_further},
+    {CACHE("kv_one_short", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too early"),
+     .edit = one_short},
+    {CACHE("kv_by_element", "cache_k", FD_OP_KV_WRITE, "the cache advances by one element a position, not by a row"),
+     .override = by_element},
+    {CACHE("kv_by_head", "cache_k", FD_OP_KV_WRITE, "the cache advances by one head a position, not by all of them"),
+     .applies = several_heads, .override = by_head},
+    {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
+     .override = never},
+    {CACHE("kv_stale_row", "attn_scores", FD_OP_ATTN_SCORES, "attention reads K before this batch's rows are written"),
+     .override = reads_stale_rows},
+    {CACHE("kv_previous_layer", "attn_scores", FD_OP_COUNT, "layers share a cache: a layer reads the one before it"),
+     .edit = previous_layer},
+    {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),
+     .edit = v_is_k},
+};
+const fd_fault_family fd_cache_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,52 @@
+/* Embedding bugs: another row, another layout, or a scale that this model does not have. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+
+static void lookup(const fd_op_args *args, int64_t token_offset, float scale) {
+    const fd_weight *table = args->weight[0];
+    for (int32_t r = 0; r < args->n_pos; r++) {
+        float *y = (float *)args->out + r * table->n_col;
+        float *row = fd_fault_row(table, (args->tokens[r] + token_offset) % table->n_row);
+        for (int64_t i = 0; i < table->n_col; i++) y[i] = row ? row[i] * scale : NAN;
+        free(row);
+    }
+}
+
+static void next_row(const fd_op_args *args) {
+    lookup(args, 1, 1.0f);
+}
+static void scaled_by_sqrt_d(const fd_op_args *args) {
+    lookup(args, 0, sqrtf((float)args->weight[0]->n_col));
+}
+
+/* Element i of token t from flat[i·n_vocab + t]: the table taken as [n_embd, n_vocab]. */
+static void by_column(const fd_op_args *args) {
+    const fd_weight *table = args->weight[0];
+    int32_t block = fd_dtype_get(table->dtype)->block_elements;
+    int64_t row_bytes = fd_dtype_row_bytes(table->dtype, table->n_col);
+    int32_t block_bytes = fd_dtype_get(table->dtype)->block_bytes;
+    float values[256]; /* the longest block */
+    for (int32_t r = 0; r < args->n_pos; r++)
+        for (int64_t i = 0; i < table->n_col; i++) {
+            int64_t at = i * table->n_row + args->tokens[r], row = at / table->n_col, col = at % table->n_col;
+            const char *from = (const char *)table->data + row * row_bytes + col / block * block_bytes;
+            fd_dequantize_row(table->dtype, from, values, block);
+            ((float *)args->out)[r * table->n_col + i] = values[col % block];
+        }
+}
+
+#define EMBED(name, summary) .info = {name, "embedding", summary, "token_embd", true}, .op = FD_OP_EMBED
+
+static const fd_fault rows[] = {
+    {EMBED("embed_by_column", "the embedding is gathered by column: the table is taken as [n_embd, n_vocab]"),
+     .override = by_column},
+    {EMBED("embed_scaled", "the embedding is scaled by sqrt(n_embd), which this architecture does not do"),
+     .override = scaled_by_sqrt_d},
+    {EMBED("embed_next_row", "the row of token + 1 is taken"), .override = next_row},
+};
+const fd_fault_family fd_embed_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,107 @@
+/* FFN and residual bugs: another activation, or another sum. */
+#include "faults/internal.h"
+
+#include <math.h>
+
+#include "numerics/contract.h"
+
+static float gelu_tanh(float x) {
+    float u = 0.7978845608f * (x + 0.044715f * x * x * x); /* sqrt(2/π) */
+    return 0.5f * x * (1.0f + tanhf(u));
+}
+static float gelu_erf(float x) {
+    return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
+}
+static float relu(float x) {
+    return x > 0.0f ? x : 0.0f * x; /* NaN stays NaN */
+}
+static float sigmoid(float x) {
+    return 1.0f / (1.0f + fd_exp32(-x));
+}
+static float identity(float x) {
+    return x;
+}
+
+static void activate(const fd_op_args *args, float (*function)(float), bool times_up) {
+    const float *gate = args->in[0], *up = args->in[1];
+    float *y = args->out;
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+        y[i] = times_up ? function(gate[i]) * up[i] : function(gate[i]);
+}
+static void act_gelu_tanh(const fd_op_args *args) {
+    activate(args, gelu_tanh, true);
+}
+static void act_gelu_erf(const fd_op_args *args) {
+    activate(args, gelu_erf, true);
+}
+static void act_relu(const fd_op_args *args) {
+    activate(args, relu, true);
+}
+static void act_sigmoid(const fd_op_args *args) {
+    activate(args, sigmoid, true);
+}
+static void act_missing(const fd_op_args *args) {
+    activate(args, identity, true);
+}
+static void up_missing(const fd_op_args *args) {
+    activate(args, fd_silu32, false);
+}
+
+static fd_code silu_on_up(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    int32_t gate = site->node->input[0];
+    site->node->input[0] = site->node->input[1];
+    site->node->input[1] = gate;
+    site->changed = true;
+    return FD_OK;
+}
+
+/* A sum's inputs: 0 the stream, 1 the branch. */
+static void branch_alone(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[1])[i];
+}
+static void stream_alone(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+static void branch_twice(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++) {
+        float b = ((const float *)args->in[1])[i];
+        ((float *)args->out)[i] = b + b;
+    }
+}
+
+/* The normed stream in place of the stream. */
+static fd_code wrong_branch(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    const fd_graph *graph = site->graph;
+    for (int32_t i = 0; i < site->node->id; i++) {
+        const fd_node *norm = &graph->nodes[i];
+        if (norm->op != FD_OP_RMS_NORM || norm->layer != site->node->layer || norm->input[0] != site->node->input[0])
+            continue;
+        site->node->input[0] = i;
+        site->changed = true;
+        break;
+    }
+    return FD_OK;
+}
+
+#define FFN(name, summary)      .info = {name, "ffn", summary, "ffn_act", false}, .op = FD_OP_SILU_MUL
+#define RESIDUAL(name, summary) .info = {name, "residual", summary, "ffn_inp", false}, .op = FD_OP_ADD
+
+static const fd_fault rows[] = {
+    {FFN("silu_on_up", "SiLU is applied to up, not to gate"), .edit = silu_on_up},
+    {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .override = act_gelu_tanh},
+    {FFN("gelu_erf", "GELU (erf) in place of SiLU"), .override = act_gelu_erf},
+    {FFN("relu", "ReLU in place of SiLU"), .override = act_relu},
+    {FFN("sigmoid", "the sigmoid in place of SiLU"), .override = act_sigmoid},
+    {FFN("activation_missing", "gate · up without an activation"), .override = act_missing},
+    {FFN("up_missing", "silu(gate) is not multiplied by up"), .override = up_missing},
+    {RESIDUAL("residual_missing", "the stream is not added to the branch"), .override = branch_alone},
+    {RESIDUAL("branch_missing", "the branch is not added to the stream"), .override = stream_alone},
+    {RESIDUAL("residual_wrong_branch", "the normed stream is added in place of the stream"), .edit = wrong_branch},
+    {RESIDUAL("residual_in_place", "the branch overwrites the stream before it is read: branch + branch"),
+     .override = branch_twice},
+};
+const fd_fault_family fd_ffn_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,158 @@
+/* Loader bugs: the matmul sees other weight bytes than the file holds. The node gets a weight of its own, so that a tied
+ * table stays right where it is used as the embedding. */
+#include "faults/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+
+/* The whole matrix as binary32, row after row; malloc'ed. */
+static fd_code flatten(const fd_weight *w, float **flat, fd_error *err) {
+    int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
+    *flat = malloc(sizeof **flat * (size_t)(w->n_row * w->n_col));
+    if (!*flat) return fd_fail(err, FD_ERR_MEMORY, "out of memory for weight %s", w->name);
+    for (int64_t o = 0; o < w->n_row; o++)
+        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, *flat + o * w->n_col, w->n_col);
+    return FD_OK;
+}
+
+/* Element (o, i) fetched from flat[o·by_row + i·by_col]; past the matrix lies zero. */
+static fd_code refetch(fd_fault_site *site, int64_t by_row, int64_t by_col, fd_error *err) {
+    fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    int64_t n = w.n_row * w.n_col;
+    float *flat;
+    void *moved;
+    FD_TRY(flatten(&w, &flat, err));
+    fd_code code = fd_fault_new_weight(site, 0, FD_F32, sizeof(float) * (uint64_t)n, &moved, err);
+    for (int64_t o = 0; o < w.n_row && code == FD_OK; o++)
+        for (int64_t i = 0; i < w.n_col; i++) {
+            int64_t from = o * by_row + i * by_col;
+            ((float *)moved)[o * w.n_col + i] = from < n ? flat[from] : 0.0f;
+        }
+    free(flat);
+    return code;
+}
+
+/* Element (o, i) of an [out, in] matrix fetched as if the memory held [in, out]: flat[i·n_out + o]. */
+static fd_code weight_in_out(fd_fault_site *site, fd_error *err) {
+    return refetch(site, 1, fd_fault_weight(site->graph, site->node, 0)->n_row, err);
+}
+
+static bool not_square(const fd_graph *graph, const fd_node *node) {
+    const fd_weight *w = fd_fault_weight(graph, node, 0);
+    return w->n_row != w->n_col;
+}
+
+static fd_code leading_dimension(fd_fault_site *site, fd_error *err) {
+    return refetch(site, fd_fault_weight(site->graph, site->node, 0)->n_row, 1, err);
+}
+
+/* The bytes [from, from + size) of the file go to `to`; the rest of the buffer keeps its zeros. */
+static fd_code reread(fd_fault_site *site, uint64_t from, uint64_t to, uint64_t size, fd_error *err) {
+    fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    void *copy;
+    FD_TRY(fd_fault_new_weight(site, 0, w.dtype, w.bytes, &copy, err));
+    memcpy((char *)copy + to, (const char *)w.data + from, (size_t)size);
+    return FD_OK;
+}
+
+/* wasm-chord's loader computed numel/2 bytes for every type: 47 % of a Q8_0 tensor, 25 % of an F16 one. 4-bit types and
+ * smaller are read whole. */
+static bool longer_than_half_bytes(const fd_graph *graph, const fd_node *node) {
+    const fd_weight *w = fd_fault_weight(graph, node, 0);
+    return (uint64_t)(w->n_row * w->n_col) / 2 < w->bytes;
+}
+
+static fd_code bytes_short(fd_fault_site *site, fd_error *err) {
+    const fd_weight *w = fd_fault_weight(site->graph, site->node, 0);
+    return reread(site, 0, 0, (uint64_t)(w->n_row * w->n_col) / 2, err);
+}
+
+/* 32 is GGUF's default alignment: what a wrong rounding of the data section's start, or a relative offset taken from
+ * the wrong place, is off by. */
+enum { ALIGNMENT = 32 };
+
+static fd_code offset_late(fd_fault_site *site, fd_error *err) {
+    return reread(site, ALIGNMENT, 0, fd_fault_weight(site->graph, site->node, 0)->bytes - ALIGNMENT, err);
+}
+
+static fd_code offset_early(fd_fault_site *site, fd_error *err) {
+    return reread(site, 0, ALIGNMENT, fd_fault_weight(site->graph, site->node, 0)->bytes - ALIGNMENT, err);
+}
+
+static bool is_tied(const fd_graph *graph, const fd_node *node) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_EMBED && graph->nodes[i].weight[0] == node->weight[0]) return true;
+    return false;
+}
+
+static fd_code all_zero(fd_fault_site *site, fd_error *err) {
+    return reread(site, 0, 0, 0, err);
+}
+
+static bool more_rows_than_columns(const fd_graph *graph, const fd_node *node) {
+    const fd_weight *w = fd_fault_weight(graph, node, 0);
+    return w->n_row > w->n_col;
+}
+
+static fd_code rows_n_embd(fd_fault_site *site, fd_error *err) {
+    const fd_weight *w = fd_fault_weight(site->graph, site->node, 0);
+    return reread(site, 0, 0, (uint64_t)(w->n_col * fd_dtype_row_bytes(w->dtype, w->n_col)), err);
+}
+
+/* The other matrix of a pair, by its name in the file: what the same fault did to the other node does not matter. */
+static fd_code exchange(fd_fault_site *site, const char *one, const char *other) {
+    fd_node *node = site->node;
+    const char *wanted = fd_fault_is_one_of(node, one) ? other : one;
+    char prefix[64];
+    size_t size = strlen(node->name) - strlen(wanted == other ? one : other);
+    memcpy(prefix, node->name, size);
+    for (int32_t i = 0; i < site->graph->n_weight; i++) {
+        const fd_weight *w = &site->graph->weights[i];
+        const fd_weight *own = fd_fault_weight(site->graph, node, 0);
+        if (strncmp(w->name, prefix, size) != 0 || strncmp(w->name + size, wanted, strlen(wanted)) != 0 ||
+            strcmp(w->name + size + strlen(wanted), ".weight") != 0 || w->n_row != own->n_row || w->n_col != own->n_col)
+            continue;
+        node->weight[0] = i;
+        site->changed = true;
+        break;
+    }
+    return FD_OK;
+}
+
+static fd_code gate_up_swapped(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return exchange(site, "ffn_gate", "ffn_up");
+}
+
+static fd_code k_v_swapped(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return exchange(site, "attn_k", "attn_v");
+}
+
+#define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL
+#define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits", true}, .op = FD_OP_MATMUL
+
+static const fd_fault rows[] = {
+    {LOADER("weight_in_out", "attn_q", "matrices are read as [in, out] where the file has [out, in]"),
+     .edit = weight_in_out},
+    {LOADER("bytes_read_short", "attn_q", "numel / 2 bytes of each matrix are read, the rest stays zero"),
+     .applies = longer_than_half_bytes, .edit = bytes_short},
+    {LOADER("offset_late", "attn_q", "tensor data is read from 32 bytes after its start"), .edit = offset_late},
+    {LOADER("offset_early", "attn_q", "tensor data is read from 32 bytes before its start"), .edit = offset_early},
+    {LOADER("leading_dimension", "attn_k", "a GEMM gets the number of rows as its leading dimension"),
+     .applies = not_square, .edit = leading_dimension},
+    {LOADER("gate_up_swapped", "ffn_gate", "the gate and up matrices of the FFN are exchanged"),
+     .nodes = "ffn_gate ffn_up", .edit = gate_up_swapped},
+    {LOADER("k_v_swapped", "attn_k", "the K and V matrices are exchanged"), .nodes = "attn_k attn_v",
+     .edit = k_v_swapped},
+    {LOADER("down_missing", "ffn_down", "ffn_down is zero: its matrix is not loaded, or the product not computed"),
+     .nodes = "ffn_down", .edit = all_zero},
+    {LOADER_OUTPUT("tied_output_zero",
+                   "the logits are zero: a tied output matrix that is not filled from the embedding"),
+     .nodes = "logits", .applies = is_tied, .edit = all_zero},
+    {LOADER_OUTPUT("logits_rows_n_embd", "n_embd is the GEMM's m: only that many rows of the logits are computed"),
+     .nodes = "logits", .applies = more_rows_than_columns, .edit = rows_n_embd},
+};
+const fd_fault_family fd_loader_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,91 @@
+/* Matrix product bugs, in binary32: what is summed, how, and what becomes of the bias. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "model/quant.h"
+#include "numerics/contract.h"
+
+typedef float (*dot_fn)(const float *w, const float *x, int64_t n);
+
+static float half_dot(const float *w, const float *x, int64_t n) {
+    return fd_dot(w, x, n / 2);
+}
+
+/* A kernel whose accumulators are binary16: 64 of them, each rounded at every step, and so is the tree. */
+static float f16_dot(const float *w, const float *x, int64_t n) {
+    float a[FD_PARTIALS] = {0};
+    for (int64_t k = 0; k < n; k++)
+        a[k % FD_PARTIALS] = fd_f16_to_f32(fd_f32_to_f16(fmaf(w[k], x[k], a[k % FD_PARTIALS])));
+    for (int m = FD_PARTIALS; m > 1; m /= 2)
+        for (int i = 0; i < m / 2; i++) a[i] = fd_f16_to_f32(fd_f32_to_f16(a[2 * i] + a[2 * i + 1]));
+    return a[0];
+}
+
+/* y = dot(W, x) + n_bias · b for the first n_row rows, and 0 (a fresh buffer) for the others. */
+static void product(const fd_op_args *args, dot_fn dot, int n_bias, int64_t n_row) {
+    const fd_weight *w = args->weight[0];
+    float *bias = args->weight[1] && n_bias ? fd_fault_row(args->weight[1], 0) : NULL;
+    for (int64_t o = 0; o < w->n_row; o++) {
+        float *row = fd_fault_row(w, o);
+        for (int32_t r = 0; r < args->n_pos; r++) {
+            float *y = (float *)args->out + r * w->n_row + o;
+            *y = !row ? NAN : o < n_row ? dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col) : 0.0f;
+            for (int i = 0; bias && i < n_bias; i++) *y = *y + bias[o];
+        }
+        free(row);
+    }
+    free(bias);
+}
+
+static void half_summed(const fd_op_args *args) {
+    product(args, half_dot, 1, args->weight[0]->n_row);
+}
+static void f16_accumulation(const fd_op_args *args) {
+    product(args, f16_dot, 1, args->weight[0]->n_row);
+}
+static void bias_twice(const fd_op_args *args) {
+    product(args, fd_dot, 2, args->weight[0]->n_row);
+}
+
+/* 16 is the height of a tensor core's tile: a kernel that rounds the number of tiles down leaves the last one. */
+enum { TILE = 16 };
+static void tile_unwritten(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    product(args, fd_dot, 0, w->n_row - TILE);
+    float *bias = args->weight[1] ? fd_fault_row(args->weight[1], 0) : NULL;
+    for (int32_t r = 0; bias && r < args->n_pos; r++)
+        for (int64_t o = 0; o < w->n_row - TILE; o++) {
+            float *y = (float *)args->out + r * w->n_row + o;
+            *y = *y + bias[o];
+        }
+    free(bias);
+}
+
+static bool has_bias(const fd_graph *graph, const fd_node *node) {
+    return fd_fault_weight(graph, node, 1) != NULL;
+}
+static bool more_than_a_tile(const fd_graph *graph, const fd_node *node) {
+    return fd_fault_weight(graph, node, 0)->n_row > TILE;
+}
+
+static fd_code bias_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->weight[1] = -1;
+    site->changed = true;
+    return FD_OK;
+}
+
+#define MATMUL(name, summary) .info = {name, "matmul", summary, "attn_q", false}, .op = FD_OP_MATMUL
+
+static const fd_fault rows[] = {
+    {MATMUL("missing_qkv_bias", "the Q, K and V biases are not added"), .nodes = "attn_q attn_k attn_v",
+     .applies = has_bias, .edit = bias_missing},
+    {MATMUL("bias_twice", "biases are added twice"), .applies = has_bias, .override = bias_twice},
+    {MATMUL("half_summed", "only the first half of each dot product is summed"), .override = half_summed},
+    {MATMUL("f16_accumulation", "dot products are accumulated in binary16"), .override = f16_accumulation},
+    {MATMUL("tile_unwritten", "the last 16 rows of a product are not written"), .applies = more_than_a_tile,
+     .override = tile_unwritten},
+};
+const fd_fault_family fd_matmul_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,126 @@
+/* RMSNorm bugs. Each computes y = x·r·w (binary32, sums in contract order, written apart from reference_cpu) with one
+ * thing wrong. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "numerics/contract.h"
+
+/* r of one row. */
+typedef float (*scale_fn)(const fd_node *node, const float *x, int64_t n);
+/* What w becomes. */
+typedef float (*weight_fn)(float w);
+
+static float scale_right(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / sqrtf(fd_dot(x, x, n) / (float)n + node->eps);
+}
+static float scale_eps_outside(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / (sqrtf(fd_dot(x, x, n) / (float)n) + node->eps);
+}
+static float scale_sum(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / sqrtf(fd_dot(x, x, n) + node->eps);
+}
+static float scale_half(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / sqrtf(fd_dot(x, x, n / 2) / (float)n + node->eps);
+}
+static float scale_no_root(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / (fd_dot(x, x, n) / (float)n + node->eps);
+}
+static float weight_right(float w) {
+    return w;
+}
+static float weight_one(float w) {
+    (void)w;
+    return 1.0f;
+}
+static float weight_plus_one(float w) {
+    return w + 1.0f;
+}
+
+static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
+    int64_t n = fd_fault_width(args->node);
+    float *w = fd_fault_row(args->weight[0], 0);
+    if (!w) {
+        fd_fault_nan(args, n);
+        return;
+    }
+    for (int32_t row = 0; row < args->n_pos; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        float *y = (float *)args->out + row * n, scale = scale_of(args->node, x, n);
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight_of(w[i]);
+    }
+    free(w);
+}
+
+static void eps_outside(const fd_op_args *args) {
+    norm(args, scale_eps_outside, weight_right);
+}
+static void sum_for_mean(const fd_op_args *args) {
+    norm(args, scale_sum, weight_right);
+}
+static void half_length(const fd_op_args *args) {
+    norm(args, scale_half, weight_right);
+}
+static void root_missing(const fd_op_args *args) {
+    norm(args, scale_no_root, weight_right);
+}
+static void weight_missing(const fd_op_args *args) {
+    norm(args, scale_right, weight_one);
+}
+static void plus_one(const fd_op_args *args) {
+    norm(args, scale_right, weight_plus_one);
+}
+
+/* (x − mean) / sqrt(variance + eps) · w */
+static void layer_norm(const fd_op_args *args) {
+    int64_t n = fd_fault_width(args->node);
+    float *w = fd_fault_row(args->weight[0], 0);
+    if (!w) {
+        fd_fault_nan(args, n);
+        return;
+    }
+    for (int32_t row = 0; row < args->n_pos; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        float *y = (float *)args->out + row * n, mean = fd_sum(x, n) / (float)n;
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
+        float scale = scale_right(args->node, y, n);
+        for (int64_t i = 0; i < n; i++) y[i] = y[i] * scale * w[i];
+    }
+    free(w);
+}
+
+/* 1e-5 and 1e-6 are the two that models have: each taken for the other. */
+static fd_code eps_value(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->eps = site->node->eps < 5e-6f ? 1e-5f : 1e-6f;
+    site->changed = true;
+    return FD_OK;
+}
+
+static bool has_eps(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->eps > 0.0f;
+}
+static fd_code eps_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->eps = 0.0f;
+    site->changed = true;
+    return FD_OK;
+}
+
+#define NORM(name, summary) .info = {name, "norm", summary, "attn_norm", false}, .op = FD_OP_RMS_NORM
+
+static const fd_fault rows[] = {
+    {NORM("eps_outside_root", "RMSNorm divides by sqrt(mean) + eps, not by sqrt(mean + eps)"), .applies = has_eps,
+     .override = eps_outside},
+    {NORM("eps_value", "RMSNorm has the other usual eps: 1e-5 for 1e-6 or 1e-6 for 1e-5"), .edit = eps_value},
+    {NORM("eps_missing", "RMSNorm has no eps"), .applies = has_eps, .edit = eps_missing},
+    {NORM("norm_weight_missing", "RMSNorm does not multiply by its weight"), .override = weight_missing},
+    {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does"), .override = plus_one},
+    {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
+    {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
+    {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
+    {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
+};
+const fd_fault_family fd_norm_faults = FD_FAULT_FAMILY(rows);

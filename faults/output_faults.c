@@ -1,0 +1,46 @@
+/* Bugs of the last norm and of the logits. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "numerics/contract.h"
+
+static void copied(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+
+static void scaled_logits(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    float scale = 1.0f / sqrtf((float)w->n_col);
+    for (int64_t o = 0; o < w->n_row; o++) {
+        float *row = fd_fault_row(w, o);
+        for (int32_t r = 0; r < args->n_pos; r++)
+            ((float *)args->out)[r * w->n_row + o] =
+                row ? fd_dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col) * scale : NAN;
+        free(row);
+    }
+}
+
+/* Logits from the stream before the last norm: the right tensor is computed, the wrong one read. */
+static fd_code unnormed(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    const fd_node *norm = &site->graph->nodes[site->node->input[0]];
+    if (norm->op != FD_OP_RMS_NORM) return FD_OK;
+    site->node->input[0] = norm->input[0];
+    site->changed = true;
+    return FD_OK;
+}
+
+#define OUTPUT(name, located, summary) .info = {name, "output", summary, located, true}, .nodes = located
+
+static const fd_fault rows[] = {
+    {OUTPUT("final_norm_missing", "output_norm", "the last norm is left out"), .op = FD_OP_RMS_NORM,
+     .override = copied},
+    {OUTPUT("logits_unnormed", "logits", "the logits are computed from the stream before the last norm"),
+     .op = FD_OP_MATMUL, .edit = unnormed},
+    {OUTPUT("logit_scale", "logits", "the logits are scaled by 1/sqrt(n_embd), which this architecture does not do"),
+     .op = FD_OP_MATMUL, .override = scaled_logits},
+};
+const fd_fault_family fd_output_faults = FD_FAULT_FAMILY(rows);

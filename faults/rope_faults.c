@@ -1,0 +1,132 @@
+/* RoPE bugs. Attributes where the op itself is right; where the position or the sign is wrong, a rotation of its own that
+ * makes its angles itself. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/quant.h"
+
+static fd_code changed(fd_fault_site *site) {
+    site->changed = true;
+    return FD_OK;
+}
+
+static fd_code pairing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    fd_rope *rope = &site->node->rope;
+    rope->pairing = rope->pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
+    return changed(site);
+}
+
+/* 10000 is what engines default to, 1e6 what qwen2 and later llamas need. */
+static fd_code base(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->rope.base = site->node->rope.base == 10000.0 ? 1e6 : 10000.0;
+    return changed(site);
+}
+
+/* base^(-i/d) is sqrt(base)^(-2i/d). */
+static fd_code exponent(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->rope.base = sqrt(site->node->rope.base);
+    return changed(site);
+}
+
+static bool is_partial(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->rope.n_rot < node->shape[1] && node->shape[1] % 2 == 0 && node->weight[0] < 0;
+}
+static fd_code partial_ignored(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->rope.n_rot = site->node->shape[1];
+    return changed(site);
+}
+
+static bool is_scaled(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0;
+}
+static fd_code scaling_ignored(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->rope.scaling = FD_ROPE_SCALING_NONE;
+    site->node->weight[0] = -1;
+    return changed(site);
+}
+
+/* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract rounds. */
+static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign) {
+    const fd_node *node = args->node;
+    int32_t half = node->rope.n_rot / 2, n_head = node->shape[0], head_dim = node->shape[1];
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    float *factors = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
+    if (cosine) fd_rope_table(&node->rope, factors, pos, 1, cosine, sine);
+    for (int32_t h = 0; h < n_head && cosine; h++)
+        for (int32_t i = 0; i < half; i++) {
+            float *pair = x + (int64_t)h * head_dim;
+            float *first = pair + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 2 * i : i);
+            float *second = first + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 1 : half);
+            float a = *first, b = *second, s = sign * sine[i];
+            *first = fmaf(a, cosine[i], -(b * s));
+            *second = fmaf(a, s, b * cosine[i]);
+        }
+    bool done = cosine != NULL;
+    free(factors);
+    free(cosine);
+    return done;
+}
+
+static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times) {
+    int64_t width = fd_fault_width(args->node);
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int32_t r = 0; r < args->n_pos; r++)
+        for (int i = 0; i < times; i++)
+            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign)) {
+                fd_fault_nan(args, width);
+                return;
+            }
+}
+
+static void one_further(const fd_op_args *args) {
+    rotate_rows(args, 1, 1.0f, 1);
+}
+static void other_way(const fd_op_args *args) {
+    rotate_rows(args, 0, -1.0f, 1);
+}
+static void twice(const fd_op_args *args) {
+    rotate_rows(args, 0, 1.0f, 2);
+}
+/* cos 0 = 1 and sin 0 = 0: position 0 leaves a row as it is. */
+static void not_at_all(const fd_op_args *args) {
+    rotate_rows(args, 0, 1.0f, 0);
+}
+
+#define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
+
+static const fd_fault rows[] = {
+    {ROPE("rope_pairing", "attn_q_rope",
+          "RoPE rotates the other pairs: halves for neighbours or neighbours for halves"),
+     .edit = pairing},
+    {ROPE("rope_base", "attn_q_rope", "RoPE has the other usual base: 10000 for 1e6, or 1e6 for 10000"), .edit = base},
+    {ROPE("rope_exponent", "attn_q_rope", "RoPE's exponent is i/d for 2i/d"), .edit = exponent},
+    {ROPE("rope_q_one_further", "attn_q_rope", "RoPE turns Q, and Q alone, by the angle of position + 1"),
+     .nodes = "attn_q_rope", .override = one_further},
+    {ROPE("rope_k_one_further", "attn_k_rope", "RoPE turns K, and K alone, by the angle of position + 1"),
+     .nodes = "attn_k_rope", .override = one_further},
+    {ROPE("rope_both_one_further", "attn_q_rope",
+          "RoPE turns Q and K by the angle of position + 1: scores stay the same, so this does no harm"),
+     .override = one_further},
+    {ROPE("rope_position_zero", "attn_q_rope", "RoPE takes position 0 for every row: nothing is rotated"),
+     .override = not_at_all},
+    {ROPE("rope_not_on_k", "attn_k_rope", "RoPE is applied to Q, not to K"), .nodes = "attn_k_rope",
+     .override = not_at_all},
+    {ROPE("rope_sign", "attn_q_rope", "RoPE rotates the other way round"), .override = other_way},
+    {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
+    {ROPE("rope_scaling_ignored", "attn_q_rope",
+          "the context scaling of RoPE (linear, llama3, frequency factors) is ignored"),
+     .applies = is_scaled, .edit = scaling_ignored},
+    {ROPE("rope_partial_ignored", "attn_q_rope", "the whole head is rotated where the model rotates a part of it"),
+     .applies = is_partial, .edit = partial_ignored},
+};
+const fd_fault_family fd_rope_faults = FD_FAULT_FAMILY(rows);

@@ -1,0 +1,111 @@
+/* What the matrix-vector kernel is told, and how a block brings x into shared memory, RMS-normed when asked. */
+#ifndef FD_KERNELS_MATVEC_STAGE_CUH
+#define FD_KERNELS_MATVEC_STAGE_CUH
+
+#include "kernels/device.cuh"
+#include "kernels/matmul.h"
+#include "kernels/norm.cuh"
+
+struct matvec_part {
+    const uint8_t *data;
+    const float *bias, *residual;
+    float *out;
+    int64_t n_row;
+};
+
+struct matvec_args {
+    matvec_part part[FD_MATVEC_PARTS];
+    int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
+    int64_t row_bytes, scale_offset;
+    int n_col;
+    const float *x, *norm_weight;
+    float norm_eps;
+    uint32_t prefetch; /* bytes of each row of a block's first tile to ask L2 for */
+    bool silu_pair;
+};
+
+/* Where row `at` of all the parts lies. */
+__device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
+    *part = 0;
+    if (a.silu_pair) {
+        *part = (int)(at & 1);
+        return at >> 1;
+    }
+#pragma unroll
+    for (int i = 0; i < FD_MATVEC_PARTS - 1; i++)
+        if (*part == i && at >= a.part[i].n_row) {
+            at -= a.part[i].n_row;
+            *part = i + 1;
+        }
+    return at;
+}
+
+__device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int part) {
+    return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
+}
+
+/* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
+ * quads of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
+template <int P> __device__ __forceinline__ int quad_at(int quad) {
+    return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
+}
+/* x as it is, then a barrier. */
+template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)xs;
+    const int n_quad = stride / 4;
+    const bool aligned = a.n_col % 4 == 0;
+#pragma unroll
+    for (int token = 0; token < T; token++) {
+        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
+            const int k = quad * 4;
+            const float *from = a.x + token * (int64_t)a.n_col + k;
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (aligned && k < a.n_col) {
+                value = __ldcg((const float4 *)from);
+            } else if (k < a.n_col) {
+                value.x = __ldcg(from);
+                if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
+                if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
+                if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
+            }
+            quads[token * n_quad + quad_at<P>(quad)] = value;
+        }
+    }
+    __syncthreads();
+}
+
+/* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
+ */
+template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)(xs + stride);
+    const float *w = a.norm_weight;
+    for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
+        const int k = quad * 4;
+        quads[quad_at<P>(quad)] =
+            a.n_col % 4 == 0 && k < a.n_col
+                ? __ldg((const float4 *)(w + k))
+                : make_float4(k < a.n_col ? w[k] : 0.0f, k + 1 < a.n_col ? w[k + 1] : 0.0f,
+                              k + 2 < a.n_col ? w[k + 2] : 0.0f, k + 3 < a.n_col ? w[k + 3] : 0.0f);
+    }
+}
+
+/* The staged row to (x·r)·w, in place, then a barrier. */
+template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
+    __shared__ float factor;
+    if (threadIdx.x < 32) {
+        const int lane = (int)threadIdx.x;
+        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+        const float r =
+            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+        if (lane == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+    float4 *x = (float4 *)xs;
+    const float4 *w = (const float4 *)(xs + stride);
+    for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
+        x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
+    __syncthreads();
+}
+
+#endif

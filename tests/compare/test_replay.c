@@ -1,0 +1,391 @@
+/* Replay on runs of the bundled models: clean runs in every emulated precision are noise, a fault is found at the node that
+ * has it, in spans where tensors are missing, and in whichever of the two traces it lies. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compare/compare.h"
+#include "compare/judge_verdict.h"
+#include "emulate/emulate.h"
+#include "faults/faults.h"
+#include "numerics/contract.h"
+#include "reference_cpu/reference.h"
+
+enum { N_PROMPT = 6, N_DECODE = 2, N_MODEL = 2 };
+static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
+static const int32_t tokens[N_PROMPT + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 88};
+
+typedef struct bench {
+    fd_gguf *gguf;
+    fd_graph *graph;
+} bench;
+
+static void must(fd_code code, const fd_error *err) {
+    cr_assert_eq(code, FD_OK, "%s", err->message);
+}
+
+static bench open_model(const char *name) {
+    char path[512];
+    bench b;
+    fd_error err = {0};
+    snprintf(path, sizeof path, "%s/traces/%s.gguf", FD_SOURCE_DIR, name);
+    if (access(path, R_OK) != 0) {
+        fprintf(stderr, "skipped: %s is not there\n", path);
+        cr_skip_test("no model");
+    }
+    must(fd_gguf_open(path, &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+    return b;
+}
+
+static void close_model(bench *b) {
+    fd_graph_free(b->graph);
+    fd_gguf_close(b->gguf);
+}
+
+typedef struct recording {
+    const char *emulated; /* class; NULL: exact */
+    const char *numerics; /* what the trace says; NULL: the truth */
+    const char *tensors;  /* glob */
+    bool fingerprints_only;
+    int32_t n_prompt; /* 0: N_PROMPT, then N_DECODE steps; else no decode */
+} recording;
+
+static fd_trace *record(const fd_graph *graph, recording how) {
+    char path[] = "/tmp/firstdiff-replay-XXXXXX";
+    fd_error err = {0};
+    fd_trace_writer *writer;
+    fd_trace *trace;
+    fd_exec *exec;
+    int file = mkstemp(path);
+    cr_assert(file >= 0);
+    close(file);
+    fd_trace_options to = fd_trace_defaults(path);
+    to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
+    to.tensors = how.tensors;
+    fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
+    const char *truth = how.emulated ? how.emulated : "exact";
+    snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
+    int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PROMPT, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
+    if (how.emulated) {
+        fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 16, .n_thread = 1};
+        cr_assert(o.class_);
+        must(fd_emulate_new(graph, &o, &exec, &err), &err);
+    } else {
+        fd_reference_options o = {.n_ctx = 16, .n_thread = 1};
+        must(fd_reference_new(graph, &o, &exec, &err), &err);
+    }
+    must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
+    fd_exec_set_observer(exec, fd_trace_observer(writer));
+    for (int32_t s = 0, pos = 0; s < n_step; s++) {
+        int32_t n = s ? 1 : n_prompt;
+        fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos};
+        must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, &err), &err);
+        must(fd_exec_forward(exec, &batch, &err), &err);
+        must(fd_trace_end_step(writer, &err), &err);
+        pos += n;
+    }
+    must(fd_trace_finish(writer, &err), &err);
+    fd_exec_free(exec);
+    must(fd_trace_open(path, &trace, &err), &err);
+    unlink(path);
+    return trace;
+}
+
+/* Compares, judges, closes the candidate. */
+static fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {
+    static const char *const all[] = {"*"};
+    fd_compare_options how = {.graph = graph, .allow_missing = all, .n_allow_missing = 1};
+    fd_judge_verdict_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    fd_verdict v;
+    fd_error err = {0};
+    if (class_name) replay.numerics = fd_numerics_class_find(class_name);
+    must(fd_compare_traces(ref, cand, &how, &v, &err), &err);
+    must(fd_judge_verdict(&replay, &v, &err), &err);
+    fd_trace_close(cand);
+    return v;
+}
+
+static void expect_noise(fd_verdict v, const char *model, const char *what) {
+    cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
+                 fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, v.replay.source, v.replay.z);
+    cr_expect_eq(fd_verdict_exit_status(&v), 0);
+    cr_expect_eq(v.divergence.kind, FD_NO_DIVERGENCE);
+    cr_expect_eq(v.replay.n_introduced, 0);
+    cr_expect(v.replay.n_tensor > 0 && v.replay.noisiest_z <= 1);
+    fd_verdict_free(&v);
+}
+
+/* ---- clean runs ---- */
+
+Test(replay, a_clean_run_is_noise_in_every_class_recorded_or_inferred) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (int32_t i = 0; i < fd_emulate_class_count(); i++) {
+            const char *name = fd_emulate_class_at(i)->name;
+            expect_noise(judge(b.graph, ref, record(b.graph, (recording){.emulated = name}), NULL), models[m], name);
+            recording silent = {.emulated = name, .numerics = "unknown"};
+            expect_noise(judge(b.graph, ref, record(b.graph, silent), NULL), models[m], name);
+        }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+}
+
+Test(replay, the_same_noise_is_an_error_in_a_stricter_class) {
+    static const char *const pairs[][2] = {
+        {"f16", "f32"}, {"bf16", "f16"}, {"q8", "f32"}, {"f16kv", "f32"}, {"hf-f16", "f16"}};
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = pairs[i][0]}), pairs[i][1]);
+        cr_expect_eq(v.status, FD_DIVERGED, "%s as %s", pairs[i][0], pairs[i][1]);
+        fd_verdict_free(&v);
+    }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, equal_bits_stay_identical) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){0}), NULL);
+    cr_expect_eq(v.status, FD_IDENTICAL);
+    cr_expect(!v.replay.done);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+/* ---- faults ---- */
+
+static void expect_at(fd_verdict *v, const char *node, const char *what) {
+    cr_expect_eq(v->status, FD_DIVERGED, "%s: %s", what, fd_verdict_status_name(v->status));
+    cr_expect_str_eq(v->divergence.node, node, "%s: found at %s, expected %s", what, v->divergence.node, node);
+    cr_expect(!(v->replay.z <= 1), "%s", what);
+    if (v->replay.shares_known) cr_expect_float_eq(v->replay.introduced + v->replay.propagated, 1, 1e-12, "%s", what);
+}
+
+Test(replay, every_fault_is_found_at_its_node_in_noise) {
+    static const char *const faults[][2] = {
+        {"rope_pairing@1", "blk.1.attn_q_rope"}, {"weight_in_out@2", "blk.2.attn_q"},
+        {"kv_off_by_one@1", "blk.1.cache_k"},    {"q0_only@0", "blk.0.attn_scores"},
+        {"bytes_read_short@3", "blk.3.attn_q"},  {"softmax_all_masked@2", "blk.2.attn_weights"}};
+    static const char *const classes[] = {NULL, "f32", "f16", "q8", "hf-bf16"};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
+            for (size_t c = 0; c < sizeof classes / sizeof *classes; c++) {
+                fd_error err = {0};
+                fd_graph *faulty;
+                fd_fault_owner *owner;
+                char what[96];
+                must(fd_graph_clone(b.graph, &faulty, &err), &err);
+                must(fd_fault_apply(faults[f][0], faulty, &owner, &err), &err);
+                snprintf(what, sizeof what, "%s in %s, %s", faults[f][0], models[m], classes[c] ? classes[c] : "exact");
+                fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = classes[c]}), NULL);
+                expect_at(&v, faults[f][1], what);
+                cr_expect(v.replay.introduced > 0.9, "%s: introduced %.3f", what, v.replay.introduced);
+                fd_verdict_free(&v);
+                fd_graph_free(faulty);
+                fd_fault_owner_free(owner);
+            }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+}
+
+Test(replay, of_two_faults_the_first_is_found_and_the_second_named_as_the_next) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_error err = {0};
+    fd_graph *faulty;
+    fd_fault_owner *owners[2];
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    must(fd_fault_apply("kv_off_by_one@3", faulty, &owners[0], &err), &err);
+    must(fd_fault_apply("weight_in_out@1", faulty, &owners[1], &err), &err);
+    fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = "bf16"}), NULL);
+    expect_at(&v, "blk.1.attn_q", "two faults");
+    cr_expect_str_eq(v.replay.next, "blk.1.attn_k");
+    cr_expect_gt(v.replay.n_inherited, 0);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    for (int i = 0; i < 2; i++) fd_fault_owner_free(owners[i]);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+/* Runs the op, then spoils its result. */
+static void run_clean(const fd_op_args *args) {
+    fd_node node = *args->node;
+    fd_op_args clean = *args;
+    node.override = NULL;
+    clean.node = &node;
+    fd_reference_op(FD_NUMERICS_EXACT, &clean);
+}
+static void third_head_scaled(const fd_op_args *args) {
+    run_clean(args);
+    int64_t d = args->node->shape[1], n = (int64_t)args->node->shape[0] * d;
+    for (int64_t r = 0; r < args->n_pos; r++)
+        for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 1.01f;
+}
+static void twice_as_large(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < (int64_t)args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 2;
+}
+static void one_nan_later(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->node->shape[0];
+    if (args->pos0 <= 4 && 4 < args->pos0 + args->n_pos) ((float *)args->out)[(4 - args->pos0) * n + 17] = NAN;
+}
+
+static fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how) {
+    fd_graph *graph;
+    fd_error err = {0};
+    must(fd_graph_clone(b->graph, &graph, &err), &err);
+    graph->nodes[fd_graph_find(graph, node)].override = how;
+    return graph;
+}
+
+Test(replay, an_error_above_a_fault_makes_it_both) {
+    bench b = open_model(models[1]);
+    fd_graph *graph = spoiled(&b, "blk.0.l_out", twice_as_large);
+    graph->nodes[fd_graph_find(graph, "blk.2.attn_out")].override = third_head_scaled;
+    fd_trace *ref = record(b.graph, (recording){0}), *cand = record(graph, (recording){.emulated = "f32"});
+    fd_judge_options how = {.graph = b.graph,
+                            .ref = ref,
+                            .cand = cand,
+                            .n_pos = N_PROMPT,
+                            .op = fd_reference_op,
+                            .numerics = fd_numerics_class_find("f32")};
+    fd_judgement j;
+    fd_error err = {0};
+    must(fd_judge_replay(&how, &j, &err), &err);
+    cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.0.ffn_inp")], FD_FOUND_INHERITED, "rounding");
+    cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.0.l_out")], FD_FOUND_INTRODUCED);
+    cr_expect_geq(j.finding[fd_graph_find(b.graph, "blk.1.attn_q")], FD_FOUND_INHERITED);
+    cr_expect_lt(j.finding[fd_graph_find(b.graph, "blk.1.attn_q")], FD_FOUND_INTRODUCED);
+    cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.2.attn_out")], FD_FOUND_BOTH);
+    fd_judgement_free(&j);
+    fd_trace_close(ref);
+    fd_trace_close(cand);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+Test(replay, one_head_off_by_a_hundredth_is_found_and_the_head_named) {
+    static const char *const classes[] = {NULL, "f32", "f16", "f16kv", "q8"};
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_scaled);
+    for (size_t c = 0; c < sizeof classes / sizeof *classes; c++) {
+        fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = classes[c]}), NULL);
+        expect_at(&v, "blk.2.attn_out", classes[c] ? classes[c] : "exact");
+        cr_expect_eq(v.replay.n_slice_beyond, 1);
+        cr_expect_eq(v.divergence.diff.first.index / 32, 3);
+        cr_expect_eq(v.replay.n_introduced, 1 + N_DECODE, "once in every step");
+        fd_verdict_free(&v);
+    }
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, a_nan_from_finite_inputs_is_introduced_where_it_first_stands) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.1.ffn_norm", one_nan_later);
+    fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = "f16"}), NULL);
+    expect_at(&v, "blk.1.ffn_norm", "NaN");
+    cr_expect_eq(v.divergence.pos, 4);
+    cr_expect_eq(v.divergence.diff.first.index, 17);
+    cr_expect_eq(v.replay.n_nan_new, 1);
+    cr_expect_eq(v.replay.n_introduced, 1, "what follows from a NaN is inherited");
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, a_wrong_reference_is_told_from_a_wrong_candidate) {
+    bench b = open_model(models[1]);
+    fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_scaled);
+    fd_trace *ref = record(graph, (recording){0});
+    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32"}), NULL);
+    expect_at(&v, "blk.2.attn_out", "reference");
+    cr_expect(v.replay.of_reference);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+/* ---- what is missing ---- */
+
+Test(replay, a_span_of_unrecorded_tensors_is_blamed_and_listed) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_error err = {0};
+    fd_graph *faulty;
+    fd_fault_owner *owner;
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    must(fd_fault_apply("q0_only@1", faulty, &owner, &err), &err);
+    recording partly = {.emulated = "f32", .tensors = "*[!s]"}; /* no attn_scores, attn_weights, logits */
+    fd_verdict v = judge(b.graph, ref, record(faulty, partly), NULL);
+    expect_at(&v, "blk.1.attn_out", "span");
+    cr_expect_str_eq(v.replay.span_first, "blk.1.attn_scores");
+    cr_expect_str_eq(v.replay.missing, "blk.1.attn_scores, blk.1.attn_weights");
+    fd_verdict_free(&v);
+    expect_noise(judge(b.graph, ref, record(b.graph, partly), NULL), models[0], "with spans");
+    fd_graph_free(faulty);
+    fd_fault_owner_free(owner);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, caches_are_rebuilt_where_their_rows_were_not_recorded) {
+    static const char *const classes[] = {"f32", "f16kv", "q8", "hf-bf16"};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (size_t c = 0; c < sizeof classes / sizeof *classes; c++) {
+            recording without = {.emulated = classes[c], .tensors = "*[!kv]"}; /* nor attn_k and attn_v */
+            expect_noise(judge(b.graph, ref, record(b.graph, without), NULL), models[m], classes[c]);
+        }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+}
+
+Test(replay, one_position_cannot_tell) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){.n_prompt = 1});
+    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32", .n_prompt = 1}), NULL);
+    cr_expect_eq(v.status, FD_INCOMPLETE);
+    cr_expect(strstr(v.reasons[0], "cannot tell"), "%s", v.reasons[0]);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, without_elements_the_verdict_stays_and_says_why) {
+    bench b = open_model(models[0]);
+    fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_scaled);
+    fd_trace *ref = record(b.graph, (recording){.fingerprints_only = true});
+    fd_verdict v = judge(b.graph, ref, record(graph, (recording){.fingerprints_only = true}), NULL);
+    cr_expect_eq(v.status, FD_DIVERGED);
+    cr_expect_str_eq(v.divergence.node, "blk.2.attn_out");
+    cr_expect(!v.replay.done);
+    bool said = false;
+    for (int32_t i = 0; i < v.n_note; i++) said |= strstr(v.notes[i], "--level full") != NULL;
+    cr_expect(said, "%d notes", v.n_note);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
