@@ -61,7 +61,7 @@ static const struct argp argp = {
     "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at "
     "the "
     "first that differs.\v"
-    "SPEC is cpu:exact, gpu:exact or cpu:f64, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are "
+    "SPEC is cpu:exact, gpu:exact, cpu:f64 or cpu:emulate-CLASS, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are "
     "then "
     "fed unless a prompt is given. Tokens after the prompt are the reference's greedy choice, fed to both.\n\n"
     "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete.",

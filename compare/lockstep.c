@@ -72,7 +72,7 @@ static void describe_side(const fd_lockstep_side *side, const fd_exec *model_of,
     snprintf(out->fault, sizeof out->fault, "%s", side->fault ? side->fault : "");
     const fd_hparams *h = &model_of->graph->hparams;
     snprintf(out->backend, sizeof out->backend, "%s", side->exec->backend);
-    snprintf(out->numerics, sizeof out->numerics, "%s", fd_numerics_name(side->exec->numerics));
+    snprintf(out->numerics, sizeof out->numerics, "%s", fd_exec_numerics_name(side->exec));
     snprintf(out->device, sizeof out->device, "%s", side->exec->device);
     snprintf(out->model_name, sizeof out->model_name, "%s", h->name);
     snprintf(out->arch, sizeof out->arch, "%s", h->arch);

@@ -17,15 +17,16 @@ CELL, GAP, LEFT, TOP = 34, 4, 130, 64
 
 def fingerprints(path: str) -> tuple[list[str], np.ndarray]:
     with h5py.File(path, "r") as trace:
-        names = [n.decode() if isinstance(n, bytes) else str(n) for n in trace["graph/name"][:]]
+        names = [n.decode() if isinstance(n, bytes) else str(n) for n in trace["graph"]["name"]]
         return names, trace["fingerprints"][:]
 
 
 def colour(share: float) -> str:
-    """Green where nothing differs, then yellow to red by the share of positions that do."""
+    """Green where nothing differs, then from yellow to red by the share of positions that do."""
     if share == 0:
         return "#2e9e5b"
-    return f"hsl({int(45 - 45 * share)}, 85%, {int(62 - 14 * share)}%)"
+    yellow, red = (246, 211, 101), (200, 60, 52)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(yellow, red))
 
 
 def main() -> None:

@@ -37,9 +37,8 @@ build() { # build PRESET [cmake option…] -- [target…]
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
     [ $# -gt 0 ] && shift
     echo "Configuring ($preset)"
-    cmake --preset "$preset" "${options[@]}" >/tmp/firstdiff-configure.$$ 2>&1 || { cat /tmp/firstdiff-configure.$$; rm -f /tmp/firstdiff-configure.$$; return 1; }
-    grep -E '^-- firstdiff' /tmp/firstdiff-configure.$$ || true
-    rm -f /tmp/firstdiff-configure.$$
+    local said
+    said=$(cmake --preset "$preset" "${options[@]}" 2>&1) || { echo "$said"; return 1; }
     echo "Building ($preset)"
     cmake --build --preset "$preset" ${@:+--target "$@"}
 }
