@@ -18,6 +18,7 @@ int fd_cmd_compare(int argc, char **argv);
 int fd_cmd_inspect(int argc, char **argv);
 int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
+int fd_cmd_sweep(int argc, char **argv);
 
 /* Prints "firstdiff COMMAND: message" on stderr and returns the exit status of err->code. */
 int fd_cli_fail(const char *command, const fd_error *err);
@@ -74,6 +75,8 @@ typedef struct fd_cli_progress {
 fd_cli_progress fd_cli_progress_start(const char *what, int64_t total);
 void fd_cli_progress_to(fd_cli_progress *progress, int64_t done);
 void fd_cli_progress_end(fd_cli_progress *progress);
+/* The same as a callback of compare/: `user` is the fd_cli_progress. */
+void fd_cli_progress_callback(void *user, int64_t done, int64_t total);
 
 /* Colours only on a terminal and without NO_COLOR. */
 bool fd_cli_use_colour(FILE *stream);

@@ -81,10 +81,14 @@ static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = check_model(&model, a->model, traces[i], err);
     if (code == FD_OK) {
+        fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,
                                   .n_allow_missing = a->allow_missing.n,
-                                  .graph = a->model ? model.graph : NULL};
+                                  .graph = a->model ? model.graph : NULL,
+                                  .progress = fd_cli_progress_callback,
+                                  .progress_user = &progress};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
+        fd_cli_progress_end(&progress);
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }

@@ -167,12 +167,6 @@ static fd_code prepare(diff *d, fd_error *err) {
     return FD_OK;
 }
 
-static void show_progress(void *user, int64_t done, int64_t total) {
-    fd_cli_progress *progress = user;
-    progress->total = total;
-    fd_cli_progress_to(progress, done);
-}
-
 /* Recording the candidate around the divergence is what one does next; the same line with the other spec records the
  * reference. */
 static void suggest_next(const diff *d, fd_verdict *v) {
@@ -197,9 +191,16 @@ static void suggest_next(const diff *d, fd_verdict *v) {
 
 static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
     const arguments *a = d->args;
+    d->progress = fd_cli_progress_start("position", d->n_token);
     if (d->trace[0] && d->trace[1]) {
-        fd_compare_options how = {a->allow_missing.items, a->allow_missing.n, d->model.graph};
-        return fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
+        fd_compare_options how = {.allow_missing = a->allow_missing.items,
+                                  .n_allow_missing = a->allow_missing.n,
+                                  .graph = d->model.graph,
+                                  .progress = fd_cli_progress_callback,
+                                  .progress_user = &d->progress};
+        fd_code compared = fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
+        fd_cli_progress_end(&d->progress);
+        return compared;
     }
     fd_lockstep_options how = {.tokens = d->tokens,
                                .n_token = d->n_token,
@@ -208,12 +209,11 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
                                .n_generate = d->n_generate,
                                .allow_missing = a->allow_missing.items,
                                .n_allow_missing = a->allow_missing.n,
-                               .progress = show_progress,
+                               .progress = fd_cli_progress_callback,
                                .progress_user = &d->progress};
     for (int side = 0; side < 2; side++)
         *(side ? &how.cand : &how.ref) =
             (fd_lockstep_side){d->exec[side].exec, d->trace[side], a->spec[side], d->exec[side].fault};
-    d->progress = fd_cli_progress_start("position", d->n_token);
     fd_code code = fd_lockstep_run(&how, verdict, err);
     fd_cli_progress_end(&d->progress);
     if (code == FD_OK) suggest_next(d, verdict);

@@ -26,3 +26,9 @@ void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
 void fd_cli_progress_end(fd_cli_progress *p) {
     if (p->shown && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }
+
+void fd_cli_progress_callback(void *user, int64_t done, int64_t total) {
+    fd_cli_progress *progress = user;
+    progress->total = total;
+    fd_cli_progress_to(progress, done);
+}

@@ -212,6 +212,7 @@ static fd_code compare_steps(comparison *c, fd_error *err) {
         if (step.n_pos > n_pos - step.pos0) step.n_pos = n_pos - step.pos0;
         FD_TRY(compare_step(c, &step, i, err));
         at = step.pos0 + step.n_pos;
+        if (c->options->progress) c->options->progress(c->options->progress_user, at, n_pos);
     }
     fd_trace_step rest = {at, n_pos - at, i ? FD_STEP_DECODE : FD_STEP_PREFILL};
     return rest.n_pos > 0 ? compare_step(c, &rest, i, err) : FD_OK;

@@ -12,6 +12,8 @@ typedef struct fd_compare_options {
     const char *const *allow_missing; /* [n_allow_missing] globs over node names that need not be on both sides */
     int32_t n_allow_missing;
     const fd_graph *graph; /* of the model both ran, for the attributes of a node; NULL: not known */
+    void (*progress)(void *user, int64_t done, int64_t total); /* of positions, after each step; NULL: nobody asks */
+    void *progress_user;
 } fd_compare_options;
 
 /* Fails only when something cannot be read or memory runs out; every finding is in *out, which the caller frees with

@@ -10,9 +10,6 @@
 
 #include "faults/faults.h"
 
-/* Runs one node's op (as in compare/replay.h; the reference's, handed in by whoever may see it). */
-typedef void (*fd_op_fn)(fd_numerics numerics, const fd_op_args *args);
-
 typedef struct fd_explain_request {
     fd_op_args args; /* graph (without faults), node, positions, tokens (EMBED), and in[]: the candidate's recorded
                             inputs, float; `weight`, the rope tables and `out` are not read. KV_WRITE: give all positions

@@ -277,6 +277,7 @@ static fd_code open_judge(judge *j, fd_error *err) {
     if (!j->step_of || !j->in_ref || !j->growth || !out->z || !out->finding)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(j);
+    out->n_output = n_output(o->graph, o->n_pos);
     j->worst = calloc((size_t)j->n_step * n, sizeof *j->worst);
     if (!j->worst) return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     for (size_t i = 0; i < n; i++) {
@@ -292,7 +293,7 @@ static fd_code open_judge(judge *j, fd_error *err) {
                              .tokens = fd_trace_tokens(o->cand),
                              .op = o->op,
                              .numerics = o->numerics,
-                             .n_output = n_output(o->graph, o->n_pos)};
+                             .n_output = out->n_output};
     return fd_replay_open(&how, &j->replay, err);
 }
 

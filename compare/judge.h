@@ -46,6 +46,7 @@ typedef struct fd_judgement {
         next; /* the first at a later node of the same or a later step; next.finding says whether there is one */
     fd_node_finding noisiest; /* largest z of those within */
     int32_t n_pos;
+    double n_output;       /* elements judged, as in fd_bound_args */
     /* tensors: a node in a step, by its worst position */
     int64_t n_tensor, n_by_finding[FD_FOUND_BOTH + 1];
     int64_t n_before;  /* judged before the first introduced one */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/name.h"
 #include "compare/trace_pair.h"
 
 typedef struct context {
@@ -146,6 +147,19 @@ static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace
     return fd_judge_replay(&how, out, err);
 }
 
+static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference, fd_error *err) {
+    fd_name_options how = {.graph = c->o->graph,
+                           .trace = of_reference ? c->o->ref : c->o->cand,
+                           .finding = &j->first,
+                           .n_pos = c->n_pos,
+                           .op = c->o->op,
+                           .numerics = j->numerics,
+                           .n_output = j->n_output};
+    FD_TRY(fd_name_finding(&how, &c->verdict->explanation, err));
+    c->verdict->explained = true;
+    return FD_OK;
+}
+
 /* Nothing was introduced on either side. */
 static void decide_noise(context *c) {
     fd_verdict *v = c->verdict;
@@ -195,6 +209,7 @@ static fd_code judge_both(context *c, fd_error *err) {
         if (code == FD_OK && bad) {
             describe_finding(c, bad, bad == &ref);
             code = describe_divergence(c, &bad->first, bad == &ref, err);
+            if (code == FD_OK) code = name_finding(c, bad, bad == &ref, err);
             c->verdict->status = FD_DIVERGED;
             suggest_next(c->verdict);
         } else if (code == FD_OK) {

@@ -12,7 +12,8 @@ typedef struct fd_judge_verdict_options {
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
 } fd_judge_verdict_options;
 
-/* Turns a verdict of fd_compare_traces into one by replay:
+/* Turns a verdict of fd_compare_traces into one by replay, with an explanation of the first introduced error
+ * (compare/name.h):
  *
  * - the candidate introduced an error: DIVERGED at the first such node;
  * - it did not, but the reference's own trace has one (judged by its own class): DIVERGED there, and said so;

@@ -12,9 +12,6 @@
 #include "compare/bounds.h"
 #include "dumpers/trace.h"
 
-/* Runs one node's op (the reference's, handed in by whoever may see it). */
-typedef void (*fd_op_fn)(fd_numerics numerics, const fd_op_args *args);
-
 typedef struct fd_replay fd_replay;
 
 typedef struct fd_replay_options {

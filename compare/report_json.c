@@ -194,6 +194,35 @@ static json_t *replay(builder *b, const fd_verdict_replay *p) {
     return object;
 }
 
+static json_t *fit(builder *b, const fd_explain_fit *f) {
+    json_t *object = json_object();
+    set_text(b, object, "name", f->fault->name);
+    set_text(b, object, "summary", f->fault->summary);
+    set(b, object, "z", number(b, f->z));
+    set(b, object, "ulp", number(b, f->ulp));
+    set_int(b, object, "elements_beyond", f->n_beyond);
+    return object;
+}
+
+static json_t *explanation(builder *b, const fd_explanation *e) {
+    json_t *object = json_object(), *remaining = json_array();
+    const fd_explain_fit *best = e->named ? &e->remaining[0] : NULL, *second = &e->runner_up;
+    set(b, object, "name", best ? text_value(best->fault->name) : json_null());
+    set(b, object, "summary", best ? text_value(best->fault->summary) : json_null());
+    set(b, object, "residual_z", best ? number(b, best->z) : json_null());
+    set(b, object, "residual_ulp", best ? number(b, best->ulp) : json_null());
+    set(b, object, "runner_up", second->fault ? text_value(second->fault->name) : json_null());
+    set(b, object, "runner_up_z", second->fault ? number(b, second->z) : json_null());
+    for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++) append(b, remaining, fit(b, &e->remaining[i]));
+    set(b, object, "remaining", remaining);
+    set_int(b, object, "tried", e->n_tried);
+    set_int(b, object, "without_effect", e->n_without_effect);
+    set_int(b, object, "untried", e->n_untried);
+    set_text(b, object, "reason", e->reason);
+    set_text(b, object, "tells_apart", e->next);
+    return object;
+}
+
 fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     builder build = {false}, *b = &build;
     json_t *root = json_object();
@@ -216,6 +245,7 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     }
     set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
+    if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
     set(b, root, "notes", texts(b, v->notes, v->n_note));

@@ -158,6 +158,27 @@ static void put_replay(FILE *to, const fd_verdict *v) {
     line(to, "class", "%s (%s)", p->numerics, p->source);
 }
 
+static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
+    char ulp[40] = "";
+    if (fit->ulp < 1 << 20) snprintf(ulp, sizeof ulp, ", %.0f ulp", fit->ulp);
+    line(to, head, "%s  (%s)      residual z %.3g%s", fit->fault->summary, fit->fault->name, fit->z, ulp);
+}
+
+/* The bug, or what may be it and what would tell. */
+static void put_explanation(FILE *to, const fd_explanation *e) {
+    enum { MOST = 3 };
+    if (e->named) {
+        put_fit(to, "named", &e->remaining[0]);
+        for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
+        if (e->runner_up.fault) put_fit(to, "runner-up", &e->runner_up);
+    } else {
+        line(to, "not named", "%s", e->reason);
+        for (int32_t i = 0; i < e->n_remaining && i < MOST; i++) put_fit(to, "possible", &e->remaining[i]);
+    }
+    if (e->n_remaining > MOST) line(to, "", "and %d more", e->n_remaining - MOST);
+    if (e->next[0]) line(to, "tells apart", "%s", e->next);
+}
+
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_TOKENS) {
@@ -211,6 +232,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     fprintf(to, colour ? "\033[0m\n" : "\n");
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
+    if (v->explained) put_explanation(to, &v->explanation);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

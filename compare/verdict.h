@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 
+#include "compare/explain.h"
 #include "compare/tensor_diff.h"
 #include "dumpers/trace.h"
 
@@ -112,6 +113,8 @@ typedef struct fd_verdict {
     char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
     int32_t n_note;
     fd_verdict_replay replay;
+    bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
+    fd_explanation explanation;
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
 

@@ -28,6 +28,9 @@ typedef struct fd_op_args {
     int32_t n_ctx;                      /* positions that cache holds; 0: n_kv */
 } fd_op_args;
 
+/* Runs one node's op on its arguments. Handed in by cli/ to whoever replays ops without seeing an executor. */
+typedef void (*fd_op_fn)(fd_numerics numerics, const fd_op_args *args);
+
 /* A node's tensor, shown to an observer after the node ran and before anything that reads it. */
 typedef struct fd_observation {
     const fd_graph *graph;

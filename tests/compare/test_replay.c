@@ -3,111 +3,12 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "compare/compare.h"
-#include "compare/judge_verdict.h"
-#include "emulate/emulate.h"
 #include "faults/faults.h"
-#include "numerics/contract.h"
 #include "reference_cpu/reference.h"
-
-enum { N_PROMPT = 6, N_DECODE = 2, N_MODEL = 2 };
-static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
-static const int32_t tokens[N_PROMPT + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 88};
-
-typedef struct bench {
-    fd_gguf *gguf;
-    fd_graph *graph;
-} bench;
-
-static void must(fd_code code, const fd_error *err) {
-    cr_assert_eq(code, FD_OK, "%s", err->message);
-}
-
-static bench open_model(const char *name) {
-    char path[512];
-    bench b;
-    fd_error err = {0};
-    snprintf(path, sizeof path, "%s/traces/%s.gguf", FD_SOURCE_DIR, name);
-    if (access(path, R_OK) != 0) {
-        fprintf(stderr, "skipped: %s is not there\n", path);
-        cr_skip_test("no model");
-    }
-    must(fd_gguf_open(path, &b.gguf, &err), &err);
-    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
-    return b;
-}
-
-static void close_model(bench *b) {
-    fd_graph_free(b->graph);
-    fd_gguf_close(b->gguf);
-}
-
-typedef struct recording {
-    const char *emulated; /* class; NULL: exact */
-    const char *numerics; /* what the trace says; NULL: the truth */
-    const char *tensors;  /* glob */
-    bool fingerprints_only;
-    int32_t n_prompt; /* 0: N_PROMPT, then N_DECODE steps; else no decode */
-} recording;
-
-static fd_trace *record(const fd_graph *graph, recording how) {
-    char path[] = "/tmp/firstdiff-replay-XXXXXX";
-    fd_error err = {0};
-    fd_trace_writer *writer;
-    fd_trace *trace;
-    fd_exec *exec;
-    int file = mkstemp(path);
-    cr_assert(file >= 0);
-    close(file);
-    fd_trace_options to = fd_trace_defaults(path);
-    to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
-    to.tensors = how.tensors;
-    fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
-    const char *truth = how.emulated ? how.emulated : "exact";
-    snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
-    int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PROMPT, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
-    if (how.emulated) {
-        fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 16, .n_thread = 1};
-        cr_assert(o.class_);
-        must(fd_emulate_new(graph, &o, &exec, &err), &err);
-    } else {
-        fd_reference_options o = {.n_ctx = 16, .n_thread = 1};
-        must(fd_reference_new(graph, &o, &exec, &err), &err);
-    }
-    must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
-    fd_exec_set_observer(exec, fd_trace_observer(writer));
-    for (int32_t s = 0, pos = 0; s < n_step; s++) {
-        int32_t n = s ? 1 : n_prompt;
-        fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos};
-        must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, &err), &err);
-        must(fd_exec_forward(exec, &batch, &err), &err);
-        must(fd_trace_end_step(writer, &err), &err);
-        pos += n;
-    }
-    must(fd_trace_finish(writer, &err), &err);
-    fd_exec_free(exec);
-    must(fd_trace_open(path, &trace, &err), &err);
-    unlink(path);
-    return trace;
-}
-
-/* Compares, judges, closes the candidate. */
-static fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {
-    static const char *const all[] = {"*"};
-    fd_compare_options how = {.graph = graph, .allow_missing = all, .n_allow_missing = 1};
-    fd_judge_verdict_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
-    fd_verdict v;
-    fd_error err = {0};
-    if (class_name) replay.numerics = fd_numerics_class_find(class_name);
-    must(fd_compare_traces(ref, cand, &how, &v, &err), &err);
-    must(fd_judge_verdict(&replay, &v, &err), &err);
-    fd_trace_close(cand);
-    return v;
-}
+#include "tests/compare/replay_bench.h"
 
 static void expect_noise(fd_verdict v, const char *model, const char *what) {
     cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
@@ -260,7 +161,7 @@ Test(replay, an_error_above_a_fault_makes_it_both) {
     fd_judge_options how = {.graph = b.graph,
                             .ref = ref,
                             .cand = cand,
-                            .n_pos = N_PROMPT,
+                            .n_pos = N_PREFILL,
                             .op = fd_reference_op,
                             .numerics = fd_numerics_class_find("f32")};
     fd_judgement j;

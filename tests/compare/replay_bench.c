@@ -1,0 +1,67 @@
+#include "tests/compare/replay_bench.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "compare/compare.h"
+#include "numerics/contract.h"
+#include "reference_cpu/reference.h"
+
+static const int32_t fed[N_PREFILL + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 88};
+
+fd_trace *record(const fd_graph *graph, recording how) {
+    char path[] = "/tmp/firstdiff-replay-XXXXXX";
+    fd_error err = {0};
+    fd_trace_writer *writer;
+    fd_trace *trace;
+    fd_exec *exec;
+    int file = mkstemp(path);
+    cr_assert(file >= 0);
+    close(file);
+    fd_trace_options to = fd_trace_defaults(path);
+    to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
+    to.tensors = how.tensors;
+    fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
+    const char *truth = how.emulated ? how.emulated : "exact";
+    snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
+    int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PREFILL, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
+    if (how.one_by_one) n_prompt = 1, n_step = N_PREFILL + N_DECODE;
+    if (how.emulated) {
+        fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 16, .n_thread = 1};
+        cr_assert(o.class_);
+        must(fd_emulate_new(graph, &o, &exec, &err), &err);
+    } else {
+        fd_reference_options o = {.n_ctx = 16, .n_thread = 1};
+        must(fd_reference_new(graph, &o, &exec, &err), &err);
+    }
+    must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
+    fd_exec_set_observer(exec, fd_trace_observer(writer));
+    for (int32_t s = 0, pos = 0; s < n_step; s++) {
+        int32_t n = s ? 1 : n_prompt;
+        fd_batch batch = {.tokens = fed + pos, .n_tok = n, .pos0 = pos};
+        must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, &err), &err);
+        must(fd_exec_forward(exec, &batch, &err), &err);
+        must(fd_trace_end_step(writer, &err), &err);
+        pos += n;
+    }
+    must(fd_trace_finish(writer, &err), &err);
+    fd_exec_free(exec);
+    must(fd_trace_open(path, &trace, &err), &err);
+    unlink(path);
+    return trace;
+}
+
+fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {
+    static const char *const all[] = {"*"};
+    fd_compare_options how = {.graph = graph, .allow_missing = all, .n_allow_missing = 1};
+    fd_judge_verdict_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    fd_verdict v;
+    fd_error err = {0};
+    if (class_name) replay.numerics = fd_numerics_class_find(class_name);
+    must(fd_compare_traces(ref, cand, &how, &v, &err), &err);
+    must(fd_judge_verdict(&replay, &v, &err), &err);
+    fd_trace_close(cand);
+    return v;
+}

@@ -1,0 +1,26 @@
+/* What the tests of replay share: traces of the bundled models in every emulated class, and their verdict. */
+#ifndef FD_TESTS_COMPARE_REPLAY_BENCH_H
+#define FD_TESTS_COMPARE_REPLAY_BENCH_H
+
+#include "compare/judge_verdict.h"
+#include "emulate/emulate.h"
+#include "tests/compare/explain_bench.h"
+
+enum { N_PREFILL = 6, N_DECODE = 2 };
+
+typedef struct recording {
+    const char *emulated; /* class; NULL: exact */
+    const char *numerics; /* what the trace says; NULL: the truth */
+    const char *tensors;  /* glob */
+    bool fingerprints_only;
+    int32_t n_prompt; /* 0: N_PREFILL, then N_DECODE steps; else no decode */
+    bool one_by_one;  /* every position is a step of its own */
+} recording;
+
+/* Opened from a temporary file that is gone already. Fails the running test when something goes wrong. */
+fd_trace *record(const fd_graph *graph, recording how);
+
+/* Compares and judges by replay; closes the candidate. class_name NULL: what the trace says, else inferred. */
+fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name);
+
+#endif

@@ -1,0 +1,269 @@
+/* The verdict's last word: a fault recorded in a trace is named from that trace, exact or in another engine's roundings,
+ * and nothing is named that is not the fault. */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/report.h"
+#include "faults/faults.h"
+#include "reference_cpu/reference.h"
+#include "tests/compare/replay_bench.h"
+
+static const char *const classes[] = {NULL, "f16", "q8", "f32", "bf16"};
+enum { N_CLASS = sizeof classes / sizeof *classes };
+
+/* The verdict on a candidate with the fault; false: this model has nothing that the fault could change. */
+static bool verdict_of(const bench *b, const fd_trace *ref, const char *fault, recording how, fd_verdict *v) {
+    fd_error err = {0};
+    fd_graph *faulty;
+    fd_fault_owner *owner = NULL;
+    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    bool concerned = fd_fault_apply(fault, faulty, &owner, &err) == FD_OK;
+    if (concerned) *v = judge(b->graph, ref, record(faulty, how), NULL);
+    fd_graph_free(faulty);
+    fd_fault_owner_free(owner);
+    return concerned;
+}
+
+static bool is_named(const fd_verdict *v, const char *spec) {
+    size_t n = strcspn(spec, "@");
+    if (!v->explained || !v->explanation.named) return false;
+    const char *name = v->explanation.remaining[0].fault->name;
+    return strlen(name) == n && strncmp(name, spec, n) == 0;
+}
+
+/* `subtle`: beside any rounding it is less than ten times the noise where activations are large, so that a name would be a
+ * guess. bf16 is so coarse that this happens to larger faults: there a name may be missing, never wrong. */
+typedef struct expected {
+    const char *spec;
+    bool subtle;
+} expected;
+
+static void expect_named(const bench *b, const fd_trace *ref, expected e, const char *class_, const char *model,
+                         int32_t *n_named) {
+    fd_verdict v;
+    if (!verdict_of(b, ref, e.spec, (recording){.emulated = class_}, &v)) return;
+    const fd_explanation *x = &v.explanation;
+    const char *in = class_ ? class_ : "exact";
+    bool named = is_named(&v, e.spec);
+    *n_named += named;
+    cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", e.spec, model, in);
+    bool may_lack = class_ && (e.subtle || strcmp(class_, "bf16") == 0);
+    cr_expect(named || (may_lack && !x->named), "%s in %s, %s: %s %s; %s", e.spec, model, in,
+              x->named ? "named" : "not named", x->n_remaining ? x->remaining[0].fault->name : "-", x->reason);
+    if (named) {
+        cr_expect(x->remaining[0].z <= (class_ ? 1.0 : 0.0), "%s, %s: residual %g", e.spec, in, x->remaining[0].z);
+        cr_expect(x->runner_up.fault && x->runner_up.z > 10, "%s, %s", e.spec, in);
+        cr_expect(x->unmodified.z > 10, "%s, %s", e.spec, in);
+    }
+    fd_verdict_free(&v);
+}
+
+Test(named, the_write_ups_faults_are_named_in_every_class) {
+    static const expected faults[] = {{"rope_pairing@2", false},     {"eps_outside_root@1", true},
+                                      {"missing_qkv_bias@0", false}, {"kv_off_by_one@3", false},
+                                      {"q0_only@1", false},          {"bytes_read_short@2", false}};
+    int32_t n_named = 0;
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
+            for (int c = 0; c < N_CLASS; c++) expect_named(&b, ref, faults[f], classes[c], models[m], &n_named);
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+    fprintf(stderr, "named %d of %d\n", n_named, N_CLASS * 11);
+    cr_expect_geq(n_named, N_CLASS * 9);
+}
+
+Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
+    score all = {0};
+    int32_t n_within = 0;
+    for (int m = 0; m < N_MODEL; m++) {
+        const char *class_ = m ? "q8" : "f16";
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){.n_prompt = N_PREFILL});
+        for (int32_t i = 0; i < fd_fault_count(); i++) {
+            const fd_fault_info *fault = fd_fault_at(i);
+            char spec[96];
+            fd_verdict v;
+            snprintf(spec, sizeof spec, "%s%s", fault->name, fault->outside ? "" : "@2");
+            if (i % N_MODEL != m) continue; /* half of the table in each: the whole takes a minute */
+            if (!verdict_of(&b, ref, spec, (recording){.emulated = class_, .n_prompt = N_PREFILL}, &v)) continue;
+            const fd_explanation *x = &v.explanation;
+            bool right = x->named && among_remaining(x, fault->name);
+            all.n_injected++;
+            all.n_located += v.explained;
+            all.n_named += right;
+            all.n_together += right && x->n_remaining > 1;
+            all.n_wrong += x->named && !right;
+            all.n_unnamed += v.explained && !x->named;
+            n_within += v.status == FD_NOISE;
+            cr_expect(!x->named || right, "%s in %s: named %s", spec, models[m], x->remaining[0].fault->name);
+            if (!x->named)
+                fprintf(stderr, "  %s in %s, %s: %s; %s\n", spec, models[m], class_, fd_verdict_status_name(v.status),
+                        x->reason);
+            fd_verdict_free(&v);
+        }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+    fprintf(stderr, "beside rounding: %d injected, %d seen, %d named (%d together with others), %d wrong names\n",
+            all.n_injected, all.n_located, all.n_named, all.n_together, all.n_wrong);
+    cr_expect(all.n_injected > 60);
+    cr_expect_eq(all.n_wrong, 0);
+    cr_expect_eq(all.n_located + n_within, all.n_injected, "no fault is both seen and left unexplained");
+    cr_expect(all.n_named * 10 >= all.n_injected * 8);
+}
+
+Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
+    static const char *const faults[] = {"rope_pairing@2", "kv_off_by_one@3", "q0_only@1", "bytes_read_short@2"};
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){.one_by_one = true});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
+        for (int c = 0; c < 3; c++) {
+            fd_verdict v;
+            cr_assert(verdict_of(&b, ref, faults[f], (recording){.emulated = classes[c], .one_by_one = true}, &v));
+            cr_expect(is_named(&v, faults[f]), "%s, %s: %s at %s, position %d; %s", faults[f],
+                      classes[c] ? classes[c] : "exact", fd_verdict_status_name(v.status), v.divergence.node,
+                      v.divergence.pos, v.explanation.reason);
+            fd_verdict_free(&v);
+        }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(named, a_fault_of_the_reference_is_named_as_its_own) {
+    bench b = open_model(models[1]);
+    fd_error err = {0};
+    fd_graph *faulty;
+    fd_fault_owner *owner;
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    must(fd_fault_apply("missing_qkv_bias@1", faulty, &owner, &err), &err);
+    fd_trace *ref = record(faulty, (recording){.emulated = "f16"});
+    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32"}), NULL);
+    cr_expect(v.replay.of_reference);
+    cr_expect(is_named(&v, "missing_qkv_bias@1"), "%s", v.explanation.reason);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    fd_graph_free(faulty);
+    fd_fault_owner_free(owner);
+    close_model(&b);
+}
+
+Test(named, position_0_alone_names_nothing) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){.n_prompt = 1});
+    fd_verdict v;
+    cr_assert(verdict_of(&b, ref, "rope_pairing@0", (recording){.emulated = "f32", .n_prompt = 1}, &v));
+    cr_expect_eq(v.status, FD_INCOMPLETE, "RoPE is the identity there");
+    cr_expect(!v.explained);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(named, a_clean_run_has_no_explanation) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (int c = 1; c < N_CLASS; c++) {
+            fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = classes[c]}), NULL);
+            cr_expect_eq(v.status, FD_NOISE, "%s %s", models[m], classes[c]);
+            cr_expect(!v.explained && !v.explanation.named);
+            fd_verdict_free(&v);
+        }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+}
+
+/* No fault of the table: every second element of the rows, one and a half times as large. */
+static void half_scaled(const fd_op_args *args) {
+    fd_node node = *args->node;
+    fd_op_args clean = *args;
+    node.override = NULL;
+    clean.node = &node;
+    fd_reference_op(FD_NUMERICS_EXACT, &clean);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i += 2) ((float *)args->out)[i] *= 1.5f;
+}
+
+Test(named, a_fault_outside_the_table_is_not_named) {
+    static const char *const nodes[] = {"blk.2.attn_q_rope", "blk.1.attn_norm", "blk.3.ffn_up", "blk.0.l_out"};
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t k = 0; k < sizeof nodes / sizeof *nodes; k++)
+        for (int c = 0; c < N_CLASS; c++) {
+            fd_error err = {0};
+            fd_graph *faulty;
+            must(fd_graph_clone(b.graph, &faulty, &err), &err);
+            faulty->nodes[fd_graph_find(faulty, nodes[k])].override = half_scaled;
+            fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = classes[c]}), NULL);
+            cr_expect_str_eq(v.divergence.node, nodes[k]);
+            cr_expect(v.explained && !v.explanation.named, "%s: named %s", nodes[k],
+                      v.explanation.n_remaining ? v.explanation.remaining[0].fault->name : "-");
+            cr_expect(v.explanation.reason[0] != '\0');
+            fd_verdict_free(&v);
+            fd_graph_free(faulty);
+        }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(named, a_span_is_never_named_and_says_what_to_record) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_verdict v;
+    cr_assert(verdict_of(&b, ref, "q0_only@1", (recording){.emulated = "f32", .tensors = "*[!s]"}, &v));
+    cr_expect_str_eq(v.divergence.node, "blk.1.attn_out");
+    cr_expect(v.explained && !v.explanation.named && strstr(v.explanation.next, "blk.1.attn_scores"));
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+/* ---- how it is said ---- */
+
+static char *report(const fd_verdict *v, bool json) {
+    char *text = NULL;
+    size_t size;
+    fd_error err = {0};
+    FILE *to = open_memstream(&text, &size);
+    cr_assert(to);
+    if (json)
+        must(fd_report_json(to, v, &err), &err);
+    else
+        fd_report_text(to, v, false);
+    fclose(to);
+    return text;
+}
+
+Test(named, the_name_stands_in_text_and_json) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_verdict v;
+    cr_assert(verdict_of(&b, ref, "rope_pairing@2", (recording){.emulated = "f16"}, &v));
+    char *text = report(&v, false), *json = report(&v, true);
+    cr_expect(strstr(text, "  named       RoPE rotates the other pairs"), "%s", text);
+    cr_expect(strstr(text, "  runner-up "), "%s", text);
+    json_t *root = json_loads(json, 0, NULL), *said = json_object_get(root, "explanation");
+    cr_expect_str_eq(json_string_value(json_object_get(said, "name")), "rope_pairing");
+    cr_expect(json_real_value(json_object_get(json_object_get(said, "residual_z"), "value")) <= 1);
+    cr_expect_eq(json_array_size(json_object_get(said, "remaining")), 1);
+
+    v.explanation.named = false;
+    snprintf(v.explanation.reason, sizeof v.explanation.reason, "for a test");
+    free(text);
+    text = report(&v, false);
+    cr_expect(strstr(text, "  not named   for a test"), "%s", text);
+    cr_expect(strstr(text, "  possible    RoPE rotates"), "%s", text);
+    json_decref(root);
+    free(text);
+    free(json);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
