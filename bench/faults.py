@@ -8,7 +8,8 @@
 Traces are one prefill of 12 tokens, at the class's own numerics; the reference is cpu:exact. Located means that the
 verdict's node is the one of the fault's row; a fault that the verdict does not report at all counts as not located.
 Clean runs of every class come first: a verdict of "diverged" on one is a false alarm, and the status is 1. So is it when
-a fault is given a wrong name."""
+a fault is given a wrong name. Faults that do the same at the judged node are named together; the injected one must be among
+them."""
 import argparse
 import json
 import pathlib
@@ -48,7 +49,8 @@ def verdict(args, model, reference, candidate):
         sys.exit(f"compare ended with status {done.returncode}: {done.stderr}{done.stdout[:500]}")
     found = json.loads(done.stdout)
     node = (found.get("divergence") or {}).get("node", "") if done.returncode == 1 else ""
-    return node, (found.get("explanation") or {}).get("name") or "", seconds
+    explanation = found.get("explanation") or {}
+    return node, [row["name"] for row in explanation["remaining"]] if explanation.get("name") else [], seconds
 
 
 def injections(n_layer, rows):
@@ -75,10 +77,10 @@ def measure(args, model, n_layer, numerics, scratch):
         node, said, took = verdict(args, model, reference, candidate)
         seconds.append(took)
         located += node == expected
-        named += said == name
-        wrong += said not in ("", name)
-        if node != expected or said not in ("", name):
-            print(f"{model}, {numerics}, {spec}: {node or 'nothing'}, {said or 'no name'}", file=sys.stderr)
+        named += name in said
+        wrong += bool(said) and name not in said
+        if node != expected or (said and name not in said):
+            print(f"{model}, {numerics}, {spec}: {node or 'nothing'}, {' = '.join(said) or 'no name'}", file=sys.stderr)
     if not seconds:
         sys.exit(f"{model}: no fault could be injected")
     n = len(seconds)
