@@ -34,6 +34,11 @@ typedef struct fd_cli_model {
 fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err);
 void fd_cli_model_close(fd_cli_model *model);
 
+/* FD_ERR_INPUT when the trace says it was recorded from another model than the one opened from `path`. */
+struct fd_trace;
+fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, const struct fd_trace *trace,
+                                 fd_error *err);
+
 /* -p TEXT | --tokens 1,2,3 | --prompt-file F, one of them. Add fd_cli_prompt_argp as an argp child whose input is an
  * fd_cli_prompt. */
 typedef struct fd_cli_prompt {
@@ -63,6 +68,12 @@ void fd_cli_exec_close(fd_cli_exec *exec);
 /* The spec of --backend, --numerics and --fault: "cpu", "exact", "x@1+y" gives "cpu:exact+fault=x@1+fault=y". `faults` may be
  * NULL. */
 fd_code fd_cli_spec(const char *backend, const char *numerics, const char *faults, char spec[256], fd_error *err);
+
+/* An argp parser's default case for the one argument MODEL.gguf: takes it, refuses a second and its absence (status 2). */
+error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model);
+
+/* Seconds of a clock that only goes forward. */
+double fd_cli_seconds(void);
 
 /* A progress line on stderr ("decode 17/32", rewritten in place on a terminal, else a line every 2 s) for anything that
  * takes over two seconds; nothing before that. */

@@ -65,21 +65,13 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* The model's graph is used for words alone, so it must be the model that ran. */
-static fd_code check_model(const fd_cli_model *model, const char *path, const fd_trace *trace, fd_error *err) {
-    const fd_trace_info *info = fd_trace_get_info(trace);
-    if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
-                   fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
-}
-
 static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
     fd_code code = FD_OK;
     for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open(a->traces[i], &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
-    for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = check_model(&model, a->model, traces[i], err);
+    for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     if (code == FD_OK) {
         fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,

@@ -42,14 +42,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (a->model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
-        a->model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->model) argp_error(state, "no model given");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return fd_cli_one_model(key, arg, state, &a->model);
     }
 }
 
@@ -88,11 +81,7 @@ static bool is_trace(const char *spec) {
 
 static fd_code open_trace(diff *d, int side, fd_error *err) {
     FD_TRY(fd_trace_open(d->args->spec[side] + 6, &d->trace[side], err));
-    const fd_trace_info *info = fd_trace_get_info(d->trace[side]);
-    if (info->model_hash[0] && strcmp(info->model_hash, d->model.hash) != 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
-                       fd_trace_path(d->trace[side]), info->model_name, info->model_hash, d->args->model,
-                       d->model.hash);
+    FD_TRY(fd_cli_check_trace_model(&d->model, d->args->model, d->trace[side], err));
     if (fd_trace_n_pos(d->trace[side]) == 0 || !fd_trace_tokens(d->trace[side]))
         return fd_fail(err, FD_ERR_INCOMPLETE, "%s holds no positions", fd_trace_path(d->trace[side]));
     return FD_OK;

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/run_args.h"
 #include "dumpers/trace.h"
@@ -23,12 +22,6 @@ typedef struct run {
     int32_t n_decode; /* decode steps run */
     bool printed;     /* something of the text is out */
 } run;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void trace_info(const run *r, fd_trace_info *info) {
     memset(info, 0, sizeof *info);
@@ -96,14 +89,14 @@ static void print_token(run *r, int32_t token) {
 }
 
 static fd_code generate(run *r, fd_error *err) {
-    double start = now();
+    double start = fd_cli_seconds();
     FD_TRY(step(r, FD_STEP_PREFILL, 0, r->n_prompt, err));
-    r->prefill_s = now() - start;
+    r->prefill_s = fd_cli_seconds() - start;
     for (int32_t i = 0; i < r->n_prompt; i++) print_token(r, r->tokens[i]);
 
     fd_cli_progress progress = fd_cli_progress_start("decode", r->args->n_generate);
     bool silent = r->args->quiet; /* streamed text is its own progress */
-    start = now();
+    start = fd_cli_seconds();
     for (int32_t i = 0; i < r->args->n_generate; i++) {
         int32_t *next = &r->tokens[r->n_token];
         FD_TRY(fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err));
@@ -116,7 +109,7 @@ static fd_code generate(run *r, fd_error *err) {
         if (silent) fd_cli_progress_to(&progress, i + 1);
     }
     fd_cli_progress_end(&progress);
-    r->decode_s = now() - start;
+    r->decode_s = fd_cli_seconds() - start;
     if (!r->args->quiet) printf("\n");
     return FD_OK;
 }

@@ -38,14 +38,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_NUMERICS: a->numerics = arg; return 0;
     case KEY_FAULT: a->fault = arg; return 0;
     case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (a->model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
-        a->model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->model) argp_error(state, "no model given");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return fd_cli_one_model(key, arg, state, &a->model);
     }
 }
 

@@ -33,4 +33,25 @@ void fd_cli_model_close(fd_cli_model *model) {
     memset(model, 0, sizeof *model);
 }
 
+fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, const struct fd_trace *trace,
+                                 fd_error *err) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
+                   fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
+}
+
+error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model) {
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (*model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
+        *model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!*model) argp_error(state, "no model given");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
 bool fd_cli_use_colour(FILE *stream) { return isatty(fileno(stream)) && !getenv("NO_COLOR"); }

@@ -3,19 +3,19 @@
 #include <time.h>
 #include <unistd.h>
 
-static double now(void) {
+double fd_cli_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 fd_cli_progress fd_cli_progress_start(const char *what, int64_t total) {
-    return (fd_cli_progress){.what = what, .total = total, .started = now()};
+    return (fd_cli_progress){.what = what, .total = total, .started = fd_cli_seconds()};
 }
 
 void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
     bool terminal = isatty(STDERR_FILENO);
-    double t = now(), pause = terminal ? 0.1 : 2.0;
+    double t = fd_cli_seconds(), pause = terminal ? 0.1 : 2.0;
     p->done = done;
     if (t - p->started < 2.0 || t - p->printed < pause) return;
     p->printed = t;

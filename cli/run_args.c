@@ -78,14 +78,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_IDS: a->ids_only = true; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = true; return 0;
     case 'q': a->quiet = true; return 0;
-    case ARGP_KEY_ARG:
-        if (a->model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
-        a->model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->model) argp_error(state, "no model given");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return fd_cli_one_model(key, arg, state, &a->model);
     }
 }
 

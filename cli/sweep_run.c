@@ -4,13 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool same(fd_fingerprint a, fd_fingerprint b) {
     return a.lo == b.lo && a.hi == b.hi;
@@ -127,12 +120,12 @@ fd_code fd_sweep_run(fd_exec *exec, const fd_sweep_baseline *b, const fd_sweep_s
     fd_code code = seen && logits ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%d positions: out of memory", b->n_pos);
     if (code == FD_OK) {
         watcher w = {.expect = b, .seen = seen, .result = out};
-        double start = now();
+        double start = fd_cli_seconds();
         fd_exec_reset(exec);
         if (!split->unobserved) fd_exec_set_observer(exec, (fd_observer){watch, NULL, &w});
         code = run_split(exec, b, split, logits, out, err);
         fd_exec_set_observer(exec, (fd_observer){0});
-        out->seconds = now() - start;
+        out->seconds = fd_cli_seconds() - start;
         if (code == FD_STOP && out->diverged) code = FD_OK;
         if (code == FD_OK && !split->unobserved && !out->diverged) code = all_seen(&w, b, exec->graph, err);
     }
