@@ -92,7 +92,7 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
     work->row = malloc(sizeof *work->row * (size_t)longest);
     if (work->node->op == FD_OP_MATMUL)
-        work->scratch = malloc(sizeof *work->scratch * (size_t)(2 * op->n_pos * longest));
+        work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
     if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
     for (int i = 0; i < FD_MAX_INPUTS; i++) {

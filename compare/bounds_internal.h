@@ -17,7 +17,7 @@ typedef struct fd_bound_work {
     const double *y;                /* replayed rows */
     int64_t stride;                 /* of y and tau */
     float *row;                     /* [longest row of a weight] */
-    double *scratch;                /* MATMUL: [2, n_pos, as many] */
+    double *scratch;                /* MATMUL: [2, n_pos, as many], then [n_pos] */
     double *tau;                    /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;
 
