@@ -1,4 +1,6 @@
 /* MATMUL and EMBED: the ops that read a weight matrix. */
+#include <omp.h>
+
 #include "compare/bounds_internal.h"
 
 /* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. The order is of no importance here. */
@@ -51,12 +53,14 @@ void fd_bound_matmul(const fd_bound_work *work) {
         flushed[r] = 0;
         for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
     }
+#pragma omp parallel for schedule(static)
     for (int64_t o = 0; o < n_out; o++) { /* rows outside: each is dequantised once */
         double bias = fabs((double)bias_of(work, o));
-        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, work->row, n);
+        float *row = work->row + omp_get_thread_num() * work->longest;
+        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, row, n);
         for (int64_t r = 0; r < op->n_pos; r++) {
             double sum, square, y = fabs(work->y[r * n_out + o]);
-            weigh(work->row, size + r * n, variance + r * n, n, &sum, &square);
+            weigh(row, size + r * n, variance + r * n, n, &sum, &square);
             work->tau[r * n_out + o] =
                 u_chain * sum + lambda * sqrt(square + flushed[r]) + u_mean * y + (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
         }
