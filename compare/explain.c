@@ -175,3 +175,20 @@ fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_er
     fd_variant_free(&t.unmodified);
     return code;
 }
+
+fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err) {
+    const fd_node *node = request->args.node;
+    fd_variant unmodified = {0}, variant = {0};
+    *fits = false;
+    fd_code code = fd_variant_compute(request, fault, node->id, &variant, err);
+    if (code == FD_OK && variant.state == FD_VARIANT_COMPUTED)
+        code = fd_variant_compute(request, -1, node->id, &unmodified, err);
+    if (code == FD_OK && unmodified.state == FD_VARIANT_COMPUTED) {
+        if (variant.overridden) fd_variant_widen(request, node, &variant, &unmodified);
+        *fits = fd_variant_fit(request, node, &variant, request->output).z <= 1.0 &&
+                !(fd_variant_fit(request, node, &unmodified, request->output).z <= 1.0);
+    }
+    fd_variant_free(&variant);
+    fd_variant_free(&unmodified);
+    return code;
+}

@@ -57,7 +57,26 @@ typedef struct fd_explanation {
     char next[192];           /* what would tell the remaining ones apart; "" */
 } fd_explanation;
 
+enum { FD_MAX_ALSO = 6 };
+
+/* What name_rest.h makes of all findings: nodes with one cause, in order of execution. */
+typedef struct fd_same_cause {
+    const fd_fault_info *fault; /* NULL: not named */
+    char node[64];              /* the first of them */
+    int32_t n_node;
+    char layers[48]; /* "0…21", "1, 3"; "" outside the layers */
+} fd_same_cause;
+
+typedef struct fd_rest {
+    fd_same_cause same;              /* the first finding's own cause; n_node counts that finding, too */
+    fd_same_cause also[FD_MAX_ALSO]; /* other causes, by their first node */
+    int32_t n_also;                  /* may exceed FD_MAX_ALSO: only the first ones are kept */
+} fd_rest;
+
 /* FD_ERR_MEMORY alone. */
 fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err);
+
+/* Does this one fault give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of rivals. */
+fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err);
 
 #endif

@@ -122,6 +122,8 @@ static void note(judge *j, const fd_node_finding *f) {
         if (out->noisiest.finding == FD_FOUND_NOTHING || f->z > out->noisiest.z) out->noisiest = *f;
         return;
     }
+    fd_node_finding *own = &out->introduced[f->node];
+    if (own->finding == FD_FOUND_NOTHING || earlier(f, own)) *own = *f;
     if (!out->found || earlier(f, &out->first)) {
         if (out->found && (out->first.node != f->node || out->first.step != f->step)) out->next = out->first;
         out->first = *f;
@@ -286,7 +288,8 @@ static fd_code open_judge(judge *j, fd_error *err) {
     j->growth = calloc(2 * n, sizeof *j->growth);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
-    if (!j->step_of || !j->in_ref || !j->growth || !out->z || !out->finding)
+    out->introduced = calloc(n, sizeof *out->introduced);
+    if (!j->step_of || !j->in_ref || !j->growth || !out->z || !out->finding || !out->introduced)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(j);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -338,6 +341,8 @@ fd_code fd_judge_replay(const fd_judge_options *options, fd_judgement *out, fd_e
 void fd_judgement_free(fd_judgement *judgement) {
     free(judgement->z);
     free(judgement->finding);
+    free(judgement->introduced);
     judgement->z = NULL;
     judgement->finding = NULL;
+    judgement->introduced = NULL;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/name.h"
+#include "compare/name_rest.h"
 #include "compare/trace_pair.h"
 #include "compare/weights.h"
 
@@ -171,6 +171,7 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
                            .numerics = j->numerics,
                            .n_output = j->n_output};
     FD_TRY(fd_name_finding(&how, &c->verdict->explanation, err));
+    FD_TRY(fd_name_rest(&how, j, &c->verdict->explanation, &c->verdict->rest, err));
     c->verdict->explained = true;
     return FD_OK;
 }

@@ -270,6 +270,24 @@ static json_t *explanation(builder *b, const fd_explanation *e) {
     return object;
 }
 
+static json_t *cause(builder *b, const fd_same_cause *c) {
+    json_t *object = json_object();
+    set_text(b, object, "node", c->node);
+    set(b, object, "name", c->fault ? text_value(c->fault->name) : json_null());
+    set(b, object, "summary", c->fault ? text_value(c->fault->summary) : json_null());
+    set_int(b, object, "tensors", c->n_node);
+    set_text(b, object, "layers", c->layers);
+    return object;
+}
+
+/* The first cause, then the others. */
+static json_t *causes(builder *b, const fd_rest *r) {
+    json_t *list = json_array();
+    append(b, list, cause(b, &r->same));
+    for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) append(b, list, cause(b, &r->also[i]));
+    return list;
+}
+
 fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     builder build = {false}, *b = &build;
     json_t *root = json_object();
@@ -294,6 +312,7 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     if (v->weights.compared) set(b, root, "weights", weights(b, &v->weights));
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
+    if (v->explained) set(b, root, "causes", causes(b, &v->rest));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
     set(b, root, "notes", texts(b, v->notes, v->n_note));

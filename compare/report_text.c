@@ -236,6 +236,30 @@ static void put_explanation(FILE *to, const fd_explanation *e) {
     if (e->next[0]) line(to, "tells apart", "%s", e->next);
 }
 
+static void layers_of(const fd_same_cause *c, char *to, size_t size) {
+    bool several = strpbrk(c->layers, ",\xe2") != NULL; /* a comma, or the first byte of … */
+    snprintf(to, size, "%d tensor%s%s%s", c->n_node, plural(c->n_node),
+             !c->layers[0] ? "" : several ? ", layers " : ", layer ", c->layers);
+}
+
+/* Where else that bug is, and the others. */
+static void put_rest(FILE *to, const fd_rest *r) {
+    char where[96];
+        if (r->same.n_node > 1) {
+        layers_of(&r->same, where, sizeof where);
+        line(to, r->same.fault ? "the same bug" : "likewise", "in %s", where);
+    }
+    for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) {
+        const fd_same_cause *c = &r->also[i];
+        layers_of(c, where, sizeof where);
+        if (c->fault)
+            line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->fault->summary, c->fault->name, where);
+        else
+            line(to, i ? "" : "more bugs", "%s: introduced there too, not named      %s", c->node, where);
+    }
+    if (r->n_also > FD_MAX_ALSO) line(to, "", "and %d more", r->n_also - FD_MAX_ALSO);
+}
+
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_WEIGHTS) return;
@@ -298,6 +322,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
     if (v->explained) put_explanation(to, &v->explanation);
+    if (v->explained) put_rest(to, &v->rest);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

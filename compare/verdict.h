@@ -160,6 +160,7 @@ typedef struct fd_verdict {
     fd_verdict_replay replay;
     bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;
+    fd_rest rest;                 /* where else that bug is, and whether there are others */
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
 
