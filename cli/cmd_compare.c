@@ -5,16 +5,17 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/since.h"
 #include "compare/weights.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate;
+    const char *traces[2], *model, *candidate, *since;
     int n_trace;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_SINCE };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -22,6 +23,9 @@ static const struct argp_option options[] = {
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
      "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, bf16, hf-f16, hf-bf16, f16acc "
      "(default: what its trace says, else inferred)",
+     1},
+    {"since", KEY_SINCE, "VERDICT.json", 0,
+     "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs is fixed",
      1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0,
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
@@ -35,6 +39,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
+    case KEY_SINCE: a->since = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
@@ -69,7 +74,8 @@ static const struct argp argp = {
 static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
-    fd_code code = FD_OK;
+    fd_since since;
+    fd_code code = a->since ? fd_since_read(a->since, &since, err) : FD_OK;
     for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open(a->traces[i], &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
@@ -87,6 +93,7 @@ static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
+    if (code == FD_OK && a->since) fd_since_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)
         if (traces[i]) fd_trace_close(traces[i]);

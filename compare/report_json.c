@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "compare/report.h"
+#include "compare/since.h"
 #include "numerics/contract.h"
 
 /* json_object_set_new takes over the value also when it is NULL and fails; one failure anywhere fails the report. */
@@ -313,6 +314,12 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
     if (v->explained) set(b, root, "causes", causes(b, &v->rest));
+    if (v->moved) {
+        json_t *moved = json_object();
+        set_text(b, moved, "moved", fd_moved_name(v->moved));
+        set_text(b, moved, "text", v->since);
+        set(b, root, "since", moved);
+    }
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
     set(b, root, "notes", texts(b, v->notes, v->n_note));

@@ -318,6 +318,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (colour) fputs(colours[v->status], to);
     put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (v->moved) line(to, "since then", "%s", v->since);
     if (v->weights.n_differ) put_weights(to, v);
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);

@@ -136,6 +136,16 @@ typedef struct fd_verdict_choice {
     bool chosen;                /* each side was fed its own best token; else nobody can say why they differ */
 } fd_verdict_choice;
 
+/* Where the first divergence is, beside an earlier verdict (since.h). */
+typedef enum fd_moved {
+    FD_MOVED_UNASKED, /* or neither diverged */
+    FD_MOVED_LATER,
+    FD_MOVED_EARLIER,
+    FD_MOVED_NOT,
+    FD_MOVED_GONE, /* it diverged before */
+    FD_MOVED_NEW,  /* it did not */
+} fd_moved;
+
 enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
 
 typedef struct fd_verdict {
@@ -161,6 +171,8 @@ typedef struct fd_verdict {
     bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;
     fd_rest rest;                 /* where else that bug is, and whether there are others */
+    fd_moved moved;
+    char since[512];              /* "moved later: from blk.0.attn_q step 0 to blk.0.attn_q_rope step 0"; "" */
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
 
