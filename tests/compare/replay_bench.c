@@ -23,6 +23,7 @@ fd_trace *record(const fd_graph *graph, recording how) {
     fd_trace_options to = fd_trace_defaults(path);
     to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
     to.tensors = how.tensors;
+    to.weights = how.weights;
     fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
     const char *truth = how.emulated ? how.emulated : "exact";
     snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
