@@ -171,13 +171,13 @@ static fd_code load(fd_trace *trace, fd_error *err) {
     return fd_trace_load_tables(trace, err);
 }
 
-fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
+fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err) {
     *out = NULL;
     fd_trace *trace = calloc(1, sizeof *trace);
     if (!trace) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     trace->file = -1;
     trace->bytes.fd = -1;
-    trace->memory = SIZE_MAX;
+    trace->memory = memory;
     trace->path = strdup(path);
     trace->places_bytes = calloc(1, sizeof *trace->places_bytes);
     fd_h5_guard guard = fd_h5_begin();
@@ -190,6 +190,10 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
         fd_trace_close(trace);
     }
     return code;
+}
+
+fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
+    return fd_trace_open_within(path, SIZE_MAX, out, err);
 }
 
 void fd_trace_close(fd_trace *trace) {
@@ -208,8 +212,8 @@ void fd_trace_close(fd_trace *trace) {
     free(trace->level);
     free(trace->nodes);
     free(trace->sets);
-    free(trace->fingerprints);
-    free(trace->stats);
+    fd_trace_table_free(trace->fingerprints);
+    fd_trace_table_free(trace->stats);
     free(trace->health);
     free(trace->entropy);
     free(trace->sink);

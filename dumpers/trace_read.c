@@ -55,20 +55,16 @@ static bool inside(const fd_trace *trace, int32_t node, int32_t pos) {
     return node >= 0 && node < trace->n_node && pos >= 0 && pos < trace->n_pos;
 }
 
-static size_t slot(const fd_trace *trace, int32_t node, int32_t pos) {
-    return (size_t)pos * (size_t)trace->n_node + (size_t)node;
-}
-
 const fd_fingerprint *fd_trace_fingerprint(const fd_trace *trace, int32_t node, int32_t pos) {
     if (!trace->fingerprints || !inside(trace, node, pos)) return NULL;
-    const fd_fingerprint *f = &trace->fingerprints[slot(trace, node, pos)];
-    return f->lo || f->hi ? f : NULL;
+    const fd_fingerprint *f = fd_trace_table_row(trace, trace->fingerprints, pos);
+    return f && (f[node].lo || f[node].hi) ? &f[node] : NULL;
 }
 
 const fd_trace_stats *fd_trace_stats_at(const fd_trace *trace, int32_t node, int32_t pos) {
     if (!trace->stats || !inside(trace, node, pos)) return NULL;
-    const fd_trace_stats *stats = &trace->stats[slot(trace, node, pos)];
-    return isnan(stats->n_nan) ? NULL : stats; /* counts are numbers wherever something was recorded */
+    const fd_trace_stats *stats = fd_trace_table_row(trace, trace->stats, pos);
+    return stats && !isnan(stats[node].n_nan) ? &stats[node] : NULL; /* counts are numbers wherever it was recorded */
 }
 
 const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos) {

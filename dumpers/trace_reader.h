@@ -22,6 +22,17 @@ typedef struct fd_trace_set {
     bool owns_memory;
 } fd_trace_set;
 
+/* A table with a row for each position, of which as many are in memory as may be. */
+typedef struct fd_trace_table {
+    const char *name;
+    hid_t type;
+    size_t element_bytes, row_bytes;
+    int n_rest;
+    hsize_t rest[2];
+    void *rows; /* [n] from position `first` on; owned */
+    int32_t first, n, most;
+} fd_trace_table;
+
 struct fd_trace {
     char *path;
     hid_t file;
@@ -38,8 +49,8 @@ struct fd_trace {
     fd_trace_set *sets;   /* [n_node] */
     int32_t *by_name;     /* [n_node] nodes in order of their names */
     bool has_graph;
-    fd_fingerprint *fingerprints; /* [n_pos, n_node]; NULL: the file has none */
-    fd_trace_stats *stats;        /* [n_pos, n_node]; NULL */
+    fd_trace_table *fingerprints; /* [n_pos, n_node] fd_fingerprint; NULL: the file has none */
+    fd_trace_table *stats;        /* [n_pos, n_node] fd_trace_stats; NULL */
     fd_trace_health *health;      /* [n_pos]; NULL */
     float *entropy, *sink;        /* [n_pos, n_layer, n_head]; NULL */
     int32_t n_layer, n_head;
@@ -59,6 +70,10 @@ bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set);
 
 /* Fills fingerprints, stats, health, entropy, sink from what the file has. */
 fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err);
+
+/* The row of a position, valid until another position is asked for; NULL when it cannot be read. */
+const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *table, int32_t pos);
+void fd_trace_table_free(fd_trace_table *table); /* NULL is fine */
 
 /* Reads rows [0, n) of a dataset whose other dimensions must be `rest`. `what` names it in messages. More rows than n
  * are an error unless the trace is incomplete. Refuses what claims more rows than the file stores bytes for. */
