@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/weights.h"
 
 typedef struct arguments {
     const char *traces[2], *model, *candidate;
@@ -81,6 +82,8 @@ static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
                                   .progress_user = &progress};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
         fd_cli_progress_end(&progress);
+        if (code == FD_OK && !a->model && verdict->n_compared)
+            code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }

@@ -54,6 +54,7 @@ static fd_code open_trace(run *r, fd_error *err) {
     else return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
     to.tensors = a->tensors;
     to.compress = a->compress;
+    to.weights = a->no_weights ? NULL : r->model.graph;
     FD_TRY(fd_run_range("--layers", a->layers, &to.layer_first, &to.layer_last, err));
     FD_TRY(fd_run_range("--steps", a->steps, &to.step_first, &to.step_last, err));
     fd_trace_info info;

@@ -7,13 +7,22 @@
 
 #include "compare/name.h"
 #include "compare/trace_pair.h"
+#include "compare/weights.h"
 
 typedef struct context {
     const fd_judge_verdict_options *o;
     fd_verdict *verdict;
     fd_trace_pair pair;
+    fd_held_weights held[2]; /* reference's, candidate's */
     int32_t n_pos;
 } context;
+
+enum { REF, CAND };
+
+/* The model as one side ran it. */
+static const fd_graph *graph_of(const context *c, int side) {
+    return c->held[side].graph ? c->held[side].graph : c->o->graph;
+}
 
 static fd_code input_equality(context *c, const char *name, int32_t pos, bool cached, fd_equality *out, fd_error *err) {
     const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
@@ -130,10 +139,16 @@ static void describe_counts(context *c, const fd_judgement *j, fd_class_source s
     if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", c->o->graph->nodes[j->noisiest.node].name);
 }
 
-/* Judges one trace, `other` giving what its inputs had brought along. */
-static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace *other, const fd_numerics_class *given,
-                          fd_class_source *source, fd_judgement *out, fd_error *err) {
-    fd_judge_options how = {.graph = c->o->graph, .ref = other, .cand = side, .n_pos = c->n_pos, .op = c->o->op};
+/* Judges one trace, the other giving what its inputs had brought along. */
+static fd_code judge_side(const context *c, int which, const fd_numerics_class *given, fd_class_source *source,
+                          fd_judgement *out, fd_error *err) {
+    const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
+    fd_judge_options how = {.graph = graph_of(c, which),
+                            .unjudged = c->held[which].unknown,
+                            .ref = other,
+                            .cand = side,
+                            .n_pos = c->n_pos,
+                            .op = c->o->op};
     *source = FD_CLASS_GIVEN;
     how.numerics = given;
     if (!how.numerics) {
@@ -148,7 +163,7 @@ static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace
 }
 
 static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference, fd_error *err) {
-    fd_name_options how = {.graph = c->o->graph,
+    fd_name_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
                            .trace = of_reference ? c->o->ref : c->o->cand,
                            .finding = &j->first,
                            .n_pos = c->n_pos,
@@ -192,7 +207,7 @@ static fd_code judge_both(context *c, fd_error *err) {
     const fd_judge_verdict_options *o = c->o;
     fd_class_source source;
     fd_judgement cand = {0}, ref = {0};
-    fd_code code = judge_side(c, o->cand, o->ref, o->numerics, &source, &cand, err);
+    fd_code code = judge_side(c, CAND, o->numerics, &source, &cand, err);
     const fd_judgement *bad = NULL;
     if (code == FD_OK && cand.n_tensor == 0) {
         fd_verdict_note(c->verdict,
@@ -203,7 +218,7 @@ static fd_code judge_both(context *c, fd_error *err) {
         bad = cand.found ? &cand : NULL;
         if (!bad) {
             fd_class_source ref_source;
-            code = judge_side(c, o->ref, o->cand, NULL, &ref_source, &ref, err);
+            code = judge_side(c, REF, NULL, &ref_source, &ref, err);
             if (code == FD_OK && ref.found) bad = &ref;
         }
         if (code == FD_OK && bad) {
@@ -227,11 +242,17 @@ static fd_code judge_both(context *c, fd_error *err) {
 
 fd_code fd_judge_verdict(const fd_judge_verdict_options *options, fd_verdict *verdict, fd_error *err) {
     context c = {.o = options, .verdict = verdict};
+    if (verdict->n_compared == 0) return FD_OK;
+    fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict, &c.held[REF],
+                                            &c.held[CAND], err);
     bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
-    if (no_reason_to || verdict->n_compared == 0) return FD_OK;
-    FD_TRY(fd_trace_pair_open(options->ref, options->cand, &c.pair, err));
-    c.n_pos = c.pair.align.first_token_differs;
-    fd_code code = c.n_pos > 0 ? judge_both(&c, err) : FD_OK;
-    fd_trace_pair_close(&c.pair);
+    if (code == FD_OK && !no_reason_to) {
+        code = fd_trace_pair_open(options->ref, options->cand, &c.pair, err);
+        c.n_pos = code == FD_OK ? c.pair.align.first_token_differs : 0;
+        if (c.n_pos > 0) code = judge_both(&c, err);
+        fd_trace_pair_close(&c.pair);
+    }
+    if (code == FD_OK) fd_weights_decide(verdict);
+    for (int side = 0; side < 2; side++) fd_held_weights_free(&c.held[side]);
     return code;
 }

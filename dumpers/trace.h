@@ -62,10 +62,12 @@ typedef struct fd_trace_writer fd_trace_writer;
 typedef struct fd_trace_options {
     const char *path;
     fd_trace_level level;
-    const char *tensors;             /* glob over node names; NULL: all */
+    const char *tensors;             /* globs over node names, separated by commas; NULL: all */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
     bool compress;                   /* shuffle + gzip of /tensors */
+    const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
+                                they have there (dumpers/weights.h); NULL: none */
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
 
