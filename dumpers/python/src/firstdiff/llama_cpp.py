@@ -249,7 +249,8 @@ def record(
     prefill    so many tokens in batches of settings.batch, the rest one by one (decode); None: all
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
-    numerics   where this build rounds, when you know; "": firstdiff infers it
+    numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers, except
+               that flash attention on a CPU with an f16 cache is known to be llama-cpu-fa
     verify     run again without recording; other logits in any bit are an error
     strict     raise what goes wrong while recording; else as Writer does
 
@@ -267,6 +268,8 @@ def record(
     name = os.fspath(model)
     if not os.path.isfile(name):
         raise TraceError(f"{name}: no such file")
+    if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
+        numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
     trace = Writer(
         path,
         model=name,
