@@ -12,7 +12,7 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     double chain = lambda * sqrt((double)n) * fmin(u, 0x1p-24);
     fd_dequantize_row(weight->dtype, weight->data, work->row, n);
 
-    for (int64_t row = 0; row < op->n_pos; row++) {
+    for (int64_t row = 0; row < op->n_pos * work->stride / n; row++) {
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
         for (int64_t i = 0; i < n; i++) {
