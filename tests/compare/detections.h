@@ -7,7 +7,7 @@
 {FD_OP_MATMUL,       one_percent_off, "one percent off", {0.90, 0.90, 0.35, 0.00, 0.30, 0.00, 0.00, 0.55, 0.00, 0.00}},
 {FD_OP_MATMUL,       head_scaled,     "head scaled", {0.90, 0.90, 0.90, 0.90, 0.40, 0.40, 0.00, 0.90, 0.00, 0.00}},
 {FD_OP_ATTN_SCORES,  one_percent_off, "one percent off", {0.90, 0.55, 0.45, 0.00, 0.90, 0.45, 0.00, 0.45, 0.00, 0.00}},
-{FD_OP_ATTN_SCORES,  head_scaled,     "head scaled", {0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.00, 0.90, 0.00, 0.00}},
+{FD_OP_ATTN_SCORES,  head_scaled,     "head scaled", {0.90, 0.90, 0.90, 0.80, 0.90, 0.90, 0.00, 0.90, 0.00, 0.00}},
 {FD_OP_ATTN_SOFTMAX, one_percent_off, "one percent off", {0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.00, 0.00, 0.90}},
 {FD_OP_ATTN_SOFTMAX, head_scaled,     "head scaled", {0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.00, 0.90}},
 {FD_OP_ATTN_MIX,     one_percent_off, "one percent off", {0.90, 0.45, 0.35, 0.00, 0.90, 0.35, 0.00, 0.35, 0.00, 0.00}},

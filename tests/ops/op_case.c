@@ -114,6 +114,16 @@ op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps) {
     return c;
 }
 
+op_case *case_head_norm(int32_t head_dim, int32_t n_head, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_RMS_NORM, 0, n_pos);
+    int64_t n = (int64_t)head_dim * n_head * n_pos;
+    set_input(c, 0, random_floats(c, n), n, 2, n_head, head_dim);
+    set_weight(c, 0, FD_F32, 1, head_dim);
+    set_shape(c, 2, n_head, head_dim);
+    c->nodes[2].eps = 1e-6f;
+    return c;
+}
+
 op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias) {
     op_case *c = new_case(FD_OP_MATMUL, 0, n_pos);
     set_input(c, 0, random_floats(c, (int64_t)n_in * n_pos), (int64_t)n_in * n_pos, 1, n_in, 0);

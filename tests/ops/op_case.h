@@ -20,6 +20,8 @@ typedef struct op_case {
 
 op_case *case_embed(uint32_t dtype, int32_t n_vocab, int32_t n_embd, int32_t n_pos);
 op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps);
+/* Of [n_head, head_dim], head by head. */
+op_case *case_head_norm(int32_t head_dim, int32_t n_head, int32_t n_pos);
 /* `bias`: dtype of the bias, or -1 for none. */
 op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias);
 op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0,

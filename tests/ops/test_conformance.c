@@ -165,6 +165,44 @@ ParameterizedTest(model_case *c, conformance, wrong_graphs_fail_the_gate) {
     unload(&m);
 }
 
+/* The same bits: one token at a time or all at once, one thread or two, twins or scalar definitions. */
+static float *logits_of(const loaded *m, bool scalar, int32_t n_thread, int32_t at_once) {
+    fd_error err = {0};
+    fd_exec *exec;
+    fd_reference_options options = {.n_ctx = m->n_token, .n_thread = n_thread, .scalar = scalar};
+    float *logits = malloc(sizeof *logits * (size_t)(m->n_row * m->n_col));
+    cr_assert_eq(fd_reference_new(m->graph, &options, &exec, &err), FD_OK, "%s", err.message);
+    for (int32_t at = 0; at < m->n_token; at += at_once) {
+        int32_t n = m->n_token - at < at_once ? m->n_token - at : at_once;
+        fd_batch batch = {
+            .tokens = m->tokens + at, .n_tok = n, .pos0 = at, .all_logits = true, .logits = logits + at * m->n_col};
+        cr_assert_eq(fd_exec_forward(exec, &batch, &err), FD_OK, "%s", err.message);
+    }
+    fd_exec_free(exec);
+    return logits;
+}
+
+ParameterizedTestParameters(conformance, bits_do_not_depend_on_batch_threads_or_twins) {
+    return cr_make_param_array(model_case, models, sizeof models / sizeof *models);
+}
+
+ParameterizedTest(model_case *c, conformance, bits_do_not_depend_on_batch_threads_or_twins) {
+    static const struct {
+        bool scalar;
+        int32_t n_thread, at_once;
+    } ways[] = {{false, 2, 1}, {false, 1, 7}, {true, 1, 1000}};
+    loaded m;
+    if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
+    float *expected = logits_of(&m, false, 2, 1000);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        float *found = logits_of(&m, ways[i].scalar, ways[i].n_thread, ways[i].at_once);
+        cr_expect_eq(memcmp(found, expected, sizeof *found * (size_t)(m.n_row * m.n_col)), 0, "%s, way %zu", c->name, i);
+        free(found);
+    }
+    free(expected);
+    unload(&m);
+}
+
 Test(conformance, nan_logits_fail_the_gate) {
     float right[2] = {1, 2}, wrong[2] = {1, NAN};
     cr_expect(!(nmse(wrong, right, 2) <= 1e-10));
