@@ -63,6 +63,9 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
     switch (work->node->op) {
+    case FD_OP_EXPERT_MATMUL:
+        if (i == 1) return; /* ids */
+        /* fall through */
     case FD_OP_MATMUL:
         if (c->q8_activations)
             add_q8_error(work->op->weight[0], x, n, e);
@@ -76,7 +79,10 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         if (i == 1 && c->u_kv > c->u_attn) add_rounding(x, n, c->u_kv, kv_tiny(c), e);
         return;
     case FD_OP_KV_WRITE: return; /* its rounding is the output's */
-    default:                     /* an engine of 16-bit tensors reads them as such */
+    case FD_OP_EXPERT_WEIGHTS:
+        if (i == 1) return; /* ids */
+        /* fall through */
+    default: /* an engine of 16-bit tensors reads them as such */
         if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
     }
 }
@@ -95,9 +101,10 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
     work->longest = longest;
     work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
-    if (work->node->op == FD_OP_MATMUL)
-        work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
-    if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
+    fd_op kind = work->node->op;
+    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_EXPERT_WEIGHTS;
+    if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
+    if (!work->row || (weighs && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
     for (int i = 0; i < FD_MAX_INPUTS; i++) {
         if (work->node->input[i] < 0) continue;
@@ -117,6 +124,7 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
 static void add_output_error(const fd_bound_work *work) {
     const fd_bound_args *a = work->args;
     const fd_numerics_class *c = work->c;
+    if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
     bool copy = work->node->op == FD_OP_KV_WRITE;
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;

@@ -39,13 +39,13 @@ static float weight_plus_one(float w) {
 }
 
 static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
-    int64_t n = fd_fault_width(args->node);
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
-        fd_fault_nan(args, n);
+        fd_fault_nan(args, fd_fault_width(args->node));
         return;
     }
-    for (int32_t row = 0; row < args->n_pos; row++) {
+    for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *y = (float *)args->out + row * n, scale = scale_of(args->node, x, n);
         for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight_of(w[i]);
@@ -74,13 +74,13 @@ static void plus_one(const fd_op_args *args) {
 
 /* (x − mean) / sqrt(variance + eps) · w */
 static void layer_norm(const fd_op_args *args) {
-    int64_t n = fd_fault_width(args->node);
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
-        fd_fault_nan(args, n);
+        fd_fault_nan(args, fd_fault_width(args->node));
         return;
     }
-    for (int32_t row = 0; row < args->n_pos; row++) {
+    for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *y = (float *)args->out + row * n, mean = fd_sum(x, n) / (float)n;
         for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
