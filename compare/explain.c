@@ -7,13 +7,13 @@
 
 #include "compare/explain_trial.h"
 
-/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than two on the average. Fewer than eight
+/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several rows. Fewer than eight
  * finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
  * roundings may be chance. */
-enum { CLEARLY_BEYOND = 10, CLEARLY_BEYOND_MEAN = 2, MIN_EVIDENCE = 8 };
+enum { CLEARLY_BEYOND = 10, MIN_ROWS_BEYOND = 4, MIN_EVIDENCE = 8 };
 
 bool fd_clearly_beyond(const fd_explain_fit *fit) {
-    return !(fit->z <= CLEARLY_BEYOND) || !(fit->mean_z <= CLEARLY_BEYOND_MEAN);
+    return !(fit->z <= CLEARLY_BEYOND) || fit->n_row_beyond >= MIN_ROWS_BEYOND;
 }
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {

@@ -8,7 +8,8 @@
 enum { MOST_ASKED = 12, MOST_CAUSES = 16 };
 
 typedef struct cause {
-    int32_t fault; /* -1: not named */
+    int32_t fault; /* what it is, or may be; -1: nothing fits */
+    bool named;
     int32_t node;
     int32_t n_node;
     bool *layers; /* [n_layer]; in rest.layers */
@@ -33,15 +34,14 @@ static void join(rest *r, int32_t at, int32_t node) {
     if (layer >= 0) r->causes[at].layers[layer] = true;
 }
 
-static void begin(rest *r, int32_t fault, int32_t node) {
+static void begin(rest *r, const fd_explanation *e, int32_t node) {
     if (r->n == MOST_CAUSES) return;
-    r->causes[r->n] =
-        (cause){.fault = fault, .node = node, .layers = r->layers + (int64_t)r->n * r->o->graph->hparams.n_layer};
+    bool fits = e->n_remaining > 0 && e->remaining[0].z <= 1.0;
+    r->causes[r->n] = (cause){.fault = fits ? fd_fault_find(e->remaining[0].fault->name) : -1,
+                              .named = e->named,
+                              .node = node,
+                              .layers = r->layers + (int64_t)r->n * r->o->graph->hparams.n_layer};
     join(r, r->n++, node);
-}
-
-static int32_t fault_of(const fd_explanation *e) {
-    return e->named ? fd_fault_find(e->remaining[0].fault->name) : -1;
 }
 
 /* Which cause the node belongs to; a new one when none. */
@@ -65,7 +65,7 @@ static fd_code place(rest *r, const fd_node_finding *finding, fd_error *err) {
             return FD_OK;
         }
     if (r->n_asked++ < MOST_ASKED) FD_TRY(fd_name_finding(&how, &own, err));
-    begin(r, fault_of(&own), finding->node);
+    begin(r, &own, finding->node);
     return FD_OK;
 }
 
@@ -87,7 +87,7 @@ static void layers_text(const bool *layers, int32_t n, char *to, size_t size) {
 }
 
 static void describe(const rest *r, const cause *c, fd_same_cause *out) {
-    out->fault = c->fault < 0 ? NULL : fd_fault_at(c->fault);
+    out->fault = c->named ? fd_fault_at(c->fault) : NULL;
     snprintf(out->node, sizeof out->node, "%s", r->o->graph->nodes[c->node].name);
     out->n_node = c->n_node;
     layers_text(c->layers, r->o->graph->hparams.n_layer, out->layers, sizeof out->layers);
@@ -99,7 +99,7 @@ fd_code fd_name_rest(const fd_name_options *options, const fd_judgement *judgeme
     *out = (fd_rest){0};
     rest r = {.o = options, .layers = calloc((size_t)MOST_CAUSES * (size_t)graph->hparams.n_layer, sizeof *r.layers)};
     if (!r.layers) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    begin(&r, fault_of(first), options->finding->node);
+    begin(&r, first, options->finding->node);
     fd_code code = FD_OK;
     for (int32_t i = 0; i < graph->n_node && code == FD_OK; i++)
         if (i != options->finding->node && judgement->introduced[i].finding != FD_FOUND_NOTHING)
