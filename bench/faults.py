@@ -4,10 +4,11 @@
 
     python3 bench/faults.py build/release/firstdiff traces/kjv-llama.gguf traces/kjv-qwen2.gguf
     python3 bench/faults.py FIRSTDIFF MODEL.gguf --classes emulate-q8 --every 8    # a sample
+    python3 bench/faults.py FIRSTDIFF MODEL.gguf --by-turns    # each injection in one of the classes, a quarter of the time
 
-Traces are one prefill of 12 tokens at the class's own numerics; the reference is cpu:exact. Which node is the exact one is
-measured: the first whose bits differ when the same fault runs without any rounding (cpu:exact). A misread weight is located
-at a weight that this node reads.
+Traces are one prefill of 12 tokens at the class's own numerics; the reference is cpu:exact. The exact node is the one of the
+fault's row in the table or, where that says another for this model, measured: the first whose bits differ when the same
+fault runs without any rounding (cpu:exact). A misread weight is located at a weight that this node reads.
 
 Without effect in a class: that exact run, judged by the bounds of the class, has no element of any tensor beyond them.
 No engine of the class could be told from a sound one by these inputs; such runs are counted, and count for nothing else. A
@@ -18,7 +19,6 @@ a verdict of "diverged" on one is a false alarm, and the status is 1. So is it w
 import argparse
 import concurrent.futures
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -32,10 +32,10 @@ TOKENS = [1, 300, 45, 7, 99, 512, 23, 1024, 8, 77, 301, 5]
 
 
 def faults():
-    """(name, outside the layers) of each row of the tables."""
+    """(name, suffix of the node where it first shows, outside the layers) of each row of the tables."""
     text = (ROOT / "docs" / "faults.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| `(\w+)`", text, re.M)
-    return [(name, node in ("token_embd", "output_norm", "logits")) for name, node in rows]
+    return [(name, node, node in ("token_embd", "output_norm", "logits")) for name, node in rows]
 
 
 class Model:
@@ -47,9 +47,9 @@ class Model:
         self.tokens = ",".join(str(1 + t % (n_vocab - 1)) for t in TOKENS)
 
     def injections(self):
-        for name, outside in faults()[:: self.args.every]:
+        for name, suffix, outside in faults()[:: self.args.every]:
             for layer in [None] if outside else sorted({0, self.n_layer // 2, self.n_layer - 1}):
-                yield name, name if outside else f"{name}@{layer}"
+                yield (name, name, suffix) if outside else (name, f"{name}@{layer}", f"blk.{layer}.{suffix}")
 
     def record(self, numerics, to, fault=None):
         command = [self.args.firstdiff, "run", self.path, "--tokens", self.tokens, "-n", "0", "-q", "-j", "1",
@@ -70,11 +70,11 @@ class Model:
 
 
 def place(found):
-    """Where a verdict puts the blame: (node, at its weights)."""
+    """The node that a verdict blames, or whose weights it blames; "" none."""
     weights = found.get("weights") or {}
     if weights.get("differ"):
-        return weights["read_by"], True
-    return (found.get("divergence") or {}).get("node", "") if found["exit_status"] == 1 else "", False
+        return weights["read_by"]
+    return (found.get("divergence") or {}).get("node", "") if found["exit_status"] == 1 else ""
 
 
 def names(found):
@@ -100,34 +100,33 @@ class Score:
             setattr(self, key, getattr(self, key) + getattr(other, key))
 
 
-def inject(model, reference, name, spec, classes, scratch):
-    """One fault in every class: {class: (outcome …)}, or nothing where this model gives it no hold."""
+def inject(model, reference, name, spec, expected, classes, scratch):
+    """One fault in each of the classes: {class: outcome}, or nothing where this model gives it no hold."""
     exact, candidate = f"{scratch}/{spec}.exact.h5", f"{scratch}/{spec}.h5"
     out = {}
-    if not model.record("exact", exact, spec):
-        return out
-    node = place(model.compare(reference, exact))[0]
     for numerics in classes:
-        model.record(numerics, candidate, spec)
+        if not model.record(numerics, candidate, spec):
+            return out
         start = time.monotonic()
         found = model.compare(reference, candidate, "--model", model.path)
         seconds = time.monotonic() - start
-        at, _ = place(found)
-        effect = True
-        if at != node:
+        at, effect = place(found), True
+        located = at == expected
+        if not located:
+            model.record("exact", exact, spec)
+            located = at == place(model.compare(reference, exact))
+        if not located:
             class_ = numerics.removeprefix("emulate-")
             in_class = model.compare(reference, exact, "--model", model.path, "--candidate", class_)
             effect = in_class["status"] == "diverged"
-            if effect:
-                node_in_class = place(in_class)[0]
-        located = effect and at in (node, node if at == node else node_in_class)
+            located = effect and at == place(in_class)
         said = names(found)
         out[numerics] = (effect, located, name in said, bool(said) and name not in said, seconds)
         if effect and (not located or name not in said):
-            print(f"{model.path}, {numerics}, {spec}: {at or 'nothing'}, {' = '.join(said) or 'no name'}; "
+            print(f"{pathlib.Path(model.path).stem}, {numerics}, {spec}: {at or 'nothing'}, {' = '.join(said) or 'no name'}; "
                   f"{(found.get('explanation') or {}).get('reason', '')}", file=sys.stderr, flush=True)
-    os.unlink(exact)
-    os.unlink(candidate)
+    for path in (exact, candidate):
+        pathlib.Path(path).unlink(missing_ok=True)
     return out
 
 
@@ -141,7 +140,9 @@ def measure(model, classes, scratch, pool, total):
         alarms[numerics] = int(found["exit_status"] != 0)
         if alarms[numerics]:
             print(f"false alarm: {model.path}, {numerics}: {place(found)}", file=sys.stderr)
-    jobs = [pool.submit(inject, model, reference, name, spec, classes, scratch) for name, spec in model.injections()]
+    jobs = [pool.submit(inject, model, reference, *injection,
+                        [classes[i % len(classes)]] if model.args.by_turns else classes, scratch)
+            for i, injection in enumerate(model.injections())]
     for job in jobs:
         for numerics, (effect, located, named, wrong, seconds) in job.result().items():
             s = scores[numerics]
@@ -165,6 +166,7 @@ def main():
     parser.add_argument("models", nargs="+")
     parser.add_argument("--classes", default="emulate-f32,emulate-f16,emulate-bf16,emulate-llama-cpu")
     parser.add_argument("--every", type=int, default=1, help="only every Nth fault")
+    parser.add_argument("--by-turns", action="store_true", help="each injection in one of the classes, by turns")
     parser.add_argument("--jobs", type=int, default=1, help="verdicts at a time (default 1, for timings)")
     args = parser.parse_args()
     print("| model | class | injected | without effect | located | named | wrong names | false alarms when clean | "
