@@ -88,6 +88,9 @@ typedef struct fd_verdict_replay {
     int64_t n_nan_new;
     char span_first[64];           /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
     char missing[256];
+    char tensors[160];             /* globs for --tensors: what to record so that the next verdict narrows the span */
+    char not_finite[64];           /* the first node that made a NaN or Inf of finite inputs, anywhere; "" none */
+    int32_t not_finite_pos;
     char next[64];                 /* the first other node that introduced an error; "" none */
     int64_t n_tensor, n_noise, n_inherited, n_amplifier, n_introduced, n_before;
     double noisiest_z;             /* largest of those within; -1: none */
