@@ -202,6 +202,34 @@ static void scaled_and_one_nan(const fd_op_args *args) {
     if (args->pos0 == 0) ((float *)args->out)[17] = NAN;
 }
 
+Test(replay, the_map_holds_the_worst_of_every_node_position_and_head) {
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_scaled);
+    fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = "f32"}), NULL);
+    const fd_verdict_map *m = &v.map;
+    int32_t at = fd_graph_find(b.graph, "blk.2.attn_out");
+    cr_assert_eq(m->n_node, b.graph->n_node);
+    cr_expect_eq(m->n_pos, N_PREFILL + N_DECODE);
+    cr_expect_str_eq(m->cells[at].finding, "INTRODUCED");
+    cr_expect_eq(m->cells[at].n_head, b.graph->hparams.n_head);
+    float worst = 0;
+    for (int32_t p = 0; p < m->n_pos; p++) {
+        float z = m->by_pos[at * m->n_pos + p];
+        cr_expect_gt(z, 1, "position %d", p);
+        worst = z > worst ? z : worst;
+    }
+    for (int32_t h = 0; h < m->cells[at].n_head; h++)
+        cr_expect_eq(m->by_head[at * m->most_heads + h] > 1, h == 3, "head %d", h);
+    cr_expect_eq(m->cells[at].z, worst);
+    cr_expect_eq(m->by_head[at * m->most_heads + 3], worst);
+    for (int32_t i = 0; i < at; i++) cr_expect(m->cells[i].z >= 0 && m->cells[i].z <= 1, "%s", m->cells[i].name);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(replay, a_new_nan_ranks_before_every_number_of_its_row) {
     static const char *const classes[] = {NULL, "f32"};
     bench b = open_model(models[0]);
