@@ -354,3 +354,33 @@ Test(trace_write, calls_out_of_order_are_refused) {
     fd_graph_free(other);
     fd_graph_free(graph);
 }
+
+/* Little memory: a row of each table at a time, in any order of asking. */
+Test(trace_write, tables_read_by_parts_are_the_whole_tables) {
+    fd_graph *graph = fixture_graph(fixture_small);
+    fd_trace_options options = fd_trace_defaults(fixture_path("parts.h5"));
+    fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
+    fd_trace *whole, *parts;
+    fd_error err = {0};
+    cr_assert_eq(fd_trace_open(options.path, &whole, &err), FD_OK, "%s", err.message);
+    for (size_t memory = 64; memory <= (size_t)64 << 12; memory <<= 6) {
+        cr_assert_eq(fd_trace_open_within(options.path, memory, &parts, &err), FD_OK, "%s", err.message);
+        for (int32_t k = 0; k < 3 * fd_trace_n_pos(whole); k++)
+            for (int32_t node = 0; node < fd_trace_n_node(whole); node++) {
+                int32_t pos = k * 5 % fd_trace_n_pos(whole);
+                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos), *b = fd_trace_fingerprint(parts, node, pos);
+                const fd_trace_stats *s = fd_trace_stats_at(whole, node, pos), *t = fd_trace_stats_at(parts, node, pos);
+                float x[2][512];
+                cr_assert(a && b && memcmp(a, b, sizeof *a) == 0, "fingerprint of node %d at %d", node, pos);
+                cr_assert(s && t && memcmp(s, t, sizeof *s) == 0, "statistics of node %d at %d", node, pos);
+                if (fd_trace_elements(fd_trace_node_at(whole, node), pos) > 512) continue;
+                memset(x, 0, sizeof x);
+                cr_assert_eq(fd_trace_read(whole, node, pos, x[0], NULL, &err), FD_OK, "%s", err.message);
+                cr_assert_eq(fd_trace_read(parts, node, pos, x[1], NULL, &err), FD_OK, "%s", err.message);
+                cr_assert(memcmp(x[0], x[1], sizeof x[0]) == 0, "node %d at %d", node, pos);
+            }
+        fd_trace_close(parts);
+    }
+    fd_trace_close(whole);
+    fd_graph_free(graph);
+}
