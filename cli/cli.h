@@ -19,6 +19,7 @@ int fd_cmd_inspect(int argc, char **argv);
 int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
+int fd_cmd_import(int argc, char **argv);
 
 /* Prints "firstdiff COMMAND: message" on stderr and returns the exit status of err->code. */
 int fd_cli_fail(const char *command, const fd_error *err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/choice.h"
 #include "compare/scan.h"
 
 typedef struct comparison {
@@ -230,8 +231,6 @@ static fd_code compare_all(comparison *c, fd_error *err) {
     c->limit = c->pair.align.first_token_differs;
     FD_TRY(list_unmatched(c, err));
     FD_TRY(compare_steps(c, err));
-    if (c->limit < c->pair.align.n_pos)
-        fd_verdict_reason(v, "the tokens differ from position %d on: nothing was compared there", c->limit);
     if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v);
     return FD_OK;
 }
@@ -251,5 +250,6 @@ fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_co
     fd_trace_pair_close(&c.pair);
     FD_TRY(code);
     fd_verdict_decide(out);
+    fd_tokens_of_prompts(ref, cand, out);
     return FD_OK;
 }

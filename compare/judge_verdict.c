@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/choice.h"
 #include "compare/name.h"
 #include "compare/trace_pair.h"
 #include "compare/weights.h"
@@ -14,7 +15,9 @@ typedef struct context {
     fd_verdict *verdict;
     fd_trace_pair pair;
     fd_held_weights held[2]; /* reference's, candidate's */
-    int32_t n_pos;
+    fd_choices choices;
+    int32_t n_pos; /* positions whose tokens agree */
+    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } context;
 
 enum { REF, CAND };
@@ -89,6 +92,7 @@ static fd_code describe_divergence(context *c, const fd_node_finding *f, bool of
     if (node->over_kv) d->dims[node->n_dim - 1] = f->pos + 1;
     fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
     memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
+    if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: nothing to set beside it */
     const fd_node_pair *np = fd_trace_pair_find(&c->pair, node->name);
     if (np && np->same_shape) {
         fd_look look = {0};
@@ -140,15 +144,19 @@ static void describe_counts(context *c, const fd_judgement *j, fd_class_source s
 }
 
 /* Judges one trace, the other giving what its inputs had brought along. */
-static fd_code judge_side(const context *c, int which, const fd_numerics_class *given, fd_class_source *source,
+static fd_code judge_side(context *c, int which, const fd_numerics_class *given, fd_class_source *source,
                           fd_judgement *out, fd_error *err) {
     const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
     fd_judge_options how = {.graph = graph_of(c, which),
                             .unjudged = c->held[which].unknown,
                             .ref = other,
                             .cand = side,
-                            .n_pos = c->n_pos,
+                            .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
+                            .n_ref_pos = c->n_pos,
+                            .see = fd_choices_see,
+                            .see_user = &c->choices,
                             .op = c->o->op};
+    c->choices.side = which;
     *source = FD_CLASS_GIVEN;
     how.numerics = given;
     if (!how.numerics) {
@@ -166,7 +174,7 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
     fd_name_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
                            .trace = of_reference ? c->o->ref : c->o->cand,
                            .finding = &j->first,
-                           .n_pos = c->n_pos,
+                           .n_pos = j->n_pos,
                            .op = c->o->op,
                            .numerics = j->numerics,
                            .n_output = j->n_output};
@@ -179,9 +187,8 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
 static void decide_noise(context *c) {
     fd_verdict *v = c->verdict;
     fd_divergence was = v->divergence;
-    if (was.kind == FD_DIVERGED_TOKENS) return; /* replay explains the tensors before them; the tokens still differ */
     memset(&v->divergence, 0, sizeof v->divergence);
-    if (was.kind != FD_NO_DIVERGENCE) {
+    if (was.kind == FD_DIVERGED_VALUES) {
         fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
         v->next[0] = '\0';
     }
@@ -189,6 +196,9 @@ static void decide_noise(context *c) {
         fd_verdict_reason(
             v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
     v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
+    /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
+     * prompts of different texts are among the reasons */
+    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && !v->choice.chosen)) fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
 static void suggest_next(fd_verdict *v) {
@@ -221,6 +231,7 @@ static fd_code judge_both(context *c, fd_error *err) {
             code = judge_side(c, REF, NULL, &ref_source, &ref, err);
             if (code == FD_OK && ref.found) bad = &ref;
         }
+        if (code == FD_OK) fd_choices_report(&c->choices, o->ref, o->cand, c->verdict);
         if (code == FD_OK && bad) {
             describe_finding(c, bad, bad == &ref);
             code = describe_divergence(c, &bad->first, bad == &ref, err);
@@ -249,7 +260,11 @@ fd_code fd_judge_verdict(const fd_judge_verdict_options *options, fd_verdict *ve
     if (code == FD_OK && !no_reason_to) {
         code = fd_trace_pair_open(options->ref, options->cand, &c.pair, err);
         c.n_pos = code == FD_OK ? c.pair.align.first_token_differs : 0;
-        if (c.n_pos > 0) code = judge_both(&c, err);
+        c.own_ways = fd_tokens_part(options->ref, options->cand) >= 0 &&
+                     !fd_tokens_part_in_prompt(options->ref, options->cand);
+        if (code == FD_OK) code = fd_choices_open(options->graph, c.n_pos, &c.choices, err);
+        if (code == FD_OK && c.n_pos > 0) code = judge_both(&c, err);
+        fd_choices_close(&c.choices);
         fd_trace_pair_close(&c.pair);
     }
     if (code == FD_OK) fd_weights_decide(verdict);

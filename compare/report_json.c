@@ -241,6 +241,24 @@ static json_t *weights(builder *b, const fd_verdict_weights *w) {
     return object;
 }
 
+static json_t *choice(builder *b, const fd_verdict_choice *c) {
+    json_t *object = json_object();
+    set_int(b, object, "positions", c->n_pos);
+    set_int(b, object, "flips", c->n_flip);
+    set_int(b, object, "flips_within_tau", c->n_flip_noise);
+    if (c->n_flip) {
+        set_int(b, object, "position", c->pos);
+        set_int(b, object, "reference_token", c->ref_token);
+        set_int(b, object, "candidate_token", c->cand_token);
+        set(b, object, "reference_margin", number(b, c->ref_margin));
+        set(b, object, "candidate_margin", number(b, c->cand_margin));
+        set(b, object, "tau", number(b, c->tau));
+    }
+    set(b, object, "tokens_part_at", c->fed ? json_integer(c->fed_pos) : json_null());
+    set(b, object, "own_choices", c->fed ? json_boolean(c->chosen) : json_null());
+    return object;
+}
+
 static json_t *fit(builder *b, const fd_explain_fit *f) {
     json_t *object = json_object();
     set_text(b, object, "name", f->fault->name);
@@ -293,6 +311,7 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
     if (v->weights.compared) set(b, root, "weights", weights(b, &v->weights));
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
+    if (v->replay.done) set(b, root, "best_token", choice(b, &v->choice));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));

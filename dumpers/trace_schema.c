@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 static const char *const level_names[] = {
     [FD_TRACE_FINGERPRINT] = "fingerprint", [FD_TRACE_STATS] = "stats", [FD_TRACE_FULL] = "full"};
@@ -23,7 +24,7 @@ int fd_trace_level_parse(const char *name) {
 const fd_info_field fd_info_fields[] = {
     FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),   FIELD(driver), FIELD(build),
     FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type),  FIELD(fusion), FIELD(fault),
-    FIELD(sources),    FIELD(tokenizer),  FIELD(started), FIELD(finished),
+    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),   FIELD(started), FIELD(finished),
 };
 #undef FIELD
 const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;
@@ -134,4 +135,11 @@ void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hs
     }
     chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
     if (chunk[0] > 1024) chunk[0] = 1024;
+}
+
+void fd_trace_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }

@@ -1,17 +1,9 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dumpers/disk_room.h"
 #include "dumpers/trace_writer.h"
-
-void fd_trace_now(char out[32]) {
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
-}
 
 fd_trace_options fd_trace_defaults(const char *path) {
     return (fd_trace_options){.path = path, .level = FD_TRACE_FULL, .layer_last = INT32_MAX, .step_last = INT32_MAX};

@@ -55,7 +55,4 @@ size_t fd_trace_stored_bytes(const fd_trace_writer *writer);
 /* Latches the failure and returns its code. */
 fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err);
 
-/* "2025-11-03T10:15:00Z" */
-void fd_trace_now(char out[32]);
-
 #endif
