@@ -2,7 +2,7 @@
 get_property(objects GLOBAL PROPERTY FD_OBJECTS)
 add_library(firstdiff ${objects})
 set_target_properties(firstdiff PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE C)
-target_link_libraries(firstdiff PRIVATE PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::JANSSON OpenMP::OpenMP_C
+target_link_libraries(firstdiff PRIVATE PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::JANSSON PkgConfig::ZLIB OpenMP::OpenMP_C
   Threads::Threads ${HDF5_C_LIBRARIES} m)
 target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/firstdiff>)
 

@@ -1,5 +1,5 @@
 /* What all bounds share: the candidate's rounding of inputs and outputs, memory, the table of ops. */
-#include <assert.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #include "compare/bounds_internal.h"
@@ -41,6 +41,7 @@ static void add_block_error(const double *x, int64_t n, int64_t block, double *e
 static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
     if (u == 0) return;
     int digits = digits_of(u);
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t k = 0; k < n; k++) {
         double own = fd_rounding_error(x[k], digits, tiny);
         e[k] = sqrt(e[k] * e[k] + own * own);
@@ -54,6 +55,7 @@ static void add_q8_error(const fd_weight *w, const double *x, int64_t n, double 
     if (!type->is_quantised)
         add_rounding(x, n, w->dtype == FD_F32 ? 0 : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
         for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
 }
 
@@ -88,11 +90,13 @@ static int64_t input_elements(const fd_op_args *op, int i) {
 static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *err) {
     const fd_op_args *op = work->op;
     int64_t longest = work->stride;
+    size_t n_thread = (size_t)omp_get_max_threads();
     for (int i = 0; i < FD_MAX_WEIGHTS; i++)
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
-    work->row = malloc(sizeof *work->row * (size_t)longest);
+    work->longest = longest;
+    work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
     if (work->node->op == FD_OP_MATMUL)
-        work->scratch = malloc(sizeof *work->scratch * (size_t)(2 * op->n_pos * longest));
+        work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
     if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
     for (int i = 0; i < FD_MAX_INPUTS; i++) {
@@ -117,7 +121,9 @@ static void add_output_error(const fd_bound_work *work) {
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
-    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+    int64_t n = work->op->n_pos * work->stride;
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+    for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
         work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */

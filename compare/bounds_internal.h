@@ -7,6 +7,9 @@
 #include "compare/bounds.h"
 #include "model/quant.h"
 
+/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
+enum { FD_BOUND_MANY = 1 << 20 };
+
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
@@ -16,8 +19,9 @@ typedef struct fd_bound_work {
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
     int64_t stride;                 /* of y and tau */
-    float *row;                     /* [longest row of a weight] */
-    double *scratch;                /* MATMUL: [2, n_pos, as many] */
+    float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
+    int64_t longest;
+    double *scratch;                /* MATMUL: [2, n_pos, as many], then [n_pos] */
     double *tau;                    /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;
 

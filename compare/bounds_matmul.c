@@ -1,7 +1,19 @@
 /* MATMUL and EMBED: the ops that read a weight matrix. */
+#include <omp.h>
+
 #include "compare/bounds_internal.h"
 
-/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. The order is of no importance here. */
+/* A version for each instruction set; the same bits in all of them, because nothing is reordered or contracted. Sanitized
+ * builds keep one: their runtimes are not ready when the loader picks. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
+#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
+/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. */
+FOR_EACH_CPU
 static void weigh(const float *w, const double *size, const double *variance, int64_t n, double *sum, double *square) {
     double s[8] = {0}, q[8] = {0};
     int64_t k = 0;
@@ -29,7 +41,8 @@ static float bias_of(const fd_bound_work *work, int64_t row) {
     return values[row - first];
 }
 
-/* τ = λ·u_acc·√n·S + λ·√Σ w²(e² + (u_w x)²), S = Σ|x||w|. The bias: the dot and the bias are each rounded once before
+/* τ = λ·u_acc·√n·S + λ·√Σ (w²(e² + (u_w x)²) + (t x)²), S = Σ|x||w|, t half the spacing of the subnormals that a rounded
+ * weight may fall among. The bias: the dot and the bias are each rounded once before
  * they are added. A class whose inputs are cut has a mean error of up to u for each of the two factors. */
 void fd_bound_matmul(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
@@ -38,21 +51,28 @@ void fd_bound_matmul(const fd_bound_work *work) {
     int64_t n = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n);
     double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
     double u_chain = lambda * c->u_acc * sqrt((double)n), u_mean = c->in_truncates ? 2 * c->u_in : 0;
-    double *size = work->scratch, *variance = size + op->n_pos * n;
+    double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + op->n_pos * n;
 
     for (int64_t k = 0; k < op->n_pos * n; k++) {
         double x = work->in[0][k], e = work->e[0][k];
         size[k] = fabs(x);
         variance[k] = e * e + u_w * u_w * x * x;
     }
+    double *flushed = variance + op->n_pos * n; /* [n_pos] */
+    for (int64_t r = 0; r < op->n_pos; r++) {
+        flushed[r] = 0;
+        for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
+    }
+#pragma omp parallel for schedule(static) if (n_out * n * op->n_pos > FD_BOUND_MANY)
     for (int64_t o = 0; o < n_out; o++) { /* rows outside: each is dequantised once */
         double bias = fabs((double)bias_of(work, o));
-        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, work->row, n);
+        float *row = work->row + omp_get_thread_num() * work->longest;
+        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, row, n);
         for (int64_t r = 0; r < op->n_pos; r++) {
             double sum, square, y = fabs(work->y[r * n_out + o]);
-            weigh(work->row, size + r * n, variance + r * n, n, &sum, &square);
+            weigh(row, size + r * n, variance + r * n, n, &sum, &square);
             work->tau[r * n_out + o] =
-                u_chain * sum + lambda * sqrt(square) + u_mean * y + (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
+                u_chain * sum + lambda * sqrt(square + flushed[r]) + u_mean * y + (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
         }
     }
 }
