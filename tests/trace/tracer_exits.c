@@ -129,7 +129,7 @@ static void forks(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    for (int i = 0; i < 16 * WIDTH; i++) data[i % (16 * WIDTH)] = (float)(i % WIDTH);
+    for (int i = 0; i < 16 * WIDTH; i++) data[i] = (float)(i % WIDTH);
     if (argc == 3 && strcmp(argv[1], "tiny") == 0) {
         tiny_file_system(argv[2]);
         return 0;
