@@ -11,11 +11,12 @@
 typedef struct arguments {
     const char *traces[2], *model, *candidate, *map;
     int n_trace;
+    size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MAP };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -31,8 +32,11 @@ static const struct argp_option options[] = {
      1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0,
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
+    {"memory", KEY_MEMORY, "SIZE", 0,
+     "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
+    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
     {0},
 };
 
@@ -43,8 +47,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
+    case KEY_HTML: a->output.html = arg; return 0;
     case ARGP_KEY_ARG:
         if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
         a->traces[a->n_trace++] = arg;
@@ -85,7 +91,8 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
     fd_code code = FD_OK;
-    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open(a->traces[i], &traces[i], err);
+    size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
+    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open_within(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)
@@ -97,6 +104,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
         fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,
                                   .n_allow_missing = a->allow_missing.n,
+                                  .memory = a->memory / 4,
                                   .graph = a->model ? model.graph : NULL,
                                   .progress = fd_cli_progress_callback,
                                   .progress_user = &progress};
@@ -114,7 +122,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
 }
 
 int fd_cmd_compare(int argc, char **argv) {
-    arguments args = {0};
+    arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_verdict verdict = {0};

@@ -4,9 +4,6 @@
 
 #include "compare/bounds_internal.h"
 
-/* Elements from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
-enum { MANY = 16384 };
-
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
 #define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = fd_bound_##name,
 #include "model/ops.def"
@@ -44,7 +41,7 @@ static void add_block_error(const double *x, int64_t n, int64_t block, double *e
 static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
     if (u == 0) return;
     int digits = digits_of(u);
-#pragma omp parallel for if (n > MANY)
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t k = 0; k < n; k++) {
         double own = fd_rounding_error(x[k], digits, tiny);
         e[k] = sqrt(e[k] * e[k] + own * own);
@@ -58,7 +55,7 @@ static void add_q8_error(const fd_weight *w, const double *x, int64_t n, double 
     if (!type->is_quantised)
         add_rounding(x, n, w->dtype == FD_F32 ? 0 : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
-#pragma omp parallel for if (n > MANY)
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
         for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
 }
 
@@ -125,7 +122,7 @@ static void add_output_error(const fd_bound_work *work) {
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
     int64_t n = work->op->n_pos * work->stride;
-#pragma omp parallel for if (n > MANY)
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));

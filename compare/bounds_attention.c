@@ -14,7 +14,7 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
     double lambda = fd_bound_lambda_of(work, d), u_chain = lambda * c->u_acc * sqrt((double)d);
     double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
 
-#pragma omp parallel for schedule(dynamic, 16)
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * d * op->n_kv > FD_BOUND_MANY)
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t own = op->pos0 + item / n_head, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
         const double *q = work->in[0] + item * d, *e_q = work->e[0] + item * d;
@@ -44,7 +44,7 @@ void fd_bound_attn_softmax(const fd_bound_work *work) {
     int32_t n_head = work->node->shape[0];
     double u = work->c->u_op;
 
-#pragma omp parallel for schedule(dynamic, 16)
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * op->n_kv > FD_BOUND_MANY / 16)
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t n = op->pos0 + item / n_head + 1;
         const double *s = work->in[0] + item * op->n_kv, *e = work->e[0] + item * op->n_kv;
@@ -70,7 +70,7 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
     const fd_node *v_node = &op->graph->nodes[work->node->input[1]];
     int32_t n_head = work->node->shape[0], d = work->node->shape[1], n_head_kv = v_node->shape[0];
 
-#pragma omp parallel for schedule(dynamic, 16)
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * d * op->n_kv > FD_BOUND_MANY)
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t n = op->pos0 + item / n_head + 1, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
         const double *p = work->in[0] + item * op->n_kv, *e_p = work->e[0] + item * op->n_kv;

@@ -12,7 +12,7 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     double chain = lambda * sqrt((double)n) * fmin(u, 0x1p-24);
     fd_dequantize_row(weight->dtype, weight->data, work->row, n);
 
-#pragma omp parallel for
+#pragma omp parallel for if (op->n_pos * n > FD_BOUND_MANY / 4)
     for (int64_t row = 0; row < op->n_pos; row++) {
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
@@ -62,7 +62,7 @@ void fd_bound_rope(const fd_bound_work *work) {
  * product. |d silu/dg| ≤ 1.1. */
 void fd_bound_silu_mul(const fd_bound_work *work) {
     int64_t n = work->op->n_pos * work->stride;
-#pragma omp parallel for
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t i = 0; i < n; i++) {
         double g = work->in[0][i], up = fabs(work->in[1][i]), u = work->c->u_op;
         double e_g = work->e[0][i], e_up = work->e[1][i], other = 1 / (1 + exp(g));

@@ -7,6 +7,9 @@
 #include "compare/bounds.h"
 #include "model/quant.h"
 
+/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
+enum { FD_BOUND_MANY = 1 << 20 };
+
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;

@@ -3,7 +3,17 @@
 
 #include "compare/bounds_internal.h"
 
-/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. The order is of no importance here. */
+/* A version for each instruction set; the same bits in all of them, because nothing is reordered or contracted. Sanitized
+ * builds keep one: their runtimes are not ready when the loader picks. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
+#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
+/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. */
+FOR_EACH_CPU
 static void weigh(const float *w, const double *size, const double *variance, int64_t n, double *sum, double *square) {
     double s[8] = {0}, q[8] = {0};
     int64_t k = 0;
@@ -53,7 +63,7 @@ void fd_bound_matmul(const fd_bound_work *work) {
         flushed[r] = 0;
         for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
     }
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n_out * n * op->n_pos > FD_BOUND_MANY)
     for (int64_t o = 0; o < n_out; o++) { /* rows outside: each is dequantised once */
         double bias = fabs((double)bias_of(work, o));
         float *row = work->row + omp_get_thread_num() * work->longest;

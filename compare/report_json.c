@@ -194,6 +194,8 @@ static json_t *replay(builder *b, const fd_verdict_replay *p) {
     set_int(b, object, "before", p->n_before);
     set_text(b, object, "span_first", p->span_first);
     set_text(b, object, "record_to_narrow", p->missing);
+    set_text(b, object, "tensors_to_narrow", p->tensors);
+    set_text(b, object, "not_finite_first_at", p->not_finite);
     set_text(b, object, "next_introduced", p->next);
     return object;
 }
@@ -238,6 +240,24 @@ static json_t *weights(builder *b, const fd_verdict_weights *w) {
     set_text(b, object, "reason", w->reason);
     set(b, object, "replayed_with_them", json_boolean(w->replayed));
     set_int(b, object, "unjudged_nodes", w->n_unjudged);
+    return object;
+}
+
+static json_t *choice(builder *b, const fd_verdict_choice *c) {
+    json_t *object = json_object();
+    set_int(b, object, "positions", c->n_pos);
+    set_int(b, object, "flips", c->n_flip);
+    set_int(b, object, "flips_within_tau", c->n_flip_noise);
+    if (c->n_flip) {
+        set_int(b, object, "position", c->pos);
+        set_int(b, object, "reference_token", c->ref_token);
+        set_int(b, object, "candidate_token", c->cand_token);
+        set(b, object, "reference_margin", number(b, c->ref_margin));
+        set(b, object, "candidate_margin", number(b, c->cand_margin));
+        set(b, object, "tau", number(b, c->tau));
+    }
+    set(b, object, "tokens_part_at", c->fed ? json_integer(c->fed_pos) : json_null());
+    set(b, object, "own_choices", c->fed ? json_boolean(c->chosen) : json_null());
     return object;
 }
 
@@ -293,6 +313,7 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
     if (v->weights.compared) set(b, root, "weights", weights(b, &v->weights));
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
+    if (v->replay.done) set(b, root, "best_token", choice(b, &v->choice));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));

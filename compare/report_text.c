@@ -202,8 +202,11 @@ static void put_replay(FILE *to, const fd_verdict *v) {
         line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
              (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
         if (p->span_first[0])
-            line(to, "span", "%s … %s: not recorded in between; record %s to narrow it", p->span_first,
-                 v->divergence.node, p->missing);
+            line(to, "span", "%s … %s: not recorded in between (%s); --tensors '%s' narrows it", p->span_first,
+                 v->divergence.node, p->missing, p->tensors);
+        if (p->not_finite[0] && strcmp(p->not_finite, v->divergence.node) != 0)
+            line(to, "not finite", "NaN or Inf from finite inputs, first at %s, position %d", p->not_finite,
+                 p->not_finite_pos);
         line(to, "before it",
              "%lld tensor%s within rounding        elsewhere   %lld within, %lld inherited, %lld more introduced%s%s",
              (long long)p->n_before, plural(p->n_before),
@@ -254,6 +257,8 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
             line(to, "shape", "reference %s     candidate %s", d->ref_shape, d->cand_shape);
         else if (d->has_values)
             put_values(to, d);
+        else if (v->replay.finding[0])
+            line(to, "elements", "the reference has none to set beside them");
         else
             line(to, "elements", "not recorded on both sides: the fingerprints differ");
     }
@@ -264,6 +269,24 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
                  plural(v->n_after_differ), v->n_after_differ == 1 ? "s" : "", (long long)v->n_after_identical);
     line(to, "before it", "%lld tensor%s identical        after it   %s", (long long)v->n_before, plural(v->n_before),
          after);
+}
+
+/* Best tokens that differ, and where the runs parted by them. */
+static void put_choice(FILE *to, const fd_verdict *v) {
+    const fd_verdict_choice *c = &v->choice;
+    char margins[192] = "";
+    if (c->n_flip)
+        snprintf(margins, sizeof margins, "reference %d by %.3g, candidate %d by %.3g, τ %.3g", c->ref_token,
+                 c->ref_margin, c->cand_token, c->cand_margin, c->tau);
+    if (c->n_flip)
+        line(to, "best token", "another at %d of %d positions, %d within both sides' τ; at position %d: %s", c->n_flip,
+             c->n_pos, c->n_flip_noise, c->pos, margins);
+    if (c->fed && c->chosen)
+        line(to, "tokens", "part at position %d, each side's own choice; from there each was replayed on its own tokens",
+             c->fed_pos);
+    else if (c->fed)
+        line(to, "tokens", "part at position %d, and not by each side's best logit: sampled, forced, or an argmax that is "
+             "wrong", c->fed_pos);
 }
 
 static void put_missing(FILE *to, const fd_verdict *v) {
@@ -298,6 +321,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
     if (v->explained) put_explanation(to, &v->explanation);
+    put_choice(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

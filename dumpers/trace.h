@@ -67,6 +67,8 @@ typedef struct fd_trace_options {
     const char *tensors;             /* globs over node names, separated by commas; NULL: all */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
+    uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
+                                        are of what was computed; FD_F32 (the default): as computed */
     bool compress;                   /* shuffle + gzip of /tensors */
     const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
                                 they have there (dumpers/weights.h); NULL: none */
@@ -113,6 +115,10 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
  * (info.complete is false). */
 fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
+/* The same, but what grows with the length of the run takes at most `memory` bytes: of fingerprints and statistics as many
+ * positions as fit are held (what fd_trace_fingerprint and fd_trace_stats_at return is then valid until another position
+ * is asked for), health is left out where it does not fit, and so are lists of where a tensor's chunks lie. */
+fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 static const char *const level_names[] = {
     [FD_TRACE_FINGERPRINT] = "fingerprint", [FD_TRACE_STATS] = "stats", [FD_TRACE_FULL] = "full"};
@@ -134,4 +135,11 @@ void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hs
     }
     chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
     if (chunk[0] > 1024) chunk[0] = 1024;
+}
+
+void fd_trace_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }

@@ -141,12 +141,12 @@ static int by_seq(const void *a, const void *b) {
     return strcmp(x->rows.name, y->rows.name);
 }
 
-static fd_code read_all(const fd_trace *trace, hid_t group, const fd_h5_name *names, size_t n, ordered *all,
+static fd_code read_all(const fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n, ordered *all,
                         fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         fd_weight_rows *w = &all[i].rows;
-        snprintf(w->name, sizeof w->name, "%.191s", names[i]);
-        hid_t set = H5Dopen2(group, names[i], H5P_DEFAULT);
+        snprintf(w->name, sizeof w->name, "%.191s", links[i].name);
+        hid_t set = H5Dopen2(group, links[i].name, H5P_DEFAULT);
         fd_code code = read_hashes(trace, set, w, err);
         if (code == FD_OK) code = read_attributes(trace, set, w, &all[i].seq, err);
         fd_h5_release(set);
@@ -157,17 +157,17 @@ static fd_code read_all(const fd_trace *trace, hid_t group, const fd_h5_name *na
 
 static fd_code read_group(const fd_trace *trace, hid_t group, fd_weight_table *out, fd_error *err) {
     size_t n;
-    fd_h5_name *names = group < 0 ? NULL : fd_h5_names(group, MOST_WEIGHTS, &n);
-    if (!names) return fd_h5_fail(err, FD_ERR_INPUT, "%s: weights: not a group that can be listed", trace->path);
+    fd_h5_link *links = group < 0 ? NULL : fd_h5_links(group, MOST_WEIGHTS, &n);
+    if (!links) return fd_h5_fail(err, FD_ERR_INPUT, "%s: weights: not a group that can be listed", trace->path);
     ordered *all = calloc(n + 1, sizeof *all);
     out->rows = calloc(n + 1, sizeof *out->rows);
-    fd_code code = all && out->rows ? read_all(trace, group, names, n, all, err)
+    fd_code code = all && out->rows ? read_all(trace, group, links, n, all, err)
                                     : fd_fail(err, FD_ERR_MEMORY, "%s: weights: out of memory", trace->path);
     if (code == FD_OK) qsort(all, n, sizeof *all, by_seq);
     for (size_t i = 0; all && out->rows && i < n; i++) out->rows[i] = all[i].rows;
     out->n = out->rows ? (int32_t)n : 0;
     free(all);
-    free(names);
+    free(links);
     return code;
 }
 

@@ -140,8 +140,12 @@ static bool take_reading(const char *word, fd_map_rule *rule, bool *ok) {
     }
     if (strncmp(word, "axis=", 5) != 0) return false;
     char *end;
-    long axis = strtol(word + 5, &end, 10);
-    *ok = end != word + 5 && *end == '\0' && axis < 0 && axis >= -FD_ARRAY_MAX_RANK;
+    bool first = strcmp(word + 5, "first") == 0;
+    long axis = first ? 0 : strtol(word + 5, &end, 10);
+    if (first)
+        *ok = true;
+    else
+        *ok = end != word + 5 && *end == '\0' && axis < 0 && axis >= -FD_ARRAY_MAX_RANK;
     rule->axis = (int)axis;
     rule->has_axis = true;
     return true;
@@ -149,7 +153,7 @@ static bool take_reading(const char *word, fd_map_rule *rule, bool *ok) {
 
 static fd_code take_operation(const parser *p, const char *word, fd_map_rule *rule) {
     bool ok;
-    if (take_reading(word, rule, &ok)) return ok ? FD_OK : wrong(p, "axis counts from the end (-1 to -8):", word);
+    if (take_reading(word, rule, &ok)) return ok ? FD_OK : wrong(p, "axis counts from the end (-1 to -8), or is first:", word);
     const char *equals = strchr(word, '=');
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {

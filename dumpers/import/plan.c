@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dumpers/import/import.h"
+#include "dumpers/import/propose.h"
 
 typedef struct planner {
     fd_import_plan *plan;
@@ -167,8 +168,12 @@ static fd_code sort_out_rest(planner *p) {
 
 /* ---- positions ---- */
 
+/* Where the rule's axis lies; negative when the tensor has too few. */
 static int axis_of(const fd_map_rule *rule, const fd_source_tensor *tensor) {
-    return rule->axis + tensor->rank;
+    if (rule->axis < 0) return rule->axis + tensor->rank;
+    int first = 0;
+    while (first + 1 < tensor->rank && tensor->shape[first] == 1) first++;
+    return tensor->rank ? first : -1;
 }
 
 /* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and single tokens. */
@@ -186,7 +191,7 @@ static fd_code find_steps(planner *p) {
             const fd_import_match *m = &plan->matches[i];
             const fd_map_rule *rule = &plan->map->rules[m->rule];
             const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
-            if (m->step != s || !rule->has_axis || rule->rows != FD_MAP_ROWS_ALL || axis_of(rule, tensor) < 0) continue;
+            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->rows != FD_MAP_ROWS_ALL || axis_of(rule, tensor) < 0) continue;
             int64_t found = tensor->shape[axis_of(rule, tensor)];
             if (by && found != size)
                 return fd_fail(p->err, FD_ERR_INPUT, "%s: step %d has %lld tokens by \"%s\" and %lld by \"%s\"",
@@ -250,14 +255,17 @@ static fd_code find_axis(planner *p, fd_import_match *m) {
     int64_t want = step->n_pos, most = rule->rows == FD_MAP_ROWS_CACHE ? INT64_MAX : want;
     if (rule->rows == FD_MAP_ROWS_CACHE) want = step->pos0 + step->n_pos;
     if (rule->rows == FD_MAP_ROWS_LAST) want = 1;
-    if (rule->has_axis && axis_of(rule, t) >= 0) {
+    if (rule->has_axis && axis_of(rule, t) >= 0 && (rule->axis < 0 || step->n_pos > 1)) {
         m->axis = axis_of(rule, t);
+        bool alone = rule->axis == 0 && rule->rows == FD_MAP_ROWS_LAST && t->shape[m->axis] != step->n_pos;
+        if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
         if (t->shape[m->axis] >= want && t->shape[m->axis] <= most) return FD_OK;
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d", plan->map->name,
-                       rule->line, t->name, shape, step->n_pos, m->step, rule->axis);
+                       rule->line, t->name, shape, step->n_pos, m->step, m->axis - t->rank);
     }
     int n = 0;
-    for (int i = 0; i < t->rank; i++)
+    int end = t->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
+    for (int i = 0; i < end; i++)
         if (t->shape[i] == step->n_pos && (n == 0 || step->n_pos > 1)) {
             m->axis = i;
             n++;
@@ -375,6 +383,15 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
     free(p.all);
     free(p.touched);
+    if (code != FD_OK) fd_import_plan_free(out);
+    return code;
+}
+
+fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err) {
+    *out = (fd_import_plan){.source = source, .graph = options->graph};
+    planner p = {.plan = out, .options = options, .last = -1, .err = err};
+    fd_code code = take_tokens(&p);
+    if (code == FD_OK) find_values(&p);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;
 }
