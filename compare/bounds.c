@@ -119,7 +119,9 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     return FD_OK;
 }
 
-/* One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
+/* What is unknown (bounds_experts.c) stays so: its products may overflow, or meet a 0, and must not become NaN.
+ *
+ * One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
  * of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class says so. */
 static void add_output_error(const fd_bound_work *work) {
     const fd_bound_args *a = work->args;
@@ -134,7 +136,8 @@ static void add_output_error(const fd_bound_work *work) {
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
-        work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        double tau = work->tau[i] + (isinf(most) ? 0 : 2 * u * most + tiny); /* masked scores are -inf on both sides */
+        work->tau[i] = isfinite(work->y[i]) && !(tau <= FD_BOUND_UNKNOWN) ? FD_BOUND_UNKNOWN : tau;
     }
 }
 

@@ -4,9 +4,6 @@
  * choice that was not and that rounding could turn makes everything behind it unknown. */
 #include "compare/bounds_internal.h"
 
-/* Stands for "could be anything"; finite, so that its products with 0 are 0. */
-#define UNKNOWN 1e30
-
 /* As ATTN_SOFTMAX (bounds_attention.c): τ = p·(ε + Σ p ε + λ·u·√n + 4u), ε = e + u·(4 + 3|s − m|). `tau` may be `e`. */
 static void softmax_row(const fd_bound_work *work, const double *s, const double *e, const double *p, int64_t n,
                         double *tau) {
@@ -85,7 +82,7 @@ void fd_bound_expert_weights(const fd_bound_work *work) {
         /* w = x / Σx: both are off, and k additions and a quotient are rounded */
         for (int64_t r = 0; r < k && work->node->gating == FD_GATING_NORMALISED; r++)
             tau[r] = (tau[r] + p[r] * errors) / sum + p[r] * u * (double)(k + 2);
-        for (int64_t r = 0; r < k; r++) tau[r] = unknown ? UNKNOWN : tau[r] * scale + u * fabs(y[r]);
+        for (int64_t r = 0; r < k; r++) tau[r] = unknown ? FD_BOUND_UNKNOWN : tau[r] * scale + u * fabs(y[r]);
     }
 }
 
@@ -109,7 +106,7 @@ void fd_bound_expert_matmul(const fd_bound_work *work) {
                                   .tau = tau};
         if (expert >= 0) fd_bound_of_products(work, &part);
         for (int64_t o = 0; o < n_out && (expert < 0 || is_unknown(work->e[1][item])); o++)
-            tau[o] = expert < 0 ? NAN : UNKNOWN;
+            tau[o] = expert < 0 ? NAN : FD_BOUND_UNKNOWN;
     }
 }
 

@@ -231,7 +231,8 @@ int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *no
     int64_t n = 0;
     for (int64_t i = 0; i < w.n; i++) {
         float c = output[i];
-        if (!counts(&w, i) || !isfinite(c) || (cache && c == 0.0f)) continue;
+        bool hidden = node->op == FD_OP_ATTN_SCORES && c == -INFINITY; /* a window's edge says as much as a number */
+        if (!counts(&w, i) || (!isfinite(c) && !hidden) || (cache && c == 0.0f)) continue;
         n += z_of(c, variant->rows[i], tau_of(request, variant, i), exact) <= 1.0 &&
              !(z_of(c, unmodified->rows[i], tau_of(request, unmodified, i), exact) <= 1.0);
     }
