@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dumpers/import/import.h"
+#include "dumpers/import/propose.h"
 
 typedef struct planner {
     fd_import_plan *plan;
@@ -382,6 +383,15 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
     free(p.all);
     free(p.touched);
+    if (code != FD_OK) fd_import_plan_free(out);
+    return code;
+}
+
+fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err) {
+    *out = (fd_import_plan){.source = source, .graph = options->graph};
+    planner p = {.plan = out, .options = options, .last = -1, .err = err};
+    fd_code code = take_tokens(&p);
+    if (code == FD_OK) find_values(&p);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;
 }

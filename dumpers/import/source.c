@@ -17,6 +17,9 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     int32_t step, occurrence;
     if (!fd_source_split_name(name, base, sizeof base, &step, &occurrence))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": no name in it, or more than 1000 bytes", source->path, name);
+    for (const char *c = base; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": a control character in its name", source->path, name);
     if (source->n == source->room) {
         size_t room = source->room ? 2 * source->room : 256;
         fd_source_tensor *tensors = realloc(source->tensors, room * sizeof *tensors);
