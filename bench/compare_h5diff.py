@@ -22,7 +22,7 @@ import numpy as np
 
 # name, tensors, shape of each, element type, what one tensor is
 CASES = [
-    ("f32, large", 32, (64, 65536), "f32"),
+    ("f32, large", 16, (64, 65536), "f32"),
     ("f16, large", 16, (64, 32768), "f16"),
     ("bf16, large", 16, (64, 65536), "bf16"),
     ("f32, 16 KiB each", 20000, (2, 2048), "f32"),
