@@ -2,6 +2,7 @@
  * smallest faults worth finding do not. The engine here is made of real roundings in random orders. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -521,6 +522,67 @@ Test(bounds, the_smallest_faults_worth_finding_are_beyond) {
             cr_expect(share >= table[i].at_least[k], "%s, %s in %s: seen %.2f, expected %.2f", fd_op_name(table[i].op),
                       table[i].what, columns[k], share, table[i].at_least[k]);
         }
+}
+
+Test(bounds, no_op_is_without_a_smallest_fault) {
+    static const detection table[] = {
+#include "tests/compare/detections.h"
+    };
+    for (fd_op op = 0; op < FD_OP_COUNT; op++) {
+        bool any = false;
+        for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+            any |= table[i].op == op && table[i].at_least[0] >= 0.5;
+        cr_expect(any, "%s has no row in detections.h", fd_op_name(op));
+    }
+}
+
+/* Cases large enough for threads to be woken. */
+static op_case *make_large(fd_op op) {
+    switch (op) {
+    case FD_OP_RMS_NORM: return case_norm(FD_F32, 8192, 64, 1e-5f);
+    case FD_OP_MATMUL: return case_matmul(FD_Q8_0, 1024, 600, 3, FD_F32);
+    case FD_OP_ATTN_SCORES:
+    case FD_OP_ATTN_MIX: return case_attention(op, 4, 2, 64, 900, 8);
+    case FD_OP_ATTN_SOFTMAX: return case_attention(op, 4, 2, 64, 4000, 8);
+    default: return case_elementwise(op, 40000, 3);
+    }
+}
+
+Test(bounds, every_bit_is_the_same_whatever_the_number_of_threads) {
+    static const fd_op ops[] = {FD_OP_RMS_NORM, FD_OP_MATMUL,   FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX,
+                                FD_OP_ATTN_MIX, FD_OP_SILU_MUL, FD_OP_ADD};
+    const int most = omp_get_max_threads();
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        op_case *c = make_large(ops[i]);
+        fd_op_args args = c->args;
+        double *in[FD_MAX_INPUTS] = {NULL, NULL};
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            if (!c->in[k]) continue;
+            in[k] = malloc(sizeof(double) * (size_t)c->n_in[k]);
+            for (int64_t e = 0; e < c->n_in[k]; e++) in[k][e] = (double)c->in[k][e];
+            args.in[k] = in[k];
+            bool cache = k == 1 && (ops[i] == FD_OP_ATTN_SCORES || ops[i] == FD_OP_ATTN_MIX);
+            c->nodes[k].op = cache ? FD_OP_KV_WRITE : FD_OP_ADD;
+        }
+        int64_t n = fd_node_row_stride(args.node, args.n_kv) * args.n_pos;
+        double *y = malloc(sizeof *y * (size_t)n), *tau[2];
+        args.out = y;
+        fd_reference_op(FD_NUMERICS_F64, &args);
+        fd_bound_args bound = {
+            .op = &args, .stored = FD_F64, .numerics = fd_numerics_class_find("bf16"), .n_output = 1e6};
+        fd_error err = {0};
+        for (int t = 0; t < 2; t++) {
+            tau[t] = malloc(sizeof *y * (size_t)n);
+            omp_set_num_threads(t ? 5 : 1);
+            cr_assert_eq(fd_bound(&bound, tau[t], &err), FD_OK, "%s", err.message);
+        }
+        omp_set_num_threads(most);
+        cr_expect(memcmp(tau[0], tau[1], sizeof *y * (size_t)n) == 0, "%s", fd_op_name(ops[i]));
+        for (int t = 0; t < 2; t++) free(tau[t]);
+        for (int k = 0; k < FD_MAX_INPUTS; k++) free(in[k]);
+        free(y);
+        case_free(c);
+    }
 }
 
 Test(bounds, a_new_nan_or_inf_is_beyond_in_every_op_and_class) {
