@@ -226,8 +226,6 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
                             .cand = side,
                             .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
                             .n_ref_pos = c->n_pos,
-                            .see = see_row,
-                            .see_user = c,
                             .op = c->o->op};
     c->choices.side = which;
     c->not_finite.node = -1;
@@ -241,6 +239,8 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
         *source = FD_CLASS_INFERRED;
         FD_TRY(fd_infer_class(&how, &how.numerics, err));
     }
+    how.see = see_row;
+    how.see_user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_judge_replay(&how, out, err));
     fd_z_map_finish(&c->map[which], out);
