@@ -110,6 +110,7 @@ fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err);
 void fd_tracer_shut(fd_tracer *tracer);
 
 /* ---- tracer_sets.c ---- */
+fd_code fd_tracer_make_room(fd_tracer *tracer, fd_error *err); /* on the disk, for all rows that are held */
 fd_code fd_tracer_write_rows(fd_tracer *tracer, fd_tracer_set *set, fd_error *err);
 bool fd_tracer_open_sets(fd_tracer *tracer);
 bool fd_tracer_write_graph(fd_tracer *tracer); /* /graph, and /fingerprints with a column for each set */

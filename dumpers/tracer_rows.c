@@ -104,6 +104,7 @@ static fd_code hold(fd_tracer *tracer, fd_tracer_set *set, fd_error *err) {
 }
 
 static fd_code write_all(fd_tracer *tracer, fd_error *err) {
+    FD_TRY(fd_tracer_make_room(tracer, err));
     for (int32_t i = 0; i < tracer->n_set; i++) {
         fd_tracer_set *set = &tracer->sets[i];
         if (!set->rows) continue;
