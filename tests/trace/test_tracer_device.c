@@ -45,6 +45,8 @@ Test(tracer_device, ping_pong_buffers_are_recorded_in_stream_order) {
             fd_tracer_tensor tensor = on_device(name, 2, 4096);
             cr_assert_eq(fd_tracer_put(tracer, &tensor), 0, "%s", fd_tracer_error(tracer));
             fake_fill(buffer, 2 * 4096, -1, NULL); /* used again at once */
+            /* whoever reads the buffer now sees the last layer of the step before */
+            cr_assert_eq(buffer[0], step == 0 ? 0 : 100 * (step - 1) + 23);
         }
         cr_expect_eq(fake_copies, 24, "the puts waited for the device");
     }
