@@ -57,9 +57,9 @@ enum {
 };
 
 static fd_code load(cuda_api *api, fd_error *err) {
-    static const char *const names[] = {"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
-                                        "cuMemHostAlloc",  "cuMemFreeHost",       "cuMemcpyDtoHAsync_v2",
-                                        "cuEventCreate",   "cuEventDestroy_v2",   "cuEventRecord",
+    static const char *const names[] = {"cuCtxGetCurrent",    "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+                                        "cuMemHostAlloc",     "cuMemFreeHost",       "cuMemcpyDtoHAsync_v2",
+                                        "cuEventCreate",      "cuEventDestroy_v2",   "cuEventRecord",
                                         "cuEventSynchronize", "cuStreamIsCapturing", "cuGetErrorName"};
     _Static_assert(sizeof names / sizeof *names == sizeof(cuda_api) / sizeof(void *), "a name for each function");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* kept open */
@@ -197,8 +197,8 @@ static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void 
     if (device->cuda.cuCtxGetCurrent(&context) != 0 || !context)
         return fd_fail(err, FD_ERR_DEVICE, "tensor %s: on a device, but this thread has no CUDA context", view->name);
     if (device->cuda.cuStreamIsCapturing(stream, &capturing) == 0 && capturing)
-        return fd_fail(err, FD_ERR_DEVICE, "tensor %s: its stream is being captured into a graph, expected one that runs",
-                       view->name);
+        return fd_fail(err, FD_ERR_DEVICE,
+                       "tensor %s: its stream is being captured into a graph, expected one that runs", view->name);
     if (!device->context) device->context = context;
     layout blocks = plan(view);
     size_t bytes = (size_t)(blocks.block * blocks.n_block) * fd_tracer_bytes_of(view->source);

@@ -27,7 +27,9 @@ static void set_fill(hid_t create, const fd_tracer_set *set) {
     float value32 = !set->over_kv ? NAN : set->scores ? -INFINITY : 0.0f;
     bool half = set->dtype == FD_F16;
     uint16_t value16 = !set->over_kv ? (half ? 0x7e00 : 0x7fc0) : !set->scores ? 0 : half ? 0xfc00 : 0xff80;
-    const void *value = set->element == 8 ? (const void *)&value64 : set->element == 4 ? (const void *)&value32 : &value16;
+    const void *value = set->element == 8   ? (const void *)&value64
+                        : set->element == 4 ? (const void *)&value32
+                                            : &value16;
     H5Pset_fill_value(create, native_type(set->dtype), value);
 }
 
@@ -129,7 +131,8 @@ fd_code fd_tracer_write_rows(fd_tracer *tracer, fd_tracer_set *set, fd_error *er
     }
     for (int64_t r = 0; r < tracer->n_tok; r++)
         if (set->held[r]) {
-            set->prints[r] = fd_tracer_print(set, set->rows + (size_t)(r * row) * set->element, tracer->pos0 + r + 1, keys);
+            set->prints[r] =
+                fd_tracer_print(set, set->rows + (size_t)(r * row) * set->element, tracer->pos0 + r + 1, keys);
             last = r;
         }
     bool ok = tracer->target.error == 0;
@@ -203,7 +206,8 @@ static bool make_prints(fd_tracer *tracer, const fd_fingerprint *old) {
     hid_t space = H5Screate_simple(3, dim, max), create = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(create, 3, chunk);
     H5Pset_obj_track_times(create, false);
-    tracer->fingerprints = H5Dcreate2(tracer->file, "fingerprints", H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    tracer->fingerprints =
+        H5Dcreate2(tracer->file, "fingerprints", H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
     fd_h5_release(create);
     fd_h5_release(space);
     fd_fingerprint *table = calloc(n_pos * n_set + 1, sizeof *table);

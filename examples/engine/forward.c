@@ -74,8 +74,7 @@ static void attention(const model *m, const layer *l, const float *q, int n, int
 static void put(fd_tracer *trace, int layer, const char *name, const float *x, int n, int n_head, int width) {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s", layer, name);
-    fd_tracer_tensor t = {
-        .name = full, .dtype = FD_TRACER_F32, .data = x, .n_dim = 3, .shape = {n, n_head, width}};
+    fd_tracer_tensor t = {.name = full, .dtype = FD_TRACER_F32, .data = x, .n_dim = 3, .shape = {n, n_head, width}};
     fd_tracer_put(trace, &t);
 }
 
