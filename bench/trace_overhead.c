@@ -1,8 +1,8 @@
 /* trace_overhead [FILE.h5]: what libfirstdiff_trace costs an engine.
  *
- * 1. Puts of 16 KiB tensors: microseconds for each in a decode step, written to the file or given to a trace that is off.
- * 2. A decode loop: 16 layers of three matrix-vector products in plain C over 96 MiB of weights, one thread, seven tensors
- *    a layer recorded: milliseconds a token without and with a trace, taking turns, medians.
+ * 1. Puts of 16 KiB tensors: microseconds for each in a decode step, written to the file, or without a trace.
+ * 2. A decode loop: 16 layers of three matrix-vector products in plain C over 96 MiB of weights, one thread, seven
+ *    tensors a layer recorded: milliseconds a token without and with a trace, taking turns, medians.
  *
  * Both in processor time. */
 #include <stdio.h>

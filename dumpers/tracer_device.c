@@ -2,8 +2,8 @@
  * what overwrites it, and an event behind the copy says when it is done; nobody waits before the step ends. After that
  * the device address is not looked at again.
  *
- * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable over
- * toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
+ * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable
+ * over toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,8 +80,8 @@ static fd_code refuse(const cuda_api *cuda, int error, const char *name, const c
 
 /* ---- which bytes ---- */
 
-/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of their
- * indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
+/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of
+ * their indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
 typedef struct layout {
     int n_axis, n_outer;
     int64_t n[1 + FD_TRACER_ROW_DIM], stride[1 + FD_TRACER_ROW_DIM];

@@ -1,7 +1,7 @@
-/* The file's life. HDF5's single-writer mode, in which a killed writer leaves a whole file, cannot add datasets, and which
- * tensors there are is known only when they come. So a step that brings a new one works on a copy, `part`, in plain mode,
- * and the finished copy takes the file's place: nearly always that is the first step alone. At any moment the file at
- * `path` is whole and has every finished step. */
+/* The file's life. HDF5's single-writer mode, in which a killed writer leaves a whole file, cannot add datasets, and
+ * which tensors there are is known only when they come. So a step that brings a new one works on a copy, `part`, in
+ * plain mode, and the finished copy takes the file's place: nearly always that is the first step alone. At any moment
+ * the file at `path` is whole and has every finished step. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* What libfirstdiff_trace refuses: the trace turns off, says why, keeps its finished steps, and later calls do nothing. */
+/* What libfirstdiff_trace refuses: the trace turns off, says why, keeps its finished steps, and later calls do
+ * nothing. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
