@@ -182,7 +182,8 @@ static int axis_of(const fd_name_map_rule *rule, const fd_source_tensor *tensor)
     return tensor->rank ? first : -1;
 }
 
-/* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and single tokens. */
+/* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and
+ * single tokens. */
 static fd_code find_steps(planner *p) {
     fd_import_plan *plan = p->plan;
     const fd_import_options *o = p->options;

@@ -9,7 +9,8 @@
 
 #include "dumpers/import/propose_internal.h"
 
-/* A name fits when the angle to its node is below acos(0.9), and is clear when the next node is ten times as far away. */
+/* A name fits when the angle to its node is below acos(0.9), and is clear when the next node is ten times as far
+ * away. */
 static const double FAR = 0.1, CLEAR = 10;
 
 typedef struct proposed { /* one name (over all steps), or a part of one */
@@ -203,8 +204,8 @@ static double confidence(const proposed *item) {
     return (1 - item->best[0].away) * (1 - (next > 0 ? item->best[0].away / next : 1));
 }
 
-/* The factor as an operation: 1, or one of those that attention and embeddings use. They are far apart, and behind a bug
- * lengths change as well: a fifth is allowed. */
+/* The factor as an operation: 1, or one of those that attention and embeddings use. They are far apart, and behind a
+ * bug lengths change as well: a fifth is allowed. */
 static bool factor_text(const proposer *p, double factor, char out[40]) {
     const double head_dim = (double)p->plan.values.of[FD_NAME_MAP_HEAD_DIM],
                  n_embd = (double)p->plan.values.of[FD_NAME_MAP_N_EMBD];
@@ -261,8 +262,8 @@ static bool pattern_misleads(const proposer *p, const line *l, int number) {
     return false;
 }
 
-/* Names that the pattern takes although their own values decide nothing, as those behind a bug: the other layers' names
- * speak for them. Appends their layers to `said`. */
+/* Names that the pattern takes although their own values decide nothing, as those behind a bug: the other layers'
+ * names speak for them. Appends their layers to `said`. */
 static void take_by_name(proposer *p, const line *l, const char *slice, char *said, size_t size) {
     size_t at = 0;
     for (size_t i = 0; i < p->n; i++) {

@@ -17,8 +17,8 @@ typedef struct fd_scorer fd_scorer;
 /* Reads the reference's rows at the sampled positions. */
 fd_code fd_scorer_new(const fd_import_plan *plan, const fd_trace *ref, fd_scorer **out, fd_error *err);
 void fd_scorer_free(fd_scorer *scorer);
-/* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that takes a
- * part of the tensor. `tensors` [n]: its occurrences over the steps. */
+/* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that
+ * takes a part of the tensor. `tensors` [n]: its occurrences over the steps. */
 fd_code fd_scorer_rank(fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
                        fd_error *err);
 
