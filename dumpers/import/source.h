@@ -25,8 +25,8 @@ typedef struct fd_source_tensor {
 
 typedef struct fd_source fd_source;
 
-/* FD_ERR_INPUT for what cannot be read, names the file; PyTorch files (.pt, .pth, .pkl, .pickle: pickles, which run code)
- * are refused with advice. */
+/* FD_ERR_INPUT for what cannot be read, names the file; PyTorch files (.pt, .pth, .pkl, .pickle: pickles, which run
+ * code) are refused with advice. */
 fd_code fd_source_open(const char *path, fd_source **out, fd_error *err);
 void fd_source_close(fd_source *source);
 
