@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "compare/choice.h"
-#include "compare/map.h"
+#include "compare/z_map.h"
 #include "compare/name.h"
 #include "compare/trace_pair.h"
 #include "compare/weights.h"
@@ -212,7 +212,7 @@ static void see_row(void *user, const fd_node *node, int32_t pos, int64_t stride
                     const double *replayed, const double *tau, const double *reference) {
     context *c = user;
     note_not_finite(c, node, pos, stride, candidate, replayed);
-    fd_map_see(&c->map[c->choices.side], node, pos, stride, candidate, replayed, tau);
+    fd_z_map_see(&c->map[c->choices.side], node, pos, stride, candidate, replayed, tau);
     fd_choices_see(&c->choices, node, pos, stride, candidate, replayed, tau, reference);
 }
 
@@ -241,9 +241,9 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
         *source = FD_CLASS_INFERRED;
         FD_TRY(fd_infer_class(&how, &how.numerics, err));
     }
-    FD_TRY(fd_map_open(how.graph, how.n_pos, &c->map[which], err));
+    FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_judge_replay(&how, out, err));
-    fd_map_finish(&c->map[which], out);
+    fd_z_map_finish(&c->map[which], out);
     return FD_OK;
 }
 
@@ -327,7 +327,7 @@ static fd_code judge_both(context *c, fd_error *err) {
     int shown = bad == &ref ? REF : CAND;
     if (code == FD_OK && c->verdict->replay.done) c->verdict->map = c->map[shown];
     if (code == FD_OK && c->verdict->replay.done) c->map[shown] = (fd_verdict_map){0};
-    for (int side = 0; side < 2; side++) fd_map_free(&c->map[side]);
+    for (int side = 0; side < 2; side++) fd_z_map_free(&c->map[side]);
     fd_judgement_free(&cand);
     fd_judgement_free(&ref);
     return code;

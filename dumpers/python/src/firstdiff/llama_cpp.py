@@ -92,7 +92,8 @@ class Recorder:
                 return self._wanted(node)
             self._record(node)
         except Exception as error:
-            self._trace.errors.append(f"{self._trace.path}: {error}")
+            if str(error) not in self._trace.errors:  # a strict Writer has kept its own
+                self._trace.errors.append(f"{self._trace.path}: {error}")
         return not ask  # false here would end the computation
 
     def _wanted(self, node: Node) -> bool:
@@ -288,6 +289,7 @@ def record(
         numerics=numerics,
         kv_type=settings.kv_type,
         names="llama.cpp",
+        strict=strict,
         attributes={
             "backend": "llama.cpp",
             "fusion": "flash attention" if settings.flash_attn else "none",

@@ -100,7 +100,8 @@ class _Hooks:
         self._trace.put(name, tensor[0], pos0, over_kv=weights)
 
     def _fail(self, message: str) -> None:
-        self._trace.errors.append(f"{self._trace.path}: {message}")
+        if message not in self._trace.errors:  # a strict Writer has kept its own
+            self._trace.errors.append(f"{self._trace.path}: {message}")
 
 
 def _module_of_rope(model: Any) -> Any:
@@ -228,6 +229,7 @@ def record(
         kv_type=dtype,
         device=device,
         names="transformers",
+        strict=strict,
         attributes={
             "backend": f"torch {torch.__version__}",
             "fusion": "none" if attention == "eager" else attention,

@@ -77,7 +77,7 @@ class Writer:
         attributes  further root attributes"""
         self.path = os.fspath(path)
         self.errors: list[str] = []
-        self._strict = strict
+        self._strict = self._strict_now = strict
         self._sets: dict[str, _Set] = {}
         self._first, self._n_pos = 0, 0
         self._pending: tuple[int, int, int, int] | None = None
@@ -117,6 +117,7 @@ class Writer:
     ) -> None:
         if error is not None:
             self.errors.append(f"{self.path}: the run ended with {type(error).__name__}: {error}")
+            self._strict_now = False  # the host's own error goes on
         self.close()
 
     @property
@@ -184,7 +185,7 @@ class Writer:
         except Exception as error:
             message = f"{self.path}: {what}: {error}"
             self.errors.append(message)
-            if self._strict:
+            if self._strict_now:
                 raise TraceError(message) from error
             return False
 

@@ -1,4 +1,4 @@
-#include "compare/map.h"
+#include "compare/z_map.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@ static int32_t heads_of(const fd_node *node) {
     return node->over_kv || node->n_dim == 2 ? node->shape[0] : 0;
 }
 
-fd_code fd_map_open(const fd_graph *graph, int32_t n_pos, fd_verdict_map *out, fd_error *err) {
+fd_code fd_z_map_open(const fd_graph *graph, int32_t n_pos, fd_verdict_map *out, fd_error *err) {
     *out = (fd_verdict_map){.n_node = graph->n_node, .n_pos = n_pos, .most_heads = 1};
     for (int32_t i = 0; i < graph->n_node; i++)
         if (heads_of(&graph->nodes[i]) > out->most_heads) out->most_heads = heads_of(&graph->nodes[i]);
@@ -17,7 +17,7 @@ fd_code fd_map_open(const fd_graph *graph, int32_t n_pos, fd_verdict_map *out, f
     out->by_pos = malloc(sizeof *out->by_pos * (n * (size_t)n_pos + 1));
     out->by_head = malloc(sizeof *out->by_head * (n * (size_t)out->most_heads + 1));
     if (!out->cells || !out->by_pos || !out->by_head) {
-        fd_map_free(out);
+        fd_z_map_free(out);
         return fd_fail(err, FD_ERR_MEMORY, "map of %zu nodes at %d positions: out of memory", n, n_pos);
     }
     for (size_t i = 0; i < n * (size_t)n_pos; i++) out->by_pos[i] = -1;
@@ -33,7 +33,7 @@ fd_code fd_map_open(const fd_graph *graph, int32_t n_pos, fd_verdict_map *out, f
     return FD_OK;
 }
 
-void fd_map_free(fd_verdict_map *map) {
+void fd_z_map_free(fd_verdict_map *map) {
     free(map->cells);
     free(map->by_pos);
     free(map->by_head);
@@ -44,7 +44,7 @@ static void raise(float *to, double z) {
     if (!((float)z <= *to)) *to = isnan(z) ? INFINITY : (float)z;
 }
 
-void fd_map_see(fd_verdict_map *map, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+void fd_z_map_see(fd_verdict_map *map, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
                 const double *replayed, const double *tau) {
     if (pos >= map->n_pos) return;
     int32_t n_head = heads_of(node) ? heads_of(node) : 1;
@@ -61,7 +61,7 @@ void fd_map_see(fd_verdict_map *map, const fd_node *node, int32_t pos, int64_t s
     }
 }
 
-void fd_map_finish(fd_verdict_map *map, const fd_judgement *judgement) {
+void fd_z_map_finish(fd_verdict_map *map, const fd_judgement *judgement) {
     for (int32_t i = 0; i < map->n_node; i++)
         snprintf(map->cells[i].finding, sizeof map->cells[i].finding, "%s",
                  fd_finding_name((fd_finding)judgement->finding[i]));
