@@ -11,6 +11,9 @@
  * are listed on stderr. The temporary file lies in $TMPDIR, else /tmp, and is removed at once. */
 fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err);
 
+/* FD_ERR_INPUT unless `names`, which a file says of itself, is a built-in map: a file must not have another one opened. */
+fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err);
+
 /* Lists the plan's unmatched tensors and the map's undecided lines on `to`. */
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan);
 
