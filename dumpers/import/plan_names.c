@@ -135,10 +135,6 @@ static fd_code choose(fd_planner *p) {
     return FD_OK;
 }
 
-static bool is_tokens(const char *name) {
-    return strcmp(name, "tokens") == 0 || strcmp(name, "input_ids") == 0 || strncmp(name, "inp_tokens", 10) == 0;
-}
-
 static fd_code sort_out_rest(fd_planner *p) {
     fd_import_plan *plan = p->plan;
     size_t count = fd_source_count(plan->source);
@@ -148,7 +144,7 @@ static fd_code sort_out_rest(fd_planner *p) {
     for (size_t i = 0; i < count; i++) {
         const char *name = fd_source_at(plan->source, i)->name;
         if (p->touched[i]) continue;
-        if (fd_name_map_listed(&plan->map->skip, name) || is_tokens(name))
+        if (fd_name_map_listed(&plan->map->skip, name) || fd_source_is_tokens(fd_source_at(plan->source, i)))
             plan->n_skipped++;
         else if (fd_name_map_listed(&plan->map->allow, name) ||
                  (p->options->allow && fd_name_map_listed(p->options->allow, name)))

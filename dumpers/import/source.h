@@ -39,7 +39,9 @@ int32_t fd_source_n_step(const fd_source *source);
 const char *fd_source_names(const fd_source *source);
 /* The trace behind it; NULL for files. Borrowed. */
 const fd_trace *fd_source_trace(const fd_source *source);
-/* Token ids that the source itself holds (tokens.txt, or an integer tensor named tokens, input_ids or inp_tokens):
+/* An integer tensor named tokens, input_ids or inp_tokens…. */
+bool fd_source_is_tokens(const fd_source_tensor *tensor);
+/* Token ids that the source itself holds (tokens.txt, or such a tensor):
  * malloc'ed, *n 0 when there are none. */
 fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, fd_error *err);
 
