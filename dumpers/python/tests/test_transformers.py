@@ -44,9 +44,7 @@ def double(raw, dtype):
 @pytest.mark.parametrize("name", CASES)
 def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
     model, dtype, attention, inferred = CASES[name]
-    tokens, _ = record(
-        model, TOKENS, tmp_path / "c.h5", prefill=10, generate=2, dtype=dtype, attention=attention
-    )
+    tokens, _ = record(model, TOKENS, tmp_path / "c.h5", prefill=10, generate=2, dtype=dtype, attention=attention)
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
     assert verdict["status"] == "noise", verdict.get("divergence") or verdict["reasons"]
@@ -54,7 +52,7 @@ def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
     assert (replay["class"], replay["class_source"], replay["introduced"]) == (inferred, "inferred", 0)
     assert 0 < replay["largest_noise_z"]["value"] <= 1
     gone = ("attn_scores", "cache_k", "cache_v", *(["attn_weights"] if attention == "sdpa" else []))
-    assert all(m["node"].endswith(gone) for m in verdict["missing"]), verdict["missing"]
+    assert all(m["name"].endswith(gone) for m in verdict["missing"]), verdict["missing"]
     for tensor, node in MUTANTS.items():
         shutil.copy(tmp_path / "c.h5", tmp_path / "m.h5")
         with h5py.File(tmp_path / "m.h5", "r+") as file:
