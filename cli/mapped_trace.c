@@ -26,8 +26,8 @@ fd_code fd_cli_temporary(char path[4096], fd_error *err) {
     return FD_OK;
 }
 
-static fd_code convert(const char *from, const fd_map *map, const fd_graph *graph, const char *to, size_t *n_unmatched,
-                       fd_error *err) {
+static fd_code convert(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
+                       size_t *n_unmatched, fd_error *err) {
     fd_source *source;
     fd_import_plan plan;
     FD_TRY(fd_source_open(from, &source, err));
@@ -45,12 +45,13 @@ static fd_code convert(const char *from, const fd_map *map, const fd_graph *grap
     return code;
 }
 
-fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err) {
+fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched,
+                         fd_error *err) {
     const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
     char path[4096];
-    fd_map *map;
+    fd_name_map *map;
     if (!names[0]) return FD_OK;
-    FD_TRY(fd_map_open(names, &map, err));
+    FD_TRY(fd_name_map_open(names, &map, err));
     fd_code code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
         code = convert(fd_trace_path(*trace), map, graph, path, n_unmatched, err);
@@ -62,6 +63,6 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
             *trace = mapped;
         }
     }
-    fd_map_free(map);
+    fd_name_map_free(map);
     return code;
 }

@@ -15,8 +15,8 @@ static const double FAR = 0.1, CLEAR = 10;
 typedef struct proposed { /* one name (over all steps), or a part of one */
     size_t *tensors;
     size_t n;
-    char name[256];          /* with #occurrence where it repeats */
-    char slice[24];          /* "" or "slice=0:64" */
+    char name[256]; /* with #occurrence where it repeats */
+    char slice[24]; /* "" or "slice=0:64" */
     fd_candidate best[FD_PROPOSE_KEEP];
     bool matched, clear;
     bool written;
@@ -71,9 +71,12 @@ static fd_code gather(proposer *p) {
     for (size_t i = 0; memory == FD_OK && i < fd_source_count(p->source); i++) {
         const fd_source_tensor *t = fd_source_at(p->source, i);
         char name[256];
-        int n = t->n_same > 1 ? snprintf(name, sizeof name, "%s#%d", t->name, t->occurrence) : snprintf(name, sizeof name, "%s", t->name);
+        int n = t->n_same > 1 ? snprintf(name, sizeof name, "%s#%d", t->name, t->occurrence)
+                              : snprintf(name, sizeof name, "%s", t->name);
         if (n < 0 || (size_t)n >= sizeof name || strpbrk(name, " \t*{|")) /* not to be written as a pattern */
-            return fd_fail(p->err, FD_ERR_INPUT, "%s: tensor \"%.200s\": a name with spaces, * { | or of more than 255 bytes", fd_source_path(p->source), t->name);
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s: tensor \"%.200s\": a name with spaces, * { | or of more than 255 bytes",
+                           fd_source_path(p->source), t->name);
         proposed *item = add_item(p, name, "");
         if (!item || !add_tensor(item, i)) memory = fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
     }
@@ -83,7 +86,8 @@ static fd_code gather(proposer *p) {
     for (size_t i = 0; i < p->n; i++) { /* the same name in all steps is one item */
         proposed *last = kept ? &p->items[kept - 1] : NULL;
         if (last && strcmp(last->name, p->items[i].name) == 0) {
-            if (!add_tensor(last, p->items[i].tensors[0])) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+            if (!add_tensor(last, p->items[i].tensors[0]))
+                return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
             free(p->items[i].tensors);
         } else {
             p->items[kept++] = p->items[i];
@@ -123,7 +127,8 @@ static fd_code rank(proposer *p, fd_scorer *scorer, proposed *item) {
 /* Q, K and V, or gate and up, in one array: each part is a tensor of its own. */
 static fd_code split(proposer *p, fd_scorer *scorer, size_t at) {
     const int64_t *of = p->plan.values.of;
-    int64_t q = of[FD_MAP_N_HEAD] * of[FD_MAP_HEAD_DIM], kv = of[FD_MAP_N_HEAD_KV] * of[FD_MAP_HEAD_DIM], ff = p->plan.graph->hparams.n_ff;
+    int64_t q = of[FD_NAME_MAP_N_HEAD] * of[FD_NAME_MAP_HEAD_DIM],
+            kv = of[FD_NAME_MAP_N_HEAD_KV] * of[FD_NAME_MAP_HEAD_DIM], ff = p->plan.graph->hparams.n_ff;
     const fd_source_tensor *t = fd_source_at(p->source, p->items[at].tensors[0]);
     int64_t width = t->rank ? t->shape[t->rank - 1] : 0;
     const int64_t qkv[] = {0, q, q + kv, q + 2 * kv}, gate_up[] = {0, ff, 2 * ff};
@@ -201,12 +206,16 @@ static double confidence(const proposed *item) {
 /* The factor as an operation: 1, or one of those that attention and embeddings use. They are far apart, and behind a bug
  * lengths change as well: a fifth is allowed. */
 static bool factor_text(const proposer *p, double factor, char out[40]) {
-    const double head_dim = (double)p->plan.values.of[FD_MAP_HEAD_DIM], n_embd = (double)p->plan.values.of[FD_MAP_N_EMBD];
+    const double head_dim = (double)p->plan.values.of[FD_NAME_MAP_HEAD_DIM],
+                 n_embd = (double)p->plan.values.of[FD_NAME_MAP_N_EMBD];
     const struct {
         double value;
         const char *text;
-    } known[] = {{1, ""}, {1 / sqrt(head_dim), " scale=1/sqrt(head_dim)"}, {sqrt(head_dim), " scale=sqrt(head_dim)"},
-                 {1 / sqrt(n_embd), " scale=1/sqrt(n_embd)"}, {sqrt(n_embd), " scale=sqrt(n_embd)"}};
+    } known[] = {{1, ""},
+                 {1 / sqrt(head_dim), " scale=1/sqrt(head_dim)"},
+                 {sqrt(head_dim), " scale=sqrt(head_dim)"},
+                 {1 / sqrt(n_embd), " scale=1/sqrt(n_embd)"},
+                 {sqrt(n_embd), " scale=sqrt(n_embd)"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (fabs(factor / known[i].value - 1) < 0.2) return snprintf(out, 40, "%s", known[i].text), true;
     return out[0] = '\0', false;
@@ -235,15 +244,17 @@ static line line_of(const proposer *p, const proposed *item, int number) {
 }
 
 static bool same_line(const line *a, const line *b) {
-    return strcmp(a->source, b->source) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->ops, b->ops) == 0 && a->factor_known == b->factor_known;
+    return strcmp(a->source, b->source) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->ops, b->ops) == 0 &&
+           a->factor_known == b->factor_known;
 }
 
 /* Would the pattern also take a name whose values say something else? */
 static bool pattern_misleads(const proposer *p, const line *l, int number) {
     for (size_t i = 0; i < p->n; i++) {
         const proposed *item = &p->items[i];
-        fd_map_capture capture;
-        if (item->written || !item->clear || item->slice[0] || !fd_map_matches(l->source, item->name, &capture)) continue;
+        fd_name_map_capture capture;
+        if (item->written || !item->clear || item->slice[0] || !fd_name_map_matches(l->source, item->name, &capture))
+            continue;
         line other = line_of(p, item, number);
         if (!same_line(l, &other)) return true;
     }
@@ -256,11 +267,15 @@ static void take_by_name(proposer *p, const line *l, const char *slice, char *sa
     size_t at = 0;
     for (size_t i = 0; i < p->n; i++) {
         proposed *item = &p->items[i];
-        fd_map_capture capture;
+        fd_name_map_capture capture;
         char node[96];
-        const fd_map_rule rule = {.node = (char *)(uintptr_t)l->node};
-        if (item->written || item->clear || strcmp(item->slice, slice) != 0 || !fd_map_matches(l->source, item->name, &capture)) continue;
-        if (capture.layer < 0 || !fd_map_node(&rule, &capture, node, sizeof node) || fd_trace_find(p->ref, node) < 0) continue;
+        const fd_name_map_rule rule = {.node = (char *)(uintptr_t)l->node};
+        if (item->written || item->clear || strcmp(item->slice, slice) != 0 ||
+            !fd_name_map_matches(l->source, item->name, &capture))
+            continue;
+        if (capture.layer < 0 || !fd_name_map_node(&rule, &capture, node, sizeof node) ||
+            fd_trace_find(p->ref, node) < 0)
+            continue;
         item->written = true;
         item->best[0].node = fd_trace_find(p->ref, node);
         item->matched = true;
@@ -273,7 +288,8 @@ static void write_line(proposer *p, const line *l, double sure, const proposed *
     char next[160] = "no other node has its size";
     if (item->best[1].node >= 0)
         snprintf(next, sizeof next, "next %s, cosine %.4f", node_name(p, item->best[1].node), 1 - item->best[1].away);
-    fprintf(p->out, "%-44s -> %s%s%s  # %.3f: cosine %.6f, %s", l->source, l->node, *l->ops ? " " : "", l->ops, sure, 1 - item->best[0].away, next);
+    fprintf(p->out, "%-44s -> %s%s%s  # %.3f: cosine %.6f, %s", l->source, l->node, *l->ops ? " " : "", l->ops, sure,
+            1 - item->best[0].away, next);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
     if (*by_name) fprintf(p->out, "; by name alone in layers %s", by_name);
     if (!l->factor_known) fprintf(p->out, "; its values are %.6g times the node's", 1 / item->best[0].factor);
@@ -319,10 +335,12 @@ static void write_sure(proposer *p, proposed *item) {
 
 static void write_ask(proposer *p, proposed *item) {
     fprintf(p->out, "ask %s -> %s", item->name, node_name(p, item->best[0].node));
-    for (int i = 1; i < FD_PROPOSE_KEEP && item->best[i].node >= 0 && item->best[i].away < CLEAR * item->best[0].away + 1e-11; i++)
+    for (int i = 1;
+         i < FD_PROPOSE_KEEP && item->best[i].node >= 0 && item->best[i].away < CLEAR * item->best[0].away + 1e-11; i++)
         fprintf(p->out, " | %s", node_name(p, item->best[i].node));
     fprintf(p->out, "%s%s  #", *item->best[0].ops ? " " : "", item->best[0].ops);
-    for (int i = 0; i < FD_PROPOSE_KEEP && item->best[i].node >= 0; i++) fprintf(p->out, " %.6f", 1 - item->best[i].away);
+    for (int i = 0; i < FD_PROPOSE_KEEP && item->best[i].node >= 0; i++)
+        fprintf(p->out, " %.6f", 1 - item->best[i].away);
     fprintf(p->out, "\n");
     item->written = true;
     p->total->n_ask++;
@@ -330,8 +348,9 @@ static void write_ask(proposer *p, proposed *item) {
 
 static bool is_known(const proposer *p, const fd_import_options *o, const proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-    bool tokens = strcmp(t->name, "tokens") == 0 || strcmp(t->name, "input_ids") == 0 || strncmp(t->name, "inp_tokens", 10) == 0;
-    return tokens || (o->allow && fd_map_listed(o->allow, t->name));
+    bool tokens =
+        strcmp(t->name, "tokens") == 0 || strcmp(t->name, "input_ids") == 0 || strncmp(t->name, "inp_tokens", 10) == 0;
+    return tokens || (o->allow && fd_name_map_listed(o->allow, t->name));
 }
 
 static void write_rest(proposer *p, const fd_import_options *o) {
@@ -343,8 +362,10 @@ static void write_rest(proposer *p, const fd_import_options *o) {
         if (item->written) continue;
         const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
         bool known = is_known(p, o, item);
-        fprintf(p->out, "%s %s  # %s %s", known ? "allow" : "# unmatched", item->name, fd_array_type_name(t->type), fd_array_shape_text(t->rank, t->shape, shape));
-        if (item->best[0].node >= 0) fprintf(p->out, ", nearest %s, cosine %.3f", node_name(p, item->best[0].node), 1 - item->best[0].away);
+        fprintf(p->out, "%s %s  # %s %s", known ? "allow" : "# unmatched", item->name, fd_array_type_name(t->type),
+                fd_array_shape_text(t->rank, t->shape, shape));
+        if (item->best[0].node >= 0)
+            fprintf(p->out, ", nearest %s, cosine %.3f", node_name(p, item->best[0].node), 1 - item->best[0].away);
         fprintf(p->out, "\n");
         if (!known) p->total->n_unmatched++;
     }
@@ -378,7 +399,8 @@ static fd_code propose(proposer *p, const fd_import_options *options) {
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
     qsort(p->items, p->n, sizeof *p->items, by_node);
-    fprintf(p->out, "# Proposed for %s. Each line: confidence, cosine with the node's values, the next best node.\n", fd_source_path(p->source));
+    fprintf(p->out, "# Proposed for %s. Each line: confidence, cosine with the node's values, the next best node.\n",
+            fd_source_path(p->source));
     for (size_t i = 0; i < p->n; i++)
         if (p->items[i].clear && !p->items[i].written) write_sure(p, &p->items[i]);
     write_rest(p, options);
@@ -393,8 +415,8 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
     FD_TRY(fd_import_begin_plan(source, options, &p.plan, err));
     fd_code code = p.plan.n_token == fd_trace_n_pos(ref)
                        ? propose(&p, options)
-                       : fd_fail(err, FD_ERR_INPUT, "%s: %d tokens, the reference %s has %d positions", fd_source_path(source),
-                                 p.plan.n_token, fd_trace_path(ref), fd_trace_n_pos(ref));
+                       : fd_fail(err, FD_ERR_INPUT, "%s: %d tokens, the reference %s has %d positions",
+                                 fd_source_path(source), p.plan.n_token, fd_trace_path(ref), fd_trace_n_pos(ref));
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
     fd_import_plan_free(&p.plan);

@@ -11,8 +11,8 @@
 
 typedef struct fd_proposal {
     size_t n_sure, n_ask, n_unmatched; /* names of tensors, over all steps */
-    size_t n_by_name;                  /* their values do not decide, but names of the same form in at least two other layers */
-    size_t n_missing;                  /* nodes of the reference that no name is */
+    size_t n_by_name; /* their values do not decide, but names of the same form in at least two other layers */
+    size_t n_missing; /* nodes of the reference that no name is */
 } fd_proposal;
 
 /* `options->graph` is needed, `options->map` is not read. `ref`: a full trace of the model on the same tokens. The map is
@@ -21,6 +21,7 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
                        fd_proposal *proposal, fd_error *err);
 
 /* A plan without a map: tokens, steps and the model's sizes. Freed with fd_import_plan_free. */
-fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err);
+fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
+                             fd_error *err);
 
 #endif

@@ -75,7 +75,7 @@ void fd_scorer_free(fd_scorer *s) {
 /* ---- one layout ---- */
 
 typedef struct layout {
-    fd_map *map; /* of one rule */
+    fd_name_map *map; /* of one rule */
     fd_import_plan plan;
     fd_import_rows rows[FD_PROPOSE_POSITIONS];
     bool open[FD_PROPOSE_POSITIONS];
@@ -85,7 +85,7 @@ typedef struct layout {
 static void close_layout(layout *l) {
     for (int k = 0; k < FD_PROPOSE_POSITIONS; k++)
         if (l->open[k]) fd_import_rows_close(&l->rows[k]);
-    fd_map_free(l->map);
+    fd_name_map_free(l->map);
 }
 
 /* Opens the rows of the sampled positions; the importer's own code reads them. `matches` [n_pos] is filled. */
@@ -95,9 +95,10 @@ static fd_code open_layout(const fd_scorer *s, const size_t *tensors, size_t n, 
     *l = (layout){.plan = *s->plan};
     int length = axis < 0 ? snprintf(l->ops, sizeof l->ops, "axis=%d%s%s", axis, *ops ? " " : "", ops)
                           : snprintf(l->ops, sizeof l->ops, "%s", ops);
-    if (length < 0 || (size_t)length >= sizeof l->ops) return fd_fail(err, FD_ERR_INPUT, "map auto: operations too long");
+    if (length < 0 || (size_t)length >= sizeof l->ops)
+        return fd_fail(err, FD_ERR_INPUT, "map auto: operations too long");
     snprintf(text, sizeof text, "x -> y %s", l->ops);
-    FD_TRY(fd_map_parse("auto", text, strlen(text), &l->map, err));
+    FD_TRY(fd_name_map_parse("auto", text, strlen(text), &l->map, err));
     l->plan.map = l->map;
     for (int k = 0; k < s->n_pos; k++) {
         for (size_t i = 0; i < n; i++) {
@@ -106,7 +107,11 @@ static fd_code open_layout(const fd_scorer *s, const size_t *tensors, size_t n, 
             const fd_import_step *at = &s->plan->steps[step];
             bool here = t->step < 0 || (s->pos[k] >= at->pos0 && s->pos[k] < at->pos0 + at->n_pos);
             if (!here) continue;
-            matches[k] = (fd_import_match){.tensor = tensors[i], .step = step, .axis = t->step < 0 ? 0 : axis < 0 ? axis + t->rank : -1};
+            matches[k] = (fd_import_match){.tensor = tensors[i],
+                                           .step = step,
+                                           .axis = t->step < 0 ? 0
+                                                   : axis < 0  ? axis + t->rank
+                                                               : -1};
             if (matches[k].axis < 0 && axis < 0) return fd_fail(err, FD_ERR_INPUT, "%s: too few axes", t->name);
             FD_TRY(fd_import_rows_open(&l->plan, &matches[k], &l->rows[k], err));
             l->open[k] = true;
@@ -116,8 +121,8 @@ static fd_code open_layout(const fd_scorer *s, const size_t *tensors, size_t n, 
 }
 
 /* Sums over elements of a row against a node's, keys beyond the position left out. False when the sizes differ. */
-static bool add_products(const sample *ref, const fd_trace_node *node, int32_t pos, int rank, const int64_t *shape, const double *x,
-                         double sums[3]) {
+static bool add_products(const sample *ref, const fd_trace_node *node, int32_t pos, int rank, const int64_t *shape,
+                         const double *x, double sums[3]) {
     int64_t n = 1, width = shape[rank - 1], keys = pos + 1;
     for (int i = 0; i < rank; i++) n *= shape[i];
     if (ref->n == 0) return false;
@@ -161,12 +166,13 @@ static bool is_heads(const char *name) {
 
 /* Scores the layout against all nodes. `only_heads`: against Q and K alone. A row that cannot be read is no match. */
 static void score(const fd_scorer *s, layout *l, bool only_heads, fd_candidate *best) {
-    double (*sums)[3] = calloc((size_t)s->n_node + 1, sizeof *sums);
+    double(*sums)[3] = calloc((size_t)s->n_node + 1, sizeof *sums);
     bool *fits = calloc((size_t)s->n_node + 1, sizeof *fits);
     int n_open = 0;
     for (int32_t i = 0; fits && i < s->n_node; i++) {
         const fd_trace_node *node = fd_trace_node_at(s->ref, i);
-        fits[i] = strcmp(node->op, "kv_write") != 0 && (!only_heads || is_heads(node->name)); /* a copy of another node */
+        fits[i] =
+            strcmp(node->op, "kv_write") != 0 && (!only_heads || is_heads(node->name)); /* a copy of another node */
     }
     for (int k = 0; sums && fits && k < s->n_pos; k++) {
         int rank;
@@ -180,7 +186,8 @@ static void score(const fd_scorer *s, layout *l, bool only_heads, fd_candidate *
         }
         n_open++;
         for (int32_t i = 0; i < s->n_node; i++)
-            fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i), s->pos[k], rank, shape, x, sums[i]);
+            fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i),
+                                              s->pos[k], rank, shape, x, sums[i]);
     }
     for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++) {
         double norms = sqrt(sums[i][1] * sums[i][2]);
@@ -195,7 +202,8 @@ static void score(const fd_scorer *s, layout *l, bool only_heads, fd_candidate *
 
 /* ---- all layouts ---- */
 
-fd_code fd_scorer_rank(fd_scorer *s, const size_t *tensors, size_t n, const char *slice, fd_candidate *best, fd_error *err) {
+fd_code fd_scorer_rank(fd_scorer *s, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+                       fd_error *err) {
     static const char *const forms[] = {"", "transpose", "heads=%lld interleave", "heads=%lld deinterleave"};
     const fd_source_tensor *longest = fd_source_at(s->plan->source, tensors[0]);
     for (int i = 0; i < FD_PROPOSE_KEEP; i++) best[i] = (fd_candidate){.node = -1, .away = 2};
@@ -211,9 +219,11 @@ fd_code fd_scorer_rank(fd_scorer *s, const size_t *tensors, size_t n, const char
             bool heads = f >= 2;
             const char *form = forms[f < 2 ? f : 2 + (f - 2) % 2];
             char ops[FD_PROPOSE_MAX_OPS], part[FD_PROPOSE_MAX_OPS];
-            int64_t n_head = s->plan->values.of[f < 4 ? FD_MAP_N_HEAD : FD_MAP_N_HEAD_KV];
+            int64_t n_head = s->plan->values.of[f < 4 ? FD_NAME_MAP_N_HEAD : FD_NAME_MAP_N_HEAD_KV];
             if (heads)
-                snprintf(part, sizeof part, f % 2 ? "reshape=-1 heads=%lld deinterleave" : "reshape=-1 heads=%lld interleave", (long long)n_head);
+                snprintf(part, sizeof part,
+                         f % 2 ? "reshape=-1 heads=%lld deinterleave" : "reshape=-1 heads=%lld interleave",
+                         (long long)n_head);
             else
                 snprintf(part, sizeof part, "%s", form);
             int length = snprintf(ops, sizeof ops, "%s%s%s", slice, *slice && *part ? " " : "", part);

@@ -66,20 +66,21 @@ static fd_code read_safetensors(const void *data, size_t size, fd_error *err) {
 }
 
 /* Every rule against some names, and its operations on a small tensor. */
-static void use_rule(const fd_map *map, const fd_map_rule *rule) {
+static void use_rule(const fd_name_map *map, const fd_name_map_rule *rule) {
     static const char *const names[] = {"Qcur-3.ROPE", "model.layers.12.mlp.up_proj:in", "", "x"};
-    const fd_map_values values = {.of = {0, 4, 2, 2, 8}, .rope_neighbours = 1};
+    const fd_name_map_values values = {.of = {0, 4, 2, 2, 8}, .rope_neighbours = 1};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t s = 0; s < rule->n_source; s++) {
-            fd_map_capture capture;
+            fd_name_map_capture capture;
             char node[64];
-            if (fd_map_matches(rule->sources[s].pattern, names[i], &capture)) fd_map_node(rule, &capture, node, sizeof node);
+            if (fd_name_map_matches(rule->sources[s].pattern, names[i], &capture))
+                fd_name_map_node(rule, &capture, node, sizeof node);
         }
     double a[24] = {0}, b[24] = {0}, *in = a, *scratch = b;
     int rank = 2;
     int64_t shape[8] = {3, 8}, n = 1;
     fd_error err = {0};
-    if (fd_map_apply(map, rule, &values, &rank, shape, &in, &scratch, &err) != FD_OK) {
+    if (fd_name_map_apply(map, rule, &values, &rank, shape, &in, &scratch, &err) != FD_OK) {
         require(err.message[0] != '\0', "an error has a message");
         return;
     }
@@ -89,11 +90,11 @@ static void use_rule(const fd_map *map, const fd_map_rule *rule) {
 }
 
 static fd_code read_map(const void *data, size_t size, fd_error *err) {
-    fd_map *map;
-    FD_TRY(fd_map_parse("x.map", data, size, &map, err));
+    fd_name_map *map;
+    FD_TRY(fd_name_map_parse("x.map", data, size, &map, err));
     for (size_t r = 0; r < map->n_rule; r++) use_rule(map, &map->rules[r]);
-    fd_map_listed(&map->skip, "norm-0.RMS_NORM");
-    fd_map_free(map);
+    fd_name_map_listed(&map->skip, "norm-0.RMS_NORM");
+    fd_name_map_free(map);
     return FD_OK;
 }
 

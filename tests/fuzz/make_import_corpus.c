@@ -86,7 +86,8 @@ int main(int argc, char **argv) {
     ok = ok && save(d, "npy", "single", npy, n) && save(d, "npz", "deflated", npz, make_npz(n, 8)) &&
          save(d, "npz", "stored", npz, make_npz(n, 0));
     n = make_safetensors("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
-                         "\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[12,13]}}", 13);
+                         "\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[12,13]}}",
+                         13);
     ok = ok && save(d, "safetensors", "two", safetensors, n);
     return ok ? 0 : (fprintf(stderr, "make_import_corpus: cannot write in %s\n", d), 2);
 }
