@@ -58,7 +58,10 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
         fd_trace *mapped = NULL;
         if (code == FD_OK) code = fd_trace_open(path, &mapped, err);
         unlink(path);
-        if (code == FD_OK) {
+        if (code == FD_OK) code = fd_trace_set_path(mapped, fd_trace_path(*trace), err);
+        if (code != FD_OK) {
+            fd_trace_close(mapped);
+        } else {
             fd_trace_close(*trace);
             *trace = mapped;
         }

@@ -61,6 +61,7 @@ def test_no_divergence_in_any_layer(name, tmp_path, firstdiff):
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
     replay = check_noise(verdict, [inferred])
     assert replay["class_source"] == "inferred"
+    assert verdict["candidate"]["label"] == str(tmp_path / "c.h5")
     with Reader(reference) as trace:
         nodes = [n for n in trace if ".cache_" not in n]
         assert n_layer * 17 + 3 == len(nodes)
