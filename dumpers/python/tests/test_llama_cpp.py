@@ -161,6 +161,14 @@ def test_recording_changes_nothing_and_patterns_select(tmp_path):
         assert list(trace) == [f"l_out-{i}.ADD" for i in range(4)]
 
 
+def test_a_bfloat16_cache_is_recorded_as_such(tmp_path):
+    record(KJV_LLAMA, TOKENS, tmp_path / "c.h5", settings=Settings(kv_type="bf16"))
+    with Reader(tmp_path / "c.h5") as trace:
+        cache, rope = trace["cache_k_l2_(view).SET_ROWS"], trace["Kcur-2.ROPE"]
+        assert cache.dtype == "BF16" and cache.shape == (13, 128)
+        assert np.allclose(cache, np.asarray(rope).reshape(13, 128), rtol=2**-8, atol=0)
+
+
 def test_a_quantised_cache_is_recorded_without_its_rows(tmp_path):
     record(KJV_LLAMA, TOKENS, tmp_path / "c.h5", settings=Settings(kv_type="q8_0", flash_attn=True))
     with Reader(tmp_path / "c.h5") as trace:

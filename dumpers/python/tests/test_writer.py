@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import KJV_LLAMA
 
-from firstdiff.trace import Reader, TraceError, TraceWarning, Writer
+from firstdiff.trace import Bfloat16, Reader, TraceError, TraceWarning, Writer
 
 RNG = np.random.default_rng(7)
 
@@ -72,6 +72,14 @@ def test_float16_is_kept_bit_by_bit(tmp_path, firstdiff):
     with Reader(tmp_path / "t.h5") as trace:
         assert trace["x"][...].dtype == np.float16 and np.array_equal(trace["x"][...].view(np.uint16), BITS)
     assert "F16" in firstdiff("inspect", tmp_path / "t.h5").stdout
+
+
+def test_bfloat16_bits_are_kept_without_torch(tmp_path, firstdiff):
+    with Writer(tmp_path / "t.h5", tokens=[1, 2]) as trace:
+        trace.put("x", Bfloat16(BITS))
+    with Reader(tmp_path / "t.h5") as trace:
+        assert np.array_equal(trace["x"][...].view(np.uint32), BITS.astype(np.uint32) << 16)
+    assert "BF16" in firstdiff("inspect", tmp_path / "t.h5").stdout
 
 
 def test_bfloat16_of_torch_is_kept_bit_by_bit(tmp_path):

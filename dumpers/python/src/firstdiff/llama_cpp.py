@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.ggml import TYPES, Ggml, Node
-from firstdiff.trace.arrays import Array, TraceError
+from firstdiff.trace.arrays import Array, Bfloat16, TraceError
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
 
@@ -116,20 +116,12 @@ class Recorder:
         if rows is None or len(name.encode()) > MAX_NAME:
             self.unread.add(name)
             return
-        raw = rows.view(np.float16) if node.type == "f16" else rows
-        self._trace.put(name, _Bf16(rows) if node.type == "bf16" else raw, over_kv=over_kv(node), op=node.op.lower())
-
-
-class _Bf16:
-    """bfloat16 bits for Writer.put, which takes them from torch tensors."""
-
-    def __init__(self, bits: Array) -> None:
-        import ml_dtypes
-
-        self._values: Array = bits.view(ml_dtypes.bfloat16)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self._values
+        values: Any = rows
+        if node.type == "f16":
+            values = rows.view(np.float16)
+        elif node.type == "bf16":
+            values = Bfloat16(rows)
+        self._trace.put(name, values, over_kv=over_kv(node), op=node.op.lower())
 
 
 def over_kv(node: Node) -> bool:
