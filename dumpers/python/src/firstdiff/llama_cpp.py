@@ -126,13 +126,13 @@ class Recorder:
 
 def over_kv(node: Node) -> bool:
     """Scores and weights of attention: [1, n_head, n_tok, n_kv]."""
-    return node.name.startswith("kq") and not node.name.startswith("kqv") and node.shape[-3] * node.shape[-1] > 1
+    return node.name.startswith("kq") and not node.name.startswith("kqv")
 
 
 def positions_first(node: Node, values: Array, step: range) -> Array | None:
     """The tensor as [n_tok, …], without axes of length 1; None when it has no row for each token of the step.
 
-    ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads;
+    ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads or experts;
     [1, n_head, n_tok, …] inside the attention. Where several axes are as long as the step, the op and the name
     decide."""
     n_tok = len(step)
@@ -143,7 +143,7 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
     if not axes or node.shape[0] != 1:
         return None
-    split = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") and node.shape[1] > 1
+    split = (node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or "_moe_" in node.name) and node.shape[1] > 1
     axis = axes[0] if len(axes) == 1 or split else axes[1]
     if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
         axis = 2 if node.shape[2] == 1 else 1
