@@ -284,7 +284,7 @@ static void put_choice(FILE *to, const fd_verdict *v) {
     if (c->fed && c->chosen)
         line(to, "tokens", "part at position %d, each side's own choice; from there each was replayed on its own tokens",
              c->fed_pos);
-    else if (c->fed)
+    else if (c->fed && c->choice_known)
         line(to, "tokens", "part at position %d, and not by each side's best logit: sampled, forced, or an argmax that is "
              "wrong", c->fed_pos);
 }

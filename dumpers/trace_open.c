@@ -196,14 +196,6 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
     return fd_trace_open_within(path, SIZE_MAX, out, err);
 }
 
-fd_code fd_trace_set_path(fd_trace *trace, const char *path, fd_error *err) {
-    char *copy = strdup(path);
-    if (!copy) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    free(trace->path);
-    trace->path = copy;
-    return FD_OK;
-}
-
 void fd_trace_close(fd_trace *trace) {
     if (!trace) return;
     fd_h5_guard guard = fd_h5_begin();

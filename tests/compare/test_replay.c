@@ -280,6 +280,65 @@ Test(replay, a_nan_behind_the_divergence_is_named_too) {
     close_model(&b);
 }
 
+static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out", "*[!s]"};
+enum { N_SPAN = sizeof spans / sizeof *spans };
+
+Test(replay, a_clean_run_is_never_an_error_through_any_span) {
+    int32_t n_noise = 0, n_blind = 0;
+    static const char *const classes[] = {"f16", "q8", "bf16"};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (int i = 0; i < 3; i++)
+            for (int s = m; s < N_SPAN; s += N_MODEL) { /* half of them with each model */
+                const char *name = classes[i];
+                fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
+                n_noise += v.status == FD_NOISE;
+                n_blind += v.status == FD_INCOMPLETE;
+                cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
+                              v.replay.z);
+                bool said = v.n_reason && strstr(v.reasons[v.n_reason - 1], "cannot tell at");
+                cr_expect(v.status != FD_INCOMPLETE || said, "%s %s %s", models[m], name, spans[s]);
+                fd_verdict_free(&v);
+            }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+    fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_blind);
+    cr_expect_gt(n_noise, n_blind);
+}
+
+Test(replay, a_fault_inside_a_span_is_no_noise) {
+    static const char *const faults[] = {"rope_pairing@2", "missing_qkv_bias@0", "gelu_erf@2"};
+    static const char *const classes[] = {"f16", "q8"};
+    int32_t n_found = 0, n = 0;
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        fd_error err = {0};
+        fd_graph *graph;
+        fd_fault_owner *owner;
+        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        for (int c = 0; c < 2; c++)
+            for (int s = 0; s < 2; s++) {
+                fd_verdict v =
+                    judge(b.graph, ref, record(graph, (recording){.emulated = classes[c], .tensors = spans[s]}), NULL);
+                n++;
+                n_found += v.status == FD_DIVERGED;
+                if (v.status != FD_DIVERGED)
+                    fprintf(stderr, "  %s, %s, %s: %s\n", faults[f], classes[c], spans[s], fd_verdict_status_name(v.status));
+                fd_verdict_free(&v);
+            }
+        fd_graph_free(graph);
+        fd_fault_owner_free(owner);
+    }
+    fprintf(stderr, "faults inside spans: %d of %d found\n", n_found, n);
+    cr_expect_eq(n_found, n);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 /* Records only the streams, then what the verdict advises, then what that advises. */
 Test(replay, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
     static const char *const faults[] = {"rope_pairing@2", "eps_outside_root@1", "q0_only@3", "logit_scale"};
