@@ -14,4 +14,7 @@ fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trac
 /* Lists the plan's unmatched tensors and the map's undecided lines on `to`. */
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan);
 
+/* An empty file of our own in $TMPDIR, else /tmp, to be removed by the caller. */
+fd_code fd_cli_temporary(char path[4096], fd_error *err);
+
 #endif

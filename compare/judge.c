@@ -54,7 +54,9 @@ static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, d
         s->last_slice = slice;
         f->n_nan_new += !isfinite(c) && isfinite(y);
     }
-    if (f->worst < 0 || !(z <= f->z)) {
+    /* a NaN or Inf that came about here ranks before any number, however far off */
+    bool fresh = !isfinite(c) && isfinite(y), fresh_before = !isfinite(f->candidate) && isfinite(f->replayed);
+    if (f->worst < 0 || (fresh && !fresh_before) || (fresh == fresh_before && !(z <= f->z))) {
         f->z = z;
         f->worst = index;
         f->candidate = c;

@@ -80,8 +80,8 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace);
 
 /* The strictest class that leaves hardly more of the sampled nodes beyond their bounds than the class that leaves fewest:
  * one more in 50. A gross bug is beyond in every class and so decides nothing; one that shows at a single node does not
- * pass for a coarse type. A small one in every layer may: give the class where it is known. `numerics` of the options is
- * ignored. */
+ * pass for a coarse type. Of a trace in 16 bits, the strictest that fits and rounds its results to as few. A small bug in
+ * every layer may pass: give the class where it is known. `numerics` of the options is ignored. */
 fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err);
 
 #endif

@@ -194,6 +194,8 @@ static json_t *replay(builder *b, const fd_verdict_replay *p) {
     set_int(b, object, "before", p->n_before);
     set_text(b, object, "span_first", p->span_first);
     set_text(b, object, "record_to_narrow", p->missing);
+    set_text(b, object, "tensors_to_narrow", p->tensors);
+    set_text(b, object, "not_finite_first_at", p->not_finite);
     set_text(b, object, "next_introduced", p->next);
     return object;
 }

@@ -202,8 +202,11 @@ static void put_replay(FILE *to, const fd_verdict *v) {
         line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
              (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
         if (p->span_first[0])
-            line(to, "span", "%s … %s: not recorded in between; record %s to narrow it", p->span_first,
-                 v->divergence.node, p->missing);
+            line(to, "span", "%s … %s: not recorded in between (%s); --tensors '%s' narrows it", p->span_first,
+                 v->divergence.node, p->missing, p->tensors);
+        if (p->not_finite[0] && strcmp(p->not_finite, v->divergence.node) != 0)
+            line(to, "not finite", "NaN or Inf from finite inputs, first at %s, position %d", p->not_finite,
+                 p->not_finite_pos);
         line(to, "before it",
              "%lld tensor%s within rounding        elsewhere   %lld within, %lld inherited, %lld more introduced%s%s",
              (long long)p->n_before, plural(p->n_before),

@@ -67,6 +67,8 @@ typedef struct fd_trace_options {
     const char *tensors;             /* globs over node names, separated by commas; NULL: all */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
+    uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
+                                        are of what was computed; FD_F32 (the default): as computed */
     bool compress;                   /* shuffle + gzip of /tensors */
     const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
                                 they have there (dumpers/weights.h); NULL: none */

@@ -105,7 +105,7 @@ static bool ends_with(const char *name, const char *suffix) {
 /* Which axis is the position; everything after it is the tensor of one position. */
 static fd_code find_rows(const fd_tracer_tensor *t, int64_t count, int *axis, fd_error *err) {
     char text[160];
-    *axis = t->n_dim > 1 && t->shape[0] == 1 && count > 1 ? 1 : 0;
+    *axis = t->n_dim > 1 && t->shape[0] == 1 && count > 1 && t->shape[1] == count ? 1 : 0;
     if (t->shape[*axis] != count)
         return fd_fail(err, FD_ERR_INPUT, "tensor %s: shape %s has %" PRId64 " positions, expected %" PRId64, t->name,
                        list(t->n_dim, t->shape, text), t->shape[*axis], count);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dumpers/import/import.h"
+#include "dumpers/import/propose.h"
 
 typedef struct planner {
     fd_import_plan *plan;
@@ -17,12 +18,12 @@ typedef struct planner {
 
 /* ---- names ---- */
 
-static bool occurrence_fits(const fd_map_source *source, const fd_source_tensor *tensor) {
+static bool occurrence_fits(const fd_name_map_source *source, const fd_source_tensor *tensor) {
     if (source->occurrence == 0) return true; /* judged when it is chosen */
     return tensor->occurrence == (source->occurrence < 0 ? tensor->n_same : source->occurrence);
 }
 
-static fd_code add_match(planner *p, size_t tensor, size_t rule, size_t choice, const fd_map_capture *capture) {
+static fd_code add_match(planner *p, size_t tensor, size_t rule, size_t choice, const fd_name_map_capture *capture) {
     if (p->n == p->room) {
         size_t room = p->room ? 2 * p->room : 1024;
         fd_import_match *all = realloc(p->all, room * sizeof *all);
@@ -32,10 +33,11 @@ static fd_code add_match(planner *p, size_t tensor, size_t rule, size_t choice, 
     }
     fd_import_match *match = &p->all[p->n];
     const fd_source_tensor *t = fd_source_at(p->plan->source, tensor);
-    *match = (fd_import_match){.tensor = tensor, .rule = rule, .choice = choice, .step = t->step < 0 ? 0 : t->step, .axis = -1};
-    if (!fd_map_node(&p->plan->map->rules[rule], capture, match->node, sizeof match->node))
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes", p->plan->map->name,
-                       p->plan->map->rules[rule].line, t->name);
+    *match = (fd_import_match){
+        .tensor = tensor, .rule = rule, .choice = choice, .step = t->step < 0 ? 0 : t->step, .axis = -1};
+    if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match->node, sizeof match->node))
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
+                       p->plan->map->name, p->plan->map->rules[rule].line, t->name);
     p->touched[tensor] = true;
     p->n++;
     return FD_OK;
@@ -43,7 +45,7 @@ static fd_code add_match(planner *p, size_t tensor, size_t rule, size_t choice, 
 
 typedef struct ranked {
     size_t tensor;
-    fd_map_capture capture;
+    fd_name_map_capture capture;
 } ranked;
 
 static int by_number(const void *a, const void *b) {
@@ -65,19 +67,21 @@ static fd_code add_ranked(planner *p, ranked *found, size_t n, size_t rule, size
 
 static fd_code match_source(planner *p, size_t rule, size_t choice, bool with_rank) {
     const fd_source *source = p->plan->source;
-    const fd_map_source *pattern = &p->plan->map->rules[rule].sources[choice];
+    const fd_name_map_source *pattern = &p->plan->map->rules[rule].sources[choice];
     size_t count = fd_source_count(source), n = 0;
     ranked *found = malloc((count + 1) * sizeof *found);
     if (!found) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
     fd_code code = FD_OK;
     for (size_t i = 0; code == FD_OK && i < count; i++) {
         const fd_source_tensor *tensor = fd_source_at(source, i);
-        fd_map_capture capture;
+        fd_name_map_capture capture;
         if (n > 0 && tensor->step != fd_source_at(source, found[n - 1].tensor)->step) {
             code = add_ranked(p, found, n, rule, choice);
             n = 0;
         }
-        if (code != FD_OK || !fd_map_matches(pattern->pattern, tensor->name, &capture) || !occurrence_fits(pattern, tensor)) continue;
+        if (code != FD_OK || !fd_name_map_matches(pattern->pattern, tensor->name, &capture) ||
+            !occurrence_fits(pattern, tensor))
+            continue;
         capture.last = p->last;
         if (with_rank)
             found[n++] = (ranked){i, capture};
@@ -91,12 +95,12 @@ static fd_code match_source(planner *p, size_t rule, size_t choice, bool with_ra
 }
 
 /* Rules whose node takes its number from all names together come second. */
-static bool is_second(const fd_map_rule *rule) {
+static bool is_second(const fd_name_map_rule *rule) {
     return strstr(rule->node, "{rank}") || strstr(rule->node, "{last}");
 }
 
 static fd_code match_names(planner *p) {
-    const fd_map *map = p->plan->map;
+    const fd_name_map *map = p->plan->map;
     for (int second = 0; second < 2; second++) {
         if (second && p->options->graph) p->last = p->options->graph->hparams.n_layer - 1;
         for (size_t r = 0; r < map->n_rule; r++)
@@ -125,17 +129,19 @@ static fd_code choose(planner *p) {
     if (p->n) qsort(p->all, p->n, sizeof *p->all, by_node);
     for (size_t i = 0; i < p->n; i++) {
         const fd_import_match *m = &p->all[i], *last = plan->n_match ? &plan->matches[plan->n_match - 1] : NULL;
-        const fd_map_rule *rule = &plan->map->rules[m->rule];
+        const fd_name_map_rule *rule = &plan->map->rules[m->rule];
         const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
         bool same_node = last && strcmp(last->node, m->node) == 0;
         if (same_node && last->step == m->step && (last->rule != m->rule || last->choice != m->choice)) continue;
         bool repeated = rule->sources[m->choice].occurrence == 0 && tensor->n_same > 1;
         if (repeated)
-            return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" occurs %d times in step %d: say which, #1 to #%d or #last",
-                           plan->map->name, rule->line, tensor->name, tensor->n_same, m->step, tensor->n_same);
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s:%d: \"%s\" occurs %d times in step %d: say which, #1 to #%d or #last", plan->map->name,
+                           rule->line, tensor->name, tensor->n_same, m->step, tensor->n_same);
         if (same_node && last->step == m->step)
-            return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s: two tensors fit in step %d: \"%s\" and \"%s\"", plan->map->name,
-                           rule->line, m->node, m->step, fd_source_at(plan->source, last->tensor)->name, tensor->name);
+            return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s: two tensors fit in step %d: \"%s\" and \"%s\"",
+                           plan->map->name, rule->line, m->node, m->step,
+                           fd_source_at(plan->source, last->tensor)->name, tensor->name);
         plan->n_node += !same_node;
         plan->matches[plan->n_match++] = *m;
     }
@@ -155,9 +161,10 @@ static fd_code sort_out_rest(planner *p) {
     for (size_t i = 0; i < count; i++) {
         const char *name = fd_source_at(plan->source, i)->name;
         if (p->touched[i]) continue;
-        if (fd_map_listed(&plan->map->skip, name) || is_tokens(name))
+        if (fd_name_map_listed(&plan->map->skip, name) || is_tokens(name))
             plan->n_skipped++;
-        else if (fd_map_listed(&plan->map->allow, name) || (p->options->allow && fd_map_listed(p->options->allow, name)))
+        else if (fd_name_map_listed(&plan->map->allow, name) ||
+                 (p->options->allow && fd_name_map_listed(p->options->allow, name)))
             plan->allowed[plan->n_allowed++] = i;
         else
             plan->unmatched[plan->n_unmatched++] = i;
@@ -168,7 +175,7 @@ static fd_code sort_out_rest(planner *p) {
 /* ---- positions ---- */
 
 /* Where the rule's axis lies; negative when the tensor has too few. */
-static int axis_of(const fd_map_rule *rule, const fd_source_tensor *tensor) {
+static int axis_of(const fd_name_map_rule *rule, const fd_source_tensor *tensor) {
     if (rule->axis < 0) return rule->axis + tensor->rank;
     int first = 0;
     while (first + 1 < tensor->rank && tensor->shape[first] == 1) first++;
@@ -181,16 +188,19 @@ static fd_code find_steps(planner *p) {
     const fd_import_options *o = p->options;
     int32_t n = plan->n_step;
     if (o->step_sizes && o->n_step_size != n)
-        return fd_fail(p->err, FD_ERR_INPUT, "%s: %d steps, the sizes of %d were given", fd_source_path(plan->source), n, o->n_step_size);
+        return fd_fail(p->err, FD_ERR_INPUT, "%s: %d steps, the sizes of %d were given", fd_source_path(plan->source),
+                       n, o->n_step_size);
     int64_t total = 0;
     for (int32_t s = 0; s < n; s++) {
         int64_t size = o->step_sizes ? o->step_sizes[s] : n == 1 ? plan->n_token : 0;
         const char *by = NULL;
         for (size_t i = 0; !o->step_sizes && n > 1 && i < plan->n_match; i++) {
             const fd_import_match *m = &plan->matches[i];
-            const fd_map_rule *rule = &plan->map->rules[m->rule];
+            const fd_name_map_rule *rule = &plan->map->rules[m->rule];
             const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
-            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->rows != FD_MAP_ROWS_ALL || axis_of(rule, tensor) < 0) continue;
+            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->rows != FD_NAME_MAP_ROWS_ALL ||
+                axis_of(rule, tensor) < 0)
+                continue;
             int64_t found = tensor->shape[axis_of(rule, tensor)];
             if (by && found != size)
                 return fd_fail(p->err, FD_ERR_INPUT, "%s: step %d has %lld tokens by \"%s\" and %lld by \"%s\"",
@@ -200,14 +210,17 @@ static fd_code find_steps(planner *p) {
         }
         if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
-            return fd_fail(p->err, FD_ERR_INPUT, "%s: step %d has %lld tokens after %lld, of %d tokens in all (give --steps or other --tokens)",
-                           fd_source_path(plan->source), s, (long long)size, (long long)total, plan->n_token);
-        plan->steps[s] = (fd_import_step){(int32_t)total, (int32_t)size, s > 0 && size == 1 ? FD_STEP_DECODE : FD_STEP_PREFILL};
+            return fd_fail(
+                p->err, FD_ERR_INPUT,
+                "%s: step %d has %lld tokens after %lld, of %d tokens in all (give --steps or other --tokens)",
+                fd_source_path(plan->source), s, (long long)size, (long long)total, plan->n_token);
+        plan->steps[s] =
+            (fd_import_step){(int32_t)total, (int32_t)size, s > 0 && size == 1 ? FD_STEP_DECODE : FD_STEP_PREFILL};
         total += size;
     }
     if (total == plan->n_token) return FD_OK;
-    return fd_fail(p->err, FD_ERR_INPUT, "%s: the steps have %lld positions, but %d tokens were given", fd_source_path(plan->source),
-                   (long long)total, plan->n_token);
+    return fd_fail(p->err, FD_ERR_INPUT, "%s: the steps have %lld positions, but %d tokens were given",
+                   fd_source_path(plan->source), (long long)total, plan->n_token);
 }
 
 static fd_code copy_steps(planner *p) {
@@ -231,8 +244,10 @@ static fd_code take_tokens(planner *p) {
     }
     const fd_trace *trace = fd_source_trace(plan->source);
     if (plan->n_token == 0)
-        return fd_fail(p->err, FD_ERR_INPUT, "%s: which tokens were fed is not known: give --tokens or --tokens-file, or put tokens.txt there",
-                       fd_source_path(plan->source));
+        return fd_fail(
+            p->err, FD_ERR_INPUT,
+            "%s: which tokens were fed is not known: give --tokens or --tokens-file, or put tokens.txt there",
+            fd_source_path(plan->source));
     if (trace && plan->n_token != fd_trace_n_pos(trace))
         return fd_fail(p->err, FD_ERR_INPUT, "%s: %d positions, %d tokens were given", fd_source_path(plan->source),
                        fd_trace_n_pos(trace), plan->n_token);
@@ -245,22 +260,22 @@ static fd_code take_tokens(planner *p) {
 /* The array's axis over positions. */
 static fd_code find_axis(planner *p, fd_import_match *m) {
     const fd_import_plan *plan = p->plan;
-    const fd_map_rule *rule = &plan->map->rules[m->rule];
+    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
     const fd_import_step *step = &plan->steps[m->step];
     char shape[128];
     fd_array_shape_text(t->rank, t->shape, shape);
     if (t->step < 0) return m->axis = 0, FD_OK;
-    int64_t want = step->n_pos, most = rule->rows == FD_MAP_ROWS_CACHE ? INT64_MAX : want;
-    if (rule->rows == FD_MAP_ROWS_CACHE) want = step->pos0 + step->n_pos;
-    if (rule->rows == FD_MAP_ROWS_LAST) want = 1;
+    int64_t want = step->n_pos, most = rule->rows == FD_NAME_MAP_ROWS_CACHE ? INT64_MAX : want;
+    if (rule->rows == FD_NAME_MAP_ROWS_CACHE) want = step->pos0 + step->n_pos;
+    if (rule->rows == FD_NAME_MAP_ROWS_LAST) want = 1;
     if (rule->has_axis && axis_of(rule, t) >= 0 && (rule->axis < 0 || step->n_pos > 1)) {
         m->axis = axis_of(rule, t);
-        bool alone = rule->axis == 0 && rule->rows == FD_MAP_ROWS_LAST && t->shape[m->axis] != step->n_pos;
+        bool alone = rule->axis == 0 && rule->rows == FD_NAME_MAP_ROWS_LAST && t->shape[m->axis] != step->n_pos;
         if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
         if (t->shape[m->axis] >= want && t->shape[m->axis] <= most) return FD_OK;
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d", plan->map->name,
-                       rule->line, t->name, shape, step->n_pos, m->step, m->axis - t->rank);
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d",
+                       plan->map->name, rule->line, t->name, shape, step->n_pos, m->step, m->axis - t->rank);
     }
     int n = 0;
     int end = t->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
@@ -271,70 +286,75 @@ static fd_code find_axis(planner *p, fd_import_match *m) {
         }
     if (n == 1) return FD_OK;
     m->axis = -1; /* a single token needs no axis, and the last row alone has none */
-    if (n == 0 && (step->n_pos == 1 || rule->rows == FD_MAP_ROWS_LAST)) return FD_OK;
-    return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, %s axis of %d tokens (step %d)%s", plan->map->name, rule->line,
-                   t->name, shape, n ? "more than one" : "no", step->n_pos, m->step, n ? ": write axis=" : "");
+    if (n == 0 && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST)) return FD_OK;
+    return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, %s axis of %d tokens (step %d)%s", plan->map->name,
+                   rule->line, t->name, shape, n ? "more than one" : "no", step->n_pos, m->step,
+                   n ? ": write axis=" : "");
 }
 
 /* ---- shapes ---- */
 
-static void learn(fd_map_values *values, const char *node, int rank, const int64_t *shape) {
+static void learn(fd_name_map_values *values, const char *node, int rank, const int64_t *shape) {
     const char *dot = strrchr(node, '.');
     const char *tail = dot ? dot + 1 : node;
     bool q = strncmp(tail, "attn_q", 6) == 0, k = strncmp(tail, "attn_k", 6) == 0 || strcmp(tail, "attn_v") == 0;
     bool scores = fd_import_over_kv(node);
-    if ((q || k) && rank == 2 && !values->of[FD_MAP_HEAD_DIM]) values->of[FD_MAP_HEAD_DIM] = shape[1];
-    if ((q || scores) && rank == 2 && !values->of[FD_MAP_N_HEAD]) values->of[FD_MAP_N_HEAD] = shape[0];
-    if (k && rank == 2 && !values->of[FD_MAP_N_HEAD_KV]) values->of[FD_MAP_N_HEAD_KV] = shape[0];
+    if ((q || k) && rank == 2 && !values->of[FD_NAME_MAP_HEAD_DIM]) values->of[FD_NAME_MAP_HEAD_DIM] = shape[1];
+    if ((q || scores) && rank == 2 && !values->of[FD_NAME_MAP_N_HEAD]) values->of[FD_NAME_MAP_N_HEAD] = shape[0];
+    if (k && rank == 2 && !values->of[FD_NAME_MAP_N_HEAD_KV]) values->of[FD_NAME_MAP_N_HEAD_KV] = shape[0];
     bool wide = strcmp(tail, "token_embd") == 0 || strcmp(tail, "attn_norm") == 0 || strcmp(tail, "l_out") == 0;
-    if (wide && rank == 1 && !values->of[FD_MAP_N_EMBD]) values->of[FD_MAP_N_EMBD] = shape[0];
+    if (wide && rank == 1 && !values->of[FD_NAME_MAP_N_EMBD]) values->of[FD_NAME_MAP_N_EMBD] = shape[0];
 }
 
 /* What the model says; without one, what the shapes say that need no help themselves. */
 static void find_values(planner *p) {
     fd_import_plan *plan = p->plan;
-    fd_map_values *v = &plan->values;
+    fd_name_map_values *v = &plan->values;
     v->rope_neighbours = -1;
     const fd_graph *graph = p->options->graph;
     if (graph) {
         const fd_hparams *h = &graph->hparams;
-        v->of[FD_MAP_HEAD_DIM] = h->head_dim;
-        v->of[FD_MAP_N_HEAD] = h->n_head;
-        v->of[FD_MAP_N_HEAD_KV] = h->n_head_kv;
-        v->of[FD_MAP_N_EMBD] = h->n_embd;
+        v->of[FD_NAME_MAP_HEAD_DIM] = h->head_dim;
+        v->of[FD_NAME_MAP_N_HEAD] = h->n_head;
+        v->of[FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv;
+        v->of[FD_NAME_MAP_N_EMBD] = h->n_embd;
         v->rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED;
         return;
     }
     fd_error ignored;
     for (size_t i = 0; i < plan->n_match; i++) {
         const fd_import_match *m = &plan->matches[i];
-        const fd_map_rule *rule = &plan->map->rules[m->rule];
+        const fd_name_map_rule *rule = &plan->map->rules[m->rule];
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         fd_import_row_shape(fd_source_at(plan->source, m->tensor), m->axis, &rank, shape);
-        if (!fd_map_needs_values(rule) || fd_import_over_kv(m->node)) {
-            bool fits = fd_map_needs_values(rule) || fd_map_apply(plan->map, rule, v, &rank, shape, NULL, NULL, &ignored) == FD_OK;
+        if (!fd_name_map_needs_values(rule) || fd_import_over_kv(m->node)) {
+            bool fits = fd_name_map_needs_values(rule) ||
+                        fd_name_map_apply(plan->map, rule, v, &rank, shape, NULL, NULL, &ignored) == FD_OK;
             if (fits) learn(v, m->node, rank, shape);
         }
     }
-    if (!v->of[FD_MAP_HEAD_DIM] && v->of[FD_MAP_N_HEAD] && v->of[FD_MAP_N_EMBD] % v->of[FD_MAP_N_HEAD] == 0)
-        v->of[FD_MAP_HEAD_DIM] = v->of[FD_MAP_N_EMBD] / v->of[FD_MAP_N_HEAD];
+    if (!v->of[FD_NAME_MAP_HEAD_DIM] && v->of[FD_NAME_MAP_N_HEAD] &&
+        v->of[FD_NAME_MAP_N_EMBD] % v->of[FD_NAME_MAP_N_HEAD] == 0)
+        v->of[FD_NAME_MAP_HEAD_DIM] = v->of[FD_NAME_MAP_N_EMBD] / v->of[FD_NAME_MAP_N_HEAD];
 }
 
 static fd_code check_shape(planner *p, const fd_import_match *m) {
     const fd_import_plan *plan = p->plan;
-    const fd_map_rule *rule = &plan->map->rules[m->rule];
+    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
     char text[128], wanted[128];
     fd_import_row_shape(t, m->axis, &rank, shape);
     for (int i = 0; i < rank; i++)
-        if (shape[i] < 1 || shape[i] > INT32_MAX || (n *= shape[i]) > FD_MAP_MAX_ELEMENTS)
-            return fd_fail(p->err, FD_ERR_INPUT, "\"%s\": shape %s a position, expected 1 to 2^31 - 1 elements", t->name, fd_array_shape_text(rank, shape, text));
-    if (t->type == FD_ARRAY_U16 && rule->words == FD_MAP_WORDS_AS_FILE && !strstr(t->name, "bf16"))
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" holds 16-bit words: write as=bf16 or as=f16", plan->map->name, rule->line, t->name);
-    FD_TRY(fd_map_apply(plan->map, rule, &plan->values, &rank, shape, NULL, NULL, p->err));
+        if (shape[i] < 1 || shape[i] > INT32_MAX || (n *= shape[i]) > FD_NAME_MAP_MAX_ELEMENTS)
+            return fd_fail(p->err, FD_ERR_INPUT, "\"%s\": shape %s a position, expected 1 to 2^31 - 1 elements",
+                           t->name, fd_array_shape_text(rank, shape, text));
+    if (t->type == FD_ARRAY_U16 && rule->words == FD_NAME_MAP_WORDS_AS_FILE && !strstr(t->name, "bf16"))
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" holds 16-bit words: write as=bf16 or as=f16",
+                       plan->map->name, rule->line, t->name);
+    FD_TRY(fd_name_map_apply(plan->map, rule, &plan->values, &rank, shape, NULL, NULL, p->err));
     fd_array_shape_text(rank, shape, text);
     bool over_kv = fd_import_over_kv(m->node);
     int64_t n_kv = over_kv ? shape[rank - 1] : 1, found = 1;
@@ -342,21 +362,24 @@ static fd_code check_shape(planner *p, const fd_import_match *m) {
     const fd_import_step *step = &plan->steps[m->step];
     int64_t reach = t->step < 0 ? plan->n_token : step->pos0 + step->n_pos;
     if (over_kv && !t->over_kv && n_kv < reach)
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s from \"%s\": shape %s a position, expected [n_head, n_kv] with n_kv at least %lld",
+        return fd_fail(p->err, FD_ERR_INPUT,
+                       "%s:%d: %s from \"%s\": shape %s a position, expected [n_head, n_kv] with n_kv at least %lld",
                        plan->map->name, rule->line, m->node, t->name, text, (long long)reach);
     if (rank > (over_kv ? 2 : 4) && !over_kv)
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s from \"%s\": shape %s a position, expected at most 4 axes", plan->map->name,
-                       rule->line, m->node, t->name, text);
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s from \"%s\": shape %s a position, expected at most 4 axes",
+                       plan->map->name, rule->line, m->node, t->name, text);
     if (!plan->graph) return FD_OK;
     int32_t id = fd_graph_find(plan->graph, m->node);
     if (id < 0)
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" is mapped to %s, which the model's graph does not have (another model?)",
+        return fd_fail(p->err, FD_ERR_INPUT,
+                       "%s:%d: \"%s\" is mapped to %s, which the model's graph does not have (another model?)",
                        plan->map->name, rule->line, t->name, m->node);
     const fd_node *node = &plan->graph->nodes[id];
     int64_t expected = over_kv ? node->shape[0] : fd_node_elements(node, 1);
     if (found == expected) return FD_OK;
     fd_array_shape_text(node->n_dim, (int64_t[]){node->shape[0], node->n_dim > 1 ? node->shape[1] : 0}, wanted);
-    return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s from \"%s\": shape %s a position, the model has %s (another model?)", plan->map->name,
+    return fd_fail(p->err, FD_ERR_INPUT,
+                   "%s:%d: %s from \"%s\": shape %s a position, the model has %s (another model?)", plan->map->name,
                    rule->line, m->node, t->name, text, wanted);
 }
 
@@ -375,13 +398,24 @@ static fd_code make(planner *p) {
                    fd_source_at(plan->source, 0)->name);
 }
 
-fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err) {
+fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
+                            fd_error *err) {
     *out = (fd_import_plan){.source = source, .map = options->map, .graph = options->graph};
     planner p = {.plan = out, .options = options, .last = -1, .err = err};
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
     free(p.all);
     free(p.touched);
+    if (code != FD_OK) fd_import_plan_free(out);
+    return code;
+}
+
+fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
+                             fd_error *err) {
+    *out = (fd_import_plan){.source = source, .graph = options->graph};
+    planner p = {.plan = out, .options = options, .last = -1, .err = err};
+    fd_code code = take_tokens(&p);
+    if (code == FD_OK) find_values(&p);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;
 }

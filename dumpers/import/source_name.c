@@ -48,7 +48,8 @@ static bool key_values(const char *name, char *out, size_t size, int32_t *step) 
         if ((strcmp(part, "step") == 0 || strcmp(part, "forward_pass_id") == 0) && !digits(&number, step)) *step = 0;
     }
     if (!called || !*called) return false;
-    int n = layer && strcmp(layer, "None") != 0 ? snprintf(out, size, "%s-%s", called, layer) : snprintf(out, size, "%s", called);
+    int n = layer && strcmp(layer, "None") != 0 ? snprintf(out, size, "%s-%s", called, layer)
+                                                : snprintf(out, size, "%s", called);
     return n > 0 && (size_t)n < size;
 }
 
