@@ -21,19 +21,45 @@ static fd_graph *open_arch(const char *name, fd_gguf **gguf) {
 
 typedef void (*breakage)(fd_node *node, fd_graph *graph);
 
-static void negative_window(fd_node *n, fd_graph *g) { (void)g, n->window = -1; }
-static void nan_softcap(fd_node *n, fd_graph *g) { (void)g, n->softcap = NAN; }
-static void no_softcap(fd_node *n, fd_graph *g) { (void)g, n->softcap = 0; }
-static void no_limit(fd_node *n, fd_graph *g) { (void)g, n->limit = 0; }
-static void unknown_gating(fd_node *n, fd_graph *g) { (void)g, n->gating = (fd_gating)7; }
-static void no_weight(fd_node *n, fd_graph *g) { (void)g, n->weight[0] = -1; }
-static void wider(fd_node *n, fd_graph *g) { (void)g, n->shape[0]++; }
-static void wider_rows(fd_node *n, fd_graph *g) { (void)g, n->shape[1]++; }
-static void chooses_all_and_more(fd_node *n, fd_graph *g) { n->shape[0] = g->hparams.n_expert + 1; }
-static void ids_of_another_op(fd_node *n, fd_graph *g) { (void)g, n->input[1] = n->input[0]; }
-static void more_experts(fd_node *n, fd_graph *g) { (void)n, g->hparams.n_expert++; }
-static void other_bias(fd_node *n, fd_graph *g) { (void)g, n->weight[1] = n->weight[0]; }
-static void other_sinks(fd_node *n, fd_graph *g) { (void)n, g->weights[n->weight[0]].n_col++; }
+static void negative_window(fd_node *n, fd_graph *g) {
+    (void)g, n->window = -1;
+}
+static void nan_softcap(fd_node *n, fd_graph *g) {
+    (void)g, n->softcap = NAN;
+}
+static void no_softcap(fd_node *n, fd_graph *g) {
+    (void)g, n->softcap = 0;
+}
+static void no_limit(fd_node *n, fd_graph *g) {
+    (void)g, n->limit = 0;
+}
+static void unknown_gating(fd_node *n, fd_graph *g) {
+    (void)g, n->gating = (fd_gating)7;
+}
+static void no_weight(fd_node *n, fd_graph *g) {
+    (void)g, n->weight[0] = -1;
+}
+static void wider(fd_node *n, fd_graph *g) {
+    (void)g, n->shape[0]++;
+}
+static void wider_rows(fd_node *n, fd_graph *g) {
+    (void)g, n->shape[1]++;
+}
+static void chooses_all_and_more(fd_node *n, fd_graph *g) {
+    n->shape[0] = g->hparams.n_expert + 1;
+}
+static void ids_of_another_op(fd_node *n, fd_graph *g) {
+    (void)g, n->input[1] = n->input[0];
+}
+static void more_experts(fd_node *n, fd_graph *g) {
+    (void)n, g->hparams.n_expert++;
+}
+static void other_bias(fd_node *n, fd_graph *g) {
+    (void)g, n->weight[1] = n->weight[0];
+}
+static void other_sinks(fd_node *n, fd_graph *g) {
+    (void)n, g->weights[n->weight[0]].n_col++;
+}
 
 static const struct {
     const char *arch, *node;
@@ -110,7 +136,8 @@ Test(graph_archs, what_a_layer_has_follows_from_the_architecture) {
 
 Test(graph_archs, the_first_position_a_window_shows) {
     static const int32_t table[][3] = {/* window, position, first */
-                                       {0, 100, 0}, {1, 0, 0}, {1, 5, 5}, {16, 15, 0}, {16, 16, 1}, {16, 40, 25}, {INT32_MAX, 9, 0}};
+                                       {0, 100, 0}, {1, 0, 0},    {1, 5, 5},        {16, 15, 0},
+                                       {16, 16, 1}, {16, 40, 25}, {INT32_MAX, 9, 0}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         fd_node node = {.window = table[i][0]};
         cr_expect_eq(fd_node_first_seen(&node, table[i][1]), table[i][2], "row %zu", i);
