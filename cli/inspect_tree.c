@@ -88,7 +88,7 @@ static void print_header(const fd_trace *trace) {
 static void print_tree(const fd_trace *trace) {
     print_header(trace);
     print_steps(trace);
-    printf("  %4s  %-24s %-12s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
+    printf("  %4s  %-24s %-14s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
            "elements", "min", "max", "rms", "");
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
@@ -97,7 +97,7 @@ static void print_tree(const fd_trace *trace) {
         char shape[64];
         fd_inspect_summarise(trace, i, &s);
         fd_shape_text(node->n_dim, node->shape, node->over_kv, shape, sizeof shape);
-        printf("  %4d  %-24s %-12s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
+        printf("  %4d  %-24s %-14s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
                type ? type->name : "?", node->has_data ? "yes" : "-");
         if (s.n_pos) printf(" %11.4g %11.4g %11.4g", s.min, s.max, s.rms);
         if (s.n_nan > 0) printf("  %.0f NaN", s.n_nan);

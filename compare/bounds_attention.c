@@ -31,7 +31,8 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
             }
             *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) + (c->u_op + u_mean) * fabs(dot * scale) +
                    c->tiny_out;
-            if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, *tau + c->u_out * fabs(dot * scale), c->u_op, c->tiny_out);
+            double stored = *tau + c->u_out * fabs(dot * scale); /* between two kernels */
+            if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, stored, c->u_op, c->tiny_out);
         }
     }
 }

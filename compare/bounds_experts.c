@@ -30,6 +30,12 @@ static bool has(const double *ids, int64_t k, double id) {
     return false;
 }
 
+static bool repeats_itself(const double *ids, int64_t k) {
+    for (int64_t r = 1; r < k; r++)
+        if (has(ids, r, ids[r])) return true;
+    return false;
+}
+
 /* The same experts in another order: which one is written first means nothing, their weights go with them. */
 static bool same_set(const double *a, const double *b, int64_t k) {
     for (int64_t r = 0; r < k; r++)
@@ -37,23 +43,39 @@ static bool same_set(const double *a, const double *b, int64_t k) {
     return true;
 }
 
-/* Could another element stand at this rank if both were off by their e? */
-static bool could_turn(const double *x, const double *e, int64_t n, double id) {
-    int64_t own = fd_expert_of(id, n);
-    if (own < 0) return false;
+/* Could the two have changed places if both were off by their e? */
+static bool close_to(const double *x, const double *e, int64_t a, int64_t b) {
+    return a >= 0 && b >= 0 && fabs(x[a] - x[b]) <= e[a] + e[b];
+}
+
+static bool any_close_to(const double *x, const double *e, int64_t n, int64_t own) {
     for (int64_t i = 0; i < n; i++)
-        if (i != own && fabs(x[i] - x[own]) <= e[i] + e[own]) return true;
+        if (i != own && close_to(x, e, i, own)) return true;
     return false;
 }
 
-/* A rank where the choice is close has τ = n, which every id is within; elsewhere it is 0. */
+/* Replay has zeros where nothing was recorded; no choice of several is one of zeros alone. */
+static bool is_recorded(const double *ids, int64_t k) {
+    for (int64_t r = 0; r < k; r++)
+        if (ids[r] != 0) return true;
+    return k == 1;
+}
+
+/* τ = n, which every id is within, at a rank where the candidate's choice is as good as the replayed one; elsewhere 0. Of
+ * a choice that was not recorded: where there may have been another. */
 void fd_bound_top_k(const fd_bound_work *work) {
     int64_t n = work->op->graph->nodes[work->node->input[0]].shape[0], k = work->stride;
     for (int64_t row = 0; row < work->op->n_pos; row++) {
-        const double *candidate = work->args->candidate ? work->args->candidate + row * k : NULL;
-        bool permuted = candidate && same_set(candidate, work->y + row * k, k);
-        for (int64_t r = row * k; r < (row + 1) * k; r++)
-            work->tau[r] = permuted || could_turn(work->in[0] + row * n, work->e[0] + row * n, n, work->y[r]) ? (double)n : 0;
+        const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * k;
+        const double *c = work->args->candidate ? work->args->candidate + row * k : NULL;
+        bool recorded = c && is_recorded(c, k), permuted = recorded && same_set(c, y, k);
+        bool repeats = recorded && !permuted && repeats_itself(c, k);
+        for (int64_t r = 0; r < k; r++) {
+            int64_t own = fd_expert_of(y[r], n);
+            bool open = recorded ? permuted || (!repeats && close_to(x, e, fd_expert_of(c[r], n), own))
+                                 : any_close_to(x, e, n, own);
+            work->tau[row * k + r] = open ? (double)n : 0;
+        }
     }
 }
 

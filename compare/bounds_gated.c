@@ -31,7 +31,8 @@ void fd_bound_gelu_mul(const fd_bound_work *work) {
     double u = fmin(c->u_op, 0x1p-24), u_table = c->q8_activations ? 0x1p-11 : 0;
     double tiny = c->q8_activations ? 0x1p-24 : c->tiny_out;
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
-        double g = work->in[0][i], up = fabs(work->in[1][i]), e_g = work->e[0][i] + u_table * fabs(g), e_up = work->e[1][i];
+        double g = work->in[0][i], up = fabs(work->in[1][i]), e_g = work->e[0][i] + u_table * fabs(g),
+               e_up = work->e[1][i];
         double twice_v = g * (1.5957691216057308 + 0.0713548162726 * g * g), share = 1 / (1 + exp(-twice_v));
         double gelu = fabs(g) * share, own = u * fabs(g) * (3 + 5 * fabs(twice_v) * share * (1 - share));
         if (!isfinite(own)) own = 3 * u * fabs(g); /* far out 2v overflows, and σ(2v)σ(−2v) is 0 */
@@ -41,8 +42,8 @@ void fd_bound_gelu_mul(const fd_bound_work *work) {
 }
 
 /* s = g·σ(a·g), y = s·(u + 1). As for SiLU with the slope a: an exponential off by ε = u·(4 + 3a|g|) moves σ by at most
- * ε·σ(−ag) of it; u + 1 is rounded once. A sigmoid among the subnormals is off by `tiny`, and g multiplies that. |ds/dg| ≤ 1.1 whatever a. Clamps pass no error that they cut off, and the bound
- * does not use that. */
+ * ε·σ(−ag) of it; u + 1 is rounded once. A sigmoid among the subnormals is off by `tiny`, and g multiplies that.
+ * |ds/dg| ≤ 1.1 whatever a. Clamps pass no error that they cut off, and the bound does not use that. */
 void fd_bound_swiglu_clamp(const fd_bound_work *work) {
     double limit = (double)work->node->limit, slope = (double)work->node->slope, u_op = work->c->u_op;
     double tiny = work->c->tiny_out;
@@ -52,6 +53,7 @@ void fd_bound_swiglu_clamp(const fd_bound_work *work) {
         double roundings = u_op * (6 + (4 + 3 * slope * fabs(g)) * (1 - share));
         if (slope * g < -88 && u_op >= 0x1p-24) roundings = 1; /* e^-ag overflows binary32: the quotient is 0 */
         e_u += u_op * factor;
-        work->tau[i] = s * factor * roundings + 1.1 * e_g * (factor + e_u) + s * e_u + tiny * ((1 + fabs(g)) * factor + 1);
+        work->tau[i] =
+            s * factor * roundings + 1.1 * e_g * (factor + e_u) + s * e_u + tiny * ((1 + fabs(g)) * factor + 1);
     }
 }

@@ -111,20 +111,14 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_KV_WRITE:
         if (node->row_offset) snprintf(to, size, "rows written at position %+d", node->row_offset);
         break;
-    case FD_OP_ATTN_SCORES:
-        scores_text(graph, node, to, size);
-        break;
+    case FD_OP_ATTN_SCORES: scores_text(graph, node, to, size); break;
     case FD_OP_ATTN_SOFTMAX:
         if (w) snprintf(to, size, "with the sinks %.48s", w->name);
         break;
     case FD_OP_SCALE: snprintf(to, size, "factor %.9g", (double)node->scale); break;
     case FD_OP_SOFTCAP: snprintf(to, size, "cap %g", (double)node->softcap); break;
-    case FD_OP_SWIGLU_CLAMP:
-        snprintf(to, size, "slope %g, limit %g", (double)node->slope, (double)node->limit);
-        break;
-    case FD_OP_TOP_K:
-        snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]);
-        break;
+    case FD_OP_SWIGLU_CLAMP: snprintf(to, size, "slope %g, limit %g", (double)node->slope, (double)node->limit); break;
+    case FD_OP_TOP_K: snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]); break;
     case FD_OP_EXPERT_WEIGHTS: snprintf(to, size, "%s", fd_gating_summary(node->gating)); break;
     default: break;
     }

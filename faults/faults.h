@@ -11,9 +11,10 @@ typedef struct fd_fault_info {
         *family; /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn",
                             "moe", "residual", "output" */
     const char *summary; /* one line: what the faulty engine does */
-    const char *located; /* the node suffix where it first shows, "attn_q_rope"; several, of which a model has one at that
+    const char
+        *located; /* the node suffix where it first shows, "attn_q_rope"; several, of which a model has one at that
                             place, are separated by spaces: "ffn_act ffn_moe_act" */
-    bool outside;        /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
+    bool outside; /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

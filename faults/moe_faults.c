@@ -110,7 +110,8 @@ static void products(const fd_op_args *args, id_fn other) {
     bool own_rows = input(args, 0)->n_dim == 2;
     memset(args->out, 0, sizeof(float) * (size_t)(args->n_pos * k * n_out));
     for (int64_t row = 0; row < w->n_row; row++) { /* rows outside: each is dequantised once */
-        float *values = fd_fault_row(w, row), *bias = args->weight[1] ? fd_fault_row(args->weight[1], row / n_out) : NULL;
+        float *values = fd_fault_row(w, row),
+              *bias = args->weight[1] ? fd_fault_row(args->weight[1], row / n_out) : NULL;
         for (int64_t item = 0; item < args->n_pos * k; item++) {
             float id = other(args, (int32_t)(item / k), (int32_t)(item % k));
             float *y = (float *)args->out + item * n_out + row % n_out;

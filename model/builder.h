@@ -24,7 +24,7 @@ enum fd_reads {
     FD_READS_EXPERTS = 1,  /* expert_* */
     FD_READS_WINDOW = 2,   /* attention.sliding_window */
     FD_READS_SOFTCAPS = 4, /* attn_logit_softcapping, final_logit_softcapping */
-    FD_READS_SCALES = 8,   /* embedding_scale, residual_scale, logit_scale, attention.scale */
+    FD_READS_SCALES = 8,   /* embedding_scale, residual_scale, logit_scale, attention.scale, rope.scaling.finetuned */
 };
 
 typedef struct fd_arch {
@@ -34,7 +34,9 @@ typedef struct fd_arch {
     int reads;                         /* fd_reads */
 } fd_arch;
 
-extern const fd_arch fd_arch_llama, fd_arch_qwen2, fd_arch_qwen3, fd_arch_gemma2, fd_arch_qwen3moe, fd_arch_gpt_oss;
+extern const fd_arch fd_arch_llama, fd_arch_qwen2, fd_arch_qwen3, fd_arch_gemma2, fd_arch_qwen3moe, fd_arch_gpt_oss,
+    fd_arch_gemma, fd_arch_internlm2, fd_arch_seed_oss, fd_arch_smollm3, fd_arch_mistral3, fd_arch_exaone4,
+    fd_arch_granite, fd_arch_minicpm;
 
 /* A weight of the file by name ("blk.3.attn_q.weight"), its shape checked against n_row × n_col (1 × n for a vector).
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
@@ -95,6 +97,7 @@ int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
+void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs). `bias`: of the router and of the experts. */

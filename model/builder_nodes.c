@@ -7,8 +7,10 @@
 
 /* "blk.3.attn_q" + ".weight", or without the prefix outside the layers. */
 static void full_name(int32_t layer, const char *name, const char *suffix, char *out, size_t size) {
-    if (layer >= 0) snprintf(out, size, "blk.%d.%s%s", layer, name, suffix);
-    else snprintf(out, size, "%s%s", name, suffix);
+    if (layer >= 0)
+        snprintf(out, size, "blk.%d.%s%s", layer, name, suffix);
+    else
+        snprintf(out, size, "%s%s", name, suffix);
 }
 
 static fd_node node_of(fd_op op, int32_t layer, const char *name, int32_t a, int32_t b) {
@@ -25,9 +27,13 @@ static int32_t add_node(fd_builder *b, fd_node node) {
     return node.id;
 }
 
-static const fd_node *node_at(const fd_builder *b, int32_t id) { return &b->graph->nodes[id]; }
+static const fd_node *node_at(const fd_builder *b, int32_t id) {
+    return &b->graph->nodes[id];
+}
 
-static int32_t width(const fd_node *node) { return node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1); }
+static int32_t width(const fd_node *node) {
+    return node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+}
 
 /* A node whose tensor has its first input's shape. */
 static fd_node like_input(fd_builder *b, fd_op op, int32_t layer, const char *name, int32_t x, int32_t y) {

@@ -58,7 +58,9 @@ typedef struct fd_hparams {
     float expert_scale;                /* of the experts' weights */
     int32_t window;                    /* positions that a query of a windowed layer sees, its own among them */
     float attn_softcap, final_softcap; /* cap·tanh(x / cap) of scores and of logits */
-    float embedding_scale, residual_scale, attn_scale, logit_scale; /* logits are divided by logit_scale */
+    float embedding_scale, residual_scale, logit_scale; /* 1: none; logits are divided by logit_scale */
+    float attn_scale;                                   /* of scores; 0: 1/sqrt(head_dim) */
+    bool rope_used;                                     /* granite: false where rope.scaling.finetuned says so */
 } fd_hparams;
 
 typedef struct fd_weight {

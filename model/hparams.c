@@ -163,6 +163,12 @@ static fd_code read_extras(const reader *r, const fd_arch *arch, fd_hparams *h) 
         FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
         FD_TRY(read_scale(r, "residual_scale", 1.0, &h->residual_scale));
         FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+        double scale;
+        char full[128];
+        FD_TRY(read_f64(r, "attention.scale", 0.0, &scale));
+        h->attn_scale = (float)scale;
+        key_name(r, "rope.scaling.finetuned", full);
+        FD_TRY(fd_gguf_get_bool(r->gguf, full, true, &h->rope_used, r->err));
     }
     return FD_OK;
 }

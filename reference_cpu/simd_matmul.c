@@ -207,7 +207,8 @@ void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
             for (int64_t o = begin; o < end; o++) y[o] = (float)NAN;
             continue;
         }
-        fd_weight own = {.dtype = weight->dtype, .n_row = n_out, .n_col = n, .data = weight_row(weight, expert * n_out)};
+        fd_weight own = {
+            .dtype = weight->dtype, .n_row = n_out, .n_col = n, .data = weight_row(weight, expert * n_out)};
         fd_weight own_bias = {.n_row = 1, .n_col = n_out};
         if (bias) {
             own_bias.dtype = bias->dtype;

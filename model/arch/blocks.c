@@ -57,3 +57,7 @@ void fd_build_logits(fd_builder *b, int32_t x) {
 void fd_build_capped_logits(fd_builder *b, int32_t x, float cap) {
     fd_build_softcap(b, -1, "logits", output(b, "logits_raw", x), cap);
 }
+
+void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
+    fd_build_scale(b, -1, "logits", output(b, "logits_raw", x), factor);
+}

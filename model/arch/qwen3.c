@@ -8,9 +8,8 @@ static void list_with(fd_builder *b, bool experts) {
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        int32_t ffn = experts
-                          ? fd_build_experts(b, layer, norm, FD_GATING_NORMALISED, FD_OP_SILU_MUL, FD_OPTIONAL)
-                          : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+        int32_t ffn = experts ? fd_build_experts(b, layer, norm, FD_GATING_NORMALISED, FD_OP_SILU_MUL, FD_OPTIONAL)
+                              : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
         x = fd_build_add(b, layer, "l_out", x, ffn);
     }
     fd_build_logits(b, x);

@@ -264,7 +264,8 @@ static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, doub
         int64_t row = i / n;
         double sum = 0;
         for (int64_t r = 0; r < k; r++) {
-            double x = ((const double *)a->in[0])[(row * k + r) * n + i % n], w = ((const double *)a->in[1])[row * k + r];
+            double x = ((const double *)a->in[0])[(row * k + r) * n + i % n],
+                   w = ((const double *)a->in[1])[row * k + r];
             sum = q(sum + q(w * x, c->u_op), c->u_op);
         }
         out[i] = q(sum, c->u_out);
@@ -591,6 +592,37 @@ Test(bounds, a_new_nan_or_inf_is_beyond_in_every_op_and_class) {
             cr_expect_eq(detected(op, fd_numerics_class_at(i)->name, becomes_nan), 1.0, "%s", fd_op_name(op));
             cr_expect_eq(detected(op, fd_numerics_class_at(i)->name, becomes_inf), 1.0, "%s", fd_op_name(op));
         }
+}
+
+/* The margin decides: a flip between near ties, or another order, is rounding; anything else is not. */
+Test(bounds, choices_of_experts_may_differ_where_the_margin_is_small) {
+    static const struct {
+        double ids[CASE_CHOSEN];
+        bool within;
+    } table[] = {{{5, 2, 7}, true},  {{2, 5, 7}, true},  {{7, 2, 5}, true},  {{5, 2, 1}, true},  {{5, 1, 7}, false},
+                 {{5, 2, 0}, false}, {{5, 5, 7}, false}, {{5, 2, 2}, false}, {{5, 2, 8}, false}, {{5, 2, -1}, false}};
+    static const float row[CASE_EXPERTS] = {0.1f, 0.5f, 0.9f, 0,
+                                            0,    1.0f, 0,    0.50000006f}; /* 1 and 7 differ by one ulp */
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        op_case *c = case_top_k(1);
+        double x[CASE_EXPERTS], e[CASE_EXPERTS], y[CASE_CHOSEN], tau[CASE_CHOSEN], most = 0;
+        fd_error err = {0};
+        for (int k = 0; k < CASE_EXPERTS; k++) x[k] = (double)row[k], e[k] = 1e-6;
+        fd_op_args args = c->args;
+        args.in[0] = x;
+        args.out = y;
+        fd_reference_op(FD_NUMERICS_F64, &args);
+        fd_bound_args bound = {.op = &args,
+                               .in_error = {e},
+                               .candidate = table[i].ids,
+                               .stored = FD_F64,
+                               .numerics = fd_numerics_class_find("f32"),
+                               .n_output = 1e6};
+        cr_assert_eq(fd_bound(&bound, tau, &err), FD_OK);
+        for (int r = 0; r < CASE_CHOSEN; r++) most = fmax(most, fd_bound_z(table[i].ids[r], y[r], tau[r]));
+        cr_expect_eq(most <= 1, table[i].within, "row %zu: z %g", i, most);
+        case_free(c);
+    }
 }
 
 Test(bounds, a_class_that_is_too_strict_is_exceeded) {

@@ -13,8 +13,8 @@
 static const char *const archs[] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe", "llama-moe"};
 enum { N_ARCH = sizeof archs / sizeof *archs };
 
-static void inject(const bench *b, recorded_run *clean, const int32_t *tokens, int32_t n_token, int32_t f, int32_t layer,
-                   const char *model, score *s) {
+static void inject(const bench *b, recorded_run *clean, const int32_t *tokens, int32_t n_token, int32_t f,
+                   int32_t layer, const char *model, score *s) {
     const fd_fault_info *fault = fd_fault_at(f);
     char spec[96];
     fd_error err = {0};

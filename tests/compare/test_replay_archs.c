@@ -68,6 +68,33 @@ Test(replay_archs, clean_runs_with_few_tensors_are_noise) {
     }
 }
 
+Test(replay_archs, a_trace_says_what_its_nodes_were_made_with) {
+    static const struct {
+        const char *arch, *node, *op, *params;
+    } cases[] = {
+        {"gemma2-dense", "token_embd_scaled", "scale", "factor=11.3137083"},
+        {"gemma2-dense", "blk.0.attn_scores", "attn_scores", "scale=0.176776692 window=3 softcap=50"},
+        {"gemma2-dense", "blk.1.attn_scores", "attn_scores", "scale=0.176776692 softcap=50"},
+        {"gemma2-dense", "logits", "softcap", "cap=30"},
+        {"qwen3-dense", "blk.1.attn_q_norm", "rms_norm", "eps=9.99999975e-06"},
+        {"qwen3moe-moe", "blk.1.ffn_moe_topk", "top_k", "k=2"},
+        {"qwen3moe-moe", "blk.1.ffn_moe_weights", "expert_weights", "gating=normalised"},
+        {"gpt-oss-moe", "blk.1.ffn_moe_weights", "expert_weights", "gating=softmax"},
+        {"gpt-oss-moe", "blk.1.ffn_moe_act", "swiglu_clamp", "slope=1.70200002 limit=7"},
+        {"gpt-oss-moe", "blk.1.ffn_moe_down", "expert_matmul", "n_expert=4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = open_arch(cases[i].arch);
+        fd_trace *trace = record(b.graph, (recording){.tokens = tokens, .tensors = cases[i].node});
+        int32_t at = fd_trace_find(trace, cases[i].node);
+        cr_assert(at >= 0, "%s", cases[i].node);
+        cr_expect_str_eq(fd_trace_node_at(trace, at)->op, cases[i].op);
+        cr_expect_str_eq(fd_trace_node_at(trace, at)->params, cases[i].params);
+        fd_trace_close(trace);
+        close_model(&b);
+    }
+}
+
 Test(replay_archs, faults_are_found_at_their_node_in_noise) {
     static const struct {
         const char *arch, *fault, *node;

@@ -169,8 +169,7 @@ enum { MAX_FAULT = 256 };
 
 /* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
  * per fault. */
-static void locate_all(const fd_graph *graph, int n_layer, prompt p, const char *model,
-                       int32_t n_applied[MAX_FAULT]) {
+static void locate_all(const fd_graph *graph, int n_layer, prompt p, const char *model, int32_t n_applied[MAX_FAULT]) {
     fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
     for (int32_t i = 0; i < fd_fault_count(); i++)

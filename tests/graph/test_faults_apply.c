@@ -48,8 +48,8 @@ static bool check_one(const fd_graph *clean, const fd_fault_info *info, int32_t 
         const fd_node *node = first >= 0 ? &g->nodes[first] : NULL;
         bool right = node && (fd_fault_shows_at(info, node) ||
                               (starts_unseen(info->name) && strstr(node->name, ".attn_scores") != NULL));
-        cr_expect(right && node->layer == layer, "%s changes %s first, expected %s", spec, node ? node->name : "nothing",
-                  info->located);
+        cr_expect(right && node->layer == layer, "%s changes %s first, expected %s", spec,
+                  node ? node->name : "nothing", info->located);
     } else {
         cr_expect(owner == NULL && strstr(err.message, "has nothing that it could change"), "%s: %s", spec,
                   err.message);
@@ -69,7 +69,8 @@ Test(faults, each_changes_first_the_node_it_says_and_only_its_layer) {
         for (int32_t layer = info->outside ? -1 : 0; layer < (info->outside ? 0 : 2); layer++)
             n_applied += check_one(clean, info, layer);
     }
-    cr_expect(n_applied > 3 * fd_fault_count() / 4, "%d of %d faults apply to a small F32 model", n_applied, fd_fault_count());
+    cr_expect(n_applied > 3 * fd_fault_count() / 4, "%d of %d faults apply to a small F32 model", n_applied,
+              fd_fault_count());
     fd_graph_free(clean);
     fd_gguf_close(gguf);
 }

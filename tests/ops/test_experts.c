@@ -13,7 +13,8 @@ static void expect_bits(const op_case *c, const float *expected, const char *wha
     double *wide = case_run_f64(c);
     cr_expect_eq(bits_differ(y, expected, c->n_out), 0, "%s", what);
     for (int64_t i = 0; i < c->n_out; i++)
-        cr_expect(fabs(wide[i] - (double)expected[i]) <= 1e-5 * (1 + fabs(wide[i])) || (isnan(wide[i]) && isnan(expected[i])),
+        cr_expect(fabs(wide[i] - (double)expected[i]) <= 1e-5 * (1 + fabs(wide[i])) ||
+                      (isnan(wide[i]) && isnan(expected[i])),
                   "%s f64: %g, expected about %g", what, wide[i], (double)expected[i]);
     free(y);
     free(wide);

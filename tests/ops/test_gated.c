@@ -43,10 +43,8 @@ static expected of_softcap(const op_case *c, int64_t i) {
 static const struct {
     fd_op op;
     expected (*formula)(const op_case *c, int64_t i);
-} formulas[] = {{FD_OP_GELU_MUL, of_gelu},
-                {FD_OP_SWIGLU_CLAMP, of_swiglu},
-                {FD_OP_SCALE, of_scale},
-                {FD_OP_SOFTCAP, of_softcap}};
+} formulas[] = {
+    {FD_OP_GELU_MUL, of_gelu}, {FD_OP_SWIGLU_CLAMP, of_swiglu}, {FD_OP_SCALE, of_scale}, {FD_OP_SOFTCAP, of_softcap}};
 enum { N_FORMULA = sizeof formulas / sizeof *formulas };
 
 static op_case *make(int f, int32_t n) {
@@ -114,17 +112,18 @@ Test(gated, special_values) {
     static const struct {
         fd_op op;
         float gate, up, expected;
-    } cases[] = {{FD_OP_GELU_MUL, 0, 3, 0},           {FD_OP_GELU_MUL, 200, 2, 400},        {FD_OP_GELU_MUL, -200, 2, -0.0f},
-                 {FD_OP_GELU_MUL, NAN, 1, NAN},       {FD_OP_GELU_MUL, 1, NAN, NAN},        {FD_OP_SWIGLU_CLAMP, NAN, 1, NAN},
-                 {FD_OP_SWIGLU_CLAMP, 1, NAN, NAN},   {FD_OP_SWIGLU_CLAMP, -400, 9, -0.0f}, {FD_OP_SWIGLU_CLAMP, 0, 1, 0},
-                 {FD_OP_SWIGLU_CLAMP, 50, -1, 0}};
+    } cases[] = {{FD_OP_GELU_MUL, 0, 3, 0},         {FD_OP_GELU_MUL, 200, 2, 400},
+                 {FD_OP_GELU_MUL, -200, 2, -0.0f},  {FD_OP_GELU_MUL, NAN, 1, NAN},
+                 {FD_OP_GELU_MUL, 1, NAN, NAN},     {FD_OP_SWIGLU_CLAMP, NAN, 1, NAN},
+                 {FD_OP_SWIGLU_CLAMP, 1, NAN, NAN}, {FD_OP_SWIGLU_CLAMP, -400, 9, -0.0f},
+                 {FD_OP_SWIGLU_CLAMP, 0, 1, 0},     {FD_OP_SWIGLU_CLAMP, 50, -1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         op_case *c = case_elementwise(cases[i].op, 1, 1);
         c->in[0][0] = cases[i].gate;
         c->in[1][0] = cases[i].up;
         float *y = case_run_scalar(c);
-        cr_expect_eq(bits_differ(y, &cases[i].expected, 1), 0, "%s(%g, %g) = %g", fd_op_name(cases[i].op), cases[i].gate,
-                     cases[i].up, y[0]);
+        cr_expect_eq(bits_differ(y, &cases[i].expected, 1), 0, "%s(%g, %g) = %g", fd_op_name(cases[i].op),
+                     cases[i].gate, cases[i].up, y[0]);
         free(y);
         case_free(c);
     }
