@@ -62,10 +62,10 @@ static void run_one(const bench *b, const fd_trace *ref, const fd_graph *faulty,
     exact_place(faulty, ref, node);
     fd_verdict v = judge(b->graph, ref, record(faulty, as(class_)), NULL);
     const fd_explanation *x = &v.explanation;
-    bool located = strcmp(v.divergence.node, node) == 0, effect = true;
+    bool located = node[0] && strcmp(v.divergence.node, node) == 0, effect = true;
     if (!located) { /* without any rounding, does it leave the class's bounds, and where? */
         fd_verdict alone = judge(b->graph, ref, record(faulty, as(NULL)), class_);
-        effect = alone.status == FD_DIVERGED;
+        effect = node[0] && alone.status == FD_DIVERGED;
         located = effect && strcmp(v.divergence.node, alone.divergence.node) == 0;
         fd_verdict_free(&alone);
     }
