@@ -116,7 +116,7 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
         fd_contender *c = &t->contenders[i];
         c->in_group = !c->refuted && best &&
                       (c == best || (c->fit.z <= 1.0 &&
-                                   fd_variant_equal(t->request, t->request->args.node, &c->variant, &best->variant)));
+                                     fd_variant_equal(t->request, t->request->args.node, &c->variant, &best->variant)));
         n_apart += !c->refuted && !c->in_group;
     }
     return n_apart;

@@ -52,10 +52,10 @@ fd_code fd_since_read(const char *path, fd_since *out, fd_error *err) {
     size_t size = data ? fread(data, 1, MOST, from) : 0;
     bool failed = ferror(from) != 0;
     fclose(from);
-    fd_code code = !data           ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path)
-                   : failed        ? fd_fail(err, FD_ERR_IO, "%s: reading failed", path)
-                   : size == MOST  ? fd_fail(err, FD_ERR_INPUT, "%s: longer than 16 MiB, expected a verdict", path)
-                                   : fd_since_parse(data, size, path, out, err);
+    fd_code code = !data          ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path)
+                   : failed       ? fd_fail(err, FD_ERR_IO, "%s: reading failed", path)
+                   : size == MOST ? fd_fail(err, FD_ERR_INPUT, "%s: longer than 16 MiB, expected a verdict", path)
+                                  : fd_since_parse(data, size, path, out, err);
     free(data);
     return code;
 }
@@ -98,7 +98,8 @@ void fd_since_apply(const fd_since *since, const fd_trace *order, fd_verdict *ve
     int64_t by = order_of(&then, &here, order);
     if (!then.diverged && !here.diverged) return;
     if (then.diverged && verdict->status == FD_INCOMPLETE) {
-        fd_verdict_note(verdict, "before it diverged at %s: not seen again, but not everything could be looked at", from);
+        fd_verdict_note(verdict, "before it diverged at %s: not seen again, but not everything could be looked at",
+                        from);
         return;
     }
     verdict->moved = !here.diverged   ? FD_MOVED_GONE

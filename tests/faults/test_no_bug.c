@@ -84,12 +84,9 @@ static void as_it_is(odd_model *m) {
 static const struct {
     const char *name;
     void (*make)(odd_model *m);
-} odd[] = {{"a bias of -34", bias_of_minus_34},
-           {"|Q| = 60", large_q},
-           {"a norm weight of 16", norm_weight_of_16},
-           {"a residual spike of 2000", spike_in_the_stream},
-           {"a padded vocabulary", padded_vocabulary},
-           {"nothing odd", as_it_is}};
+} odd[] = {{"a bias of -34", bias_of_minus_34},        {"|Q| = 60", large_q},
+           {"a norm weight of 16", norm_weight_of_16}, {"a residual spike of 2000", spike_in_the_stream},
+           {"a padded vocabulary", padded_vocabulary}, {"nothing odd", as_it_is}};
 
 /* q8 and llama-cpu round activations to int8 as llama.cpp does, f16kv keeps K and V in binary16. */
 static const char *const classes[] = {"f32", "tf32", "f16", "bf16", "q8", "llama-cpu", "f16kv"};
@@ -126,8 +123,7 @@ Test(no_bug, odd_weights_hide_no_bug) {
         must(fd_graph_clone(m.graph, &faulty, &err), &err);
         must(fd_fault_apply("rope_pairing@2", faulty, &owner, &err), &err);
         fd_trace *ref = record(m.graph, (recording){.n_prompt = N_PREFILL});
-        fd_verdict v =
-            judge(m.graph, ref, record(faulty, (recording){.emulated = "f16", .n_prompt = N_PREFILL}), NULL);
+        fd_verdict v = judge(m.graph, ref, record(faulty, (recording){.emulated = "f16", .n_prompt = N_PREFILL}), NULL);
         cr_expect_str_eq(v.divergence.node, "blk.2.attn_q_rope", "%s", odd[i].name);
         cr_expect(v.explanation.named && strcmp(v.explanation.remaining[0].fault->name, "rope_pairing") == 0, "%s: %s",
                   odd[i].name, v.explanation.reason);
@@ -150,7 +146,8 @@ Test(no_bug, rope_turned_equally_on_q_and_k_is_said_to_do_no_harm) {
     fd_trace *ref = record(b.graph, (recording){.n_prompt = N_PREFILL});
     for (int c = 0; c < 2; c++) {
         const char *class_ = c ? "f16" : NULL;
-        fd_verdict v = judge(b.graph, ref, record(shifted, (recording){.emulated = class_, .n_prompt = N_PREFILL}), NULL);
+        fd_verdict v =
+            judge(b.graph, ref, record(shifted, (recording){.emulated = class_, .n_prompt = N_PREFILL}), NULL);
         const fd_explanation *x = &v.explanation;
         cr_expect(x->named && x->n_remaining == 1, "%s", x->reason);
         cr_expect(x->named && strstr(x->remaining[0].fault->summary, "does no harm"), "%s",

@@ -15,7 +15,7 @@ enum { N_FAULT = 3 };
 
 typedef struct scenario {
     const char *model;
-    bool hashes; /* the traces hold hashes of the weights: loader bugs are found there, before any op */
+    bool hashes;                 /* the traces hold hashes of the weights: loader bugs are found there, before any op */
     const char *faults[N_FAULT]; /* in the order in which they must be named */
 } scenario;
 
@@ -83,9 +83,9 @@ static void play(const scenario *s, const char *class_) {
     fd_since since = {0};
     for (int fixed = 0; fixed <= N_FAULT; fixed++) {
         faulty f = spoil(b.graph, s, fixed);
-        fd_verdict v = judge(b.graph, ref,
-                             record(f.graph, (recording){.emulated = class_, .n_prompt = N_PREFILL, .weights = hashed}),
-                             NULL);
+        fd_verdict v =
+            judge(b.graph, ref,
+                  record(f.graph, (recording){.emulated = class_, .n_prompt = N_PREFILL, .weights = hashed}), NULL);
         if (fixed > 0) fd_since_apply(&since, ref, &v);
         if (fixed < N_FAULT) {
             cr_expect_str_eq(first_name(&v), s->faults[fixed], "%s, %s, %d fixed: %s, expected %s", s->model, in, fixed,
@@ -136,7 +136,8 @@ Test(scenarios, what_moved_where_is_said) {
          "moved later: from blk.1.attn_q_rope step 0 to blk.2.attn_q_rope step 0"},
         {"rope_pairing@2", "q0_only@1", FD_MOVED_EARLIER,
          "moved earlier: from blk.2.attn_q_rope step 0 to blk.1.attn_scores step 0; it was rope_pairing"},
-        {"rope_pairing@2", "rope_sign@2", FD_MOVED_NOT, "the same place: blk.2.attn_q_rope step 0; it was rope_pairing"},
+        {"rope_pairing@2", "rope_sign@2", FD_MOVED_NOT,
+         "the same place: blk.2.attn_q_rope step 0; it was rope_pairing"},
         {"rope_pairing@2", NULL, FD_MOVED_GONE, "gone: blk.2.attn_q_rope step 0; it was rope_pairing"},
         {NULL, "rope_pairing@2", FD_MOVED_NEW, "new: there was none before"},
         {NULL, NULL, FD_MOVED_UNASKED, ""},
@@ -157,8 +158,8 @@ Test(scenarios, what_moved_where_is_said) {
 }
 
 Test(scenarios, what_is_no_verdict_is_refused) {
-    static const char *const bad[] = {"", "{", "[]", "{}", "{\"schema\": \"firstdiff-sweep 1\"}", "{\"schema\": 7}",
-                                      "\"firstdiff-verdict 1\""};
+    static const char *const bad[] = {
+        "", "{", "[]", "{}", "{\"schema\": \"firstdiff-sweep 1\"}", "{\"schema\": 7}", "\"firstdiff-verdict 1\""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fd_since since;
         fd_error err = {0};
