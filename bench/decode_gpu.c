@@ -144,10 +144,11 @@ static const struct {
     fd_engine_options options;
 } variants[] = {
     {"", {0}},
-    {" without CUDA graph", {.no_graph = true}},
+    {" without persistent kernel", {.no_persistent = true}},
+    {" nor CUDA graph", {.no_persistent = true, .no_graph = true}},
     {" without fusion", {.no_fusion = true}},
-    {" without overlap", {.no_overlap = true}},
-    {" without prefetch", {.no_prefetch = true}},
+    {" nor overlap", {.no_persistent = true, .no_overlap = true}},
+    {" nor prefetch", {.no_persistent = true, .no_prefetch = true}},
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
@@ -238,6 +239,7 @@ int main(int argc, char **argv) {
     double copy = median(rows[COPY].rate, o.n_round);
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
+    if (!fd_engine_is_persistent(exec[0])) printf("decode as a CUDA graph, not as one persistent kernel\n");
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
            1e-3 * cache, set_up);
     for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);

@@ -107,6 +107,11 @@ static const fd_exec_class engine_class = {forward, reset, destroy};
 
 /* ---- making one ---- */
 
+bool fd_engine_is_persistent(const fd_exec *exec) {
+    const fd_engine *e = (const fd_engine *)exec;
+    return e->persistent != NULL;
+}
+
 bool fd_engine_available(char *why, size_t size) {
     int n = 0;
     cudaError_t status = cudaGetDeviceCount(&n);
@@ -195,7 +200,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     }
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
-    if (code == FD_OK) code = fd_engine_setup(e, !options->no_fusion && rows_fit(e, graph), err);
+    bool fuse = !options->no_fusion && rows_fit(e, graph);
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && !options->no_persistent, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

@@ -1,7 +1,8 @@
 /* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
  *
- * One token without an observer runs as one CUDA graph, captured once and replayed for every position, with
- * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
+ * One token without an observer runs as one persistent kernel, or, where a graph has no place in it, as one CUDA graph
+ * that is captured once and replayed for every position, with neighbouring nodes fused where the contract's order
+ * allows it. Longer batches, and every observed run, go node by
  * node. Neither changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
@@ -17,6 +18,8 @@ extern "C" {
 typedef struct fd_engine_options {
     int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
     int32_t device;   /* CUDA's number; 0 first */
+    bool no_persistent; /* decode as a CUDA graph of kernels, not as one persistent kernel; the switches below are the
+                           graph's */
     bool no_graph;    /* launch the kernels of a decode step one by one */
     bool no_fusion;   /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap;  /* every kernel waits for the end of the one before it */
@@ -25,6 +28,9 @@ typedef struct fd_engine_options {
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
+
+/* Whether one token without an observer runs as one persistent kernel (kernels/step.h). */
+bool fd_engine_is_persistent(const fd_exec *exec);
 
 /* Device memory that an engine takes: weights, K/V cache, the decode step, and a long prompt's activations, which are
  * taken when one comes (observed prompts and all_logits may need more). 0 when the graph cannot be run or the host has

@@ -8,6 +8,7 @@
 #include "engine/weights.h"
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
+#include "kernels/step.h"
 
 /* Rows of a batch that a node computes. Nodes that feed no cache need not compute all. */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
@@ -77,6 +78,7 @@ typedef struct fd_engine {
     bool no_graph, step_warm; /* warm: its kernels have run once, so capturing loads none */
     cudaGraphExec_t step_graph;
     int32_t graph_nodes;
+    fd_step *persistent; /* the step as one kernel; NULL where it cannot be */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
@@ -84,7 +86,8 @@ typedef struct fd_engine {
 } fd_engine;
 
 /* ---- setup.c ---- */
-fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_error *err);
+/* `persistent`: the decode step as one kernel, if it can be. */
+fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx);
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
@@ -103,8 +106,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 
 /* ---- launch.c ---- */
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
-fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
-fd_code fd_launch_item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
+fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
+fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);
 
 /* ---- override.c: a node computed on the host ---- */
 fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
@@ -114,6 +117,8 @@ fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_wat
 fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
 
 /* ---- step.c: one token without an observer ---- */
+/* Leaves engine->persistent NULL when an item of the step has no place in it. */
+fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err);
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err);
 
 #endif

@@ -126,7 +126,7 @@ fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t id, f
 
 /* ---- fused items: one token ---- */
 
-fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *first = &nodes[item->matvec.matmul[0]];
     fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
@@ -151,29 +151,56 @@ fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const 
         in.part[0].residual = fd_run_tensor(engine, run, other);
         in.part[0].out = fd_run_tensor(engine, run, add->id);
     }
-    fd_code code = fd_launch_matvec(run->queue, &in, 0, err);
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", first->name);
+    return in;
 }
 
-fd_code fd_launch_item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
     const fd_node *cache_v = &nodes[item->attention.cache_v];
-    fd_attn_decode in = {.n_head = q_rope->shape[0],
-                         .n_head_kv = k_rope->shape[0],
-                         .head_dim = q_rope->shape[1],
-                         .n_ctx = engine->exec.n_ctx,
-                         .q_rope = rope_shape(engine, q_rope),
-                         .k_rope = rope_shape(engine, k_rope),
-                         .q = fd_run_tensor(engine, run, q_rope->input[0]),
-                         .k = fd_run_tensor(engine, run, k_rope->input[0]),
-                         .v = fd_run_tensor(engine, run, cache_v->input[0]),
-                         .cache_k = engine->cache[item->attention.cache_k],
-                         .cache_v = engine->cache[item->attention.cache_v],
-                         .pos = run->inputs + FD_INPUT_FIRST,
-                         .scale = nodes[item->attention.scores].scale,
-                         .scratch = engine->attention_scratch,
-                         .out = fd_run_tensor(engine, run, item->attention.mix)};
-    fd_code code = fd_launch_attn_decode(run->queue, &in, err);
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", nodes[item->attention.mix].name);
+    return (fd_attn_decode){.n_head = q_rope->shape[0],
+                            .n_head_kv = k_rope->shape[0],
+                            .head_dim = q_rope->shape[1],
+                            .n_ctx = engine->exec.n_ctx,
+                            .q_rope = rope_shape(engine, q_rope),
+                            .k_rope = rope_shape(engine, k_rope),
+                            .q = fd_run_tensor(engine, run, q_rope->input[0]),
+                            .k = fd_run_tensor(engine, run, k_rope->input[0]),
+                            .v = fd_run_tensor(engine, run, cache_v->input[0]),
+                            .cache_k = engine->cache[item->attention.cache_k],
+                            .cache_v = engine->cache[item->attention.cache_v],
+                            .pos = run->inputs + FD_INPUT_FIRST,
+                            .scale = nodes[item->attention.scores].scale,
+                            .scratch = engine->attention_scratch,
+                            .out = fd_run_tensor(engine, run, item->attention.mix)};
+}
+
+fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    if (item->kind == FD_ITEM_NODE) return fd_launch_node(engine, run, item->node, err);
+    fd_code code;
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        code = fd_launch_matvec(run->queue, &in, 0, err);
+    } else {
+        fd_attn_decode in = item_attention(engine, run, item);
+        code = fd_launch_attn_decode(run->queue, &in, err);
+    }
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
+}
+
+/* ---- the same items in the persistent step ---- */
+
+fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[item->node];
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        return fd_step_add_matvec(step, &in, err);
+    }
+    if (item->kind == FD_ITEM_ATTENTION) {
+        fd_attn_decode in = item_attention(engine, run, item);
+        return fd_step_add_attention(step, &in, err);
+    }
+    if (node->op != FD_OP_EMBED)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: node %s is not fused", node->name);
+    return fd_step_add_embed(step, matrix_of(engine, node), fd_run_tensor(engine, run, item->node), err);
 }

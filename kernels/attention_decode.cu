@@ -5,51 +5,14 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
+#include "kernels/attention_scratch.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
 
-enum { CHUNK = FD_ATTENTION_BLOCK };
-
-/* The scratch, in floats: scores, sums, chunk sums of the mix, then the counters of arrivals (0 between launches). */
-struct scratch_layout {
-    float *scores;     /* [n_head, n_ctx]: scores, then e^(s − max) */
-    float *sums;       /* [n_head] */
-    float *chunk_sums; /* [n_head, n_chunk, head_dim] */
-    unsigned *arrived; /* [n_head_kv + n_head] */
-};
-
-static int32_t chunks_of(int32_t n_ctx) {
-    return (n_ctx + CHUNK - 1) / CHUNK;
-}
-
-static scratch_layout layout_of(const fd_attn_decode *in) {
-    scratch_layout s;
-    s.scores = in->scratch;
-    s.sums = s.scores + (int64_t)in->n_head * in->n_ctx;
-    s.chunk_sums = s.sums + in->n_head;
-    s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
-    return s;
-}
-
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
     const size_t per_head = (size_t)n_ctx + 1 + (size_t)chunks_of(n_ctx) * (size_t)head_dim;
     return sizeof(float) * ((size_t)n_head * per_head + (size_t)n_head_kv + (size_t)n_head);
-}
-
-/* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are
- * visible. */
-__device__ __forceinline__ bool arrive_last(unsigned *counter, unsigned active) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1u) == active - 1;
-        if (last) *counter = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
 }
 
 /* e^(s − max) in place and its sum, of `heads` heads in a row. Exponentials by all threads, each sum by one warp. */
