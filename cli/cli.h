@@ -19,6 +19,7 @@ int fd_cmd_inspect(int argc, char **argv);
 int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
+int fd_cmd_import(int argc, char **argv);
 
 /* Prints "firstdiff COMMAND: message" on stderr and returns the exit status of err->code. */
 int fd_cli_fail(const char *command, const fd_error *err);
@@ -71,6 +72,9 @@ fd_code fd_cli_spec(const char *backend, const char *numerics, const char *fault
 
 /* An argp parser's default case for the one argument MODEL.gguf: takes it, refuses a second and its absence (status 2). */
 error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model);
+
+/* "512M" to bytes: digits and nothing, K, M or G (powers of 1024), from `least` on; else a usage error (status 2). */
+size_t fd_cli_bytes(const char *text, size_t least, struct argp_state *state);
 
 /* Seconds of a clock that only goes forward. */
 double fd_cli_seconds(void);

@@ -1,29 +1,39 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
 #include "cli/compare_replay.h"
+#include "cli/mapped_trace.h"
 #include "cli/output.h"
 
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/weights.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate;
+    const char *traces[2], *model, *candidate, *map;
     int n_trace;
+    size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
      "The model both ran: every op is replayed on the candidate's own inputs, and rounding is told from errors", 1},
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
-     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, bf16, hf-f16, hf-bf16, f16acc "
+     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16, "
+     "hf-bf16, f16acc "
      "(default: what its trace says, else inferred)",
+     1},
+    {"map", KEY_MAP, "NAME|FILE", 0,
+     "Map of the candidate's foreign names to the GGUF's: llama.cpp, llama2.c, transformers, or a file (docs/mapping.md; "
+     "default: what the traces' attribute names says)",
      1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0,
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
+    {"memory", KEY_MEMORY, "SIZE", 0,
+     "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
     {0},
@@ -34,7 +44,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
+    case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case ARGP_KEY_ARG:
@@ -65,22 +77,39 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
+/* Nodes that the candidate's engine cannot record (its map says so) need no --allow-missing; they are still listed.
+ * `text` is cut into the globs. */
+static void add_absent(fd_cli_globs *globs, char *text) {
+    char *rest;
+    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS; glob = strtok_r(NULL, " ", &rest))
+        globs->items[globs->n++] = glob;
+}
+
+static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
     fd_code code = FD_OK;
-    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open(a->traces[i], &traces[i], err);
+    size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
+    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open_within(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
+    for (int i = 0; i < 2 && code == FD_OK; i++)
+        code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], n_unmatched, err);
+    char absent[sizeof((fd_trace_info *)0)->absent];
     if (code == FD_OK) {
+        strcpy(absent, fd_trace_get_info(traces[1])->absent);
+        add_absent(&a->allow_missing, absent);
         fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,
                                   .n_allow_missing = a->allow_missing.n,
+                                  .memory = a->memory / 4,
                                   .graph = a->model ? model.graph : NULL,
                                   .progress = fd_cli_progress_callback,
                                   .progress_user = &progress};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
         fd_cli_progress_end(&progress);
+        if (code == FD_OK && !a->model && verdict->n_compared)
+            code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
@@ -91,12 +120,14 @@ static fd_code compare(const arguments *a, fd_verdict *verdict, fd_error *err) {
 }
 
 int fd_cmd_compare(int argc, char **argv) {
-    arguments args = {0};
+    arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_verdict verdict = {0};
-    fd_code code = compare(&args, &verdict, &err);
+    size_t n_unmatched = 0;
+    fd_code code = compare(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);
-    return status;
+    /* what no line of the map names was not looked at */
+    return status == FD_EXIT_SAME && n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
 }

@@ -1,4 +1,6 @@
 /* firstdiff diff: two executors, or an executor and a trace, in lockstep over one model. */
+#include "cli/compare_replay.h"
+#include "cli/explain_runs.h"
 #include "cli/output.h"
 
 #include <stdlib.h>
@@ -11,11 +13,13 @@ typedef struct arguments {
     const char *model, *spec[2]; /* [reference, candidate] */
     fd_cli_prompt prompt;
     int32_t n_generate, n_thread, n_ctx; /* n_generate -1: not given */
+    bool bits_only;
+    const char *candidate;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_ALLOW, DEFAULT_GENERATE = 8 };
+enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, DEFAULT_GENERATE = 8 };
 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
@@ -25,6 +29,8 @@ static const struct argp_option options[] = {
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing in a trace (repeatable)", 2},
+    {"candidate", KEY_CANDIDATE, "CLASS", 0, "Where the candidate rounds, as in firstdiff compare", 2},
+    {"bits", KEY_BITS, 0, 0, "Stop at the first bit that differs: no replay, no name", 2},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
     {0},
@@ -39,6 +45,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
+    case KEY_BITS: a->bits_only = true; return 0;
+    case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
@@ -53,11 +61,12 @@ static const struct argp argp = {
     "MODEL.gguf",
     "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at "
     "the "
-    "first that differs.\v"
+    "first that differs. Up to there (to the end, where rounding may differ) both are then run again and recorded, and "
+    "every op is replayed as firstdiff compare --model does: noise, or a bug and its name.\v"
     "SPEC is cpu:exact, gpu:exact, cpu:f64 or cpu:emulate-CLASS, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are "
     "then "
     "fed unless a prompt is given. Tokens after the prompt are the reference's greedy choice, fed to both.\n\n"
-    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete.",
+    "Exit status: 0 identical in every bit, or different by rounding alone, 1 diverged, 2 unusable input, 3 incomplete.",
     children,
     NULL,
     NULL};
@@ -178,6 +187,24 @@ static void suggest_next(const diff *d, fd_verdict *v) {
              v->divergence.node, v->divergence.pos);
 }
 
+static fd_code explain(diff *d, fd_verdict *verdict, fd_error *err) {
+    fd_trace_step all = {0, d->n_token, FD_STEP_PREFILL};
+    fd_cli_rerun how = {.model = &d->model,
+                        .tokens = d->tokens,
+                        .n_token = d->n_token,
+                        .n_generate = d->n_generate,
+                        .allow_missing = d->args->allow_missing.items,
+                        .n_allow_missing = d->args->allow_missing.n,
+                        .class_name = d->args->candidate};
+    for (int side = 0; side < 2; side++)
+        how.side[side] = (fd_cli_rerun_side){.exec = d->trace[side] ? NULL : &d->exec[side],
+                                             .trace = d->trace[side],
+                                             .label = d->args->spec[side],
+                                             .steps = d->steps ? d->steps : &all,
+                                             .n_step = d->steps ? d->n_step : 1};
+    return fd_cli_explain_runs(&how, verdict, err);
+}
+
 static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
     const arguments *a = d->args;
     d->progress = fd_cli_progress_start("position", d->n_token);
@@ -189,6 +216,8 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
                                   .progress_user = &d->progress};
         fd_code compared = fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
         fd_cli_progress_end(&d->progress);
+        if (compared == FD_OK && !a->bits_only)
+            compared = fd_cli_compare_replay(d->model.graph, d->trace[0], d->trace[1], a->candidate, verdict, err);
         return compared;
     }
     fd_lockstep_options how = {.tokens = d->tokens,
@@ -205,6 +234,7 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
             (fd_lockstep_side){d->exec[side].exec, d->trace[side], a->spec[side], d->exec[side].fault};
     fd_code code = fd_lockstep_run(&how, verdict, err);
     fd_cli_progress_end(&d->progress);
+    if (code == FD_OK && !a->bits_only) code = explain(d, verdict, err);
     if (code == FD_OK) suggest_next(d, verdict);
     return code;
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/explain_runs.h"
 #include "cli/run_args.h"
 #include "dumpers/trace.h"
-#include "fd_sources.h" /* made by the build: FD_SOURCES_DIGEST */
 
 typedef struct run {
     const fd_run_args *args;
@@ -23,28 +23,6 @@ typedef struct run {
     bool printed;     /* something of the text is out */
 } run;
 
-static void trace_info(const run *r, fd_trace_info *info) {
-    memset(info, 0, sizeof *info);
-    const fd_exec *e = r->exec.exec;
-    snprintf(info->producer, sizeof info->producer, "firstdiff " FD_VERSION);
-    snprintf(info->numerics, sizeof info->numerics, "%s", fd_exec_numerics_name(e));
-    info->contract = e->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0;
-    snprintf(info->backend, sizeof info->backend, "%s", e->backend);
-    snprintf(info->device, sizeof info->device, "%s", e->device);
-    snprintf(info->driver, sizeof info->driver, "%s", e->driver);
-    snprintf(info->build, sizeof info->build, "%s", FD_BUILD);
-    snprintf(info->model_name, sizeof info->model_name, "%s", r->model.graph->hparams.name);
-    snprintf(info->model_hash, sizeof info->model_hash, "%s", r->model.hash);
-    snprintf(info->arch, sizeof info->arch, "%s", r->model.graph->hparams.arch);
-    snprintf(info->kv_type, sizeof info->kv_type, "%s", fd_exec_kv_type(e));
-    snprintf(info->fusion, sizeof info->fusion, "none");
-    snprintf(info->fault, sizeof info->fault, "%s", r->exec.fault);
-    snprintf(info->sources, sizeof info->sources, "%s", FD_SOURCES_DIGEST);
-    if (r->model.tokenizer)
-        snprintf(info->tokenizer, sizeof info->tokenizer, "%s", fd_tokenizer_name(r->model.tokenizer));
-    info->prompt = r->prompt_text;
-}
-
 static fd_code open_trace(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     fd_trace_options to = fd_trace_defaults(a->trace);
@@ -54,10 +32,12 @@ static fd_code open_trace(run *r, fd_error *err) {
     else return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
     to.tensors = a->tensors;
     to.compress = a->compress;
+    to.weights = a->no_weights ? NULL : r->model.graph;
     FD_TRY(fd_run_range("--layers", a->layers, &to.layer_first, &to.layer_last, err));
     FD_TRY(fd_run_range("--steps", a->steps, &to.step_first, &to.step_last, err));
     fd_trace_info info;
-    trace_info(r, &info);
+    fd_cli_trace_info(&r->model, &r->exec, &info);
+    info.prompt = r->prompt_text;
     FD_TRY(fd_trace_create(&to, &info, r->exec.exec->graph, r->exec.exec->numerics, &r->trace, err));
     fd_exec_set_observer(r->exec.exec, fd_trace_observer(r->trace));
     return FD_OK;

@@ -1,6 +1,7 @@
 /* What several commands need: a model with its tokenizer, errors, colours. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,6 +53,19 @@ error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const cha
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+size_t fd_cli_bytes(const char *text, size_t least, struct argp_state *state) {
+    static const char units[] = "KMG";
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (text[0] < '0' || text[0] > '9' || errno || (*end && (!unit || end[1])) || n > SIZE_MAX >> shift)
+        argp_error(state, "\"%s\" is no size: expected a number of bytes, or one with K, M or G", text);
+    if ((size_t)n << shift < least) argp_error(state, "\"%s\" is too little: expected at least %zuM", text, least >> 20);
+    return (size_t)n << shift;
 }
 
 bool fd_cli_use_colour(FILE *stream) { return isatty(fileno(stream)) && !getenv("NO_COLOR"); }

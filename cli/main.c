@@ -13,6 +13,7 @@ static const struct {
     {"compare", fd_cmd_compare, "the same verdict from two recorded traces"},
     {"run", fd_cmd_run, "run a model, print its text, record a trace"},
     {"inspect", fd_cmd_inspect, "look into a trace: tree, statistics, health, slices"},
+    {"import", fd_cmd_import, "make a trace of the tensors that another engine left"},
     {"golden", fd_cmd_golden, "record exact goldens of a model, and check against them"},
     {"sweep", fd_cmd_sweep, "the same tokens split in different ways: every bit must stay"},
     {"model", fd_cmd_model, "what a GGUF holds and the graph it makes; --verify checks the file"},

@@ -6,7 +6,8 @@
 #include "cli/output.h"
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_LEVEL, KEY_TENSORS, KEY_LAYERS, KEY_STEPS, KEY_COMPRESS, KEY_FAULT, KEY_TEMP,
-       KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_LAST, KEY_SEED, KEY_IDS, KEY_IGNORE_EOS };
+       KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_LAST, KEY_SEED, KEY_IDS, KEY_IGNORE_EOS,
+       KEY_NO_WEIGHTS };
 
 static const struct argp_option options[] = {
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
@@ -20,10 +21,12 @@ static const struct argp_option options[] = {
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "Inject a fault; several joined by +", 2},
     {"output", 'o', "TRACE.h5", 0, "Record a trace", 3},
     {"level", KEY_LEVEL, "full|stats|fingerprint", 0, "How much of it (default full)", 3},
-    {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches", 3},
+    {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches (several joined by commas)", 3},
     {"layers", KEY_LAYERS, "A-B", 0, "Only these layers", 3},
     {"steps", KEY_STEPS, "A-B", 0, "Only these forward calls at full level", 3},
     {"compress", KEY_COMPRESS, 0, 0, "Compress tensors (slower)", 3},
+    {"no-weights", KEY_NO_WEIGHTS, 0, 0,
+     "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
     {"temperature", KEY_TEMP, "T", 0, "0: greedy (default)", 4},
     {"top-k", KEY_TOP_K, "K", 0, "Best K tokens only (0: off)", 4},
     {"top-p", KEY_TOP_P, "P", 0, "Smallest set of tokens with probability P (1: off)", 4},
@@ -67,6 +70,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_TENSORS: a->tensors = arg; return 0;
     case KEY_LAYERS: a->layers = arg; return 0;
     case KEY_STEPS: a->steps = arg; return 0;
+    case KEY_NO_WEIGHTS: a->no_weights = true; return 0;
     case KEY_COMPRESS: a->compress = true; return 0;
     case KEY_TEMP: a->sampler.temperature = (float)number(arg, state); return 0;
     case KEY_TOP_K: a->sampler.top_k = fd_cli_integer(arg, 0, state); return 0;

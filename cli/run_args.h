@@ -10,7 +10,7 @@ typedef struct fd_run_args {
     fd_cli_prompt prompt;
     fd_sampler_options sampler;
     int32_t n_generate, n_thread, n_ctx;
-    bool compress, ids_only, ignore_eos, quiet;
+    bool compress, no_weights, ids_only, ignore_eos, quiet;
 } fd_run_args;
 
 /* Parses them; prints usage errors and exits with status 2 on one, as argp does. */

@@ -2,7 +2,7 @@
 get_property(objects GLOBAL PROPERTY FD_OBJECTS)
 add_library(firstdiff ${objects})
 set_target_properties(firstdiff PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE C)
-target_link_libraries(firstdiff PRIVATE PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::JANSSON OpenMP::OpenMP_C
+target_link_libraries(firstdiff PRIVATE PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::JANSSON PkgConfig::ZLIB OpenMP::OpenMP_C
   Threads::Threads ${HDF5_C_LIBRARIES} m)
 target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/firstdiff>)
 
@@ -28,3 +28,18 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/firstdiffConfig.cmake.
 install(FILES ${PROJECT_BINARY_DIR}/firstdiffConfig.cmake ${PROJECT_BINARY_DIR}/firstdiffConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
 install(EXPORT firstdiffTargets NAMESPACE firstdiff:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
+
+# libfirstdiff_trace, for engines that write traces: one header, no other part of firstdiff. The CMake package gives the
+# shared library; pkg-config gives both (--static).
+install(TARGETS firstdiff_trace EXPORT firstdiff_traceTargets)
+get_property(fd_trace_archive GLOBAL PROPERTY FD_TRACE_ARCHIVE)
+install(FILES ${fd_trace_archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES dumpers/firstdiff_trace.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+list(JOIN HDF5_C_LIBRARIES " " FD_TRACE_PC_PRIVATE)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/firstdiff_trace.pc.in firstdiff_trace.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/firstdiff_trace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+write_basic_package_version_file(firstdiff_traceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/firstdiff_traceConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
+install(EXPORT firstdiff_traceTargets NAMESPACE firstdiff:: FILE firstdiff_traceConfig.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)

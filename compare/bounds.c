@@ -1,5 +1,5 @@
 /* What all bounds share: the candidate's rounding of inputs and outputs, memory, the table of ops. */
-#include <assert.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #include "compare/bounds_internal.h"
@@ -41,6 +41,7 @@ static void add_block_error(const double *x, int64_t n, int64_t block, double *e
 static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
     if (u == 0) return;
     int digits = digits_of(u);
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t k = 0; k < n; k++) {
         double own = fd_rounding_error(x[k], digits, tiny);
         e[k] = sqrt(e[k] * e[k] + own * own);
@@ -54,6 +55,7 @@ static void add_q8_error(const fd_weight *w, const double *x, int64_t n, double 
     if (!type->is_quantised)
         add_rounding(x, n, w->dtype == FD_F32 ? 0 : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
         for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
 }
 
@@ -61,6 +63,9 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
     switch (work->node->op) {
+    case FD_OP_EXPERT_MATMUL:
+        if (i == 1) return; /* ids */
+        /* fall through */
     case FD_OP_MATMUL:
         if (c->q8_activations)
             add_q8_error(work->op->weight[0], x, n, e);
@@ -74,7 +79,10 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         if (i == 1 && c->u_kv > c->u_attn) add_rounding(x, n, c->u_kv, kv_tiny(c), e);
         return;
     case FD_OP_KV_WRITE: return; /* its rounding is the output's */
-    default:                     /* an engine of 16-bit tensors reads them as such */
+    case FD_OP_EXPERT_WEIGHTS:
+        if (i == 1) return; /* ids */
+        /* fall through */
+    default: /* an engine of 16-bit tensors reads them as such */
         if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
     }
 }
@@ -88,12 +96,15 @@ static int64_t input_elements(const fd_op_args *op, int i) {
 static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *err) {
     const fd_op_args *op = work->op;
     int64_t longest = work->stride;
+    size_t n_thread = (size_t)omp_get_max_threads();
     for (int i = 0; i < FD_MAX_WEIGHTS; i++)
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
-    work->row = malloc(sizeof *work->row * (size_t)longest);
-    if (work->node->op == FD_OP_MATMUL)
-        work->scratch = malloc(sizeof *work->scratch * (size_t)(2 * op->n_pos * longest));
-    if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
+    work->longest = longest;
+    work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
+    fd_op kind = work->node->op;
+    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_EXPERT_WEIGHTS;
+    if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
+    if (!work->row || (weighs && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
     for (int i = 0; i < FD_MAX_INPUTS; i++) {
         if (work->node->input[i] < 0) continue;
@@ -113,11 +124,14 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
 static void add_output_error(const fd_bound_work *work) {
     const fd_bound_args *a = work->args;
     const fd_numerics_class *c = work->c;
+    if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
     bool copy = work->node->op == FD_OP_KV_WRITE;
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
-    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+    int64_t n = work->op->n_pos * work->stride;
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+    for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
         work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */

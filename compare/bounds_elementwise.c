@@ -12,7 +12,9 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     double chain = lambda * sqrt((double)n) * fmin(u, 0x1p-24);
     fd_dequantize_row(weight->dtype, weight->data, work->row, n);
 
-    for (int64_t row = 0; row < op->n_pos; row++) {
+    int64_t n_row = op->n_pos * work->stride / n;
+#pragma omp parallel for if (n_row * n > FD_BOUND_MANY / 4)
+    for (int64_t row = 0; row < n_row; row++) {
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -60,7 +62,9 @@ void fd_bound_rope(const fd_bound_work *work) {
 /* g·σ(g)·up. An exponential off by ε moves σ by at most ε·σ(−g) of it, and ε = u·(4 + 3|g|); then a sum, a quotient, a
  * product. |d silu/dg| ≤ 1.1. */
 void fd_bound_silu_mul(const fd_bound_work *work) {
-    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+    int64_t n = work->op->n_pos * work->stride;
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+    for (int64_t i = 0; i < n; i++) {
         double g = work->in[0][i], up = fabs(work->in[1][i]), u = work->c->u_op;
         double e_g = work->e[0][i], e_up = work->e[1][i], other = 1 / (1 + exp(g));
         double roundings = u * (5 + (4 + 3 * fabs(g)) * other);

@@ -7,6 +7,9 @@
 #include "compare/bounds.h"
 #include "model/quant.h"
 
+/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
+enum { FD_BOUND_MANY = 1 << 20 };
+
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
@@ -16,8 +19,9 @@ typedef struct fd_bound_work {
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
     int64_t stride;                 /* of y and tau */
-    float *row;                     /* [longest row of a weight] */
-    double *scratch;                /* MATMUL: [2, n_pos, as many] */
+    float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
+    int64_t longest;
+    double *scratch;                /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
     double *tau;                    /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;
 
@@ -29,6 +33,20 @@ typedef struct fd_bound_work {
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
     return fd_bound_lambda((double)n, work->args->n_output);
 }
+
+/* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */
+double fd_bound_capped(double before, double cap, double error, double u, double tiny);
+
+/* Some rows of a matrix times n_pos vectors. */
+typedef struct fd_bound_products {
+    const fd_weight *weight, *bias;   /* bias NULL: none */
+    int64_t first_row, bias_row;      /* rows [first_row, first_row + n_out) of weight; row bias_row of bias */
+    int64_t n_out, n_pos;
+    const double *x, *e;              /* [n_pos, n_col] */
+    const double *y;                  /* [n_pos, n_out], replayed */
+    double *tau;                      /* [n_pos, n_out] */
+} fd_bound_products;
+void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *products);
 
 /* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
 double fd_bound_weight_roundoff(const fd_numerics_class *numerics, uint32_t dtype);

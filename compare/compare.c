@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/trace_pair.h"
+#include "compare/choice.h"
+#include "compare/scan.h"
 
 typedef struct comparison {
     fd_trace_pair pair;
@@ -148,37 +149,44 @@ static fd_code describe_divergence(comparison *c, const fd_node_pair *np, const 
     return describe_inputs(c, node, d, err);
 }
 
-static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_trace_step *step, int32_t step_at,
-                            fd_error *err) {
+static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_scanned *seen, const fd_trace_step *step,
+                            int32_t step_at, fd_error *err) {
     fd_verdict *v = c->verdict;
-    int32_t end = step->pos0 + step->n_pos < c->limit ? step->pos0 + step->n_pos : c->limit;
-    int32_t n_unknown = 0, n_seen = 0;
-    bool differs = false, read = false;
-    bool first = v->divergence.kind == FD_NO_DIVERGENCE;
-    for (int32_t pos = step->pos0; pos < end; pos++) {
+    const fd_trace_node *node = fd_trace_node_at(c->pair.ref, np->ref);
+    bool first = v->divergence.kind == FD_NO_DIVERGENCE, differs = seen->differs >= 0;
+    if (seen->read && np->same_shape)
+        v->grid = fd_coarser(v->grid, fd_coarser(node->dtype, fd_trace_node_at(c->pair.cand, np->cand)->dtype));
+    if (first && differs) {
         fd_look look;
-        FD_TRY(fd_trace_pair_look(&c->pair, np, pos, &look, err));
-        n_unknown += look.result == FD_LOOK_UNKNOWN;
-        n_seen += look.result != FD_LOOK_UNKNOWN;
-        read |= look.has_diff;
-        if (look.has_diff) v->grid = fd_coarser(v->grid, look.diff.grid);
-        if (look.result != FD_LOOK_DIFFERS) continue;
-        differs = true;
-        if (first) FD_TRY(describe_divergence(c, np, step, step_at, pos, &look, err));
-        break;
+        FD_TRY(fd_trace_pair_look(&c->pair, np, seen->differs, &look, err));
+        FD_TRY(describe_divergence(c, np, step, step_at, seen->differs, &look, err));
     }
-    if (n_unknown) {
-        const char *name = fd_trace_node_at(c->pair.ref, np->ref)->name;
-        FD_TRY(fd_verdict_missing(v, name, FD_NOT_RECORDED, n_unknown, allowed(c->options, name), err));
-    }
-    if (!n_seen) return FD_OK;
+    if (seen->n_unknown)
+        FD_TRY(fd_verdict_missing(v, node->name, FD_NOT_RECORDED, seen->n_unknown, allowed(c->options, node->name), err));
+    if (!seen->n_seen) return FD_OK;
     v->n_compared++;
-    v->n_by_fingerprint += !read;
+    v->n_by_fingerprint += !seen->read;
     if (v->divergence.kind == FD_NO_DIVERGENCE)
         v->n_before++;
     else if (!first)
         v->n_after_differ += differs, v->n_after_identical += !differs;
     return FD_OK;
+}
+
+static fd_code compare_nodes(comparison *c, const fd_trace_step *step, int32_t step_at, fd_error *err) {
+    int32_t end = step->pos0 + step->n_pos < c->limit ? step->pos0 + step->n_pos : c->limit;
+    int32_t n_pair = c->pair.align.n_pair, batch = fd_scan_batch(&c->pair, end - step->pos0);
+    if (batch > n_pair) batch = n_pair;
+    fd_scanned *seen = malloc((size_t)batch * sizeof *seen + 1);
+    fd_code code = seen ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "comparison of %d tensors: out of memory", n_pair);
+    for (int32_t at = 0; code == FD_OK && at < n_pair; at += batch) {
+        int32_t n = n_pair - at < batch ? n_pair - at : batch;
+        code = fd_scan(&c->pair, at, n, step->pos0, end, seen, err);
+        for (int32_t i = 0; code == FD_OK && i < n; i++)
+            code = compare_node(c, &c->pair.align.pairs[at + i], &seen[i], step, step_at, err);
+    }
+    free(seen);
+    return code;
 }
 
 /* Step `step_at`: the tokens, then the nodes. */
@@ -197,9 +205,7 @@ static fd_code compare_step(comparison *c, const fd_trace_step *step, int32_t st
     }
     if (step->pos0 >= c->limit) return FD_OK;
     v->n_step++;
-    for (int32_t i = 0; i < c->pair.align.n_pair; i++)
-        FD_TRY(compare_node(c, &c->pair.align.pairs[i], step, step_at, err));
-    return FD_OK;
+    return compare_nodes(c, step, step_at, err);
 }
 
 /* The reference's steps, cut at the last common position; positions that no step claims (a foreign trace, or a run
@@ -225,8 +231,6 @@ static fd_code compare_all(comparison *c, fd_error *err) {
     c->limit = c->pair.align.first_token_differs;
     FD_TRY(list_unmatched(c, err));
     FD_TRY(compare_steps(c, err));
-    if (c->limit < c->pair.align.n_pos)
-        fd_verdict_reason(v, "the tokens differ from position %d on: nothing was compared there", c->limit);
     if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v);
     return FD_OK;
 }
@@ -240,10 +244,12 @@ fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_co
     fd_verdict_side_of_trace(cand, &out->cand);
     comparison c = {.options = options, .verdict = out};
     FD_TRY(fd_trace_pair_open(ref, cand, &c.pair, err));
+    c.pair.memory = options->memory ? options->memory : FD_COMPARE_MEMORY;
     state_what_limits(&c);
     fd_code code = compare_all(&c, err);
     fd_trace_pair_close(&c.pair);
     FD_TRY(code);
     fd_verdict_decide(out);
+    fd_tokens_of_prompts(ref, cand, out);
     return FD_OK;
 }

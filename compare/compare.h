@@ -8,9 +8,12 @@
 
 #include "compare/verdict.h"
 
+#define FD_COMPARE_MEMORY ((size_t)512 << 20)
+
 typedef struct fd_compare_options {
     const char *const *allow_missing; /* [n_allow_missing] globs over node names that need not be on both sides */
     int32_t n_allow_missing;
+    size_t memory;         /* bytes that lists made for the comparison may take; 0: FD_COMPARE_MEMORY */
     const fd_graph *graph; /* of the model both ran, for the attributes of a node; NULL: not known */
     void (*progress)(void *user, int64_t done, int64_t total); /* of positions, after each step; NULL: nobody asks */
     void *progress_user;

@@ -1,13 +1,18 @@
 /* Naming the bug: every fault of faults/ that concerns the first introduced node is computed on the candidate's own
  * inputs, and one is named only if it gives the candidate's values and nothing else does (docs/faults.md has the rule).
  *
- * Residual of a variant: z = max |c − v| / τ over all elements. Equal values, and NaN beside NaN, are 0; where τ is 0, or
- * one alone is NaN or infinite, anything else is +Inf. Named when z ≤ 1 for it, and z > 10 for the unmodified op and for
- * every other variant. Variants that give bit-identical tensors here are one group: nodes beside this one tell them
- * apart where they are recorded, else they are named together. */
+ * Residual of a variant: z = |c − v| / τ, τ being the bound of that variant (of its op, weights and inputs), the largest over
+ * all elements and the root of the mean square. Equal values, and NaN beside NaN, are 0; where τ is 0, or one alone is NaN
+ * or infinite, anything else is +Inf. Beside rounding, NaN beside Inf is 0 too: orders of sums decide which of them it is.
+ *
+ * A variant fits when its largest z is ≤ 1. It is clearly beyond when its largest z is > 10, or the root of the mean square
+ * > 2: τ bounds the worst of all elements, so an average one that reaches twice that is no rounding. Named is what fits when the
+ * unmodified op and every other variant are clearly beyond, here or, where they are recorded, at other nodes that the
+ * faults concern. Variants that nothing tells apart are named together when they give the same bits. */
 #ifndef FD_COMPARE_EXPLAIN_H
 #define FD_COMPARE_EXPLAIN_H
 
+#include "compare/bounds.h"
 #include "faults/faults.h"
 
 typedef struct fd_explain_request {
@@ -16,18 +21,22 @@ typedef struct fd_explain_request {
                             from 0, rows before pos0 are taken for zero */
     const float
         *output; /* the candidate's rows, [n_pos, fd_node_row_stride]; KV_WRITE: the cache rows of the positions */
-    const double *tau; /* ≥ 0, laid out as output; NULL: exact, τ = 0 */
+    const fd_numerics_class *numerics; /* the candidate's, for the bounds of every variant; NULL: exact, τ = 0 */
+    double n_output;                   /* as in fd_bound_args */
+    const double *tau;                 /* without `numerics`: bounds for every variant alike, laid out as output */
     fd_op_fn op;
     const float *(*tensor)(void *user,
                            int32_t node); /* the candidate's rows of another node at these positions, laid out as
                             fd_op_args.in (KV_WRITE: the cache from position 0); NULL when it was not recorded. May be NULL:
                             faults that read other tensors are then not tried */
+    uint32_t (*stored)(void *user, int32_t node); /* element type in which the trace holds a node; NULL: as it was */
     void *user;
 } fd_explain_request;
 
 typedef struct fd_explain_fit {
     const fd_fault_info *fault; /* NULL: none */
-    double z;
+    double z;         /* largest */
+    double mean_z;    /* root of the mean square */
     double ulp;       /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
     int64_t n_beyond; /* elements beyond τ */
 } fd_explain_fit;
@@ -37,7 +46,7 @@ enum { FD_MAX_REMAINING = 8 };
 typedef struct fd_explanation {
     bool named;
     fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents behind it; else whatever is
-                                                   within 10 τ, best first */
+                                                   not clearly beyond, best first */
     int32_t n_remaining;                        /* may exceed FD_MAX_REMAINING: only the first ones are kept */
     fd_explain_fit unmodified;                  /* the op as it should be; fault NULL */
     fd_explain_fit runner_up;                   /* the best of the others */

@@ -56,6 +56,16 @@ static fd_code make_tables(work *w, fd_op_args *args, fd_error *err) {
     return FD_OK;
 }
 
+/* What was recorded stands; only what lies past a row's own position is the variant's. */
+static void keep_recorded(fd_op_args *args, float *hidden) {
+    const float *seen = args->in[0];
+    const fd_node *node = &args->graph->nodes[args->node->input[0]];
+    int64_t stride = fd_node_row_stride(node, args->n_kv);
+    for (int64_t i = 0; i < args->n_pos * stride; i++)
+        if (i % args->n_kv <= args->pos0 + i / stride) hidden[i] = seen[i];
+    args->in[0] = hidden;
+}
+
 /* Scores past a row's own position are recorded as -inf whatever the candidate had there. A fault of the mask shows in
  * what softmax makes of them, so they are computed again. */
 static fd_code hidden_input(work *w, fd_op_args *args, fd_variant_state *state, fd_error *err) {
@@ -66,7 +76,7 @@ static fd_code hidden_input(work *w, fd_op_args *args, fd_variant_state *state, 
     if (!changed) return FD_OK;
     FD_TRY(fd_variant_compute(w->request, w->fault, id, &w->hidden, err));
     if (w->hidden.state == FD_VARIANT_COMPUTED)
-        args->in[0] = w->hidden.rows;
+        keep_recorded(args, w->hidden.rows);
     else
         *state = FD_VARIANT_UNTRIED;
     return FD_OK;
@@ -106,11 +116,15 @@ static fd_code compute(work *w, int32_t id, fd_variant *out, fd_error *err) {
     if (!out->memory) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args.node->name);
     out->rows = out->memory + (cache ? args.pos0 * stride : 0);
     args.out = out->memory;
-    if (args.node->override)
+    out->overridden = args.node->override != NULL;
+    if (out->overridden)
         args.node->override(&args);
     else
         w->request->op(FD_NUMERICS_EXACT, &args);
-    return FD_OK;
+    if (!w->request->numerics) return FD_OK;
+    const float *output = id == w->request->args.node->id ? w->request->output : recorded(w->request, id);
+    if (output && cache && id != w->request->args.node->id) output += args.pos0 * stride;
+    return fd_variant_bound(w->request, &args, output, &out->tau, err);
 }
 
 fd_code fd_variant_compute(const fd_explain_request *request, int32_t fault, int32_t node, fd_variant *out,
@@ -125,13 +139,15 @@ fd_code fd_variant_compute(const fd_explain_request *request, int32_t fault, int
 
 void fd_variant_free(fd_variant *variant) {
     free(variant->memory);
+    free(variant->tau);
     *variant = (fd_variant){0};
 }
 
 /* ---- judging ---- */
 
-static double z_of(float c, float v, double tau) {
+static double z_of(float c, float v, double tau, bool exact) {
     if (c == v || (c != c && v != v)) return 0.0;
+    if (!exact && !isfinite(c) && !isfinite(v)) return 0.0;
     if (!isfinite(c) || !isfinite(v) || !(tau > 0.0)) return INFINITY;
     return fabs((double)c - (double)v) / tau;
 }
@@ -164,38 +180,59 @@ static bool counts(const walk *w, int64_t i) {
     return !w->over_kv || i % w->n_kv <= w->pos0 + i / w->stride;
 }
 
-fd_explain_fit fd_variant_fit(const fd_op_args *args, const fd_node *node, const float *variant, const float *output,
-                              const double *tau) {
-    walk w = walk_of(args, node);
+static double tau_of(const fd_explain_request *request, const fd_variant *variant, int64_t i) {
+    return variant->tau ? variant->tau[i] : request->tau ? request->tau[i] : 0.0;
+}
+
+fd_explain_fit fd_variant_fit(const fd_explain_request *request, const fd_node *node, const fd_variant *variant,
+                              const float *output) {
+    walk w = walk_of(&request->args, node);
     fd_explain_fit fit = {0};
+    double squares = 0.0;
+    int64_t n = 0;
     for (int64_t i = 0; i < w.n; i++) {
         if (!counts(&w, i)) continue;
-        double z = z_of(output[i], variant[i], tau ? tau[i] : 0.0), ulp = ulp_of(output[i], variant[i]);
+        double z = z_of(output[i], variant->rows[i], tau_of(request, variant, i), !request->numerics);
+        double ulp = ulp_of(output[i], variant->rows[i]);
         if (!(z <= fit.z)) fit.z = z;
         if (!(ulp <= fit.ulp)) fit.ulp = ulp;
         fit.n_beyond += !(z <= 1.0);
+        squares += z * z;
+        n++;
     }
+    fit.mean_z = n > 0 ? sqrt(squares / (double)n) : 0.0;
     return fit;
 }
 
-bool fd_variant_equal(const fd_op_args *args, const fd_node *node, const float *a, const float *b) {
-    walk w = walk_of(args, node);
-    for (int64_t i = 0; i < w.n; i++)
-        if (counts(&w, i) && fd_canonical32(a[i]) != fd_canonical32(b[i])) return false;
+bool fd_variant_equal(const fd_explain_request *request, const fd_node *node, const fd_variant *a,
+                      const fd_variant *b) {
+    walk w = walk_of(&request->args, node);
+    for (int64_t i = 0; i < w.n; i++) {
+        if (!counts(&w, i) || fd_canonical32(a->rows[i]) == fd_canonical32(b->rows[i])) continue;
+        if (!a->tau || !b->tau) return false;
+        if (!(fabs((double)a->rows[i] - (double)b->rows[i]) <= 1e-3 * fmin(a->tau[i], b->tau[i]))) return false;
+    }
     return true;
 }
 
-int64_t fd_variant_evidence(const fd_explain_request *request, const float *variant, const float *unmodified,
-                            double factor) {
-    walk w = walk_of(&request->args, request->args.node);
-    bool cache = request->args.node->op == FD_OP_KV_WRITE;
+void fd_variant_widen(const fd_explain_request *request, const fd_node *node, fd_variant *variant,
+                      const fd_variant *unmodified) {
+    int64_t n = request->args.n_pos * fd_node_row_stride(node, request->args.n_kv);
+    for (int64_t i = 0; variant->tau && i < n; i++)
+        if (!(variant->tau[i] >= unmodified->tau[i])) variant->tau[i] = unmodified->tau[i];
+}
+
+int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *node, const float *output,
+                            const fd_variant *variant, const fd_variant *unmodified) {
+    walk w = walk_of(&request->args, node);
+    bool cache = node->op == FD_OP_KV_WRITE, exact = !request->numerics;
     int64_t n = 0;
     for (int64_t i = 0; i < w.n; i++) {
-        float c = request->output[i];
-        double tau = request->tau ? request->tau[i] : 0.0;
-        if (cache && c == 0.0f) continue;
-        if (counts(&w, i) && isfinite(c) && z_of(c, variant[i], tau) <= 1.0 && !(z_of(c, unmodified[i], tau) <= factor))
-            n++;
+        float c = output[i];
+        bool hidden = node->op == FD_OP_ATTN_SCORES && c == -INFINITY; /* a window's edge says as much as a number */
+        if (!counts(&w, i) || (!isfinite(c) && !hidden) || (cache && c == 0.0f)) continue;
+        n += z_of(c, variant->rows[i], tau_of(request, variant, i), exact) <= 1.0 &&
+             !(z_of(c, unmodified->rows[i], tau_of(request, unmodified, i), exact) <= 1.0);
     }
     return n;
 }

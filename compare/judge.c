@@ -144,10 +144,15 @@ static fd_code judge_node(judge *j, const fd_node *node, const fd_replayed *rows
         fd_node_finding f;
         bool has_ref = false;
         if (!rows->recorded[r]) continue;
-        if (j->o->ref)
+        bool comparable = !j->o->n_ref_pos || j->pos0 + r < j->o->n_ref_pos;
+        if (j->o->ref && comparable)
             FD_TRY(fd_replay_read_row(j->o->ref, j->in_ref[node->id], node, j->pos0 + r, j->pos0 + j->n_range,
                                       j->scratch, j->reference, &has_ref, err));
         judge_row(j, node, rows, r, has_ref ? j->reference : NULL, &f);
+        int64_t at = r * rows->stride;
+        if (j->o->see)
+            j->o->see(j->o->see_user, node, j->pos0 + r, rows->stride, rows->candidate + at, rows->y + at,
+                      rows->tau + at, has_ref ? j->reference : NULL);
         note(j, &f);
     }
     return FD_OK;
@@ -160,6 +165,13 @@ static bool in_sample(const fd_graph *graph, const fd_node *node) {
     return node->layer < 0 || node->layer == 0 || node->layer == last / 2 || node->layer == last;
 }
 
+/* Nobody knows what the node, or one that it was replayed through, was computed with. */
+static bool blameless(const fd_judge_options *o, int32_t node, int32_t span_first) {
+    for (int32_t i = span_first; o->unjudged && i <= node; i++)
+        if (o->unjudged[i]) return true;
+    return false;
+}
+
 static fd_code judge_ranges(judge *j, fd_error *err) {
     const fd_graph *graph = j->o->graph;
     for (j->pos0 = 0; j->pos0 < j->o->n_pos; j->pos0 += j->n_range) {
@@ -170,7 +182,7 @@ static fd_code judge_ranges(judge *j, fd_error *err) {
             fd_replayed rows;
             bool wanted = !j->o->sample || in_sample(graph, &graph->nodes[i]);
             FD_TRY(fd_replay_node(j->replay, i, wanted, &rows, err));
-            if (wanted) FD_TRY(judge_node(j, &graph->nodes[i], &rows, err));
+            if (wanted && !blameless(j->o, i, rows.span_first)) FD_TRY(judge_node(j, &graph->nodes[i], &rows, err));
         }
         if (j->o->sample) break;
     }

@@ -62,6 +62,12 @@ typedef struct fd_judge_options {
     int32_t n_pos; /* judge positions [0, n_pos): those whose tokens agree */
     fd_op_fn op;
     const fd_numerics_class *numerics;
+    const bool *unjudged; /* [n_node] nodes that are replayed but not judged, their weights being unknown; NULL: none */
+    int32_t n_ref_pos;    /* positions from here on have no reference: other tokens were fed; 0: all have one */
+    /* Shown every judged row: candidate, τ and reference (NULL: not recorded), laid out as fd_replayed. NULL: nobody asks */
+    void (*see)(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                const double *replayed, const double *tau, const double *reference);
+    void *see_user;
     bool sample; /* judge the first 16 positions of the first, middle and last layer (to infer a class) */
 } fd_judge_options;
 

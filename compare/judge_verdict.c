@@ -5,15 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/choice.h"
 #include "compare/name.h"
 #include "compare/trace_pair.h"
+#include "compare/weights.h"
 
 typedef struct context {
     const fd_judge_verdict_options *o;
     fd_verdict *verdict;
     fd_trace_pair pair;
-    int32_t n_pos;
+    fd_held_weights held[2]; /* reference's, candidate's */
+    fd_choices choices;
+    int32_t n_pos; /* positions whose tokens agree */
+    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } context;
+
+enum { REF, CAND };
+
+/* The model as one side ran it. */
+static const fd_graph *graph_of(const context *c, int side) {
+    return c->held[side].graph ? c->held[side].graph : c->o->graph;
+}
 
 static fd_code input_equality(context *c, const char *name, int32_t pos, bool cached, fd_equality *out, fd_error *err) {
     const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
@@ -80,6 +92,7 @@ static fd_code describe_divergence(context *c, const fd_node_finding *f, bool of
     if (node->over_kv) d->dims[node->n_dim - 1] = f->pos + 1;
     fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
     memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
+    if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: nothing to set beside it */
     const fd_node_pair *np = fd_trace_pair_find(&c->pair, node->name);
     if (np && np->same_shape) {
         fd_look look = {0};
@@ -130,10 +143,20 @@ static void describe_counts(context *c, const fd_judgement *j, fd_class_source s
     if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", c->o->graph->nodes[j->noisiest.node].name);
 }
 
-/* Judges one trace, `other` giving what its inputs had brought along. */
-static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace *other, const fd_numerics_class *given,
-                          fd_class_source *source, fd_judgement *out, fd_error *err) {
-    fd_judge_options how = {.graph = c->o->graph, .ref = other, .cand = side, .n_pos = c->n_pos, .op = c->o->op};
+/* Judges one trace, the other giving what its inputs had brought along. */
+static fd_code judge_side(context *c, int which, const fd_numerics_class *given, fd_class_source *source,
+                          fd_judgement *out, fd_error *err) {
+    const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
+    fd_judge_options how = {.graph = graph_of(c, which),
+                            .unjudged = c->held[which].unknown,
+                            .ref = other,
+                            .cand = side,
+                            .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
+                            .n_ref_pos = c->n_pos,
+                            .see = fd_choices_see,
+                            .see_user = &c->choices,
+                            .op = c->o->op};
+    c->choices.side = which;
     *source = FD_CLASS_GIVEN;
     how.numerics = given;
     if (!how.numerics) {
@@ -148,10 +171,10 @@ static fd_code judge_side(const context *c, const fd_trace *side, const fd_trace
 }
 
 static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference, fd_error *err) {
-    fd_name_options how = {.graph = c->o->graph,
+    fd_name_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
                            .trace = of_reference ? c->o->ref : c->o->cand,
                            .finding = &j->first,
-                           .n_pos = c->n_pos,
+                           .n_pos = j->n_pos,
                            .op = c->o->op,
                            .numerics = j->numerics,
                            .n_output = j->n_output};
@@ -164,9 +187,8 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
 static void decide_noise(context *c) {
     fd_verdict *v = c->verdict;
     fd_divergence was = v->divergence;
-    if (was.kind == FD_DIVERGED_TOKENS) return; /* replay explains the tensors before them; the tokens still differ */
     memset(&v->divergence, 0, sizeof v->divergence);
-    if (was.kind != FD_NO_DIVERGENCE) {
+    if (was.kind == FD_DIVERGED_VALUES) {
         fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
         v->next[0] = '\0';
     }
@@ -174,6 +196,9 @@ static void decide_noise(context *c) {
         fd_verdict_reason(
             v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
     v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
+    /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
+     * prompts of different texts are among the reasons */
+    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && !v->choice.chosen)) fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
 static void suggest_next(fd_verdict *v) {
@@ -192,7 +217,7 @@ static fd_code judge_both(context *c, fd_error *err) {
     const fd_judge_verdict_options *o = c->o;
     fd_class_source source;
     fd_judgement cand = {0}, ref = {0};
-    fd_code code = judge_side(c, o->cand, o->ref, o->numerics, &source, &cand, err);
+    fd_code code = judge_side(c, CAND, o->numerics, &source, &cand, err);
     const fd_judgement *bad = NULL;
     if (code == FD_OK && cand.n_tensor == 0) {
         fd_verdict_note(c->verdict,
@@ -203,9 +228,10 @@ static fd_code judge_both(context *c, fd_error *err) {
         bad = cand.found ? &cand : NULL;
         if (!bad) {
             fd_class_source ref_source;
-            code = judge_side(c, o->ref, o->cand, NULL, &ref_source, &ref, err);
+            code = judge_side(c, REF, NULL, &ref_source, &ref, err);
             if (code == FD_OK && ref.found) bad = &ref;
         }
+        if (code == FD_OK) fd_choices_report(&c->choices, o->ref, o->cand, c->verdict);
         if (code == FD_OK && bad) {
             describe_finding(c, bad, bad == &ref);
             code = describe_divergence(c, &bad->first, bad == &ref, err);
@@ -227,11 +253,21 @@ static fd_code judge_both(context *c, fd_error *err) {
 
 fd_code fd_judge_verdict(const fd_judge_verdict_options *options, fd_verdict *verdict, fd_error *err) {
     context c = {.o = options, .verdict = verdict};
+    if (verdict->n_compared == 0) return FD_OK;
+    fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict, &c.held[REF],
+                                            &c.held[CAND], err);
     bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
-    if (no_reason_to || verdict->n_compared == 0) return FD_OK;
-    FD_TRY(fd_trace_pair_open(options->ref, options->cand, &c.pair, err));
-    c.n_pos = c.pair.align.first_token_differs;
-    fd_code code = c.n_pos > 0 ? judge_both(&c, err) : FD_OK;
-    fd_trace_pair_close(&c.pair);
+    if (code == FD_OK && !no_reason_to) {
+        code = fd_trace_pair_open(options->ref, options->cand, &c.pair, err);
+        c.n_pos = code == FD_OK ? c.pair.align.first_token_differs : 0;
+        c.own_ways = fd_tokens_part(options->ref, options->cand) >= 0 &&
+                     !fd_tokens_part_in_prompt(options->ref, options->cand);
+        if (code == FD_OK) code = fd_choices_open(options->graph, c.n_pos, &c.choices, err);
+        if (code == FD_OK && c.n_pos > 0) code = judge_both(&c, err);
+        fd_choices_close(&c.choices);
+        fd_trace_pair_close(&c.pair);
+    }
+    if (code == FD_OK) fd_weights_decide(verdict);
+    for (int side = 0; side < 2; side++) fd_held_weights_free(&c.held[side]);
     return code;
 }

@@ -80,14 +80,22 @@ static const float *tensor(void *user, int32_t node) {
     return r->rows[node];
 }
 
+static uint32_t stored(void *user, int32_t node) {
+    const recorded *r = user;
+    int32_t at = fd_trace_find(r->o->trace, r->o->graph->nodes[node].name);
+    return at < 0 ? (uint32_t)FD_F64 : fd_trace_node_at(r->o->trace, at)->dtype;
+}
+
 /* ---- asking ---- */
 
-static fd_code explain(recorded *r, const fd_node *node, const fd_replayed *at, fd_explanation *out, fd_error *err) {
+static fd_code explain(recorded *r, const fd_node *node, fd_explanation *out, fd_error *err) {
     const fd_name_options *o = r->o;
     fd_explain_request ask = {.output = tensor(r, node->id),
-                              .tau = o->numerics->exact ? NULL : at->tau,
+                              .numerics = o->numerics->exact ? NULL : o->numerics,
+                              .n_output = o->n_output,
                               .op = o->op,
                               .tensor = tensor,
+                              .stored = stored,
                               .user = r};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
@@ -97,6 +105,7 @@ static fd_code explain(recorded *r, const fd_node *node, const fd_replayed *at, 
                             .tokens = fd_trace_tokens(o->trace) + r->pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
+    if (ask.output && node->op == FD_OP_KV_WRITE) ask.output += r->pos0 * fd_node_row_stride(node, r->n_kv);
     if (r->code == FD_OK && !ask.output) {
         snprintf(out->reason, sizeof out->reason, "%s was not recorded at every position from %d to %d", node->name,
                  r->pos0, r->n_kv - 1);
@@ -106,22 +115,6 @@ static fd_code explain(recorded *r, const fd_node *node, const fd_replayed *at, 
     if (r->code == FD_OK) return code;
     *err = r->err;
     return r->code;
-}
-
-/* Replays up to the node for its bounds. */
-static fd_code replay_and_explain(recorded *r, fd_replay *replay, fd_explanation *out, fd_error *err) {
-    int32_t id = r->o->finding->node, n;
-    for (int32_t pos = 0; pos < r->n_kv; pos += n) {
-        bool there = pos == r->pos0;
-        n = there ? r->n_pos : r->pos0 - pos < MOST_ROWS ? r->pos0 - pos : MOST_ROWS;
-        FD_TRY(fd_replay_range(replay, pos, n, err));
-        for (int32_t i = 0; i < r->o->graph->n_node && (!there || i <= id); i++) {
-            fd_replayed at;
-            FD_TRY(fd_replay_node(replay, i, there && i == id, &at, err));
-            if (there && i == id) FD_TRY(explain(r, &r->o->graph->nodes[id], &at, out, err));
-        }
-    }
-    return FD_OK;
 }
 
 fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err) {
@@ -139,16 +132,7 @@ fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_
     recorded r = {.o = &o, .rows = calloc((size_t)graph->n_node, sizeof *r.rows)};
     if (!r.rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     choose_rows(&r, node);
-    fd_replay_options how = {.graph = graph,
-                             .trace = o.trace,
-                             .tokens = fd_trace_tokens(o.trace),
-                             .op = o.op,
-                             .numerics = o.numerics,
-                             .n_output = o.n_output};
-    fd_replay *replay;
-    fd_code code = fd_replay_open(&how, &replay, err);
-    if (code == FD_OK) code = replay_and_explain(&r, replay, out, err);
-    fd_replay_close(replay);
+    fd_code code = explain(&r, node, out, err);
     for (int32_t i = 0; i < graph->n_node; i++) free(r.rows[i]);
     free(r.rows);
     return code;

@@ -52,6 +52,17 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
+    /* ggml's CPU kernel of flash attention keeps the running sum of e^(s − max)·v in binary16 where V is binary16 and the
+     * batch has fewer than 64 tokens (ggml_compute_forward_flash_attn_ext_f16_one_chunk, llama.cpp). */
+    {.name = "llama-cpu-fa",
+     .summary = "llama-cpu with flash attention: sums of V in binary16",
+     .q8_activations = true,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_mix = UF16,
+     F32_OPS,
+     .u_kv = UF16},
     {.name = "bf16",
      .summary = "bfloat16 factors, binary32 sums and tensors",
      .u_in = UBF16,

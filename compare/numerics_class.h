@@ -19,13 +19,15 @@ typedef struct fd_numerics_class {
     double u_attn;     /* both factors of scores and mix */
     double tiny_in;    /* spacing of the subnormals of those factors' type */
     double u_acc;      /* each addition of a dot product */
+    double u_mix;      /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
     double u_op;       /* each operation of the other ops */
     double u_out;      /* every stored result */
     double tiny_out;   /* spacing of its type's subnormals, or what an engine flushes to 0 */
     double u_kv;       /* rows of the K/V cache */
 } fd_numerics_class;
 
-/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, bf16, hf-f16, hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16,
+ * hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
 

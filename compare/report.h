@@ -12,7 +12,7 @@ void fd_report_text(FILE *to, const fd_verdict *verdict, bool colour);
  * runs out or the stream refuses. */
 fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
 
-/* Test cases "model", "tokens", "tensors" and "completeness". */
+/* Test cases "model", "tokens", "weights", "tensors" and "completeness". */
 void fd_report_junit(FILE *to, const fd_verdict *verdict);
 
 /* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */

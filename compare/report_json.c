@@ -109,11 +109,15 @@ static json_t *values(builder *b, const fd_divergence *d) {
 }
 
 static json_t *divergence(builder *b, const fd_divergence *d) {
-    static const char *const kinds[] = {"none", "tokens", "shape", "values"};
+    static const char *const kinds[] = {"none", "tokens", "shape", "values", "weights"};
     json_t *object = json_object(), *inputs = json_array();
     set_text(b, object, "kind", kinds[d->kind]);
     set_text(b, object, "node", d->node);
     set_int(b, object, "layer", d->layer);
+    if (d->kind == FD_DIVERGED_WEIGHTS) {
+        json_decref(inputs);
+        return object;
+    }
     set_int(b, object, "step", d->step);
     set_text(b, object, "step_kind", fd_step_kind_name(d->step_kind));
     set_int(b, object, "position", d->pos);
@@ -194,6 +198,67 @@ static json_t *replay(builder *b, const fd_verdict_replay *p) {
     return object;
 }
 
+static void set_count(builder *b, json_t *object, const char *key, int64_t n) {
+    set(b, object, key, n < 0 ? json_null() : json_integer((json_int_t)n));
+}
+
+static json_t *weight_side(builder *b, const char *dtype, int64_t n_row, int64_t n_col, int64_t zero, int64_t trailing) {
+    json_t *object = json_object();
+    set_text(b, object, "dtype", dtype);
+    set_int(b, object, "rows", n_row);
+    set_count(b, object, "columns", n_col ? n_col : -1);
+    set_count(b, object, "zero_rows", zero);
+    set_count(b, object, "trailing_zero_rows", trailing);
+    return object;
+}
+
+static json_t *weights(builder *b, const fd_verdict_weights *w) {
+    json_t *object = json_object();
+    set_text(b, object, "against", w->against_model ? "model" : "reference");
+    set_int(b, object, "same", w->n_same);
+    set_int(b, object, "differ", w->n_differ);
+    set_int(b, object, "unknown", w->n_unknown);
+    if (!w->n_differ) return object;
+    set(b, object, "of_reference", json_boolean(w->of_reference));
+    set_text(b, object, "first", w->name);
+    set_text(b, object, "read_by", w->node);
+    set(b, object, "held", weight_side(b, w->dtype, w->n_row, w->n_col, w->n_zero_row, w->n_trailing_zero_row));
+    set(b, object, "expected",
+        weight_side(b, w->expected_dtype, w->expected_n_row, w->expected_n_col, w->expected_zero_row,
+                    w->expected_trailing_zero_row));
+    set_int(b, object, "rows_per_hash", w->rows_per_hash);
+    set_count(b, object, "first_row", w->first_row);
+    set_int(b, object, "rows_differ", w->n_row_differ);
+    set_text(b, object, "holds", w->match);
+    set_text(b, object, "others", w->others);
+    set(b, object, "name", w->named ? text_value(w->fault) : json_null());
+    set(b, object, "summary", w->named ? text_value(w->summary) : json_null());
+    set_text(b, object, "same_as", w->same_as);
+    set_int(b, object, "explained", w->n_explained);
+    set_text(b, object, "reason", w->reason);
+    set(b, object, "replayed_with_them", json_boolean(w->replayed));
+    set_int(b, object, "unjudged_nodes", w->n_unjudged);
+    return object;
+}
+
+static json_t *choice(builder *b, const fd_verdict_choice *c) {
+    json_t *object = json_object();
+    set_int(b, object, "positions", c->n_pos);
+    set_int(b, object, "flips", c->n_flip);
+    set_int(b, object, "flips_within_tau", c->n_flip_noise);
+    if (c->n_flip) {
+        set_int(b, object, "position", c->pos);
+        set_int(b, object, "reference_token", c->ref_token);
+        set_int(b, object, "candidate_token", c->cand_token);
+        set(b, object, "reference_margin", number(b, c->ref_margin));
+        set(b, object, "candidate_margin", number(b, c->cand_margin));
+        set(b, object, "tau", number(b, c->tau));
+    }
+    set(b, object, "tokens_part_at", c->fed ? json_integer(c->fed_pos) : json_null());
+    set(b, object, "own_choices", c->fed ? json_boolean(c->chosen) : json_null());
+    return object;
+}
+
 static json_t *fit(builder *b, const fd_explain_fit *f) {
     json_t *object = json_object();
     set_text(b, object, "name", f->fault->name);
@@ -244,7 +309,9 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
         set(b, root, "differ_after", json_null());
     }
     set(b, root, "divergence", v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
+    if (v->weights.compared) set(b, root, "weights", weights(b, &v->weights));
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
+    if (v->replay.done) set(b, root, "best_token", choice(b, &v->choice));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));

@@ -60,15 +60,19 @@ void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int
 }
 
 void fd_report_junit(FILE *to, const fd_verdict *v) {
-    enum { MODEL, TOKENS, TENSORS, COMPLETENESS, N };
-    fd_junit_case cases[N] = {{.name = "model"}, {.name = "tokens"}, {.name = "tensors"}, {.name = "completeness"}};
+    enum { MODEL, TOKENS, WEIGHTS, TENSORS, COMPLETENESS, N };
+    fd_junit_case cases[N] = {{.name = "model"}, {.name = "tokens"}, {.name = "weights"}, {.name = "tensors"}, {.name = "completeness"}};
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_TOKENS) {
         cases[TOKENS].result = FD_JUNIT_FAILED;
         fd_report_headline(v, cases[TOKENS].message, sizeof cases[TOKENS].message);
-    } else if (d->kind != FD_NO_DIVERGENCE) {
+    } else if (d->kind != FD_NO_DIVERGENCE && d->kind != FD_DIVERGED_WEIGHTS) {
         cases[TENSORS].result = FD_JUNIT_FAILED;
         fd_report_headline(v, cases[TENSORS].message, sizeof cases[TENSORS].message);
+    }
+    if (v->weights.n_differ) {
+        cases[WEIGHTS].result = FD_JUNIT_FAILED;
+        fd_report_headline(v, cases[WEIGHTS].message, sizeof cases[WEIGHTS].message);
     }
     if (v->n_compared == 0 && cases[TENSORS].result == FD_JUNIT_PASSED) {
         cases[TENSORS].result = FD_JUNIT_ERROR;

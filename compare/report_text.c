@@ -48,7 +48,12 @@ static void place_text(const fd_divergence *d, int64_t index, char *to, size_t s
 void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
     const fd_divergence *d = &v->divergence;
     char place[160];
-    if (v->status == FD_DIVERGED) {
+    if (v->weights.n_differ) {
+        const fd_verdict_weights *w = &v->weights;
+        size_t at = (size_t)snprintf(to, size, "DIVERGED at weight %s", w->name);
+        if (w->first_row >= 0 && at < size)
+            snprintf(to + at, size - at, "      row %lld of %lld", (long long)w->first_row, (long long)w->n_row);
+    } else if (v->status == FD_DIVERGED) {
         place_text(d, d->diff.first.index, place, sizeof place);
         snprintf(to, size, "DIVERGED at %s      step %d (%s) · position %d%s", d->node, d->step,
                  fd_step_kind_name(d->step_kind), d->pos, place);
@@ -63,6 +68,58 @@ void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
                  (long long)v->n_compared, plural(v->n_compared), (long long)v->n_step, plural(v->n_step),
                  (long long)v->n_pos, plural(v->n_pos));
     }
+}
+
+/* "Q8_0 [256, 768]" */
+static void weight_shape(const char *dtype, int64_t n_row, int64_t n_col, char *to, size_t size) {
+    size_t at = (size_t)snprintf(to, size, "%s%s[%lld", dtype, dtype[0] ? " " : "", (long long)n_row);
+    if (at < size) snprintf(to + at, size - at, n_col ? ", %lld]" : "]", (long long)n_col);
+}
+
+static void zeros_text(const char *what, int64_t n, int64_t expected, const char *whose, char *to, size_t size) {
+    to[0] = '\0';
+    if (n > 0 && n != expected)
+        snprintf(to, size, ", %lld %s zero (%lld in %s)", (long long)n, what, (long long)expected, whose);
+}
+
+/* Weights come before ops: what is wrong with them, whose rows they are, and which bug gives them. */
+static void put_weights(FILE *to, const fd_verdict *v) {
+    const fd_verdict_weights *w = &v->weights;
+    const char *whose = w->against_model ? "the model" : "the reference";
+    char held[64], expected[64], trailing[80], zero[80] = "";
+    weight_shape(w->dtype, w->n_row, w->n_col, held, sizeof held);
+    weight_shape(w->expected_dtype, w->expected_n_row, w->expected_n_col, expected, sizeof expected);
+    zeros_text("trailing rows are", w->n_trailing_zero_row, w->expected_trailing_zero_row, whose, trailing,
+               sizeof trailing);
+    if (w->n_zero_row != w->n_trailing_zero_row)
+        zeros_text("rows are", w->n_zero_row, w->expected_zero_row, whose, zero, sizeof zero);
+    if (strcmp(held, expected) == 0)
+        line(to, "weight", "%s, the %s's is not %s's%s%s", held, w->of_reference ? "reference" : "candidate", whose,
+             w->node[0] ? "      read by " : "", w->node);
+    else
+        line(to, "weight", "%s in the %s, %s in %s%s%s", held, w->of_reference ? "reference" : "candidate", expected,
+             whose, w->node[0] ? "      read by " : "", w->node);
+    if (w->first_row >= 0)
+        line(to, "rows", "%s%lld of %lld differ, first row %lld%s%s%s",
+             w->rows_per_hash > 1 ? "at most " : "", (long long)w->n_row_differ, (long long)w->n_row,
+             (long long)w->first_row, w->rows_per_hash > 1 ? " or soon after" : "", trailing, zero);
+    if (w->match[0]) line(to, "holds", "%s", w->match);
+    line(to, "weights", "%d differ, %d agree with %s%s%s", w->n_differ, w->n_same, whose, w->others[0] ? "; also " : "",
+         w->others);
+    if (w->named)
+        line(to, "named", "%s  (%s)      every hash of %d of %d weights", w->summary, w->fault, w->n_explained,
+             w->n_differ);
+    else
+        line(to, "not named", "%s", w->reason);
+    if (w->same_as[0]) line(to, "the same as", "%s: the same bytes here", w->same_as);
+    if (!v->replay.done) return;
+    bool departs = v->replay.finding[0] != '\0';
+    if (w->replayed)
+        line(to, "ops", "replayed with the %s's own weights: %s", w->of_reference ? "reference" : "candidate",
+             departs ? "one departs beside them" : "every one is right by them");
+    if (w->n_unjudged)
+        line(to, "ops", "%d node%s not judged: nobody knows the weights that they read%s", w->n_unjudged,
+             plural(w->n_unjudged), departs ? "; of the others one departs" : "; the others are right by their inputs");
 }
 
 static void put_op(FILE *to, const fd_divergence *d) {
@@ -181,6 +238,13 @@ static void put_explanation(FILE *to, const fd_explanation *e) {
 
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_DIVERGED_WEIGHTS) return;
+    if (v->weights.n_differ) {
+        char place[160];
+        place_text(d, d->diff.first.index, place, sizeof place);
+        line(to, v->replay.finding[0] ? "departs" : "then", "at %s      step %d (%s) · position %d%s", d->node, d->step,
+             fd_step_kind_name(d->step_kind), d->pos, place);
+    }
     if (d->kind == FD_DIVERGED_TOKENS) {
         line(to, "tokens", "reference %d     candidate %d: the runs were fed different tokens", d->ref_token,
              d->cand_token);
@@ -190,6 +254,8 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
             line(to, "shape", "reference %s     candidate %s", d->ref_shape, d->cand_shape);
         else if (d->has_values)
             put_values(to, d);
+        else if (v->replay.finding[0])
+            line(to, "elements", "the reference has none to set beside them");
         else
             line(to, "elements", "not recorded on both sides: the fingerprints differ");
     }
@@ -200,6 +266,24 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
                  plural(v->n_after_differ), v->n_after_differ == 1 ? "s" : "", (long long)v->n_after_identical);
     line(to, "before it", "%lld tensor%s identical        after it   %s", (long long)v->n_before, plural(v->n_before),
          after);
+}
+
+/* Best tokens that differ, and where the runs parted by them. */
+static void put_choice(FILE *to, const fd_verdict *v) {
+    const fd_verdict_choice *c = &v->choice;
+    char margins[192] = "";
+    if (c->n_flip)
+        snprintf(margins, sizeof margins, "reference %d by %.3g, candidate %d by %.3g, τ %.3g", c->ref_token,
+                 c->ref_margin, c->cand_token, c->cand_margin, c->tau);
+    if (c->n_flip)
+        line(to, "best token", "another at %d of %d positions, %d within both sides' τ; at position %d: %s", c->n_flip,
+             c->n_pos, c->n_flip_noise, c->pos, margins);
+    if (c->fed && c->chosen)
+        line(to, "tokens", "part at position %d, each side's own choice; from there each was replayed on its own tokens",
+             c->fed_pos);
+    else if (c->fed)
+        line(to, "tokens", "part at position %d, and not by each side's best logit: sampled, forced, or an argmax that is "
+             "wrong", c->fed_pos);
 }
 
 static void put_missing(FILE *to, const fd_verdict *v) {
@@ -230,9 +314,11 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (colour) fputs(colours[v->status], to);
     put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (v->weights.n_differ) put_weights(to, v);
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
     if (v->explained) put_explanation(to, &v->explanation);
+    put_choice(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

@@ -134,18 +134,26 @@ static bool same_block(fd_tensor_view ref, fd_tensor_view cand, int64_t at, int6
     }
 }
 
-void fd_diff_tensors(fd_tensor_view ref, fd_tensor_view cand, int64_t n, uint32_t grid, fd_tensor_diff *out) {
-    assert(fd_coarser(grid, fd_coarser(ref.dtype, cand.dtype)) == grid);
+void fd_diff_start(uint32_t grid, fd_tensor_diff *out) {
     memset(out, 0, sizeof *out);
     out->grid = grid;
-    out->n = n;
     out->first = out->largest = (fd_element_diff){-1, 0, 0, 0};
+}
+
+void fd_diff_add(fd_tensor_view ref, fd_tensor_view cand, int64_t n, fd_tensor_diff *out) {
+    assert(fd_coarser(out->grid, fd_coarser(ref.dtype, cand.dtype)) == out->grid);
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t m = n - at < BLOCK ? n - at : BLOCK, n_nan = 0;
         if (same_block(ref, cand, at, m, &n_nan)) {
             out->n_nan_same += n_nan;
             continue;
         }
-        for (int64_t i = at; i < at + m; i++) compare_element(load(ref, i), load(cand, i), i, out);
+        for (int64_t i = at; i < at + m; i++) compare_element(load(ref, i), load(cand, i), out->n + i, out);
     }
+    out->n += n;
+}
+
+void fd_diff_tensors(fd_tensor_view ref, fd_tensor_view cand, int64_t n, uint32_t grid, fd_tensor_diff *out) {
+    fd_diff_start(grid, out);
+    fd_diff_add(ref, cand, n, out);
 }

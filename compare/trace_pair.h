@@ -4,11 +4,13 @@
 
 #include "compare/align.h"
 
+enum { FD_PAIR_BLOCK = 1 << 18 };
+
 typedef struct fd_trace_pair {
     const fd_trace *ref, *cand; /* borrowed */
     fd_alignment align;
-    void *ref_data, *cand_data; /* one position's elements, binary32 or binary64; grown on demand, owned */
-    size_t ref_bytes, cand_bytes;
+    void *ref_data, *cand_data; /* a block of elements as stored, [FD_PAIR_BLOCK] bytes; made on demand, owned */
+    size_t memory;              /* bytes that lists made for a comparison may take; what remains is small */
 } fd_trace_pair;
 
 typedef enum fd_look_result { FD_LOOK_SAME, FD_LOOK_DIFFERS, FD_LOOK_UNKNOWN } fd_look_result;
@@ -26,6 +28,10 @@ void fd_trace_pair_close(fd_trace_pair *pair);
 /* Compares one node at one position: by fingerprint where both hash the same kind of bits under the same contract,
  * else element by element; unknown when a side lacks what it takes. Fails when a file cannot be read. */
 fd_code fd_trace_pair_look(fd_trace_pair *pair, const fd_node_pair *node, int32_t pos, fd_look *out, fd_error *err);
+
+/* True when the two fingerprints can be compared (the same kind of bits under the same contract): *out is then SAME or
+ * DIFFERS. */
+bool fd_trace_pair_prints(const fd_trace_pair *pair, const fd_node_pair *node, int32_t pos, fd_look_result *out);
 
 /* Reads both sides' elements and compares them; look->has_diff stays false when a side has none. A tensor whose
  * elements agree although its fingerprints differ is FD_ERR_INPUT: one of the files contradicts itself (named). */

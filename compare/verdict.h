@@ -28,6 +28,7 @@ typedef enum fd_divergence_kind {
     FD_DIVERGED_TOKENS, /* the runs were fed different tokens */
     FD_DIVERGED_SHAPE,
     FD_DIVERGED_VALUES,
+    FD_DIVERGED_WEIGHTS, /* nothing but the weights: the ops are right by them, or were not judged */
 } fd_divergence_kind;
 
 typedef struct fd_verdict_side {
@@ -93,6 +94,48 @@ typedef struct fd_verdict_replay {
     char noisiest[64];
 } fd_verdict_replay;
 
+/* What the hashes of weights say (weights.h), before any op is looked at. */
+typedef struct fd_verdict_weights {
+    bool compared;          /* at least one weight was */
+    bool against_model;     /* with the model's; else with the other trace's */
+    bool of_reference;      /* the candidate's weights are the model's: what differs is the reference's */
+    int32_t n_same, n_differ;
+    int32_t n_unknown;      /* not recorded, or with another number of rows in a hash */
+    /* the first that differs, in order of execution: */
+    char name[128], node[64];   /* node: the first that reads it; "" not known */
+    char dtype[8];              /* as held; "" not recorded */
+    char expected_dtype[8];
+    int64_t n_row, n_col, expected_n_row, expected_n_col;
+    int32_t rows_per_hash;
+    int64_t first_row, n_row_differ;              /* at most: a hash covers rows_per_hash of them */
+    int64_t n_zero_row, n_trailing_zero_row;      /* -1: not recorded */
+    int64_t expected_zero_row, expected_trailing_zero_row;
+    char match[192];            /* whose rows it has instead: "blk.0.ffn_up.weight, row by row"; "" nobody's */
+    char others[256];           /* names of more that differ */
+    /* with the model: the fault whose bytes have every one of these hashes */
+    bool named;
+    char fault[64], summary[192];
+    char same_as[192];          /* faults with the same bytes in every one of these weights; "" */
+    int32_t n_explained;        /* of n_differ, by it */
+    char reason[192];           /* why nothing is named */
+    bool replayed;              /* the ops were judged with the weights as this run had them */
+    int32_t n_unjudged;         /* nodes that read a weight that nobody knows: not judged */
+} fd_verdict_weights;
+
+/* The best token of each position: is another choice a matter of rounding? */
+typedef struct fd_verdict_choice {
+    int32_t n_pos;              /* positions of which both sides have the logits */
+    int32_t n_flip;             /* of those, with another best token */
+    int32_t n_flip_noise;       /* of those, with margins within both sides' τ */
+    int32_t pos;                /* the first flip: */
+    int32_t ref_token, cand_token;
+    double ref_margin, cand_margin; /* by how much each side prefers its own; ≥ 0 */
+    double tau;                 /* of the two logits, both sides together */
+    bool fed;                   /* the runs went on with different tokens there: */
+    int32_t fed_pos;            /* the position they were fed at */
+    bool chosen;                /* each side was fed its own best token; else nobody can say why they differ */
+} fd_verdict_choice;
+
 enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
 
 typedef struct fd_verdict {
@@ -112,6 +155,8 @@ typedef struct fd_verdict {
     int32_t n_reason;             /* may exceed FD_MAX_REASONS: only the first ones are kept */
     char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
     int32_t n_note;
+    fd_verdict_weights weights;
+    fd_verdict_choice choice;
     fd_verdict_replay replay;
     bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;

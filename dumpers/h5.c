@@ -161,32 +161,45 @@ bool fd_h5_has(hid_t group, const char *name) {
     return H5Lexists(group, name, H5P_DEFAULT) > 0 && H5Oexists_by_name(group, name, H5P_DEFAULT) > 0;
 }
 
-typedef struct name_list {
-    fd_h5_name *names;
+typedef struct link_list {
+    fd_h5_link *links;
     size_t n, limit;
-} name_list;
+} link_list;
 
-static herr_t take_name(hid_t group, const char *name, const H5L_info_t *info, void *user) {
-    (void)group, (void)info;
-    name_list *list = user;
+static uint64_t address_of(const H5L_info_t *info) {
+    uint64_t address = 0;
+    if (info->type != H5L_TYPE_HARD) return UINT64_MAX;
+#if H5_VERSION_GE(1, 12, 0) /* the address is the token's first bytes, little-endian */
+    for (size_t i = 0; i < 8; i++) address |= (uint64_t)info->u.token.__data[i] << (8 * i);
+#else
+    address = info->u.address;
+#endif
+    return address;
+}
+
+static herr_t take_link(hid_t group, const char *name, const H5L_info_t *info, void *user) {
+    (void)group;
+    link_list *list = user;
     if (list->n == list->limit) return -1;
-    snprintf(list->names[list->n++], sizeof(fd_h5_name), "%s", name);
+    fd_h5_link *link = &list->links[list->n++];
+    snprintf(link->name, sizeof link->name, "%s", name);
+    link->address = address_of(info);
     return 0;
 }
 
 /* One pass: asking for the i-th name of a large group sorts all of them every time. */
-fd_h5_name *fd_h5_names(hid_t group, size_t limit, size_t *n) {
+fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n) {
     H5G_info_t info = {0};
     *n = 0;
     if (H5Gget_info(group, &info) < 0 || info.nlinks > limit) return NULL;
-    name_list list = {calloc((size_t)info.nlinks + 1, sizeof(fd_h5_name)), 0, (size_t)info.nlinks};
+    link_list list = {calloc((size_t)info.nlinks + 1, sizeof(fd_h5_link)), 0, (size_t)info.nlinks};
     hsize_t at = 0;
-    if (list.names && H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_name, &list) < 0) {
-        free(list.names);
+    if (list.links && H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_link, &list) < 0) {
+        free(list.links);
         return NULL;
     }
-    *n = list.names ? list.n : 0;
-    return list.names;
+    *n = list.links ? list.n : 0;
+    return list.links;
 }
 
 bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {

@@ -46,10 +46,13 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out);
 /* True when `name` is a link of `group` that leads to an object. */
 bool fd_h5_has(hid_t group, const char *name);
 
-/* The names of a group's links in order of name, each cut at 255 bytes; freed with free(). NULL, and *n 0, when they
- * cannot be listed or there are more than `limit`. */
-typedef char fd_h5_name[256];
-fd_h5_name *fd_h5_names(hid_t group, size_t limit, size_t *n);
+typedef struct fd_h5_link {
+    char name[256];   /* cut at 255 bytes */
+    uint64_t address; /* of the object's header in the file; UINT64_MAX when the link says a path or another file */
+} fd_h5_link;
+/* A group's links in order of name; freed with free(). NULL, and *n 0, when they cannot be listed or there are more than
+ * `limit`. */
+fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n);
 
 enum { FD_H5_MAX_RANK = 5 };
 typedef struct fd_h5_shape {

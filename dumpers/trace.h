@@ -34,6 +34,8 @@ typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated
     char fault[128];     /* injected fault, "" for none */
     char sources[64];    /* digest of the kernel and engine sources that made it; "" when not recorded */
     char tokenizer[64];
+    char names[32];      /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
+    char absent[512];    /* globs of nodes that the engine cannot record, separated by spaces; "" none */
     char *prompt;        /* malloc'ed by the reader; the writer borrows; NULL: none */
     char started[32], finished[32]; /* UTC, ISO 8601; written by the writer */
     fd_trace_level level;
@@ -62,10 +64,12 @@ typedef struct fd_trace_writer fd_trace_writer;
 typedef struct fd_trace_options {
     const char *path;
     fd_trace_level level;
-    const char *tensors;             /* glob over node names; NULL: all */
+    const char *tensors;             /* globs over node names, separated by commas; NULL: all */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
     bool compress;                   /* shuffle + gzip of /tensors */
+    const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
+                                they have there (dumpers/weights.h); NULL: none */
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
 
@@ -109,6 +113,10 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
  * (info.complete is false). */
 fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
+/* The same, but what grows with the length of the run takes at most `memory` bytes: of fingerprints and statistics as many
+ * positions as fit are held (what fd_trace_fingerprint and fd_trace_stats_at return is then valid until another position
+ * is asked for), health is left out where it does not fit, and so are lists of where a tensor's chunks lie. */
+fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);

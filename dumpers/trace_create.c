@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "dumpers/trace_writer.h"
+#include "dumpers/weights.h"
 
 /* A dataset to make: extents along positions start at 0 and have no limit. */
 typedef struct set_plan {
@@ -171,6 +172,13 @@ static bool put_info(const fd_trace_writer *writer, hid_t file, const fd_trace_i
            (!info->prompt || fd_h5_put_string(file, "prompt", info->prompt)) && fd_h5_put_int(file, "complete", 0);
 }
 
+static bool make_weights(const fd_trace_writer *writer, hid_t file) {
+    fd_error err = {0}; /* whoever calls says that the trace cannot be created */
+    const fd_graph *model = writer->options.weights;
+    int32_t most = writer->options.level == FD_TRACE_FINGERPRINT ? FD_FEW_WEIGHT_HASHES : FD_MAX_WEIGHT_HASHES;
+    return !model || fd_trace_write_weights(file, writer->graph, model, most, &err) == FD_OK;
+}
+
 static bool build(fd_trace_writer *writer, const char *part, const fd_trace_info *info) {
     hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_h5_target_access(&writer->target);
     H5Pset_attr_phase_change(create, 64, 32); /* keeps the root's attributes in its header */
@@ -178,7 +186,7 @@ static bool build(fd_trace_writer *writer, const char *part, const fd_trace_info
     H5Pset_file_space_strategy(create, H5F_FSPACE_STRATEGY_NONE, false, 1);
     hid_t file = H5Fcreate(part, H5F_ACC_EXCL, create, access);
     bool ok = file >= 0 && put_info(writer, file, info) && make_tables(writer, file) && make_health(writer, file) &&
-              make_graph(writer, file) && make_tensors(writer, file);
+              make_graph(writer, file) && make_tensors(writer, file) && make_weights(writer, file);
     fd_h5_release(create);
     fd_h5_release(access);
     if (ok) return H5Fclose(file) >= 0 && writer->target.error == 0;

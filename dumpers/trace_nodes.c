@@ -20,61 +20,12 @@ static bool ends_with(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* A 2-byte float's format by the width of its exponent. */
-static uint32_t half_of(hid_t type) {
-    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits;
-    if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) return FD_DTYPE_LIMIT;
-    if (exponent_bits == 5 && mantissa_bits == 10) return FD_F16;
-    return exponent_bits == 8 && mantissa_bits == 7 ? FD_BF16 : FD_DTYPE_LIMIT;
-}
-
-/* Raw 16-bit words in this machine's byte order: HDF5's own conversion of halves runs at 30 MiB/s. */
-static hid_t raw_half(hid_t type) {
-    hid_t memory = H5Tcopy(type);
-    if (memory >= 0) H5Tset_order(memory, H5Tget_order(H5T_NATIVE_UINT16));
-    return memory;
-}
-
-/* What the dataset's elements are, from its type and its `dtype` attribute; FD_DTYPE_LIMIT for what a trace cannot
- * hold. */
-static uint32_t element_type(hid_t type, const char *attribute, fd_trace_set *set) {
-    H5T_class_t class = H5Tget_class(type);
-    size_t size = H5Tget_size(type);
-    int said = attribute[0] ? fd_dtype_parse(attribute) : -1;
-    uint32_t found = FD_DTYPE_LIMIT;
-    if (class == H5T_FLOAT && size == 4)
-        found = FD_F32, set->memory = H5T_NATIVE_FLOAT;
-    else if (class == H5T_FLOAT && size == 8)
-        found = FD_F64, set->memory = H5T_NATIVE_DOUBLE;
-    else if (class == H5T_FLOAT && size == 2)
-        found = half_of(type), set->memory = raw_half(type);
-    else if (class == H5T_INTEGER && size == 2 && (said == FD_F16 || said == FD_BF16))
-        return set->memory = H5T_NATIVE_UINT16, (uint32_t)said;
-    return attribute[0] && said != (int)found ? FD_DTYPE_LIMIT : found;
-}
-
-static fd_code find_type(const fd_trace *trace, hid_t id, fd_trace_node *node, fd_trace_set *set, fd_error *err) {
-    char attribute[16];
-    if (fd_h5_get_string(id, "dtype", attribute, sizeof attribute, NULL) == FD_H5_WRONG)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: attribute dtype is not a string", trace->path, node->name);
-    hid_t type = H5Dget_type(id);
-    node->dtype = type < 0 ? FD_DTYPE_LIMIT : element_type(type, attribute, set);
-    H5T_class_t class = type < 0 ? H5T_NO_CLASS : H5Tget_class(type);
-    size_t size = type < 0 ? 0 : H5Tget_size(type);
-    fd_h5_release(type);
-    if (node->dtype != FD_DTYPE_LIMIT) return FD_OK;
-    const char *kind = class == H5T_FLOAT ? "float" : class == H5T_INTEGER ? "integer" : "other";
-    return fd_fail(err, FD_ERR_INPUT,
-                   "%s: tensors/%s: elements of type %s, %zu bytes, attribute dtype \"%s\"; expected float32, float64, "
-                   "float16, or 16-bit integers with dtype F16 or BF16",
-                   trace->path, node->name, kind, size, attribute);
-}
-
 /* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off. */
-static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_trace_set *set, fd_error *err) {
-    int64_t first, rows = (int64_t)set->shape.dim[0];
+static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
+                          fd_trace_set *set, fd_error *err) {
+    int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];
     char text[128];
-    fd_h5_found found = fd_h5_get_int(set->id, "first_position", &first);
+    fd_h5_found found = first_position.found;
     if (found == FD_H5_WRONG || first < 0 || first > trace->n_pos)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: first_position %lld, expected 0 to %d", trace->path,
                        node->name, (long long)first, trace->n_pos);
@@ -93,19 +44,10 @@ static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_t
     return FD_OK;
 }
 
-/* Opens tensors/NAME into `set` and fills in dtype, has_data and, for a node without /graph, its shape. */
-static fd_code open_tensor(const fd_trace *trace, hid_t group, fd_trace_node *node, fd_trace_set *set, bool shaped,
-                           fd_error *err) {
-    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    H5Pset_chunk_cache(access, 1, 0, 1.0); /* rows are read straight from the file, once */
-    set->id = H5Dopen2(group, node->name, access);
-    fd_h5_release(access);
-    if (set->id < 0)
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a dataset that opens", trace->path, node->name);
-    FD_TRY(find_type(trace, set->id, node, set, err));
-    if (!fd_h5_shape_of(set->id, &set->shape) || set->shape.rank < 2)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: rank %d, expected 2 to %d: [n_pos, ...]", trace->path,
-                       node->name, set->shape.rank, FD_H5_MAX_RANK);
+/* Takes tensors/NAME into node and `set`: dtype, has_data and, for a node without /graph, its shape. */
+static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd_trace_node *node, fd_trace_set *set,
+                           bool shaped, fd_error *err) {
+    node->dtype = set->dtype;
     char text[128];
     bool same = !shaped || node->n_dim == set->shape.rank - 1;
     int64_t elements = 1;
@@ -124,8 +66,8 @@ static fd_code open_tensor(const fd_trace *trace, hid_t group, fd_trace_node *no
                        "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph", trace->path,
                        node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
     if (!shaped) node->n_dim = set->shape.rank - 1;
-    FD_TRY(check_rows(trace, node, set, err));
-    node->has_data = trace->has_graph || H5Dget_storage_size(set->id) > 0; /* made, but never written */
+    FD_TRY(check_rows(trace, node, object->first_position, set, err));
+    node->has_data = trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set) : H5Dget_storage_size(set->id) > 0);
     return FD_OK;
 }
 
@@ -208,7 +150,7 @@ static int by_name(const void *a, const void *b) {
 }
 
 /* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
-static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_name *links, size_t n_link, fd_error *err) {
+static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
     size_t n = (size_t)trace->n_node;
     named *names = malloc((n + 1) * sizeof *names);
     if (!names) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
@@ -219,17 +161,21 @@ static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_name *links
         if (by_name(&names[i - 1], &names[i]) == 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s: graph: two nodes are named %s", trace->path, names[i].name);
     for (size_t i = 0; code == FD_OK && i < n_link; i++) {
-        named key = {links[i], 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
-        code = found ? open_tensor(trace, group, &trace->nodes[found->at], &trace->sets[found->at], true, err)
-                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, links[i]);
+        named key = {links[i].name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
+        fd_trace_set *set = found ? &trace->sets[found->at] : NULL;
+        fd_h5_object object;
+        code = found ? fd_trace_set_describe(trace, group, &links[i], set, &object, err)
+                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, links[i].name);
+        if (code == FD_OK) code = take_tensor(trace, &object, &trace->nodes[found->at], set, true, err);
     }
     free(names);
     return code;
 }
 
-static fd_code make_node(const fd_trace *trace, hid_t group, const char *name, fd_trace_node *node, fd_trace_set *set,
-                         fd_error *err) {
-    int64_t value;
+static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_trace_node *node,
+                         fd_trace_set *set, fd_error *err) {
+    const char *name = link->name;
+    fd_h5_object object;
     if (strlen(name) >= sizeof node->name)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path,
                        name, strlen(name), sizeof node->name - 1);
@@ -237,34 +183,43 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const char *name, f
     node->layer = layer_of(name);
     node->seq = -1;
     node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
-    hid_t peek = H5Dopen2(group, name, H5P_DEFAULT);
-    if (peek >= 0) {
-        if (fd_h5_get_int(peek, "over_kv", &value) == FD_H5_FOUND) node->over_kv = value != 0;
-        if (fd_h5_get_int(peek, "seq", &value) == FD_H5_FOUND && value >= 0 && value < INT32_MAX)
-            node->seq = (int32_t)value;
-        if (fd_h5_get_int(peek, "layer", &value) == FD_H5_FOUND && value >= 0 && value < MAX_NODES && node->layer < 0)
-            node->layer = (int32_t)value;
-        fd_h5_get_string(peek, "op", node->op, sizeof node->op, NULL);
-        fd_h5_release(peek);
-    }
-    return open_tensor(trace, group, node, set, false, err);
+    FD_TRY(fd_trace_set_describe(trace, group, link, set, &object, err));
+    const fd_h5_attribute *seq = &object.seq, *layer = &object.layer;
+    if (object.over_kv.found == FD_H5_FOUND) node->over_kv = object.over_kv.value != 0;
+    if (seq->found == FD_H5_FOUND && seq->value >= 0 && seq->value < INT32_MAX) node->seq = (int32_t)seq->value;
+    if (layer->found == FD_H5_FOUND && layer->value >= 0 && layer->value < MAX_NODES && node->layer < 0)
+        node->layer = (int32_t)layer->value;
+    snprintf(node->op, sizeof node->op, "%s", object.op.text);
+    return take_tensor(trace, &object, node, set, false, err);
 }
 
-static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_name *links, fd_error *err) {
+static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_link *links, fd_error *err) {
     for (int32_t i = 0; i < trace->n_node; i++)
-        FD_TRY(make_node(trace, group, links[i], &trace->nodes[i], &trace->sets[i], err));
+        FD_TRY(make_node(trace, group, &links[i], &trace->nodes[i], &trace->sets[i], err));
     return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
 }
 
-static fd_code load_tensors(fd_trace *trace, hid_t group, const fd_h5_name *links, size_t n_link, fd_error *err) {
+static fd_code load_tensors(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
     if (!trace->has_graph) {
         trace->n_node = (int32_t)n_link;
         trace->nodes = calloc(n_link + 1, sizeof *trace->nodes);
     }
     trace->sets = calloc((size_t)trace->n_node + 1, sizeof *trace->sets);
     if (!trace->nodes || !trace->sets) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
-    for (int32_t i = 0; i < trace->n_node; i++) trace->sets[i].id = trace->sets[i].memory = -1;
+    for (int32_t i = 0; i < trace->n_node; i++) trace->sets[i].id = -1;
     return trace->has_graph ? match_graph(trace, group, links, n_link, err) : make_nodes(trace, group, links, err);
+}
+
+static fd_code sort_names(fd_trace *trace, fd_error *err) {
+    size_t n = (size_t)trace->n_node;
+    named *names = malloc((n + 1) * sizeof *names);
+    trace->by_name = malloc((n + 1) * sizeof *trace->by_name);
+    for (size_t i = 0; names && i < n; i++) names[i] = (named){trace->nodes[i].name, (int32_t)i};
+    if (names) qsort(names, n, sizeof *names, by_name);
+    for (size_t i = 0; names && trace->by_name && i < n; i++) trace->by_name[i] = names[i].at;
+    fd_code code = names && trace->by_name ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    free(names);
+    return code;
 }
 
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
@@ -272,7 +227,7 @@ fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
     if (trace->has_graph) FD_TRY(read_graph(trace, err));
     hid_t group = fd_h5_has(trace->file, "tensors") ? H5Gopen2(trace->file, "tensors", H5P_DEFAULT) : -1;
     size_t n_link = 0;
-    fd_h5_name *links = group >= 0 ? fd_h5_names(group, MAX_NODES, &n_link) : NULL;
+    fd_h5_link *links = group >= 0 ? fd_h5_links(group, MAX_NODES, &n_link) : NULL;
     fd_code code;
     if (links || (trace->has_graph && group < 0))
         code = load_tensors(trace, group, links, n_link, err);
@@ -281,5 +236,5 @@ fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
                        trace->path);
     free(links);
     fd_h5_release(group);
-    return code;
+    return code == FD_OK ? sort_names(trace, err) : code;
 }

@@ -148,11 +148,21 @@ static fd_code read_steps(fd_trace *trace, int32_t n_token, fd_error *err) {
     return code;
 }
 
+/* A file that somebody may still be writing is left to the library. */
+static void open_bytes(fd_trace *trace) {
+    struct stat there;
+    trace->bytes.fd = open(trace->path, O_RDONLY | O_CLOEXEC);
+    if (trace->bytes.fd < 0 || fstat(trace->bytes.fd, &there) != 0) return;
+    trace->bytes.size = (uint64_t)there.st_size;
+    trace->plain = trace->info.complete && !marked_as_written(trace->path) && fd_h5_plain_file(&trace->bytes);
+}
+
 static fd_code load(fd_trace *trace, fd_error *err) {
     int32_t n_token;
     void *tokens;
     FD_TRY(open_trace_file(trace, err));
     FD_TRY(read_info(trace, err));
+    open_bytes(trace);
     FD_TRY(dataset_length(trace, "tokens", &n_token, err));
     FD_TRY(read_steps(trace, n_token, err));
     FD_TRY(fd_trace_load_rows(trace, "tokens", H5T_NATIVE_INT32, 4, 0, NULL, trace->n_pos, &tokens, err));
@@ -161,14 +171,17 @@ static fd_code load(fd_trace *trace, fd_error *err) {
     return fd_trace_load_tables(trace, err);
 }
 
-fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
+fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err) {
     *out = NULL;
     fd_trace *trace = calloc(1, sizeof *trace);
     if (!trace) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     trace->file = -1;
+    trace->bytes.fd = -1;
+    trace->memory = memory;
     trace->path = strdup(path);
+    trace->places_bytes = calloc(1, sizeof *trace->places_bytes);
     fd_h5_guard guard = fd_h5_begin();
-    fd_code code = trace->path ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    fd_code code = trace->path && trace->places_bytes ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     fd_h5_end(guard);
     if (code == FD_OK) {
         *err = (fd_error){0};
@@ -179,18 +192,19 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
     return code;
 }
 
+fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
+    return fd_trace_open_within(path, SIZE_MAX, out, err);
+}
+
 void fd_trace_close(fd_trace *trace) {
     if (!trace) return;
     fd_h5_guard guard = fd_h5_begin();
-    for (int32_t i = 0; trace->sets && i < trace->n_node; i++) {
-        bool half = trace->nodes[i].dtype == FD_F16 || trace->nodes[i].dtype == FD_BF16;
-        if (half && trace->sets[i].id >= 0 && H5Iget_type(trace->sets[i].memory) == H5I_DATATYPE &&
-            trace->sets[i].memory != H5T_NATIVE_UINT16)
-            fd_h5_release(trace->sets[i].memory);
-        fd_h5_release(trace->sets[i].id);
-    }
+    for (int32_t i = 0; trace->sets && i < trace->n_node; i++) fd_trace_set_close(&trace->sets[i]);
     if (trace->file >= 0) H5Fclose(trace->file);
     fd_h5_end(guard);
+    if (trace->bytes.fd >= 0) close(trace->bytes.fd);
+    free(trace->places_bytes);
+    free(trace->by_name);
     free(trace->path);
     free(trace->info.prompt);
     free(trace->tokens);
@@ -198,8 +212,8 @@ void fd_trace_close(fd_trace *trace) {
     free(trace->level);
     free(trace->nodes);
     free(trace->sets);
-    free(trace->fingerprints);
-    free(trace->stats);
+    fd_trace_table_free(trace->fingerprints);
+    fd_trace_table_free(trace->stats);
     free(trace->health);
     free(trace->entropy);
     free(trace->sink);

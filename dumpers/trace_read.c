@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dumpers/trace_place.h"
 #include "dumpers/trace_reader.h"
 #include "model/quant.h"
 
@@ -31,8 +32,15 @@ const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i) {
 }
 
 int32_t fd_trace_find(const fd_trace *trace, const char *name) {
-    for (int32_t i = 0; i < trace->n_node; i++)
-        if (strcmp(trace->nodes[i].name, name) == 0) return i;
+    int32_t low = 0, high = trace->n_node;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2, order = strcmp(trace->nodes[trace->by_name[middle]].name, name);
+        if (order == 0) return trace->by_name[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
     return -1;
 }
 
@@ -47,20 +55,16 @@ static bool inside(const fd_trace *trace, int32_t node, int32_t pos) {
     return node >= 0 && node < trace->n_node && pos >= 0 && pos < trace->n_pos;
 }
 
-static size_t slot(const fd_trace *trace, int32_t node, int32_t pos) {
-    return (size_t)pos * (size_t)trace->n_node + (size_t)node;
-}
-
 const fd_fingerprint *fd_trace_fingerprint(const fd_trace *trace, int32_t node, int32_t pos) {
     if (!trace->fingerprints || !inside(trace, node, pos)) return NULL;
-    const fd_fingerprint *f = &trace->fingerprints[slot(trace, node, pos)];
-    return f->lo || f->hi ? f : NULL;
+    const fd_fingerprint *f = fd_trace_table_row(trace, trace->fingerprints, pos);
+    return f && (f[node].lo || f[node].hi) ? &f[node] : NULL;
 }
 
 const fd_trace_stats *fd_trace_stats_at(const fd_trace *trace, int32_t node, int32_t pos) {
     if (!trace->stats || !inside(trace, node, pos)) return NULL;
-    const fd_trace_stats *stats = &trace->stats[slot(trace, node, pos)];
-    return isnan(stats->n_nan) ? NULL : stats; /* counts are numbers wherever something was recorded */
+    const fd_trace_stats *stats = fd_trace_table_row(trace, trace->stats, pos);
+    return stats && !isnan(stats[node].n_nan) ? &stats[node] : NULL; /* counts are numbers wherever it was recorded */
 }
 
 const fd_trace_health *fd_trace_health_at(const fd_trace *trace, int32_t pos) {
@@ -97,6 +101,10 @@ static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
     return NULL;
 }
 
+bool fd_trace_holds(const fd_trace *trace, int32_t node, int32_t pos) {
+    return inside(trace, node, pos) && !absent(trace, node, pos);
+}
+
 /* Widens n elements that stand at the end of the output buffer to its beginning: element i is read before anything
  * later overwrites it, because an output element is at least as wide as an input element. */
 static void widen(uint32_t dtype, const char *in, int64_t n, float *out32, double *out64) {
@@ -119,16 +127,10 @@ static void widen(uint32_t dtype, const char *in, int64_t n, float *out32, doubl
 static fd_code read_row(const fd_trace *trace, int32_t node_id, int32_t pos, float *out32, double *out64,
                         fd_error *err) {
     const fd_trace_node *node = &trace->nodes[node_id];
-    const fd_trace_set *set = &trace->sets[node_id];
-    hsize_t start[FD_H5_MAX_RANK] = {(hsize_t)(pos - set->first)}, count[FD_H5_MAX_RANK] = {1};
-    for (int i = 1; i < set->shape.rank; i++) count[i] = set->shape.dim[i];
-    if (node->over_kv) count[set->shape.rank - 1] = (hsize_t)pos + 1;
     int64_t n = fd_trace_elements(node, pos);
     size_t stored = node->dtype == FD_F64 ? 8 : node->dtype == FD_F32 ? 4 : 2, wanted = out32 ? 4 : 8;
     char *at = (out32 ? (char *)out32 : (char *)out64) + (size_t)n * (wanted - stored);
-    if (!fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, at))
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read", trace->path, node->name,
-                          pos);
+    FD_TRY(fd_trace_read_part(trace, node_id, pos, 0, n, at, err));
     if (stored < wanted) widen(node->dtype, at, n, out32, out64);
     return FD_OK;
 }
@@ -144,8 +146,5 @@ fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *o
     if (out32 && trace->nodes[node].dtype == FD_F64)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: binary64 elements, not to be read as binary32", trace->path,
                        trace->nodes[node].name);
-    fd_h5_guard guard = fd_h5_begin();
-    fd_code code = read_row(trace, node, pos, out32, out64, err);
-    fd_h5_end(guard);
-    return code;
+    return read_row(trace, node, pos, out32, out64, err);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 static const char *const level_names[] = {
     [FD_TRACE_FINGERPRINT] = "fingerprint", [FD_TRACE_STATS] = "stats", [FD_TRACE_FULL] = "full"};
@@ -23,7 +24,7 @@ int fd_trace_level_parse(const char *name) {
 const fd_info_field fd_info_fields[] = {
     FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),   FIELD(driver), FIELD(build),
     FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type),  FIELD(fusion), FIELD(fault),
-    FIELD(sources),    FIELD(tokenizer),  FIELD(started), FIELD(finished),
+    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),   FIELD(started), FIELD(finished),
 };
 #undef FIELD
 const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;
@@ -87,12 +88,27 @@ hid_t fd_graph_row_type(void) {
     return type;
 }
 
-static void fill_params(const fd_node *node, char *out, size_t size) {
+static void fill_params(const fd_graph *graph, const fd_node *node, char *out, size_t size) {
     const fd_rope *rope = &node->rope;
     size_t at = 0;
     switch (node->op) {
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
-    case FD_OP_ATTN_SCORES: snprintf(out, size, "scale=%.9g", (double)node->scale); break;
+    case FD_OP_ATTN_SCORES:
+        at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
+        if (node->window) at += (size_t)snprintf(out + at, size - at, " window=%d", node->window);
+        if (node->softcap > 0.0f) snprintf(out + at, size - at, " softcap=%.9g", (double)node->softcap);
+        break;
+    case FD_OP_SCALE: snprintf(out, size, "factor=%.9g", (double)node->scale); break;
+    case FD_OP_SOFTCAP: snprintf(out, size, "cap=%.9g", (double)node->softcap); break;
+    case FD_OP_SWIGLU_CLAMP:
+        snprintf(out, size, "slope=%.9g limit=%.9g", (double)node->slope, (double)node->limit);
+        break;
+    case FD_OP_TOP_K: snprintf(out, size, "k=%d", node->shape[0]); break;
+    case FD_OP_EXPERT_WEIGHTS:
+        at = (size_t)snprintf(out, size, "gating=%s", fd_gating_name(node->gating));
+        if (node->scale != 1.0f) snprintf(out + at, size - at, " scale=%.9g", (double)node->scale);
+        break;
+    case FD_OP_EXPERT_MATMUL: snprintf(out, size, "n_expert=%d", graph->hparams.n_expert); break;
     case FD_OP_ROPE:
         at = (size_t)snprintf(out, size, "pairing=%s n_rot=%d base=%.17g",
                               rope->pairing == FD_ROPE_HALF ? "half" : "interleaved", rope->n_rot, rope->base);
@@ -117,7 +133,7 @@ void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_grap
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0)
             snprintf(row->weight[k], sizeof row->weight[k], "%s", graph->weights[node->weight[k]].name);
-    fill_params(node, row->params, sizeof row->params);
+    fill_params(graph, node, row->params, sizeof row->params);
     row->layer = node->layer;
     row->n_dim = node->n_dim;
     for (int k = 0; k < node->n_dim; k++) row->shape[k] = node->shape[k];
@@ -134,4 +150,11 @@ void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hs
     }
     chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
     if (chunk[0] > 1024) chunk[0] = 1024;
+}
+
+void fd_trace_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }

@@ -53,6 +53,9 @@ typedef struct fd_info_field {
 extern const fd_info_field fd_info_fields[];
 extern const size_t fd_info_field_count;
 
+/* Now, UTC: "2025-11-03T10:15:00Z" */
+void fd_trace_now(char out[32]);
+
 const char *fd_trace_level_name(fd_trace_level level); /* "full" */
 int fd_trace_level_parse(const char *name);            /* -1 */
 

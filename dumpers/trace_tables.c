@@ -1,4 +1,4 @@
-/* The small tables of a trace, read whole when it is opened. */
+/* The tables of a trace: read whole when it is opened, or some positions at a time where they exceed its memory. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -77,6 +77,7 @@ static fd_code load_column(fd_trace *trace, int c, fd_error *err) {
         rest[0] = trace->n_layer > 0 ? (hsize_t)trace->n_layer : shape.dim[1];
         rest[1] = trace->n_head > 0 ? (hsize_t)trace->n_head : shape.dim[2];
         if (!ok) return fd_fail(err, FD_ERR_INPUT, "%s: %s: expected [n_pos, n_layer, n_head]", trace->path, what);
+        if (rest[0] * rest[1] > trace->memory / 8 / sizeof(float) / ((size_t)trace->n_pos + 1)) return FD_OK;
     }
     FD_TRY(fd_trace_load_rows(trace, what, info->is_int ? H5T_NATIVE_INT32 : H5T_NATIVE_FLOAT, 4, info->n_extra, rest,
                               trace->n_pos, &rows, err));
@@ -93,24 +94,60 @@ static fd_code load_column(fd_trace *trace, int c, fd_error *err) {
     return FD_OK;
 }
 
+/* Checks a table [n_pos, n_node, columns] and reads it, if all of it may be in memory; else fd_trace_table_row does. */
+static fd_code open_table(const fd_trace *trace, const char *name, hid_t type, size_t element_bytes, int n_column,
+                          fd_trace_table **out, fd_error *err) {
+    fd_trace_table *t = calloc(1, sizeof *t);
+    if (!t) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    *out = t;
+    *t = (fd_trace_table){.name = name, .type = type, .element_bytes = element_bytes, .n_rest = 2,
+                          .rest = {(hsize_t)trace->n_node, (hsize_t)n_column}};
+    t->row_bytes = (size_t)trace->n_node * (size_t)n_column * element_bytes;
+    size_t most = t->row_bytes ? trace->memory / 8 / t->row_bytes : SIZE_MAX;
+    t->most = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int32_t)most;
+    if (trace->n_pos <= t->most) {
+        t->n = trace->n_pos;
+        return fd_trace_load_rows(trace, name, type, element_bytes, 2, t->rest, t->n, &t->rows, err);
+    }
+    hid_t set = H5Dopen2(trace->file, name, H5P_DEFAULT);
+    if (set < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: %s: not a dataset that opens", trace->path, name);
+    fd_code code = check_rows(trace, name, set, element_bytes, 2, t->rest, trace->n_pos, err);
+    fd_h5_release(set);
+    if (code == FD_OK && !(t->rows = malloc((size_t)t->most * t->row_bytes)))
+        code = fd_fail(err, FD_ERR_MEMORY, "%s: %s: out of memory for %zu bytes", trace->path, name,
+                       (size_t)t->most * t->row_bytes);
+    return code;
+}
+
+const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *t, int32_t pos) {
+    if (pos < t->first || pos >= t->first + t->n) {
+        hsize_t start[3] = {(hsize_t)(pos / t->most) * (hsize_t)t->most}, count[3] = {(hsize_t)t->most, t->rest[0], t->rest[1]};
+        if (start[0] + count[0] > (hsize_t)trace->n_pos) count[0] = (hsize_t)trace->n_pos - start[0];
+        fd_h5_guard guard = fd_h5_begin();
+        hid_t set = H5Dopen2(trace->file, t->name, H5P_DEFAULT);
+        bool ok = set >= 0 && fd_h5_read_block(set, t->type, 3, start, count, t->rows);
+        fd_h5_release(set);
+        fd_h5_end(guard);
+        t->first = (int32_t)start[0];
+        t->n = ok ? (int32_t)count[0] : 0;
+        if (!ok) return NULL;
+    }
+    return (const char *)t->rows + (size_t)(pos - t->first) * t->row_bytes;
+}
+
+void fd_trace_table_free(fd_trace_table *table) {
+    if (table) free(table->rows);
+    free(table);
+}
+
 fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err) {
-    hsize_t n_node = (hsize_t)trace->n_node;
     bool prints = fd_h5_has(trace->file, "fingerprints"), stats = fd_h5_has(trace->file, "stats");
     if ((prints || stats) && !trace->has_graph)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s without /graph: nothing says which column is which tensor",
                        trace->path, prints ? "fingerprints" : "stats");
-    if (prints) {
-        hsize_t rest[] = {n_node, 2};
-        void *rows;
-        FD_TRY(fd_trace_load_rows(trace, "fingerprints", H5T_NATIVE_UINT64, 8, 2, rest, trace->n_pos, &rows, err));
-        trace->fingerprints = rows;
-    }
-    if (stats) {
-        hsize_t rest[] = {n_node, FD_N_STATS};
-        void *rows;
-        FD_TRY(fd_trace_load_rows(trace, "stats", H5T_NATIVE_DOUBLE, 8, 2, rest, trace->n_pos, &rows, err));
-        trace->stats = rows;
-    }
+    if (prints) FD_TRY(open_table(trace, "fingerprints", H5T_NATIVE_UINT64, 8, 2, &trace->fingerprints, err));
+    if (stats) FD_TRY(open_table(trace, "stats", H5T_NATIVE_DOUBLE, 8, FD_N_STATS, &trace->stats, err));
+    if ((size_t)trace->n_pos > trace->memory / 8 / sizeof *trace->health) return FD_OK; /* said in trace.h */
     if (!fd_h5_has(trace->file, "health")) return FD_OK;
     trace->health = malloc((size_t)trace->n_pos * sizeof *trace->health + 1);
     if (!trace->health) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);

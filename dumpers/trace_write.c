@@ -1,17 +1,9 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dumpers/disk_room.h"
 #include "dumpers/trace_writer.h"
-
-void fd_trace_now(char out[32]) {
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
-}
 
 fd_trace_options fd_trace_defaults(const char *path) {
     return (fd_trace_options){.path = path, .level = FD_TRACE_FULL, .layer_last = INT32_MAX, .step_last = INT32_MAX};
@@ -36,9 +28,22 @@ static void free_writer(fd_trace_writer *writer) {
     free(writer);
 }
 
+/* No tensor's name has a comma. */
+static bool one_matches(const char *globs, const char *name) {
+    for (size_t size; *globs; globs += size + (globs[size] == ',')) {
+        char glob[256];
+        size = strcspn(globs, ",");
+        if (size >= sizeof glob) continue; /* check_options has refused it */
+        memcpy(glob, globs, size);
+        glob[size] = '\0';
+        if (fnmatch(glob, name, 0) == 0) return true;
+    }
+    return false;
+}
+
 static bool selects(const fd_trace_options *options, const fd_node *node) {
     if (node->layer >= 0 && (node->layer < options->layer_first || node->layer > options->layer_last)) return false;
-    return !options->tensors || fnmatch(options->tensors, node->name, 0) == 0;
+    return !options->tensors || one_matches(options->tensors, node->name);
 }
 
 static fd_code check_options(const fd_trace_options *options, const fd_graph *graph, fd_error *err) {
@@ -46,6 +51,9 @@ static fd_code check_options(const fd_trace_options *options, const fd_graph *gr
     if (options->level < FD_TRACE_FINGERPRINT || options->level > FD_TRACE_FULL)
         return fd_fail(err, FD_ERR_INPUT, "%s: trace level %d, expected 0 to 2", options->path, (int)options->level);
     if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "%s: the graph has no nodes", options->path);
+    for (const char *glob = options->tensors; glob && *glob; glob += strcspn(glob, ",") + (strchr(glob, ',') != NULL))
+        if (strcspn(glob, ",") > 255)
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensors \"%.40s…\": a glob of more than 255 bytes", options->path, glob);
     return FD_OK;
 }
 

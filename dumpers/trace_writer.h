@@ -49,7 +49,4 @@ bool fd_trace_wants(void *user, const fd_node *node);
 /* Latches the failure and returns its code. */
 fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err);
 
-/* "2025-11-03T10:15:00Z" */
-void fd_trace_now(char out[32]);
-
 #endif

@@ -62,8 +62,9 @@ static fd_code launch_embed(const job *j, fd_error *err) {
 }
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
-    return fd_launch_rms_norm(j->run->queue, j->in[0], j->n_tok, elements(j->node),
-                              vector_of(j->engine, j->node->weight[0]), j->node->eps, j->out, err);
+    int64_t n = j->node->shape[j->node->n_dim - 1], rows = j->n_tok * elements(j->node) / n;
+    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, vector_of(j->engine, j->node->weight[0]),
+                              j->node->eps, j->out, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
@@ -103,6 +104,35 @@ static fd_code launch_silu_mul(const job *j, fd_error *err) {
 
 static fd_code launch_add(const job *j, fd_error *err) {
     return fd_launch_add(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+/* Ops without a kernel: fd_launch_check refuses their graphs before anything runs. */
+#define FD_NO_KERNEL(name)                                                                                             \
+    static fd_code launch_##name(const job *j, fd_error *err) {                                                        \
+        return fd_launch_check(j->node, err);                                                                          \
+    }
+FD_NO_KERNEL(scale)
+FD_NO_KERNEL(softcap)
+FD_NO_KERNEL(gelu_mul)
+FD_NO_KERNEL(swiglu_clamp)
+FD_NO_KERNEL(softmax)
+FD_NO_KERNEL(top_k)
+FD_NO_KERNEL(expert_weights)
+FD_NO_KERNEL(expert_matmul)
+FD_NO_KERNEL(expert_sum)
+
+fd_code fd_launch_check(const fd_node *node, fd_error *err) {
+    if (node->override) return FD_OK; /* computed on the host */
+    if (node->op > FD_OP_ADD)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the op %s has no GPU kernel yet", node->name,
+                       fd_op_name(node->op));
+    if (node->op == FD_OP_ATTN_SCORES && (node->window > 0 || node->softcap > 0.0f))
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the GPU kernel of %s has no %s yet", node->name,
+                       fd_op_name(node->op), node->window > 0 ? "window" : "softcap");
+    if (node->op == FD_OP_ATTN_SOFTMAX && node->weight[0] >= 0)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the GPU kernel of %s has no sinks yet", node->name,
+                       fd_op_name(node->op));
+    return FD_OK;
 }
 
 /* From ops.def: an op without a launcher does not compile. */

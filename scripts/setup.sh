@@ -28,7 +28,7 @@ need_packages() { # need_packages PACKAGE…: installs those that are not instal
     "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-build_packages=(build-essential cmake ninja-build pkg-config libhdf5-dev libpcre2-dev libjansson-dev libxxhash-dev)
+build_packages=(build-essential cmake ninja-build pkg-config libhdf5-dev libpcre2-dev libjansson-dev libxxhash-dev zlib1g-dev)
 test_packages=(libcriterion-dev python3 python3-h5py python3-numpy)
 
 build() { # build PRESET [cmake option…] -- [target…]

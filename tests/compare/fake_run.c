@@ -158,7 +158,8 @@ fd_trace *fake_trace(const fake_trace_options *o) {
     fd_trace_options to = fd_trace_defaults(path);
     to.level = o->level;
     to.tensors = o->tensors;
-    fd_trace_info info = {.contract = o->contract                 ? o->contract
+    fd_trace_info info = {.prompt = (char *)(uintptr_t)o->prompt,
+                          .contract = o->contract                 ? o->contract
                                       : o->run.f64 || o->numerics ? 0
                                                                   : FD_CONTRACT_VERSION,
                           .level = o->level};

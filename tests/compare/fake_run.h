@@ -44,6 +44,7 @@ typedef struct fake_trace_options {
     int32_t contract;         /* 0: FD_CONTRACT_VERSION for "exact" */
     int32_t n_prompt;         /* 0: 5, one prefill */
     int32_t n_decode;         /* 0: 3 steps of one position; -1: none */
+    const char *prompt;       /* its text; NULL: not recorded */
     int32_t token_at, token;  /* tokens[token_at] = token when token_at > 0 */
     int32_t abandon_after;    /* steps, then the trace is left incomplete; 0: finished */
 } fake_trace_options;

@@ -23,9 +23,11 @@ fd_trace *record(const fd_graph *graph, recording how) {
     fd_trace_options to = fd_trace_defaults(path);
     to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
     to.tensors = how.tensors;
+    to.weights = how.weights;
     fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
     const char *truth = how.emulated ? how.emulated : "exact";
     snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
+    const int32_t *tokens = how.tokens ? how.tokens : fed;
     int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PREFILL, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
     if (how.one_by_one) n_prompt = 1, n_step = N_PREFILL + N_DECODE;
     if (how.emulated) {
@@ -40,7 +42,7 @@ fd_trace *record(const fd_graph *graph, recording how) {
     fd_exec_set_observer(exec, fd_trace_observer(writer));
     for (int32_t s = 0, pos = 0; s < n_step; s++) {
         int32_t n = s ? 1 : n_prompt;
-        fd_batch batch = {.tokens = fed + pos, .n_tok = n, .pos0 = pos};
+        fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos};
         must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, &err), &err);
         must(fd_exec_forward(exec, &batch, &err), &err);
         must(fd_trace_end_step(writer, &err), &err);

@@ -14,6 +14,8 @@ typedef struct recording {
     const char *tensors;  /* glob */
     bool fingerprints_only;
     int32_t n_prompt; /* 0: N_PREFILL, then N_DECODE steps; else no decode */
+    const int32_t *tokens; /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
+    const fd_graph *weights; /* the model's: hashes of the weights are recorded; NULL: none */
     bool one_by_one;  /* every position is a step of its own */
 } recording;
 

@@ -242,14 +242,42 @@ Test(compare, fingerprints_of_other_numerics_are_not_compared) {
 
 Test(compare, tokens_come_first) {
     fake_trace_options cand = {
-        .level = FD_TRACE_FULL, .token_at = 3, .token = 1, .run.edits = {{"blk.0.attn_q", 1, 0, FAKE_ULP, 0}}};
+        .level = FD_TRACE_FULL, .token_at = 6, .token = 1, .run.edits = {{"blk.0.attn_q", 6, 0, FAKE_ULP, 0}}};
     fd_verdict v = against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.divergence.kind, FD_DIVERGED_TOKENS);
-    cr_expect_eq(v.divergence.pos, 3);
+    cr_expect_eq(v.divergence.pos, 6);
     cr_expect_eq(v.divergence.cand_token, 1);
-    cr_expect_eq(v.divergence.ref_token, fake_token(3));
+    cr_expect_eq(v.divergence.ref_token, fake_token(6));
     fd_verdict_free(&v);
+}
+
+Test(compare, prompts_that_differ_are_no_comparison) {
+    static const char *const text = "In the beginning";
+    const struct {
+        const char *ref, *cand;
+        fd_verdict_status status;
+        const char *said;
+    } cases[] = {{NULL, NULL, FD_INCOMPLETE, "not recorded on both sides"},
+                 {text, NULL, FD_INCOMPLETE, "not recorded on both sides"},
+                 {text, "In the end", FD_INCOMPLETE, "the prompts differ from position 3 on"},
+                 {text, text, FD_DIVERGED, "the tokenizers differ"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fake_trace_options options[2] = {{.level = FD_TRACE_FULL, .prompt = cases[i].ref},
+                                         {.level = FD_TRACE_FULL, .prompt = cases[i].cand, .token_at = 3, .token = 1}};
+        fd_trace *ref = fake_trace(&options[0]), *cand = fake_trace(&options[1]);
+        fd_compare_options how = {0};
+        fd_verdict v;
+        fd_error err = {0};
+        cr_assert_eq(fd_compare_traces(ref, cand, &how, &v, &err), FD_OK, "%s", err.message);
+        cr_expect_eq(v.status, cases[i].status, "case %zu", i);
+        bool diverged = v.status == FD_DIVERGED;
+        cr_expect_eq(v.divergence.kind, diverged ? FD_DIVERGED_TOKENS : FD_NO_DIVERGENCE);
+        cr_expect(strstr(diverged ? v.notes[v.n_note - 1] : v.reasons[v.n_reason - 1], cases[i].said), "case %zu", i);
+        fd_verdict_free(&v);
+        fd_trace_close(ref);
+        fd_trace_close(cand);
+    }
 }
 
 Test(compare, a_divergence_in_an_earlier_step_comes_before_the_tokens_it_changed) {

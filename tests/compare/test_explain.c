@@ -30,8 +30,7 @@ static void inject(const fd_graph *graph, recorded_run *clean, const fd_fault_in
         s->n_injected++;
         cr_expect(node >= 0, "%s in %s changes nothing", spec, model);
         if (node >= 0) {
-            size_t n = strlen(graph->nodes[node].name), m = strlen(fault->located);
-            bool located = n >= m && strcmp(graph->nodes[node].name + n - m, fault->located) == 0;
+            bool located = fd_fault_shows_at(fault, &graph->nodes[node]);
             s->n_located += located;
             fd_explain_request ask = ask_about(&run, graph, prompt, node);
             fd_explanation e;

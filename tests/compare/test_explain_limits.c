@@ -242,7 +242,7 @@ Test(explain, noise_within_tau_does_not_hide_the_name_and_a_wide_tau_names_nothi
                       strncmp(e.remaining[0].fault->name, cases[i].spec, strlen(e.remaining[0].fault->name)) == 0,
                   "%s: %s %s", cases[i].spec, e.reason, e.n_remaining ? e.remaining[0].fault->name : "");
         cr_expect(e.remaining[0].z > 0.0 && e.remaining[0].z <= 1.0 && e.runner_up.z > 10.0);
-        e = with_noise(&a, 1e7);
+        e = with_noise(&a, 1e9);
         cr_expect(!e.named && e.reason[0], "%s is named though τ admits anything", cases[i].spec);
         done(&a);
     }

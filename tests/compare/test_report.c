@@ -129,7 +129,7 @@ Test(report, junit_fails_where_the_verdict_does) {
     fake_options faulty = {.edits = {{"blk.0.attn_out", 3, 0, FAKE_ULP, 0}}};
     fd_verdict v = verdict_of(&clean, &faulty);
     char *text = report(&v, JUNIT);
-    cr_expect(strstr(text, "tests=\"4\" failures=\"1\" errors=\"0\""), "%s", text);
+    cr_expect(strstr(text, "tests=\"5\" failures=\"1\" errors=\"0\""), "%s", text);
     cr_expect(strstr(text, "<failure message=\"DIVERGED at blk.0.attn_out"), "%s", text);
     free(text);
     fd_verdict_free(&v);

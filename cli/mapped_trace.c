@@ -1,0 +1,68 @@
+#include "cli/mapped_trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
+    char shape[128];
+    for (size_t i = 0; i < plan->n_unmatched; i++) {
+        const fd_source_tensor *tensor = fd_source_at(plan->source, plan->unmatched[i]);
+        fprintf(to, "unmatched  %s  %s %s\n", tensor->name, fd_array_type_name(tensor->type),
+                fd_array_shape_text(tensor->rank, tensor->shape, shape));
+    }
+    for (size_t i = 0; i < plan->n_allowed; i++)
+        fprintf(to, "allowed    %s\n", fd_source_at(plan->source, plan->allowed[i])->name);
+    for (size_t i = 0; i < plan->map->ask.n; i++) fprintf(to, "undecided  %s\n", plan->map->ask.items[i]);
+}
+
+/* A name of our own in the folder for temporary files; the importer renames its file to it. */
+static fd_code temporary(char path[4096], fd_error *err) {
+    const char *folder = getenv("TMPDIR");
+    int n = snprintf(path, 4096, "%s/firstdiff-XXXXXX", folder && *folder ? folder : "/tmp");
+    int fd = n < 4096 ? mkstemp(path) : -1;
+    if (fd < 0) return fd_fail(err, FD_ERR_IO, "%s: no temporary file there: %s", path, strerror(errno));
+    close(fd);
+    return FD_OK;
+}
+
+static fd_code convert(const char *from, const fd_map *map, const fd_graph *graph, const char *to, size_t *n_unmatched,
+                       fd_error *err) {
+    fd_source *source;
+    fd_import_plan plan;
+    FD_TRY(fd_source_open(from, &source, err));
+    fd_code code = fd_import_make_plan(source, &(fd_import_options){.map = map, .graph = graph}, &plan, err);
+    if (code == FD_OK) {
+        code = fd_import_write(&plan, to, err);
+        *n_unmatched += plan.n_unmatched + map->ask.n;
+        if (plan.n_unmatched + map->ask.n > 0) {
+            fprintf(stderr, "%s: tensors that the map %s does not name:\n", from, map->name);
+            fd_cli_list_unmatched(stderr, &plan);
+        }
+        fd_import_plan_free(&plan);
+    }
+    fd_source_close(source);
+    return code;
+}
+
+fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err) {
+    const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
+    char path[4096];
+    fd_map *map;
+    if (!names[0]) return FD_OK;
+    FD_TRY(fd_map_open(names, &map, err));
+    fd_code code = temporary(path, err);
+    if (code == FD_OK) {
+        code = convert(fd_trace_path(*trace), map, graph, path, n_unmatched, err);
+        fd_trace *mapped = NULL;
+        if (code == FD_OK) code = fd_trace_open(path, &mapped, err);
+        unlink(path);
+        if (code == FD_OK) {
+            fd_trace_close(*trace);
+            *trace = mapped;
+        }
+    }
+    fd_map_free(map);
+    return code;
+}

@@ -1,0 +1,39 @@
+/* The bytes of an HDF5 file, for what is read past the HDF5 library (h5_object.h, h5_index.h): every access is checked
+ * against the file's size, and nothing is mapped, so that a file cut short while it is read is an error, no signal. Safe
+ * from any number of threads. */
+#ifndef FD_DUMPERS_H5_BYTES_H
+#define FD_DUMPERS_H5_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct fd_h5_bytes {
+    int fd;              /* -1: `data` holds the file */
+    const uint8_t *data; /* [size]; NULL with a descriptor. Borrowed */
+    uint64_t size;
+} fd_h5_bytes;
+
+/* Copies bytes [at, at + n) to `out`; false when they are not all in the file. */
+bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out);
+
+/* The checksum of HDF5's metadata (Jenkins' lookup3, "hashlittle" from 0), as the last 4 bytes of a block hold it. */
+uint32_t fd_h5_checksum(const uint8_t *data, size_t n);
+
+/* True when the block's last 4 bytes are the checksum of those before them. */
+bool fd_h5_block_is_whole(const uint8_t *block, size_t n);
+
+/* A cursor over a block in memory; reading past its end sets `bad` and gives zeros. */
+typedef struct fd_h5_cursor {
+    const uint8_t *at;
+    size_t left;
+    bool bad;
+} fd_h5_cursor;
+
+uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n);            /* little-endian unsigned of n <= 8 bytes */
+const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n);      /* where the n bytes were; NULL when there are not as many */
+bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature); /* the four letters that begin a block */
+
+#define FD_H5_NOWHERE UINT64_MAX /* HDF5's "undefined address": nothing is stored */
+
+#endif

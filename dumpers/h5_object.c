@@ -1,0 +1,320 @@
+#include "dumpers/h5_object.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+
+enum {
+    MSG_DATASPACE = 0x01,
+    MSG_DATATYPE = 0x03,
+    MSG_EXTERNAL = 0x07,
+    MSG_LAYOUT = 0x08,
+    MSG_FILTERS = 0x0b,
+    MSG_ATTRIBUTE = 0x0c,
+    MSG_CONTINUATION = 0x10,
+    MSG_ATTRIBUTE_INFO = 0x15,
+    MSG_SHARED = 2, /* flag: the body lies elsewhere */
+};
+enum { MAX_BLOCK = 65536, MAX_BLOCKS = 32 };
+
+bool fd_h5_plain_file(const fd_h5_bytes *bytes) {
+    static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    uint8_t head[32];
+    if (!fd_h5_bytes_read(bytes, 0, sizeof head, head) || memcmp(head, signature, 8) != 0) return false;
+    int version = head[8];
+    size_t offsets = version < 2 ? 13 : 9, base = version == 0 ? 24 : version == 1 ? 28 : 12;
+    if (version > 3 || head[offsets] != 8 || head[offsets + 1] != 8) return false;
+    uint8_t zero[8] = {0};
+    uint8_t at[8];
+    return fd_h5_bytes_read(bytes, base, 8, at) && memcmp(at, zero, 8) == 0;
+}
+
+static bool read_dataspace(fd_h5_cursor c, fd_h5_object *out) {
+    uint64_t version = fd_h5_take(&c, 1), rank = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
+    if (version == 1)
+        fd_h5_skip(&c, 5);
+    else if (version != 2 || fd_h5_take(&c, 1) != 1)
+        return false;
+    if (c.bad || rank < 1 || rank > FD_H5_MAX_RANK || flags > 1) return false;
+    out->shape.rank = (int)rank;
+    for (uint64_t i = 0; i < rank; i++) out->layout.max[i] = out->shape.dim[i] = fd_h5_take(&c, 8);
+    for (uint64_t i = 0; flags && i < rank; i++) out->layout.max[i] = fd_h5_take(&c, 8);
+    return !c.bad;
+}
+
+static bool read_element(fd_h5_cursor c, fd_h5_object *out) {
+    static const struct {
+        uint32_t dtype, bytes;
+        uint8_t sign, properties[12]; /* bit offset, precision, exponent, mantissa, bias */
+    } floats[] = {
+        {FD_F32, 4, 31, {0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0}},
+        {FD_F64, 8, 63, {0, 0, 64, 0, 52, 11, 0, 52, 0xff, 3, 0, 0}},
+        {FD_F16, 2, 15, {0, 0, 16, 0, 10, 5, 0, 10, 15, 0, 0, 0}},
+        {FD_BF16, 2, 15, {0, 0, 16, 0, 7, 8, 0, 7, 127, 0, 0, 0}},
+    };
+    uint64_t class = fd_h5_take(&c, 1) & 15, order = fd_h5_take(&c, 1), sign = fd_h5_take(&c, 1);
+    fd_h5_skip(&c, 1);
+    uint64_t bytes = fd_h5_take(&c, 4);
+    if (class == 0 && bytes == 2 && (order & 1) == 0 && fd_h5_take(&c, 4) == 16u << 16) {
+        out->element = FD_H5_WORD16;
+        return !c.bad;
+    }
+    const uint8_t *properties = class == 1 ? fd_h5_skip(&c, 12) : NULL;
+    for (size_t i = 0; properties && i < sizeof floats / sizeof *floats; i++)
+        if (bytes == floats[i].bytes && (order & 0x71) == 0x20 && sign == floats[i].sign &&
+            memcmp(properties, floats[i].properties, 12) == 0) {
+            out->element = floats[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+/* Chunk extents of `width` bytes; the last one is the element's size. */
+static bool read_chunk(fd_h5_cursor *c, uint64_t n, uint64_t width, fd_h5_layout *out) {
+    if (n < 2 || n > FD_H5_MAX_RANK + 1 || width < 1 || width > 8) return false;
+    for (uint64_t i = 0; i + 1 < n; i++) out->chunk[i] = fd_h5_take(c, (size_t)width);
+    out->element_bytes = (uint32_t)fd_h5_take(c, (size_t)width);
+    return !c->bad;
+}
+
+static bool read_layout_4(fd_h5_cursor *c, fd_h5_layout *out) {
+    uint64_t flags = fd_h5_take(c, 1), n = fd_h5_take(c, 1), width = fd_h5_take(c, 1);
+    if ((flags & 2) || !read_chunk(c, n, width, out)) return false;
+    switch (fd_h5_take(c, 1)) {
+    case 1: out->index = FD_H5_SINGLE_CHUNK; break;
+    case 2: out->index = FD_H5_IMPLICIT; break;
+    case 3: out->index = FD_H5_FIXED_ARRAY, fd_h5_skip(c, 1); break;
+    case 4: out->index = FD_H5_EXTENSIBLE_ARRAY, fd_h5_skip(c, 5); break;
+    case 5: out->index = FD_H5_BTREE_2, fd_h5_skip(c, 6); break;
+    default: return false;
+    }
+    out->address = fd_h5_take(c, 8);
+    return !c->bad;
+}
+
+static bool read_layout(fd_h5_cursor c, fd_h5_layout *out) {
+    uint64_t version = fd_h5_take(&c, 1), class = fd_h5_take(&c, 1);
+    if (version != 3 && version != 4) return false;
+    if (class == 2 && version == 4) return read_layout_4(&c, out);
+    if (class == 2) {
+        uint64_t n = fd_h5_take(&c, 1);
+        out->index = FD_H5_BTREE_1;
+        out->address = fd_h5_take(&c, 8);
+        return read_chunk(&c, n, 4, out);
+    }
+    out->index = FD_H5_CONTIGUOUS;
+    out->address = fd_h5_take(&c, 8);
+    out->bytes = fd_h5_take(&c, 8);
+    return class == 1 && !c.bad;
+}
+
+/* ---- attributes ---- */
+
+/* Object `index` of the global heap collection at `address`, cut to the attribute's text. */
+static bool read_heap_text(const fd_h5_bytes *bytes, uint64_t address, uint64_t index, uint64_t length,
+                           fd_h5_attribute *out) {
+    uint8_t block[MAX_BLOCK], head[16];
+    if (!fd_h5_bytes_read(bytes, address, sizeof head, head)) return false;
+    fd_h5_cursor c = {head, sizeof head, false};
+    bool heap = fd_h5_expect(&c, "GCOL") && fd_h5_take(&c, 1) == 1 && fd_h5_skip(&c, 3);
+    uint64_t size = fd_h5_take(&c, 8);
+    if (!heap || size < 16 || size > sizeof block || !fd_h5_bytes_read(bytes, address, (size_t)size, block)) return false;
+    c = (fd_h5_cursor){block + 16, (size_t)size - 16, false};
+    while (!c.bad && c.left >= 16) {
+        uint64_t at = fd_h5_take(&c, 2);
+        fd_h5_skip(&c, 6);
+        uint64_t n = fd_h5_take(&c, 8);
+        if (at == 0 || n > c.left) return false;
+        const uint8_t *text = fd_h5_skip(&c, (size_t)n);
+        if (at == index && length <= n) {
+            snprintf(out->text, sizeof out->text, "%.*s", (int)(length < 64 ? length : 64), (const char *)text);
+            out->found = FD_H5_FOUND;
+            return true;
+        }
+        fd_h5_skip(&c, (size_t)(-n & 7));
+    }
+    return false;
+}
+
+static bool read_value(const fd_h5_bytes *bytes, fd_h5_cursor type, fd_h5_cursor data, bool text, fd_h5_attribute *out) {
+    uint64_t class = fd_h5_take(&type, 1) & 15, bits = fd_h5_take(&type, 3), n = fd_h5_take(&type, 4);
+    if (type.bad) return false;
+    if (text && class == 9 && (bits & 15) == 1 && n == 16) {
+        uint64_t length = fd_h5_take(&data, 4), address = fd_h5_take(&data, 8), index = fd_h5_take(&data, 4);
+        return !data.bad && length > 0 && read_heap_text(bytes, address, index, length, out);
+    }
+    if (text && class == 3 && (bits & 15) < 2 && n > 0 && n < 4096) {
+        const uint8_t *at = fd_h5_skip(&data, (size_t)n);
+        if (at) snprintf(out->text, sizeof out->text, "%.*s", (int)n, (const char *)at);
+        out->found = FD_H5_FOUND;
+        return at != NULL;
+    }
+    bool sized = n == 1 || n == 2 || n == 4 || n == 8;
+    if (text || class != 0 || (bits & 1) || !sized || fd_h5_take(&type, 4) != n * 8 << 16) return false;
+    uint64_t value = fd_h5_take(&data, (size_t)n), top = (uint64_t)1 << (n * 8 - 1);
+    if (n == 8 && !(bits & 8) && (value & top)) return false; /* beyond int64: the library clips it */
+    out->value = (int64_t)((bits & 8) && (value & top) ? value | (0 - top) : value);
+    out->found = FD_H5_FOUND;
+    return !data.bad && !type.bad;
+}
+
+static bool is_one_element(fd_h5_cursor c) {
+    uint64_t version = fd_h5_take(&c, 1), rank = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
+    uint64_t kind = fd_h5_take(&c, 1);
+    if (version == 2 ? kind > 1 : version != 1) return false;
+    if (version == 1) fd_h5_skip(&c, 4);
+    return flags < 2 && (rank == 0 || (rank == 1 && fd_h5_take(&c, 8) == 1)) && !c.bad;
+}
+
+/* False only for an attribute that is needed and not understood. */
+static bool read_attribute(const fd_h5_bytes *bytes, fd_h5_cursor c, fd_h5_object *out) {
+    const struct {
+        const char *name;
+        fd_h5_attribute *to;
+        bool text;
+    } wanted[] = {{"dtype", &out->dtype, true},  {"op", &out->op, true},
+                  {"seq", &out->seq, false},     {"layer", &out->layer, false},
+                  {"over_kv", &out->over_kv, false}, {"first_position", &out->first_position, false}};
+    uint64_t version = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
+    uint64_t sizes[3];
+    for (int i = 0; i < 3; i++) sizes[i] = fd_h5_take(&c, 2); /* name, type, space */
+    if (version == 3) fd_h5_skip(&c, 1);
+    if (version < 1 || version > 3) return false;
+    fd_h5_cursor parts[3];
+    for (int i = 0; i < 3; i++) {
+        parts[i] = (fd_h5_cursor){fd_h5_skip(&c, (size_t)sizes[i]), (size_t)sizes[i], false};
+        if (version == 1) fd_h5_skip(&c, (size_t)(-sizes[i] & 7));
+    }
+    if (c.bad || sizes[0] == 0 || parts[0].at[sizes[0] - 1] != '\0') return false;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        if (strcmp((const char *)parts[0].at, wanted[i].name) != 0) continue;
+        bool plain = (version == 1 || flags == 0) && is_one_element(parts[2]);
+        return plain && read_value(bytes, parts[1], c, wanted[i].text, wanted[i].to);
+    }
+    return true;
+}
+
+/* ---- the header ---- */
+
+typedef struct block_list {
+    uint64_t at[MAX_BLOCKS], size[MAX_BLOCKS];
+    int n;
+} block_list;
+
+enum { HAS_SPACE = 1, HAS_TYPE = 2, HAS_LAYOUT = 4, HAS_ALL = 7 };
+
+static bool read_message(const fd_h5_bytes *bytes, uint64_t type, uint64_t flags, fd_h5_cursor body, block_list *blocks,
+                         fd_h5_object *out, int *has) {
+    bool needed = type == MSG_DATASPACE || type == MSG_DATATYPE || type == MSG_LAYOUT || type == MSG_ATTRIBUTE;
+    if (needed && (flags & MSG_SHARED)) return false;
+    switch (type) {
+    case MSG_DATASPACE: *has |= HAS_SPACE; return read_dataspace(body, out);
+    case MSG_DATATYPE: *has |= HAS_TYPE; return read_element(body, out);
+    case MSG_LAYOUT: *has |= HAS_LAYOUT; return read_layout(body, &out->layout);
+    case MSG_ATTRIBUTE: return read_attribute(bytes, body, out);
+    case MSG_EXTERNAL:
+    case MSG_FILTERS: return false;
+    case MSG_ATTRIBUTE_INFO: { /* attributes outside the header */
+        fd_h5_skip(&body, 1);
+        uint64_t info = fd_h5_take(&body, 1);
+        if (info & 1) fd_h5_skip(&body, 2);
+        return fd_h5_take(&body, 8) == FD_H5_NOWHERE && !body.bad;
+    }
+    case MSG_CONTINUATION:
+        if (blocks->n == MAX_BLOCKS) return false;
+        blocks->at[blocks->n] = fd_h5_take(&body, 8);
+        blocks->size[blocks->n++] = fd_h5_take(&body, 8);
+        return !body.bad;
+    default: return true;
+    }
+}
+
+static bool read_messages(const fd_h5_bytes *bytes, fd_h5_cursor c, int version, bool ordered, block_list *blocks,
+                          fd_h5_object *out, int *has) {
+    size_t head = version == 1 ? 8 : ordered ? 6 : 4;
+    while (c.left >= head) { /* what is shorter is a gap */
+        uint64_t type = fd_h5_take(&c, version == 1 ? 2 : 1), size = fd_h5_take(&c, 2), flags = fd_h5_take(&c, 1);
+        fd_h5_skip(&c, head - (version == 1 ? 5 : 4));
+        const uint8_t *at = fd_h5_skip(&c, (size_t)size);
+        if (!at || !read_message(bytes, type, flags, (fd_h5_cursor){at, (size_t)size, false}, blocks, out, has))
+            return false;
+    }
+    return true;
+}
+
+/* Reads the header's first block into `block` and finds its messages. */
+static bool first_block(const fd_h5_bytes *bytes, uint64_t address, uint8_t *block, fd_h5_cursor *messages, int *version,
+                        bool *ordered) {
+    enum { PROBE = 512 }; /* most headers are shorter */
+    if (address >= bytes->size) return false;
+    size_t got = bytes->size - address < PROBE ? (size_t)(bytes->size - address) : PROBE;
+    if (!fd_h5_bytes_read(bytes, address, got, block)) return false;
+    fd_h5_cursor c = {block, got, false};
+    uint64_t size;
+    if (block[0] == 1) {
+        fd_h5_skip(&c, 8);
+        size = fd_h5_take(&c, 4);
+        fd_h5_skip(&c, 4);
+        *version = 1;
+        *ordered = false;
+    } else {
+        if (!fd_h5_expect(&c, "OHDR") || fd_h5_take(&c, 1) != 2) return false;
+        uint64_t flags = fd_h5_take(&c, 1);
+        if (flags & 0x20) fd_h5_skip(&c, 16); /* times */
+        if (flags & 0x10) fd_h5_skip(&c, 4);  /* limits of attribute storage */
+        size = fd_h5_take(&c, (size_t)1 << (flags & 3));
+        *version = 2;
+        *ordered = flags & 4;
+    }
+    size_t start = got - c.left;
+    if (c.bad || size > MAX_BLOCK - 64 - start) return false;
+    size_t whole = start + (size_t)size + (*version == 2 ? 4 : 0);
+    if (whole > got && !fd_h5_bytes_read(bytes, address, whole, block)) return false;
+    if (*version == 2 && !fd_h5_block_is_whole(block, whole)) return false;
+    *messages = (fd_h5_cursor){block + start, (size_t)size, false};
+    return true;
+}
+
+static bool next_block(const fd_h5_bytes *bytes, uint64_t address, uint64_t size, int version, uint8_t *block,
+                       fd_h5_cursor *messages) {
+    if (size > MAX_BLOCK || (version == 2 && size < 8) || !fd_h5_bytes_read(bytes, address, (size_t)size, block))
+        return false;
+    *messages = (fd_h5_cursor){block, (size_t)size, false};
+    if (version == 1) return true;
+    if (!fd_h5_block_is_whole(block, (size_t)size) || !fd_h5_expect(messages, "OCHK")) return false;
+    messages->left -= 4;
+    return true;
+}
+
+static bool agrees(fd_h5_object *o, int has) {
+    static const uint32_t widths[] = {[FD_F32] = 4, [FD_F16] = 2, [FD_F64] = 8, [FD_BF16] = 2};
+    if (has != HAS_ALL) return false;
+    fd_h5_layout *layout = &o->layout;
+    uint32_t width = o->element == FD_H5_WORD16 ? 2 : widths[o->element];
+    if (layout->index != FD_H5_CONTIGUOUS) {
+        for (int i = 0; i < o->shape.rank; i++)
+            if (layout->chunk[i] == 0 || layout->chunk[i] > UINT32_MAX) return false;
+        return layout->element_bytes == width;
+    }
+    layout->element_bytes = width;
+    memcpy(layout->chunk, o->shape.dim, sizeof layout->chunk);
+    return true;
+}
+
+bool fd_h5_object_read(const fd_h5_bytes *bytes, uint64_t address, fd_h5_object *out) {
+    uint8_t block[MAX_BLOCK];
+    block_list blocks = {.n = 0};
+    fd_h5_cursor messages;
+    int version, has = 0;
+    bool ordered;
+    memset(out, 0, sizeof *out);
+    if (!first_block(bytes, address, block, &messages, &version, &ordered) ||
+        !read_messages(bytes, messages, version, ordered, &blocks, out, &has))
+        return false;
+    for (int i = 0; i < blocks.n; i++)
+        if (!next_block(bytes, blocks.at[i], blocks.size[i], version, block, &messages) ||
+            !read_messages(bytes, messages, version, ordered, &blocks, out, &has))
+            return false;
+    return agrees(out, has);
+}

@@ -1,0 +1,81 @@
+/* firstdiff import: foreign tensors to a trace with the GGUF's names (docs/mapping.md). A plan says what becomes of every
+ * tensor before anything is written; writing then goes node by node, with memory for one tensor. */
+#ifndef FD_DUMPERS_IMPORT_IMPORT_H
+#define FD_DUMPERS_IMPORT_IMPORT_H
+
+#include "dumpers/import/map.h"
+#include "dumpers/import/source.h"
+#include "model/graph.h"
+
+typedef struct fd_import_options {
+    const fd_map *map;
+    const fd_graph *graph;     /* of the model, for names and shapes; NULL: not known */
+    const int32_t *tokens;     /* [n_token]; NULL: those of the source */
+    int32_t n_token;
+    const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
+    int32_t n_step_size;
+    const fd_map_list *allow; /* patterns beside the map's; NULL */
+} fd_import_options;
+
+typedef struct fd_import_match { /* one tensor for one node and step */
+    size_t tensor;
+    size_t rule;
+    size_t choice; /* which of the rule's sources: the first is the best */
+    char node[64];
+    int32_t step;
+    int axis; /* of the array, that runs over positions; -1: the whole is one position */
+} fd_import_match;
+
+typedef struct fd_import_step {
+    int32_t pos0, n_pos;
+    fd_step_kind kind;
+} fd_import_step;
+
+typedef struct fd_import_plan {
+    const fd_source *source; /* borrowed, as map and graph are */
+    const fd_map *map;
+    const fd_graph *graph;
+    fd_map_values values;
+    int32_t *tokens; /* [n_token] */
+    int32_t n_token;
+    fd_import_step *steps; /* [n_step] */
+    int32_t n_step;
+    fd_import_match *matches; /* by node, then step: the ones that are written */
+    size_t n_match, n_node;
+    size_t *unmatched; /* tensors that no line names */
+    size_t n_unmatched;
+    size_t *allowed; /* and those that are allowed to */
+    size_t n_allowed;
+    size_t n_skipped; /* named by skip, or by a rule whose node another gives */
+} fd_import_plan;
+
+/* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and undecided
+ * (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
+fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err);
+void fd_import_plan_free(fd_import_plan *plan);
+
+/* Writes the trace under a temporary name and renames it when whole; what lay at `path` stays on failure. */
+fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err);
+
+/* ---- shared by plan and writer ---- */
+
+/* One position's tensors of a match, after the map's operations. */
+typedef struct fd_import_rows {
+    const fd_import_plan *plan;
+    const fd_import_match *match;
+    fd_source_view view; /* of a file */
+    int32_t first, n;    /* positions it holds: first … first + n - 1 */
+    int32_t offset;      /* index along the axis of position `first` */
+    double *data, *scratch;
+} fd_import_rows;
+fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out, fd_error *err);
+void fd_import_rows_close(fd_import_rows *rows);
+/* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map makes them. */
+fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data, fd_error *err);
+
+/* Rank and shape of one position before the map's operations (leading axes of length 1, such as the batch, dropped). */
+void fd_import_row_shape(const fd_source_tensor *tensor, int axis, int *rank, int64_t *shape);
+/* True for nodes whose last axis runs over the keys. */
+bool fd_import_over_kv(const char *node);
+
+#endif

@@ -1,0 +1,169 @@
+/* What the operations of a rule do to the tensor of one position. */
+#include <math.h>
+#include <string.h>
+
+#include "dumpers/import/array.h"
+#include "dumpers/import/map.h"
+
+typedef struct row { /* a tensor on its way through the operations */
+    int rank;
+    int64_t shape[FD_ARRAY_MAX_RANK];
+    double *data, *scratch; /* data NULL: shapes only */
+} row;
+
+static int64_t count(const row *r) {
+    int64_t n = 1;
+    for (int i = 0; i < r->rank; i++) n *= r->shape[i];
+    return n;
+}
+
+static void swap_buffers(row *r) {
+    double *data = r->data;
+    r->data = r->scratch;
+    r->scratch = data;
+}
+
+static bool reshape(row *r, const fd_map_op *op) {
+    int64_t known = 1, n = count(r);
+    int open = -1;
+    for (int i = 0; i < op->n_arg; i++) {
+        if (op->arg[i] < 0) open = i;
+        if (op->arg[i] > 0 && __builtin_mul_overflow(known, op->arg[i], &known)) return false;
+    }
+    if (open < 0 ? known != n : n % known != 0) return false;
+    r->rank = op->n_arg;
+    for (int i = 0; i < op->n_arg; i++) r->shape[i] = i == open ? n / known : op->arg[i];
+    return true;
+}
+
+static bool permute(row *r, const int64_t *order, int n) {
+    if (n != r->rank) return false;
+    int64_t stride[FD_ARRAY_MAX_RANK], step = 1, total = count(r), shape[FD_ARRAY_MAX_RANK];
+    for (int i = n - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= r->shape[i];
+    }
+    for (int i = 0; i < n; i++) shape[i] = r->shape[order[i]];
+    if (r->data) {
+        int64_t index[FD_ARRAY_MAX_RANK] = {0};
+        for (int64_t out = 0; out < total; out++) {
+            int64_t from = 0;
+            for (int i = 0; i < n; i++) from += index[i] * stride[order[i]];
+            r->scratch[out] = r->data[from];
+            for (int i = n - 1; i >= 0 && ++index[i] == shape[i]; i--) index[i] = 0;
+        }
+        swap_buffers(r);
+    }
+    memcpy(r->shape, shape, sizeof(int64_t) * (size_t)n);
+    return true;
+}
+
+static bool transpose(row *r) {
+    int64_t order[FD_ARRAY_MAX_RANK];
+    if (r->rank < 2) return false;
+    for (int i = 0; i < r->rank; i++) order[i] = i;
+    order[r->rank - 1] = r->rank - 2;
+    order[r->rank - 2] = r->rank - 1;
+    return permute(r, order, r->rank);
+}
+
+static bool heads(row *r, int64_t n) {
+    if (r->rank < 1 || r->rank == FD_ARRAY_MAX_RANK || n < 1 || r->shape[r->rank - 1] % n != 0) return false;
+    r->shape[r->rank] = r->shape[r->rank - 1] / n;
+    r->shape[r->rank - 1] = n;
+    r->rank++;
+    return true;
+}
+
+static bool slice(row *r, const fd_map_op *op) {
+    if (r->rank < 1 || op->arg[1] > r->shape[r->rank - 1]) return false;
+    int64_t width = r->shape[r->rank - 1], keep = op->arg[1] - op->arg[0], n = count(r) / width;
+    if (r->data)
+        for (int64_t i = 0; i < n; i++)
+            memmove(r->data + i * keep, r->data + i * width + op->arg[0], sizeof(double) * (size_t)keep);
+    r->shape[r->rank - 1] = keep;
+    return true;
+}
+
+/* `apart`: pairs (2i, 2i+1) to halves; else halves to pairs. */
+static bool interleave(row *r, bool apart) {
+    if (r->rank < 1 || r->shape[r->rank - 1] % 2 != 0 || r->shape[r->rank - 1] == 0) return false;
+    int64_t width = r->shape[r->rank - 1], half = width / 2, n = count(r) / width;
+    if (!r->data) return true;
+    for (int64_t h = 0; h < n; h++)
+        for (int64_t i = 0; i < half; i++) {
+            int64_t pair = h * width + 2 * i, split = h * width + i;
+            r->scratch[apart ? split : pair] = r->data[apart ? pair : split];
+            r->scratch[apart ? split + half : pair + 1] = r->data[apart ? pair + 1 : split + half];
+        }
+    swap_buffers(r);
+    return true;
+}
+
+static void scale(row *r, const fd_map_op *op, double operand) {
+    double x = op->root ? sqrt(operand) : operand;
+    if (op->inverse) x = 1 / x;
+    int64_t n = r->data ? count(r) : 0;
+    for (int64_t i = 0; i < n; i++) r->data[i] *= x;
+}
+
+static const char *const op_names[] = {
+    [FD_MAP_RESHAPE] = "reshape",       [FD_MAP_PERMUTE] = "permute",           [FD_MAP_TRANSPOSE] = "transpose",
+    [FD_MAP_HEADS] = "heads",           [FD_MAP_SLICE] = "slice",               [FD_MAP_SCALE] = "scale",
+    [FD_MAP_INTERLEAVE] = "interleave", [FD_MAP_DEINTERLEAVE] = "deinterleave", [FD_MAP_ROPE_HALVES] = "rope=halves",
+};
+static const char *const variable_names[] = {
+    [FD_MAP_NUMBER] = "",          [FD_MAP_HEAD_DIM] = "head_dim", [FD_MAP_N_HEAD] = "n_head",
+    [FD_MAP_N_HEAD_KV] = "n_head_kv", [FD_MAP_N_EMBD] = "n_embd",
+};
+
+static bool apply(row *r, const fd_map_op *op, double operand, int neighbours) {
+    switch (op->kind) {
+    case FD_MAP_RESHAPE: return reshape(r, op);
+    case FD_MAP_PERMUTE: return permute(r, op->arg, op->n_arg);
+    case FD_MAP_TRANSPOSE: return transpose(r);
+    case FD_MAP_HEADS: return heads(r, (int64_t)operand);
+    case FD_MAP_SLICE: return slice(r, op);
+    case FD_MAP_SCALE: return scale(r, op, operand), true;
+    case FD_MAP_INTERLEAVE: return interleave(r, false);
+    case FD_MAP_DEINTERLEAVE: return interleave(r, true);
+    case FD_MAP_ROPE_HALVES: return !neighbours || interleave(r, false);
+    }
+    return false;
+}
+
+fd_code fd_map_apply(const fd_map *map, const fd_map_rule *rule, const fd_map_values *values, int *rank, int64_t *shape,
+                     double **data, double **scratch, fd_error *err) {
+    row r = {.rank = *rank, .data = data ? *data : NULL, .scratch = data ? *scratch : NULL};
+    memcpy(r.shape, shape, sizeof(int64_t) * (size_t)*rank);
+    char text[128];
+    for (int i = 0; i < rule->n_op; i++) {
+        const fd_map_op *op = &rule->ops[i];
+        double operand = op->variable ? (double)values->of[op->variable] : op->number;
+        if ((op->variable && operand <= 0) || (op->kind == FD_MAP_ROPE_HALVES && values->rope_neighbours < 0))
+            return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s needs %s, which nothing says: give --model MODEL.gguf", map->name,
+                           rule->line, op_names[op->kind], op->variable ? variable_names[op->variable] : "RoPE's pairs");
+        if (!apply(&r, op, operand, values->rope_neighbours))
+            return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s does not fit a tensor of shape %s a position", map->name,
+                           rule->line, op_names[op->kind], fd_array_shape_text(r.rank, r.shape, text));
+    }
+    *rank = r.rank;
+    memcpy(shape, r.shape, sizeof(int64_t) * (size_t)r.rank);
+    if (data) {
+        *data = r.data;
+        *scratch = r.scratch;
+    }
+    return FD_OK;
+}
+
+bool fd_map_needs_values(const fd_map_rule *rule) {
+    for (int i = 0; i < rule->n_op; i++)
+        if (rule->ops[i].variable || rule->ops[i].kind == FD_MAP_ROPE_HALVES) return true;
+    return false;
+}
+
+bool fd_map_computes(const fd_map_rule *rule) {
+    for (int i = 0; i < rule->n_op; i++)
+        if (rule->ops[i].kind == FD_MAP_SCALE) return true;
+    return false;
+}

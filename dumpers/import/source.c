@@ -1,0 +1,257 @@
+#include "dumpers/import/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dumpers/import/source_internal.h"
+
+enum { MAX_STEPS = 1 << 20, MAX_TOKENS = 1 << 24 };
+
+fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
+    char base[1100];
+    int32_t step, occurrence;
+    if (!fd_source_split_name(name, base, sizeof base, &step, &occurrence))
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": no name in it, or more than 1000 bytes", source->path, name);
+    if (source->n == source->room) {
+        size_t room = source->room ? 2 * source->room : 256;
+        fd_source_tensor *tensors = realloc(source->tensors, room * sizeof *tensors);
+        if (!tensors) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
+        source->tensors = tensors;
+        source->room = room;
+    }
+    fd_source_tensor *added = &source->tensors[source->n];
+    *added = *tensor;
+    added->step = tensor->step < 0 ? -1 : step;
+    added->occurrence = occurrence;
+    if (!(added->name = strdup(base))) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
+    source->n++;
+    if (step >= MAX_STEPS) return fd_fail(err, FD_ERR_INPUT, "%s: \"%.200s\": step %d, expected below %d", source->path, name, step, MAX_STEPS);
+    return FD_OK;
+}
+
+/* ---- a trace ---- */
+
+static fd_array_type type_of(uint32_t dtype) {
+    return dtype == FD_F64 ? FD_ARRAY_F64 : dtype == FD_F16 ? FD_ARRAY_F16 : dtype == FD_BF16 ? FD_ARRAY_BF16 : FD_ARRAY_F32;
+}
+
+/* The first position that a node of the trace holds; n_pos when it holds none. */
+static int32_t first_position(const fd_trace *trace, int32_t node, double *row) {
+    fd_error ignored;
+    int32_t n_pos = fd_trace_n_pos(trace), pos = 0;
+    while (pos < n_pos && fd_trace_read(trace, node, pos, NULL, row, &ignored) != FD_OK) pos++;
+    return pos;
+}
+
+static fd_code add_trace_nodes(fd_source *source, fd_error *err) {
+    const fd_trace *trace = source->trace;
+    int32_t n_pos = fd_trace_n_pos(trace);
+    for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
+        const fd_trace_node *node = fd_trace_node_at(trace, i);
+        if (!node->has_data || n_pos == 0) continue;
+        fd_source_tensor tensor = {.step = -1, .type = type_of(node->dtype), .rank = 1 + node->n_dim, .over_kv = node->over_kv, .file = (size_t)i};
+        tensor.shape[0] = n_pos;
+        for (int k = 0; k < node->n_dim; k++) tensor.shape[1 + k] = node->shape[k];
+        if (node->over_kv) tensor.shape[node->n_dim] = n_pos;
+        double *row = malloc(sizeof *row * (size_t)fd_trace_elements(node, n_pos - 1));
+        if (!row) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
+        tensor.first = first_position(trace, i, row);
+        free(row);
+        if (tensor.first < n_pos) FD_TRY(fd_source_add(source, node->name, &tensor, err));
+    }
+    source->n_step = fd_trace_n_step(trace);
+    return FD_OK;
+}
+
+static bool is_hdf5(const char *path) {
+    static const uint8_t magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    uint8_t found[8] = {0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, found, sizeof found);
+    if (fd >= 0) close(fd);
+    return n == 8 && memcmp(found, magic, 8) == 0;
+}
+
+/* ---- all kinds ---- */
+
+static int by_order(const void *a, const void *b) {
+    const fd_source_tensor *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    int names = strcmp(x->name, y->name);
+    return names ? names : (x->occurrence > y->occurrence) - (x->occurrence < y->occurrence);
+}
+
+/* Sorts, numbers the steps without gaps and counts repeated names. */
+static fd_code put_in_order(fd_source *source, fd_error *err) {
+    fd_source_tensor *t = source->tensors;
+    if (source->n) qsort(t, source->n, sizeof *t, by_order);
+    for (size_t i = 0; i < source->n;) {
+        size_t end = i + 1;
+        while (end < source->n && t[end].step == t[i].step && strcmp(t[end].name, t[i].name) == 0) {
+            if (t[end].occurrence == t[end - 1].occurrence)
+                return fd_fail(err, FD_ERR_INPUT, "%s: two tensors are \"%s\" in step %d: write the second as \"%s#2\"",
+                               source->path, t[i].name, t[i].step, t[i].name);
+            end++;
+        }
+        for (; i < end; i++) t[i].n_same = t[end - 1].occurrence;
+    }
+    if (source->trace) return FD_OK;
+    int32_t said = -1;
+    for (size_t i = 0; i < source->n; i++) {
+        if (t[i].step != said) source->n_step++;
+        said = t[i].step;
+        t[i].step = source->n_step - 1;
+    }
+    return FD_OK;
+}
+
+/* An archive's names stand for themselves; a lone array is named by its file. */
+static fd_code add_single(fd_source *source, fd_error *err) {
+    const char *slash = strrchr(source->path, '/'), *file = slash ? slash + 1 : source->path;
+    size_t n = strlen(file);
+    char name[1100] = "";
+    if (n > 4 && n < sizeof name && strcmp(file + n - 4, ".npy") == 0) snprintf(name, sizeof name, "%.*s", (int)n - 4, file);
+    return fd_source_add_file(source, source->path, name, err);
+}
+
+static fd_code fill(fd_source *source, fd_error *err) {
+    struct stat there;
+    if (stat(source->path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", source->path, strerror(errno));
+    if (S_ISDIR(there.st_mode)) {
+        FD_TRY(fd_source_add_folder(source, source->path, err));
+    } else if (is_hdf5(source->path)) {
+        FD_TRY(fd_trace_open(source->path, &source->trace, err));
+        FD_TRY(add_trace_nodes(source, err));
+    } else {
+        FD_TRY(add_single(source, err));
+    }
+    if (source->n == 0) return fd_fail(err, FD_ERR_INPUT, "%s: holds no tensor", source->path);
+    return put_in_order(source, err);
+}
+
+fd_code fd_source_open(const char *path, fd_source **out, fd_error *err) {
+    *out = NULL;
+    fd_source *source = calloc(1, sizeof *source);
+    if (!source || !(source->path = strdup(path))) {
+        free(source);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    }
+    size_t end = strlen(source->path);
+    while (end > 1 && source->path[end - 1] == '/') source->path[--end] = '\0';
+    fd_code code = fill(source, err);
+    if (code == FD_OK)
+        *out = source;
+    else
+        fd_source_close(source);
+    return code;
+}
+
+void fd_source_close(fd_source *source) {
+    if (!source) return;
+    for (size_t i = 0; i < source->n; i++) free(source->tensors[i].name);
+    for (size_t i = 0; i < source->n_file; i++) free(source->files[i].path);
+    fd_trace_close(source->trace);
+    free(source->tensors);
+    free(source->files);
+    free(source->pickle);
+    free(source->tokens_file);
+    free(source->path);
+    free(source);
+}
+
+const char *fd_source_path(const fd_source *source) {
+    return source->path;
+}
+size_t fd_source_count(const fd_source *source) {
+    return source->n;
+}
+const fd_source_tensor *fd_source_at(const fd_source *source, size_t i) {
+    return &source->tensors[i];
+}
+int32_t fd_source_n_step(const fd_source *source) {
+    return source->n_step;
+}
+const fd_trace *fd_source_trace(const fd_source *source) {
+    return source->trace;
+}
+
+const char *fd_source_names(const fd_source *source) {
+    if (source->trace) return fd_trace_get_info(source->trace)->names[0] ? fd_trace_get_info(source->trace)->names : NULL;
+    return source->debugger ? "transformers" : NULL;
+}
+
+/* ---- tokens ---- */
+
+static bool append(int32_t **tokens, int32_t *n, double value) {
+    int32_t *more = *n < MAX_TOKENS ? realloc(*tokens, sizeof **tokens * (size_t)(*n + 1)) : NULL;
+    if (!more || !(value >= 0 && value <= INT32_MAX) || value != (double)(int32_t)value) {
+        if (more) *tokens = more;
+        return false;
+    }
+    *tokens = more;
+    more[(*n)++] = (int32_t)value;
+    return true;
+}
+
+static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd_error *err) {
+    FILE *file = fopen(path, "r");
+    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    bool ok = true;
+    long long id;
+    while (ok && fscanf(file, " %lld", &id) == 1) {
+        ok = append(tokens, n, (double)id);
+        int next = fgetc(file);
+        if (next != ',' && next != EOF) ungetc(next, file);
+    }
+    ok = ok && feof(file) && *n > 0;
+    fclose(file);
+    return ok ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, separated by spaces or commas; id %d is none", path, *n);
+}
+
+static bool is_tokens(const fd_source_tensor *tensor) {
+    return !fd_array_is_float(tensor->type) && (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
+                                                strncmp(tensor->name, "inp_tokens", 10) == 0);
+}
+
+static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tokens, int32_t *n, fd_error *err) {
+    fd_source_view view;
+    FD_TRY(fd_source_view_open(source, i, &view, err));
+    int64_t count = 1;
+    for (int k = 0; k < view.array.rank; k++) count *= view.array.shape[k];
+    double *ids = count <= MAX_TOKENS ? malloc(sizeof *ids * (size_t)(count + 1)) : NULL;
+    fd_code code = ids ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: %s: %lld tokens", source->path, source->tensors[i].name, (long long)count);
+    if (code == FD_OK) fd_array_fetch(&view.array, ids);
+    for (int64_t k = 0; code == FD_OK && k < count; k++)
+        if (!append(tokens, n, ids[k]))
+            code = fd_fail(err, FD_ERR_INPUT, "%s: %s: token %lld is %g", source->path, source->tensors[i].name, (long long)k, ids[k]);
+    free(ids);
+    fd_source_view_close(&view);
+    return code;
+}
+
+fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, fd_error *err) {
+    *tokens = NULL;
+    *n = 0;
+    fd_code code = FD_OK;
+    if (source->trace) {
+        for (int32_t i = 0; i < fd_trace_n_pos(source->trace); i++)
+            if (!append(tokens, n, fd_trace_tokens(source->trace)[i]))
+                code = fd_fail(err, FD_ERR_INPUT, "%s: token %d is %d", source->path, i, fd_trace_tokens(source->trace)[i]);
+    } else if (source->tokens_file) {
+        code = tokens_of_text(source->tokens_file, tokens, n, err);
+    } else {
+        for (size_t i = 0; code == FD_OK && i < source->n; i++)
+            if (is_tokens(&source->tensors[i])) code = tokens_of_tensor(source, i, tokens, n, err);
+    }
+    if (code != FD_OK) {
+        free(*tokens);
+        *tokens = NULL;
+        *n = 0;
+    }
+    return code;
+}

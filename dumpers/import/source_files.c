@@ -1,0 +1,276 @@
+/* Files and folders of arrays. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dumpers/import/npy.h"
+#include "dumpers/import/safetensors.h"
+#include "dumpers/import/source_internal.h"
+#include "dumpers/import/zip.h"
+
+enum { MAX_DEPTH = 16, MAX_FILES = 1000000 };
+
+static bool ends_with(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* ---- one file in memory ---- */
+
+static fd_code map_file(const char *path, fd_source_view *view, fd_error *err) {
+    *view = (fd_source_view){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat there;
+    if (fd < 0 || fstat(fd, &there) != 0 || !S_ISREG(there.st_mode)) {
+        fd_code code = fd_fail(err, FD_ERR_INPUT, "%s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
+        if (fd >= 0) close(fd);
+        return code;
+    }
+    view->mapped_bytes = (size_t)there.st_size;
+    void *mapped = there.st_size ? mmap(NULL, view->mapped_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    close(fd);
+    if (mapped == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+    if (!mapped) return fd_fail(err, FD_ERR_INPUT, "%s: empty", path);
+    view->mapped = mapped;
+    return FD_OK;
+}
+
+void fd_source_view_close(fd_source_view *view) {
+    if (view->mapped) munmap(view->mapped, view->mapped_bytes);
+    free(view->owned);
+    *view = (fd_source_view){0};
+}
+
+/* The array of entry `item` in the mapped file. */
+static fd_code open_item(const fd_source_file *file, size_t item, fd_source_view *view, fd_error *err) {
+    if (file->kind == FD_SOURCE_NPY)
+        return fd_npy_parse(file->path, view->mapped, view->mapped_bytes, &view->array, err);
+    if (file->kind == FD_SOURCE_SAFETENSORS) {
+        fd_safetensors tensors;
+        FD_TRY(fd_safetensors_parse(file->path, view->mapped, view->mapped_bytes, &tensors, err));
+        bool there = item < tensors.n;
+        if (there) view->array = tensors.items[item].array;
+        fd_safetensors_free(&tensors);
+        return there ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
+    }
+    fd_zip *zip;
+    FD_TRY(fd_zip_open(file->path, view->mapped, view->mapped_bytes, &zip, err));
+    const void *data;
+    fd_code code = item < fd_zip_count(zip) ? fd_zip_extract(zip, item, &data, &view->owned, err)
+                                            : fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
+    if (code == FD_OK) {
+        char name[1400];
+        snprintf(name, sizeof name, "%s: %s", file->path, fd_zip_name(zip, item));
+        code = fd_npy_parse(name, data, fd_zip_bytes(zip, item), &view->array, err);
+    }
+    fd_zip_close(zip);
+    return code;
+}
+
+fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err) {
+    const fd_source_tensor *tensor = &source->tensors[i];
+    const fd_source_file *file = &source->files[tensor->file];
+    FD_TRY(map_file(file->path, out, err));
+    fd_code code = open_item(file, tensor->item, out, err);
+    if (code == FD_OK && (out->array.rank != tensor->rank ||
+                          memcmp(out->array.shape, tensor->shape, sizeof(int64_t) * (size_t)tensor->rank) != 0))
+        code = fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
+    if (code != FD_OK) fd_source_view_close(out);
+    return code;
+}
+
+/* ---- listing ---- */
+
+static fd_code add_array(fd_source *source, const char *name, const fd_array *array, size_t item, fd_error *err) {
+    fd_source_tensor tensor = {.type = array->type, .rank = array->rank, .file = source->n_file - 1, .item = item};
+    memcpy(tensor.shape, array->shape, sizeof tensor.shape);
+    return fd_source_add(source, name, &tensor, err);
+}
+
+static bool is_torch(const fd_zip *zip) {
+    for (size_t i = 0; i < fd_zip_count(zip); i++)
+        if (ends_with(fd_zip_name(zip, i), "/data.pkl") || ends_with(fd_zip_name(zip, i), ".pkl")) return true;
+    return false;
+}
+
+/* Names inside an archive in a folder follow the archive's: step_3.npz holds step_3/NAME. */
+static fd_code list_zip(fd_source *source, const fd_source_file *file, const char *prefix, const fd_source_view *view,
+                        fd_error *err) {
+    fd_zip *zip;
+    FD_TRY(fd_zip_open(file->path, view->mapped, view->mapped_bytes, &zip, err));
+    fd_code code = FD_OK;
+    if (is_torch(zip))
+        code = fd_fail(err, FD_ERR_INPUT,
+                       "%s: a PyTorch file: its pickle runs code when loaded: refused; save the tensors with "
+                       "numpy.save(…) or safetensors.torch.save_file(…)",
+                       file->path);
+    for (size_t i = 0; code == FD_OK && i < fd_zip_count(zip); i++) {
+        char name[2300];
+        fd_source_view entry = {.mapped = view->mapped, .mapped_bytes = view->mapped_bytes};
+        snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "/" : "", fd_zip_name(zip, i));
+        if (!ends_with(name, ".npy")) {
+            code = fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\", expected .npy files alone", file->path, name);
+            break;
+        }
+        code = open_item(file, i, &entry, err);
+        name[strlen(name) - 4] = '\0';
+        if (code == FD_OK) code = add_array(source, name, &entry.array, i, err);
+        free(entry.owned);
+    }
+    fd_zip_close(zip);
+    return code;
+}
+
+/* A file with the single tensor "data" is named by its file, as the debugger does; one in a folder by both. */
+static fd_code list_safetensors(fd_source *source, const fd_source_file *file, const char *name,
+                                const fd_source_view *view, fd_error *err) {
+    fd_safetensors tensors;
+    char full[1100];
+    FD_TRY(fd_safetensors_parse(file->path, view->mapped, view->mapped_bytes, &tensors, err));
+    bool single = tensors.n == 1 && strcmp(tensors.items[0].name, "data") == 0 && *name;
+    fd_code code = FD_OK;
+    for (size_t i = 0; code == FD_OK && i < tensors.n; i++) {
+        const char *item = tensors.items[i].name;
+        int n = single  ? snprintf(full, sizeof full, "%s", name)
+                : *name ? snprintf(full, sizeof full, "%s/%s", name, item)
+                        : snprintf(full, sizeof full, "%s", item);
+        char path[1100];
+        if (single && source->debugger && fd_source_debugger_name(full, path, sizeof path)) strcpy(full, path);
+        code = (size_t)n < sizeof full ? add_array(source, full, &tensors.items[i].array, i, err)
+                                       : fd_fail(err, FD_ERR_INPUT, "%s: a tensor's name is longer than 1000 bytes", file->path);
+    }
+    fd_safetensors_free(&tensors);
+    return code;
+}
+
+static fd_source_kind kind_of(const char *path, const fd_source_view *view) {
+    const char *bytes = view->mapped;
+    if (view->mapped_bytes >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0)) return FD_SOURCE_NPZ;
+    if (ends_with(path, ".npz")) return FD_SOURCE_NPZ;
+    return ends_with(path, ".safetensors") ? FD_SOURCE_SAFETENSORS : FD_SOURCE_NPY;
+}
+
+fd_code fd_source_add_file(fd_source *source, const char *path, const char *name, fd_error *err) {
+    fd_source_file *files = realloc(source->files, (source->n_file + 1) * sizeof *files);
+    if (!files) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    source->files = files;
+    fd_source_view view;
+    FD_TRY(map_file(path, &view, err));
+    fd_source_file *file = &files[source->n_file];
+    *file = (fd_source_file){strdup(path), kind_of(path, &view)};
+    fd_code code = file->path ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (code == FD_OK) source->n_file++;
+    if (code == FD_OK && file->kind == FD_SOURCE_NPZ) code = list_zip(source, file, name, &view, err);
+    if (code == FD_OK && file->kind == FD_SOURCE_SAFETENSORS) code = list_safetensors(source, file, name, &view, err);
+    if (code == FD_OK && file->kind == FD_SOURCE_NPY) {
+        code = fd_npy_parse(path, view.mapped, view.mapped_bytes, &view.array, err);
+        if (code == FD_OK) code = add_array(source, name, &view.array, 0, err);
+    }
+    fd_source_view_close(&view);
+    return code;
+}
+
+static bool is_pickle(const char *name) {
+    static const char *const suffixes[] = {".pt", ".pth", ".pkl", ".pickle"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (ends_with(name, suffixes[i])) return true;
+    return false;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder, sorted, so that errors and order do not depend on the file system. */
+static fd_code list_folder(const char *path, char ***names, size_t *n, fd_error *err) {
+    DIR *dir = opendir(path);
+    *names = NULL;
+    *n = 0;
+    if (!dir) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    fd_code code = FD_OK;
+    for (struct dirent *entry; code == FD_OK && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        char **more = realloc(*names, (*n + 1) * sizeof *more), *name = more ? strdup(entry->d_name) : NULL;
+        if (more) *names = more;
+        if (!name)
+            code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+        else if (*n == MAX_FILES)
+            code = fd_fail(err, FD_ERR_INPUT, "%s: more than %d files", path, MAX_FILES);
+        if (code == FD_OK)
+            (*names)[(*n)++] = name;
+        else
+            free(name);
+    }
+    closedir(dir);
+    if (*n) qsort(*names, *n, sizeof **names, by_name);
+    return code;
+}
+
+static fd_code add_entry(fd_source *source, const char *path, size_t root, int depth, fd_error *err);
+
+static fd_code add_children(fd_source *source, const char *path, size_t root, int depth, fd_error *err) {
+    char **names;
+    size_t n;
+    fd_code code = list_folder(path, &names, &n, err);
+    for (size_t i = 0; depth == 0 && i < n; i++)
+        if (ends_with(names[i], "_debug_tree_FULL_TENSORS.json")) source->debugger = true;
+    for (size_t i = 0; code == FD_OK && i < n; i++) {
+        char *child;
+        if (asprintf(&child, "%s/%s", path, names[i]) < 0) {
+            code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+            break;
+        }
+        code = add_entry(source, child, root, depth + 1, err);
+        free(child);
+    }
+    for (size_t i = 0; i < n; i++) free(names[i]);
+    free(names);
+    return code;
+}
+
+static fd_code add_entry(fd_source *source, const char *path, size_t root, int depth, fd_error *err) {
+    struct stat link, there;
+    char name[1100];
+    if (lstat(path, &link) != 0 || stat(path, &there) != 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(there.st_mode) && S_ISLNK(link.st_mode))
+        return fd_fail(err, FD_ERR_INPUT, "%s: a symbolic link to a folder, which is not followed; name the folder itself", path);
+    if (S_ISDIR(there.st_mode) && depth >= MAX_DEPTH)
+        return fd_fail(err, FD_ERR_INPUT, "%s: folders deeper than %d", path, MAX_DEPTH);
+    if (S_ISDIR(there.st_mode)) return add_children(source, path, root, depth, err);
+    if (is_pickle(path)) {
+        if (source->n_pickle++ == 0) source->pickle = strdup(path);
+        return FD_OK;
+    }
+    if (depth == 1 && strcmp(path + root, "tokens.txt") == 0) {
+        source->tokens_file = strdup(path);
+        return source->tokens_file ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    }
+    bool npy = ends_with(path, ".npy"), safetensors = ends_with(path, ".safetensors"), npz = ends_with(path, ".npz");
+    if (!npy && !safetensors && !npz) return FD_OK;
+    size_t keep = strlen(path) - root - (npy || npz ? 4 : 12);
+    if (keep >= sizeof name) return fd_fail(err, FD_ERR_INPUT, "%s: a name of more than 1000 bytes", path);
+    memcpy(name, path + root, keep);
+    name[keep] = '\0';
+    return fd_source_add_file(source, path, name, err);
+}
+
+fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err) {
+    FD_TRY(add_children(source, path, strlen(path) + 1, 0, err));
+    if (source->n_pickle > 0)
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: %zu PyTorch files (%s): pickles run code when loaded: refused; convert each with "
+                       "numpy.save(name + \".npy\", torch.load(name, weights_only=True).float().numpy())",
+                       path, source->n_pickle, source->pickle ? source->pickle : "?");
+    if (source->n > 0) return FD_OK;
+    if (source->debugger)
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: the debugger's tree holds its tensors as text: record again with use_repr=False", path);
+    return fd_fail(err, FD_ERR_INPUT, "%s: no .npy, .npz or .safetensors file in it", path);
+}

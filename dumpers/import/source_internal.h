@@ -1,0 +1,41 @@
+/* Shared by source.c (opening, order, tokens), source_files.c (files and folders) and source_name.c (what a name says). */
+#ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
+#define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
+
+#include "dumpers/import/source.h"
+
+typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS } fd_source_kind;
+
+typedef struct fd_source_file {
+    char *path;
+    fd_source_kind kind;
+} fd_source_file;
+
+struct fd_source {
+    char *path;
+    fd_source_tensor *tensors;
+    size_t n, room;
+    fd_source_file *files;
+    size_t n_file;
+    size_t n_pickle;   /* .pt and the like that were passed over */
+    char *pickle;      /* the first of them */
+    char *tokens_file; /* tokens.txt; NULL */
+    bool debugger;     /* transformers' model debugger wrote it */
+    int32_t n_step;
+    fd_trace *trace; /* NULL: files */
+};
+
+/* Adds the tensors of one file, or of a folder and those in it. */
+fd_code fd_source_add_file(fd_source *source, const char *path, const char *name, fd_error *err);
+fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err);
+/* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
+fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
+
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's "step=3___name=q___layer_id=1" gives
+ * "q-1". `out` [size] receives the name. False when it does not fit or nothing is left. */
+bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence);
+/* The debugger's file name (…_outputs, …_outputs_1, …_inputs_args_0, …_inputs_kwargs_hidden_states) as "PATH", "PATH:out1",
+ * "PATH:in", "PATH:in.attention_mask"; the model's class in front is dropped. */
+bool fd_source_debugger_name(const char *file, char *out, size_t size);
+
+#endif

@@ -1,0 +1,94 @@
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/source_internal.h"
+
+static bool digits(const char **at, int32_t *value) {
+    const char *start = *at;
+    int32_t number = 0;
+    for (; isdigit((unsigned char)**at) && *at - start < 9; (*at)++) number = 10 * number + (**at - '0');
+    if (*at == start || isdigit((unsigned char)**at)) return false;
+    *value = number;
+    return true;
+}
+
+/* "s3." "step3." "step_3/" "step-3_" in front; a bare "s3x" is a name. */
+static const char *skip_step(const char *name, int32_t *step) {
+    const char *at = name;
+    int32_t number;
+    bool word = strncmp(at, "step", 4) == 0;
+    at += word ? 4 : *at == 's';
+    if (at == name) return name;
+    if (word && (*at == '_' || *at == '-' || *at == '=')) at++;
+    if (!digits(&at, &number) || *at == '\0' || !strchr(word ? "._-/" : "./", *at)) return name;
+    *step = number;
+    return at + 1;
+}
+
+/* SGLang's dumper joins key=value pairs with three underscores. */
+static bool key_values(const char *name, char *out, size_t size, int32_t *step) {
+    char copy[1024];
+    const char *called = NULL, *layer = NULL;
+    if (strlen(name) >= sizeof copy || !strstr(name, "name=")) return false;
+    strcpy(copy, name);
+    for (char *part = copy, *next; part; part = next) {
+        next = strstr(part, "___");
+        if (next) {
+            *next = '\0';
+            next += 3;
+        }
+        char *value = strchr(part, '=');
+        if (!value) return false;
+        *value++ = '\0';
+        const char *number = value;
+        if (strcmp(part, "name") == 0) called = value;
+        if (strcmp(part, "layer_id") == 0 || strcmp(part, "layer") == 0) layer = value;
+        if ((strcmp(part, "step") == 0 || strcmp(part, "forward_pass_id") == 0) && !digits(&number, step)) *step = 0;
+    }
+    if (!called || !*called) return false;
+    int n = layer && strcmp(layer, "None") != 0 ? snprintf(out, size, "%s-%s", called, layer) : snprintf(out, size, "%s", called);
+    return n > 0 && (size_t)n < size;
+}
+
+bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence) {
+    *step = 0;
+    *occurrence = 1;
+    if (!key_values(name, out, size, step)) {
+        name = skip_step(name, step);
+        if (strlen(name) >= size) return false;
+        strcpy(out, name);
+    }
+    char *hash = strrchr(out, '#');
+    const char *number = hash ? hash + 1 : NULL;
+    int32_t said;
+    if (number && digits(&number, &said) && *number == '\0' && said >= 1) {
+        *hash = '\0';
+        *occurrence = said;
+    }
+    return out[0] != '\0';
+}
+
+bool fd_source_debugger_name(const char *file, char *out, size_t size) {
+    const char *outputs = NULL, *inputs = NULL;
+    for (const char *at = strstr(file, "_outputs"); at; at = strstr(at + 1, "_outputs")) outputs = at;
+    for (const char *at = strstr(file, "_inputs_"); at; at = strstr(at + 1, "_inputs_")) inputs = at;
+    const char *end = outputs && outputs > inputs ? outputs : inputs, *path = strchr(file, '.');
+    if (!end || !path || path > end) return false;
+    path++; /* behind the class */
+    int length = (int)(end - path), n;
+    if (end == outputs)
+        n = end[8] == '\0' || strcmp(end + 8, "_0") == 0 ? snprintf(out, size, "%.*s", length, path)
+            : end[8] == '_'                              ? snprintf(out, size, "%.*s:out%s", length, path, end + 9)
+                                                         : -1;
+    else if (strncmp(end, "_inputs_args_", 13) == 0)
+        n = snprintf(out, size, "%.*s:in%s", length, path, strcmp(end + 13, "0") == 0 ? "" : end + 13);
+    else if (strcmp(end, "_inputs_kwargs_hidden_states") == 0)
+        n = snprintf(out, size, "%.*s:in", length, path);
+    else if (strncmp(end, "_inputs_kwargs_", 15) == 0)
+        n = snprintf(out, size, "%.*s:in.%s", length, path, end + 15);
+    else
+        n = -1;
+    return n > 0 && (size_t)n < size && length > 0;
+}

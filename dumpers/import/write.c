@@ -1,0 +1,268 @@
+/* The trace that a plan makes. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dumpers/h5_driver.h"
+#include "dumpers/import/import.h"
+#include "dumpers/trace_schema.h"
+#include "model/quant.h"
+
+enum { BLOCK_BYTES = 1 << 20 }; /* rows gathered for one write */
+
+/* One node's dataset. */
+typedef struct target {
+    const fd_import_match *matches; /* [n] of one node, by step */
+    size_t n;
+    uint32_t dtype;
+    int32_t first, n_pos;
+    int rank;
+    int64_t shape[FD_ARRAY_MAX_RANK]; /* of one position; over_kv: the last is the trace's n_pos */
+    int64_t row;                      /* elements of it */
+    bool over_kv;
+} target;
+
+/* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds them. */
+static uint32_t dtype_of(const fd_import_plan *plan, const fd_import_match *m) {
+    const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
+    const fd_map_rule *rule = &plan->map->rules[m->rule];
+    bool computes = fd_map_computes(rule);
+    switch (t->type) {
+    case FD_ARRAY_F16: return computes ? FD_F32 : FD_F16;
+    case FD_ARRAY_BF16: return computes ? FD_F32 : rule->words == FD_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
+    case FD_ARRAY_U16: return computes ? FD_F32 : rule->words == FD_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
+    case FD_ARRAY_F32:
+    case FD_ARRAY_I8:
+    case FD_ARRAY_U8:
+    case FD_ARRAY_I16:
+    case FD_ARRAY_BOOL: return FD_F32;
+    case FD_ARRAY_F64:
+    case FD_ARRAY_I32:
+    case FD_ARRAY_U32:
+    case FD_ARRAY_I64:
+    case FD_ARRAY_U64:
+    case FD_ARRAY_TYPE_COUNT: break;
+    }
+    return FD_F64;
+}
+
+static uint32_t wider(uint32_t a, uint32_t b) {
+    return a == b ? a : a == FD_F64 || b == FD_F64 ? FD_F64 : FD_F32;
+}
+
+/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in several
+ * steps), those before the gap are left out, and compare says that they are missing. */
+static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
+    t->over_kv = fd_import_over_kv(t->matches[0].node);
+    for (size_t i = 0; i < t->n; i++) {
+        fd_import_rows rows;
+        FD_TRY(fd_import_rows_open(plan, &t->matches[i], &rows, err));
+        int32_t first = rows.first, n = rows.n;
+        fd_import_rows_close(&rows);
+        int rank;
+        int64_t shape[FD_ARRAY_MAX_RANK];
+        const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
+        fd_import_row_shape(source, t->matches[i].axis, &rank, shape);
+        FD_TRY(fd_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL, NULL, err));
+        if (t->over_kv) {
+            int64_t n_head = 1;
+            for (int k = 0; k + 1 < rank; k++) n_head *= shape[k];
+            rank = 2;
+            shape[0] = n_head;
+            shape[1] = plan->n_token;
+        }
+        uint32_t dtype = dtype_of(plan, &t->matches[i]);
+        char a[128], b[128];
+        if (i > 0 && (rank != t->rank || memcmp(shape, t->shape, sizeof *shape * (size_t)rank) != 0))
+            return fd_fail(err, FD_ERR_INPUT, "%s: shape %s a position in step %d (\"%s\"), %s before", t->matches[i].node,
+                           fd_array_shape_text(rank, shape, a), t->matches[i].step, source->name,
+                           fd_array_shape_text(t->rank, t->shape, b));
+        t->dtype = i ? wider(t->dtype, dtype) : dtype;
+        if (i == 0 || first != t->first + t->n_pos) t->first = first;
+        t->n_pos = first + n - t->first;
+        t->rank = rank;
+        memcpy(t->shape, shape, sizeof shape);
+    }
+    t->row = 1;
+    for (int i = 0; i < t->rank; i++) t->row *= t->shape[i];
+    return FD_OK;
+}
+
+static size_t element_bytes(uint32_t dtype) {
+    return dtype == FD_F64 ? 8 : dtype == FD_F32 ? 4 : 2;
+}
+
+static void store(uint32_t dtype, double value, void *out, int64_t at) {
+    if (dtype == FD_F64)
+        ((double *)out)[at] = value;
+    else if (dtype == FD_F32)
+        ((float *)out)[at] = (float)value;
+    else
+        ((uint16_t *)out)[at] = dtype == FD_F16 ? fd_f32_to_f16((float)value) : fd_f32_to_bf16((float)value);
+}
+
+/* Position pos of the target into `out`; keys beyond the position become padding. */
+static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void *out, fd_error *err) {
+    int rank;
+    int64_t shape[FD_ARRAY_MAX_RANK];
+    const double *data;
+    FD_TRY(fd_import_rows_read(rows, pos, &rank, shape, &data, err));
+    if (!t->over_kv) {
+        for (int64_t i = 0; i < t->row; i++) store(t->dtype, data[i], out, i);
+        return FD_OK;
+    }
+    bool scores = strstr(rows->match->node, "attn_scores") != NULL;
+    int64_t width = shape[rank - 1], n_kv = t->shape[1];
+    if (width < pos + 1)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node, (long long)width, pos, pos + 1);
+    for (int64_t h = 0; h < t->shape[0]; h++)
+        for (int64_t k = 0; k < n_kv; k++)
+            store(t->dtype, k <= pos ? data[h * width + k] : scores ? (double)-INFINITY : 0.0, out, h * n_kv + k);
+    return FD_OK;
+}
+
+static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set, hid_t memory, fd_error *err) {
+    size_t row_bytes = (size_t)t->row * element_bytes(t->dtype);
+    int32_t at_once = row_bytes >= BLOCK_BYTES ? 1 : (int32_t)(BLOCK_BYTES / row_bytes);
+    char *block = malloc(row_bytes * (size_t)at_once);
+    if (!block) return fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu bytes", t->matches[0].node, row_bytes);
+    fd_code code = FD_OK;
+    for (size_t i = 0; code == FD_OK && i < t->n; i++) {
+        fd_import_rows rows;
+        code = fd_import_rows_open(plan, &t->matches[i], &rows, err);
+        int32_t pos = rows.first < t->first ? t->first : rows.first, end = rows.first + rows.n;
+        while (code == FD_OK && pos < end) {
+            int32_t n = end - pos < at_once ? end - pos : at_once;
+            for (int32_t k = 0; code == FD_OK && k < n; k++)
+                code = fill_row(t, &rows, pos + k, block + (size_t)k * row_bytes, err);
+            hsize_t start[FD_H5_MAX_RANK] = {(hsize_t)(pos - t->first)}, count[FD_H5_MAX_RANK] = {(hsize_t)n};
+            for (int k = 0; k < t->rank; k++) count[1 + k] = (hsize_t)t->shape[k];
+            if (code == FD_OK && !fd_h5_write_block(set, memory, 1 + t->rank, start, count, block))
+                code = fd_h5_fail(err, FD_ERR_IO, "%s: cannot be written", t->matches[0].node);
+            pos += n;
+        }
+        fd_import_rows_close(&rows);
+    }
+    free(block);
+    return code;
+}
+
+static int32_t layer_of(const char *node) {
+    return strncmp(node, "blk.", 4) == 0 ? (int32_t)strtol(node + 4, NULL, 10) : -1;
+}
+
+static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, fd_error *err) {
+    const char *node = t->matches[0].node;
+    FD_TRY(measure(plan, t, err));
+    bool half = t->dtype == FD_F16 || t->dtype == FD_BF16;
+    hid_t stored = half ? H5T_STD_U16LE : t->dtype == FD_F64 ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
+    hid_t memory = half ? H5T_NATIVE_UINT16 : t->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+    hsize_t dim[FD_H5_MAX_RANK] = {(hsize_t)t->n_pos};
+    for (int i = 0; i < t->rank; i++) dim[1 + i] = (hsize_t)t->shape[i];
+    hid_t space = H5Screate_simple(1 + t->rank, dim, NULL), set = -1;
+    if (space >= 0) set = H5Dcreate2(group, node, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    char from[256];
+    snprintf(from, sizeof from, "%.240s", fd_source_at(plan->source, t->matches[0].tensor)->name);
+    int32_t layer = layer_of(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
+    bool ok = set >= 0 && fd_h5_put_string(set, "dtype", fd_dtype_get(t->dtype)->name) && fd_h5_put_string(set, "source", from) &&
+              (layer < 0 || fd_h5_put_int(set, "layer", layer)) && (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&
+              (t->n_pos == plan->n_token || fd_h5_put_int(set, "first_position", t->first)) &&
+              (!t->over_kv || fd_h5_put_int(set, "over_kv", 1));
+    fd_code code = ok ? write_rows(plan, t, set, memory, err) : fd_h5_fail(err, FD_ERR_IO, "%s: cannot be created", node);
+    fd_h5_release(set);
+    fd_h5_release(space);
+    return code;
+}
+
+static fd_code write_tensors(const fd_import_plan *plan, hid_t file, fd_error *err) {
+    hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    if (group < 0) return fd_h5_fail(err, FD_ERR_IO, "tensors: cannot be created");
+    fd_code code = FD_OK;
+    for (size_t i = 0, end; code == FD_OK && i < plan->n_match; i = end) {
+        for (end = i + 1; end < plan->n_match && strcmp(plan->matches[end].node, plan->matches[i].node) == 0;) end++;
+        target t = {.matches = &plan->matches[i], .n = end - i};
+        code = write_target(plan, &t, group, err);
+    }
+    fd_h5_release(group);
+    return code;
+}
+
+static bool put_list(hid_t file, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data) {
+    hsize_t dim = (hsize_t)n;
+    hid_t space = H5Screate_simple(1, &dim, NULL);
+    hid_t set = H5Dcreate2(file, name, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    bool ok = set >= 0 && H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
+    fd_h5_release(set);
+    fd_h5_release(space);
+    return ok;
+}
+
+static bool put_steps(const fd_import_plan *plan, hid_t file) {
+    fd_step_row *rows = calloc((size_t)plan->n_step + 1, sizeof *rows);
+    if (!rows) return false;
+    for (int32_t s = 0; s < plan->n_step; s++)
+        rows[s] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind, FD_TRACE_FULL};
+    hid_t memory = fd_step_row_type(), packed = H5Tcopy(memory);
+    H5Tpack(packed);
+    bool ok = put_list(file, "steps", packed, memory, plan->n_step, rows);
+    fd_h5_release(packed);
+    fd_h5_release(memory);
+    free(rows);
+    return ok;
+}
+
+/* What a trace said of itself is kept; files say nothing. */
+static bool put_info(const fd_import_plan *plan, hid_t file) {
+    const fd_trace *trace = fd_source_trace(plan->source);
+    fd_trace_info info = trace ? *fd_trace_get_info(trace) : (fd_trace_info){.producer = "firstdiff import"};
+    if (!trace && plan->graph) {
+        snprintf(info.arch, sizeof info.arch, "%s", plan->graph->hparams.arch);
+        snprintf(info.model_name, sizeof info.model_name, "%s", plan->graph->hparams.name);
+    }
+    info.names[0] = '\0'; /* the names are the GGUF's now */
+    size_t at = strlen(info.absent);
+    for (size_t i = 0; i < plan->map->absent.n; i++) {
+        int n = snprintf(info.absent + at, sizeof info.absent - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);
+        if (n < 0 || (size_t)n >= sizeof info.absent - at) return false;
+        at += (size_t)n;
+    }
+    bool ok = fd_h5_put_string(file, "schema", FD_TRACE_SCHEMA) && fd_h5_put_int(file, "version", FD_TRACE_VERSION);
+    for (size_t i = 0; ok && i < fd_info_field_count; i++)
+        ok = fd_h5_put_string(file, fd_info_fields[i].name, (const char *)&info + fd_info_fields[i].offset);
+    return ok && (!info.prompt || fd_h5_put_string(file, "prompt", info.prompt)) && fd_h5_put_string(file, "level", "full") &&
+           fd_h5_put_string(file, "map", plan->map->name) && fd_h5_put_int(file, "complete", trace ? info.complete : 1);
+}
+
+static fd_code write_file(const fd_import_plan *plan, const char *part, fd_h5_target *disk, fd_error *err) {
+    hid_t access = fd_h5_target_access(disk), file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    fd_h5_release(access);
+    if (file < 0) return fd_h5_target_fail(disk, err, "%s: cannot be created", part);
+    bool ok = put_info(plan, file) && put_list(file, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
+              put_steps(plan, file);
+    fd_code code = ok ? write_tensors(plan, file, err) : fd_h5_target_fail(disk, err, "%s: cannot be written", part);
+    bool closed = H5Fclose(file) >= 0;
+    if (code == FD_OK && (!closed || disk->error))
+        code = fd_h5_target_fail(disk, err, "%s: cannot be written", part);
+    return code;
+}
+
+fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err) {
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", path);
+    char *part = NULL;
+    if (asprintf(&part, "%s.%ld.part", path, (long)getpid()) < 0) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    fd_h5_target disk = {.fd = -1};
+    fd_h5_guard guard = fd_h5_begin();
+    fd_code code = write_file(plan, part, &disk, err);
+    fd_h5_end(guard);
+    if (code == FD_OK && rename(part, path) != 0)
+        code = fd_fail(err, FD_ERR_IO, "%s: cannot put the trace there: %s", path, strerror(errno));
+    if (code != FD_OK) unlink(part);
+    free(part);
+    return code;
+}

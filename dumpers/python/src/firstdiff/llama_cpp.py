@@ -1,0 +1,336 @@
+"""Records every node of llama.cpp's graph, through llama-cpp-python.
+
+    from firstdiff.llama_cpp import record
+    record("model.gguf", tokens, "llama.h5", generate=8)
+
+    python3 -m firstdiff.llama_cpp model.gguf --tokens 1,403,407 -o llama.h5
+
+The trace has llama.cpp's own names: the tensor's, a dot, and ggml's op (`Qcur-0.ROPE`); a name that repeats within a forward
+call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribute `names` = "llama.cpp".
+
+llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
+(ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which compute
+nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes: `verify=True` runs again without recording and
+compares the logits bit by bit."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from firstdiff.ggml import TYPES, Ggml, Node
+from firstdiff.trace.arrays import Array, TraceError
+from firstdiff.trace.writer import MAX_NAME, Writer
+
+# Element types of the K/V cache by name; the numbers are ggml_type's (ggml.h).
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
+FLASH_ATTN_OFF, FLASH_ATTN_ON = 0, 1  # enum llama_flash_attn_type
+VIEWS = ("VIEW", "PERMUTE", "TRANSPOSE", "NONE")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run returned to its caller."""
+
+    tokens: list[int]  # fed, in order: those given and then those generated
+    logits: npt.NDArray[np.float32]  # [n_pos, n_vocab]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How llama.cpp runs. Each of these can change the bits of a result."""
+
+    kv_type: str = "f16"  # of K and V: KV_TYPES
+    flash_attn: bool = False  # attention in one kernel, which keeps no scores and no weights
+    threads: int = 0  # 0: llama.cpp's default
+    batch: int = 512  # most tokens of a forward call
+    gpu_layers: int = 0  # layers on the GPU, where the build has one; -1: all
+
+
+class Recorder:
+    """llama.cpp's eval callback: writes each node into a trace. Keep it alive as long as the context.
+
+        params = llama_cpp.llama_context_default_params()
+        recorder = Recorder(trace)
+        recorder.install(params)                # before llama_init_from_model
+        trace.step(tokens); llama_cpp.llama_decode(context, batch)"""
+
+    def __init__(self, trace: Writer, patterns: Sequence[str] = ("*",)) -> None:
+        """patterns: names of nodes to record (`*-0.*`: layer 0)."""
+        self._trace = trace
+        self._patterns = tuple(patterns)
+        self._ggml = Ggml(ctypes.CDLL(llama_cpp.llama_cpp._lib._name))
+        self._seen: Counter[str] = Counter()
+        self._step = range(0)
+        self.unread: set[str] = set()  # nodes that no trace can hold: quantised, integers, or without a row a position
+        self.callback = llama_cpp.llama_cpp.ggml_backend_sched_eval_callback(self._called)
+
+    def install(self, params: Any) -> None:
+        """Sets the callback in a llama_context_params."""
+        params.cb_eval = self.callback
+        params.cb_eval_user_data = None
+
+    def _called(self, address: int, ask: bool, _user: int) -> bool:
+        """ask: shall this node be computed by itself, to be looked at? Else: it has been. Never raises into llama.cpp."""
+        try:
+            node = self._ggml.node(address)
+            if ask:
+                return self._wanted(node)
+            self._record(node)
+        except Exception as error:  # noqa: BLE001
+            self._trace.errors.append(f"{self._trace.path}: {error}")
+        return not ask  # false here would end the computation
+
+    def _wanted(self, node: Node) -> bool:
+        if node.op in VIEWS or (node.op == "RESHAPE" and "(" in node.name):  # "(…)": named by ggml, not by llama.cpp
+            return False
+        return any(fnmatchcase(f"{node.name}.{node.op}", p) for p in self._patterns)
+
+    def _record(self, node: Node) -> None:
+        if self._trace.step_positions != self._step:
+            self._step = self._trace.step_positions
+            self._seen.clear()
+        name = f"{node.name}.{node.op}".replace(" ", "_").replace("/", "_")
+        self._seen[name] += 1
+        if self._seen[name] > 1:
+            name += f"#{self._seen[name]}"
+        if node.type not in TYPES or not node.contiguous:
+            self.unread.add(name)
+            return
+        rows = positions_first(node, self._ggml.read(node), self._step)
+        if rows is None or len(name.encode()) > MAX_NAME:
+            self.unread.add(name)
+            return
+        raw = rows.view(np.float16) if node.type == "f16" else rows
+        self._trace.put(name, _Bf16(rows) if node.type == "bf16" else raw, over_kv=over_kv(node), op=node.op.lower())
+
+
+class _Bf16:
+    """bfloat16 bits for Writer.put, which takes them from torch tensors."""
+
+    def __init__(self, bits: Array) -> None:
+        import ml_dtypes
+
+        self._values = bits.view(ml_dtypes.bfloat16)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._values
+
+
+def over_kv(node: Node) -> bool:
+    """Scores and weights of attention: [1, n_head, n_tok, n_kv]."""
+    return node.name.startswith("kq") and not node.name.startswith("kqv") and node.shape[-3] * node.shape[-1] > 1
+
+
+def positions_first(node: Node, values: Array, step: range) -> Array | None:
+    """The tensor as [n_tok, …], without axes of length 1; None when it has no row for each token of the step.
+
+    ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads;
+    [1, n_head, n_tok, …] inside the attention. Where several axes are as long as the step, the op and the name decide."""
+    n_tok = len(step)
+    if node.op == "SET_ROWS":  # a whole cache, of which this step's rows are new
+        in_rows = node.shape[:2] == (1, 1) and node.shape[2] > step[-1] and node.shape[3] > 1
+        return values[0, 0, step.start : step.stop] if in_rows else None
+    axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
+    if not axes or node.shape[0] != 1:
+        return None
+    split = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") and node.shape[1] > 1
+    axis = axes[0] if len(axes) == 1 or split else axes[1]
+    if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
+        axis = 2 if node.shape[2] == 1 else 1
+    moved = np.moveaxis(values[0], axis - 1, 0)
+    if over_kv(node):
+        return moved
+    rest = tuple(extent for extent in moved.shape[1:] if extent != 1) or (1,)
+    return moved.reshape(n_tok, *rest)
+
+
+@contextmanager
+def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int]]:
+    """A context that is freed at the end, and the vocabulary's size."""
+    llama_cpp.llama_backend_init()
+    model_params = llama_cpp.llama_model_default_params()
+    model_params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 2**31 - 1
+    if not os.path.isfile(model):
+        raise TraceError(f"{model}: no such file")
+    loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model), model_params)
+    if not loaded:
+        raise TraceError(f"{model}: llama.cpp cannot load it (it says why on stderr)")
+    context = None
+    try:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = settings.batch
+        params.type_k = params.type_v = KV_TYPES[settings.kv_type]
+        params.flash_attn_type = FLASH_ATTN_ON if settings.flash_attn else FLASH_ATTN_OFF
+        if settings.threads > 0:
+            params.n_threads = params.n_threads_batch = settings.threads
+        if settings.gpu_layers == 0:
+            params.offload_kqv = params.op_offload = False
+        if recorder:
+            recorder.install(params)
+        context = llama_cpp.llama_init_from_model(loaded, params)
+        if not context:
+            raise TraceError(f"{model}: llama.cpp refuses a context with {settings} (it says why on stderr)")
+        yield context, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(loaded))
+    finally:
+        if context:
+            llama_cpp.llama_free(context)
+        llama_cpp.llama_model_free(loaded)
+
+
+def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> npt.NDArray[np.float32]:
+    """One forward call; logits of all its tokens."""
+    n = len(tokens)
+    batch = llama_cpp.llama_batch_init(n, 0, 1)
+    try:
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i] = token, first + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = 1  # of every position: otherwise llama.cpp drops the other rows of the last layer
+        status = llama_cpp.llama_decode(context, batch)
+        if status != 0:
+            raise TraceError(f"llama_decode of positions {first} to {first + n - 1} returned {status}")
+        pointer = llama_cpp.llama_get_logits(context)
+        return np.ctypeslib.as_array(pointer, shape=(n, n_vocab)).astype(np.float32)
+    finally:
+        llama_cpp.llama_batch_free(batch)
+
+
+def _run(
+    model: str, tokens: Sequence[int], prefill: int, generate: int, settings: Settings, recorder: Recorder | None, trace: Writer | None
+) -> Run:
+    fed: list[int] = []
+    rows: list[Array] = []
+    n_ctx = len(tokens) + generate
+    with _context(model, settings, n_ctx, recorder) as (context, n_vocab):
+        bad = [t for t in tokens if not 0 <= t < n_vocab]
+        if bad:
+            raise TraceError(f"{model}: token {bad[0]}, expected 0 to {n_vocab - 1}: of another model?")
+        calls = [list(tokens[i : min(i + settings.batch, prefill)]) for i in range(0, prefill, settings.batch)]
+        calls += [[t] for t in tokens[prefill:]] + [[]] * generate
+        for call in calls:
+            call = call or [int(np.argmax(rows[-1][-1]))]
+            if trace:
+                trace.step(call)
+            rows.append(_forward(context, call, len(fed), n_vocab))
+            fed += call
+    return Run(fed, np.concatenate(rows))
+
+
+def record(
+    model: str | os.PathLike[str],
+    tokens: Sequence[int],
+    path: str | os.PathLike[str],
+    *,
+    prefill: int | None = None,
+    generate: int = 0,
+    settings: Settings | None = None,
+    patterns: Sequence[str] = ("*",),
+    numerics: str = "",
+    verify: bool = False,
+    strict: bool = True,
+) -> Run:
+    """Runs `tokens` through llama.cpp and writes the trace to `path`.
+
+    prefill    so many tokens in batches of settings.batch, the rest one by one (decode); None: all
+    generate   then so many tokens of llama.cpp's own choice, the likeliest each time
+    patterns   which nodes to record
+    numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers, except
+               that flash attention on a CPU with an f16 cache is known to be llama-cpu-fa
+    verify     run again without recording; other logits in any bit are an error
+    strict     raise what goes wrong while recording; else as Writer does
+
+    Raises TraceError."""
+    settings = settings or Settings()
+    tokens = [int(t) for t in tokens]
+    prefill = len(tokens) if prefill is None else prefill
+    if settings.kv_type not in KV_TYPES:
+        raise TraceError(f'K/V type "{settings.kv_type}", expected {", ".join(KV_TYPES)}')
+    if not tokens or not 1 <= prefill <= len(tokens) or settings.batch < 1 or generate < 0:
+        raise TraceError(
+            f"{len(tokens)} tokens, {prefill} to prefill in batches of {settings.batch}, {generate} to generate: "
+            "expected at least one token, and 1 to all of them to prefill"
+        )
+    name = os.fspath(model)
+    if not os.path.isfile(name):
+        raise TraceError(f"{name}: no such file")
+    if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
+        numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
+    trace = Writer(
+        path,
+        model=name,
+        engine=f"llama-cpp-python {llama_cpp.__version__}",
+        numerics=numerics,
+        kv_type=settings.kv_type,
+        names="llama.cpp",
+        attributes={
+            "backend": "llama.cpp",
+            "fusion": "flash attention" if settings.flash_attn else "none",
+            "build": llama_cpp.llama_print_system_info().decode().strip(),
+        },
+    )
+    try:
+        with trace:
+            recorder = Recorder(trace, patterns)
+            run = _run(name, tokens, prefill, generate, settings, recorder, trace)
+    finally:
+        if strict and trace.errors and sys.exc_info()[0] is None:
+            raise TraceError(trace.errors[0])
+    if verify:
+        plain = _run(name, tokens, prefill, generate, settings, None, None)
+        if plain.tokens != run.tokens or plain.logits.tobytes() != run.logits.tobytes():
+            raise TraceError(f"{name}: recording changed the logits: the trace shows another computation than the plain run's")
+    return run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python3 -m firstdiff.llama_cpp", description="Records llama.cpp as a trace.")
+    parser.add_argument("model", metavar="MODEL.gguf")
+    parser.add_argument("--tokens", required=True, metavar="1,2,3", help="token ids to feed")
+    parser.add_argument("-o", "--output", required=True, metavar="TRACE.h5")
+    parser.add_argument("--prefill", type=int, metavar="N", help="so many in batches, the rest one by one (default: all)")
+    parser.add_argument("--generate", type=int, default=0, metavar="N", help="then so many tokens of llama.cpp's choice")
+    parser.add_argument("--kv-type", default="f16", choices=list(KV_TYPES))
+    parser.add_argument("--flash-attn", action="store_true")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--verify", action="store_true", help="run again without recording and compare the logits")
+    args = parser.parse_args(argv)
+    settings = Settings(args.kv_type, args.flash_attn, args.threads, args.batch, args.gpu_layers)
+    llama_cpp._logger.set_verbose(False)
+    try:
+        tokens = [int(t) for t in args.tokens.replace(",", " ").split()]
+        run = record(
+            args.model,
+            tokens,
+            args.output,
+            prefill=args.prefill,
+            generate=args.generate,
+            settings=settings,
+            verify=args.verify,
+        )
+    except (TraceError, ValueError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    print(f"{args.output}: {len(run.tokens)} positions; tokens {','.join(map(str, run.tokens))}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,343 @@
+"""Writes a trace.
+
+    with Writer("run.h5", engine="myengine 0.3", model="model.gguf") as trace:
+        trace.step(tokens)                            # one forward call: the tokens that it is fed
+        trace.put("blk.0.attn_norm", x)               # [n_tokens, n_embd], as soon as it is computed
+
+The names of tensors are those of docs/trace-format.md; others are welcome."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from firstdiff.trace.arrays import Array, TraceError, to_host
+
+Kind = Literal["prefill", "decode", "verify"]
+KINDS: tuple[Kind, ...] = ("prefill", "decode", "verify")
+STEP_ROW = np.dtype([("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("level", "<i4")])
+LEVEL_FULL = 2
+MAX_NAME = 63  # bytes; a row of /graph has 64
+MAX_DIM = 4  # beside the position
+CHUNK_BYTES, KV_CHUNK = 32 * 1024, 64  # as firstdiff's own writer: whole positions, attention cut every 64 keys
+
+
+class TraceWarning(UserWarning):
+    """A trace is incomplete because something could not be recorded."""
+
+
+@dataclass
+class _Set:
+    """One tensor's dataset and the positions that it holds."""
+
+    data: Any  # h5py.Dataset
+    dtype: str
+    rest: tuple[int, ...]  # dimensions after the position; the last is free where over_kv
+    over_kv: bool
+    first: int  # position of row 0
+    have: list[bool] = field(default_factory=list)
+
+
+class Writer:
+    """A trace being written, level `full`.
+
+    A failed `step` or `put` never raises, so hooks may call them inside an engine: it returns False, the message is kept in
+    `errors`, the file stays marked as incomplete (which `firstdiff compare` answers with status 3), and `close` warns.
+    `strict=True` raises instead. Whatever cannot be opened raises TraceError at once.
+
+    Not for several threads at a time. A Writer holds no tensor after `put` returns."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        tokens: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+        *,
+        model: str | os.PathLike[str] | None = None,
+        engine: str = "",
+        numerics: str = "",
+        kv_type: str = "",
+        device: str = "",
+        prompt: str | None = None,
+        names: str = "",
+        attributes: dict[str, str] | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Starts the trace at `path`, replacing a file that is there.
+
+        tokens      of the first forward call, which then needs no `step`
+        model       the GGUF (its hash is recorded: traces of different models are told apart)
+        engine      "myengine 0.3"
+        numerics    where the engine rounds: "f32", "f16", "bf16", "q8", … (docs/verdicts.md); "": firstdiff infers it
+        kv_type     element type of the K/V cache, "f16"
+        names       whose names the tensors have, when not firstdiff's: "llama.cpp", "transformers"
+        attributes  further root attributes"""
+        self.path = os.fspath(path)
+        self.errors: list[str] = []
+        self._strict = strict
+        self._sets: dict[str, _Set] = {}
+        self._first, self._n_pos = 0, 0
+        self._pending: tuple[int, int, int, int] | None = None
+        digest = model_hash(model) if model is not None else ""
+        try:
+            self._file = h5py.File(self.path, "w")
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be created: {error}") from error
+        attrs = self._file.attrs
+        attrs["schema"], attrs["version"], attrs["complete"], attrs["level"] = "firstdiff-trace", 1, 0, "full"
+        given = {
+            "producer": engine,
+            "numerics": numerics,
+            "kv_type": kv_type,
+            "device": device,
+            "model_hash": digest,
+            "names": names,
+            "started": _now(),
+            "finished": "",
+            **(attributes or {}),
+        }
+        for key, text in given.items():
+            attrs[key] = text
+        if prompt is not None:
+            attrs["prompt"] = prompt
+        self._tokens = self._file.create_dataset("tokens", (0,), "<i4", maxshape=(None,), chunks=(1024,))
+        self._steps = self._file.create_dataset("steps", (0,), STEP_ROW, maxshape=(None,), chunks=(256,))
+        self._tensors = self._file.create_group("tensors")
+        if tokens is not None:
+            self.step(tokens)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.errors.append(f"{self.path}: the run ended with {type(error).__name__}: {error}")
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """No more can be recorded."""
+        return not self._file
+
+    @property
+    def n_pos(self) -> int:
+        """Tokens fed so far."""
+        return self._n_pos
+
+    @property
+    def step_positions(self) -> range:
+        """Positions of the forward call that is being recorded."""
+        return range(self._first, self._n_pos)
+
+    def step(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]] | int, kind: Kind | None = None) -> bool:
+        """Begins a forward call that is fed `tokens` at the positions after those fed so far.
+
+        kind: by default prefill, or decode for a single token that is not the first."""
+        return self._guard("step", lambda: self._step(tokens, kind))
+
+    def put(
+        self,
+        name: str,
+        values: Any,
+        pos0: int | None = None,
+        *,
+        over_kv: bool | None = None,
+        op: str = "",
+        layer: int | None = None,
+    ) -> bool:
+        """Records a tensor now: NumPy, torch (any device, bfloat16 too), or what np.asarray takes; [n_pos, …].
+
+        The rows are the step's positions, or, with `pos0`, the positions pos0, pos0 + 1, …. A batch axis of 1 before them is
+        dropped. over_kv: the last axis runs over the key positions 0, 1, … and grows with them (attention scores and
+        weights; so taken by itself for names that end in .attn_scores or .attn_weights). op: the engine's name of it.
+        A row given twice holds what came last."""
+        return self._guard(f"tensor {name}", lambda: self._put(name, values, pos0, over_kv, op, layer))
+
+    def close(self) -> None:
+        """Ends the trace and marks it as complete, unless something could not be recorded: then warns. May be repeated."""
+        if self.closed:
+            return
+        self._guard("close", self._finish)
+        try:
+            self._file.close()
+        except (OSError, RuntimeError) as error:
+            self.errors.append(f"{self.path}: {error}")
+        if self.errors and not self._strict:
+            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            warnings.warn(f"{self.errors[0]}{more}; the trace is marked as incomplete", TraceWarning, stacklevel=2)
+
+    # ---- insides ----
+
+    def _guard(self, what: str, do: Any) -> bool:
+        """Runs `do`; keeps what goes wrong. Whatever an array library may raise must not reach the engine."""
+        try:
+            if self.closed:
+                raise TraceError("the trace is closed")
+            do()
+            return True
+        except Exception as error:  # noqa: BLE001
+            message = f"{self.path}: {what}: {error}"
+            self.errors.append(message)
+            if self._strict:
+                raise TraceError(message) from error
+            return False
+
+    def _step(self, tokens: Any, kind: Kind | None) -> None:
+        fed = np.atleast_1d(np.asarray(tokens.tolist() if hasattr(tokens, "tolist") else tokens)).squeeze()
+        fed = np.atleast_1d(fed)
+        if fed.ndim != 1 or fed.size == 0 or fed.dtype.kind not in "iu":
+            raise TraceError(f"tokens of shape {list(fed.shape)} and type {fed.dtype}, expected a list of ids")
+        if int(fed.min()) < 0 or int(fed.max()) >= 2**31:
+            raise TraceError(f"token {int(fed.min() if fed.min() < 0 else fed.max())}, expected 0 to 2^31-1")
+        if kind is not None and kind not in KINDS:
+            raise TraceError(f'kind "{kind}", expected prefill, decode or verify')
+        self._end_step()
+        kind = kind or ("decode" if fed.size == 1 and self._n_pos > 0 else "prefill")
+        self._first, self._n_pos = self._n_pos, self._n_pos + fed.size
+        self._tokens.resize((self._n_pos,))
+        self._tokens[self._first :] = fed
+        self._pending = (self._first, fed.size, KINDS.index(kind), LEVEL_FULL)
+
+    def _end_step(self) -> None:
+        """The row of /steps comes last, so that a killed run says how far it got."""
+        if self._pending is None:
+            return
+        self._file.flush()
+        self._steps.resize((len(self._steps) + 1,))
+        self._steps[-1] = np.array(self._pending, STEP_ROW)
+        self._pending = None
+        self._file.flush()
+
+    def _put(self, name: str, values: Any, pos0: int | None, over_kv: bool | None, op: str, layer: int | None) -> None:
+        check_name(name)
+        if self._n_pos == 0:
+            raise TraceError("no step has begun: give `tokens` when opening, or call step(tokens) first")
+        raw, dtype = to_host(values)
+        if over_kv is None:
+            over_kv = name.endswith((".attn_scores", ".attn_weights"))
+        first = self._first if pos0 is None else pos0
+        raw = self._rows(raw, pos0, over_kv)
+        have = self._sets.get(name)
+        if have is None:
+            have = self._create(name, raw, dtype, over_kv, first, op, layer)
+        wanted = have.rest[:-1] if have.over_kv else have.rest
+        rest = raw.shape[1:-1] if have.over_kv else raw.shape[1:]
+        if rest != wanted or dtype != have.dtype or over_kv != have.over_kv:
+            raise TraceError(
+                f"{dtype} of shape {list(raw.shape)}, expected {have.dtype} [n_pos, {', '.join(map(str, have.rest))}] as before"
+            )
+        if first < have.first:
+            raise TraceError(f"position {first} after the tensor began at {have.first}: record positions in order")
+        self._store(have, raw, first - have.first)
+
+    def _rows(self, raw: Array, pos0: int | None, over_kv: bool) -> Array:
+        """`raw` as [rows, …]: checks the positions and drops a batch axis of 1."""
+        count = self._n_pos - self._first
+        if raw.ndim == 0:
+            raise TraceError("a scalar, expected [n_pos, …]")
+        n_least = 3 if over_kv else 1
+        batched = raw.ndim > n_least and raw.shape[0] == 1
+        if batched and (raw.shape[1] == count if pos0 is None else raw.ndim > 2):
+            raw = raw[0]
+        if raw.ndim == 1:
+            raw = raw[:, None]
+        if pos0 is None and raw.shape[0] != count:
+            raise TraceError(
+                f"shape {list(raw.shape)} has {raw.shape[0]} rows, expected {count}, one for each token of the step "
+                f"(positions {self._first} to {self._n_pos - 1}); pos0 says so when they are others"
+            )
+        if pos0 is not None and not 0 <= pos0 <= self._n_pos - raw.shape[0]:
+            raise TraceError(f"{raw.shape[0]} rows from position {pos0}, expected positions 0 to {self._n_pos - 1}")
+        if raw.ndim > 1 + MAX_DIM or raw.size == 0:
+            raise TraceError(f"shape {list(raw.shape)}, expected [n_pos, …] with 1 to {MAX_DIM} dimensions more, none empty")
+        if over_kv:
+            keys = (self._first if pos0 is None else pos0) + raw.shape[0]
+            if raw.ndim != 3 or raw.shape[2] < keys:
+                raise TraceError(f"shape {list(raw.shape)}, expected [n_pos, n_head, n_kv] with n_kv at least {keys}")
+            raw = raw[..., :keys]  # what stands beyond is padding
+        return raw
+
+    def _create(self, name: str, raw: Array, dtype: str, over_kv: bool, first: int, op: str, layer: int | None) -> _Set:
+        rest = raw.shape[1:]
+        maxshape = (None, *rest[:-1], None if over_kv else rest[-1])
+        cut = (*rest[:-1], KV_CHUNK) if over_kv else rest
+        row_bytes = int(np.prod(cut)) * raw.dtype.itemsize
+        fill = np.nan if dtype in ("F32", "F64") else 0
+        if over_kv and dtype in ("F32", "F64"):  # keys not yet there: no weight, no score
+            fill = 0 if name.endswith("weights") else -np.inf
+        data = self._tensors.create_dataset(
+            name,
+            (0, *rest),
+            raw.dtype.newbyteorder("<"),
+            maxshape=maxshape,
+            chunks=(max(1, min(CHUNK_BYTES // max(row_bytes, 1), 1024)), *cut),
+            fillvalue=fill,
+        )
+        data.attrs["dtype"], data.attrs["seq"] = dtype, len(self._sets)
+        if op:
+            data.attrs["op"] = op
+        if layer is not None:
+            data.attrs["layer"] = layer
+        if over_kv:
+            data.attrs["over_kv"] = 1
+        self._sets[name] = _Set(data, dtype, rest, over_kv, first)
+        return self._sets[name]
+
+    def _store(self, have: _Set, raw: Array, row: int) -> None:
+        end = row + raw.shape[0]
+        shape = list(have.data.shape)
+        shape[0] = max(shape[0], end)
+        if have.over_kv:
+            shape[-1] = max(shape[-1], raw.shape[-1])
+        if tuple(shape) != have.data.shape:
+            have.data.resize(shape)
+        if have.over_kv:
+            have.data[row:end, :, : raw.shape[-1]] = raw
+        else:
+            have.data[row:end] = raw
+        have.have.extend([False] * (end - len(have.have)))
+        have.have[row:end] = [True] * (end - row)
+
+    def _finish(self) -> None:
+        self._end_step()
+        if self._n_pos == 0:
+            raise TraceError("no step was recorded")
+        for name, have in self._sets.items():
+            if have.first > 0 or len(have.have) < self._n_pos:
+                have.data.attrs["first_position"] = have.first
+            if not all(have.have):
+                raise TraceError(f"tensor {name}: position {have.first + have.have.index(False)} was not recorded")
+        self._file.attrs["finished"] = _now()
+        self._file.attrs["complete"] = 0 if self.errors else 1
+
+
+def check_name(name: str) -> None:
+    """Raises TraceError for a name that a trace cannot hold."""
+    if not name or len(name.encode()) > MAX_NAME or "/" in name or name in (".", "..") or "\0" in name:
+        raise TraceError(f"a name of {len(name.encode())} bytes, expected 1 to {MAX_NAME} without / and zero bytes, not . or ..")
+
+
+def model_hash(path: str | os.PathLike[str]) -> str:
+    """The hash of a model's file, as firstdiff writes it into `model_hash`. Reads all of the file."""
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    except OSError as error:
+        raise TraceError(f"{os.fspath(path)}: {error.strerror}") from error
+    return f"xxh3-128:{digest.hexdigest()}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,117 @@
+/* Near ties that rounding turns over, and runs that go different ways after one. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "compare/choice.h"
+#include "compare/compare.h"
+#include "reference_cpu/reference.h"
+#include "tests/compare/replay_bench.h"
+
+/* ---- margins ---- */
+
+typedef struct margin_case {
+    const char *name;
+    double ref[3], cand[3], tau[2]; /* τ of every logit of each side */
+    int32_t n_known, n_flip, n_noise;
+} margin_case;
+
+static const margin_case cases[] = {
+    {"the same best token", {1, 2, 0}, {1, 3, 0}, {0, 0}, 1, 0, 0},
+    {"a near tie", {1.00, 1.01, 0}, {1.01, 1.00, 0}, {0.01, 0}, 1, 1, 1},
+    {"a margin beyond one side's τ", {1.00, 1.01, 0}, {1.01, 1.00, 0}, {0.004, 0}, 1, 1, 0},
+    {"both sides' τ together", {1.00, 1.01, 0}, {1.01, 1.00, 0}, {0.003, 0.003}, 1, 1, 1},
+    {"a margin beyond τ on the candidate's side alone", {1.00, 1.01, 0}, {9.00, 1.00, 0}, {0.01, 0.01}, 1, 1, 0},
+    {"no τ at all", {1.00, 1.01, 0}, {1.01, 1.00, 0}, {0, 0}, 1, 1, 0},
+    {"a τ that is no number", {1.00, 1.01, 0}, {1.01, 1.00, 0}, {NAN, 0}, 1, 1, 0},
+    {"a NaN among the logits", {1.00, 1.01, NAN}, {1.01, 1.00, 0}, {1, 1}, 0, 0, 0},
+    {"an exact tie: the lowest id", {1, 1, 0}, {1, 1, 0}, {0, 0}, 1, 0, 0},
+};
+
+Test(choice, a_flip_is_noise_within_both_sides_tau_alone) {
+    bench b = open_model(models[0]);
+    fd_trace *trace = record(b.graph, (recording){.n_prompt = 1, .tensors = "logits"});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const margin_case *c = &cases[i];
+        fd_choices choices;
+        fd_error err = {0};
+        fd_verdict v = {0};
+        must(fd_choices_open(b.graph, 1, &choices, &err), &err);
+        const fd_node *logits = &b.graph->nodes[choices.logits];
+        double tau[2][3];
+        for (int s = 0; s < 2; s++)
+            for (int k = 0; k < 3; k++) tau[s][k] = c->tau[s];
+        choices.side = 1;
+        fd_choices_see(&choices, logits, 0, 3, c->cand, c->cand, tau[1], c->ref);
+        fd_choices_see(&choices, logits, 1, 3, c->cand, c->cand, tau[1], c->ref);      /* past the common positions */
+        fd_choices_see(&choices, &b.graph->nodes[0], 0, 3, c->ref, c->ref, tau[1], c->ref); /* another node */
+        choices.side = 0;
+        fd_choices_see(&choices, logits, 0, 3, c->ref, c->ref, tau[0], c->cand);
+        fd_choices_report(&choices, trace, trace, &v);
+        cr_expect_eq(v.choice.n_pos, c->n_known, "%s", c->name);
+        cr_expect_eq(v.choice.n_flip, c->n_flip, "%s", c->name);
+        cr_expect_eq(v.choice.n_flip_noise, c->n_noise, "%s", c->name);
+        cr_expect(!v.choice.fed);
+        fd_choices_close(&choices);
+    }
+    fd_trace_close(trace);
+    close_model(&b);
+}
+
+/* ---- runs that went different ways ---- */
+
+/* Decode from N_PREFILL on; the last token is not what the other run was fed. */
+static const int32_t own_way[N_PREFILL + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 99};
+
+/* At the last position the first eight elements are one and a half times as large. */
+static void late_fault(const fd_op_args *args) {
+    fd_node node = *args->node;
+    fd_op_args clean = *args;
+    node.override = NULL;
+    clean.node = &node;
+    fd_reference_op(FD_NUMERICS_EXACT, &clean);
+    int32_t row = N_PREFILL + N_DECODE - 1 - args->pos0;
+    int64_t stride = fd_node_row_stride(args->node, args->n_kv);
+    for (int i = 0; row >= 0 && row < args->n_pos && i < 8; i++) ((float *)args->out)[row * stride + i] *= 1.5f;
+}
+
+Test(choice, tokens_that_nobody_chose_diverge) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (int emulated = 0; emulated < 2; emulated++) {
+        recording how = {.tokens = own_way, .emulated = emulated ? "bf16" : NULL};
+        fd_verdict v = judge(b.graph, ref, record(b.graph, how), NULL);
+        cr_expect_eq(v.status, FD_DIVERGED);
+        cr_expect_eq(v.divergence.kind, FD_DIVERGED_TOKENS);
+        cr_expect_eq(v.divergence.pos, N_PREFILL + N_DECODE - 1);
+        cr_expect(v.choice.fed && !v.choice.chosen);
+        cr_expect_eq(v.replay.n_introduced, 0, "its own tokens explain what it computed");
+        fd_verdict_free(&v);
+    }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(choice, after_the_tokens_part_each_side_is_judged_on_its_own) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_error err = {0};
+    fd_graph *faulty;
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    faulty->nodes[fd_graph_find(faulty, "blk.4.ffn_up")].override = late_fault;
+    for (int emulated = 0; emulated < 2; emulated++) {
+        recording how = {.tokens = own_way, .emulated = emulated ? "f16" : NULL};
+        fd_verdict v = judge(b.graph, ref, record(faulty, how), NULL);
+        cr_expect_eq(v.status, FD_DIVERGED);
+        cr_expect_str_eq(v.divergence.node, "blk.4.ffn_up");
+        cr_expect_eq(v.divergence.pos, N_PREFILL + N_DECODE - 1);
+        cr_expect(!v.divergence.has_values, "the reference has nothing there to set beside it");
+        cr_expect_str_eq(v.replay.finding, "INTRODUCED");
+        cr_expect(!v.replay.shares_known);
+        cr_expect_eq(v.replay.n_beyond, 8);
+        fd_verdict_free(&v);
+    }
+    fd_graph_free(faulty);
+    fd_trace_close(ref);
+    close_model(&b);
+}

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""make_foreign.py FORM REF.h5 OUT: the tensors of a trace as other engines leave them.
+
+The elements are the same, so that what `firstdiff import` makes of OUT must be equal to REF in every bit. REF is of a llama
+model (RoPE on neighbours), with a prefill and decode steps.
+"""
+import json
+import re
+import struct
+import sys
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+
+def read(path):
+    """Name -> array [n_pos, ...] of a trace, the steps (first, count) and the tokens."""
+    with h5py.File(path) as f:
+        tensors = {name: f["tensors"][name][()] for name in f["tensors"]}
+        return tensors, [(int(s["first"]), int(s["count"])) for s in f["steps"]], f["tokens"][()]
+
+
+def over_kv(name):
+    return name.endswith(("attn_scores", "attn_weights"))
+
+
+def at_step(name, values, first, count):
+    """The rows of a step; attention has the keys up to its end, 3 more as padding, and the heads in front."""
+    rows = values[first : first + count]
+    if not over_kv(name):
+        return rows
+    keys = np.zeros((count, rows.shape[1], first + count + 3), rows.dtype)
+    keys[:, :, : first + count] = rows[:, :, : first + count]
+    return keys.transpose(1, 0, 2)
+
+
+def halves(values):
+    """Neighbouring pairs of every head to halves, as transformers has them."""
+    return np.concatenate([values[..., 0::2], values[..., 1::2]], -1)
+
+
+def save_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [at, at + values.nbytes]}
+        at += values.nbytes
+    text = json.dumps(header).encode()
+    body = b"".join(np.ascontiguousarray(v).tobytes() for v in tensors.values())
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+# ---- forms: (reference) -> OUT ----
+
+def npy_tree(ref, out):
+    """step_N/NAME.npy: column-major, big-endian and binary64 by turns, a batch axis; tokens.txt."""
+    tensors, steps, tokens = ref
+    for s, (first, count) in enumerate(steps):
+        (out / f"step_{s}").mkdir(parents=True)
+        for i, (name, values) in enumerate(tensors.items()):
+            rows = at_step(name, values, first, count)[None]
+            form = [np.asfortranarray, lambda a: a.astype(">f4"), lambda a: a.astype("<f8"), np.ascontiguousarray][i % 4]
+            np.save(out / f"step_{s}" / f"{name}.npy", form(rows))
+    (out / "tokens.txt").write_text(", ".join(map(str, tokens)) + "\n")
+
+
+def npz(ref, out):
+    """One compressed archive of a single prefill; the tokens inside."""
+    tensors, _, tokens = ref
+    np.savez_compressed(out, tokens=np.asarray(tokens, np.int64), **tensors)
+
+
+def zip64(ref, out):
+    """The same with 64-bit sizes throughout, stored."""
+    tensors, _, tokens = ref
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
+        for name, values in {"tokens": tokens, **tensors}.items():
+            with z.open(f"{name}.npy", "w", force_zip64=True) as f:
+                np.lib.format.write_array(f, np.asarray(values))
+
+
+def safetensors(ref, out):
+    """One file, steps in front of the names."""
+    tensors, steps, _ = ref
+    save_safetensors(out, {f"s{s}.{n}": np.ascontiguousarray(at_step(n, v, *step)) for s, step in enumerate(steps)
+                           for n, v in tensors.items()})
+
+
+HF = {
+    "token_embd": "model.embed_tokens_outputs", "output_norm": "model.norm_outputs", "logits": "lm_head_outputs",
+    "attn_norm": "input_layernorm_outputs", "attn_q": "self_attn.q_proj_outputs", "attn_k": "self_attn.k_proj_outputs",
+    "attn_v": "self_attn.v_proj_outputs", "attn_out": "self_attn.o_proj_inputs_args_0", "attn_proj": "self_attn.o_proj_outputs",
+    "ffn_inp": "post_attention_layernorm_inputs_args_0", "ffn_norm": "post_attention_layernorm_outputs",
+    "ffn_gate": "mlp.gate_proj_outputs", "ffn_up": "mlp.up_proj_outputs", "ffn_act": "mlp.down_proj_inputs_args_0",
+    "ffn_down": "mlp.down_proj_outputs",
+}
+
+
+def debugger(ref, out):
+    """The folder of transformers' model debugger: one .safetensors a module, [1, n_tok, n]; only leaves have outputs."""
+    tensors, _, tokens = ref
+    out.mkdir()
+    (out / "LlamaForCausalLM_debug_tree_FULL_TENSORS.json").write_text("{}")
+    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+    last = max(int(n.split(".")[1]) for n in tensors if n.startswith("blk."))
+    for name, values in tensors.items():
+        layer, kind = (int(name.split(".")[1]), name.split(".")[2]) if name.startswith("blk.") else (None, name)
+        if kind == "l_out":
+            path = "model.norm_inputs_args_0" if layer == last else f"model.layers.{layer + 1}.input_layernorm_inputs_args_0"
+        elif kind in HF:
+            path = HF[kind] if layer is None else f"model.layers.{layer}.{HF[kind]}"
+        else:
+            continue
+        if kind in ("attn_q", "attn_k"):
+            values = halves(values)
+        flat = np.ascontiguousarray(values.reshape(1, values.shape[0], -1))
+        save_safetensors(out / f"LlamaForCausalLM.{path}.safetensors", {"data": flat})
+
+
+LLAMA2C = {  # variable, which writing of it
+    "attn_norm": "xb#1", "attn_out": "xb#2", "ffn_norm": "xb#3", "ffn_down": "xb#4", "attn_q": "q#1", "attn_q_rope": "q#2",
+    "attn_k": "k#1", "attn_k_rope": "k#2", "attn_v": "v", "attn_scores": "att#1", "attn_weights": "att#2",
+    "attn_proj": "xb2", "ffn_inp": "x#1", "l_out": "x#2", "ffn_gate": "hb#1", "ffn_up": "hb2", "ffn_act": "hb#2",
+    "token_embd": "x#1", "output_norm": "x#2", "logits": "logits",
+}
+
+
+def llama2c(ref, out):
+    """One position a step, as run.c goes: flat arrays, att [n_head, seq_len]."""
+    tensors, _, tokens = ref
+    out.mkdir()
+    np.save(out / "tokens.npy", np.asarray(tokens, np.int32))
+    for name, values in tensors.items():
+        layer, kind = (int(name.split(".")[1]), name.split(".")[2]) if name.startswith("blk.") else (None, name)
+        if kind not in LLAMA2C:
+            continue
+        variable, number = (LLAMA2C[kind] + "#1").split("#")[:2]
+        full = f"{variable}-{layer}" if layer is not None else variable
+        full += "" if number == "1" else f"#{number}"
+        for pos in range(len(tokens)):
+            row = values[pos] if over_kv(name) else values[pos].ravel()
+            np.save(out / f"s{pos}.{full}.npy", row)
+
+
+def trace(ref, out, names="llama.cpp"):
+    """A foreign-named trace: positions first, `names` says which map."""
+    tensors, steps, tokens = ref
+    rename = {
+        "token_embd": "embd.GET_ROWS", "attn_norm": "attn_norm-{}.MUL", "attn_q": "Qcur-{}.RESHAPE", "attn_k": "Kcur-{}.RESHAPE",
+        "attn_v": "Vcur-{}.RESHAPE", "attn_q_rope": "Qcur-{}.ROPE", "attn_k_rope": "Kcur-{}.ROPE", "cache_k": "cache_k_l{}_(view).SET_ROWS",
+        "attn_weights": "kq_soft_max-{}.SOFT_MAX", "attn_out": "kqv_out-{}.CONT", "attn_proj": "attn_out-{}.MUL_MAT",
+        "ffn_inp": "ffn_inp-{}.ADD", "ffn_norm": "ffn_norm-{}.MUL", "ffn_gate": "ffn_gate-{}.MUL_MAT", "ffn_up": "ffn_up-{}.MUL_MAT",
+        "ffn_act": "ffn_swiglu-{}.GLU", "ffn_down": "ffn_out-{}.MUL_MAT", "l_out": "l_out-{}.ADD", "output_norm": "result_norm.MUL",
+        "logits": "result_output.MUL_MAT",
+    }
+    with h5py.File(out, "w") as f:
+        f.attrs["schema"], f.attrs["version"], f.attrs["names"] = "firstdiff-trace", 1, names
+        f["tokens"] = np.asarray(tokens, np.int32)
+        f["steps"] = np.array([(a, n, int(i > 0), 2) for i, (a, n) in enumerate(steps)],
+                              [("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("level", "<i4")])
+        for name, values in tensors.items():
+            kind = name.split(".")[-1]
+            if kind in rename:
+                f["tensors/" + rename[kind].format(re.sub(r"\D", "", name.split(".")[1]) if "." in name else "")] = values
+
+
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace)}
+
+if __name__ == "__main__":
+    FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))
