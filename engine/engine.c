@@ -125,7 +125,6 @@ static fd_code check_graph(const fd_graph *graph, fd_error *err) {
     FD_TRY(fd_graph_validate(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        FD_TRY(fd_launch_check(node, err));
         if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
                            node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);

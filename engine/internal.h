@@ -105,8 +105,6 @@ const float *fd_run_input(const fd_engine *engine, const fd_run *run, int32_t no
 fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_error *err);
 
 /* ---- launch.c ---- */
-/* FD_ERR_UNSUPPORTED, naming the op, for a node that no kernel computes. */
-fd_code fd_launch_check(const fd_node *node, fd_error *err);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);

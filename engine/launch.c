@@ -4,6 +4,7 @@
 #include "engine/internal.h"
 #include "kernels/activation.h"
 #include "kernels/embed.h"
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
@@ -85,11 +86,14 @@ static fd_code launch_kv_write(const job *j, fd_error *err) {
 static fd_code launch_attn_scores(const job *j, fd_error *err) {
     const fd_node *q = input_of(j, 0), *k = input_of(j, 1);
     fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
+    shape.window = j->node->window;
+    shape.softcap = j->node->softcap;
     return fd_launch_attn_scores(j->run->queue, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
 }
 
 static fd_code launch_attn_softmax(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
+    shape.sinks = vector_of(j->engine, j->node->weight[0]);
     return fd_launch_attn_softmax(j->run->queue, &shape, j->in[0], j->out, err);
 }
 
@@ -106,33 +110,57 @@ static fd_code launch_add(const job *j, fd_error *err) {
     return fd_launch_add(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
 }
 
-/* Ops without a kernel: fd_launch_check refuses their graphs before anything runs. */
-#define FD_NO_KERNEL(name)                                                                                             \
-    static fd_code launch_##name(const job *j, fd_error *err) {                                                        \
-        return fd_launch_check(j->node, err);                                                                          \
-    }
-FD_NO_KERNEL(scale)
-FD_NO_KERNEL(softcap)
-FD_NO_KERNEL(gelu_mul)
-FD_NO_KERNEL(swiglu_clamp)
-FD_NO_KERNEL(softmax)
-FD_NO_KERNEL(top_k)
-FD_NO_KERNEL(expert_weights)
-FD_NO_KERNEL(expert_matmul)
-FD_NO_KERNEL(expert_sum)
+static fd_code launch_gelu_mul(const job *j, fd_error *err) {
+    return fd_launch_gelu_mul(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
 
-fd_code fd_launch_check(const fd_node *node, fd_error *err) {
-    if (node->override) return FD_OK; /* computed on the host */
-    if (node->op > FD_OP_ADD)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the op %s has no GPU kernel yet", node->name,
-                       fd_op_name(node->op));
-    if (node->op == FD_OP_ATTN_SCORES && (node->window > 0 || node->softcap > 0.0f))
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the GPU kernel of %s has no %s yet", node->name,
-                       fd_op_name(node->op), node->window > 0 ? "window" : "softcap");
-    if (node->op == FD_OP_ATTN_SOFTMAX && node->weight[0] >= 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: the GPU kernel of %s has no sinks yet", node->name,
-                       fd_op_name(node->op));
-    return FD_OK;
+static fd_code launch_swiglu_clamp(const job *j, fd_error *err) {
+    return fd_launch_swiglu_clamp(j->run->queue, j->in[0], j->in[1], j->node->slope, j->node->limit,
+                                  j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_scale(const job *j, fd_error *err) {
+    return fd_launch_scale(j->run->queue, j->in[0], j->node->scale, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softcap(const job *j, fd_error *err) {
+    return fd_launch_softcap(j->run->queue, j->in[0], j->node->softcap, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softmax(const job *j, fd_error *err) {
+    int64_t n = j->node->shape[j->node->n_dim - 1];
+    return fd_launch_softmax(j->run->queue, j->in[0], j->n_tok * elements(j->node) / n, n, j->out, err);
+}
+
+static fd_code launch_top_k(const job *j, fd_error *err) {
+    return fd_launch_top_k(j->run->queue, j->in[0], j->n_tok, elements(input_of(j, 0)), j->node->shape[0], j->out, err);
+}
+
+static fd_code launch_expert_weights(const job *j, fd_error *err) {
+    fd_expert_gating gating = j->node->gating == FD_GATING_SOFTMAX      ? FD_EXPERTS_SOFTMAX
+                              : j->node->gating == FD_GATING_NORMALISED ? FD_EXPERTS_NORMALISED
+                                                                        : FD_EXPERTS_GATHER;
+    return fd_launch_expert_weights(j->run->queue, j->in[0], j->in[1], j->n_tok, elements(input_of(j, 0)),
+                                    j->node->shape[0], gating, j->node->scale, j->out, err);
+}
+
+static fd_code launch_expert_matmul(const job *j, fd_error *err) {
+    const fd_node *x = input_of(j, 0);
+    fd_expert_matmul in = {.weight = *matrix_of(j->engine, j->node),
+                           .bias = vector_of(j->engine, j->node->weight[1]),
+                           .n_out = j->node->shape[1],
+                           .x = j->in[0],
+                           .x_each = x->n_dim == 2 && x->shape[0] > 1,
+                           .ids = j->in[1],
+                           .n_row = j->n_tok,
+                           .k = j->node->shape[0],
+                           .out = j->out};
+    return fd_launch_expert_matmul(j->run->queue, &in, err);
+}
+
+static fd_code launch_expert_sum(const job *j, fd_error *err) {
+    return fd_launch_expert_sum(j->run->queue, j->in[0], j->in[1], j->n_tok, j->node->shape[0],
+                                input_of(j, 1)->shape[0], j->out, err);
 }
 
 /* From ops.def: an op without a launcher does not compile. */
