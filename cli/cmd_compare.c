@@ -16,7 +16,7 @@ typedef struct arguments {
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -36,6 +36,7 @@ static const struct argp_option options[] = {
      "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
+    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
     {0},
 };
 
@@ -49,6 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
+    case KEY_HTML: a->output.html = arg; return 0;
     case ARGP_KEY_ARG:
         if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
         a->traces[a->n_trace++] = arg;

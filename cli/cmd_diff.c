@@ -19,7 +19,7 @@ typedef struct arguments {
     fd_cli_output output;
 } arguments;
 
-enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, DEFAULT_GENERATE = 8 };
+enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, DEFAULT_GENERATE = 8 };
 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
@@ -33,6 +33,7 @@ static const struct argp_option options[] = {
     {"bits", KEY_BITS, 0, 0, "Stop at the first bit that differs: no replay, no name", 2},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
+    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 3},
     {0},
 };
 
@@ -50,6 +51,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
+    case KEY_HTML: a->output.html = arg; return 0;
     default: return fd_cli_one_model(key, arg, state, &a->model);
     }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "cli/explain_runs.h"
 #include "cli/run_args.h"
 #include "dumpers/trace.h"
@@ -30,6 +31,10 @@ static fd_code open_trace(run *r, fd_error *err) {
     else if (strcmp(a->level, "stats") == 0) to.level = FD_TRACE_STATS;
     else if (strcmp(a->level, "fingerprint") == 0) to.level = FD_TRACE_FINGERPRINT;
     else return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
+    int store = a->store ? fd_dtype_parse(a->store) : FD_F32;
+    if (store != FD_F32 && store != FD_F16 && store != FD_BF16)
+        return fd_fail(err, FD_ERR_INPUT, "store \"%s\": expected f32, f16 or bf16", a->store);
+    to.store = (uint32_t)store;
     to.tensors = a->tensors;
     to.compress = a->compress;
     to.weights = a->no_weights ? NULL : r->model.graph;

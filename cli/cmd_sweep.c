@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/explain_runs.h"
 #include "cli/output.h"
+#include "compare/report.h"
 #include "model/sampler.h"
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_FAULT, KEY_JSON, MAX_WAYS = 24 };
@@ -51,7 +53,8 @@ static const struct argp argp = {
     "one batch of them all: batches of 1, 2, 8, 9 and 32, prefill then decode, the same twice, 1 to 3 threads, without "
     "an observer.\v"
     "Fingerprints are compared, without any tolerance. An engine whose numerics are not exact may sum batches in other "
-    "orders than single tokens (emulate-llama-cuda does): its lines are then DIVERGED.\n\n"
+    "orders than single tokens (emulate-llama-cuda does): its lines are then DIVERGED. The first line that diverges is "
+    "recorded again and replayed, and its verdict printed: noise, or a bug and its name.\n\n"
     "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input, 3 incomplete.",
     children,
     NULL,
@@ -76,6 +79,8 @@ typedef struct sweep {
     way ways[MAX_WAYS];
     int32_t n_way, n_diverged;
     double seconds;
+    const way *explained; /* the first that diverged and could be recorded: */
+    fd_verdict verdict;
 } sweep;
 
 static way *add(sweep *s, int32_t first, int32_t batch) {
@@ -163,6 +168,43 @@ static fd_code run_baseline(sweep *s, fd_error *err) {
     return code;
 }
 
+static fd_trace_step *steps_of(const fd_sweep_split *split, int32_t n_pos, int32_t *n_step) {
+    fd_trace_step *steps = malloc(sizeof *steps * (size_t)n_pos);
+    *n_step = 0;
+    for (int32_t pos = 0; steps && pos < n_pos; (*n_step)++) {
+        int32_t n = pos == 0 ? split->first : split->batch;
+        if (n > n_pos - pos) n = n_pos - pos;
+        steps[*n_step] = (fd_trace_step){pos, n, pos == 0 ? FD_STEP_PREFILL : FD_STEP_DECODE};
+        pos += n;
+    }
+    return steps;
+}
+
+/* The way against the baseline's executor, both recorded and replayed: which op, and which bug. What differs only while
+ * nobody watches cannot be recorded. */
+static fd_code explain(sweep *s, const way *w, const fd_cli_exec *exec, fd_error *err) {
+    char spec[256];
+    fd_cli_exec baseline = {0};
+    int32_t n_step;
+    fd_trace_step all = {0, s->n_pos, FD_STEP_PREFILL}, *steps = steps_of(&w->split, s->n_pos, &n_step);
+    fd_verdict v = {.divergence = {.kind = FD_DIVERGED_VALUES, .step = w->result.step}};
+    v.ref.contract = v.cand.contract = -1; /* every step is recorded: the two are cut differently */
+    fd_code code = steps ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%d positions: out of memory", s->n_pos);
+    if (code == FD_OK) code = fd_cli_spec(s->args->backend, s->args->numerics, NULL, spec, err);
+    if (code == FD_OK) code = fd_cli_exec_open(spec, s->model.graph, s->n_pos, 0, &baseline, err);
+    if (code == FD_OK) {
+        fd_cli_rerun how = {.model = &s->model, .tokens = s->tokens, .n_token = s->n_pos};
+        how.side[0] = (fd_cli_rerun_side){.exec = &baseline, .label = "baseline", .steps = &all, .n_step = 1};
+        how.side[1] = (fd_cli_rerun_side){.exec = exec, .label = w->name, .steps = steps, .n_step = n_step};
+        code = fd_cli_explain_runs(&how, &v, err);
+    }
+    fd_cli_exec_close(&baseline);
+    free(steps);
+    s->explained = w;
+    s->verdict = v;
+    return code;
+}
+
 static fd_code run_ways(sweep *s, fd_error *err) {
     const arguments *a = s->args;
     fd_cli_exec exec = {0};
@@ -180,6 +222,8 @@ static fd_code run_ways(sweep *s, fd_error *err) {
         code = fd_sweep_run(exec.exec, &s->baseline, &w->split, &w->result, err);
         if (code != FD_OK) fd_error_prefix(err, "%s", w->name);
         s->n_diverged += w->result.diverged;
+        if (code == FD_OK && w->result.diverged && !w->split.unobserved && !s->explained)
+            code = explain(s, w, &exec, err);
         s->seconds += w->result.seconds;
         fd_cli_progress_to(&progress, i + 1);
     }
@@ -200,6 +244,10 @@ static void print_text(const sweep *s) {
         else
             printf("%lld %s\n", (long long)r->n_compared, what);
     }
+    if (s->explained && s->verdict.n_compared) {
+        printf("%s, recorded again and replayed:\n", s->explained->name);
+        fd_report_text(stdout, &s->verdict, fd_cli_use_colour(stdout));
+    }
     if (s->n_diverged)
         printf("%d of %d runs diverged from the baseline, %.2f s\n", s->n_diverged, s->n_way, s->seconds);
     else
@@ -217,14 +265,28 @@ static json_t *way_json(const way *w) {
     return item;
 }
 
+/* The verdict's own JSON, {"way": …, "verdict": …}; null when nothing was replayed. */
+static json_t *explained_json(const sweep *s) {
+    char *text = NULL;
+    size_t size;
+    fd_error err = {0};
+    if (!s->explained || !s->verdict.n_compared) return json_null();
+    FILE *to = open_memstream(&text, &size);
+    bool written = to && fd_report_json(to, &s->verdict, &err) == FD_OK;
+    if (to) fclose(to);
+    json_t *verdict = written ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return json_pack("{s:s, s:o}", "way", s->explained->name, "verdict", verdict);
+}
+
 static fd_code print_json(const sweep *s, fd_error *err) {
     json_t *list = json_array();
     for (int32_t i = 0; i < s->n_way; i++) json_array_append_new(list, way_json(&s->ways[i]));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o}", "schema",
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o, s:o}", "schema",
                              "firstdiff-sweep 1", "status", s->n_diverged ? "diverged" : "identical", "model_hash",
                              s->model.hash, "backend", s->backend, "numerics", s->numerics, "device", s->device,
                              "fault", s->args->fault, "positions", s->n_pos, "nodes", s->model.graph->n_node,
-                             "diverged", s->n_diverged, "seconds", s->seconds, "runs", list);
+                             "diverged", s->n_diverged, "seconds", s->seconds, "runs", list, "explained", explained_json(s));
     if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory");
     int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(root);
@@ -247,6 +309,7 @@ int fd_cmd_sweep(int argc, char **argv) {
     if (code == FD_OK && args.json) code = print_json(&s, &err);
     if (code == FD_OK && !args.json) print_text(&s);
     int32_t n_diverged = s.n_diverged;
+    fd_verdict_free(&s.verdict);
     fd_sweep_baseline_free(&s.baseline);
     free(s.tokens);
     fd_cli_model_close(&s.model);

@@ -17,8 +17,7 @@ void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
     for (size_t i = 0; i < plan->map->ask.n; i++) fprintf(to, "undecided  %s\n", plan->map->ask.items[i]);
 }
 
-/* A name of our own in the folder for temporary files; the importer renames its file to it. */
-static fd_code temporary(char path[4096], fd_error *err) {
+fd_code fd_cli_temporary(char path[4096], fd_error *err) {
     const char *folder = getenv("TMPDIR");
     int n = snprintf(path, 4096, "%s/firstdiff-XXXXXX", folder && *folder ? folder : "/tmp");
     int fd = n < 4096 ? mkstemp(path) : -1;
@@ -27,8 +26,15 @@ static fd_code temporary(char path[4096], fd_error *err) {
     return FD_OK;
 }
 
-static fd_code convert(const char *from, const fd_map *map, const fd_graph *graph, const char *to, size_t *n_unmatched,
-                       fd_error *err) {
+fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {
+    size_t size;
+    if (fd_name_map_builtin(names, &size)) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s: its names are said to be \"%s\", which is no built-in map: give --map", path,
+                   names);
+}
+
+static fd_code convert(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
+                       size_t *n_unmatched, fd_error *err) {
     fd_source *source;
     fd_import_plan plan;
     FD_TRY(fd_source_open(from, &source, err));
@@ -46,23 +52,29 @@ static fd_code convert(const char *from, const fd_map *map, const fd_graph *grap
     return code;
 }
 
-fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err) {
+fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched,
+                         fd_error *err) {
     const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
     char path[4096];
-    fd_map *map;
+    fd_name_map *map;
     if (!names[0]) return FD_OK;
-    FD_TRY(fd_map_open(names, &map, err));
-    fd_code code = temporary(path, err);
+    if (!map_name) FD_TRY(fd_cli_check_names(fd_trace_path(*trace), names, err));
+    FD_TRY(fd_name_map_open(names, &map, err));
+    fd_code code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
         code = convert(fd_trace_path(*trace), map, graph, path, n_unmatched, err);
         fd_trace *mapped = NULL;
         if (code == FD_OK) code = fd_trace_open(path, &mapped, err);
         unlink(path);
+        if (code == FD_OK && !fd_trace_set_path(mapped, fd_trace_path(*trace))) {
+            fd_trace_close(mapped);
+            code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_trace_path(*trace));
+        }
         if (code == FD_OK) {
             fd_trace_close(*trace);
             *trace = mapped;
         }
     }
-    fd_map_free(map);
+    fd_name_map_free(map);
     return code;
 }

@@ -27,6 +27,16 @@ static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error
     return fd_cli_output_close(file, path, err);
 }
 
+static fd_code write_html(const fd_verdict *verdict, const char *path, fd_error *err) {
+    FILE *file;
+    FD_TRY(fd_cli_output_open(path, &file, err));
+    fd_code code = fd_report_html(file, verdict, err);
+    fd_error closing = {0};
+    fd_code closed = fd_cli_output_close(file, path, &closing);
+    if (code == FD_OK && closed != FD_OK) *err = closing;
+    return code == FD_OK ? closed : code;
+}
+
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output) {
     fd_error err = {0};
     fd_code code = FD_OK;
@@ -35,6 +45,7 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
     else
         fd_report_text(stdout, verdict, fd_cli_use_colour(stdout));
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
+    if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);
     return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);
 }
 

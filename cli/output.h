@@ -7,10 +7,11 @@
 
 typedef struct fd_cli_output {
     bool json;         /* JSON instead of text on standard output */
+    const char *html;  /* also an HTML page; NULL: none */
     const char *junit; /* also a JUnit file; NULL: none */
 } fd_cli_output;
 
-/* Prints the verdict, writes the JUnit file, and returns the exit status: the verdict's, or 2 when something could
+/* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when something could
  * not be written. */
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output);
 

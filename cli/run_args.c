@@ -7,7 +7,7 @@
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_LEVEL, KEY_TENSORS, KEY_LAYERS, KEY_STEPS, KEY_COMPRESS, KEY_FAULT, KEY_TEMP,
        KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_LAST, KEY_SEED, KEY_IDS, KEY_IGNORE_EOS,
-       KEY_NO_WEIGHTS };
+       KEY_NO_WEIGHTS, KEY_STORE };
 
 static const struct argp_option options[] = {
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
@@ -24,6 +24,8 @@ static const struct argp_option options[] = {
     {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches (several joined by commas)", 3},
     {"layers", KEY_LAYERS, "A-B", 0, "Only these layers", 3},
     {"steps", KEY_STEPS, "A-B", 0, "Only these forward calls at full level", 3},
+    {"store", KEY_STORE, "f32|f16|bf16", 0,
+     "Elements in the trace, rounded to 16 bits for half the size (default f32: as computed)", 3},
     {"compress", KEY_COMPRESS, 0, 0, "Compress tensors (slower)", 3},
     {"no-weights", KEY_NO_WEIGHTS, 0, 0,
      "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
@@ -67,6 +69,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_FAULT: a->fault = arg; return 0;
     case 'o': a->trace = arg; return 0;
     case KEY_LEVEL: a->level = arg; return 0;
+    case KEY_STORE: a->store = arg; return 0;
     case KEY_TENSORS: a->tensors = arg; return 0;
     case KEY_LAYERS: a->layers = arg; return 0;
     case KEY_STEPS: a->steps = arg; return 0;

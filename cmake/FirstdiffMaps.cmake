@@ -1,5 +1,5 @@
 # cmake -DOUT=FILE.c "-DMAPS=a.map;b.map" -P FirstdiffMaps.cmake: the text of every map as a C array, and the lookup by name
-# (fd_map_builtin, dumpers/import/map.h).
+# (fd_name_map_builtin, dumpers/import/map.h).
 set(arrays "")
 set(rows "")
 foreach(map ${MAPS})
@@ -23,7 +23,7 @@ static const struct {
 } maps[] = {
 ${rows}};
 
-const char *fd_map_builtin(const char *name, size_t *size) {
+const char *fd_name_map_builtin(const char *name, size_t *size) {
     for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
         if (strcmp(maps[i].name, name) != 0) continue;
         *size = maps[i].size;

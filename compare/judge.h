@@ -52,6 +52,8 @@ typedef struct fd_judgement {
     int64_t n_before;  /* judged before the first introduced one */
     double *z;         /* [n_node] largest of each node, -1: not judged; owned */
     uint8_t *finding;  /* [n_node] worst of each node; owned */
+    int64_t n_blind;       /* rows of spans whose τ exceeds half of the tensor: not judged */
+    fd_node_finding blind; /* the first */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */
 } fd_judgement;
 
@@ -80,8 +82,8 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace);
 
 /* The strictest class that leaves hardly more of the sampled nodes beyond their bounds than the class that leaves fewest:
  * one more in 50. A gross bug is beyond in every class and so decides nothing; one that shows at a single node does not
- * pass for a coarse type. A small one in every layer may: give the class where it is known. `numerics` of the options is
- * ignored. */
+ * pass for a coarse type. Of a trace in 16 bits, the strictest that fits and rounds its results to as few. A small bug in
+ * every layer may pass: give the class where it is known. `numerics` of the options is ignored. */
 fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err);
 
 #endif

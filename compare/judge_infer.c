@@ -35,19 +35,41 @@ static fd_code count_beyond(const fd_judge_options *options, const fd_numerics_c
     return code;
 }
 
+/* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits rounds
+ * every result to 16 bits. */
+static double stored_roundoff(const fd_trace *trace) {
+    int32_t n = 0, n_f16 = 0, n_bf16 = 0;
+    for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
+        const fd_trace_node *node = fd_trace_node_at(trace, i);
+        n += node->has_data;
+        n_f16 += node->has_data && node->dtype == FD_F16;
+        n_bf16 += node->has_data && node->dtype == FD_BF16;
+    }
+    uint32_t most = 2 * n_bf16 > n ? FD_BF16 : 2 * n_f16 > n ? FD_F16 : FD_F32;
+    return fd_dtype_roundoff(most);
+}
+
 fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err) {
     enum { MOST = 16, NODES_OF_A_BUG = 50 };
-    const fd_numerics_class *tried[MOST];
+    const fd_numerics_class *tried[MOST], *same_type = NULL;
     int32_t beyond[MOST], n = 0, n_node = 0, least = INT32_MAX;
-    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST && least > 0; i++) {
+    double stored = stored_roundoff(options->cand);
+    bool done = false;
+    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         FD_TRY(count_beyond(options, class_, &n_node, &beyond[n], err));
         if (beyond[n] < least) least = beyond[n];
+        done = beyond[n] == 0 && class_->u_out >= stored;
         tried[n++] = class_;
     }
     *out = tried[0];
-    for (int32_t i = n - 1; i >= 0; i--)
-        if (beyond[i] <= least + n_node / NODES_OF_A_BUG) *out = tried[i];
+    for (int32_t i = n - 1; i >= 0; i--) {
+        if (beyond[i] > least + n_node / NODES_OF_A_BUG) continue;
+        *out = tried[i];
+        if (tried[i]->u_out >= stored) same_type = tried[i];
+    }
+    /* finer classes fit as well where the 16 bits of the trace hide what they would have kept */
+    if (same_type) *out = same_type;
     return FD_OK;
 }

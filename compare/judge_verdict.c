@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/choice.h"
+#include "compare/z_map.h"
 #include "compare/name.h"
 #include "compare/trace_pair.h"
 #include "compare/weights.h"
@@ -16,6 +17,10 @@ typedef struct context {
     fd_trace_pair pair;
     fd_held_weights held[2]; /* reference's, candidate's */
     fd_choices choices;
+    fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
+    struct {
+        int32_t step, node, pos; /* node -1: none */
+    } not_finite; /* the first NaN or Inf that finite inputs gave the side that is judged */
     int32_t n_pos; /* positions whose tokens agree */
     bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } context;
@@ -106,6 +111,40 @@ static fd_code describe_divergence(context *c, const fd_node_finding *f, bool of
     return describe_inputs(c, node, d, err);
 }
 
+/* Appends to a list of globs unless it is there. */
+static void add_glob(char *to, size_t size, const char *glob) {
+    size_t at = strlen(to), n = strlen(glob);
+    for (const char *p = to; (p = strstr(p, glob)) != NULL; p += n)
+        if ((p == to || p[-1] == ',') && (p[n] == ',' || p[n] == '\0')) return;
+    if (at + n + 2 < size) snprintf(to + at, size - at, "%s%s", at ? "," : "", glob);
+}
+
+/* What to record so that the next verdict is about one node of the span: its layer with what that reads, or, where it runs
+ * through several, the stream between them. */
+static void advise_globs(const context *c, int32_t first, int32_t last, char *to, size_t size) {
+    const fd_node *nodes = c->o->graph->nodes;
+    int32_t low = INT32_MAX, high = -1;
+    to[0] = '\0';
+    for (int32_t i = first; i <= last; i++) {
+        if (nodes[i].layer < 0) continue;
+        low = nodes[i].layer < low ? nodes[i].layer : low;
+        high = nodes[i].layer > high ? nodes[i].layer : high;
+    }
+    if (high > low) add_glob(to, size, "token_embd,*.l_out");
+    for (int32_t i = first; i <= last && high <= low; i++) {
+        char glob[80];
+        if (nodes[i].layer >= 0)
+            snprintf(glob, sizeof glob, "blk.%d.*", nodes[i].layer);
+        else
+            snprintf(glob, sizeof glob, "%s", nodes[i].name);
+        add_glob(to, size, glob);
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (nodes[i].input[k] >= 0 && nodes[nodes[i].input[k]].layer != nodes[i].layer)
+                add_glob(to, size, nodes[nodes[i].input[k]].name);
+    }
+    if (nodes[last].layer < 0 || high > low) add_glob(to, size, nodes[last].name);
+}
+
 static void describe_finding(context *c, const fd_judgement *j, bool of_reference) {
     fd_verdict_replay *p = &c->verdict->replay;
     const fd_node_finding *f = &j->first;
@@ -127,6 +166,10 @@ static void describe_finding(context *c, const fd_judgement *j, bool of_referenc
     snprintf(p->missing, sizeof p->missing, "%s", j->missing);
     if (j->next.finding != FD_FOUND_NOTHING) snprintf(p->next, sizeof p->next, "%s", nodes[j->next.node].name);
     p->n_before = j->n_before;
+    if (j->first.span_first != f->node) advise_globs(c, j->first.span_first, f->node, p->tensors, sizeof p->tensors);
+    if (c->not_finite.node < 0) return;
+    snprintf(p->not_finite, sizeof p->not_finite, "%s", nodes[c->not_finite.node].name);
+    p->not_finite_pos = c->not_finite.pos;
 }
 
 static void describe_counts(context *c, const fd_judgement *j, fd_class_source source) {
@@ -143,6 +186,36 @@ static void describe_counts(context *c, const fd_judgement *j, fd_class_source s
     if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", c->o->graph->nodes[j->noisiest.node].name);
 }
 
+static int32_t step_of(const fd_trace *trace, int32_t pos) {
+    const fd_trace_step *steps = fd_trace_steps(trace);
+    int32_t n = fd_trace_n_step(trace), s = 0;
+    while (s < n && pos >= steps[s].pos0 + steps[s].n_pos) s++;
+    return s;
+}
+
+static void note_not_finite(context *c, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                            const double *replayed) {
+    for (int64_t i = 0; i < stride; i++) {
+        if (isfinite(candidate[i]) || !isfinite(replayed[i])) continue;
+        int32_t step = step_of(c->o->ref, pos);
+        bool later = step > c->not_finite.step || (step == c->not_finite.step && node->id >= c->not_finite.node);
+        if (c->not_finite.node >= 0 && later) return;
+        c->not_finite.step = step;
+        c->not_finite.node = node->id;
+        c->not_finite.pos = pos;
+        return;
+    }
+}
+
+/* fd_judge_options.see */
+static void see_row(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                    const double *replayed, const double *tau, const double *reference) {
+    context *c = user;
+    note_not_finite(c, node, pos, stride, candidate, replayed);
+    fd_z_map_see(&c->map[c->choices.side], node, pos, stride, candidate, replayed, tau);
+    fd_choices_see(&c->choices, node, pos, stride, candidate, replayed, tau, reference);
+}
+
 /* Judges one trace, the other giving what its inputs had brought along. */
 static fd_code judge_side(context *c, int which, const fd_numerics_class *given, fd_class_source *source,
                           fd_judgement *out, fd_error *err) {
@@ -153,10 +226,9 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
                             .cand = side,
                             .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
                             .n_ref_pos = c->n_pos,
-                            .see = fd_choices_see,
-                            .see_user = &c->choices,
                             .op = c->o->op};
     c->choices.side = which;
+    c->not_finite.node = -1;
     *source = FD_CLASS_GIVEN;
     how.numerics = given;
     if (!how.numerics) {
@@ -167,7 +239,12 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
         *source = FD_CLASS_INFERRED;
         FD_TRY(fd_infer_class(&how, &how.numerics, err));
     }
-    return fd_judge_replay(&how, out, err);
+    how.see = see_row;
+    how.see_user = c;
+    FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
+    FD_TRY(fd_judge_replay(&how, out, err));
+    fd_z_map_finish(&c->map[which], out);
+    return FD_OK;
 }
 
 static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference, fd_error *err) {
@@ -184,7 +261,7 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
 }
 
 /* Nothing was introduced on either side. */
-static void decide_noise(context *c) {
+static void decide_noise(context *c, const fd_judgement *cand) {
     fd_verdict *v = c->verdict;
     fd_divergence was = v->divergence;
     memset(&v->divergence, 0, sizeof v->divergence);
@@ -192,20 +269,34 @@ static void decide_noise(context *c) {
         fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
         v->next[0] = '\0';
     }
+    if (cand->n_blind) {
+        const fd_node *nodes = c->o->graph->nodes;
+        char globs[160];
+        advise_globs(c, cand->blind.span_first, cand->blind.node, globs, sizeof globs);
+        fd_verdict_reason(v,
+                          "cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; "
+                          "record '%s'",
+                          nodes[cand->blind.node].name, nodes[cand->blind.span_first].name, globs);
+    }
+    if (c->own_ways && !v->choice.choice_known)
+        fd_verdict_reason(v, "cannot tell: the tokens part at position %d, and what either side chose is not recorded",
+                          v->choice.fed_pos);
     if (c->n_pos < 2)
         fd_verdict_reason(
             v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
     v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
     /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
      * prompts of different texts are among the reasons */
-    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && !v->choice.chosen)) fd_tokens_diverge(c->o->ref, c->o->cand, v);
+    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && v->choice.choice_known && !v->choice.chosen))
+        fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
 static void suggest_next(fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     const char *label = v->replay.of_reference ? v->ref.label : v->cand.label;
-    if (v->replay.missing[0])
-        snprintf(v->next, sizeof v->next, "record %s too, then compare again", v->replay.missing);
+    if (v->replay.tensors[0])
+        snprintf(v->next, sizeof v->next, "firstdiff run … -o NARROW.h5 --tensors '%s' of the %s, then compare again",
+                 v->replay.tensors, v->replay.of_reference ? "reference" : "candidate");
     else if (d->n_dim == 2 && d->dims[1] > 0)
         snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", label, d->node, d->pos,
                  (long long)(d->diff.first.index / d->dims[1]));
@@ -219,7 +310,7 @@ static fd_code judge_both(context *c, fd_error *err) {
     fd_judgement cand = {0}, ref = {0};
     fd_code code = judge_side(c, CAND, o->numerics, &source, &cand, err);
     const fd_judgement *bad = NULL;
-    if (code == FD_OK && cand.n_tensor == 0) {
+    if (code == FD_OK && cand.n_tensor == 0 && cand.n_blind == 0) {
         fd_verdict_note(c->verdict,
                         "replay needs the candidate's elements, and %.150s holds none (record it with --level full)",
                         fd_trace_path(o->cand));
@@ -239,13 +330,17 @@ static fd_code judge_both(context *c, fd_error *err) {
             c->verdict->status = FD_DIVERGED;
             suggest_next(c->verdict);
         } else if (code == FD_OK) {
-            decide_noise(c);
+            decide_noise(c, &cand);
         }
         if (bad == &ref)
             fd_verdict_note(
                 c->verdict,
                 "the candidate follows from its own inputs everywhere: it is the reference that departs here");
     }
+    int shown = bad == &ref ? REF : CAND;
+    if (code == FD_OK && c->verdict->replay.done) c->verdict->map = c->map[shown];
+    if (code == FD_OK && c->verdict->replay.done) c->map[shown] = (fd_verdict_map){0};
+    for (int side = 0; side < 2; side++) fd_z_map_free(&c->map[side]);
     fd_judgement_free(&cand);
     fd_judgement_free(&ref);
     return code;

@@ -1,4 +1,4 @@
-/* A verdict as text for a person, JSON for a program, JUnit XML for a CI. All write to a stream the caller checks. */
+/* A verdict as text for a person, JSON for a program, JUnit XML for a CI, HTML to look at. All write to a stream the caller checks. */
 #ifndef FD_COMPARE_REPORT_H
 #define FD_COMPARE_REPORT_H
 
@@ -14,6 +14,10 @@ fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
 
 /* Test cases "model", "tokens", "weights", "tensors" and "completeness". */
 void fd_report_junit(FILE *to, const fd_verdict *verdict);
+
+/* A page that stands alone: the text report, and, where ops were replayed, the grid of layers and tensors coloured by
+ * finding, with z by position and head behind each cell. */
+fd_code fd_report_html(FILE *to, const fd_verdict *verdict, fd_error *err);
 
 /* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */
 void fd_report_headline(const fd_verdict *verdict, char *to, size_t size);

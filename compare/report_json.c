@@ -194,6 +194,8 @@ static json_t *replay(builder *b, const fd_verdict_replay *p) {
     set_int(b, object, "before", p->n_before);
     set_text(b, object, "span_first", p->span_first);
     set_text(b, object, "record_to_narrow", p->missing);
+    set_text(b, object, "tensors_to_narrow", p->tensors);
+    set_text(b, object, "not_finite_first_at", p->not_finite);
     set_text(b, object, "next_introduced", p->next);
     return object;
 }
@@ -255,7 +257,7 @@ static json_t *choice(builder *b, const fd_verdict_choice *c) {
         set(b, object, "tau", number(b, c->tau));
     }
     set(b, object, "tokens_part_at", c->fed ? json_integer(c->fed_pos) : json_null());
-    set(b, object, "own_choices", c->fed ? json_boolean(c->chosen) : json_null());
+    set(b, object, "own_choices", c->fed && c->choice_known ? json_boolean(c->chosen) : json_null());
     return object;
 }
 

@@ -28,6 +28,10 @@ void fd_verdict_free(fd_verdict *verdict) {
     free(verdict->missing);
     verdict->missing = NULL;
     verdict->n_missing = 0;
+    free(verdict->map.cells);
+    free(verdict->map.by_pos);
+    free(verdict->map.by_head);
+    verdict->map = (fd_verdict_map){0};
 }
 
 void fd_verdict_decide(fd_verdict *verdict) {

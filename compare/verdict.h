@@ -88,6 +88,9 @@ typedef struct fd_verdict_replay {
     int64_t n_nan_new;
     char span_first[64];           /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
     char missing[256];
+    char tensors[160];             /* globs for --tensors: what to record so that the next verdict narrows the span */
+    char not_finite[64];           /* the first node that made a NaN or Inf of finite inputs, anywhere; "" none */
+    int32_t not_finite_pos;
     char next[64];                 /* the first other node that introduced an error; "" none */
     int64_t n_tensor, n_noise, n_inherited, n_amplifier, n_introduced, n_before;
     double noisiest_z;             /* largest of those within; -1: none */
@@ -133,8 +136,25 @@ typedef struct fd_verdict_choice {
     double tau;                 /* of the two logits, both sides together */
     bool fed;                   /* the runs went on with different tokens there: */
     int32_t fed_pos;            /* the position they were fed at */
-    bool chosen;                /* each side was fed its own best token; else nobody can say why they differ */
+    bool choice_known;          /* both sides' logits, or their best, are recorded there */
+    bool chosen;                /* each side was fed its own best token */
 } fd_verdict_choice;
+
+/* What replay found at every node, for a picture of it. z as in fd_verdict_replay; negative: not judged. */
+typedef struct fd_verdict_cell {
+    char name[64], op[24];
+    int32_t layer;
+    char finding[16];      /* "NOISE", "INTRODUCED", …; "not judged" */
+    float z;               /* the largest */
+    int32_t n_head;        /* heads of the node's tensor; 0: it has none */
+} fd_verdict_cell;
+
+typedef struct fd_verdict_map {
+    int32_t n_node, n_pos, most_heads;
+    fd_verdict_cell *cells; /* [n_node] in order of execution; owned */
+    float *by_pos;          /* [n_node, n_pos] owned */
+    float *by_head;         /* [n_node, most_heads] over all positions; owned */
+} fd_verdict_map;
 
 enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
 
@@ -160,6 +180,7 @@ typedef struct fd_verdict {
     fd_verdict_replay replay;
     bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;
+    fd_verdict_map map;           /* n_node 0: nothing was replayed */
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
 

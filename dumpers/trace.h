@@ -67,6 +67,8 @@ typedef struct fd_trace_options {
     const char *tensors;             /* globs over node names, separated by commas; NULL: all */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
+    uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
+                                        are of what was computed; FD_F32 (the default): as computed */
     bool compress;                   /* shuffle + gzip of /tensors */
     const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
                                 they have there (dumpers/weights.h); NULL: none */
@@ -119,6 +121,8 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
 fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
+/* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of memory. */
+bool fd_trace_set_path(fd_trace *trace, const char *path);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);
 int32_t fd_trace_n_pos(const fd_trace *trace);
 const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */

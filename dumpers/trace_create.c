@@ -54,26 +54,34 @@ static bool make(hid_t group, set_plan plan, const char *description) {
 }
 
 static bool make_tensor(const fd_trace_writer *writer, hid_t group, const fd_node *node) {
-    static const double nan64 = NAN, low64 = -INFINITY, zero64 = 0.0;
-    static const float nan32 = NAN, low32 = -INFINITY, zero32 = 0.0f;
-    bool wide = writer->dtype == FD_F64, scores = node->op == FD_OP_ATTN_SCORES;
-    const void *fill32 = !node->over_kv ? &nan32 : scores ? &low32 : &zero32;
-    const void *fill64 = !node->over_kv ? &nan64 : scores ? &low64 : &zero64;
+    /* what stands where nothing was recorded: NaN, or along n_kv padding of scores (-inf) and of weights (0) */
+    static const double fill64[] = {NAN, -INFINITY, 0.0};
+    static const float fill32[] = {NAN, -INFINITY, 0.0f};
+    static const uint16_t fill16[] = {0x7e00, 0xfc00, 0}, fill_bf16[] = {0x7fc0, 0xff80, 0};
+    int which = !node->over_kv ? 0 : node->op == FD_OP_ATTN_SCORES ? 1 : 2;
+    const void *fill;
+    hid_t type = H5T_STD_U16LE;
+    switch (writer->stored) {
+    case FD_F64: type = H5T_IEEE_F64LE, fill = &fill64[which]; break;
+    case FD_F32: type = H5T_IEEE_F32LE, fill = &fill32[which]; break;
+    case FD_F16: fill = &fill16[which]; break;
+    default: fill = &fill_bf16[which]; break;
+    }
     set_plan plan = {.name = node->name,
-                     .type = wide ? H5T_IEEE_F64LE : H5T_IEEE_F32LE,
+                     .type = type,
                      .rank = 1 + node->n_dim,
                      .max = {H5S_UNLIMITED},
-                     .fill = wide ? fill64 : fill32,
+                     .fill = fill,
                      .compress = writer->options.compress};
     for (int i = 0; i < node->n_dim; i++) {
         bool along_kv = node->over_kv && i == node->n_dim - 1;
         plan.dim[1 + i] = (hsize_t)node->shape[i];
         plan.max[1 + i] = along_kv ? H5S_UNLIMITED : plan.dim[1 + i];
     }
-    fd_trace_chunk(node, wide ? 8 : 4, plan.compress, plan.chunk);
+    fd_trace_chunk(node, fd_trace_stored_bytes(writer), plan.compress, plan.chunk);
     hid_t set = make_set(group, &plan);
     if (set < 0) return false;
-    bool ok = fd_h5_put_string(set, "dtype", fd_dtype_get(writer->dtype)->name) &&
+    bool ok = fd_h5_put_string(set, "dtype", fd_dtype_get(writer->stored)->name) &&
               fd_h5_put_string(set, "op", fd_op_name(node->op)) && fd_h5_put_int(set, "seq", node->id) &&
               fd_h5_put_int(set, "layer", node->layer) && fd_h5_put_int(set, "over_kv", node->over_kv);
     fd_h5_release(set);

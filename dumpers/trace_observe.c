@@ -3,10 +3,12 @@
  * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for
  * each dataset and step, and nothing of the tensor is copied or kept. */
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/health.h"
 #include "dumpers/trace_writer.h"
+#include "model/quant.h"
 
 /* About two milliseconds of one core's work: below it, waking the others costs more than they save. */
 enum { PARALLEL_ELEMENTS = 1 << 20 };
@@ -93,10 +95,37 @@ static void note_health(fd_trace_writer *writer, const fd_observation *o) {
         each_row(writer, o, attention_row);
 }
 
+/* Rounds n elements for the file; NULL when memory is out. */
+static const void *rounded(fd_trace_writer *writer, const float *x, size_t n) {
+    if (n > writer->n_half) {
+        uint16_t *grown = realloc(writer->half, n * sizeof *grown);
+        if (!grown) return NULL;
+        writer->half = grown;
+        writer->n_half = n;
+    }
+    if (writer->stored == FD_F16)
+        for (size_t i = 0; i < n; i++) writer->half[i] = fd_f32_to_f16(x[i]);
+    else
+        for (size_t i = 0; i < n; i++) writer->half[i] = fd_f32_to_bf16(x[i]);
+    return writer->half;
+}
+
+/* Writes `count` rows that lie one after the other. */
+static bool write_block(fd_trace_writer *writer, hid_t set, int rank, const hsize_t *start, const hsize_t *count,
+                        const void *data) {
+    if (writer->stored == writer->dtype)
+        return fd_h5_write_block(set, writer->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT, rank, start, count,
+                                 data);
+    size_t n = 1;
+    for (int i = 0; i < rank; i++) n *= (size_t)count[i];
+    data = rounded(writer, data, n);
+    return data && fd_h5_write_block(set, H5T_NATIVE_UINT16, rank, start, count, data);
+}
+
 /* Padding along n_kv is written too: it holds what the dataset is filled with (scores -inf, weights 0). */
-static bool write_rows(const fd_trace_writer *writer, const fd_observation *o) {
+static bool write_rows(fd_trace_writer *writer, const fd_observation *o) {
     const fd_node *node = o->node;
-    hid_t set = writer->tensor[node->id], type = o->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+    hid_t set = writer->tensor[node->id];
     int rank = 1 + node->n_dim;
     hsize_t n_kv = (hsize_t)o->pos0 + (hsize_t)o->n_pos, end = (hsize_t)writer->pos0 + (hsize_t)writer->n_tok;
     hsize_t extent[3] = {end}, start[3] = {(hsize_t)o->pos0}, count[3] = {(hsize_t)o->n_pos};
@@ -107,12 +136,12 @@ static bool write_rows(const fd_trace_writer *writer, const fd_observation *o) {
     }
     if (H5Dset_extent(set, extent) < 0) return false;
     if (o->row_stride == fd_node_row_stride(node, (int32_t)n_kv))
-        return fd_h5_write_block(set, type, rank, start, count, o->data);
+        return write_block(writer, set, rank, start, count, o->data);
     const char *data = o->data;
     size_t row_bytes = (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
     count[0] = 1;
     for (int32_t row = 0; row < o->n_pos; row++, start[0]++)
-        if (!fd_h5_write_block(set, type, rank, start, count, data + (size_t)row * row_bytes)) return false;
+        if (!write_block(writer, set, rank, start, count, data + (size_t)row * row_bytes)) return false;
     return true;
 }
 

@@ -49,29 +49,32 @@ static int by_key(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-fd_code fd_trace_order(fd_trace_node *nodes, fd_trace_set *sets, int32_t n, fd_error *err) {
-    size_t count = n > 0 ? (size_t)n : 1;
-    order_key *keys = malloc(count * sizeof *keys);
-    fd_trace_node *old_nodes = malloc(count * sizeof *nodes);
-    fd_trace_set *old_sets = malloc(count * sizeof *sets);
-    fd_code code = FD_OK;
-    if (keys && old_nodes && old_sets) {
-        bool by_seq = true;
-        for (int32_t i = 0; i < n; i++) by_seq = by_seq && nodes[i].seq >= 0;
-        memcpy(old_nodes, nodes, (size_t)n * sizeof *nodes);
-        memcpy(old_sets, sets, (size_t)n * sizeof *sets);
-        for (int32_t i = 0; i < n; i++) keys[i] = key_of(&old_nodes[i], i, by_seq);
-        qsort(keys, (size_t)n, sizeof *keys, by_key);
-        for (int32_t i = 0; i < n; i++) {
-            nodes[i] = old_nodes[keys[i].at];
-            sets[i] = old_sets[keys[i].at];
-            nodes[i].seq = i;
+/* Puts element keys[i].at at place i, cycle by cycle: copies of it all would touch as much memory again. */
+static void permute(order_key *keys, int32_t n, fd_trace_node *nodes, fd_trace_set *sets) {
+    for (int32_t i = 0; i < n; i++) {
+        fd_trace_node node = nodes[i];
+        fd_trace_set set = sets[i];
+        int32_t to = i;
+        for (int32_t from; (from = keys[to].at) != i; to = from) {
+            nodes[to] = nodes[from];
+            sets[to] = sets[from];
+            keys[to].at = to;
         }
-    } else {
-        code = fd_fail(err, FD_ERR_MEMORY, "out of memory");
+        nodes[to] = node;
+        sets[to] = set;
+        keys[to].at = to;
     }
+}
+
+fd_code fd_trace_order(fd_trace_node *nodes, fd_trace_set *sets, int32_t n, fd_error *err) {
+    order_key *keys = malloc((size_t)(n > 0 ? n : 1) * sizeof *keys);
+    if (!keys) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    bool by_seq = true;
+    for (int32_t i = 0; i < n; i++) by_seq = by_seq && nodes[i].seq >= 0;
+    for (int32_t i = 0; i < n; i++) keys[i] = key_of(&nodes[i], i, by_seq);
+    qsort(keys, (size_t)n, sizeof *keys, by_key);
+    permute(keys, n, nodes, sets);
+    for (int32_t i = 0; i < n; i++) nodes[i].seq = i;
     free(keys);
-    free(old_nodes);
-    free(old_sets);
-    return code;
+    return FD_OK;
 }

@@ -15,7 +15,7 @@ _Static_assert(sizeof(fd_fingerprint) == 2 * sizeof(uint64_t), "a row of /finger
 static int64_t step_bytes(const fd_trace_writer *writer) {
     const fd_graph *graph = writer->graph;
     hsize_t n_node = (hsize_t)graph->n_node, first = (hsize_t)writer->pos0, end = first + (hsize_t)writer->n_tok;
-    size_t element = writer->dtype == FD_F64 ? 8 : 4;
+    size_t element = fd_trace_stored_bytes(writer);
     hsize_t heads = (hsize_t)graph->hparams.n_layer * (hsize_t)graph->hparams.n_head;
     hsize_t row = n_node * sizeof(fd_fingerprint) + sizeof(fd_trace_health) + heads * 8 + 64;
     if (writer->stats >= 0) row += n_node * sizeof(fd_trace_stats);

@@ -14,9 +14,14 @@ fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err) {
     return writer->failure.code;
 }
 
+size_t fd_trace_stored_bytes(const fd_trace_writer *writer) {
+    return writer->stored == FD_F64 ? 8 : writer->stored == FD_F32 ? 4 : 2;
+}
+
 static void free_writer(fd_trace_writer *writer) {
     free(writer->path);
     free(writer->tensors);
+    free(writer->half);
     free(writer->selected);
     free(writer->tensor);
     free(writer->all_tokens);
@@ -46,10 +51,18 @@ static bool selects(const fd_trace_options *options, const fd_node *node) {
     return !options->tensors || one_matches(options->tensors, node->name);
 }
 
-static fd_code check_options(const fd_trace_options *options, const fd_graph *graph, fd_error *err) {
+static fd_code check_options(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics,
+                             fd_error *err) {
     if (!options->path || !options->path[0]) return fd_fail(err, FD_ERR_INPUT, "trace: no file name");
     if (options->level < FD_TRACE_FINGERPRINT || options->level > FD_TRACE_FULL)
         return fd_fail(err, FD_ERR_INPUT, "%s: trace level %d, expected 0 to 2", options->path, (int)options->level);
+    bool half = options->store == FD_F16 || options->store == FD_BF16;
+    if (!half && options->store != FD_F32)
+        return fd_fail(err, FD_ERR_INPUT, "%s: elements stored as type %u, expected F32, F16 or BF16", options->path,
+                       options->store);
+    if (half && numerics == FD_NUMERICS_F64)
+        return fd_fail(err, FD_ERR_INPUT, "%s: binary64 elements stored as %s would be rounded twice: leave --store out",
+                       options->path, fd_dtype_get(options->store)->name);
     if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "%s: the graph has no nodes", options->path);
     for (const char *glob = options->tensors; glob && *glob; glob += strcspn(glob, ",") + (strchr(glob, ',') != NULL))
         if (strcspn(glob, ",") > 255)
@@ -64,6 +77,7 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
     writer->options = *options;
     writer->graph = graph;
     writer->dtype = numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32;
+    writer->stored = options->store == FD_F32 ? writer->dtype : options->store;
     writer->logits = fd_graph_find(graph, "logits");
     writer->file = writer->tokens = writer->steps = writer->fingerprints = writer->stats = -1;
     for (int c = 0; c < FD_HEALTH_COUNT; c++) writer->health[c] = -1;
@@ -87,7 +101,7 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
 fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *info, const fd_graph *graph,
                         fd_numerics numerics, fd_trace_writer **out, fd_error *err) {
     *out = NULL;
-    FD_TRY(check_options(options, graph, err));
+    FD_TRY(check_options(options, graph, numerics, err));
     fd_trace_writer *writer = new_writer(options, graph, numerics);
     if (!writer) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", options->path);
     fd_trace_info said = *info;

@@ -11,7 +11,10 @@ struct fd_trace_writer {
     char *tensors; /* copy of options.tensors; NULL */
     fd_trace_options options;
     const fd_graph *graph;
-    uint32_t dtype;   /* of every tensor: FD_F32 or FD_F64 */
+    uint32_t dtype;   /* of every tensor that is shown: FD_F32 or FD_F64 */
+    uint32_t stored;  /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
+    uint16_t *half;   /* [n_half] rows rounded to 16 bits; grown on demand */
+    size_t n_half;
     int32_t logits;   /* node id; -1: no such node */
     bool *selected;   /* [n_node] passes the filters */
     fd_error failure; /* the first failure; the writer then refuses everything but being freed */
@@ -45,6 +48,9 @@ bool fd_trace_close_file(fd_trace_writer *writer);
 /* fd_observe_fn and fd_wants_fn with the writer as `user`. */
 fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err);
 bool fd_trace_wants(void *user, const fd_node *node);
+
+/* Bytes of an element in the file. */
+size_t fd_trace_stored_bytes(const fd_trace_writer *writer);
 
 /* Latches the failure and returns its code. */
 fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err);

@@ -61,11 +61,16 @@ static void in_child(void) {
         if (!tracer->closed && tracer->failure.code == FD_OK)
             fd_fail(&tracer->failure, FD_ERR_UNSUPPORTED, "the trace belongs to the process that opened it");
         atomic_store(&tracer->off, true);
+        pthread_mutex_unlock(&tracer->lock);
     }
-    in_parent();
+    /* a recursive lock is its thread's, and this thread is another one than locked it */
+    hdf5_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    pthread_mutex_unlock(&list_lock);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+static void watch_forks(void) {
+    pthread_atfork(before_fork, in_parent, in_child);
+}
 
 void fd_tracer_register(fd_tracer *tracer) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -10,10 +10,10 @@ static const struct {
     uint8_t bytes;
     bool is_float;
 } types[FD_ARRAY_TYPE_COUNT] = {
-    [FD_ARRAY_F16] = {"f16", 2, true},   [FD_ARRAY_BF16] = {"bf16", 2, true}, [FD_ARRAY_F32] = {"f32", 4, true},
-    [FD_ARRAY_F64] = {"f64", 8, true},   [FD_ARRAY_I8] = {"i8", 1, false},    [FD_ARRAY_I16] = {"i16", 2, false},
-    [FD_ARRAY_I32] = {"i32", 4, false},  [FD_ARRAY_I64] = {"i64", 8, false},  [FD_ARRAY_U8] = {"u8", 1, false},
-    [FD_ARRAY_U16] = {"u16", 2, false},  [FD_ARRAY_U32] = {"u32", 4, false},  [FD_ARRAY_U64] = {"u64", 8, false},
+    [FD_ARRAY_F16] = {"f16", 2, true},    [FD_ARRAY_BF16] = {"bf16", 2, true}, [FD_ARRAY_F32] = {"f32", 4, true},
+    [FD_ARRAY_F64] = {"f64", 8, true},    [FD_ARRAY_I8] = {"i8", 1, false},    [FD_ARRAY_I16] = {"i16", 2, false},
+    [FD_ARRAY_I32] = {"i32", 4, false},   [FD_ARRAY_I64] = {"i64", 8, false},  [FD_ARRAY_U8] = {"u8", 1, false},
+    [FD_ARRAY_U16] = {"u16", 2, false},   [FD_ARRAY_U32] = {"u32", 4, false},  [FD_ARRAY_U64] = {"u64", 8, false},
     [FD_ARRAY_BOOL] = {"bool", 1, false},
 };
 
@@ -85,10 +85,27 @@ static double value_of(const fd_array *array, const uint8_t *from) {
     return (double)bits;
 }
 
+/* A run of elements along the last axis; the common type without a call for each. */
+static void fetch_run(const fd_array *array, const uint8_t *from, int64_t n, int64_t stride, double *out) {
+    if (array->type != FD_ARRAY_F32 || array->swapped) {
+        for (int64_t i = 0; i < n; i++) out[i] = value_of(array, from + i * stride);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, from + i * stride, sizeof value);
+        out[i] = (double)value;
+    }
+}
+
 static double *fetch_axis(const fd_array *array, int axis, const uint8_t *from, double *out) {
     if (axis == array->rank) {
         *out = value_of(array, from);
         return out + 1;
+    }
+    if (axis == array->rank - 1) {
+        fetch_run(array, from, array->shape[axis], array->stride[axis], out);
+        return out + array->shape[axis];
     }
     for (int64_t i = 0; i < array->shape[axis]; i++)
         out = fetch_axis(array, axis + 1, from + i * array->stride[axis], out);

@@ -1,5 +1,5 @@
-/* firstdiff import: foreign tensors to a trace with the GGUF's names (docs/mapping.md). A plan says what becomes of every
- * tensor before anything is written; writing then goes node by node, with memory for one tensor. */
+/* firstdiff import: foreign tensors to a trace with the GGUF's names (docs/mapping.md). A plan says what becomes of
+ * every tensor before anything is written; writing then goes node by node, with memory for one tensor. */
 #ifndef FD_DUMPERS_IMPORT_IMPORT_H
 #define FD_DUMPERS_IMPORT_IMPORT_H
 
@@ -8,13 +8,13 @@
 #include "model/graph.h"
 
 typedef struct fd_import_options {
-    const fd_map *map;
-    const fd_graph *graph;     /* of the model, for names and shapes; NULL: not known */
-    const int32_t *tokens;     /* [n_token]; NULL: those of the source */
+    const fd_name_map *map;
+    const fd_graph *graph; /* of the model, for names and shapes; NULL: not known */
+    const int32_t *tokens; /* [n_token]; NULL: those of the source */
     int32_t n_token;
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
-    const fd_map_list *allow; /* patterns beside the map's; NULL */
+    const fd_name_map_list *allow; /* patterns beside the map's; NULL */
 } fd_import_options;
 
 typedef struct fd_import_match { /* one tensor for one node and step */
@@ -33,9 +33,9 @@ typedef struct fd_import_step {
 
 typedef struct fd_import_plan {
     const fd_source *source; /* borrowed, as map and graph are */
-    const fd_map *map;
+    const fd_name_map *map;
     const fd_graph *graph;
-    fd_map_values values;
+    fd_name_map_values values;
     int32_t *tokens; /* [n_token] */
     int32_t n_token;
     fd_import_step *steps; /* [n_step] */
@@ -49,9 +49,10 @@ typedef struct fd_import_plan {
     size_t n_skipped; /* named by skip, or by a rule whose node another gives */
 } fd_import_plan;
 
-/* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and undecided
- * (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
-fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out, fd_error *err);
+/* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and
+ * undecided (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
+fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
+                            fd_error *err);
 void fd_import_plan_free(fd_import_plan *plan);
 
 /* Writes the trace under a temporary name and renames it when whole; what lay at `path` stays on failure. */
@@ -68,10 +69,13 @@ typedef struct fd_import_rows {
     int32_t offset;      /* index along the axis of position `first` */
     double *data, *scratch;
 } fd_import_rows;
-fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out, fd_error *err);
+fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out,
+                            fd_error *err);
 void fd_import_rows_close(fd_import_rows *rows);
-/* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map makes them. */
-fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data, fd_error *err);
+/* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map
+ * makes them. */
+fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
+                            fd_error *err);
 
 /* Rank and shape of one position before the map's operations (leading axes of length 1, such as the batch, dropped). */
 void fd_import_row_shape(const fd_source_tensor *tensor, int axis, int *rank, int64_t *shape);

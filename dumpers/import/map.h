@@ -8,104 +8,108 @@
 
 #include "base/status.h"
 
-typedef enum fd_map_op_kind {
-    FD_MAP_RESHAPE,
-    FD_MAP_PERMUTE,
-    FD_MAP_TRANSPOSE,
-    FD_MAP_HEADS,
-    FD_MAP_SLICE,
-    FD_MAP_SCALE,
-    FD_MAP_INTERLEAVE,
-    FD_MAP_DEINTERLEAVE,
-    FD_MAP_ROPE_HALVES,
-} fd_map_op_kind;
+typedef enum fd_name_map_op_kind {
+    FD_NAME_MAP_RESHAPE,
+    FD_NAME_MAP_PERMUTE,
+    FD_NAME_MAP_TRANSPOSE,
+    FD_NAME_MAP_HEADS,
+    FD_NAME_MAP_SLICE,
+    FD_NAME_MAP_SCALE,
+    FD_NAME_MAP_INTERLEAVE,
+    FD_NAME_MAP_DEINTERLEAVE,
+    FD_NAME_MAP_ROPE_HALVES,
+} fd_name_map_op_kind;
 
-/* What a rule may ask of the model; FD_MAP_NUMBER stands for none of them. */
-typedef enum fd_map_variable {
-    FD_MAP_NUMBER,
-    FD_MAP_HEAD_DIM,
-    FD_MAP_N_HEAD,
-    FD_MAP_N_HEAD_KV,
-    FD_MAP_N_EMBD,
-    FD_MAP_VARIABLE_COUNT
-} fd_map_variable;
+/* What a rule may ask of the model; FD_NAME_MAP_NUMBER stands for none of them. */
+typedef enum fd_name_map_variable {
+    FD_NAME_MAP_NUMBER,
+    FD_NAME_MAP_HEAD_DIM,
+    FD_NAME_MAP_N_HEAD,
+    FD_NAME_MAP_N_HEAD_KV,
+    FD_NAME_MAP_N_EMBD,
+    FD_NAME_MAP_VARIABLE_COUNT
+} fd_name_map_variable;
 
-enum { FD_MAP_MAX_ARGS = 8, FD_MAP_MAX_OPS = 8, FD_MAP_MAX_ELEMENTS = INT32_MAX };
+enum { FD_NAME_MAP_MAX_ARGS = 8, FD_NAME_MAP_MAX_OPS = 8, FD_NAME_MAP_MAX_ELEMENTS = INT32_MAX };
 
-typedef struct fd_map_op {
-    fd_map_op_kind kind;
-    int64_t arg[FD_MAP_MAX_ARGS]; /* reshape, permute: the list; slice: from, to; heads: n */
+typedef struct fd_name_map_op {
+    fd_name_map_op_kind kind;
+    int64_t arg[FD_NAME_MAP_MAX_ARGS]; /* reshape, permute: the list; slice: from, to; heads: n */
     int n_arg;
-    fd_map_variable variable; /* heads, scale: takes the place of the number */
-    double number;            /* scale: X, or N of 1/N … */
-    bool root, inverse;       /* scale: sqrt(N), 1/… */
-} fd_map_op;
+    fd_name_map_variable variable; /* heads, scale: takes the place of the number */
+    double number;                 /* scale: X, or N of 1/N … */
+    bool root, inverse;            /* scale: sqrt(N), 1/… */
+} fd_name_map_op;
 
-typedef enum fd_map_rows { FD_MAP_ROWS_ALL, FD_MAP_ROWS_LAST, FD_MAP_ROWS_CACHE } fd_map_rows;
-typedef enum fd_map_words { FD_MAP_WORDS_AS_FILE, FD_MAP_WORDS_F16, FD_MAP_WORDS_BF16 } fd_map_words;
+typedef enum fd_name_map_rows { FD_NAME_MAP_ROWS_ALL, FD_NAME_MAP_ROWS_LAST, FD_NAME_MAP_ROWS_CACHE } fd_name_map_rows;
+typedef enum fd_name_map_words {
+    FD_NAME_MAP_WORDS_AS_FILE,
+    FD_NAME_MAP_WORDS_F16,
+    FD_NAME_MAP_WORDS_BF16
+} fd_name_map_words;
 
-typedef struct fd_map_source {
+typedef struct fd_name_map_source {
     char *pattern;
     int32_t occurrence; /* 0: the name must occur once; -1: the last */
-} fd_map_source;
+} fd_name_map_source;
 
-typedef struct fd_map_rule {
+typedef struct fd_name_map_rule {
     int line;
-    fd_map_source *sources; /* in order of preference */
+    fd_name_map_source *sources; /* in order of preference */
     size_t n_source;
     char *node; /* with {layer}, {rank} or {last}, for which a number stands */
     bool has_axis;
     int axis; /* from the end: -2; 0: the first behind those of length 1 */
-    fd_map_rows rows;
-    fd_map_words words; /* what 16-bit integers hold */
-    fd_map_op ops[FD_MAP_MAX_OPS];
+    fd_name_map_rows rows;
+    fd_name_map_words words; /* what 16-bit integers hold */
+    fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;
-} fd_map_rule;
+} fd_name_map_rule;
 
-typedef struct fd_map_list {
+typedef struct fd_name_map_list {
     char **items;
     size_t n;
-} fd_map_list;
+} fd_name_map_list;
 
-typedef struct fd_map {
+typedef struct fd_name_map {
     char *name; /* file or built-in map, for messages */
-    fd_map_rule *rules;
+    fd_name_map_rule *rules;
     size_t n_rule;
-    fd_map_list skip, allow, absent;
-    fd_map_list ask; /* "FILE:LINE: text" of each undecided line */
-} fd_map;
+    fd_name_map_list skip, allow, absent;
+    fd_name_map_list ask; /* "FILE:LINE: text" of each undecided line */
+} fd_name_map;
 
 /* Text [size], no NUL needed. FD_ERR_INPUT says FILE:LINE and what is wrong. */
-fd_code fd_map_parse(const char *name, const char *text, size_t size, fd_map **out, fd_error *err);
-void fd_map_free(fd_map *map);
+fd_code fd_name_map_parse(const char *name, const char *text, size_t size, fd_name_map **out, fd_error *err);
+void fd_name_map_free(fd_name_map *map);
 /* A built-in map's text; NULL when there is none of that name. */
-const char *fd_map_builtin(const char *name, size_t *size);
+const char *fd_name_map_builtin(const char *name, size_t *size);
 /* The built-in map of that name, else the file. */
-fd_code fd_map_open(const char *name, fd_map **out, fd_error *err);
+fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err);
 
-typedef struct fd_map_capture {
+typedef struct fd_name_map_capture {
     int32_t layer, rank; /* -1: the pattern has none */
     int32_t last;        /* the last layer, for {last}; set by the caller */
-} fd_map_capture;
+} fd_name_map_capture;
 /* The whole name against * ? {layer} {layer+1} {rank}. */
-bool fd_map_matches(const char *pattern, const char *name, fd_map_capture *capture);
-bool fd_map_listed(const fd_map_list *list, const char *name); /* any pattern matches */
+bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture);
+bool fd_name_map_listed(const fd_name_map_list *list, const char *name); /* any pattern matches */
 /* The node's name with numbers in place of {layer}, {rank} and {last}; false when it does not fit `size`. */
-bool fd_map_node(const fd_map_rule *rule, const fd_map_capture *capture, char *out, size_t size);
+bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *capture, char *out, size_t size);
 
-typedef struct fd_map_values {
-    int64_t of[FD_MAP_VARIABLE_COUNT]; /* 0: not known */
-    int rope_neighbours;               /* 1: RoPE turns (2i, 2i+1); 0: halves; -1: not known */
-} fd_map_values;
+typedef struct fd_name_map_values {
+    int64_t of[FD_NAME_MAP_VARIABLE_COUNT]; /* 0: not known */
+    int rope_neighbours;                    /* 1: RoPE turns (2i, 2i+1); 0: halves; -1: not known */
+} fd_name_map_values;
 
-/* Applies the rule's operations to one position's tensor. `rank` and `shape` (at most FD_ARRAY_MAX_RANK, array.h) become
- * the result's. `data` and `scratch` point to buffers of as many doubles as the tensor has before, and are exchanged at
- * will: the result is *data. data NULL: shapes only. FD_ERR_INPUT names map, line, operation, shape. */
-fd_code fd_map_apply(const fd_map *map, const fd_map_rule *rule, const fd_map_values *values, int *rank, int64_t *shape,
-                     double **data, double **scratch, fd_error *err);
+/* Applies the rule's operations to one position's tensor. `rank` and `shape` (at most FD_ARRAY_MAX_RANK, array.h)
+ * become the result's. `data` and `scratch` point to buffers of as many doubles as the tensor has before, and are
+ * exchanged at will: the result is *data. data NULL: shapes only. FD_ERR_INPUT names map, line, operation, shape. */
+fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
+                          int *rank, int64_t *shape, double **data, double **scratch, fd_error *err);
 /* True when an operation needs `values`. */
-bool fd_map_needs_values(const fd_map_rule *rule);
+bool fd_name_map_needs_values(const fd_name_map_rule *rule);
 /* True when an operation changes values (rounding then is the importer's). */
-bool fd_map_computes(const fd_map_rule *rule);
+bool fd_name_map_computes(const fd_name_map_rule *rule);
 
 #endif

@@ -10,7 +10,7 @@ typedef struct placeholder {
     int32_t ahead; /* {layer+1}: the name's number is one more than the layer */
 } placeholder;
 
-static bool find_placeholder(const char *p, fd_map_capture *capture, placeholder *out) {
+static bool find_placeholder(const char *p, fd_name_map_capture *capture, placeholder *out) {
     if (strncmp(p, "{layer}", 7) == 0) return *out = (placeholder){7, &capture->layer, 0}, true;
     if (strncmp(p, "{layer+1}", 9) == 0) return *out = (placeholder){9, &capture->layer, 1}, true;
     if (strncmp(p, "{rank}", 6) == 0) return *out = (placeholder){6, &capture->rank, 0}, true;
@@ -30,9 +30,9 @@ static bool take_number(const char **name, const placeholder *to) {
     return true;
 }
 
-bool fd_map_matches(const char *pattern, const char *name, fd_map_capture *capture) {
+bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture) {
     const char *star = NULL, *resume = NULL;
-    fd_map_capture now = {-1, -1, -1}, at_star = now;
+    fd_name_map_capture now = {-1, -1, -1}, at_star = now;
     while (*name || *pattern) {
         placeholder number;
         bool is_number = find_placeholder(pattern, &now, &number);
@@ -57,20 +57,21 @@ bool fd_map_matches(const char *pattern, const char *name, fd_map_capture *captu
     return true;
 }
 
-bool fd_map_listed(const fd_map_list *list, const char *name) {
-    fd_map_capture unused;
+bool fd_name_map_listed(const fd_name_map_list *list, const char *name) {
+    fd_name_map_capture unused;
     for (size_t i = 0; i < list->n; i++)
-        if (fd_map_matches(list->items[i], name, &unused)) return true;
+        if (fd_name_map_matches(list->items[i], name, &unused)) return true;
     return false;
 }
 
-bool fd_map_node(const fd_map_rule *rule, const fd_map_capture *capture, char *out, size_t size) {
+bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *capture, char *out, size_t size) {
     size_t at = 0;
-    fd_map_capture numbers = *capture;
+    fd_name_map_capture numbers = *capture;
     for (const char *p = rule->node; *p;) {
         placeholder number;
         bool is_number = find_placeholder(p, &numbers, &number);
-        int n = is_number ? snprintf(out + at, size - at, "%d", *number.value) : snprintf(out + at, size - at, "%c", *p);
+        int n =
+            is_number ? snprintf(out + at, size - at, "%d", *number.value) : snprintf(out + at, size - at, "%c", *p);
         if (n < 0 || (size_t)n >= size - at) return false;
         at += (size_t)n;
         p += is_number ? number.length : 1;

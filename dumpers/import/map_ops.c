@@ -23,7 +23,7 @@ static void swap_buffers(row *r) {
     r->scratch = data;
 }
 
-static bool reshape(row *r, const fd_map_op *op) {
+static bool reshape(row *r, const fd_name_map_op *op) {
     int64_t known = 1, n = count(r);
     int open = -1;
     for (int i = 0; i < op->n_arg; i++) {
@@ -75,7 +75,7 @@ static bool heads(row *r, int64_t n) {
     return true;
 }
 
-static bool slice(row *r, const fd_map_op *op) {
+static bool slice(row *r, const fd_name_map_op *op) {
     if (r->rank < 1 || op->arg[1] > r->shape[r->rank - 1]) return false;
     int64_t width = r->shape[r->rank - 1], keep = op->arg[1] - op->arg[0], n = count(r) / width;
     if (r->data)
@@ -100,7 +100,7 @@ static bool interleave(row *r, bool apart) {
     return true;
 }
 
-static void scale(row *r, const fd_map_op *op, double operand) {
+static void scale(row *r, const fd_name_map_op *op, double operand) {
     double x = op->root ? sqrt(operand) : operand;
     if (op->inverse) x = 1 / x;
     int64_t n = r->data ? count(r) : 0;
@@ -108,41 +108,49 @@ static void scale(row *r, const fd_map_op *op, double operand) {
 }
 
 static const char *const op_names[] = {
-    [FD_MAP_RESHAPE] = "reshape",       [FD_MAP_PERMUTE] = "permute",           [FD_MAP_TRANSPOSE] = "transpose",
-    [FD_MAP_HEADS] = "heads",           [FD_MAP_SLICE] = "slice",               [FD_MAP_SCALE] = "scale",
-    [FD_MAP_INTERLEAVE] = "interleave", [FD_MAP_DEINTERLEAVE] = "deinterleave", [FD_MAP_ROPE_HALVES] = "rope=halves",
+    [FD_NAME_MAP_RESHAPE] = "reshape",
+    [FD_NAME_MAP_PERMUTE] = "permute",
+    [FD_NAME_MAP_TRANSPOSE] = "transpose",
+    [FD_NAME_MAP_HEADS] = "heads",
+    [FD_NAME_MAP_SLICE] = "slice",
+    [FD_NAME_MAP_SCALE] = "scale",
+    [FD_NAME_MAP_INTERLEAVE] = "interleave",
+    [FD_NAME_MAP_DEINTERLEAVE] = "deinterleave",
+    [FD_NAME_MAP_ROPE_HALVES] = "rope=halves",
 };
 static const char *const variable_names[] = {
-    [FD_MAP_NUMBER] = "",          [FD_MAP_HEAD_DIM] = "head_dim", [FD_MAP_N_HEAD] = "n_head",
-    [FD_MAP_N_HEAD_KV] = "n_head_kv", [FD_MAP_N_EMBD] = "n_embd",
+    [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
+    [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
+    [FD_NAME_MAP_N_EMBD] = "n_embd",
 };
 
-static bool apply(row *r, const fd_map_op *op, double operand, int neighbours) {
+static bool apply(row *r, const fd_name_map_op *op, double operand, int neighbours) {
     switch (op->kind) {
-    case FD_MAP_RESHAPE: return reshape(r, op);
-    case FD_MAP_PERMUTE: return permute(r, op->arg, op->n_arg);
-    case FD_MAP_TRANSPOSE: return transpose(r);
-    case FD_MAP_HEADS: return heads(r, (int64_t)operand);
-    case FD_MAP_SLICE: return slice(r, op);
-    case FD_MAP_SCALE: return scale(r, op, operand), true;
-    case FD_MAP_INTERLEAVE: return interleave(r, false);
-    case FD_MAP_DEINTERLEAVE: return interleave(r, true);
-    case FD_MAP_ROPE_HALVES: return !neighbours || interleave(r, false);
+    case FD_NAME_MAP_RESHAPE: return reshape(r, op);
+    case FD_NAME_MAP_PERMUTE: return permute(r, op->arg, op->n_arg);
+    case FD_NAME_MAP_TRANSPOSE: return transpose(r);
+    case FD_NAME_MAP_HEADS: return heads(r, (int64_t)operand);
+    case FD_NAME_MAP_SLICE: return slice(r, op);
+    case FD_NAME_MAP_SCALE: return scale(r, op, operand), true;
+    case FD_NAME_MAP_INTERLEAVE: return interleave(r, false);
+    case FD_NAME_MAP_DEINTERLEAVE: return interleave(r, true);
+    case FD_NAME_MAP_ROPE_HALVES: return !neighbours || interleave(r, false);
     }
     return false;
 }
 
-fd_code fd_map_apply(const fd_map *map, const fd_map_rule *rule, const fd_map_values *values, int *rank, int64_t *shape,
-                     double **data, double **scratch, fd_error *err) {
+fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
+                          int *rank, int64_t *shape, double **data, double **scratch, fd_error *err) {
     row r = {.rank = *rank, .data = data ? *data : NULL, .scratch = data ? *scratch : NULL};
     memcpy(r.shape, shape, sizeof(int64_t) * (size_t)*rank);
     char text[128];
     for (int i = 0; i < rule->n_op; i++) {
-        const fd_map_op *op = &rule->ops[i];
+        const fd_name_map_op *op = &rule->ops[i];
         double operand = op->variable ? (double)values->of[op->variable] : op->number;
-        if ((op->variable && operand <= 0) || (op->kind == FD_MAP_ROPE_HALVES && values->rope_neighbours < 0))
-            return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s needs %s, which nothing says: give --model MODEL.gguf", map->name,
-                           rule->line, op_names[op->kind], op->variable ? variable_names[op->variable] : "RoPE's pairs");
+        if ((op->variable && operand <= 0) || (op->kind == FD_NAME_MAP_ROPE_HALVES && values->rope_neighbours < 0))
+            return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s needs %s, which nothing says: give --model MODEL.gguf",
+                           map->name, rule->line, op_names[op->kind],
+                           op->variable ? variable_names[op->variable] : "RoPE's pairs");
         if (!apply(&r, op, operand, values->rope_neighbours))
             return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s does not fit a tensor of shape %s a position", map->name,
                            rule->line, op_names[op->kind], fd_array_shape_text(r.rank, r.shape, text));
@@ -156,14 +164,14 @@ fd_code fd_map_apply(const fd_map *map, const fd_map_rule *rule, const fd_map_va
     return FD_OK;
 }
 
-bool fd_map_needs_values(const fd_map_rule *rule) {
+bool fd_name_map_needs_values(const fd_name_map_rule *rule) {
     for (int i = 0; i < rule->n_op; i++)
-        if (rule->ops[i].variable || rule->ops[i].kind == FD_MAP_ROPE_HALVES) return true;
+        if (rule->ops[i].variable || rule->ops[i].kind == FD_NAME_MAP_ROPE_HALVES) return true;
     return false;
 }
 
-bool fd_map_computes(const fd_map_rule *rule) {
+bool fd_name_map_computes(const fd_name_map_rule *rule) {
     for (int i = 0; i < rule->n_op; i++)
-        if (rule->ops[i].kind == FD_MAP_SCALE) return true;
+        if (rule->ops[i].kind == FD_NAME_MAP_SCALE) return true;
     return false;
 }

@@ -1,16 +1,14 @@
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/import/array.h"
-#include "dumpers/import/map.h"
+#include "dumpers/import/map_internal.h"
 
 enum { MAX_LINE = 1024, MAX_WORDS = 64, MAX_RULES = 10000, MAX_NODE = 63, MAX_FILE = 4 << 20 };
 
 typedef struct parser {
-    fd_map *map;
+    fd_name_map *map;
     int line;
     char *words[MAX_WORDS];
     int n_word;
@@ -25,7 +23,7 @@ static fd_code no_memory(const parser *p) {
     return fd_fail(p->err, FD_ERR_MEMORY, "%s: out of memory", p->map->name);
 }
 
-static bool append(fd_map_list *list, char *item) {
+static bool append(fd_name_map_list *list, char *item) {
     char **items = item ? realloc(list->items, (list->n + 1) * sizeof *items) : NULL;
     if (!items) {
         free(item);
@@ -36,149 +34,15 @@ static bool append(fd_map_list *list, char *item) {
     return true;
 }
 
-/* ---- operations ---- */
-
-static const struct {
-    const char *name;
-    fd_map_variable variable;
-} variables[] = {
-    {"head_dim", FD_MAP_HEAD_DIM}, {"n_head", FD_MAP_N_HEAD}, {"n_head_kv", FD_MAP_N_HEAD_KV}, {"n_embd", FD_MAP_N_EMBD}};
-
-/* A number or a variable that ends at the character `end`. */
-static bool take_operand(const char *text, char end, fd_map_op *op) {
-    const char *stop = strchr(text, end);
-    size_t n = stop ? (size_t)(stop - text) : 0;
-    if (!stop || (end && stop[1])) return false;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (strlen(variables[i].name) == n && memcmp(text, variables[i].name, n) == 0) {
-            op->variable = variables[i].variable;
-            return true;
-        }
-    char *after;
-    op->number = strtod(text, &after);
-    return after == stop && n > 0 && isfinite(op->number);
-}
-
-static bool take_scale(const char *text, fd_map_op *op) {
-    if (strncmp(text, "1/", 2) == 0) {
-        op->inverse = true;
-        text += 2;
-    }
-    if (strncmp(text, "sqrt(", 5) == 0) {
-        op->root = true;
-        text += 5;
-    }
-    return take_operand(text, op->root ? ')' : '\0', op) && (op->variable || (op->root ? op->number > 0 : op->number != 0));
-}
-
-static bool take_list(const char *text, char separator, fd_map_op *op) {
-    char *end;
-    for (op->n_arg = 0; op->n_arg < FD_MAP_MAX_ARGS; text = end + 1) {
-        long long value = strtoll(text, &end, 10);
-        if (end == text || value < -1 || value > INT32_MAX) return false;
-        op->arg[op->n_arg++] = value;
-        if (*end == '\0') return true;
-        if (*end != separator) return false;
-    }
-    return false;
-}
-
-static bool take_reshape(const char *text, fd_map_op *op) {
-    int free_axes = 0;
-    if (!take_list(text, ',', op)) return false;
-    for (int i = 0; i < op->n_arg; i++) {
-        if (op->arg[i] == 0) return false;
-        free_axes += op->arg[i] < 0;
-    }
-    return free_axes <= 1;
-}
-
-static bool take_permute(const char *text, fd_map_op *op) {
-    unsigned seen = 0;
-    if (!take_list(text, ',', op)) return false;
-    for (int i = 0; i < op->n_arg; i++) {
-        if (op->arg[i] < 0 || op->arg[i] >= op->n_arg) return false;
-        seen |= 1u << op->arg[i];
-    }
-    return seen == (1u << op->n_arg) - 1;
-}
-
-static bool take_slice(const char *text, fd_map_op *op) {
-    return take_list(text, ':', op) && op->n_arg == 2 && op->arg[0] >= 0 && op->arg[1] > op->arg[0];
-}
-
-static bool take_heads(const char *text, fd_map_op *op) {
-    if (!take_operand(text, '\0', op)) return false;
-    return op->variable || (op->number >= 1 && op->number <= 65536 && op->number == floor(op->number));
-}
-
-static bool take_halves(const char *text, fd_map_op *op) {
-    (void)op;
-    return strcmp(text, "halves") == 0;
-}
-
-static const struct {
-    const char *name;
-    fd_map_op_kind kind;
-    bool (*take)(const char *text, fd_map_op *op); /* what follows "="; NULL: nothing may */
-} operations[] = {
-    {"reshape", FD_MAP_RESHAPE, take_reshape},        {"permute", FD_MAP_PERMUTE, take_permute},
-    {"transpose", FD_MAP_TRANSPOSE, NULL},            {"heads", FD_MAP_HEADS, take_heads},
-    {"slice", FD_MAP_SLICE, take_slice},              {"scale", FD_MAP_SCALE, take_scale},
-    {"interleave", FD_MAP_INTERLEAVE, NULL},          {"deinterleave", FD_MAP_DEINTERLEAVE, NULL},
-    {"rope", FD_MAP_ROPE_HALVES, take_halves},
-};
-
-/* axis=, rows= and as= say how the array is read, before any operation. True when the word is one of them. */
-static bool take_reading(const char *word, fd_map_rule *rule, bool *ok) {
-    static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
-    static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
-    *ok = true;
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_map_rows)i, true;
-        if (strcmp(word, words[i]) == 0) return rule->words = (fd_map_words)i, true;
-    }
-    if (strncmp(word, "axis=", 5) != 0) return false;
-    char *end;
-    bool first = strcmp(word + 5, "first") == 0;
-    long axis = first ? 0 : strtol(word + 5, &end, 10);
-    if (first)
-        *ok = true;
-    else
-        *ok = end != word + 5 && *end == '\0' && axis < 0 && axis >= -FD_ARRAY_MAX_RANK;
-    rule->axis = (int)axis;
-    rule->has_axis = true;
-    return true;
-}
-
-static fd_code take_operation(const parser *p, const char *word, fd_map_rule *rule) {
-    bool ok;
-    if (take_reading(word, rule, &ok)) return ok ? FD_OK : wrong(p, "axis counts from the end (-1 to -8), or is first:", word);
-    const char *equals = strchr(word, '=');
-    size_t n = equals ? (size_t)(equals - word) : strlen(word);
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
-        if (strlen(operations[i].name) != n || memcmp(operations[i].name, word, n) != 0) continue;
-        if (rule->n_op == FD_MAP_MAX_OPS) return wrong(p, "more than 8 operations, at", word);
-        fd_map_op *op = &rule->ops[rule->n_op++];
-        *op = (fd_map_op){.kind = operations[i].kind};
-        bool fits = operations[i].take ? equals && operations[i].take(equals + 1, op) : !equals;
-        return fits ? FD_OK : wrong(p, "an operation with arguments that make no sense:", word);
-    }
-    return wrong(p,
-                 "unknown operation (axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
-                 "deinterleave, rope):",
-                 word);
-}
-
 /* ---- lines ---- */
 
 /* The "#2" or "#last" at the end of a source. */
-static fd_code take_source(const parser *p, const char *word, fd_map_rule *rule) {
-    fd_map_source *sources = realloc(rule->sources, (rule->n_source + 1) * sizeof *sources);
+static fd_code take_source(const parser *p, const char *word, fd_name_map_rule *rule) {
+    fd_name_map_source *sources = realloc(rule->sources, (rule->n_source + 1) * sizeof *sources);
     if (!sources) return no_memory(p);
     rule->sources = sources;
-    fd_map_source *source = &sources[rule->n_source];
-    *source = (fd_map_source){0};
+    fd_name_map_source *source = &sources[rule->n_source];
+    *source = (fd_name_map_source){0};
     const char *hash = strrchr(word, '#');
     if (hash) {
         char *end;
@@ -200,13 +64,13 @@ static bool numbers_fit(const char *pattern, const char *node) {
 }
 
 static fd_code take_rule(parser *p) {
-    fd_map *map = p->map;
+    fd_name_map *map = p->map;
     if (map->n_rule == MAX_RULES) return wrong(p, "more than 10000 rules, at", p->words[0]);
-    fd_map_rule *rules = realloc(map->rules, (map->n_rule + 1) * sizeof *rules);
+    fd_name_map_rule *rules = realloc(map->rules, (map->n_rule + 1) * sizeof *rules);
     if (!rules) return no_memory(p);
     map->rules = rules;
-    fd_map_rule *rule = &rules[map->n_rule++];
-    *rule = (fd_map_rule){.line = p->line};
+    fd_name_map_rule *rule = &rules[map->n_rule++];
+    *rule = (fd_name_map_rule){.line = p->line};
     int at = 0;
     for (bool more = true; more; at++) {
         if (at == p->n_word || strcmp(p->words[at], "->") == 0 || strcmp(p->words[at], "|") == 0)
@@ -223,7 +87,10 @@ static fd_code take_rule(parser *p) {
     for (size_t i = 0; i < rule->n_source; i++)
         if (!numbers_fit(rule->sources[i].pattern, rule->node))
             return wrong(p, "the node has a {layer} or {rank} that the source lacks:", rule->sources[i].pattern);
-    for (at++; at < p->n_word; at++) FD_TRY(take_operation(p, p->words[at], rule));
+    for (at++; at < p->n_word; at++) {
+        const char *what = fd_name_map_take_operation(p->words[at], rule);
+        if (what) return wrong(p, what, p->words[at]);
+    }
     return FD_OK;
 }
 
@@ -238,10 +105,10 @@ static fd_code take_ask(parser *p) {
 }
 
 static fd_code take_line(parser *p) {
-    fd_map_list *list = strcmp(p->words[0], "skip") == 0     ? &p->map->skip
-                        : strcmp(p->words[0], "allow") == 0  ? &p->map->allow
-                        : strcmp(p->words[0], "absent") == 0 ? &p->map->absent
-                                                             : NULL;
+    fd_name_map_list *list = strcmp(p->words[0], "skip") == 0     ? &p->map->skip
+                             : strcmp(p->words[0], "allow") == 0  ? &p->map->allow
+                             : strcmp(p->words[0], "absent") == 0 ? &p->map->absent
+                                                                  : NULL;
     bool is_rule = p->n_word > 1 && (strcmp(p->words[1], "->") == 0 || strcmp(p->words[1], "|") == 0);
     if (is_rule) return take_rule(p);
     if (strcmp(p->words[0], "ask") == 0) return take_ask(p);
@@ -271,8 +138,9 @@ static fd_code parse(parser *p, const char *text, size_t size) {
         const char *end = memchr(text + at, '\n', size - at);
         size_t n = end ? (size_t)(end - text) - at : size - at;
         if (n >= sizeof line || memchr(text + at, '\0', n))
-            return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: a line of %zu bytes or with a zero byte, expected text of at most %d",
-                           p->map->name, p->line, n, MAX_LINE - 1);
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s:%d: a line of %zu bytes or with a zero byte, expected text of at most %d", p->map->name,
+                           p->line, n, MAX_LINE - 1);
         memcpy(line, text + at, n);
         line[n] = '\0';
         FD_TRY(cut(p, line));
@@ -282,9 +150,9 @@ static fd_code parse(parser *p, const char *text, size_t size) {
     return FD_OK;
 }
 
-fd_code fd_map_parse(const char *name, const char *text, size_t size, fd_map **out, fd_error *err) {
+fd_code fd_name_map_parse(const char *name, const char *text, size_t size, fd_name_map **out, fd_error *err) {
     *out = NULL;
-    fd_map *map = calloc(1, sizeof *map);
+    fd_name_map *map = calloc(1, sizeof *map);
     if (!map || !(map->name = strdup(name))) {
         free(map);
         return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
@@ -296,16 +164,16 @@ fd_code fd_map_parse(const char *name, const char *text, size_t size, fd_map **o
     if (code == FD_OK)
         *out = map;
     else
-        fd_map_free(map);
+        fd_name_map_free(map);
     return code;
 }
 
-static void free_list(fd_map_list *list) {
+static void free_list(fd_name_map_list *list) {
     for (size_t i = 0; i < list->n; i++) free(list->items[i]);
     free(list->items);
 }
 
-void fd_map_free(fd_map *map) {
+void fd_name_map_free(fd_name_map *map) {
     if (!map) return;
     for (size_t i = 0; i < map->n_rule; i++) {
         for (size_t k = 0; k < map->rules[i].n_source; k++) free(map->rules[i].sources[k].pattern);
@@ -321,23 +189,25 @@ void fd_map_free(fd_map *map) {
     free(map);
 }
 
-fd_code fd_map_open(const char *name, fd_map **out, fd_error *err) {
+fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err) {
     size_t size;
-    const char *builtin = fd_map_builtin(name, &size);
+    const char *builtin = fd_name_map_builtin(name, &size);
     *out = NULL;
-    if (builtin) return fd_map_parse(name, builtin, size, out, err);
+    if (builtin) return fd_name_map_parse(name, builtin, size, out, err);
     FILE *file = fopen(name, "rb");
     char *text = file ? malloc(MAX_FILE + 1) : NULL;
     size = text ? fread(text, 1, MAX_FILE + 1, file) : 0;
     fd_code code = FD_OK;
     if (!file)
-        code = fd_fail(err, FD_ERR_INPUT, "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers)", name);
+        code = fd_fail(err, FD_ERR_INPUT,
+                       "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers)",
+                       name);
     else if (!text)
         code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
     else if (ferror(file) || size > MAX_FILE)
         code = fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a map (a file of at most 4 MiB)", name);
     if (file) fclose(file);
-    if (code == FD_OK) code = fd_map_parse(name, text, size, out, err);
+    if (code == FD_OK) code = fd_name_map_parse(name, text, size, out, err);
     free(text);
     return code;
 }

@@ -94,7 +94,10 @@ static fd_code parse_header(const char *name, cursor c, fd_array *array, bool *f
     while (ok && !take(&c, '}')) {
         ok = take_text(&c, key, sizeof key) && take(&c, ':');
         if (!ok) break;
-        int which = strcmp(key, "descr") == 0 ? 0 : strcmp(key, "fortran_order") == 0 ? 1 : strcmp(key, "shape") == 0 ? 2 : 3;
+        int which = strcmp(key, "descr") == 0           ? 0
+                    : strcmp(key, "fortran_order") == 0 ? 1
+                    : strcmp(key, "shape") == 0         ? 2
+                                                        : 3;
         if (which == 3 || have[which])
             return fd_fail(err, FD_ERR_INPUT, "%s: npy header: key '%s' %s", name, key,
                            which == 3 ? "unknown" : "given twice");

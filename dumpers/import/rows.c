@@ -27,25 +27,29 @@ static int64_t row_elements(const fd_source_tensor *tensor, int axis) {
 static void place_rows(fd_import_rows *rows, const fd_source_tensor *tensor) {
     const fd_import_step *step = &rows->plan->steps[rows->match->step];
     int64_t length = rows->match->axis < 0 ? 1 : tensor->shape[rows->match->axis];
-    bool cache = rows->plan->map->rules[rows->match->rule].rows == FD_MAP_ROWS_CACHE;
+    bool cache = rows->plan->map->rules[rows->match->rule].rows == FD_NAME_MAP_ROWS_CACHE;
     rows->n = cache || length > step->n_pos ? step->n_pos : (int32_t)length;
     rows->first = step->pos0 + step->n_pos - rows->n;
     rows->offset = cache ? rows->first : 0;
 }
 
-static fd_array_type words_of(fd_map_words words, const char *name, fd_array_type type) {
+static fd_array_type words_of(fd_name_map_words words, const char *name, fd_array_type type) {
     bool halves = type == FD_ARRAY_U16 || type == FD_ARRAY_I16 || type == FD_ARRAY_BF16;
-    if (halves && words != FD_MAP_WORDS_AS_FILE) return words == FD_MAP_WORDS_F16 ? FD_ARRAY_F16 : FD_ARRAY_BF16;
+    if (halves && words != FD_NAME_MAP_WORDS_AS_FILE)
+        return words == FD_NAME_MAP_WORDS_F16 ? FD_ARRAY_F16 : FD_ARRAY_BF16;
     return type == FD_ARRAY_U16 && strstr(name, "bf16") ? FD_ARRAY_BF16 : type;
 }
 
-fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out, fd_error *err) {
+fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out,
+                            fd_error *err) {
     const fd_source_tensor *tensor = fd_source_at(plan->source, match->tensor);
     *out = (fd_import_rows){.plan = plan, .match = match};
     size_t elements = (size_t)row_elements(tensor, match->axis);
     out->data = malloc(sizeof(double) * (elements + 1));
     out->scratch = malloc(sizeof(double) * (elements + 1));
-    fd_code code = out->data && out->scratch ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu elements", tensor->name, elements);
+    fd_code code = out->data && out->scratch
+                       ? FD_OK
+                       : fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu elements", tensor->name, elements);
     if (code == FD_OK && tensor->step < 0) {
         out->first = tensor->first;
         out->n = (int32_t)tensor->shape[0] - tensor->first;
@@ -65,7 +69,8 @@ void fd_import_rows_close(fd_import_rows *rows) {
     rows->data = rows->scratch = NULL;
 }
 
-fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data, fd_error *err) {
+fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
+                            fd_error *err) {
     const fd_import_plan *plan = rows->plan;
     const fd_source_tensor *tensor = fd_source_at(plan->source, rows->match->tensor);
     fd_import_row_shape(tensor, rows->match->axis, rank, shape);
@@ -78,7 +83,8 @@ fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_
         fd_array row = fd_array_at(&rows->view.array, rows->match->axis, rows->offset + pos - rows->first);
         fd_array_fetch(&row, rows->data);
     }
-    FD_TRY(fd_map_apply(plan->map, &plan->map->rules[rows->match->rule], &plan->values, rank, shape, &rows->data, &rows->scratch, err));
+    FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[rows->match->rule], &plan->values, rank, shape, &rows->data,
+                             &rows->scratch, err));
     *data = rows->data;
     return FD_OK;
 }

@@ -10,9 +10,10 @@ static const struct {
     const char *name;
     fd_array_type type;
 } types[] = {
-    {"F16", FD_ARRAY_F16}, {"BF16", FD_ARRAY_BF16}, {"F32", FD_ARRAY_F32}, {"F64", FD_ARRAY_F64}, {"I8", FD_ARRAY_I8},
-    {"I16", FD_ARRAY_I16}, {"I32", FD_ARRAY_I32},   {"I64", FD_ARRAY_I64}, {"U8", FD_ARRAY_U8},   {"U16", FD_ARRAY_U16},
-    {"U32", FD_ARRAY_U32}, {"U64", FD_ARRAY_U64},   {"BOOL", FD_ARRAY_BOOL},
+    {"F16", FD_ARRAY_F16},   {"BF16", FD_ARRAY_BF16}, {"F32", FD_ARRAY_F32}, {"F64", FD_ARRAY_F64},
+    {"I8", FD_ARRAY_I8},     {"I16", FD_ARRAY_I16},   {"I32", FD_ARRAY_I32}, {"I64", FD_ARRAY_I64},
+    {"U8", FD_ARRAY_U8},     {"U16", FD_ARRAY_U16},   {"U32", FD_ARRAY_U32}, {"U64", FD_ARRAY_U64},
+    {"BOOL", FD_ARRAY_BOOL},
 };
 
 static bool take_type(const char *name, fd_array *array) {
@@ -41,19 +42,22 @@ static fd_code take_item(const char *name, const char *key, const json_t *value,
     const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
     char text[128];
     if (!take_type(type, array))
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%s\": dtype %s, expected F16, BF16, F32, F64, I8 to U64 or BOOL",
-                       name, key, type ? type : "missing");
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: tensor \"%s\": dtype %s, expected F16, BF16, F32, F64, I8 to U64 or BOOL", name, key,
+                       type ? type : "missing");
     if (!take_shape(json_object_get(value, "shape"), array))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%s\": shape is no list of at most %d sizes", name, key,
                        FD_ARRAY_MAX_RANK);
     int64_t bytes = fd_array_pack(array, false);
-    if (json_array_size(offsets) != 2 || !json_is_integer(from) || !json_is_integer(to) || json_integer_value(from) < 0 ||
-        json_integer_value(to) < json_integer_value(from) || (uint64_t)json_integer_value(to) > size)
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%s\": data_offsets are not two places in the file's %zu bytes of elements",
-                       name, key, size);
+    if (json_array_size(offsets) != 2 || !json_is_integer(from) || !json_is_integer(to) ||
+        json_integer_value(from) < 0 || json_integer_value(to) < json_integer_value(from) ||
+        (uint64_t)json_integer_value(to) > size)
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: tensor \"%s\": data_offsets are not two places in the file's %zu bytes of elements", name,
+                       key, size);
     if (bytes < 0 || bytes != json_integer_value(to) - json_integer_value(from))
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%s\": %lld bytes by its offsets, shape %s of %s has other", name, key,
-                       (long long)(json_integer_value(to) - json_integer_value(from)),
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%s\": %lld bytes by its offsets, shape %s of %s has other",
+                       name, key, (long long)(json_integer_value(to) - json_integer_value(from)),
                        fd_array_shape_text(array->rank, array->shape, text), type);
     array->data = data + json_integer_value(from);
     return FD_OK;
@@ -69,7 +73,8 @@ static int64_t bytes_of(const fd_array *array) {
     return fd_array_pack(&copy, false);
 }
 
-static fd_code check_cover(const char *name, const fd_safetensors *file, const uint8_t *data, size_t size, fd_error *err) {
+static fd_code check_cover(const char *name, const fd_safetensors *file, const uint8_t *data, size_t size,
+                           fd_error *err) {
     const uint8_t *at = data;
     for (size_t i = 0; i < file->n; i++) {
         const fd_array *array = &file->items[i].array;
@@ -80,7 +85,8 @@ static fd_code check_cover(const char *name, const fd_safetensors *file, const u
         at += bytes;
     }
     if (at == data + size) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s: %zu bytes of elements, the header names %zu", name, size, (size_t)(at - data));
+    return fd_fail(err, FD_ERR_INPUT, "%s: %zu bytes of elements, the header names %zu", name, size,
+                   (size_t)(at - data));
 }
 
 static fd_code take_header(const char *name, json_t *header, const uint8_t *data, size_t size, fd_safetensors *out,
@@ -107,8 +113,8 @@ fd_code fd_safetensors_parse(const char *name, const void *data, size_t size, fd
     if (size < 8) return fd_fail(err, FD_ERR_INPUT, "%s: %zu bytes, no safetensors header", name, size);
     memcpy(&length, data, 8);
     if (length > size - 8 || length > MAX_HEADER)
-        return fd_fail(err, FD_ERR_INPUT, "%s: a header of %llu bytes in a file of %zu: cut short, or no safetensors", name,
-                       (unsigned long long)length, size);
+        return fd_fail(err, FD_ERR_INPUT, "%s: a header of %llu bytes in a file of %zu: cut short, or no safetensors",
+                       name, (unsigned long long)length, size);
     json_error_t why;
     json_t *header = json_loadb((const char *)data + 8, (size_t)length, JSON_REJECT_DUPLICATES, &why);
     if (!header) return fd_fail(err, FD_ERR_INPUT, "%s: header: %s", name, why.text);

@@ -16,7 +16,12 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     char base[1100];
     int32_t step, occurrence;
     if (!fd_source_split_name(name, base, sizeof base, &step, &occurrence))
-        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": no name in it, or more than 1000 bytes", source->path, name);
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": no name in it, or more than 1000 bytes", source->path,
+                       name);
+    for (const char *c = base; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": a control character in its name", source->path,
+                           name);
     if (source->n == source->room) {
         size_t room = source->room ? 2 * source->room : 256;
         fd_source_tensor *tensors = realloc(source->tensors, room * sizeof *tensors);
@@ -30,14 +35,19 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     added->occurrence = occurrence;
     if (!(added->name = strdup(base))) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
     source->n++;
-    if (step >= MAX_STEPS) return fd_fail(err, FD_ERR_INPUT, "%s: \"%.200s\": step %d, expected below %d", source->path, name, step, MAX_STEPS);
+    if (step >= MAX_STEPS)
+        return fd_fail(err, FD_ERR_INPUT, "%s: \"%.200s\": step %d, expected below %d", source->path, name, step,
+                       MAX_STEPS);
     return FD_OK;
 }
 
 /* ---- a trace ---- */
 
 static fd_array_type type_of(uint32_t dtype) {
-    return dtype == FD_F64 ? FD_ARRAY_F64 : dtype == FD_F16 ? FD_ARRAY_F16 : dtype == FD_BF16 ? FD_ARRAY_BF16 : FD_ARRAY_F32;
+    return dtype == FD_F64    ? FD_ARRAY_F64
+           : dtype == FD_F16  ? FD_ARRAY_F16
+           : dtype == FD_BF16 ? FD_ARRAY_BF16
+                              : FD_ARRAY_F32;
 }
 
 /* The first position that a node of the trace holds; n_pos when it holds none. */
@@ -54,7 +64,11 @@ static fd_code add_trace_nodes(fd_source *source, fd_error *err) {
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
         if (!node->has_data || n_pos == 0) continue;
-        fd_source_tensor tensor = {.step = -1, .type = type_of(node->dtype), .rank = 1 + node->n_dim, .over_kv = node->over_kv, .file = (size_t)i};
+        fd_source_tensor tensor = {.step = -1,
+                                   .type = type_of(node->dtype),
+                                   .rank = 1 + node->n_dim,
+                                   .over_kv = node->over_kv,
+                                   .file = (size_t)i};
         tensor.shape[0] = n_pos;
         for (int k = 0; k < node->n_dim; k++) tensor.shape[1 + k] = node->shape[k];
         if (node->over_kv) tensor.shape[node->n_dim] = n_pos;
@@ -115,7 +129,8 @@ static fd_code add_single(fd_source *source, fd_error *err) {
     const char *slash = strrchr(source->path, '/'), *file = slash ? slash + 1 : source->path;
     size_t n = strlen(file);
     char name[1100] = "";
-    if (n > 4 && n < sizeof name && strcmp(file + n - 4, ".npy") == 0) snprintf(name, sizeof name, "%.*s", (int)n - 4, file);
+    if (n > 4 && n < sizeof name && strcmp(file + n - 4, ".npy") == 0)
+        snprintf(name, sizeof name, "%.*s", (int)n - 4, file);
     return fd_source_add_file(source, source->path, name, err);
 }
 
@@ -181,7 +196,8 @@ const fd_trace *fd_source_trace(const fd_source *source) {
 }
 
 const char *fd_source_names(const fd_source *source) {
-    if (source->trace) return fd_trace_get_info(source->trace)->names[0] ? fd_trace_get_info(source->trace)->names : NULL;
+    if (source->trace)
+        return fd_trace_get_info(source->trace)->names[0] ? fd_trace_get_info(source->trace)->names : NULL;
     return source->debugger ? "transformers" : NULL;
 }
 
@@ -210,12 +226,15 @@ static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd
     }
     ok = ok && feof(file) && *n > 0;
     fclose(file);
-    return ok ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, separated by spaces or commas; id %d is none", path, *n);
+    return ok ? FD_OK
+              : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, separated by spaces or commas; id %d is none", path,
+                        *n);
 }
 
-static bool is_tokens(const fd_source_tensor *tensor) {
-    return !fd_array_is_float(tensor->type) && (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
-                                                strncmp(tensor->name, "inp_tokens", 10) == 0);
+bool fd_source_is_tokens(const fd_source_tensor *tensor) {
+    return !fd_array_is_float(tensor->type) &&
+           (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
+            strncmp(tensor->name, "inp_tokens", 10) == 0);
 }
 
 static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tokens, int32_t *n, fd_error *err) {
@@ -224,11 +243,14 @@ static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tok
     int64_t count = 1;
     for (int k = 0; k < view.array.rank; k++) count *= view.array.shape[k];
     double *ids = count <= MAX_TOKENS ? malloc(sizeof *ids * (size_t)(count + 1)) : NULL;
-    fd_code code = ids ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: %s: %lld tokens", source->path, source->tensors[i].name, (long long)count);
+    fd_code code = ids ? FD_OK
+                       : fd_fail(err, FD_ERR_INPUT, "%s: %s: %lld tokens", source->path, source->tensors[i].name,
+                                 (long long)count);
     if (code == FD_OK) fd_array_fetch(&view.array, ids);
     for (int64_t k = 0; code == FD_OK && k < count; k++)
         if (!append(tokens, n, ids[k]))
-            code = fd_fail(err, FD_ERR_INPUT, "%s: %s: token %lld is %g", source->path, source->tensors[i].name, (long long)k, ids[k]);
+            code = fd_fail(err, FD_ERR_INPUT, "%s: %s: token %lld is %g", source->path, source->tensors[i].name,
+                           (long long)k, ids[k]);
     free(ids);
     fd_source_view_close(&view);
     return code;
@@ -241,12 +263,13 @@ fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, 
     if (source->trace) {
         for (int32_t i = 0; i < fd_trace_n_pos(source->trace); i++)
             if (!append(tokens, n, fd_trace_tokens(source->trace)[i]))
-                code = fd_fail(err, FD_ERR_INPUT, "%s: token %d is %d", source->path, i, fd_trace_tokens(source->trace)[i]);
+                code = fd_fail(err, FD_ERR_INPUT, "%s: token %d is %d", source->path, i,
+                               fd_trace_tokens(source->trace)[i]);
     } else if (source->tokens_file) {
         code = tokens_of_text(source->tokens_file, tokens, n, err);
     } else {
         for (size_t i = 0; code == FD_OK && i < source->n; i++)
-            if (is_tokens(&source->tensors[i])) code = tokens_of_tensor(source, i, tokens, n, err);
+            if (fd_source_is_tokens(&source->tensors[i])) code = tokens_of_tensor(source, i, tokens, n, err);
     }
     if (code != FD_OK) {
         free(*tokens);

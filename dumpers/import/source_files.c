@@ -142,8 +142,9 @@ static fd_code list_safetensors(fd_source *source, const fd_source_file *file, c
                         : snprintf(full, sizeof full, "%s", item);
         char path[1100];
         if (single && source->debugger && fd_source_debugger_name(full, path, sizeof path)) strcpy(full, path);
-        code = (size_t)n < sizeof full ? add_array(source, full, &tensors.items[i].array, i, err)
-                                       : fd_fail(err, FD_ERR_INPUT, "%s: a tensor's name is longer than 1000 bytes", file->path);
+        code = (size_t)n < sizeof full
+                   ? add_array(source, full, &tensors.items[i].array, i, err)
+                   : fd_fail(err, FD_ERR_INPUT, "%s: a tensor's name is longer than 1000 bytes", file->path);
     }
     fd_safetensors_free(&tensors);
     return code;
@@ -151,7 +152,8 @@ static fd_code list_safetensors(fd_source *source, const fd_source_file *file, c
 
 static fd_source_kind kind_of(const char *path, const fd_source_view *view) {
     const char *bytes = view->mapped;
-    if (view->mapped_bytes >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0)) return FD_SOURCE_NPZ;
+    if (view->mapped_bytes >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0))
+        return FD_SOURCE_NPZ;
     if (ends_with(path, ".npz")) return FD_SOURCE_NPZ;
     return ends_with(path, ".safetensors") ? FD_SOURCE_SAFETENSORS : FD_SOURCE_NPY;
 }
@@ -240,7 +242,8 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
     if (lstat(path, &link) != 0 || stat(path, &there) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(there.st_mode) && S_ISLNK(link.st_mode))
-        return fd_fail(err, FD_ERR_INPUT, "%s: a symbolic link to a folder, which is not followed; name the folder itself", path);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: a symbolic link to a folder, which is not followed; name the folder itself", path);
     if (S_ISDIR(there.st_mode) && depth >= MAX_DEPTH)
         return fd_fail(err, FD_ERR_INPUT, "%s: folders deeper than %d", path, MAX_DEPTH);
     if (S_ISDIR(there.st_mode)) return add_children(source, path, root, depth, err);

@@ -26,15 +26,16 @@ typedef struct target {
     bool over_kv;
 } target;
 
-/* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds them. */
+/* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds
+ * them. */
 static uint32_t dtype_of(const fd_import_plan *plan, const fd_import_match *m) {
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
-    const fd_map_rule *rule = &plan->map->rules[m->rule];
-    bool computes = fd_map_computes(rule);
+    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
+    bool computes = fd_name_map_computes(rule);
     switch (t->type) {
     case FD_ARRAY_F16: return computes ? FD_F32 : FD_F16;
-    case FD_ARRAY_BF16: return computes ? FD_F32 : rule->words == FD_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
-    case FD_ARRAY_U16: return computes ? FD_F32 : rule->words == FD_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
+    case FD_ARRAY_BF16: return computes ? FD_F32 : rule->words == FD_NAME_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
+    case FD_ARRAY_U16: return computes ? FD_F32 : rule->words == FD_NAME_MAP_WORDS_F16 ? FD_F16 : FD_BF16;
     case FD_ARRAY_F32:
     case FD_ARRAY_I8:
     case FD_ARRAY_U8:
@@ -54,8 +55,8 @@ static uint32_t wider(uint32_t a, uint32_t b) {
     return a == b ? a : a == FD_F64 || b == FD_F64 ? FD_F64 : FD_F32;
 }
 
-/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in several
- * steps), those before the gap are left out, and compare says that they are missing. */
+/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in
+ * several steps), those before the gap are left out, and compare says that they are missing. */
 static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
     t->over_kv = fd_import_over_kv(t->matches[0].node);
     for (size_t i = 0; i < t->n; i++) {
@@ -67,7 +68,8 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
         int64_t shape[FD_ARRAY_MAX_RANK];
         const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
         fd_import_row_shape(source, t->matches[i].axis, &rank, shape);
-        FD_TRY(fd_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL, NULL, err));
+        FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL,
+                                 NULL, err));
         if (t->over_kv) {
             int64_t n_head = 1;
             for (int k = 0; k + 1 < rank; k++) n_head *= shape[k];
@@ -78,8 +80,8 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
         uint32_t dtype = dtype_of(plan, &t->matches[i]);
         char a[128], b[128];
         if (i > 0 && (rank != t->rank || memcmp(shape, t->shape, sizeof *shape * (size_t)rank) != 0))
-            return fd_fail(err, FD_ERR_INPUT, "%s: shape %s a position in step %d (\"%s\"), %s before", t->matches[i].node,
-                           fd_array_shape_text(rank, shape, a), t->matches[i].step, source->name,
+            return fd_fail(err, FD_ERR_INPUT, "%s: shape %s a position in step %d (\"%s\"), %s before",
+                           t->matches[i].node, fd_array_shape_text(rank, shape, a), t->matches[i].step, source->name,
                            fd_array_shape_text(t->rank, t->shape, b));
         t->dtype = i ? wider(t->dtype, dtype) : dtype;
         if (i == 0 || first != t->first + t->n_pos) t->first = first;
@@ -118,7 +120,8 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     bool scores = strstr(rows->match->node, "attn_scores") != NULL;
     int64_t width = shape[rank - 1], n_kv = t->shape[1];
     if (width < pos + 1)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node, (long long)width, pos, pos + 1);
+        return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
+                       (long long)width, pos, pos + 1);
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++)
             store(t->dtype, k <= pos ? data[h * width + k] : scores ? (double)-INFINITY : 0.0, out, h * n_kv + k);
@@ -129,7 +132,8 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
     size_t row_bytes = (size_t)t->row * element_bytes(t->dtype);
     int32_t at_once = row_bytes >= BLOCK_BYTES ? 1 : (int32_t)(BLOCK_BYTES / row_bytes);
     char *block = malloc(row_bytes * (size_t)at_once);
-    if (!block) return fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu bytes", t->matches[0].node, row_bytes);
+    if (!block)
+        return fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu bytes", t->matches[0].node, row_bytes);
     fd_code code = FD_OK;
     for (size_t i = 0; code == FD_OK && i < t->n; i++) {
         fd_import_rows rows;
@@ -168,11 +172,13 @@ static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, 
     char from[256];
     snprintf(from, sizeof from, "%.240s", fd_source_at(plan->source, t->matches[0].tensor)->name);
     int32_t layer = layer_of(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
-    bool ok = set >= 0 && fd_h5_put_string(set, "dtype", fd_dtype_get(t->dtype)->name) && fd_h5_put_string(set, "source", from) &&
-              (layer < 0 || fd_h5_put_int(set, "layer", layer)) && (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&
+    bool ok = set >= 0 && fd_h5_put_string(set, "dtype", fd_dtype_get(t->dtype)->name) &&
+              fd_h5_put_string(set, "source", from) && (layer < 0 || fd_h5_put_int(set, "layer", layer)) &&
+              (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&
               (t->n_pos == plan->n_token || fd_h5_put_int(set, "first_position", t->first)) &&
               (!t->over_kv || fd_h5_put_int(set, "over_kv", 1));
-    fd_code code = ok ? write_rows(plan, t, set, memory, err) : fd_h5_fail(err, FD_ERR_IO, "%s: cannot be created", node);
+    fd_code code =
+        ok ? write_rows(plan, t, set, memory, err) : fd_h5_fail(err, FD_ERR_IO, "%s: cannot be created", node);
     fd_h5_release(set);
     fd_h5_release(space);
     return code;
@@ -233,20 +239,21 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
     bool ok = fd_h5_put_string(file, "schema", FD_TRACE_SCHEMA) && fd_h5_put_int(file, "version", FD_TRACE_VERSION);
     for (size_t i = 0; ok && i < fd_info_field_count; i++)
         ok = fd_h5_put_string(file, fd_info_fields[i].name, (const char *)&info + fd_info_fields[i].offset);
-    return ok && (!info.prompt || fd_h5_put_string(file, "prompt", info.prompt)) && fd_h5_put_string(file, "level", "full") &&
-           fd_h5_put_string(file, "map", plan->map->name) && fd_h5_put_int(file, "complete", trace ? info.complete : 1);
+    return ok && (!info.prompt || fd_h5_put_string(file, "prompt", info.prompt)) &&
+           fd_h5_put_string(file, "level", "full") && fd_h5_put_string(file, "map", plan->map->name) &&
+           fd_h5_put_int(file, "complete", trace ? info.complete : 1);
 }
 
 static fd_code write_file(const fd_import_plan *plan, const char *part, fd_h5_target *disk, fd_error *err) {
     hid_t access = fd_h5_target_access(disk), file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     fd_h5_release(access);
     if (file < 0) return fd_h5_target_fail(disk, err, "%s: cannot be created", part);
-    bool ok = put_info(plan, file) && put_list(file, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
+    bool ok = put_info(plan, file) &&
+              put_list(file, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
               put_steps(plan, file);
     fd_code code = ok ? write_tensors(plan, file, err) : fd_h5_target_fail(disk, err, "%s: cannot be written", part);
     bool closed = H5Fclose(file) >= 0;
-    if (code == FD_OK && (!closed || disk->error))
-        code = fd_h5_target_fail(disk, err, "%s: cannot be written", part);
+    if (code == FD_OK && (!closed || disk->error)) code = fd_h5_target_fail(disk, err, "%s: cannot be written", part);
     return code;
 }
 
@@ -255,7 +262,8 @@ fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", path);
     char *part = NULL;
-    if (asprintf(&part, "%s.%ld.part", path, (long)getpid()) < 0) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (asprintf(&part, "%s.%ld.part", path, (long)getpid()) < 0)
+        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     fd_h5_target disk = {.fd = -1};
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = write_file(plan, part, &disk, err);

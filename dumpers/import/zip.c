@@ -68,9 +68,9 @@ static fd_code find_directory(const fd_zip *zip, directory *out, fd_error *err) 
                            number(zip->data + end64 + 32, 8)};
     }
     if (!inside(zip, out->at, out->bytes) || out->count > MAX_ENTRIES || out->count > out->bytes / ENTRY_BYTES)
-        return fd_fail(err, FD_ERR_INPUT, "%s: directory of %llu entries, %llu bytes at %llu in a file of %zu", zip->name,
-                       (unsigned long long)out->count, (unsigned long long)out->bytes, (unsigned long long)out->at,
-                       zip->size);
+        return fd_fail(err, FD_ERR_INPUT, "%s: directory of %llu entries, %llu bytes at %llu in a file of %zu",
+                       zip->name, (unsigned long long)out->count, (unsigned long long)out->bytes,
+                       (unsigned long long)out->at, zip->size);
     return FD_OK;
 }
 
@@ -119,8 +119,7 @@ static fd_code take_name(const fd_zip *zip, const uint8_t *at, size_t length, en
 }
 
 static fd_code check_entry(const fd_zip *zip, entry *e, fd_error *err) {
-    if (e->flags & 1)
-        return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": encrypted", zip->name, e->name);
+    if (e->flags & 1) return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": encrypted", zip->name, e->name);
     if (e->method != 0 && e->method != 8)
         return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": compression method %u, expected 0 (stored) or 8 (deflate)",
                        zip->name, e->name, e->method);
@@ -246,7 +245,8 @@ static bool inflate_entry(const uint8_t *from, const entry *e, uint8_t *to) {
     if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return false;
     int status = Z_OK;
     while (status == Z_OK) {
-        uint64_t give = e->packed - in < piece ? e->packed - in : piece, room = e->bytes - out < piece ? e->bytes - out : piece;
+        uint64_t give = e->packed - in < piece ? e->packed - in : piece,
+                 room = e->bytes - out < piece ? e->bytes - out : piece;
         stream.next_in = (Bytef *)(uintptr_t)(from + in);
         stream.avail_in = (uInt)give;
         stream.next_out = room ? to + out : &spill; /* one byte more than promised is one too many */
@@ -282,8 +282,8 @@ fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **ow
         if (!inflate_entry(zip->data + e->data, e, *owned)) {
             free(*owned);
             *owned = NULL;
-            return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": does not inflate to the %llu bytes it claims", zip->name,
-                           e->name, (unsigned long long)e->bytes);
+            return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": does not inflate to the %llu bytes it claims",
+                           zip->name, e->name, (unsigned long long)e->bytes);
         }
         *data = *owned;
     }

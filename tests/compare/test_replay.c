@@ -197,6 +197,167 @@ Test(replay, one_head_off_by_a_hundredth_is_found_and_the_head_named) {
     close_model(&b);
 }
 
+static void scaled_and_one_nan(const fd_op_args *args) {
+    twice_as_large(args);
+    if (args->pos0 == 0) ((float *)args->out)[17] = NAN;
+}
+
+Test(replay, the_map_holds_the_worst_of_every_node_position_and_head) {
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_scaled);
+    fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = "f32"}), NULL);
+    const fd_verdict_map *m = &v.map;
+    int32_t at = fd_graph_find(b.graph, "blk.2.attn_out");
+    cr_assert_eq(m->n_node, b.graph->n_node);
+    cr_expect_eq(m->n_pos, N_PREFILL + N_DECODE);
+    cr_expect_str_eq(m->cells[at].finding, "INTRODUCED");
+    cr_expect_eq(m->cells[at].n_head, b.graph->hparams.n_head);
+    float worst = 0;
+    for (int32_t p = 0; p < m->n_pos; p++) {
+        float z = m->by_pos[at * m->n_pos + p];
+        cr_expect_gt(z, 1, "position %d", p);
+        worst = z > worst ? z : worst;
+    }
+    for (int32_t h = 0; h < m->cells[at].n_head; h++)
+        cr_expect_eq(m->by_head[at * m->most_heads + h] > 1, h == 3, "head %d", h);
+    cr_expect_eq(m->cells[at].z, worst);
+    cr_expect_eq(m->by_head[at * m->most_heads + 3], worst);
+    for (int32_t i = 0; i < at; i++) cr_expect(m->cells[i].z >= 0 && m->cells[i].z <= 1, "%s", m->cells[i].name);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, a_new_nan_ranks_before_every_number_of_its_row) {
+    static const char *const classes[] = {NULL, "f32"};
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.1.ffn_norm", scaled_and_one_nan);
+    for (int c = 0; c < 2; c++) {
+        fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = classes[c]}), NULL);
+        expect_at(&v, "blk.1.ffn_norm", "NaN beside numbers that are twice too large");
+        cr_expect_eq(v.divergence.diff.first.index, 17);
+        cr_expect(isnan(v.replay.candidate));
+        cr_expect_eq(v.replay.introduced, 1, "no arithmetic shares a NaN out");
+        fd_verdict_free(&v);
+    }
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+Test(replay, a_nan_behind_the_divergence_is_named_too) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    fd_graph *graph = spoiled(&b, "blk.0.ffn_norm", twice_as_large);
+    graph->nodes[fd_graph_find(graph, "blk.3.ffn_norm")].override = one_nan_later;
+    fd_verdict v = judge(b.graph, ref, record(graph, (recording){.emulated = "f16"}), NULL);
+    expect_at(&v, "blk.0.ffn_norm", "the first of two");
+    cr_expect_str_eq(v.replay.not_finite, "blk.3.ffn_norm");
+    cr_expect_eq(v.replay.not_finite_pos, 4);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out", "*[!s]"};
+enum { N_SPAN = sizeof spans / sizeof *spans };
+
+Test(replay, a_clean_run_is_never_an_error_through_any_span) {
+    int32_t n_noise = 0, n_blind = 0;
+    static const char *const classes[] = {"f16", "q8", "bf16"};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (int i = 0; i < 3; i++)
+            for (int s = m; s < N_SPAN; s += N_MODEL) { /* half of them with each model */
+                const char *name = classes[i];
+                fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
+                n_noise += v.status == FD_NOISE;
+                n_blind += v.status == FD_INCOMPLETE;
+                cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
+                              v.replay.z);
+                bool said = v.n_reason && strstr(v.reasons[v.n_reason - 1], "cannot tell at");
+                cr_expect(v.status != FD_INCOMPLETE || said, "%s %s %s", models[m], name, spans[s]);
+                fd_verdict_free(&v);
+            }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+    fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_blind);
+    cr_expect_gt(n_noise, n_blind);
+}
+
+Test(replay, a_fault_inside_a_span_is_no_noise) {
+    static const char *const faults[] = {"rope_pairing@2", "missing_qkv_bias@0", "gelu_erf@2"};
+    static const char *const classes[] = {"f16", "q8"};
+    int32_t n_found = 0, n = 0;
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        fd_error err = {0};
+        fd_graph *graph;
+        fd_fault_owner *owner;
+        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        for (int c = 0; c < 2; c++)
+            for (int s = 0; s < 2; s++) {
+                fd_verdict v =
+                    judge(b.graph, ref, record(graph, (recording){.emulated = classes[c], .tensors = spans[s]}), NULL);
+                n++;
+                n_found += v.status == FD_DIVERGED;
+                if (v.status != FD_DIVERGED)
+                    fprintf(stderr, "  %s, %s, %s: %s\n", faults[f], classes[c], spans[s], fd_verdict_status_name(v.status));
+                fd_verdict_free(&v);
+            }
+        fd_graph_free(graph);
+        fd_fault_owner_free(owner);
+    }
+    fprintf(stderr, "faults inside spans: %d of %d found\n", n_found, n);
+    cr_expect_eq(n_found, n);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+/* Records only the streams, then what the verdict advises, then what that advises. */
+Test(replay, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
+    static const char *const faults[] = {"rope_pairing@2", "eps_outside_root@1", "q0_only@3", "logit_scale"};
+    static const char *const at[] = {"blk.2.attn_q_rope", "blk.1.attn_norm", "blk.3.attn_scores", "logits"};
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        fd_error err = {0};
+        fd_graph *graph;
+        fd_fault_owner *owner;
+        char globs[160] = "logits";
+        int32_t n = 0;
+        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        for (bool span = true; span && n < 5; n++) {
+            fd_verdict v = judge(b.graph, ref, record(graph, (recording){.tensors = globs}), NULL);
+            cr_expect_eq(v.status, FD_DIVERGED, "%s with %s", faults[f], globs);
+            span = v.replay.span_first[0] != '\0';
+            cr_expect_eq(span, v.replay.tensors[0] != '\0');
+            if (span) {
+                cr_expect(strstr(v.next, v.replay.tensors), "%s", v.next);
+                snprintf(globs, sizeof globs, "%s", v.replay.tensors);
+            } else {
+                cr_expect_str_eq(v.divergence.node, at[f], "%s with %s", faults[f], globs);
+                cr_expect(v.explained && v.explanation.named, "%s: %s", faults[f], v.explanation.reason);
+            }
+            fd_verdict_free(&v);
+        }
+        cr_expect(n > 1 && n <= 4, "%s took %d recordings", faults[f], n);
+        fd_graph_free(graph);
+        fd_fault_owner_free(owner);
+    }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(replay, a_nan_from_finite_inputs_is_introduced_where_it_first_stands) {
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){0});

@@ -20,7 +20,7 @@ static fd_verdict verdict_of(const fake_options *ref, const fake_options *cand) 
     return v;
 }
 
-typedef enum form { TEXT, JSON, JUNIT } form;
+typedef enum form { TEXT, JSON, JUNIT, HTML } form;
 
 /* Freed by the caller. */
 static char *report(const fd_verdict *v, form form) {
@@ -31,6 +31,7 @@ static char *report(const fd_verdict *v, form form) {
     if (form == TEXT) fd_report_text(to, v, false);
     if (form == JSON) cr_assert_eq(fd_report_json(to, v, &err), FD_OK, "%s", err.message);
     if (form == JUNIT) fd_report_junit(to, v);
+    if (form == HTML) cr_assert_eq(fd_report_html(to, v, &err), FD_OK, "%s", err.message);
     fclose(to);
     return text;
 }
@@ -168,4 +169,119 @@ Test(report, values_are_printed_so_that_they_identify_the_bits) {
         fd_value_text(cases[i].value, text, sizeof text);
         cr_expect_str_eq(text, cases[i].text);
     }
+}
+
+/* ---- weights and choices ---- */
+
+static fd_verdict with_weights(void) {
+    fd_verdict v = verdict_of(&clean, &clean);
+    fd_verdict_weights w = {.compared = true,
+                            .against_model = true,
+                            .n_same = 50,
+                            .n_differ = 7,
+                            .name = "blk.2.attn_q.weight",
+                            .node = "blk.2.attn_q",
+                            .dtype = "Q8_0",
+                            .expected_dtype = "Q8_0",
+                            .n_row = 256,
+                            .n_col = 128,
+                            .expected_n_row = 256,
+                            .expected_n_col = 128,
+                            .rows_per_hash = 1,
+                            .first_row = 120,
+                            .n_row_differ = 136,
+                            .n_zero_row = 135,
+                            .n_trailing_zero_row = 135,
+                            .named = true,
+                            .fault = "bytes_read_short",
+                            .summary = "half is read",
+                            .n_explained = 7};
+    v.weights = w;
+    v.status = FD_DIVERGED;
+    v.divergence = (fd_divergence){.kind = FD_DIVERGED_WEIGHTS, .node = "blk.2.attn_q", .layer = 2};
+    return v;
+}
+
+Test(report, weights_stand_first_in_every_form) {
+    fd_verdict v = with_weights();
+    static const char *const parts[] = {"DIVERGED at weight blk.2.attn_q.weight      row 120 of 256",
+                                        "Q8_0 [256, 128], the candidate's is not the model's      read by blk.2.attn_q",
+                                        "136 of 256 differ, first row 120, 135 trailing rows are zero (0 in the model)",
+                                        "7 differ, 50 agree with the model",
+                                        "half is read  (bytes_read_short)      every hash of 7 of 7 weights"};
+    expect_text(&v, parts, sizeof parts / sizeof *parts);
+    char *text = report(&v, JUNIT);
+    cr_expect(strstr(text, "failures=\"1\"") && strstr(text, "DIVERGED at weight blk.2.attn_q.weight"), "%s", text);
+    free(text);
+    text = report(&v, JSON);
+    json_t *root = json_loads(text, 0, NULL), *w = json_object_get(root, "weights");
+    cr_assert(root && w);
+    cr_expect_str_eq(json_string_value(json_object_get(w, "name")), "bytes_read_short");
+    cr_expect_eq(json_integer_value(json_object_get(w, "differ")), 7);
+    cr_expect_eq(json_integer_value(json_object_get(json_object_get(w, "held"), "trailing_zero_rows")), 135);
+    cr_expect_str_eq(json_string_value(json_object_get(json_object_get(root, "divergence"), "kind")), "weights");
+    json_decref(root);
+    free(text);
+    text = report(&v, HTML);
+    cr_expect(strstr(text, "<h1 class=\"DIVERGED\">DIVERGED at weight"), "%s", text);
+    free(text);
+    v.weights.n_col = v.weights.n_row = 128;
+    v.weights.named = false;
+    snprintf(v.weights.reason, sizeof v.weights.reason, "for a test");
+    static const char *const others[] = {"Q8_0 [128, 128] in the candidate, Q8_0 [256, 128] in the model",
+                                         "not named   for a test"};
+    expect_text(&v, others, 2);
+    fd_verdict_free(&v);
+}
+
+Test(report, equal_weights_are_counted_and_nothing_else) {
+    fd_verdict v = verdict_of(&clean, &clean);
+    v.weights = (fd_verdict_weights){.compared = true, .n_same = 57};
+    char *text = report(&v, JSON);
+    json_t *root = json_loads(text, 0, NULL), *w = json_object_get(root, "weights");
+    cr_expect_eq(json_integer_value(json_object_get(w, "same")), 57);
+    cr_expect_eq(json_integer_value(json_object_get(w, "differ")), 0);
+    cr_expect_null(json_object_get(w, "first"));
+    cr_expect_str_eq(json_string_value(json_object_get(root, "status")), "identical");
+    json_decref(root);
+    free(text);
+    fd_verdict_free(&v);
+}
+
+/* ---- the page ---- */
+
+Test(report, nothing_from_a_file_becomes_markup_of_the_page) {
+    static const char hostile[] = "</script><img src=x onerror=alert(1)>\"\\'&";
+    fake_options faulty = {.edits = {{"blk.1.attn_q_rope", 3, 17, FAKE_SET, -0.25f}}};
+    fd_verdict v = verdict_of(&clean, &faulty);
+    snprintf(v.cand.label, sizeof v.cand.label, "%s", hostile);
+    v.map = (fd_verdict_map){.n_node = 1, .n_pos = 3, .most_heads = 2};
+    v.map.cells = calloc(1, sizeof *v.map.cells);
+    v.map.by_pos = malloc(3 * sizeof(float));
+    v.map.by_head = malloc(2 * sizeof(float));
+    cr_assert(v.map.cells && v.map.by_pos && v.map.by_head);
+    snprintf(v.map.cells[0].name, sizeof v.map.cells[0].name, "%s", hostile);
+    snprintf(v.map.cells[0].finding, sizeof v.map.cells[0].finding, "NOISE");
+    v.map.cells[0].n_head = 2;
+    v.map.by_pos[0] = -1, v.map.by_pos[1] = INFINITY, v.map.by_pos[2] = 0.25f;
+    v.map.by_head[0] = 0, v.map.by_head[1] = 1e6f;
+    char *text = report(&v, HTML);
+    int32_t n_script = 0;
+    for (const char *p = text; (p = strstr(p, "</script>")) != NULL; p++) n_script++;
+    cr_expect_eq(n_script, 1, "%s", text);
+    cr_expect_null(strstr(text, "<img"));
+    cr_expect(strstr(text, "pos:[-1,1e999,0.25],head:[0,1e+06]"), "%s", text);
+    cr_expect(strstr(text, "\\u003c/script\\u003e"), "%s", text);
+    cr_expect_null(strstr(text, "src=\"http"), "the page needs no network");
+    free(text);
+    fd_verdict_free(&v);
+}
+
+Test(report, a_page_without_replay_says_so) {
+    fd_verdict v = verdict_of(&clean, &clean);
+    char *text = report(&v, HTML);
+    cr_expect(strstr(text, "No op was replayed") && !strstr(text, "<script"), "%s", text);
+    cr_expect(strstr(text, "</html>"));
+    free(text);
+    fd_verdict_free(&v);
 }

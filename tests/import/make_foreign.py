@@ -44,7 +44,7 @@ def halves(values):
 def save_safetensors(path, tensors):
     header, at = {}, 0
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [at, at + values.nbytes]}
+        header[name] = {"dtype": {"f": "F32", "i": "I64"}[values.dtype.kind], "shape": values.shape, "data_offsets": [at, at + values.nbytes]}
         at += values.nbytes
     text = json.dumps(header).encode()
     body = b"".join(np.ascontiguousarray(v).tobytes() for v in tensors.values())
@@ -102,7 +102,8 @@ def debugger(ref, out):
     tensors, _, tokens = ref
     out.mkdir()
     (out / "LlamaForCausalLM_debug_tree_FULL_TENSORS.json").write_text("{}")
-    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+    save_safetensors(out / "LlamaForCausalLM_inputs_kwargs_input_ids.safetensors", {"data": np.asarray(tokens, np.int64)[None]})
+    save_safetensors(out / "LlamaForCausalLM_outputs_logits.safetensors", {"data": tensors["logits"][None]})
     last = max(int(n.split(".")[1]) for n in tensors if n.startswith("blk."))
     for name, values in tensors.items():
         layer, kind = (int(name.split(".")[1]), name.split(".")[2]) if name.startswith("blk.") else (None, name)
@@ -165,7 +166,26 @@ def trace(ref, out, names="llama.cpp"):
                 f["tensors/" + rename[kind].format(re.sub(r"\D", "", name.split(".")[1]) if "." in name else "")] = values
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace)}
+def own(ref, out):
+    """An engine of one's own: Q, K and V in one array with the heads last but one, transposed heads, a scaled score, K and V
+    caches, a copy under a second name, and a mixture of two tensors that is neither."""
+    tensors, _, tokens = ref
+    out.mkdir()
+    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+    flat = {n: v.reshape(len(v), -1) if not over_kv(n) else v for n, v in tensors.items()}
+    layers = 1 + max(int(n.split(".")[1]) for n in tensors if n.startswith("blk."))
+    for i in range(layers):
+        b = f"blk.{i}."
+        np.save(out / f"L{i}_qkv.npy", np.concatenate([flat[b + "attn_q"], flat[b + "attn_k"], flat[b + "attn_v"]], 1))
+        np.save(out / f"L{i}_rot_q.npy", tensors[b + "attn_q_rope"].transpose(0, 2, 1))
+        np.save(out / f"L{i}_dots.npy", tensors[b + "attn_scores"].transpose(1, 0, 2) * np.float32(4))
+        np.save(out / f"L{i}_kcache.npy", flat[b + "cache_k"])
+        np.save(out / f"L{i}_hidden.npy", flat[b + "l_out"])
+    np.save(out / "mix.npy", flat["blk.1.l_out"] / np.linalg.norm(flat["blk.1.l_out"]) +
+            flat["blk.4.l_out"] / np.linalg.norm(flat["blk.4.l_out"]))
+
+
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, own)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

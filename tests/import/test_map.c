@@ -31,8 +31,8 @@ static const struct {
 
 Test(map, patterns) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        fd_map_capture capture;
-        bool fits = fd_map_matches(names[i].pattern, names[i].name, &capture);
+        fd_name_map_capture capture;
+        bool fits = fd_name_map_matches(names[i].pattern, names[i].name, &capture);
         cr_assert_eq(fits, names[i].fits, "%s against %s", names[i].pattern, names[i].name);
         if (!fits) continue;
         cr_assert_eq(capture.layer, names[i].layer, "%s", names[i].pattern);
@@ -59,7 +59,7 @@ static const struct {
     {"scale=0.5", 1, {3}, 1, {3}, {0, 0.5, 1}},
     {"scale=1/4", 1, {3}, 1, {3}, {0, 0.25, 0.5}},
     {"scale=1/sqrt(head_dim)", 1, {3}, 1, {3}, {0, 0.25, 0.5}}, /* head_dim 16 */
-    {"scale=sqrt(n_embd)", 1, {2}, 1, {2}, {0, 8}},            /* n_embd 64 */
+    {"scale=sqrt(n_embd)", 1, {2}, 1, {2}, {0, 8}},             /* n_embd 64 */
     {"interleave", 2, {2, 4}, 2, {2, 4}, {0, 2, 1, 3, 4, 6, 5, 7}},
     {"deinterleave", 1, {4}, 1, {4}, {0, 2, 1, 3}},
     {"rope=halves", 1, {4}, 1, {4}, {0, 2, 1, 3}},
@@ -67,11 +67,12 @@ static const struct {
     {"heads=2 transpose reshape=-1", 1, {6}, 1, {6}, {0, 3, 1, 4, 2, 5}},
     {"slice=2:6 reshape=2,2 transpose", 1, {8}, 2, {2, 2}, {2, 4, 3, 5}},
 };
-static const fd_map_values values = {.of = {[FD_MAP_HEAD_DIM] = 16, [FD_MAP_N_HEAD] = 4, [FD_MAP_N_EMBD] = 64}, .rope_neighbours = 1};
+static const fd_name_map_values values = {
+    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64}, .rope_neighbours = 1};
 
-static fd_map *parse(const char *line, fd_error *err) {
-    fd_map *map = NULL;
-    fd_map_parse("m.map", line, strlen(line), &map, err);
+static fd_name_map *parse(const char *line, fd_error *err) {
+    fd_name_map *map = NULL;
+    fd_name_map_parse("m.map", line, strlen(line), &map, err);
     return map;
 }
 
@@ -80,19 +81,21 @@ Test(map, operations) {
         char line[128];
         snprintf(line, sizeof line, "x -> y %s", operations[i].ops);
         fd_error err = {0};
-        fd_map *map = parse(line, &err);
+        fd_name_map *map = parse(line, &err);
         cr_assert(map, "%s: %s", line, err.message);
         double a[8] = {0, 1, 2, 3, 4, 5, 6, 7}, b[8] = {0}, *data = a, *scratch = b;
         int rank = operations[i].rank;
         int64_t shape[8] = {operations[i].shape[0], operations[i].shape[1], operations[i].shape[2]}, n = 1;
-        cr_assert_eq(fd_map_apply(map, map->rules, &values, &rank, shape, &data, &scratch, &err), FD_OK, "%s: %s", line, err.message);
+        cr_assert_eq(fd_name_map_apply(map, map->rules, &values, &rank, shape, &data, &scratch, &err), FD_OK, "%s: %s",
+                     line, err.message);
         cr_assert_eq(rank, operations[i].out_rank, "%s", line);
         for (int k = 0; k < rank; k++) {
             cr_assert_eq(shape[k], operations[i].out_shape[k], "%s: axis %d is %lld", line, k, (long long)shape[k]);
             n *= shape[k];
         }
-        for (int64_t k = 0; k < n; k++) cr_assert_eq(data[k], operations[i].out[k], "%s: element %lld is %g", line, (long long)k, data[k]);
-        fd_map_free(map);
+        for (int64_t k = 0; k < n; k++)
+            cr_assert_eq(data[k], operations[i].out[k], "%s: element %lld is %g", line, (long long)k, data[k]);
+        fd_name_map_free(map);
     }
 }
 
@@ -114,13 +117,14 @@ Test(map, operations_that_do_not_fit_are_refused) {
         char line[128];
         snprintf(line, sizeof line, "\nx -> y %s", bad[i].ops);
         fd_error err = {0};
-        fd_map *map = parse(line, &err);
+        fd_name_map *map = parse(line, &err);
         cr_assert(map, "%s", err.message);
         int rank = 1;
         int64_t shape[8] = {6};
-        cr_assert_eq(fd_map_apply(map, map->rules, &values, &rank, shape, NULL, NULL, &err), FD_ERR_INPUT, "%s", bad[i].ops);
+        cr_assert_eq(fd_name_map_apply(map, map->rules, &values, &rank, shape, NULL, NULL, &err), FD_ERR_INPUT, "%s",
+                     bad[i].ops);
         cr_assert(strstr(err.message, bad[i].message) && strstr(err.message, "m.map:2"), "%s", err.message);
-        fd_map_free(map);
+        fd_name_map_free(map);
     }
 }
 
@@ -157,7 +161,7 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fd_error err = {0};
-        fd_map *map = parse(bad[i].text, &err);
+        fd_name_map *map = parse(bad[i].text, &err);
         cr_assert(!map && err.code == FD_ERR_INPUT, "%s", bad[i].text);
         cr_assert(strstr(err.message, bad[i].message), "\"%s\": %s", bad[i].text, err.message);
     }
@@ -167,9 +171,10 @@ Test(map, built_in_maps_parse_and_name_every_node_of_a_layer) {
     static const char *const maps[] = {"gguf", "llama.cpp", "llama2.c", "transformers"};
     for (size_t i = 0; i < 4; i++) {
         fd_error err = {0};
-        fd_map *map;
-        cr_assert_eq(fd_map_open(maps[i], &map, &err), FD_OK, "%s", err.message);
-        static const char *const nodes[] = {"attn_norm", "attn_q", "attn_v", "attn_weights", "attn_out", "ffn_act", "l_out"};
+        fd_name_map *map;
+        cr_assert_eq(fd_name_map_open(maps[i], &map, &err), FD_OK, "%s", err.message);
+        static const char *const nodes[] = {"attn_norm", "attn_q",  "attn_v", "attn_weights",
+                                            "attn_out",  "ffn_act", "l_out"};
         for (size_t k = 0; k < sizeof nodes / sizeof *nodes; k++) {
             bool found = false;
             for (size_t r = 0; r < map->n_rule; r++) {
@@ -178,6 +183,6 @@ Test(map, built_in_maps_parse_and_name_every_node_of_a_layer) {
             }
             cr_assert(found, "%s has no rule for %s", maps[i], nodes[k]);
         }
-        fd_map_free(map);
+        fd_name_map_free(map);
     }
 }

@@ -47,7 +47,14 @@ static const struct {
     {"unsigned 32", 1, HEADER("<u4", "False", "(1,)"), "\xff\xff\xff\xff", 4, 1, {4294967295.0}, 1},
     {"truth", 1, HEADER("|b1", "False", "(2,)"), "\0\1", 2, 1, {0, 1}, 2},
     {"a single number", 1, HEADER("<f4", "False", "()"), "\0\0\x80\x3f", 4, 0, {1}, 1},
-    {"keys in another order, double quotes", 1, "{\"shape\": (2L, 1), \"fortran_order\": False, \"descr\": \"|i1\"}", "\5\6", 2, 2, {5, 6}, 2},
+    {"keys in another order, double quotes",
+     1,
+     "{\"shape\": (2L, 1), \"fortran_order\": False, \"descr\": \"|i1\"}",
+     "\5\6",
+     2,
+     2,
+     {5, 6},
+     2},
 };
 
 Test(npy, reads) {
@@ -94,7 +101,8 @@ Test(npy, refuses) {
         fd_array array;
         fd_error err = {0};
         cr_assert_eq(fd_npy_parse("x.npy", f.bytes, f.size, &array, &err), FD_ERR_INPUT, "%s", bad[i].name);
-        cr_assert(strstr(err.message, bad[i].message) && strstr(err.message, "x.npy"), "%s: %s", bad[i].name, err.message);
+        cr_assert(strstr(err.message, bad[i].message) && strstr(err.message, "x.npy"), "%s: %s", bad[i].name,
+                  err.message);
     }
 }
 

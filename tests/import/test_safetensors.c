@@ -19,10 +19,13 @@ static file make(const char *header, size_t n_element) {
     return f;
 }
 
-#define TENSOR(dtype, shape, from, to) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
+#define TENSOR(dtype, shape, from, to)                                                                                 \
+    "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
 Test(safetensors, reads_tensors_in_order_of_place) {
-    file f = make("{\"__metadata__\":{\"format\":\"pt\"},\"b\":" TENSOR("U8", "[2]", 4, 6) ",\"a\":" TENSOR("I16", "[2,1]", 0, 4) ",\"none\":" TENSOR("F32", "[0,3]", 6, 6) "}", 6);
+    file f = make("{\"__metadata__\":{\"format\":\"pt\"},\"b\":" TENSOR("U8", "[2]", 4, 6) ",\"a\":" TENSOR(
+                      "I16", "[2,1]", 0, 4) ",\"none\":" TENSOR("F32", "[0,3]", 6, 6) "}",
+                  6);
     fd_safetensors t;
     fd_error err = {0};
     cr_assert_eq(fd_safetensors_parse("x", f.bytes, f.size, &t, &err), FD_OK, "%s", err.message);
@@ -46,11 +49,13 @@ Test(safetensors, every_type_has_its_size) {
                  {"I64", 8}, {"U8", 1},   {"U16", 2}, {"U32", 4}, {"U64", 8}, {"BOOL", 1}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char header[200];
-        snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%zu]}}", types[i].dtype, 3 * types[i].bytes);
+        snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%zu]}}",
+                 types[i].dtype, 3 * types[i].bytes);
         file f = make(header, 3 * types[i].bytes);
         fd_safetensors t;
         fd_error err = {0};
-        cr_assert_eq(fd_safetensors_parse("x", f.bytes, f.size, &t, &err), FD_OK, "%s: %s", types[i].dtype, err.message);
+        cr_assert_eq(fd_safetensors_parse("x", f.bytes, f.size, &t, &err), FD_OK, "%s: %s", types[i].dtype,
+                     err.message);
         cr_assert_eq(fd_array_type_bytes(t.items[0].array.type), types[i].bytes);
         fd_safetensors_free(&t);
     }
@@ -85,7 +90,8 @@ Test(safetensors, refuses) {
         fd_safetensors t;
         fd_error err = {0};
         cr_assert_eq(fd_safetensors_parse("x.st", f.bytes, f.size, &t, &err), FD_ERR_INPUT, "%s", bad[i].name);
-        cr_assert(strstr(err.message, bad[i].message) && strstr(err.message, "x.st"), "%s: %s", bad[i].name, err.message);
+        cr_assert(strstr(err.message, bad[i].message) && strstr(err.message, "x.st"), "%s: %s", bad[i].name,
+                  err.message);
     }
 }
 

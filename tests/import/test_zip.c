@@ -13,7 +13,7 @@ typedef struct file {
 } file;
 
 static void put(file *f, uint64_t value, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) f->bytes[f->size++] = (uint8_t)(value >> (8 * i));
+    for (size_t i = 0; i < bytes; i++) f->bytes[f->size++] = (uint8_t)(i < 8 ? value >> (8 * i) : 0);
 }
 
 static void put_bytes(file *f, const void *from, size_t n) {
@@ -24,12 +24,12 @@ static void put_bytes(file *f, const void *from, size_t n) {
 /* One entry and what its headers say. */
 typedef struct spec {
     const char *name;
-    const void *data;    /* as packed */
+    const void *data; /* as packed */
     uint64_t packed, bytes;
     uint32_t crc;
     int method, flags;
-    int64_t at;          /* offset of its local header in the directory; -1: the true one */
-    bool wide;           /* sizes in a zip64 field */
+    int64_t at; /* offset of its local header in the directory; -1: the true one */
+    bool wide;  /* sizes in a zip64 field */
 } spec;
 
 static void put_common(file *f, const spec *s) {

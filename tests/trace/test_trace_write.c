@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "fixture.h"
+#include "model/quant.h"
 
 enum { PREFILL = 7, DECODE = 30, POSITIONS = PREFILL + DECODE };
 
@@ -352,5 +353,79 @@ Test(trace_write, calls_out_of_order_are_refused) {
     cr_expect(strstr(err.message, "another graph"), "%s", err.message);
     cr_expect_eq(fd_trace_finish(writer, &err), FD_ERR_INPUT); /* a step is open */
     fd_graph_free(other);
+    fd_graph_free(graph);
+}
+
+/* Little memory: a row of each table at a time, in any order of asking. */
+Test(trace_write, tables_read_by_parts_are_the_whole_tables) {
+    fd_graph *graph = fixture_graph(fixture_small);
+    fd_trace_options options = fd_trace_defaults(fixture_path("parts.h5"));
+    fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
+    fd_trace *whole, *parts;
+    fd_error err = {0};
+    cr_assert_eq(fd_trace_open(options.path, &whole, &err), FD_OK, "%s", err.message);
+    for (size_t memory = 64; memory <= (size_t)64 << 12; memory <<= 6) {
+        cr_assert_eq(fd_trace_open_within(options.path, memory, &parts, &err), FD_OK, "%s", err.message);
+        for (int32_t k = 0; k < 3 * fd_trace_n_pos(whole); k++)
+            for (int32_t node = 0; node < fd_trace_n_node(whole); node++) {
+                int32_t pos = k * 5 % fd_trace_n_pos(whole);
+                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos), *b = fd_trace_fingerprint(parts, node, pos);
+                const fd_trace_stats *s = fd_trace_stats_at(whole, node, pos), *t = fd_trace_stats_at(parts, node, pos);
+                float x[2][512];
+                cr_assert(a && b && memcmp(a, b, sizeof *a) == 0, "fingerprint of node %d at %d", node, pos);
+                cr_assert(s && t && memcmp(s, t, sizeof *s) == 0, "statistics of node %d at %d", node, pos);
+                if (fd_trace_elements(fd_trace_node_at(whole, node), pos) > 512) continue;
+                memset(x, 0, sizeof x);
+                cr_assert_eq(fd_trace_read(whole, node, pos, x[0], NULL, &err), FD_OK, "%s", err.message);
+                cr_assert_eq(fd_trace_read(parts, node, pos, x[1], NULL, &err), FD_OK, "%s", err.message);
+                cr_assert(memcmp(x[0], x[1], sizeof x[0]) == 0, "node %d at %d", node, pos);
+            }
+        fd_trace_close(parts);
+    }
+    fd_trace_close(whole);
+    fd_graph_free(graph);
+}
+
+/* Rounded once, to nearest even; the fingerprints stay those of what was computed. */
+Test(trace_write, elements_stored_in_16_bits_are_the_computed_ones_rounded) {
+    static const uint32_t types[] = {FD_F16, FD_BF16};
+    fd_graph *graph = fixture_graph(fixture_small);
+    for (int k = 0; k < 2; k++) {
+        fd_trace_options options = fd_trace_defaults(fixture_path("computed.h5"));
+        fd_trace *computed, *stored;
+        fd_error err = {0};
+        fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
+        cr_assert_eq(fd_trace_open(options.path, &computed, &err), FD_OK, "%s", err.message);
+        options.path = fixture_path("stored.h5");
+        options.store = types[k];
+        options.step_last = 2; /* later steps: what is filled in */
+        fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
+        cr_assert_eq(fd_trace_open(options.path, &stored, &err), FD_OK, "%s", err.message);
+        int n_rounded = 0;
+        for (int32_t node = 0; node < fd_trace_n_node(stored); node++) {
+            const fd_trace_node *info = fd_trace_node_at(stored, node);
+            cr_expect_eq(info->dtype, types[k], "%s", info->name);
+            for (int32_t pos = 0; pos < fd_trace_n_pos(stored); pos++) {
+                int64_t n = fd_trace_elements(info, pos);
+                float *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
+                const fd_fingerprint *a = fd_trace_fingerprint(computed, node, pos);
+                const fd_fingerprint *b = fd_trace_fingerprint(stored, node, pos);
+                cr_expect(a && b && a->lo == b->lo && a->hi == b->hi, "%s at %d", info->name, pos);
+                fd_code code = fd_trace_read(stored, node, pos, y, NULL, &err);
+                cr_expect_eq(code, pos < 7 ? FD_OK : FD_ERR_INCOMPLETE, "%s at %d", info->name, pos);
+                cr_assert_eq(fd_trace_read(computed, node, pos, x, NULL, &err), FD_OK, "%s", err.message);
+                for (int64_t i = 0; code == FD_OK && i < n; i++) {
+                    float to = types[k] == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x[i])) : fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
+                    n_rounded += y[i] != x[i];
+                    if (to == to) cr_assert_eq(y[i], to, "%s at %d: %g stored, %g computed", info->name, pos, y[i], x[i]);
+                }
+                free(x);
+                free(y);
+            }
+        }
+        cr_expect_gt(n_rounded, 100);
+        fd_trace_close(computed);
+        fd_trace_close(stored);
+    }
     fd_graph_free(graph);
 }

@@ -5,13 +5,13 @@
 
     python3 -m firstdiff.llama_cpp model.gguf --tokens 1,403,407 -o llama.h5
 
-The trace has llama.cpp's own names: the tensor's, a dot, and ggml's op (`Qcur-0.ROPE`); a name that repeats within a forward
-call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribute `names` = "llama.cpp".
+The trace has llama.cpp's own names: the tensor's, a dot, and ggml's op (`Qcur-0.ROPE`); a name that repeats within a
+forward call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribute `names` = "llama.cpp".
 
 llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
-(ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which compute
-nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes: `verify=True` runs again without recording and
-compares the logits bit by bit."""
+(ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which
+compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes: `verify=True` runs again without
+recording and compares the logits bit by bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ import numpy.typing as npt
 
 from firstdiff.ggml import TYPES, Ggml, Node
 from firstdiff.trace.arrays import Array, TraceError
-from firstdiff.trace.writer import MAX_NAME, Writer
+from firstdiff.trace.schema import MAX_NAME
+from firstdiff.trace.writer import Writer
 
 # Element types of the K/V cache by name; the numbers are ggml_type's (ggml.h).
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
@@ -62,10 +63,10 @@ class Settings:
 class Recorder:
     """llama.cpp's eval callback: writes each node into a trace. Keep it alive as long as the context.
 
-        params = llama_cpp.llama_context_default_params()
-        recorder = Recorder(trace)
-        recorder.install(params)                # before llama_init_from_model
-        trace.step(tokens); llama_cpp.llama_decode(context, batch)"""
+    params = llama_cpp.llama_context_default_params()
+    recorder = Recorder(trace)
+    recorder.install(params)                # before llama_init_from_model
+    trace.step(tokens); llama_cpp.llama_decode(context, batch)"""
 
     def __init__(self, trace: Writer, patterns: Sequence[str] = ("*",)) -> None:
         """patterns: names of nodes to record (`*-0.*`: layer 0)."""
@@ -83,14 +84,16 @@ class Recorder:
         params.cb_eval_user_data = None
 
     def _called(self, address: int, ask: bool, _user: int) -> bool:
-        """ask: shall this node be computed by itself, to be looked at? Else: it has been. Never raises into llama.cpp."""
+        """ask: shall this node be computed by itself, to be looked at? Else: it has been. Never raises into
+        llama.cpp."""
         try:
             node = self._ggml.node(address)
             if ask:
                 return self._wanted(node)
             self._record(node)
-        except Exception as error:  # noqa: BLE001
-            self._trace.errors.append(f"{self._trace.path}: {error}")
+        except Exception as error:
+            if str(error) not in self._trace.errors:  # a strict Writer has kept its own
+                self._trace.errors.append(f"{self._trace.path}: {error}")
         return not ask  # false here would end the computation
 
     def _wanted(self, node: Node) -> bool:
@@ -123,7 +126,7 @@ class _Bf16:
     def __init__(self, bits: Array) -> None:
         import ml_dtypes
 
-        self._values = bits.view(ml_dtypes.bfloat16)
+        self._values: Array = bits.view(ml_dtypes.bfloat16)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self._values
@@ -138,11 +141,13 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     """The tensor as [n_tok, …], without axes of length 1; None when it has no row for each token of the step.
 
     ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads;
-    [1, n_head, n_tok, …] inside the attention. Where several axes are as long as the step, the op and the name decide."""
+    [1, n_head, n_tok, …] inside the attention. Where several axes are as long as the step, the op and the name
+    decide."""
     n_tok = len(step)
     if node.op == "SET_ROWS":  # a whole cache, of which this step's rows are new
         in_rows = node.shape[:2] == (1, 1) and node.shape[2] > step[-1] and node.shape[3] > 1
-        return values[0, 0, step.start : step.stop] if in_rows else None
+        rows: Array = values[0, 0, step.start : step.stop]
+        return rows if in_rows else None
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
     if not axes or node.shape[0] != 1:
         return None
@@ -150,11 +155,12 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     axis = axes[0] if len(axes) == 1 or split else axes[1]
     if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
         axis = 2 if node.shape[2] == 1 else 1
-    moved = np.moveaxis(values[0], axis - 1, 0)
+    moved: Array = np.moveaxis(values[0], axis - 1, 0)
     if over_kv(node):
         return moved
     rest = tuple(extent for extent in moved.shape[1:] if extent != 1) or (1,)
-    return moved.reshape(n_tok, *rest)
+    squeezed: Array = moved.reshape(n_tok, *rest)
+    return squeezed
 
 
 @contextmanager
@@ -211,7 +217,13 @@ def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> n
 
 
 def _run(
-    model: str, tokens: Sequence[int], prefill: int, generate: int, settings: Settings, recorder: Recorder | None, trace: Writer | None
+    model: str,
+    tokens: Sequence[int],
+    prefill: int,
+    generate: int,
+    settings: Settings,
+    recorder: Recorder | None,
+    trace: Writer | None,
 ) -> Run:
     fed: list[int] = []
     rows: list[Array] = []
@@ -249,8 +261,8 @@ def record(
     prefill    so many tokens in batches of settings.batch, the rest one by one (decode); None: all
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
-    numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers, except
-               that flash attention on a CPU with an f16 cache is known to be llama-cpu-fa
+    numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers,
+               except that flash attention on a CPU with an f16 cache is known to be llama-cpu-fa
     verify     run again without recording; other logits in any bit are an error
     strict     raise what goes wrong while recording; else as Writer does
 
@@ -277,9 +289,11 @@ def record(
         numerics=numerics,
         kv_type=settings.kv_type,
         names="llama.cpp",
+        strict=strict,
         attributes={
             "backend": "llama.cpp",
             "fusion": "flash attention" if settings.flash_attn else "none",
+            "absent": "blk.*.attn_scores blk.*.attn_weights" if settings.flash_attn else "",
             "build": llama_cpp.llama_print_system_info().decode().strip(),
         },
     )
@@ -293,7 +307,9 @@ def record(
     if verify:
         plain = _run(name, tokens, prefill, generate, settings, None, None)
         if plain.tokens != run.tokens or plain.logits.tobytes() != run.logits.tobytes():
-            raise TraceError(f"{name}: recording changed the logits: the trace shows another computation than the plain run's")
+            raise TraceError(
+                f"{name}: recording changed the logits: the trace shows another computation than the plain run's"
+            )
     return run
 
 
@@ -303,8 +319,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL.gguf")
     parser.add_argument("--tokens", required=True, metavar="1,2,3", help="token ids to feed")
     parser.add_argument("-o", "--output", required=True, metavar="TRACE.h5")
-    parser.add_argument("--prefill", type=int, metavar="N", help="so many in batches, the rest one by one (default: all)")
-    parser.add_argument("--generate", type=int, default=0, metavar="N", help="then so many tokens of llama.cpp's choice")
+    parser.add_argument(
+        "--prefill", type=int, metavar="N", help="so many in batches, the rest one by one (default: all)"
+    )
+    parser.add_argument(
+        "--generate", type=int, default=0, metavar="N", help="then so many tokens of llama.cpp's choice"
+    )
     parser.add_argument("--kv-type", default="f16", choices=list(KV_TYPES))
     parser.add_argument("--flash-attn", action="store_true")
     parser.add_argument("--threads", type=int, default=0)

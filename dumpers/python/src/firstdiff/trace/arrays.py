@@ -13,15 +13,16 @@ Array = npt.NDArray[Any]
 
 
 class TraceError(Exception):
-    """Something about a trace is not as it must be; the message names the object, what was found and what was expected."""
+    """Something about a trace is not as it must be; the message names the object, what was found and what was
+    expected."""
 
 
 def to_host(values: Any) -> tuple[Array, str]:
     """A NumPy array of what `values` holds now, and its element type in the trace: F32, F64, F16 or BF16.
 
-    F16 and BF16 come as uint16 with the same bits. Device tensors are copied before the call returns; host arrays may be
-    shared, so write the result away before the engine goes on. int8 is widened to F32 and other integers to F64, which hold
-    them exactly (int64 up to 2**53: larger ones are refused)."""
+    F16 and BF16 come as uint16 with the same bits. Device tensors are copied before the call returns; host arrays may
+    be shared, so write the result away before the engine goes on. int8 is widened to F32 and other integers to F64,
+    which hold them exactly (int64 up to 2**53: larger ones are refused)."""
     if hasattr(values, "detach") and hasattr(values, "cpu"):
         return _from_torch(values)
     if hasattr(values, "get") and type(values).__module__.split(".")[0] == "cupy":

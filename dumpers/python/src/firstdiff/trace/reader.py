@@ -6,7 +6,8 @@
         trace.stats(["blk.0.*"])             # DataFrame: min, max, mean, rms, … per position
         trace.entropy()                      # DataFrame: attention entropy per position, layer and head
 
-Works on the traces of every engine: what firstdiff itself did not write (statistics, entropy) is computed from the tensors."""
+Works on the traces of every engine: what firstdiff itself did not write (statistics, entropy) is computed from the
+tensors."""
 
 from __future__ import annotations
 
@@ -22,12 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.trace.arrays import Array, TraceError, from_raw
+from firstdiff.trace.schema import KINDS, STATS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STATS = ("min", "max", "mean", "rms", "absmax", "n_nan", "n_pos_inf", "n_neg_inf", "n_zero")
-KINDS = {0: "prefill", 1: "decode", 2: "verify"}
 NODE_COLUMNS = ("name", "op", "layer", "shape", "dtype", "over_kv", "input0", "input1", "weight0", "weight1", "params")
 
 
@@ -94,10 +94,10 @@ class Reader(Mapping[str, Tensor]):
             return h5py.File(self.path, "r")
         except FileNotFoundError as error:
             raise TraceError(f"{self.path}: no such file") from error
-        except OSError as first:
+        except (OSError, RuntimeError) as first:
             try:  # one that is being written, or whose writer was killed
                 return h5py.File(self.path, "r", libver="latest", swmr=True)
-            except (OSError, ValueError):
+            except (OSError, RuntimeError, ValueError):
                 raise TraceError(f"{self.path}: not an HDF5 file, or damaged: {first}") from first
 
     def _load(self) -> None:
@@ -126,7 +126,7 @@ class Reader(Mapping[str, Tensor]):
         if "steps" not in self._file:
             return [Step(0, len(self.tokens), "prefill")] if len(self.tokens) else []
         rows = self._file["steps"][...]
-        return [Step(int(r["first"]), int(r["count"]), KINDS.get(int(r["kind"]), "?")) for r in rows]
+        return [Step(int(r["first"]), int(r["count"]), KINDS[int(r["kind"])]) for r in rows]
 
     def close(self) -> None:
         """Closes the file; tensors that were handed out cannot be read any more."""
@@ -135,7 +135,9 @@ class Reader(Mapping[str, Tensor]):
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -166,8 +168,8 @@ class Reader(Mapping[str, Tensor]):
     # ---- tables ----
 
     def nodes(self) -> pd.DataFrame:
-        """Every node of the graph (or, without /graph, every tensor), in order of execution; `recorded`: its elements are
-        in this trace. `shape` is that of one position."""
+        """Every node of the graph (or, without /graph, every tensor), in order of execution; `recorded`: its elements
+        are in this trace. `shape` is that of one position."""
         import pandas as pd
 
         if self._graph is None:
@@ -199,8 +201,8 @@ class Reader(Mapping[str, Tensor]):
         return node
 
     def stats(self, patterns: str | Iterable[str] = "*") -> pd.DataFrame:
-        """Statistics by (position, name): min, max, mean, rms, absmax of the finite elements, and counts of NaN, infinities
-        and zeros. From /stats, else computed from the tensors."""
+        """Statistics by (position, name): min, max, mean, rms, absmax of the finite elements, and counts of NaN,
+        infinities and zeros. From /stats, else computed from the tensors."""
         import pandas as pd
 
         if "stats" in self._file and self._graph is not None:
@@ -208,7 +210,9 @@ class Reader(Mapping[str, Tensor]):
             names = [_text(name) for name in self._graph["name"]]
             at = [i for i, name in enumerate(names) if any(fnmatchcase(name, p) for p in patterns)]
             table = self._file["stats"][:, at, :] if at else np.zeros((0, 0, len(STATS)))
-            index = pd.MultiIndex.from_product([range(table.shape[0]), [names[i] for i in at]], names=["position", "name"])
+            index = pd.MultiIndex.from_product(
+                [range(table.shape[0]), [names[i] for i in at]], names=["position", "name"]
+            )
             return pd.DataFrame(table.reshape(-1, len(STATS)), index=index, columns=list(STATS))
         keys, found = [], []
         for name in self.match(patterns):
@@ -220,8 +224,8 @@ class Reader(Mapping[str, Tensor]):
         return pd.DataFrame(found, index=index, columns=list(STATS)).sort_index(level=0, sort_remaining=False)
 
     def health(self) -> pd.DataFrame:
-        """Per position: n_kv, top1_probability, logit_range, loop_length, and the best id and logit. Empty columns where the
-        trace has no /health."""
+        """Per position: n_kv, top1_probability, logit_range, loop_length, and the best id and logit. The token
+        alone where the trace has no /health."""
         import pandas as pd
 
         table = pd.DataFrame({"token": self.tokens}, index=pd.RangeIndex(self.n_pos, name="position"))
@@ -235,8 +239,9 @@ class Reader(Mapping[str, Tensor]):
         return table
 
     def entropy(self) -> pd.DataFrame:
-        """Entropy of the attention weights in nats; rows are positions, columns (layer, head). From /health, else computed
-        from the recorded weights; a trace with neither (flash attention keeps no weights) gives no columns."""
+        """Entropy of the attention weights in nats; rows are positions, columns (layer, head). From /health, else
+        computed from the recorded weights; a trace with neither (flash attention keeps no weights) gives no
+        columns."""
         import pandas as pd
 
         if "health" in self._file and "entropy" in self._file["health"]:
@@ -254,7 +259,9 @@ class Reader(Mapping[str, Tensor]):
                     found.setdefault((layer, head), {})[tensor.first_position + row] = float(value)
         columns = pd.MultiIndex.from_tuples(list(found), names=["layer", "head"])
         index = pd.RangeIndex(self.n_pos, name="position")
-        return pd.DataFrame({i: pd.Series(v) for i, v in enumerate(found.values())}, index=index).set_axis(columns, axis=1)
+        return pd.DataFrame({i: pd.Series(v) for i, v in enumerate(found.values())}, index=index).set_axis(
+            columns, axis=1
+        )
 
 
 def statistics(values: Array) -> list[float]:

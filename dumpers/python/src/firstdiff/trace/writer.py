@@ -14,20 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
 from firstdiff.trace.arrays import Array, TraceError, to_host
+from firstdiff.trace.schema import KINDS, LEVEL_FULL, MAX_DIM, STEP_ROW, Kind, check_name, model_hash
 
-Kind = Literal["prefill", "decode", "verify"]
-KINDS: tuple[Kind, ...] = ("prefill", "decode", "verify")
-STEP_ROW = np.dtype([("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("level", "<i4")])
-LEVEL_FULL = 2
-MAX_NAME = 63  # bytes; a row of /graph has 64
-MAX_DIM = 4  # beside the position
 CHUNK_BYTES, KV_CHUNK = 32 * 1024, 64  # as firstdiff's own writer: whole positions, attention cut every 64 keys
 
 
@@ -50,9 +45,9 @@ class _Set:
 class Writer:
     """A trace being written, level `full`.
 
-    A failed `step` or `put` never raises, so hooks may call them inside an engine: it returns False, the message is kept in
-    `errors`, the file stays marked as incomplete (which `firstdiff compare` answers with status 3), and `close` warns.
-    `strict=True` raises instead. Whatever cannot be opened raises TraceError at once.
+    A failed `step` or `put` never raises, so hooks may call them inside an engine: it returns False, the message is
+    kept in `errors`, the file stays marked as incomplete (which `firstdiff compare` answers with status 3), and
+    `close` warns. `strict=True` raises instead. Whatever cannot be opened raises TraceError at once.
 
     Not for several threads at a time. A Writer holds no tensor after `put` returns."""
 
@@ -82,7 +77,7 @@ class Writer:
         attributes  further root attributes"""
         self.path = os.fspath(path)
         self.errors: list[str] = []
-        self._strict = strict
+        self._strict = self._strict_now = strict
         self._sets: dict[str, _Set] = {}
         self._first, self._n_pos = 0, 0
         self._pending: tuple[int, int, int, int] | None = None
@@ -117,9 +112,12 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             self.errors.append(f"{self.path}: the run ended with {type(error).__name__}: {error}")
+            self._strict_now = False  # the host's own error goes on
         self.close()
 
     @property
@@ -155,14 +153,15 @@ class Writer:
     ) -> bool:
         """Records a tensor now: NumPy, torch (any device, bfloat16 too), or what np.asarray takes; [n_pos, …].
 
-        The rows are the step's positions, or, with `pos0`, the positions pos0, pos0 + 1, …. A batch axis of 1 before them is
-        dropped. over_kv: the last axis runs over the key positions 0, 1, … and grows with them (attention scores and
-        weights; so taken by itself for names that end in .attn_scores or .attn_weights). op: the engine's name of it.
-        A row given twice holds what came last."""
+        The rows are the step's positions, or, with `pos0`, the positions pos0, pos0 + 1, …. A batch axis of 1 before
+        them is dropped. over_kv: the last axis runs over the key positions 0, 1, … and grows with them (attention
+        scores and weights; so taken by itself for names that end in .attn_scores or .attn_weights). op: the engine's
+        name of it. A row given twice holds what came last."""
         return self._guard(f"tensor {name}", lambda: self._put(name, values, pos0, over_kv, op, layer))
 
     def close(self) -> None:
-        """Ends the trace and marks it as complete, unless something could not be recorded: then warns. May be repeated."""
+        """Ends the trace and marks it as complete, unless something could not be recorded: then warns. May be
+        repeated."""
         if self.closed:
             return
         self._guard("close", self._finish)
@@ -183,10 +182,10 @@ class Writer:
                 raise TraceError("the trace is closed")
             do()
             return True
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             message = f"{self.path}: {what}: {error}"
             self.errors.append(message)
-            if self._strict:
+            if self._strict_now:
                 raise TraceError(message) from error
             return False
 
@@ -232,7 +231,8 @@ class Writer:
         rest = raw.shape[1:-1] if have.over_kv else raw.shape[1:]
         if rest != wanted or dtype != have.dtype or over_kv != have.over_kv:
             raise TraceError(
-                f"{dtype} of shape {list(raw.shape)}, expected {have.dtype} [n_pos, {', '.join(map(str, have.rest))}] as before"
+                f"{dtype} of shape {list(raw.shape)}, expected {have.dtype} [n_pos, {', '.join(map(str, have.rest))}] "
+                "as before"
             )
         if first < have.first:
             raise TraceError(f"position {first} after the tensor began at {have.first}: record positions in order")
@@ -257,7 +257,9 @@ class Writer:
         if pos0 is not None and not 0 <= pos0 <= self._n_pos - raw.shape[0]:
             raise TraceError(f"{raw.shape[0]} rows from position {pos0}, expected positions 0 to {self._n_pos - 1}")
         if raw.ndim > 1 + MAX_DIM or raw.size == 0:
-            raise TraceError(f"shape {list(raw.shape)}, expected [n_pos, …] with 1 to {MAX_DIM} dimensions more, none empty")
+            raise TraceError(
+                f"shape {list(raw.shape)}, expected [n_pos, …] with 1 to {MAX_DIM} dimensions more, none empty"
+            )
         if over_kv:
             keys = (self._first if pos0 is None else pos0) + raw.shape[0]
             if raw.ndim != 3 or raw.shape[2] < keys:
@@ -317,26 +319,6 @@ class Writer:
                 raise TraceError(f"tensor {name}: position {have.first + have.have.index(False)} was not recorded")
         self._file.attrs["finished"] = _now()
         self._file.attrs["complete"] = 0 if self.errors else 1
-
-
-def check_name(name: str) -> None:
-    """Raises TraceError for a name that a trace cannot hold."""
-    if not name or len(name.encode()) > MAX_NAME or "/" in name or name in (".", "..") or "\0" in name:
-        raise TraceError(f"a name of {len(name.encode())} bytes, expected 1 to {MAX_NAME} without / and zero bytes, not . or ..")
-
-
-def model_hash(path: str | os.PathLike[str]) -> str:
-    """The hash of a model's file, as firstdiff writes it into `model_hash`. Reads all of the file."""
-    import xxhash
-
-    digest = xxhash.xxh3_128()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    except OSError as error:
-        raise TraceError(f"{os.fspath(path)}: {error.strerror}") from error
-    return f"xxh3-128:{digest.hexdigest()}"
 
 
 def _now() -> str:

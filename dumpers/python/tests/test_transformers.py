@@ -1,0 +1,156 @@
+"""transformers on the bundled models, judged by firstdiff: rounding is noise, an altered tensor is not."""
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from conftest import KJV_LLAMA, KJV_QWEN2, TOKENS
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the adapter for transformers is not tried")
+pytest.importorskip("transformers", reason="transformers is not installed: its adapter is not tried")
+pytest.importorskip("gguf", reason="gguf is not installed: transformers cannot read a GGUF")
+pytest.importorskip("accelerate", reason="accelerate is not installed: transformers cannot read a GGUF")
+
+from firstdiff.trace import Reader, TraceError, TraceWarning, Writer  # noqa: E402
+from firstdiff.transformers import attach, load, main, record  # noqa: E402
+
+# Worked example: kjv-qwen2 is F16, kjv-llama Q8_0; transformers computes with the dequantised weights.
+CASES = {
+    "qwen2-float32": (KJV_QWEN2, "float32", "eager", "f32"),
+    "qwen2-bfloat16": (KJV_QWEN2, "bfloat16", "eager", "hf-bf16"),
+    "qwen2-float16": (KJV_QWEN2, "float16", "eager", "hf-f16"),
+    "qwen2-float32-sdpa": (KJV_QWEN2, "float32", "sdpa", "f32"),
+    "qwen2-bfloat16-sdpa": (KJV_QWEN2, "bfloat16", "sdpa", "hf-bf16"),
+    "llama-float32": (KJV_LLAMA, "float32", "eager", "f32"),
+    "llama-bfloat16": (KJV_LLAMA, "bfloat16", "eager", "hf-bf16"),
+}
+MUTANTS = {
+    "model.layers.2.mlp.down_proj:in": "blk.2.ffn_act",
+    "model.layers.1.self_attn.k_rope": "blk.1.attn_k_rope",
+    "lm_head": "logits",
+}
+
+
+def double(raw, dtype):
+    """The stored elements times 2: exact in every type."""
+    if dtype == "F32":
+        return raw * np.float32(2)
+    if dtype == "F16":
+        return (raw.view(np.float16) * np.float16(2)).view(np.uint16)
+    return (((raw.astype(np.uint32) << 16).view(np.float32) * 2).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
+    model, dtype, attention, inferred = CASES[name]
+    tokens, _ = record(
+        model, TOKENS, tmp_path / "c.h5", prefill=10, generate=2, dtype=dtype, attention=attention
+    )
+    reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
+    verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
+    assert verdict["status"] == "noise", verdict.get("divergence") or verdict["reasons"]
+    replay = verdict["replay"]
+    assert (replay["class"], replay["class_source"], replay["introduced"]) == (inferred, "inferred", 0)
+    assert 0 < replay["largest_noise_z"]["value"] <= 1
+    gone = ("attn_scores", "cache_k", "cache_v", *(["attn_weights"] if attention == "sdpa" else []))
+    assert all(m["node"].endswith(gone) for m in verdict["missing"]), verdict["missing"]
+    for tensor, node in MUTANTS.items():
+        shutil.copy(tmp_path / "c.h5", tmp_path / "m.h5")
+        with h5py.File(tmp_path / "m.h5", "r+") as file:
+            data = file["tensors"][tensor]
+            data[11] = double(data[11], data.attrs["dtype"])
+        verdict = firstdiff.verdict(reference, tmp_path / "m.h5", model)
+        assert verdict["status"] == "diverged", f"{tensor} times 2 passed"
+        assert verdict["divergence"]["node"] == node and verdict["divergence"]["position"] == 11
+
+
+def test_safetensors_give_the_same_trace(tmp_path):
+    """The same weights from a folder: every recorded element is the same."""
+    model = load(KJV_QWEN2)
+    model.hf_quantizer = None  # the weights are plain floats by now
+    del model.config.quantization_config
+    model.save_pretrained(tmp_path / "folder")
+    assert list((tmp_path / "folder").glob("*.safetensors"))
+    record(KJV_QWEN2, TOKENS, tmp_path / "a.h5")
+    record(tmp_path / "folder", TOKENS, tmp_path / "b.h5", gguf=KJV_QWEN2)
+    with Reader(tmp_path / "a.h5") as a, Reader(tmp_path / "b.h5") as b:
+        assert list(a) == list(b) and a.info["model_hash"] == b.info["model_hash"]
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_hooks_change_nothing_and_leave_nothing(tmp_path):
+    model = load(KJV_QWEN2, "bfloat16")
+    module = __import__(type(model).__module__, fromlist=["apply_rotary_pos_emb"])
+    rope, ids = module.apply_rotary_pos_emb, torch.tensor([TOKENS])
+    with torch.no_grad():
+        plain = model(ids).logits
+        with Writer(tmp_path / "c.h5", names="transformers") as trace, attach(model, trace):
+            assert module.apply_rotary_pos_emb is not rope
+            traced = model(ids).logits
+        assert torch.equal(plain, traced)
+    assert module.apply_rotary_pos_emb is rope
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_generate_is_traced_in_steps(tmp_path):
+    model = load(KJV_QWEN2)
+    with Writer(tmp_path / "c.h5", names="transformers") as trace, attach(model, trace):
+        out = model.generate(torch.tensor([TOKENS]), max_new_tokens=3, do_sample=False, eos_token_id=-1)
+    with Reader(tmp_path / "c.h5") as read:
+        assert [(s.count, s.kind) for s in read.steps] == [(13, "prefill"), (1, "decode"), (1, "decode")]
+        assert list(read.tokens) == out[0, :-1].tolist()
+        logits = read["lm_head"]
+        assert read.complete and int(np.argmax(logits.at(12))) == int(out[0, 13])
+
+
+def test_a_tensor_that_is_changed_in_place_is_recorded_again(tmp_path):
+    """The residual stream that is added to in place is a new tensor each time."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Identity()
+
+        def forward(self, input_ids):
+            x = self.a(torch.ones(1, input_ids.shape[1], 4))
+            x += 1
+            return self.b(x)
+
+    block = Block()
+    with Writer(tmp_path / "c.h5", names="transformers") as trace, attach(block, trace), torch.no_grad():
+        block(input_ids=torch.tensor([[1, 2]]))
+    with Reader(tmp_path / "c.h5") as read:
+        assert np.allclose(read["a"][...] + 1, read["b:in"]) and "b" not in read
+
+
+def test_several_sequences_are_refused_and_the_model_runs_on(tmp_path):
+    model = load(KJV_QWEN2)
+    trace = Writer(tmp_path / "c.h5", names="transformers")
+    with attach(model, trace), torch.no_grad():
+        assert model(torch.tensor([TOKENS, TOKENS])).logits.shape == (2, 13, 2048)
+    assert "input_ids of shape [2, 13], expected [1, n_tok]" in trace.errors[0]
+    with pytest.warns(TraceWarning):
+        trace.close()
+
+
+BAD = {
+    "no_model": ({"model": "none.gguf"}, "none.gguf: no such file"),
+    "dtype": ({"dtype": "int8"}, 'dtype "int8", expected float32'),
+    "token_of_another_model": ({"tokens": [1, 5000]}, "token 5000, expected 0 to 2047"),
+    "no_tokens": ({"tokens": []}, "0 tokens"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name, tmp_path):
+    changed, message = BAD[name]
+    with pytest.raises(TraceError, match=message):
+        record(**{"model": KJV_QWEN2, "tokens": TOKENS, "path": tmp_path / "c.h5", **changed})
+
+
+def test_command_line(tmp_path, capsys):
+    assert main([str(KJV_QWEN2), "--tokens", "1,2,3", "-o", str(tmp_path / "c.h5"), "--generate", "1"]) == 0
+    assert "4 positions" in capsys.readouterr().out
+    assert main(["none.gguf", "--tokens", "1", "-o", str(tmp_path / "c.h5")]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+/* Seeds for fuzz_h5: small datasets in every layout, each file behind the address of its dataset's object header.
+ * Usage: fuzz_make_h5_corpus FOLDER */
+#include <hdf5.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dumpers/h5.h"
+
+typedef struct seed {
+    const char *name;
+    bool latest;
+    hsize_t chunk[2], max[2]; /* chunk 0: contiguous */
+} seed;
+
+static const seed seeds[] = {
+    {"contiguous", false, {0, 0}, {6, 4}},
+    {"contiguous_v2", true, {0, 0}, {6, 4}},
+    {"btree_1", false, {1, 4}, {H5S_UNLIMITED, 4}},
+    {"single", true, {6, 4}, {6, 4}},
+    {"fixed", true, {2, 3}, {6, 4}},
+    {"extensible", true, {1, 4}, {H5S_UNLIMITED, 4}},
+    {"btree_2", true, {2, 2}, {H5S_UNLIMITED, H5S_UNLIMITED}},
+};
+
+static uint64_t write_file(const char *path, const seed *s) {
+    static const float values[24] = {1, 2, 3};
+    hsize_t dim[2] = {6, 4};
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS), create = H5Pcreate(H5P_DATASET_CREATE);
+    if (s->latest) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+    if (s->chunk[0]) H5Pset_chunk(create, 2, s->chunk);
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access), space = H5Screate_simple(2, dim, s->max);
+    hid_t set = H5Dcreate2(file, "x", H5T_IEEE_F32LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values);
+    fd_h5_put_string(set, "dtype", "F32");
+    fd_h5_put_int(set, "seq", 3);
+    H5O_info_t info;
+    memset(&info, 0, sizeof info);
+    H5Oget_info2(set, &info, H5O_INFO_BASIC);
+    uint64_t address = 0;
+    memcpy(&address, &info.addr, sizeof address);
+    H5Dclose(set);
+    H5Sclose(space);
+    H5Pclose(create);
+    H5Pclose(access);
+    H5Fclose(file);
+    return address;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        char path[512], part[600];
+        snprintf(path, sizeof path, "%s/%s", argv[1], seeds[i].name);
+        snprintf(part, sizeof part, "%s.part", path);
+        uint64_t address = write_file(part, &seeds[i]);
+        FILE *in = fopen(part, "rb"), *out = fopen(path, "wb");
+        if (!in || !out || fwrite(&address, sizeof address, 1, out) != 1) return 1;
+        for (int c; (c = getc(in)) != EOF;) putc(c, out);
+        fclose(in);
+        if (fclose(out) != 0) return 1;
+        unlink(part);
+    }
+    return 0;
+}
