@@ -154,7 +154,7 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
-                          .prefetch = !options->no_prefetch && prop.major >= 9};
+                          .prefetch = options->prefetch && prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
@@ -179,6 +179,21 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     return true;
 }
 
+/* Where the persistent kernel was found faster (docs/performance.md): types of blocks, in products so small that their
+ * latency counts for more than their bytes. */
+static bool small_blocks(const fd_graph *graph) {
+    enum { SMALL_BYTES = 16 << 20 };
+    uint64_t bytes = 0, of_blocks = 0, n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (graph->nodes[i].op != FD_OP_MATMUL) continue;
+        const fd_weight *w = &graph->weights[graph->nodes[i].weight[0]];
+        bytes += w->bytes;
+        if (fd_dtype_get(w->dtype)->is_quantised) of_blocks += w->bytes;
+        n++;
+    }
+    return of_blocks > bytes / 2 && bytes < n * SMALL_BYTES;
+}
+
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
     if (options->n_ctx < 1)
@@ -201,7 +216,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && !options->no_persistent, err);
+    bool persistent = options->step == FD_STEP_PERSISTENT || (options->step == FD_STEP_FASTEST && small_blocks(graph));
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && persistent, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

@@ -38,6 +38,7 @@ typedef struct fd_run {
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in the decode step, whatever the position */
     const int32_t *inputs; /* device */
     fd_rows tail;
+    bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
 } fd_run;
 
 /* Tensors on their way to the observer: copied in stream order, shown when the copies are through. */
@@ -53,6 +54,12 @@ typedef struct fd_watch {
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;
 } fd_watch;
+
+/* The decode step as a CUDA graph. */
+typedef struct fd_step_graph {
+    bool warm; /* its kernels have run once, so capturing loads none */
+    cudaGraphExec_t exec;
+} fd_step_graph;
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
@@ -75,9 +82,8 @@ typedef struct fd_engine {
     fd_plan step;             /* of one token */
     fd_block *step_slots;     /* fixed size: the CUDA graph holds their addresses */
     bool overlap;             /* of the decode step's kernels; node by node each waits for the one before */
-    bool no_graph, step_warm; /* warm: its kernels have run once, so capturing loads none */
-    cudaGraphExec_t step_graph;
-    int32_t graph_nodes;
+    bool no_graph;
+    fd_step_graph graphs[2]; /* of positions from FD_ATTENTION_NEAR on, and below */
     fd_step *persistent; /* the step as one kernel; NULL where it cannot be */
 
     fd_block inputs_host; /* pinned, as inputs */

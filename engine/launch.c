@@ -216,7 +216,8 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
     const fd_node *cache_v = &nodes[item->attention.cache_v];
-    return (fd_attn_decode){.n_head = q_rope->shape[0],
+    return (fd_attn_decode){.near = run->near,
+                            .n_head = q_rope->shape[0],
                             .n_head_kv = k_rope->shape[0],
                             .head_dim = q_rope->shape[1],
                             .n_ctx = engine->exec.n_ctx,

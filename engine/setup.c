@@ -196,7 +196,8 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
 }
 
 void fd_engine_release(fd_engine *e) {
-    if (e->step_graph) (void)cudaGraphExecDestroy(e->step_graph);
+    for (int i = 0; i < 2; i++)
+        if (e->graphs[i].exec) (void)cudaGraphExecDestroy(e->graphs[i].exec);
     fd_step_free(e->persistent);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);

@@ -14,7 +14,11 @@
 extern "C" {
 #endif
 
-enum { FD_ATTENTION_BLOCK = 64, FD_ATTENTION_MAX_HEAD_DIM = 256 };
+enum {
+    FD_ATTENTION_BLOCK = 64,
+    FD_ATTENTION_MAX_HEAD_DIM = 256,
+    FD_ATTENTION_NEAR = 256, /* positions whose attention one block a head computes by itself */
+};
 
 typedef struct fd_attention {
     int32_t n_head, n_head_kv; /* n_head % n_head_kv == 0 */
@@ -39,9 +43,11 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
                            float *out, fd_error *err);
 
-/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix,
- * in two kernels whose grids do not depend on the position, so that a CUDA graph can replay them. */
+/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
+ * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
+ * can replay them. */
 typedef struct fd_attn_decode {
+    bool near; /* *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
     const float *q;           /* [n_head, head_dim] */

@@ -21,7 +21,7 @@ enum {
     STEP_FEW_ROWS = 36, /* of a block: a row a warp; of a type of blocks: four rows a warp, below STEP_MANY_ROWS */
     STEP_MANY_ROWS = 96,
     STEP_MAX_NORM = 8192, /* columns of an x that is RMS-normed */
-    STEP_NEAR = 256, /* positions whose attention one block a head computes, without a barrier between */
+    STEP_NEAR = FD_ATTENTION_NEAR,
 };
 
 enum step_kind { STEP_EMBED, STEP_MATVEC, STEP_ATTENTION };
