@@ -37,6 +37,23 @@ Test(replay, a_clean_run_is_noise_in_every_class_recorded_or_inferred) {
     }
 }
 
+Test(replay, a_trace_in_16_bits_is_inferred_to_be_of_a_class_that_stores_them) {
+    static const struct {
+        const char *emulated, *inferred;
+        uint32_t store;
+    } cases[] = {{"hf-bf16", "hf-bf16", FD_BF16}, {"hf-f16", "hf-f16", FD_F16}, {"f16", "f16", FD_F32}};
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        recording silent = {.emulated = cases[i].emulated, .numerics = "unknown", .store = cases[i].store};
+        fd_verdict v = judge(b.graph, ref, record(b.graph, silent), NULL);
+        cr_expect_str_eq(v.replay.numerics, cases[i].inferred, "%s: %s", cases[i].emulated, v.replay.numerics);
+        expect_noise(v, models[1], cases[i].emulated);
+    }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(replay, the_same_noise_is_an_error_in_a_stricter_class) {
     static const char *const pairs[][2] = {
         {"f16", "f32"}, {"bf16", "f16"}, {"q8", "f32"}, {"f16kv", "f32"}, {"hf-f16", "f16"}};
