@@ -240,7 +240,8 @@ int main(int argc, char **argv) {
     double copy = median(rows[COPY].rate, o.n_round);
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
-    printf("decode as %s\n", fd_engine_is_persistent(exec[0]) ? "one persistent kernel" : "a CUDA graph");
+    printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
+           fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
            1e-3 * cache, set_up);
     for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);

@@ -107,9 +107,9 @@ static const fd_exec_class engine_class = {forward, reset, destroy};
 
 /* ---- making one ---- */
 
-bool fd_engine_is_persistent(const fd_exec *exec) {
+int32_t fd_engine_persistent_from(const fd_exec *exec) {
     const fd_engine *e = (const fd_engine *)exec;
-    return e->persistent != NULL;
+    return e->persistent ? e->persistent_from : -1;
 }
 
 bool fd_engine_available(char *why, size_t size) {
@@ -179,19 +179,26 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     return true;
 }
 
-/* Where the persistent kernel was found faster (docs/performance.md): types of blocks, in products so small that their
- * latency counts for more than their bytes. */
-static bool small_blocks(const fd_graph *graph) {
-    enum { SMALL_BYTES = 16 << 20 };
-    uint64_t bytes = 0, of_blocks = 0, n = 0;
+/* What was found fastest (docs/performance.md). Blocks of 256 cost more instructions than bytes, and kernels that wait for
+ * each other on the multiprocessors take those from the one that works. In products so small that latency counts for
+ * more than bytes, the persistent kernel wins: with those types everywhere, with others where attention is long. */
+static void choose_step(fd_engine *e, const fd_engine_options *options) {
+    enum { SMALL_BYTES = 16 << 20, FAR = 512 };
+    const fd_graph *graph = e->exec.graph;
+    uint64_t bytes = 0, in_blocks = 0, n = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (graph->nodes[i].op != FD_OP_MATMUL) continue;
         const fd_weight *w = &graph->weights[graph->nodes[i].weight[0]];
         bytes += w->bytes;
-        if (fd_dtype_get(w->dtype)->is_quantised) of_blocks += w->bytes;
+        if (fd_dtype_get(w->dtype)->block_elements == 256) in_blocks += w->bytes;
         n++;
     }
-    return of_blocks > bytes / 2 && bytes < n * SMALL_BYTES;
+    bool blocks = in_blocks > bytes / 2, small = bytes < n * SMALL_BYTES;
+    if (blocks) e->overlap = false;
+    e->persistent_from = options->step == FD_STEP_PERSISTENT        ? 0
+                         : options->step == FD_STEP_GRAPH || !small ? -1
+                         : blocks                                   ? 0
+                                                                    : FAR;
 }
 
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
@@ -216,8 +223,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    bool persistent = options->step == FD_STEP_PERSISTENT || (options->step == FD_STEP_FASTEST && small_blocks(graph));
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && persistent, err);
+    choose_step(e, options);
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

@@ -77,14 +77,15 @@ typedef struct fd_engine {
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
 
-    fd_plan nodes;            /* a node each */
-    fd_block *node_slots;     /* grown to the largest batch so far */
-    fd_plan step;             /* of one token */
-    fd_block *step_slots;     /* fixed size: the CUDA graph holds their addresses */
-    bool overlap;             /* of the decode step's kernels; node by node each waits for the one before */
+    fd_plan nodes;        /* a node each */
+    fd_block *node_slots; /* grown to the largest batch so far */
+    fd_plan step;         /* of one token */
+    fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
+    bool overlap;         /* of the decode step's kernels; node by node each waits for the one before */
     bool no_graph;
     fd_step_graph graphs[2]; /* of positions from FD_ATTENTION_NEAR on, and below */
-    fd_step *persistent; /* the step as one kernel; NULL where it cannot be */
+    fd_step *persistent;     /* the step as one kernel; NULL where it cannot be */
+    int32_t persistent_from; /* position; -1: it is not wanted */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */

@@ -58,7 +58,7 @@ static fd_code capture(fd_engine *engine, bool near, fd_error *err) {
 }
 
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err) {
-    if (engine->persistent && pos < fd_step_positions(engine->persistent))
+    if (engine->persistent && pos >= engine->persistent_from && pos < fd_step_positions(engine->persistent))
         return fd_launch_step(&engine->queue, engine->persistent, token, pos, err);
     bool near = pos < FD_ATTENTION_NEAR;
     fd_step_graph *graph = &engine->graphs[near];

@@ -83,7 +83,8 @@ __device__ __forceinline__ void fd_barrier_wait(uint32_t barrier, unsigned phase
                  "@done bra through;\n"
                  "bra again;\n"
                  "through:\n"
-                 "}" ::"r"(barrier), "r"(phase)
+                 "}" ::"r"(barrier),
+                 "r"(phase)
                  : "memory");
 #endif
 }

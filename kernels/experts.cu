@@ -60,8 +60,8 @@ __device__ __forceinline__ int64_t expert_of(float id, int64_t n) {
 }
 
 /* A warp a row. */
-__global__ void __launch_bounds__(32) expert_weights(const float *rows, const float *ids, int64_t n, int32_t k,
-                                                     int gating, float scale, float *out) {
+__global__ void __launch_bounds__(32)
+    expert_weights(const float *rows, const float *ids, int64_t n, int32_t k, int gating, float scale, float *out) {
     fd_allow_next();
     fd_wait_previous();
     const float *x = rows + blockIdx.x * n, *id = ids + (int64_t)blockIdx.x * k;
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(32) expert_weights(const float *rows, const fl
 }
 
 /* Grid: rows of the expert's matrix × (row, rank). */
-template <class Format> __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_expert_matmul a) {
+template <class Format>
+__global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_expert_matmul a) {
     fd_allow_next();
     fd_wait_previous();
     const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
@@ -93,7 +94,8 @@ template <class Format> __global__ void __launch_bounds__(256) expert_matmul(con
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
     const int lane = (int)threadIdx.x % 8, n_unit = (int)((n_col + 64 * Format::groups - 1) / (64 * Format::groups));
     const uint32_t magic = fd_magic();
-    const uint8_t *row = (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
+    const uint8_t *row =
+        (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
     const fd_cursor cursor = Format::begin(row, a.weight.scale_offset, lane);
     float acc[8] = {};
     for (int at = 0; at < n_unit; at++) {

@@ -40,8 +40,7 @@ __device__ __forceinline__ void step_arrive(const step_args &a) {
 /* `round` counts the grid's barriers. */
 __device__ __forceinline__ void step_wait(const step_args &a, unsigned round) {
     if (threadIdx.x == 0) {
-        while (fd_load_acquire(a.arrived) < round * gridDim.x) {
-        }
+        while (fd_load_acquire(a.arrived) < round * gridDim.x) {}
     }
     __syncthreads();
 }
@@ -179,7 +178,8 @@ static bool must_wait(fd_step *step, const void *const *read, int n_read, const 
 }
 
 static fd_code next_op(fd_step *step, step_op **out, fd_error *err) {
-    if (step->n_op >= step->max_op) return fd_fail(err, FD_ERR_INPUT, "persistent step: more than %d ops", step->max_op);
+    if (step->n_op >= step->max_op)
+        return fd_fail(err, FD_ERR_INPUT, "persistent step: more than %d ops", step->max_op);
     *out = &step->host[step->n_op++];
     return FD_OK;
 }
@@ -216,7 +216,7 @@ fd_code fd_step_add_matvec(fd_step *step, const fd_matvec *in, fd_error *err) {
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
         m->part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out,
-                      (int32_t)part->weight.n_row, 0};
+                      (int32_t)part->weight.n_row,        0};
         if (part->residual) read[n_read++] = part->residual;
         if (part->out) written[n_written++] = part->out;
     }

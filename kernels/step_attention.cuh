@@ -87,7 +87,8 @@ __device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, 
 }
 
 /* pos < STEP_NEAR; `area` has STEP_MIN_X floats. */
-template <int GROUPS> __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area) {
+template <int GROUPS>
+__device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width;
     float *query = area, *key_new = query + width, *score = key_new + width, *scalars = score + STEP_NEAR,
           *chunk_sums = scalars + 2 * STEP_WARPS;
@@ -141,8 +142,7 @@ template <int GROUPS> __device__ __forceinline__ void step_scores(const fd_attn_
         float key[GROUPS * 8];
         if (t < pos)
             fd_load_key<GROUPS>(a.cache_k + ((int64_t)t * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
-        for (int h = 0; h < sharing; h++)
-            step_stage_query<GROUPS>(a, kv_head * sharing + h, pos, query + h * width);
+        for (int h = 0; h < sharing; h++) step_stage_query<GROUPS>(a, kv_head * sharing + h, pos, query + h * width);
         if (piece == n_piece - 1) step_stage_key(a, kv_head, pos, key_new, true);
         __syncthreads();
         if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
@@ -165,7 +165,8 @@ template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_dec
     const int d = (int)threadIdx.x % width;
     for (int item = (int)blockIdx.x; item < a.n_head * split; item += (int)gridDim.x) {
         const int head = item / split, part = item % split;
-        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) score[t] = __ldcg(s.scores + (int64_t)head * a.n_ctx + t);
+        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS)
+            score[t] = __ldcg(s.scores + (int64_t)head * a.n_ctx + t);
         const float sum = step_softmax(score, n, scalars);
         const int begin = n_chunk * part / split, end = n_chunk * (part + 1) / split;
         for (int t = begin * CHUNK + (int)threadIdx.x; t < end * CHUNK && t < n; t += STEP_THREADS)
@@ -175,7 +176,8 @@ template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_dec
         const float *v = a.cache_v + (int64_t)(head / sharing) * a.head_dim + d;
         for (int chunk = begin + (int)threadIdx.x / width; chunk < end && d < a.head_dim; chunk += at_once) {
             const int first = chunk * CHUNK, count = n - first < CHUNK ? n - first : CHUNK;
-            chunk_sums[chunk * a.head_dim + d] = step_mix_chunk(score + first, v + first * stride, stride, count, nullptr);
+            chunk_sums[chunk * a.head_dim + d] =
+                step_mix_chunk(score + first, v + first * stride, stride, count, nullptr);
         }
         if (arrive_last(s.arrived + head, (unsigned)split) && (int)threadIdx.x < a.head_dim) {
             float total = 0.0f;

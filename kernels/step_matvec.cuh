@@ -141,7 +141,8 @@ __device__ __forceinline__ void step_rows(const step_op &op, step_tasks &tasks, 
     const int lane = (int)threadIdx.x % 32, row_lane = blocks ? lane % 8 : lane;
     const int n_unit = m.n_unit, slice_units = m.slice_units;
     const uint32_t magic = fd_magic();
-    slots += (int)threadIdx.x / 32 * STEP_SLOTS * STEP_SLOT_BYTES + (blocks ? lane / 8 * (STEP_SLOT_BYTES >> step_shift(m.task_rows)) : 0);
+    slots += (int)threadIdx.x / 32 * STEP_SLOTS * STEP_SLOT_BYTES +
+             (blocks ? lane / 8 * (STEP_SLOT_BYTES >> step_shift(m.task_rows)) : 0);
 
     for (; tasks.task < tasks.n_task; tasks.task += STEP_WARPS) {
         /* Lane i finishes row i; bias and residual are on their way before the sums are. */

@@ -16,7 +16,7 @@ enum {
     STEP_SLOT_BYTES = 5376,
     STEP_RING_BYTES = STEP_WARPS * STEP_SLOTS * STEP_SLOT_BYTES,
     STEP_COPIES = 10, /* of 16 bytes that a lane makes of a row's slice at most, beside its scales */
-    STEP_WINDOW = 8, /* ops in shared memory: the one that runs and those whose weights may be on their way */
+    STEP_WINDOW = 8,  /* ops in shared memory: the one that runs and those whose weights may be on their way */
     STEP_MIN_X = 4096,
     STEP_FEW_ROWS = 36, /* of a block: a row a warp; of a type of blocks: four rows a warp, below STEP_MANY_ROWS */
     STEP_MANY_ROWS = 96,
@@ -39,7 +39,8 @@ struct step_matvec {
     const float *x, *norm_weight;
     float norm_eps;
     int32_t n_col, n_unit;
-    int32_t share, extra; /* of the rows of all parts (of their pairs): `share` a block, one more for the first `extra` */
+    int32_t share,
+        extra; /* of the rows of all parts (of their pairs): `share` a block, one more for the first `extra` */
     int32_t row_bytes, scale_offset;
     uint16_t unit_bytes, scale_bytes, slice_units;
     uint8_t task_rows; /* rows a warp follows at once: 1, 4 or 8 */

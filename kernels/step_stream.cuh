@@ -115,8 +115,7 @@ __device__ __forceinline__ void step_copy_slice(step_stream &s) {
         step_copy_row<32>(to, s.row[0] + s.unit * s.unit_bytes, own, bytes, s.policy);
     else
         step_copy_row<8>(to, s.row[0] + s.unit * s.unit_bytes, own, bytes, s.policy);
-    if (s.task_rows == 8)
-        step_copy_row<8>(to + 4 * stride, s.row[1] + s.unit * s.unit_bytes, own, bytes, s.policy);
+    if (s.task_rows == 8) step_copy_row<8>(to + 4 * stride, s.row[1] + s.unit * s.unit_bytes, own, bytes, s.policy);
     if (s.scale_bytes > 0) {
         const int from = s.unit * s.scale_bytes & ~15, end = ((s.unit + n) * s.scale_bytes + 15) & ~15;
         const uint32_t at = to + s.slice_units * s.unit_bytes;

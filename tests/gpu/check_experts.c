@@ -35,8 +35,8 @@ static void host_top_k(const float *from, float *to) {
 static void check_router(gpu_test *test) {
     fd_error err = {0};
     gpu_fill(test, x, ROWS * EXPERTS);
-    for (int32_t i = 0; i < EXPERTS; i++) x[i] = 1.0f;       /* all equal: the lower ids */
-    x[EXPERTS + 3] = NAN, x[EXPERTS + 60] = INFINITY;        /* NaN is never chosen before a number */
+    for (int32_t i = 0; i < EXPERTS; i++) x[i] = 1.0f; /* all equal: the lower ids */
+    x[EXPERTS + 3] = NAN, x[EXPERTS + 60] = INFINITY;  /* NaN is never chosen before a number */
     for (int32_t i = 0; i < EXPERTS; i++) x[2 * EXPERTS + i] = NAN;
     float *dx = gpu_upload(x, sizeof x), *dids = gpu_poisoned(ROWS * CHOSEN), *dout = gpu_poisoned(ROWS * EXPERTS);
     gpu_must(fd_launch_softmax(&test->queue, dx, ROWS, EXPERTS, dout, &err), &err);

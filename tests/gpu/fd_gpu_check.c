@@ -225,7 +225,8 @@ int main(int argc, char **argv) {
     must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx}, &gpu, &err), &err);
     printf("%s: %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, graph->n_node,
            o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
-    printf("  decode step: %s\n", fd_engine_is_persistent(gpu) ? "one persistent kernel" : "CUDA graph");
+    printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
+           fd_engine_persistent_from(gpu));
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_bytes(graph, n_ctx) / 0x1p30,
            now() - c.started);
     c.started = now();
