@@ -7,6 +7,7 @@
 void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
     const fd_trace_info *info = fd_trace_get_info(trace);
     snprintf(out->label, sizeof out->label, "%s", fd_trace_path(trace));
+    snprintf(out->producer, sizeof out->producer, "%s", info->producer);
     snprintf(out->backend, sizeof out->backend, "%s", info->backend);
     snprintf(out->numerics, sizeof out->numerics, "%s", info->numerics);
     snprintf(out->device, sizeof out->device, "%s", info->device);

@@ -55,6 +55,7 @@ static json_t *number(builder *b, double x) {
 static json_t *side(builder *b, const fd_verdict_side *s) {
     json_t *object = json_object();
     set_text(b, object, "label", s->label);
+    set_text(b, object, "producer", s->producer);
     set_text(b, object, "backend", s->backend);
     set_text(b, object, "numerics", s->numerics);
     set_int(b, object, "contract", s->contract);

@@ -334,13 +334,15 @@ static void put_missing(FILE *to, const fd_verdict *v) {
     if (v->n_missing > MOST_NAMES) line(to, "", "and %d more (--json lists all)", v->n_missing - MOST_NAMES);
 }
 
-/* A spec already says backend and numerics, and which fault. */
+/* A spec already says backend and numerics, and which fault; of engines, other people's have a name worth saying. */
 static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
-    char what[64] = "", fault[160] = "";
+    char what[160] = "", fault[160] = "";
+    bool foreign = s->producer[0] && strncmp(s->producer, "firstdiff ", 10) != 0, said = s->backend[0] || s->numerics[0];
     size_t n = strlen(s->backend);
     bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
-    if (!spec && (s->backend[0] || s->numerics[0]))
-        snprintf(what, sizeof what, ": %s%s%s", s->backend, s->backend[0] ? " " : "", s->numerics);
+    if (!spec && (foreign || said))
+        snprintf(what, sizeof what, ": %s%s%s%s%s", foreign ? s->producer : "", foreign && said ? ", " : "", s->backend,
+                 s->backend[0] ? " " : "", s->numerics);
     if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
     line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }

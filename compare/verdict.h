@@ -33,6 +33,7 @@ typedef enum fd_divergence_kind {
 
 typedef struct fd_verdict_side {
     char label[512]; /* path or spec */
+    char producer[64]; /* "mine 0.3"; "" for a run made now, or when the trace does not say */
     char backend[16], numerics[32], device[128], fault[128], model_name[128], model_hash[48], arch[32];
     int32_t contract, n_pos;
     bool complete;
@@ -215,6 +216,10 @@ fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why
 
 /* What a trace says about itself. */
 void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out);
+
+/* Sets `next` to the `firstdiff inspect` that shows the divergence as `trace`, the side that departs, has it: under its
+ * own name (`source` of a mapped trace) and in its own shape. "" when the path is too long for it. */
+void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace);
 
 /* A note when the sides follow different numerics: rounding alone can then make them differ. */
 void fd_verdict_note_numerics(fd_verdict *verdict);

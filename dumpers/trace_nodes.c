@@ -20,20 +20,21 @@ static bool ends_with(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off. */
+/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then rows
+ * of the step that it was cut off in lie beyond the last position, and nobody asks for them. */
 static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
                           fd_trace_set *set, fd_error *err) {
     int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];
     char text[128];
     fd_h5_found found = first_position.found;
-    if (found == FD_H5_WRONG || first < 0 || first > trace->n_pos)
+    if (found == FD_H5_WRONG || first < 0 || first > (trace->info.complete ? trace->n_pos : INT32_MAX))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: first_position %lld, expected 0 to %d", trace->path,
                        node->name, (long long)first, trace->n_pos);
     set->first = (int32_t)first;
     fd_h5_shape_text(&set->shape, text);
     bool fits = set->shape.dim[0] <= INT32_MAX && first + rows <= trace->n_pos;
     if (found == FD_H5_ABSENT && trace->info.complete) fits = set->shape.dim[0] == (hsize_t)trace->n_pos;
-    if (!fits && (trace->info.complete || found == FD_H5_FOUND))
+    if (!fits && trace->info.complete)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s has %lld positions, expected %lld (as /tokens)",
                        trace->path, node->name, text, (long long)rows, (long long)(trace->n_pos - first));
     hsize_t n_kv = set->shape.dim[set->shape.rank - 1];
