@@ -9,7 +9,7 @@
 #include "dumpers/trace_place.h"
 
 /* Bytes of a side that a thread reads at once: two of them fit a second-level cache beside each other. */
-enum { BLOCK = 1 << 18 };
+enum { BLOCK = 1 << 17 };
 /* Below this many bytes a side, starting other threads costs more than they save. */
 enum { PARALLEL_BYTES = 1 << 20 };
 /* Bytes of a side that a thread takes from the list at once. */
