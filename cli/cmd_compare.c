@@ -131,6 +131,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
+    if (args.model) fd_cli_bound_spinning();
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;

@@ -21,6 +21,17 @@ bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out
     return true;
 }
 
+const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, uint64_t at, size_t n) {
+    if (at > bytes->size || n > bytes->size - at || n > FD_H5_WINDOW) return NULL;
+    if (at >= window->at && at - window->at < window->n && n <= window->n - (at - window->at))
+        return window->data + (at - window->at);
+    uint64_t page = at - at % FD_H5_WINDOW, first = at + n - page <= FD_H5_WINDOW ? page : at; /* what is asked for may cross */
+    size_t most = bytes->size - first < FD_H5_WINDOW ? (size_t)(bytes->size - first) : FD_H5_WINDOW;
+    window->at = first;
+    window->n = fd_h5_bytes_read(bytes, first, most, window->data) ? most : 0;
+    return window->n ? window->data + (at - first) : NULL;
+}
+
 static uint32_t rotate(uint32_t x, int k) {
     return x << k | x >> (32 - k);
 }

@@ -17,6 +17,17 @@ typedef struct fd_h5_bytes {
 /* Copies bytes [at, at + n) to `out`; false when they are not all in the file. */
 bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out);
 
+/* A piece of the file that was read last: small blocks that lie close together come with one read. One thread's. */
+enum { FD_H5_WINDOW = 4096 }; /* a page: one lookup in the system's cache */
+typedef struct fd_h5_window {
+    uint64_t at;
+    size_t n; /* bytes it holds; 0 at first */
+    uint8_t data[FD_H5_WINDOW];
+} fd_h5_window;
+
+/* Bytes [at, at + n), valid until the next call; NULL when they are not all in the file or n > FD_H5_WINDOW. */
+const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, uint64_t at, size_t n);
+
 /* The checksum of HDF5's metadata (Jenkins' lookup3, "hashlittle" from 0), as the last 4 bytes of a block hold it. */
 uint32_t fd_h5_checksum(const uint8_t *data, size_t n);
 
