@@ -10,9 +10,6 @@
 /* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
 enum { FD_BOUND_MANY = 1 << 20 };
 
-/* A τ that stands for "could be anything"; finite, so that its products with 0 are 0. */
-#define FD_BOUND_UNKNOWN 1e30
-
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
