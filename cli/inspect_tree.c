@@ -74,7 +74,8 @@ static void print_header(const fd_trace *trace) {
     print_field("device", info->device);
     print_field("driver", info->driver);
     print_field("fault", info->fault);
-    snprintf(text, sizeof text, "%s%s%s", info->arch, info->model_name[0] ? ": " : "", info->model_name);
+    snprintf(text, sizeof text, "%s%s%s", info->arch, info->arch[0] && info->model_name[0] ? ": " : "",
+             info->model_name);
     print_field("model", text);
     print_field("model hash", info->model_hash);
     print_field("tokenizer", info->tokenizer);
@@ -84,7 +85,8 @@ static void print_header(const fd_trace *trace) {
     snprintf(text, sizeof text, "%s, %s", fd_trace_level_text(info->level),
              info->complete ? "complete" : "INCOMPLETE: the run did not finish");
     print_field("level", text);
-    snprintf(text, sizeof text, "%d in %d steps", fd_trace_n_pos(trace), fd_trace_n_step(trace));
+    snprintf(text, sizeof text, "%d in %d step%s", fd_trace_n_pos(trace), fd_trace_n_step(trace),
+             fd_trace_n_step(trace) == 1 ? "" : "s");
     print_field("positions", text);
 }
 
