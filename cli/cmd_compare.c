@@ -84,14 +84,6 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* Nodes that the candidate's engine cannot record (its map says so) need no --allow-missing; they are still listed.
- * `text` is cut into the globs. */
-static void add_absent(fd_cli_globs *globs, char *text) {
-    char *rest;
-    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS; glob = strtok_r(NULL, " ", &rest))
-        globs->items[globs->n++] = glob;
-}
-
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
@@ -106,7 +98,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
     char absent[sizeof((fd_trace_info *)0)->absent];
     if (code == FD_OK) {
         strcpy(absent, fd_trace_get_info(traces[1])->absent);
-        add_absent(&a->allow_missing, absent);
+        fd_cli_allow_absent(&a->allow_missing, absent);
         fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,
                                   .n_allow_missing = a->allow_missing.n,

@@ -54,7 +54,7 @@ static const struct argp argp = {
     "TRACE.h5 [TENSOR[SLICE]]",
     "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
     "a "
-    "slice: its elements.\v"
+    "slice: its elements. Statistics and health that were not recorded are computed from the elements.\v"
     "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
     "head "
     "2 at positions 3 and 4; 'logits[-1]' the last position's. Quote it: [ and ] mean something to a shell.\n\n"

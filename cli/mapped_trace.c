@@ -69,6 +69,12 @@ static fd_code convert(const char *from, const fd_name_map *map, const fd_graph 
     return code;
 }
 
+void fd_cli_allow_absent(fd_cli_globs *globs, char *text) {
+    char *rest;
+    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS; glob = strtok_r(NULL, " ", &rest))
+        globs->items[globs->n++] = glob;
+}
+
 fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched,
                          fd_error *err) {
     const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
