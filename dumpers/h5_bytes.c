@@ -68,24 +68,6 @@ bool fd_h5_block_is_whole(const uint8_t *block, size_t n) {
     return n >= 4 && fd_h5_checksum(block, n - 4) == word(block + n - 4, 4);
 }
 
-uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n) {
-    const uint8_t *p = fd_h5_skip(cursor, n);
-    uint64_t value = 0;
-    for (size_t i = 0; p && i < n; i++) value |= (uint64_t)p[i] << (8 * i);
-    return value;
-}
-
-const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n) {
-    if (cursor->bad || n > cursor->left) {
-        cursor->bad = true;
-        return NULL;
-    }
-    const uint8_t *p = cursor->at;
-    cursor->at += n;
-    cursor->left -= n;
-    return p;
-}
-
 bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature) {
     const uint8_t *p = fd_h5_skip(cursor, 4);
     return p && memcmp(p, signature, 4) == 0;
