@@ -25,7 +25,8 @@ const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, 
     if (at > bytes->size || n > bytes->size - at || n > FD_H5_WINDOW) return NULL;
     if (at >= window->at && at - window->at < window->n && n <= window->n - (at - window->at))
         return window->data + (at - window->at);
-    uint64_t page = at - at % FD_H5_WINDOW, first = at + n - page <= FD_H5_WINDOW ? page : at; /* what is asked for may cross */
+    uint64_t page = at - at % FD_H5_WINDOW;
+    uint64_t first = at + n - page <= FD_H5_WINDOW ? page : at; /* from `at` on when it reaches into the next page */
     size_t most = bytes->size - first < FD_H5_WINDOW ? (size_t)(bytes->size - first) : FD_H5_WINDOW;
     window->at = first;
     window->n = fd_h5_bytes_read(bytes, first, most, window->data) ? most : 0;
