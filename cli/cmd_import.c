@@ -161,7 +161,8 @@ static fd_code run(const arguments *a, int *status, fd_error *err) {
     fd_code code = fd_source_open(a->source, &source, err);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);
-        code = fd_name_map_open(a->map ? a->map : names ? names : "gguf", &map, err);
+        if (names && !a->map) code = fd_cli_check_names(a->source, names, err);
+        if (code == FD_OK) code = fd_name_map_open(a->map ? a->map : names ? names : "gguf", &map, err);
     }
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     if (code == FD_OK && a->model && fd_source_trace(source))

@@ -26,6 +26,13 @@ fd_code fd_cli_temporary(char path[4096], fd_error *err) {
     return FD_OK;
 }
 
+fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {
+    size_t size;
+    if (fd_name_map_builtin(names, &size)) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s: its names are said to be \"%s\", which is no built-in map: give --map", path,
+                   names);
+}
+
 static fd_code convert(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
                        size_t *n_unmatched, fd_error *err) {
     fd_source *source;
@@ -51,6 +58,7 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
     char path[4096];
     fd_name_map *map;
     if (!names[0]) return FD_OK;
+    if (!map_name) FD_TRY(fd_cli_check_names(fd_trace_path(*trace), names, err));
     FD_TRY(fd_name_map_open(names, &map, err));
     fd_code code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
@@ -58,6 +66,10 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
         fd_trace *mapped = NULL;
         if (code == FD_OK) code = fd_trace_open(path, &mapped, err);
         unlink(path);
+        if (code == FD_OK && !fd_trace_set_path(mapped, fd_trace_path(*trace))) {
+            fd_trace_close(mapped);
+            code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_trace_path(*trace));
+        }
         if (code == FD_OK) {
             fd_trace_close(*trace);
             *trace = mapped;

@@ -6,8 +6,8 @@
  *
  * n is the longest chain of additions any order can have; ŷ is replayed in binary64, so the reference adds no chain of its
  * own. e_k is how far the value that the candidate multiplied may be from the one it recorded: its rounding of inputs
- * (u·|x_k|, or 0 where x_k already has that form), the step of int8 blocks (Δ/√12), the type a trace stores, and the τ
- * of tensors that were not recorded and had to be replayed. Every other op states its bound beside its function. */
+ * (u·|x_k|, or 0 where x_k already has that form), the step of int8 blocks (Δ/√12), and the type a trace stores.
+ * (Roundings in tensors that were not recorded are replay.h's.) Every other op states its bound beside its function. */
 #ifndef FD_COMPARE_BOUNDS_H
 #define FD_COMPARE_BOUNDS_H
 

@@ -50,6 +50,14 @@ static bool within(const fd_position_choice *at) {
     return at->margin[REF] <= tau && at->margin[CAND] <= tau;
 }
 
+/* A trace of ours knows its best token even where it holds no logits. */
+static bool best_by_health(const fd_trace *trace, int32_t pos, int32_t *best) {
+    const fd_trace_health *health = fd_trace_health_at(trace, pos);
+    if (!health || health->top_id[0] < 0 || isnan(health->top_logit[0])) return false;
+    *best = health->top_id[0];
+    return true;
+}
+
 void fd_choices_report(const fd_choices *choices, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict) {
     fd_verdict_choice *v = &verdict->choice;
     *v = (fd_verdict_choice){.pos = -1};
@@ -73,7 +81,10 @@ void fd_choices_report(const fd_choices *choices, const fd_trace *ref, const fd_
     if (!v->fed) return;
     v->fed_pos = next;
     const fd_position_choice *at = &choices->at[next - 1];
-    v->chosen = at->known && fd_trace_tokens(ref)[next] == at->best[REF] && fd_trace_tokens(cand)[next] == at->best[CAND];
+    int32_t best[2] = {at->best[REF], at->best[CAND]};
+    v->choice_known = at->known || (best_by_health(ref, next - 1, &best[REF]) && best_by_health(cand, next - 1, &best[CAND]));
+    v->chosen =
+        v->choice_known && fd_trace_tokens(ref)[next] == best[REF] && fd_trace_tokens(cand)[next] == best[CAND];
 }
 
 /* ---- tokens ---- */

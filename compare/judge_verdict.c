@@ -226,8 +226,6 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
                             .cand = side,
                             .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
                             .n_ref_pos = c->n_pos,
-                            .see = see_row,
-                            .see_user = c,
                             .op = c->o->op};
     c->choices.side = which;
     c->not_finite.node = -1;
@@ -241,6 +239,8 @@ static fd_code judge_side(context *c, int which, const fd_numerics_class *given,
         *source = FD_CLASS_INFERRED;
         FD_TRY(fd_infer_class(&how, &how.numerics, err));
     }
+    how.see = see_row;
+    how.see_user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_judge_replay(&how, out, err));
     fd_z_map_finish(&c->map[which], out);
@@ -261,7 +261,7 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
 }
 
 /* Nothing was introduced on either side. */
-static void decide_noise(context *c) {
+static void decide_noise(context *c, const fd_judgement *cand) {
     fd_verdict *v = c->verdict;
     fd_divergence was = v->divergence;
     memset(&v->divergence, 0, sizeof v->divergence);
@@ -269,13 +269,26 @@ static void decide_noise(context *c) {
         fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
         v->next[0] = '\0';
     }
+    if (cand->n_blind) {
+        const fd_node *nodes = c->o->graph->nodes;
+        char globs[160];
+        advise_globs(c, cand->blind.span_first, cand->blind.node, globs, sizeof globs);
+        fd_verdict_reason(v,
+                          "cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; "
+                          "record '%s'",
+                          nodes[cand->blind.node].name, nodes[cand->blind.span_first].name, globs);
+    }
+    if (c->own_ways && !v->choice.choice_known)
+        fd_verdict_reason(v, "cannot tell: the tokens part at position %d, and what either side chose is not recorded",
+                          v->choice.fed_pos);
     if (c->n_pos < 2)
         fd_verdict_reason(
             v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
     v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
     /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
      * prompts of different texts are among the reasons */
-    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && !v->choice.chosen)) fd_tokens_diverge(c->o->ref, c->o->cand, v);
+    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && v->choice.choice_known && !v->choice.chosen))
+        fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
 static void suggest_next(fd_verdict *v) {
@@ -297,7 +310,7 @@ static fd_code judge_both(context *c, fd_error *err) {
     fd_judgement cand = {0}, ref = {0};
     fd_code code = judge_side(c, CAND, o->numerics, &source, &cand, err);
     const fd_judgement *bad = NULL;
-    if (code == FD_OK && cand.n_tensor == 0) {
+    if (code == FD_OK && cand.n_tensor == 0 && cand.n_blind == 0) {
         fd_verdict_note(c->verdict,
                         "replay needs the candidate's elements, and %.150s holds none (record it with --level full)",
                         fd_trace_path(o->cand));
@@ -317,7 +330,7 @@ static fd_code judge_both(context *c, fd_error *err) {
             c->verdict->status = FD_DIVERGED;
             suggest_next(c->verdict);
         } else if (code == FD_OK) {
-            decide_noise(c);
+            decide_noise(c, &cand);
         }
         if (bad == &ref)
             fd_verdict_note(

@@ -7,9 +7,15 @@
 
 #include "model/quant.h"
 
+/* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the values
+ * themselves. Each draw adds ±τ of its own op to every unrecorded element and runs the ops behind it on that; τ is λ
+ * standard deviations, so a draw spreads λ times as far as roundings do. Four draws: one alone may cancel by chance. */
+enum { DRAWS = 4 };
+
 /* What a node hands to its readers. KV_WRITE: all positions so far; others: the range's. */
 typedef struct fed {
-    double *x, *e; /* e: how far x may be from what the candidate used; owned */
+    double *x, *e;    /* e: how far x may be from what the candidate used; owned */
+    double *p[DRAWS]; /* x with roundings drawn in what was not recorded; NULL: nothing drawn yet; owned */
     bool missing;  /* some row was not recorded */
     int32_t span_first;
 } fed;
@@ -22,6 +28,7 @@ struct fd_replay {
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the node at hand; owned */
+    double *drawn[DRAWS];                  /* laid out as y; NULL: its inputs are as recorded; owned */
 };
 
 /* ---- opening ---- */
@@ -72,7 +79,8 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
 static void drop(fed *f) {
     free(f->x);
     free(f->e);
-    f->x = f->e = NULL;
+    for (int d = 0; d < DRAWS; d++) free(f->p[d]);
+    *f = (fed){.missing = f->missing, .span_first = f->span_first};
 }
 
 static void drop_node_rows(fd_replay *replay) {
@@ -80,6 +88,10 @@ static void drop_node_rows(fd_replay *replay) {
     free(replay->tau);
     free(replay->candidate);
     free(replay->scratch);
+    for (int d = 0; d < DRAWS; d++) {
+        free(replay->drawn[d]);
+        replay->drawn[d] = NULL;
+    }
     replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
 }
 
@@ -197,6 +209,30 @@ static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, 
     return code;
 }
 
+/* The op once more for each draw, where an input has one. */
+static fd_code run_draws(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
+    const fed *of[FD_MAX_INPUTS] = {NULL, NULL};
+    bool any = false;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        of[k] = &replay->fed[node->input[k]];
+        any |= of[k]->p[0] != NULL;
+    }
+    int64_t n = rows_given(replay, node), before = node->op == FD_OP_KV_WRITE ? n / replay->n_kv * replay->pos0 : 0;
+    const fed *own = &replay->fed[node->id]; /* a cache's earlier rows */
+    if (!any && !(before && own->p[0])) return FD_OK;
+    for (int d = 0; d < DRAWS; d++) {
+        replay->drawn[d] = calloc((size_t)(n ? n : 1), sizeof *replay->drawn[d]);
+        if (!replay->drawn[d]) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        if (before) memcpy(replay->drawn[d], own->p[d] ? own->p[d] : own->x, sizeof(double) * (size_t)before);
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (of[k]) args.in[k] = of[k]->p[d] ? of[k]->p[d] : of[k]->x;
+        args.out = replay->drawn[d];
+        replay->o.op(FD_NUMERICS_F64, &args);
+    }
+    return FD_OK;
+}
+
 static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error *err) {
     const fd_graph *graph = replay->o.graph;
     bool exact = replay->o.numerics->exact;
@@ -232,6 +268,7 @@ static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error
             replay->o.op(FD_NUMERICS_F64, &args);
     }
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK && !exact) code = run_draws(replay, node, args, err);
     free(table);
     return code;
 }
@@ -255,7 +292,61 @@ static double *own_rows(const fd_replay *replay, const fd_node *node, int64_t st
     return replay->y + (node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0);
 }
 
-/* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others replayed with their τ. */
+/* +1 or −1, the same in every run of the program. */
+static double sign_of(int32_t node, int64_t i, int draw) {
+    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)draw) + 1;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    return (h ^ h >> 33) & 1 ? 1 : -1;
+}
+
+/* The draws beside x: recorded rows as they are, others as replayed from the inputs' draws, each with its own rounding. */
+static fd_code feed_draws(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err) {
+    fed *f = &replay->fed[node->id];
+    int64_t n = replay->n_pos * stride;
+    for (int d = 0; d < DRAWS; d++) {
+        bool fresh = f->p[d] == NULL;
+        double *p = realloc(f->p[d], sizeof *p * (size_t)(before + n));
+        if (!p) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        f->p[d] = p;
+        if (fresh) memcpy(p, f->x, sizeof *p * (size_t)before);
+        memcpy(p + before, f->x + before, sizeof *p * (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            if (replay->recorded[i / stride]) continue;
+            double base = replay->drawn[d] ? replay->drawn[d][before + i] : f->x[before + i], tau = replay->tau[i];
+            p[before + i] = isfinite(base) && isfinite(tau) ? base + sign_of(node->id, before + i, d) * tau : base;
+        }
+    }
+    return FD_OK;
+}
+
+/* Adds to τ how far the draws went: the element's own and, in quadrature, the root mean square of its head's (of the row's,
+ * where there are no heads or they run over positions), for an element's own may be small by chance. */
+static void add_spread(fd_replay *replay, const fd_node *node, int64_t stride) {
+    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0;
+    int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
+    if (!replay->drawn[0]) return;
+    for (int64_t at = 0; at < replay->n_pos * stride; at += slice) {
+        double sum = 0;
+        int64_t n = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = at; i < at + slice; i++) {
+                double own = 0;
+                for (int d = 0; d < DRAWS; d++) {
+                    double delta = replay->drawn[d][before + i] - replay->y[before + i];
+                    own += isfinite(delta) ? delta * delta : 0;
+                }
+                if (pass == 0) {
+                    sum += own;
+                    n += own > 0;
+                } else {
+                    replay->tau[i] += sqrt((own + sum / (double)(n ? n : 1)) / DRAWS);
+                }
+            }
+    }
+}
+
+/* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others as replayed. */
 static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
     fed *f = &replay->fed[node->id];
     bool cache = node->op == FD_OP_KV_WRITE;
@@ -276,13 +367,14 @@ static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int3
         for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
             double c = replay->candidate[i];
             x[before + i] = c;
-            e[before + i] = !replay->recorded[r] ? replay->tau[i] : isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
+            e[before + i] = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
         }
     }
     bool earlier = cache && replay->pos0 > 0 && f->missing;
     if (any_missing && !(earlier && f->span_first < span_first)) f->span_first = span_first;
     f->missing = any_missing || earlier;
-    return FD_OK;
+    if (replay->o.numerics->exact || !(any_missing || f->p[0])) return FD_OK;
+    return feed_draws(replay, node, stride, before, err);
 }
 
 /* The first unrecorded node that this one's value would be computed through. */
@@ -314,6 +406,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
                 memcpy(replay->candidate + r * stride, y + r * stride, sizeof *y * (size_t)stride);
     }
     FD_TRY(feed(replay, node, stride, span_first, err));
+    if (ran) add_spread(replay, node, stride);
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
         if (in >= 0 && replay->last_reader[in] == id && replay->o.graph->nodes[in].op != FD_OP_KV_WRITE)

@@ -1,8 +1,8 @@
 /* Re-executing a model's ops on what a trace recorded: every node gets the candidate's own inputs, so what comes out
  * differs from the candidate's output by that one op alone.
  *
- * Inputs that were not recorded are replayed from the nearest recorded ones before them; their bounds then travel along as
- * uncertainties. Cache rows come from the trace's cache tensors where it has them, else from the rows written to them.
+ * Inputs that were not recorded are replayed from the nearest recorded ones before them; roundings drawn at random within
+ * their bounds travel along, and how far these spread is added to τ at the next recorded tensor. Cache rows come from the trace's cache tensors where it has them, else from the rows written to them.
  *
  * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every node of
  * the graph in order. Holds the tensors of one range until their last reader, and the caches of all positions. */

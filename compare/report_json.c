@@ -257,7 +257,7 @@ static json_t *choice(builder *b, const fd_verdict_choice *c) {
         set(b, object, "tau", number(b, c->tau));
     }
     set(b, object, "tokens_part_at", c->fed ? json_integer(c->fed_pos) : json_null());
-    set(b, object, "own_choices", c->fed ? json_boolean(c->chosen) : json_null());
+    set(b, object, "own_choices", c->fed && c->choice_known ? json_boolean(c->chosen) : json_null());
     return object;
 }
 

@@ -284,9 +284,20 @@ static void put_choice(FILE *to, const fd_verdict *v) {
     if (c->fed && c->chosen)
         line(to, "tokens", "part at position %d, each side's own choice; from there each was replayed on its own tokens",
              c->fed_pos);
-    else if (c->fed)
+    else if (c->fed && c->choice_known)
         line(to, "tokens", "part at position %d, and not by each side's best logit: sampled, forced, or an argmax that is "
              "wrong", c->fed_pos);
+}
+
+/* What is known of weights that do not differ. */
+static void put_equal_weights(FILE *to, const fd_verdict *v) {
+    const fd_verdict_weights *w = &v->weights;
+    char unknown[64] = "";
+    if (w->n_unknown) snprintf(unknown, sizeof unknown, ", %d not recorded", w->n_unknown);
+    if (w->compared)
+        line(to, "weights", "%d agree with %s%s", w->n_same, w->against_model ? "the model" : "the reference", unknown);
+    else if (v->divergence.kind == FD_DIVERGED_VALUES && strcmp(v->divergence.op, fd_op_name(FD_OP_MATMUL)) == 0)
+        line(to, "weights", "not recorded: a loader's bug would show as this op's");
 }
 
 static void put_missing(FILE *to, const fd_verdict *v) {
@@ -321,6 +332,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
     if (v->explained) put_explanation(to, &v->explanation);
+    if (!v->weights.n_differ) put_equal_weights(to, v);
     put_choice(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);

@@ -136,7 +136,8 @@ typedef struct fd_verdict_choice {
     double tau;                 /* of the two logits, both sides together */
     bool fed;                   /* the runs went on with different tokens there: */
     int32_t fed_pos;            /* the position they were fed at */
-    bool chosen;                /* each side was fed its own best token; else nobody can say why they differ */
+    bool choice_known;          /* both sides' logits, or their best, are recorded there */
+    bool chosen;                /* each side was fed its own best token */
 } fd_verdict_choice;
 
 /* What replay found at every node, for a picture of it. z as in fd_verdict_replay; negative: not judged. */

@@ -5,7 +5,8 @@
 #include "compare/weights.h"
 #include "dumpers/weights.h"
 
-enum { FD_MAX_HIDDEN = 64 };
+/* Other readers of one weight: rope_freqs has two in every layer. */
+enum { FD_MAX_HIDDEN = 1024 };
 
 typedef struct fd_weight_difference {
     int32_t node, slot;             /* the first reader in the model's graph; node -1: no model */

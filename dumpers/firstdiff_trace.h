@@ -7,8 +7,8 @@
  *     if (fd_tracer_close(trace, message, sizeof message)) fprintf(stderr, "%s\n", message);
  *
  * C11 and later, C++11 and later; it includes no other header of firstdiff. Link with -lfirstdiff_trace
- * (pkg-config firstdiff_trace). The names of tensors and their shapes are those of docs/trace-format.md; other names are
- * welcome.
+ * (pkg-config firstdiff_trace). The names of tensors and their shapes are those of docs/trace-format.md; other names
+ * are welcome.
  *
  * What it promises to the program that calls it:
  *
@@ -51,7 +51,7 @@ typedef int (*fd_tracer_copy)(void *user, void *host, const void *device, size_t
 /* Zero is a default for each: fd_tracer_options options = {0}. Strings are UTF-8 and copied. */
 typedef struct fd_tracer_options {
     const char *engine;     /* "myengine 0.3": who wrote the trace */
-    const char *numerics;   /* where it rounds: "f32", "f16", "bf16", "q8", … (docs/verdicts.md); NULL: inferred by compare */
+    const char *numerics;   /* where it rounds: "f32", "f16", "bf16", "q8", … (docs/verdicts.md); NULL: inferred */
     const char *kv_type;    /* element type of the K/V cache: "f32", "f16" */
     const char *device;     /* "NVIDIA H100" */
     const char *model_file; /* the GGUF: its hash is recorded, so that traces of different models are told apart. All of
@@ -71,10 +71,10 @@ typedef struct fd_tracer_tensor {
     const void *data;   /* element [0, 0, …] */
     int n_dim;          /* 1 to FD_TRACER_MAX_DIM */
     int64_t shape[FD_TRACER_MAX_DIM];  /* the first dimension is the position; a batch axis of 1 may stand before it */
-    int64_t stride[FD_TRACER_MAX_DIM]; /* in elements, positive, no two elements on one place; all 0: contiguous, row-major */
+    int64_t stride[FD_TRACER_MAX_DIM]; /* in elements, positive, no two elements on one place; all 0: row-major */
     int64_t first, count; /* positions [first, first + count), counted from the first token of the trace; count 0: those of
                              the step. Positions of earlier steps are passed over, so a whole K/V cache may be given */
-    int over_kv;        /* not 0: the last dimension runs over key positions 0 … (scores and weights of attention; implied
+    int over_kv;        /* not 0: the last dimension runs over key positions from 0 (scores and weights of attention; implied
                            by names that end in .attn_scores or .attn_weights). Keys after a row's own position are not
                            looked at */
     int on_device;      /* not 0: `data` is a device address, to be copied in the order of `stream` */
@@ -83,29 +83,30 @@ typedef struct fd_tracer_tensor {
 
 /* Starts a trace at `path`; NULL: at the path in the environment variable FIRSTDIFF_TRACE, and without one NULL is
  * returned, with which every call does nothing. `options` may be NULL. A trace that cannot be started is returned
- * turned off: fd_tracer_error says why. A file at `path` is replaced, unless it is the trace of a run that still goes on. */
+ * turned off: fd_tracer_error says why. A file at `path` is replaced, unless it is the trace of a run that still goes
+ * on. */
 fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *options);
 
 /* Begins a forward call that feeds `count` ≥ 1 tokens, at the positions after those fed so far; ends the one before. */
 int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t count);
 
-/* Records a tensor of this step. Parts may come in any order; a row given twice holds what came last. All puts return 0,
- * or not 0 when the trace is turned off. */
+/* Records a tensor of this step. Parts may come in any order; a row given twice holds what came last. All puts return
+ * 0, or not 0 when the trace is turned off. */
 int fd_tracer_put(fd_tracer *tracer, const fd_tracer_tensor *tensor);
 
 /* The usual case: [n_row, n_column] in host memory, contiguous, one row for each position of the step. */
 int fd_tracer_put_f32(fd_tracer *tracer, const char *name, const float *data, int64_t n_row, int64_t n_column);
 
-/* Attention scores or weights of a step, [n_row, n_head, n_key] in host memory, contiguous; n_key reaches at least to the
- * last row's own position. */
+/* Attention scores or weights of a step, [n_row, n_head, n_key] in host memory, contiguous; n_key reaches at least to
+ * the last row's own position. */
 int fd_tracer_put_attention(fd_tracer *tracer, const char *name, const float *data, int64_t n_row, int64_t n_head,
                             int64_t n_key);
 
 /* The first failure as text, NULL while there is none (and for NULL). Valid as long as the program runs. */
 const char *fd_tracer_error(const fd_tracer *tracer);
 
-/* Ends the last step, marks the trace as complete and frees what it used. 0, or not 0 and the first failure in `message`
- * (cut to `size` bytes; may be NULL). A second close returns the same. */
+/* Ends the last step, marks the trace as complete and frees what it used. 0, or not 0 and the first failure in
+ * `message` (cut to `size` bytes; may be NULL). A second close returns the same. */
 int fd_tracer_close(fd_tracer *tracer, char *message, size_t size);
 
 #ifdef __cplusplus

@@ -121,6 +121,8 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
 fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
+/* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of memory. */
+bool fd_trace_set_path(fd_trace *trace, const char *path);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);
 int32_t fd_trace_n_pos(const fd_trace *trace);
 const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */

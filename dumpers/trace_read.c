@@ -9,6 +9,14 @@
 const char *fd_trace_path(const fd_trace *trace) {
     return trace->path;
 }
+bool fd_trace_set_path(fd_trace *trace, const char *path) {
+    char *copy = strdup(path);
+    if (!copy) return false;
+    free(trace->path);
+    trace->path = copy;
+    return true;
+}
+
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace) {
     return &trace->info;
 }

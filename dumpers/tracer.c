@@ -101,10 +101,14 @@ PUBLIC fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *opti
 
 /* ---- steps and puts ---- */
 
-static bool works(const fd_tracer *tracer) { return tracer && !atomic_load_explicit(&tracer->off, memory_order_acquire); }
+static bool works(const fd_tracer *tracer) {
+    return tracer && !atomic_load_explicit(&tracer->off, memory_order_acquire);
+}
 
 /* What an idle tracer's calls return. */
-static int idle(const fd_tracer *tracer) { return !tracer ? 0 : tracer->failure.code ? tracer->failure.code : FD_ERR_INPUT; }
+static int idle(const fd_tracer *tracer) {
+    return !tracer ? 0 : tracer->failure.code ? tracer->failure.code : FD_ERR_INPUT;
+}
 
 PUBLIC int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t count) {
     if (!works(tracer)) return idle(tracer);
@@ -146,7 +150,8 @@ static fd_code put(fd_tracer *tracer, const fd_tracer_tensor *tensor, fd_error *
     fd_tracer_view view;
     if (!tensor) return fd_fail(err, FD_ERR_INPUT, "a put without a tensor");
     if (!tracer->in_step)
-        return fd_fail(err, FD_ERR_INPUT, "tensor %.63s: put before the first fd_tracer_step", tensor->name ? tensor->name : "");
+        return fd_fail(err, FD_ERR_INPUT, "tensor %.63s: put before the first fd_tracer_step",
+                       tensor->name ? tensor->name : "");
     FD_TRY(fd_tracer_check(tensor, tracer->pos0, tracer->n_tok, &view, err));
     return tensor->on_device ? take_device(tracer, &view, tensor->stream, err) : take_host(tracer, &view, err);
 }
@@ -176,19 +181,16 @@ PUBLIC int fd_tracer_put_f32(fd_tracer *tracer, const char *name, const float *d
 
 PUBLIC int fd_tracer_put_attention(fd_tracer *tracer, const char *name, const float *data, int64_t n_row,
                                    int64_t n_head, int64_t n_key) {
-    fd_tracer_tensor tensor = {.name = name,
-                               .dtype = FD_TRACER_F32,
-                               .data = data,
-                               .n_dim = 3,
-                               .shape = {n_row, n_head, n_key},
-                               .over_kv = 1};
+    fd_tracer_tensor tensor = {
+        .name = name, .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {n_row, n_head, n_key}, .over_kv = 1};
     return fd_tracer_put(tracer, &tensor);
 }
 
 /* ---- the end ---- */
 
 PUBLIC const char *fd_tracer_error(const fd_tracer *tracer) {
-    if (!tracer || !atomic_load_explicit(&tracer->off, memory_order_acquire) || tracer->failure.code == FD_OK) return NULL;
+    if (!tracer || !atomic_load_explicit(&tracer->off, memory_order_acquire) || tracer->failure.code == FD_OK)
+        return NULL;
     return tracer->failure.message;
 }
 

@@ -25,7 +25,8 @@ typedef struct fd_tracer_view {
     int64_t first, n_row;
     int64_t row_stride;     /* elements */
     int n_dim;              /* of one row; leading dimensions of 1 are dropped */
-    int64_t shape[FD_TRACER_ROW_DIM], stride[FD_TRACER_ROW_DIM]; /* elements; over_kv: the last shape is the keys given */
+    int64_t shape[FD_TRACER_ROW_DIM];  /* over_kv: the last is the keys given */
+    int64_t stride[FD_TRACER_ROW_DIM]; /* elements */
     bool over_kv;
 } fd_tracer_view;
 
@@ -110,6 +111,7 @@ fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err);
 void fd_tracer_shut(fd_tracer *tracer);
 
 /* ---- tracer_sets.c ---- */
+fd_code fd_tracer_make_room(fd_tracer *tracer, fd_error *err); /* on the disk, for all rows that are held */
 fd_code fd_tracer_write_rows(fd_tracer *tracer, fd_tracer_set *set, fd_error *err);
 bool fd_tracer_open_sets(fd_tracer *tracer);
 bool fd_tracer_write_graph(fd_tracer *tracer); /* /graph, and /fingerprints with a column for each set */
@@ -124,9 +126,9 @@ bool fd_tracer_device_has(const fd_tracer *tracer, const char *name); /* a copy 
 void fd_tracer_device_free(fd_tracer *tracer);
 
 /* ---- tracer_host.c ---- */
-/* What the host program must not notice of HDF5 and of writes: errno, floating-point flags and traps, SIGXFSZ of a write
- * beyond the limit on file sizes, a thread cancelled with the lock held, HDF5's error printing. May nest; taken after the tracer's lock, never
- * before. */
+/* What the host program must not notice of HDF5 and of writes: errno, floating-point flags and traps, SIGXFSZ of a
+ * write beyond the limit on file sizes, a thread cancelled with the lock held, HDF5's error printing. May nest; taken
+ * after the tracer's lock, never before. */
 typedef struct fd_tracer_host {
     int error, cancel;
     fenv_t env;

@@ -130,8 +130,8 @@ static fd_code take_dimensions(const fd_tracer_tensor *t, const int64_t stride[]
         if (out->n_dim == FD_TRACER_ROW_DIM || __builtin_mul_overflow(elements, t->shape[i], &elements) ||
             elements > INT32_MAX)
             return fd_fail(err, FD_ERR_INPUT,
-                           "tensor %s: shape %s, expected at most %d dimensions and 2^31-1 elements a position", t->name,
-                           list(t->n_dim, t->shape, text), FD_TRACER_ROW_DIM);
+                           "tensor %s: shape %s, expected at most %d dimensions and 2^31-1 elements a position",
+                           t->name, list(t->n_dim, t->shape, text), FD_TRACER_ROW_DIM);
         out->shape[out->n_dim] = t->shape[i];
         out->stride[out->n_dim++] = t->shape[i] == 1 ? 1 : stride[i];
     }
@@ -155,8 +155,8 @@ fd_code fd_tracer_check(const fd_tracer_tensor *t, int64_t pos0, int64_t n_tok, 
                        t->name, count, first, end);
     if (first + count <= pos0)
         return fd_fail(err, FD_ERR_INPUT,
-                       "tensor %s: positions %" PRId64 " to %" PRId64 " belong to steps that have ended", t->name, first,
-                       first + count - 1);
+                       "tensor %s: positions %" PRId64 " to %" PRId64 " belong to steps that have ended", t->name,
+                       first, first + count - 1);
     FD_TRY(find_rows(t, count, &axis, err));
     out->over_kv = t->over_kv || ends_with(t->name, ".attn_scores") || ends_with(t->name, ".attn_weights");
     FD_TRY(take_dimensions(t, stride, axis, out, err));

@@ -2,8 +2,8 @@
  * what overwrites it, and an event behind the copy says when it is done; nobody waits before the step ends. After that
  * the device address is not looked at again.
  *
- * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable over
- * toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
+ * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable
+ * over toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,9 +57,9 @@ enum {
 };
 
 static fd_code load(cuda_api *api, fd_error *err) {
-    static const char *const names[] = {"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
-                                        "cuMemHostAlloc",  "cuMemFreeHost",       "cuMemcpyDtoHAsync_v2",
-                                        "cuEventCreate",   "cuEventDestroy_v2",   "cuEventRecord",
+    static const char *const names[] = {"cuCtxGetCurrent",    "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+                                        "cuMemHostAlloc",     "cuMemFreeHost",       "cuMemcpyDtoHAsync_v2",
+                                        "cuEventCreate",      "cuEventDestroy_v2",   "cuEventRecord",
                                         "cuEventSynchronize", "cuStreamIsCapturing", "cuGetErrorName"};
     _Static_assert(sizeof names / sizeof *names == sizeof(cuda_api) / sizeof(void *), "a name for each function");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* kept open */
@@ -80,8 +80,8 @@ static fd_code refuse(const cuda_api *cuda, int error, const char *name, const c
 
 /* ---- which bytes ---- */
 
-/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of their
- * indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
+/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of
+ * their indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
 typedef struct layout {
     int n_axis, n_outer;
     int64_t n[1 + FD_TRACER_ROW_DIM], stride[1 + FD_TRACER_ROW_DIM];
@@ -197,8 +197,8 @@ static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void 
     if (device->cuda.cuCtxGetCurrent(&context) != 0 || !context)
         return fd_fail(err, FD_ERR_DEVICE, "tensor %s: on a device, but this thread has no CUDA context", view->name);
     if (device->cuda.cuStreamIsCapturing(stream, &capturing) == 0 && capturing)
-        return fd_fail(err, FD_ERR_DEVICE, "tensor %s: its stream is being captured into a graph, expected one that runs",
-                       view->name);
+        return fd_fail(err, FD_ERR_DEVICE,
+                       "tensor %s: its stream is being captured into a graph, expected one that runs", view->name);
     if (!device->context) device->context = context;
     layout blocks = plan(view);
     size_t bytes = (size_t)(blocks.block * blocks.n_block) * fd_tracer_bytes_of(view->source);

@@ -1,7 +1,7 @@
-/* The file's life. HDF5's single-writer mode, in which a killed writer leaves a whole file, cannot add datasets, and which
- * tensors there are is known only when they come. So a step that brings a new one works on a copy, `part`, in plain mode,
- * and the finished copy takes the file's place: nearly always that is the first step alone. At any moment the file at
- * `path` is whole and has every finished step. */
+/* The file's life. HDF5's single-writer mode, in which a killed writer leaves a whole file, cannot add datasets, and
+ * which tensors there are is known only when they come. So a step that brings a new one works on a copy, `part`, in
+ * plain mode, and the finished copy takes the file's place: nearly always that is the first step alone. At any moment
+ * the file at `path` is whole and has every finished step. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -100,8 +100,8 @@ static bool fill_empty(fd_tracer *tracer, const char *model_hash) {
     H5Pset_link_creation_order(create, H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
     hid_t group = H5Gcreate2(tracer->file, "tensors", H5P_DEFAULT, create, H5P_DEFAULT);
     fd_h5_release(create);
-    bool ok = tracer->tokens >= 0 && tracer->steps >= 0 && group >= 0 &&
-              put_attributes(tracer, tracer->file, model_hash);
+    bool ok =
+        tracer->tokens >= 0 && tracer->steps >= 0 && group >= 0 && put_attributes(tracer, tracer->file, model_hash);
     fd_h5_release(group);
     return ok;
 }
@@ -192,8 +192,7 @@ static bool append_prints(const fd_tracer *tracer) {
     fd_fingerprint *table = calloc(n_tok * n_set, sizeof *table);
     if (!table) return false;
     for (size_t i = 0; i < n_set; i++)
-        for (size_t r = 0; r < n_tok && tracer->sets[i].prints; r++)
-            table[r * n_set + i] = tracer->sets[i].prints[r];
+        for (size_t r = 0; r < n_tok && tracer->sets[i].prints; r++) table[r * n_set + i] = tracer->sets[i].prints[r];
     hsize_t rest[] = {n_set, 2};
     bool ok = append(tracer->fingerprints, H5T_NATIVE_UINT64, tracer->pos0, tracer->n_tok, rest, 3, table);
     free(table);

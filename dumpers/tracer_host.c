@@ -68,7 +68,9 @@ static void in_child(void) {
     pthread_mutex_unlock(&list_lock);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+static void watch_forks(void) {
+    pthread_atfork(before_fork, in_parent, in_child);
+}
 
 void fd_tracer_register(fd_tracer *tracer) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -104,6 +104,7 @@ static fd_code hold(fd_tracer *tracer, fd_tracer_set *set, fd_error *err) {
 }
 
 static fd_code write_all(fd_tracer *tracer, fd_error *err) {
+    FD_TRY(fd_tracer_make_room(tracer, err));
     for (int32_t i = 0; i < tracer->n_set; i++) {
         fd_tracer_set *set = &tracer->sets[i];
         if (!set->rows) continue;
@@ -121,7 +122,8 @@ fd_code fd_tracer_take(fd_tracer *tracer, const fd_tracer_view *view, fd_error *
     size_t bytes = row_bytes(tracer, set);
     for (int64_t r = 0; r < view->n_row; r++) {
         int64_t at = view->first + r - tracer->pos0;
-        fd_tracer_gather(view, r, set, view->first + r + 1, tracer->pos0 + tracer->n_tok, set->rows + (size_t)at * bytes);
+        fd_tracer_gather(view, r, set, view->first + r + 1, tracer->pos0 + tracer->n_tok,
+                         set->rows + (size_t)at * bytes);
         set->held[at] = 1;
     }
     size_t limit = tracer->options.memory ? tracer->options.memory : DEFAULT_MEMORY;

@@ -27,7 +27,9 @@ static void set_fill(hid_t create, const fd_tracer_set *set) {
     float value32 = !set->over_kv ? NAN : set->scores ? -INFINITY : 0.0f;
     bool half = set->dtype == FD_F16;
     uint16_t value16 = !set->over_kv ? (half ? 0x7e00 : 0x7fc0) : !set->scores ? 0 : half ? 0xfc00 : 0xff80;
-    const void *value = set->element == 8 ? (const void *)&value64 : set->element == 4 ? (const void *)&value32 : &value16;
+    const void *value = set->element == 8   ? (const void *)&value64
+                        : set->element == 4 ? (const void *)&value32
+                                            : &value16;
     H5Pset_fill_value(create, native_type(set->dtype), value);
 }
 
@@ -85,12 +87,22 @@ static bool create_set(const fd_tracer *tracer, fd_tracer_set *set) {
     return ok;
 }
 
-/* Every chunk that the rows may touch, and HDF5's index of them. */
+/* Every chunk that the rows touch for the first time, and HDF5's index of them. */
 static int64_t bytes_of(const fd_tracer *tracer, const fd_tracer_set *set) {
-    int64_t rows = fd_tracer_chunk_rows(set), keys = tracer->pos0 + tracer->n_tok;
-    int64_t across = set->over_kv ? (keys + FD_KV_CHUNK - 1) / FD_KV_CHUNK : 1;
+    int64_t rows = fd_tracer_chunk_rows(set), end = tracer->pos0 + tracer->n_tok, first = tracer->pos0 / rows;
+    if (!set->over_kv && set->extent > first * rows) first++; /* begun in an earlier step */
+    int64_t across = set->over_kv ? (end + FD_KV_CHUNK - 1) / FD_KV_CHUNK : 1;
     int64_t chunk = rows * set->n_element * (int64_t)set->element * (set->over_kv ? FD_KV_CHUNK : 1);
-    return ((tracer->n_tok + rows - 1) / rows + 1) * across * (chunk + 64) + 8192;
+    int64_t n = (end + rows - 1) / rows - first;
+    return (n > 0 ? n : 0) * across * (chunk + 64) + 4096;
+}
+
+fd_code fd_tracer_make_room(fd_tracer *tracer, fd_error *err) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < tracer->n_set; i++)
+        if (tracer->sets[i].rows) bytes += bytes_of(tracer, &tracer->sets[i]);
+    if (tracer->file < 0) FD_TRY(fd_tracer_grow(tracer, err));
+    return fd_disk_room(tracer->target.fd, tracer->path, bytes, err);
 }
 
 static bool extend(const fd_tracer_set *set, int64_t rows, int64_t keys) {
@@ -112,15 +124,15 @@ static bool write_run(const fd_tracer *tracer, const fd_tracer_set *set, int64_t
 
 fd_code fd_tracer_write_rows(fd_tracer *tracer, fd_tracer_set *set, fd_error *err) {
     int64_t keys = tracer->pos0 + tracer->n_tok, row = set->n_element * (set->over_kv ? keys : 1), last = 0;
-    if (tracer->file < 0 || set->id < 0) {
+    if (set->id < 0) {
         FD_TRY(fd_tracer_grow(tracer, err));
-        if (set->id < 0 && (!create_set(tracer, set) || !open_set(tracer, set)))
+        if ((!create_set(tracer, set) || !open_set(tracer, set)))
             return fd_h5_target_fail(&tracer->target, err, "%s: tensor %s: cannot be added", tracer->path, set->name);
     }
-    FD_TRY(fd_disk_room(tracer->target.fd, tracer->path, bytes_of(tracer, set), err));
     for (int64_t r = 0; r < tracer->n_tok; r++)
         if (set->held[r]) {
-            set->prints[r] = fd_tracer_print(set, set->rows + (size_t)(r * row) * set->element, tracer->pos0 + r + 1, keys);
+            set->prints[r] =
+                fd_tracer_print(set, set->rows + (size_t)(r * row) * set->element, tracer->pos0 + r + 1, keys);
             last = r;
         }
     bool ok = tracer->target.error == 0;
@@ -194,7 +206,8 @@ static bool make_prints(fd_tracer *tracer, const fd_fingerprint *old) {
     hid_t space = H5Screate_simple(3, dim, max), create = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(create, 3, chunk);
     H5Pset_obj_track_times(create, false);
-    tracer->fingerprints = H5Dcreate2(tracer->file, "fingerprints", H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    tracer->fingerprints =
+        H5Dcreate2(tracer->file, "fingerprints", H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
     fd_h5_release(create);
     fd_h5_release(space);
     fd_fingerprint *table = calloc(n_pos * n_set + 1, sizeof *table);

@@ -29,7 +29,26 @@ need_packages() { # need_packages PACKAGE…: installs those that are not instal
 }
 
 build_packages=(build-essential cmake ninja-build pkg-config libhdf5-dev libpcre2-dev libjansson-dev libxxhash-dev zlib1g-dev)
-test_packages=(libcriterion-dev python3 python3-h5py python3-numpy)
+test_packages=(libcriterion-dev python3 python3-h5py python3-numpy python3-venv)
+
+# The Python for the tests of dumpers/python: $FD_PYTEST when it is set, else one of our own with what they need from PyPI.
+# Sets fd_pytest; empty when that cannot be had, which only CI takes for an error.
+make_pytest() {
+    fd_pytest=${FD_PYTEST:-$PWD/build/python/bin/python}
+    [ -n "${FD_PYTEST:-}" ] && return 0
+    local wanted=dumpers/python/requirements-test.txt
+    cmp -s "$wanted" build/python/installed.txt && return 0
+    echo "Making a Python environment in build/python"
+    mkdir -p build
+    if /usr/bin/python3 -m venv --system-site-packages build/python &&
+        build/python/bin/python -m pip install -q --disable-pip-version-check -r "$wanted"; then
+        cp "$wanted" build/python/installed.txt
+        return 0
+    fi
+    fd_pytest=
+    echo "The Python packages of $wanted cannot be installed: the tests of dumpers/python are left out."
+    [ "${CI:-}" != true ]
+}
 
 build() { # build PRESET [cmake option…] -- [target…]
     local preset=$1 options=()

@@ -41,8 +41,8 @@ size_t fd_array_type_bytes(fd_array_type type);
 const char *fd_array_type_name(fd_array_type type); /* "f16", "bf16", "i32" */
 bool fd_array_is_float(fd_array_type type);
 
-/* Sets the strides of an array without gaps (column-major when `fortran`) and returns its bytes; -1 when a dimension is
- * negative, an axis too many, or the product does not fit int64_t. */
+/* Sets the strides of an array without gaps (column-major when `fortran`) and returns its bytes; -1 when a dimension
+ * is negative, an axis too many, or the product does not fit int64_t. */
 int64_t fd_array_pack(fd_array *array, bool fortran);
 
 /* "[1, 13, 64]" into out; returns out. */

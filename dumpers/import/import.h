@@ -1,5 +1,5 @@
-/* firstdiff import: foreign tensors to a trace with the GGUF's names (docs/mapping.md). A plan says what becomes of every
- * tensor before anything is written; writing then goes node by node, with memory for one tensor. */
+/* firstdiff import: foreign tensors to a trace with the GGUF's names (docs/mapping.md). A plan says what becomes of
+ * every tensor before anything is written; writing then goes node by node, with memory for one tensor. */
 #ifndef FD_DUMPERS_IMPORT_IMPORT_H
 #define FD_DUMPERS_IMPORT_IMPORT_H
 
@@ -49,8 +49,8 @@ typedef struct fd_import_plan {
     size_t n_skipped; /* named by skip, or by a rule whose node another gives */
 } fd_import_plan;
 
-/* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and undecided
- * (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
+/* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and
+ * undecided (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
 fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
                             fd_error *err);
 void fd_import_plan_free(fd_import_plan *plan);
@@ -72,7 +72,8 @@ typedef struct fd_import_rows {
 fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out,
                             fd_error *err);
 void fd_import_rows_close(fd_import_rows *rows);
-/* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map makes them. */
+/* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map
+ * makes them. */
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
                             fd_error *err);
 

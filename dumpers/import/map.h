@@ -102,9 +102,9 @@ typedef struct fd_name_map_values {
     int rope_neighbours;                    /* 1: RoPE turns (2i, 2i+1); 0: halves; -1: not known */
 } fd_name_map_values;
 
-/* Applies the rule's operations to one position's tensor. `rank` and `shape` (at most FD_ARRAY_MAX_RANK, array.h) become
- * the result's. `data` and `scratch` point to buffers of as many doubles as the tensor has before, and are exchanged at
- * will: the result is *data. data NULL: shapes only. FD_ERR_INPUT names map, line, operation, shape. */
+/* Applies the rule's operations to one position's tensor. `rank` and `shape` (at most FD_ARRAY_MAX_RANK, array.h)
+ * become the result's. `data` and `scratch` point to buffers of as many doubles as the tensor has before, and are
+ * exchanged at will: the result is *data. data NULL: shapes only. FD_ERR_INPUT names map, line, operation, shape. */
 fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
                           int *rank, int64_t *shape, double **data, double **scratch, fd_error *err);
 /* True when an operation needs `values`. */

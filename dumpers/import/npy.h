@@ -10,8 +10,8 @@
 #include "dumpers/import/array.h"
 
 /* `out` borrows from `data`. `name` is for messages. bf16 is '<V2' (as ml_dtypes writes it) or 'bfloat16'; 16-bit
- * integers stay integers. FD_ERR_INPUT for what is not npy, is cut short, has bytes too many, or holds Python objects (a
- * pickle, which would run code). */
+ * integers stay integers. FD_ERR_INPUT for what is not npy, is cut short, has bytes too many, or holds Python objects
+ * (a pickle, which would run code). */
 fd_code fd_npy_parse(const char *name, const void *data, size_t size, fd_array *out, fd_error *err);
 
 #endif

@@ -1,7 +1,8 @@
-/* --map auto: a map proposed from shapes, values and names. Values decide: every foreign tensor is laid beside every node of
- * the model that has as many elements, in every layout that engines use, and their directions are compared (the cosine of
- * the elements at some positions, so that a constant factor does not matter). A node is taken only when it fits and the
- * next best one is clearly further away; else the line is an `ask`. How small a difference is never decides between two. */
+/* --map auto: a map proposed from shapes, values and names. Values decide: every foreign tensor is laid beside every
+ * node of the model that has as many elements, in every layout that engines use, and their directions are compared
+ * (the cosine of the elements at some positions, so that a constant factor does not matter). A node is taken only when
+ * it fits and the next best one is clearly further away; else the line is an `ask`. How small a difference is never
+ * decides between two. */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_H
 #define FD_DUMPERS_IMPORT_PROPOSE_H
 
@@ -15,8 +16,8 @@ typedef struct fd_proposal {
     size_t n_missing; /* nodes of the reference that no name is */
 } fd_proposal;
 
-/* `options->graph` is needed, `options->map` is not read. `ref`: a full trace of the model on the same tokens. The map is
- * written to `out`; each line's comment gives a confidence from 0 to 1. */
+/* `options->graph` is needed, `options->map` is not read. `ref`: a full trace of the model on the same tokens. The map
+ * is written to `out`; each line's comment gives a confidence from 0 to 1. */
 fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
                        fd_proposal *proposal, fd_error *err);
 

@@ -202,39 +202,45 @@ static void score(const fd_scorer *s, layout *l, bool only_heads, fd_candidate *
 
 /* ---- all layouts ---- */
 
+/* One layout of the tensor against every node. A file that does not fit the layout is no match of it. */
+static fd_code try_layout(const fd_scorer *s, const size_t *tensors, size_t n, int axis, const char *ops,
+                          bool only_heads, fd_candidate *best, fd_error *err) {
+    layout l;
+    fd_import_match matches[FD_PROPOSE_POSITIONS];
+    fd_code code = open_layout(s, tensors, n, axis, ops, &l, matches, err);
+    if (code == FD_OK) score(s, &l, only_heads, best);
+    close_layout(&l);
+    return code == FD_ERR_INPUT ? FD_OK : code;
+}
+
+/* As it is, transposed, and with the pairs of RoPE the other way round in the heads of Q and in those of K. */
+static fd_code try_axis(const fd_scorer *s, const size_t *tensors, size_t n, int axis, const char *slice,
+                        fd_candidate *best, fd_error *err) {
+    const long long n_head[] = {s->plan->values.of[FD_NAME_MAP_N_HEAD], s->plan->values.of[FD_NAME_MAP_N_HEAD_KV]};
+    const char *gap = *slice ? " " : "";
+    char ops[FD_PROPOSE_MAX_OPS - 16]; /* room for the axis */
+    FD_TRY(try_layout(s, tensors, n, axis, slice, false, best, err));
+    snprintf(ops, sizeof ops, "%s%stranspose", slice, gap);
+    FD_TRY(try_layout(s, tensors, n, axis, ops, false, best, err));
+    for (int k = 0; k < 4; k++) {
+        snprintf(ops, sizeof ops, "%s%sreshape=-1 heads=%lld %s", slice, gap, n_head[k / 2],
+                 k % 2 ? "deinterleave" : "interleave");
+        FD_TRY(try_layout(s, tensors, n, axis, ops, true, best, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_scorer_rank(fd_scorer *s, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
                        fd_error *err) {
-    static const char *const forms[] = {"", "transpose", "heads=%lld interleave", "heads=%lld deinterleave"};
     const fd_source_tensor *longest = fd_source_at(s->plan->source, tensors[0]);
     for (int i = 0; i < FD_PROPOSE_KEEP; i++) best[i] = (fd_candidate){.node = -1, .away = 2};
     for (size_t i = 1; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(s->plan->source, tensors[i]);
         if (s->plan->steps[t->step].n_pos > s->plan->steps[longest->step].n_pos) longest = t;
     }
-    int32_t n_tok = longest->step < 0 ? 0 : s->plan->steps[longest->step].n_pos;
-    int first = longest->step < 0 || n_tok == 1 ? 0 : -longest->rank, last = longest->step < 0 || n_tok == 1 ? 0 : -1;
-    for (int axis = first; axis <= last; axis++) {
-        if (axis < 0 && longest->shape[axis + longest->rank] != n_tok) continue;
-        for (size_t f = 0; f < 6; f++) { /* the last two forms with the heads of Q and with those of K */
-            bool heads = f >= 2;
-            const char *form = forms[f < 2 ? f : 2 + (f - 2) % 2];
-            char ops[FD_PROPOSE_MAX_OPS], part[FD_PROPOSE_MAX_OPS];
-            int64_t n_head = s->plan->values.of[f < 4 ? FD_NAME_MAP_N_HEAD : FD_NAME_MAP_N_HEAD_KV];
-            if (heads)
-                snprintf(part, sizeof part,
-                         f % 2 ? "reshape=-1 heads=%lld deinterleave" : "reshape=-1 heads=%lld interleave",
-                         (long long)n_head);
-            else
-                snprintf(part, sizeof part, "%s", form);
-            int length = snprintf(ops, sizeof ops, "%s%s%s", slice, *slice && *part ? " " : "", part);
-            if (length < 0 || (size_t)length >= sizeof ops - 16) continue;
-            layout l;
-            fd_import_match matches[FD_PROPOSE_POSITIONS];
-            fd_code code = open_layout(s, tensors, n, axis, ops, &l, matches, err);
-            if (code == FD_OK) score(s, &l, heads, best);
-            close_layout(&l);
-            if (code != FD_OK && code != FD_ERR_INPUT) return code;
-        }
-    }
+    int32_t n_tok = longest->step < 0 ? 1 : s->plan->steps[longest->step].n_pos;
+    if (n_tok == 1) return try_axis(s, tensors, n, 0, slice, best, err); /* no axis over positions, or the first */
+    for (int axis = -longest->rank; axis < 0; axis++)
+        if (longest->shape[axis + longest->rank] == n_tok) FD_TRY(try_axis(s, tensors, n, axis, slice, best, err));
     return FD_OK;
 }

@@ -231,7 +231,7 @@ static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd
                         *n);
 }
 
-static bool is_tokens(const fd_source_tensor *tensor) {
+bool fd_source_is_tokens(const fd_source_tensor *tensor) {
     return !fd_array_is_float(tensor->type) &&
            (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
             strncmp(tensor->name, "inp_tokens", 10) == 0);
@@ -269,7 +269,7 @@ fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, 
         code = tokens_of_text(source->tokens_file, tokens, n, err);
     } else {
         for (size_t i = 0; code == FD_OK && i < source->n; i++)
-            if (is_tokens(&source->tensors[i])) code = tokens_of_tensor(source, i, tokens, n, err);
+            if (fd_source_is_tokens(&source->tensors[i])) code = tokens_of_tensor(source, i, tokens, n, err);
     }
     if (code != FD_OK) {
         free(*tokens);

@@ -1,8 +1,8 @@
 /* What a foreign engine left: the list of its tensors by name and step, and their elements one tensor at a time.
  *
- * A source is a folder of .npy files (any depth), of the .safetensors files that transformers' model debugger writes, one
- * .npz or .safetensors file, or a trace with foreign names. Files are mapped when their tensor is read and unmapped after
- * it, so memory is bounded by one tensor. */
+ * A source is a folder of .npy files (any depth), of the .safetensors files that transformers' model debugger writes,
+ * one .npz or .safetensors file, or a trace with foreign names. Files are mapped when their tensor is read and
+ * unmapped after it, so memory is bounded by one tensor. */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_H
 #define FD_DUMPERS_IMPORT_SOURCE_H
 
@@ -25,8 +25,8 @@ typedef struct fd_source_tensor {
 
 typedef struct fd_source fd_source;
 
-/* FD_ERR_INPUT for what cannot be read, names the file; PyTorch files (.pt, .pth, .bin, .pkl: pickles, which run code) are
- * refused with advice. */
+/* FD_ERR_INPUT for what cannot be read, names the file; PyTorch files (.pt, .pth, .pkl, .pickle: pickles, which run
+ * code) are refused with advice. */
 fd_code fd_source_open(const char *path, fd_source **out, fd_error *err);
 void fd_source_close(fd_source *source);
 
@@ -34,11 +34,14 @@ const char *fd_source_path(const fd_source *source);
 size_t fd_source_count(const fd_source *source);
 const fd_source_tensor *fd_source_at(const fd_source *source, size_t i); /* by step, name, occurrence */
 int32_t fd_source_n_step(const fd_source *source);
-/* The built-in map whose names it has: the trace's attribute `names`, "transformers" for the debugger's folder; NULL. */
+/* The built-in map whose names it has: the trace's attribute `names`, "transformers" for the debugger's folder; else
+ * NULL. */
 const char *fd_source_names(const fd_source *source);
 /* The trace behind it; NULL for files. Borrowed. */
 const fd_trace *fd_source_trace(const fd_source *source);
-/* Token ids that the source itself holds (tokens.txt, or an integer tensor named tokens, input_ids or inp_tokens):
+/* An integer tensor named tokens, input_ids or inp_tokens…. */
+bool fd_source_is_tokens(const fd_source_tensor *tensor);
+/* Token ids that the source itself holds (tokens.txt, or such a tensor):
  * malloc'ed, *n 0 when there are none. */
 fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, fd_error *err);
 

@@ -1,4 +1,5 @@
-/* Shared by source.c (opening, order, tokens), source_files.c (files and folders) and source_name.c (what a name says). */
+/* Shared by source.c (opening, order, tokens), source_files.c (files and folders) and source_name.c (what a name
+ * says). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
@@ -31,11 +32,11 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
 /* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
 
-/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's "step=3___name=q___layer_id=1" gives
- * "q-1". `out` [size] receives the name. False when it does not fit or nothing is left. */
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's "step=3___name=q___layer_id=1"
+ * gives "q-1". `out` [size] receives the name. False when it does not fit or nothing is left. */
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence);
-/* The debugger's file name (…_outputs, …_outputs_1, …_inputs_args_0, …_inputs_kwargs_hidden_states) as "PATH", "PATH:out1",
- * "PATH:in", "PATH:in.attention_mask"; the model's class in front is dropped. */
+/* The debugger's file name (…_outputs, …_outputs_1, …_inputs_args_0, …_inputs_kwargs_hidden_states) as "PATH",
+ * "PATH:out1", "PATH:in", "PATH:in.attention_mask"; the model's class in front is dropped. */
 bool fd_source_debugger_name(const char *file, char *out, size_t size);
 
 #endif

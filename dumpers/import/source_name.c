@@ -71,25 +71,34 @@ bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *ste
     return out[0] != '\0';
 }
 
+/* What follows "_outputs_" or "_inputs_args_": nothing for the first tensor, "1" for the second, ".logits" for a key. */
+static const char *item(const char *text, char out[64]) {
+    if (strcmp(text, "") == 0 || strcmp(text, "0") == 0) return "";
+    snprintf(out, 64, "%s%.60s", isdigit((unsigned char)*text) ? "" : ".", text);
+    return out;
+}
+
 bool fd_source_debugger_name(const char *file, char *out, size_t size) {
     const char *outputs = NULL, *inputs = NULL;
     for (const char *at = strstr(file, "_outputs"); at; at = strstr(at + 1, "_outputs")) outputs = at;
     for (const char *at = strstr(file, "_inputs_"); at; at = strstr(at + 1, "_inputs_")) inputs = at;
     const char *end = outputs && outputs > inputs ? outputs : inputs, *path = strchr(file, '.');
-    if (!end || !path || path > end) return false;
-    path++; /* behind the class */
-    int length = (int)(end - path), n;
-    if (end == outputs)
-        n = end[8] == '\0' || strcmp(end + 8, "_0") == 0 ? snprintf(out, size, "%.*s", length, path)
-            : end[8] == '_'                              ? snprintf(out, size, "%.*s:out%s", length, path, end + 9)
-                                                         : -1;
+    if (!end) return false;
+    bool whole = !path || path > end; /* the model itself: nothing behind the class */
+    path = whole ? "root" : path + 1;
+    int length = whole ? 4 : (int)(end - path), n = -1;
+    char key[64];
+    if (end == outputs && (end[8] == '\0' || strcmp(end + 8, "_0") == 0))
+        n = snprintf(out, size, "%.*s", length, path);
+    else if (end == outputs && end[8] == '_')
+        n = snprintf(out, size, "%.*s:out%s", length, path, item(end + 9, key));
+    else if (whole && strcmp(end, "_inputs_kwargs_input_ids") == 0)
+        n = snprintf(out, size, "input_ids");
     else if (strncmp(end, "_inputs_args_", 13) == 0)
-        n = snprintf(out, size, "%.*s:in%s", length, path, strcmp(end + 13, "0") == 0 ? "" : end + 13);
+        n = snprintf(out, size, "%.*s:in%s", length, path, item(end + 13, key));
     else if (strcmp(end, "_inputs_kwargs_hidden_states") == 0)
         n = snprintf(out, size, "%.*s:in", length, path);
     else if (strncmp(end, "_inputs_kwargs_", 15) == 0)
         n = snprintf(out, size, "%.*s:in.%s", length, path, end + 15);
-    else
-        n = -1;
     return n > 0 && (size_t)n < size && length > 0;
 }

@@ -26,7 +26,8 @@ typedef struct target {
     bool over_kv;
 } target;
 
-/* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds them. */
+/* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds
+ * them. */
 static uint32_t dtype_of(const fd_import_plan *plan, const fd_import_match *m) {
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
     const fd_name_map_rule *rule = &plan->map->rules[m->rule];
@@ -54,8 +55,8 @@ static uint32_t wider(uint32_t a, uint32_t b) {
     return a == b ? a : a == FD_F64 || b == FD_F64 ? FD_F64 : FD_F32;
 }
 
-/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in several
- * steps), those before the gap are left out, and compare says that they are missing. */
+/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in
+ * several steps), those before the gap are left out, and compare says that they are missing. */
 static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
     t->over_kv = fd_import_over_kv(t->matches[0].node);
     for (size_t i = 0; i < t->n; i++) {

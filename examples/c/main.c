@@ -1,5 +1,5 @@
-/* The least that records a trace: a model of one embedding and one matrix, computed for three tokens at once and then for
- * two more, one by one.
+/* The least that records a trace: a model of one embedding and one matrix, computed for three tokens at once and then
+ * for two more, one by one.
  *
  *     cc main.c $(pkg-config --cflags --libs firstdiff_trace) -o main
  *     FIRSTDIFF_TRACE=toy.h5 ./main && firstdiff inspect toy.h5

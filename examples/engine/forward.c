@@ -70,16 +70,12 @@ static void attention(const model *m, const layer *l, const float *q, int n, int
         }
 }
 
-static void put(fd_tracer *trace, int layer, const char *name, const float *x, int n, int width) {
+/* blk.LAYER.NAME [n, n_head, width]. The library knows by its name that attention runs over key positions. */
+static void put(fd_tracer *trace, int layer, const char *name, const float *x, int n, int n_head, int width) {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s", layer, name);
-    fd_tracer_put_f32(trace, full, x, n, width);
-}
-
-static void put_keys(fd_tracer *trace, int layer, const char *name, const float *x, int n, int n_head, int n_key) {
-    char full[64];
-    snprintf(full, sizeof full, "blk.%d.%s", layer, name);
-    fd_tracer_put_attention(trace, full, x, n, n_head, n_key);
+    fd_tracer_tensor t = {.name = full, .dtype = FD_TRACER_F32, .data = x, .n_dim = 3, .shape = {n, n_head, width}};
+    fd_tracer_put(trace, &t);
 }
 
 static float *rows(int n, int width) {
@@ -96,25 +92,25 @@ static void run_attention(model *m, int i, const float *normed, float *x, int n,
     matmul(m, normed, l->q, l->q_bias, n, m->n_embd, q_width, q);
     matmul(m, normed, l->k, l->k_bias, n, m->n_embd, kv_width, k);
     matmul(m, normed, l->v, l->v_bias, n, m->n_embd, kv_width, v);
-    put(trace, i, "attn_q", q, n, q_width);
-    put(trace, i, "attn_k", k, n, kv_width);
-    put(trace, i, "attn_v", v, n, kv_width);
+    put(trace, i, "attn_q", q, n, m->n_head, m->head_dim);
+    put(trace, i, "attn_k", k, n, m->n_head_kv, m->head_dim);
+    put(trace, i, "attn_v", v, n, m->n_head_kv, m->head_dim);
     rope(m, q, m->n_head, n, pos0); /* in place: the puts above have copied */
     rope(m, k, m->n_head_kv, n, pos0);
-    put(trace, i, "attn_q_rope", q, n, q_width);
-    put(trace, i, "attn_k_rope", k, n, kv_width);
+    put(trace, i, "attn_q_rope", q, n, m->n_head, m->head_dim);
+    put(trace, i, "attn_k_rope", k, n, m->n_head_kv, m->head_dim);
     memcpy(l->k_cache + pos0 * kv_width, k, (size_t)n * kv_width * sizeof *k);
     memcpy(l->v_cache + pos0 * kv_width, v, (size_t)n * kv_width * sizeof *v);
-    put(trace, i, "cache_k", l->k_cache + pos0 * kv_width, n, kv_width);
-    put(trace, i, "cache_v", l->v_cache + pos0 * kv_width, n, kv_width);
+    put(trace, i, "cache_k", l->k_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
+    put(trace, i, "cache_v", l->v_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
     attention(m, l, q, n, pos0, scores, weights, mixed);
-    put_keys(trace, i, "attn_scores", scores, n, m->n_head, n_key);
-    put_keys(trace, i, "attn_weights", weights, n, m->n_head, n_key);
-    put(trace, i, "attn_out", mixed, n, q_width);
+    put(trace, i, "attn_scores", scores, n, m->n_head, n_key);
+    put(trace, i, "attn_weights", weights, n, m->n_head, n_key);
+    put(trace, i, "attn_out", mixed, n, m->n_head, m->head_dim);
     matmul(m, mixed, l->attn_output, NULL, n, q_width, m->n_embd, projected);
-    put(trace, i, "attn_proj", projected, n, m->n_embd);
+    put(trace, i, "attn_proj", projected, n, 1, m->n_embd);
     for (int e = 0; e < n * m->n_embd; e++) x[e] += projected[e];
-    put(trace, i, "ffn_inp", x, n, m->n_embd);
+    put(trace, i, "ffn_inp", x, n, 1, m->n_embd);
     free(q), free(k), free(v), free(mixed), free(scores), free(weights), free(projected);
 }
 
@@ -123,14 +119,14 @@ static void run_ffn(model *m, int i, const float *normed, float *x, int n, fd_tr
     float *gate = rows(n, m->n_ff), *up = rows(n, m->n_ff), *down = rows(n, m->n_embd);
     matmul(m, normed, l->gate, NULL, n, m->n_embd, m->n_ff, gate);
     matmul(m, normed, l->up, NULL, n, m->n_embd, m->n_ff, up);
-    put(trace, i, "ffn_gate", gate, n, m->n_ff);
-    put(trace, i, "ffn_up", up, n, m->n_ff);
+    put(trace, i, "ffn_gate", gate, n, 1, m->n_ff);
+    put(trace, i, "ffn_up", up, n, 1, m->n_ff);
     for (int e = 0; e < n * m->n_ff; e++) gate[e] = gate[e] / (1 + expf(-gate[e])) * up[e];
-    put(trace, i, "ffn_act", gate, n, m->n_ff);
+    put(trace, i, "ffn_act", gate, n, 1, m->n_ff);
     matmul(m, gate, l->down, NULL, n, m->n_ff, m->n_embd, down);
-    put(trace, i, "ffn_down", down, n, m->n_embd);
+    put(trace, i, "ffn_down", down, n, 1, m->n_embd);
     for (int e = 0; e < n * m->n_embd; e++) x[e] += down[e];
-    put(trace, i, "l_out", x, n, m->n_embd);
+    put(trace, i, "l_out", x, n, 1, m->n_embd);
     free(gate), free(up), free(down);
 }
 
@@ -147,10 +143,10 @@ const float *forward(model *m, const int *tokens, int n, int pos0, fd_tracer *tr
     fd_tracer_put_f32(trace, "token_embd", x, n, m->n_embd);
     for (int i = 0; i < m->n_layer; i++) {
         rms_norm(m, x, m->layers[i].attn_norm, n, normed);
-        put(trace, i, "attn_norm", normed, n, m->n_embd);
+        put(trace, i, "attn_norm", normed, n, 1, m->n_embd);
         run_attention(m, i, normed, x, n, pos0, trace);
         rms_norm(m, x, m->layers[i].ffn_norm, n, normed);
-        put(trace, i, "ffn_norm", normed, n, m->n_embd);
+        put(trace, i, "ffn_norm", normed, n, 1, m->n_embd);
         run_ffn(m, i, normed, x, n, trace);
     }
     rms_norm(m, x, m->output_norm, n, normed);

@@ -42,7 +42,7 @@ static void skip_value(const gguf *g, size_t *at, uint64_t type) {
     } else if (type == V_ARRAY) {
         uint64_t of = take(g, at, 4), n = take(g, at, 8);
         if (of == V_ARRAY || of > V_F64) die("an array of a kind that no model has");
-        if (of != V_STRING && n <= g->size) skip(g, at, n * width[of]);
+        if (of != V_STRING) skip(g, at, n > g->size ? n : n * width[of]);
         for (uint64_t i = 0; of == V_STRING && i < n; i++) skip_value(g, at, V_STRING);
     } else if (type <= V_F64) {
         skip(g, at, width[type]);
@@ -111,6 +111,7 @@ static void read_tensors(gguf *g, size_t *at) {
         offset[i] = take(g, at, 8);
     }
     uint64_t alignment = (uint64_t)gguf_number(g, "general.alignment", 32);
+    if (alignment < 1 || alignment > 1 << 20) die("a senseless general.alignment");
     uint64_t data = (*at + alignment - 1) / alignment * alignment;
     for (uint64_t i = 0; i < n; i++) {
         tensor *t = &g->tensors[i];

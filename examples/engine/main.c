@@ -25,20 +25,27 @@ int main(int argc, char **argv) {
     if (argc < 3 || argc % 2 == 0) die("usage: engine MODEL.gguf TOKENS [-n GENERATE] [--prefill N] [--bug NAME]");
     for (char *at = argv[2]; n < MAX_TOKENS && *at; n++) {
         tokens[n] = (int)strtol(at, &at, 10);
-        if (*at == ',') at++;
-        else if (*at) die("TOKENS: \"%s\" is no list like 1,2,3", argv[2]);
+        if (*at == ',')
+            at++;
+        else if (*at)
+            die("TOKENS: \"%s\" is no list like 1,2,3", argv[2]);
     }
     for (int i = 3; i < argc; i += 2) {
-        if (strcmp(argv[i], "-n") == 0) n_generate = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--prefill") == 0) n_prefill = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--bug") == 0) which = parse_bug(argv[i + 1]);
-        else die("unknown option %s", argv[i]);
+        if (strcmp(argv[i], "-n") == 0)
+            n_generate = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--prefill") == 0)
+            n_prefill = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--bug") == 0)
+            which = parse_bug(argv[i + 1]);
+        else
+            die("unknown option %s", argv[i]);
     }
     if (n < 1 || n_generate < 0 || n + n_generate > MAX_TOKENS) die("expected 1 to %d tokens in all", MAX_TOKENS);
     if (n_prefill < 1 || n_prefill > n) n_prefill = n;
 
     model m = model_load(argv[1], n + n_generate, which);
-    fd_tracer_options options = {.engine = "examples/engine", .numerics = "f32", .kv_type = "f32", .model_file = argv[1]};
+    fd_tracer_options options = {
+        .engine = "examples/engine", .numerics = "f32", .kv_type = "f32", .model_file = argv[1]};
     fd_tracer *trace = fd_tracer_open(NULL, &options);
     const float *logits = forward(&m, tokens, n_prefill, 0, trace);
     for (int i = n_prefill; i < n + n_generate; i++) {

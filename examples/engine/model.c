@@ -78,6 +78,8 @@ model model_load(const char *path, int n_ctx, bug bug) {
     m.n_ff = number(&m, arch, "feed_forward_length");
     m.n_head = number(&m, arch, "attention.head_count");
     m.n_head_kv = number(&m, arch, "attention.head_count_kv");
+    if (m.n_embd % m.n_head || m.n_head % m.n_head_kv)
+        die("%d heads on %d, for a width of %d", m.n_head, m.n_head_kv, m.n_embd);
     m.head_dim = m.n_embd / m.n_head;
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
     m.eps = (float)gguf_number(&m.file, key, 1e-5);

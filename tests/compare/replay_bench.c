@@ -21,6 +21,7 @@ fd_trace *record(const fd_graph *graph, recording how) {
     cr_assert(file >= 0);
     close(file);
     fd_trace_options to = fd_trace_defaults(path);
+    if (how.store) to.store = how.store;
     to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
     to.tensors = how.tensors;
     to.weights = how.weights;

@@ -37,6 +37,23 @@ Test(replay, a_clean_run_is_noise_in_every_class_recorded_or_inferred) {
     }
 }
 
+Test(replay, a_trace_in_16_bits_is_inferred_to_be_of_a_class_that_stores_them) {
+    static const struct {
+        const char *emulated, *inferred;
+        uint32_t store;
+    } cases[] = {{"hf-bf16", "hf-bf16", FD_BF16}, {"hf-f16", "hf-f16", FD_F16}, {"f16", "f16", FD_F32}};
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        recording silent = {.emulated = cases[i].emulated, .numerics = "unknown", .store = cases[i].store};
+        fd_verdict v = judge(b.graph, ref, record(b.graph, silent), NULL);
+        cr_expect_str_eq(v.replay.numerics, cases[i].inferred, "%s: %s", cases[i].emulated, v.replay.numerics);
+        expect_noise(v, models[1], cases[i].emulated);
+    }
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(replay, the_same_noise_is_an_error_in_a_stricter_class) {
     static const char *const pairs[][2] = {
         {"f16", "f32"}, {"bf16", "f16"}, {"q8", "f32"}, {"f16kv", "f32"}, {"hf-f16", "f16"}};
@@ -259,6 +276,65 @@ Test(replay, a_nan_behind_the_divergence_is_named_too) {
     cr_expect_eq(v.replay.not_finite_pos, 4);
     fd_verdict_free(&v);
     fd_graph_free(graph);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
+static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out", "*[!s]"};
+enum { N_SPAN = sizeof spans / sizeof *spans };
+
+Test(replay, a_clean_run_is_never_an_error_through_any_span) {
+    int32_t n_noise = 0, n_blind = 0;
+    static const char *const classes[] = {"f16", "q8", "bf16"};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_trace *ref = record(b.graph, (recording){0});
+        for (int i = 0; i < 3; i++)
+            for (int s = m; s < N_SPAN; s += N_MODEL) { /* half of them with each model */
+                const char *name = classes[i];
+                fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
+                n_noise += v.status == FD_NOISE;
+                n_blind += v.status == FD_INCOMPLETE;
+                cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
+                              v.replay.z);
+                bool said = v.n_reason && strstr(v.reasons[v.n_reason - 1], "cannot tell at");
+                cr_expect(v.status != FD_INCOMPLETE || said, "%s %s %s", models[m], name, spans[s]);
+                fd_verdict_free(&v);
+            }
+        fd_trace_close(ref);
+        close_model(&b);
+    }
+    fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_blind);
+    cr_expect_gt(n_noise, n_blind);
+}
+
+Test(replay, a_fault_inside_a_span_is_no_noise) {
+    static const char *const faults[] = {"rope_pairing@2", "missing_qkv_bias@0", "gelu_erf@2"};
+    static const char *const classes[] = {"f16", "q8"};
+    int32_t n_found = 0, n = 0;
+    bench b = open_model(models[1]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        fd_error err = {0};
+        fd_graph *graph;
+        fd_fault_owner *owner;
+        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        for (int c = 0; c < 2; c++)
+            for (int s = 0; s < 2; s++) {
+                fd_verdict v =
+                    judge(b.graph, ref, record(graph, (recording){.emulated = classes[c], .tensors = spans[s]}), NULL);
+                n++;
+                n_found += v.status == FD_DIVERGED;
+                if (v.status != FD_DIVERGED)
+                    fprintf(stderr, "  %s, %s, %s: %s\n", faults[f], classes[c], spans[s], fd_verdict_status_name(v.status));
+                fd_verdict_free(&v);
+            }
+        fd_graph_free(graph);
+        fd_fault_owner_free(owner);
+    }
+    fprintf(stderr, "faults inside spans: %d of %d found\n", n_found, n);
+    cr_expect_eq(n_found, n);
     fd_trace_close(ref);
     close_model(&b);
 }

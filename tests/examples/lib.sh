@@ -22,8 +22,8 @@ build_engine() {
         -o "$scratch/engine"
 }
 
-# verdict MODEL TOKENS BUG: the engine's trace with the bug against our reference: the verdict as JSON in $scratch/BUG.json,
-# its exit status in $status.
+# verdict MODEL TOKENS BUG: the engine's trace with the bug against our reference: the verdict as JSON in
+# $scratch/BUG.json, its exit status in $status.
 verdict() {
     local model=$root/traces/$1.gguf
     [ -e "$scratch/ref.h5" ] || "$firstdiff" run "$model" --tokens "$2" -n 0 -q -o "$scratch/ref.h5"

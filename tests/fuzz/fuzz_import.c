@@ -1,5 +1,5 @@
-/* libFuzzer targets for foreign formats and maps, one program each (FD_FUZZ_FORMAT): whatever bytes are parsed, everything a
- * caller can reach is safe to touch. */
+/* libFuzzer targets for foreign formats and maps, one program each (FD_FUZZ_FORMAT): whatever bytes are parsed,
+ * everything a caller can reach is safe to touch. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(err.code == code && err.message[0] && !strchr(err.message, '\n'), "an error has a one-line message");
         return 0;
     }
-#ifdef FD_FUZZ_PLANTED /* the mutant: one byte too far in whatever was accepted; tests/fuzz/run checks that it is found */
+#ifdef FD_FUZZ_PLANTED /* the mutant: one byte too far in what was accepted; tests/fuzz/run checks that it is found */
     sink += data[size];
 #endif
     return 0;

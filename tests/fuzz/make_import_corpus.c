@@ -1,5 +1,5 @@
-/* make_import_corpus DIR: one small good file of each foreign format for the fuzzers to start from, in DIR/FORMAT. Maps are
- * those of dumpers/maps. */
+/* make_import_corpus DIR: one small good file of each foreign format for the fuzzers to start from, in DIR/FORMAT.
+ * Maps are those of dumpers/maps. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 static uint8_t npy[256], npz[1024], safetensors[256];
 
 static size_t put(uint8_t *at, uint64_t value, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> (8 * i));
+    for (size_t i = 0; i < bytes; i++) at[i] = (uint8_t)(i < 8 ? value >> (8 * i) : 0);
     return bytes;
 }
 

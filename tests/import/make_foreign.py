@@ -44,7 +44,7 @@ def halves(values):
 def save_safetensors(path, tensors):
     header, at = {}, 0
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [at, at + values.nbytes]}
+        header[name] = {"dtype": {"f": "F32", "i": "I64"}[values.dtype.kind], "shape": values.shape, "data_offsets": [at, at + values.nbytes]}
         at += values.nbytes
     text = json.dumps(header).encode()
     body = b"".join(np.ascontiguousarray(v).tobytes() for v in tensors.values())
@@ -102,7 +102,8 @@ def debugger(ref, out):
     tensors, _, tokens = ref
     out.mkdir()
     (out / "LlamaForCausalLM_debug_tree_FULL_TENSORS.json").write_text("{}")
-    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+    save_safetensors(out / "LlamaForCausalLM_inputs_kwargs_input_ids.safetensors", {"data": np.asarray(tokens, np.int64)[None]})
+    save_safetensors(out / "LlamaForCausalLM_outputs_logits.safetensors", {"data": tensors["logits"][None]})
     last = max(int(n.split(".")[1]) for n in tensors if n.startswith("blk."))
     for name, values in tensors.items():
         layer, kind = (int(name.split(".")[1]), name.split(".")[2]) if name.startswith("blk.") else (None, name)

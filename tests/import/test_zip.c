@@ -13,7 +13,7 @@ typedef struct file {
 } file;
 
 static void put(file *f, uint64_t value, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) f->bytes[f->size++] = (uint8_t)(value >> (8 * i));
+    for (size_t i = 0; i < bytes; i++) f->bytes[f->size++] = (uint8_t)(i < 8 ? value >> (8 * i) : 0);
 }
 
 static void put_bytes(file *f, const void *from, size_t n) {

@@ -25,7 +25,9 @@ static void add(thing what) {
     pthread_mutex_unlock(&lock);
 }
 
-void fake_fill(float *x, size_t n, float value, void *stream) { add((thing){.kind = FILL, .x = x, .n = n, .value = value, .stream = stream}); }
+void fake_fill(float *x, size_t n, float value, void *stream) {
+    add((thing){.kind = FILL, .x = x, .n = n, .value = value, .stream = stream});
+}
 
 static int take(int failure) {
     if (fake_failure != failure) return 0;
@@ -37,26 +39,42 @@ int cuCtxGetCurrent(void **context) {
     *context = fake_failure == -1 ? NULL : (void *)&lock;
     return 0;
 }
-int cuCtxPushCurrent_v2(void *context) { return fake_pushed++, context == (void *)&lock ? 0 : 201; }
-int cuCtxPopCurrent_v2(void **context) { return fake_pushed--, *context = &lock, 0; }
+int cuCtxPushCurrent_v2(void *context) {
+    return fake_pushed++, context == (void *)&lock ? 0 : 201;
+}
+int cuCtxPopCurrent_v2(void **context) {
+    return fake_pushed--, *context = &lock, 0;
+}
 int cuMemHostAlloc(void **host, size_t bytes, unsigned flags) {
     int failed = take(3);
     *host = failed || flags != 1 ? NULL : malloc(bytes);
     fake_pinned += *host != NULL;
     return failed;
 }
-int cuMemFreeHost(void *host) { return fake_pinned--, free(host), 0; }
+int cuMemFreeHost(void *host) {
+    return fake_pinned--, free(host), 0;
+}
 int cuMemcpyDtoHAsync_v2(void *host, unsigned long long device, size_t bytes, void *stream) {
     if (take(1)) return 1;
     fake_copies++;
     add((thing){.kind = COPY, .to = host, .from = (const void *)(uintptr_t)device, .n = bytes, .stream = stream});
     return 0;
 }
-int cuEventCreate(void **event, unsigned flags) { return *event = malloc(1), flags == 2 ? 0 : 1; }
-int cuEventDestroy_v2(void *event) { return free(event), 0; }
-int cuEventRecord(void *event, void *stream) { return add((thing){.kind = EVENT, .event = event, .stream = stream}), 0; }
-int cuStreamIsCapturing(void *stream, int *status) { return (void)stream, *status = fake_failure == -2, 0; }
-int cuGetErrorName(int error, const char **name) { return *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE", 0; }
+int cuEventCreate(void **event, unsigned flags) {
+    return *event = malloc(1), flags == 2 ? 0 : 1;
+}
+int cuEventDestroy_v2(void *event) {
+    return free(event), 0;
+}
+int cuEventRecord(void *event, void *stream) {
+    return add((thing){.kind = EVENT, .event = event, .stream = stream}), 0;
+}
+int cuStreamIsCapturing(void *stream, int *status) {
+    return (void)stream, *status = fake_failure == -2, 0;
+}
+int cuGetErrorName(int error, const char **name) {
+    return *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE", 0;
+}
 
 /* Everything up to the last record of the event; one stream is as good as another here, as long as its order is kept. */
 int cuEventSynchronize(void *event) {

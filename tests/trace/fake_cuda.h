@@ -10,7 +10,8 @@
 void fake_fill(float *x, size_t n, float value, void *stream);
 /* Copies under way and pinned bytes allocated; contexts pushed and not popped. */
 extern int fake_copies, fake_pinned, fake_pushed;
-/* Make the next call fail: 1 the copy, 2 the event's wait, 3 pinned memory; -1: no context in this thread; -2: capturing. */
+/* Make the next call fail: 1 the copy, 2 the event's wait, 3 pinned memory; -1: no context in this thread; -2:
+ * capturing. */
 extern int fake_failure;
 
 #endif

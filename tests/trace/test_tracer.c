@@ -13,7 +13,9 @@
 static const int32_t tokens[] = {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22};
 
 /* Element i of row `pos`: exact in every element type. */
-static float value_of(int64_t pos, int64_t i) { return (float)((pos * 31 + i * 7) % 61) - 30; }
+static float value_of(int64_t pos, int64_t i) {
+    return (float)((pos * 31 + i * 7) % 61) - 30;
+}
 
 static float *rows_of(int64_t first, int64_t n, int64_t width) {
     float *rows = malloc((size_t)(n * width) * sizeof *rows);
@@ -53,8 +55,12 @@ Test(tracer, steps_tokens_and_attributes_are_read_back) {
     FILE *file = fopen(model, "w");
     fputs("not much of a model", file);
     fclose(file);
-    fd_tracer_options options = {.engine = "mine 0.3", .numerics = "f16", .kv_type = "f16", .device = "a card",
-                                 .model_file = model, .prompt = "Grüße"};
+    fd_tracer_options options = {.engine = "mine 0.3",
+                                 .numerics = "f16",
+                                 .kv_type = "f16",
+                                 .device = "a card",
+                                 .model_file = model,
+                                 .prompt = "Grüße"};
     fd_tracer *tracer = fd_tracer_open(path, &options);
     int32_t fed = 0;
     for (int step = 0; step < 4; step++) {
@@ -113,16 +119,42 @@ static const form forms[] = {
     {.name = "heads", .dtype = FD_TRACER_F32, .stored = FD_F32, .shape = {4, 6}, .n_dim = 2},
     {.name = "four_axes", .dtype = FD_TRACER_F32, .stored = FD_F32, .shape = {2, 2, 2, 3}, .n_dim = 4},
     {.name = "batch_axis", .dtype = FD_TRACER_F16, .stored = FD_F16, .shape = {4, 6}, .n_dim = 2, .batch = true},
-    {.name = "padded_rows", .dtype = FD_TRACER_F32, .stored = FD_F32, .shape = {4, 6}, .stride = {6, 1}, .n_dim = 2,
-     .row_stride = 40, .from = 5},
-    {.name = "heads_outside", .dtype = FD_TRACER_F32, .stored = FD_F32, .shape = {4, 6}, .stride = {18, 1}, .n_dim = 2,
+    {.name = "padded_rows",
+     .dtype = FD_TRACER_F32,
+     .stored = FD_F32,
+     .shape = {4, 6},
+     .stride = {6, 1},
+     .n_dim = 2,
+     .row_stride = 40,
+     .from = 5},
+    {.name = "heads_outside",
+     .dtype = FD_TRACER_F32,
+     .stored = FD_F32,
+     .shape = {4, 6},
+     .stride = {18, 1},
+     .n_dim = 2,
      .row_stride = 6},
-    {.name = "transposed", .dtype = FD_TRACER_F16, .stored = FD_F16, .shape = {4, 6}, .stride = {18, 3}, .n_dim = 2,
+    {.name = "transposed",
+     .dtype = FD_TRACER_F16,
+     .stored = FD_F16,
+     .shape = {4, 6},
+     .stride = {18, 3},
+     .n_dim = 2,
      .row_stride = 1},
-    {.name = "every_other", .dtype = FD_TRACER_I8, .stored = FD_F32, .shape = {24}, .stride = {2}, .n_dim = 1,
+    {.name = "every_other",
+     .dtype = FD_TRACER_I8,
+     .stored = FD_F32,
+     .shape = {24},
+     .stride = {2},
+     .n_dim = 1,
      .row_stride = 48},
-    {.name = "inner_gap", .dtype = FD_TRACER_F64, .stored = FD_F64, .shape = {2, 3, 4}, .stride = {16, 5, 1},
-     .n_dim = 3, .row_stride = 64},
+    {.name = "inner_gap",
+     .dtype = FD_TRACER_F64,
+     .stored = FD_F64,
+     .shape = {2, 3, 4},
+     .stride = {16, 5, 1},
+     .n_dim = 3,
+     .row_stride = 64},
 };
 
 static void store(fd_tracer_dtype dtype, void *buffer, int64_t at, float value) {
@@ -167,7 +199,10 @@ static void put_form(fd_tracer *tracer, const form *f, int64_t first) {
             }
             store(f->dtype, buffer, at, value_of(first + r, i));
         }
-    size_t size = f->dtype == FD_TRACER_F64 ? 8 : f->dtype == FD_TRACER_I8 ? 1 : f->stored == FD_F16 || f->stored == FD_BF16 ? 2 : 4;
+    size_t size = f->dtype == FD_TRACER_F64                     ? 8
+                  : f->dtype == FD_TRACER_I8                    ? 1
+                  : f->stored == FD_F16 || f->stored == FD_BF16 ? 2
+                                                                : 4;
     tensor.data = buffer + (size_t)f->from * size;
     cr_assert_eq(fd_tracer_put(tracer, &tensor), 0, "%s: %s", f->name, fd_tracer_error(tracer));
     free(buffer);
@@ -204,8 +239,13 @@ Test(tracer, parts_in_any_order_and_whole_caches_are_one_tensor) {
         fd_tracer_step(tracer, tokens, 6);
         static const int64_t parts[][2] = {{4, 2}, {0, 1}, {1, 3}};
         for (int i = 0; i < 3; i++) {
-            fd_tracer_tensor part = {.name = "part", .dtype = FD_TRACER_F32, .data = all + parts[i][0] * 16, .n_dim = 2,
-                                     .shape = {parts[i][1], 16}, .first = parts[i][0], .count = parts[i][1]};
+            fd_tracer_tensor part = {.name = "part",
+                                     .dtype = FD_TRACER_F32,
+                                     .data = all + parts[i][0] * 16,
+                                     .n_dim = 2,
+                                     .shape = {parts[i][1], 16},
+                                     .first = parts[i][0],
+                                     .count = parts[i][1]};
             cr_assert_eq(fd_tracer_put(tracer, &part), 0, "%s", fd_tracer_error(tracer));
         }
         fd_tracer_put_f32(tracer, "twice", all + 16, 6, 16); /* wrong rows, put right below */
@@ -259,8 +299,13 @@ Test(tracer, what_was_not_put_is_missing_and_late_names_join) {
     float *x = rows_of(0, 12, 8);
     fd_tracer_step(tracer, tokens, 4);
     fd_tracer_put_f32(tracer, "blk.0.l_out", x, 4, 8);
-    fd_tracer_tensor last = {.name = "logits", .dtype = FD_TRACER_F32, .data = x + 3 * 8, .n_dim = 2, .shape = {1, 8},
-                             .first = 3, .count = 1};
+    fd_tracer_tensor last = {.name = "logits",
+                             .dtype = FD_TRACER_F32,
+                             .data = x + 3 * 8,
+                             .n_dim = 2,
+                             .shape = {1, 8},
+                             .first = 3,
+                             .count = 1};
     fd_tracer_put(tracer, &last);
     for (int pos = 4; pos < 8; pos++) {
         fd_tracer_step(tracer, tokens + pos, 1);
@@ -332,8 +377,13 @@ static void *put_many(void *user) {
         fd_tracer_put_f32(w->tracer, name, x, w->n, 32);
         /* and a row each of a common tensor */
         if (w->id < w->n) {
-            fd_tracer_tensor part = {.name = "common", .dtype = FD_TRACER_F32, .data = x + w->id * 32, .n_dim = 2,
-                                     .shape = {1, 32}, .first = w->pos0 + w->id, .count = 1};
+            fd_tracer_tensor part = {.name = "common",
+                                     .dtype = FD_TRACER_F32,
+                                     .data = x + w->id * 32,
+                                     .n_dim = 2,
+                                     .shape = {1, 32},
+                                     .first = w->pos0 + w->id,
+                                     .count = 1};
             fd_tracer_put(w->tracer, &part);
         }
     }

@@ -1,4 +1,5 @@
-/* What libfirstdiff_trace refuses: the trace turns off, says why, keeps its finished steps, and later calls do nothing. */
+/* What libfirstdiff_trace refuses: the trace turns off, says why, keeps its finished steps, and later calls do
+ * nothing. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +23,20 @@ typedef struct bad_put {
     const char *says;
 } bad_put;
 
-#define NAMED(text)          {.name = text, .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 8}}
-#define SHAPED(n, ...)       {.name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = n, .shape = {__VA_ARGS__}}
+#define NAMED(text)                                                                                                    \
+    {                                                                                                                  \
+        .name = text, .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = { 2, 8 }                              \
+    }
+#define SHAPED(n, ...)                                                                                                 \
+    {                                                                                                                  \
+        .name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = n, .shape = { __VA_ARGS__ }                        \
+    }
 #define STRIDED(rows, a, b)                                                                                            \
-    {.name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {rows, 8}, .stride = {a, b}}
+    {                                                                                                                  \
+        .name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {rows, 8}, .stride = { a, b }          \
+    }
 #define AT(from, n)                                                                                                    \
-    {.name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {n, 8}, .first = from, .count = n}
+    { .name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {n, 8}, .first = from, .count = n }
 
 static const bad_put bad_puts[] = {
     {"no_name", NAMED(NULL), "without a name"},
@@ -44,7 +53,9 @@ static const bad_put bad_puts[] = {
     {"overlong_utf8_name", NAMED("\xc0\xaf"), "no UTF-8"},
     {"surrogate_name", NAMED("\xed\xa0\x80"), "no UTF-8"},
     {"no_dtype", {.name = "x", .data = data, .n_dim = 2, .shape = {2, 8}}, "element type 0"},
-    {"unknown_dtype", {.name = "x", .dtype = (fd_tracer_dtype)99, .data = data, .n_dim = 2, .shape = {2, 8}}, "element type 99"},
+    {"unknown_dtype",
+     {.name = "x", .dtype = (fd_tracer_dtype)99, .data = data, .n_dim = 2, .shape = {2, 8}},
+     "element type 99"},
     {"no_data", {.name = "x", .dtype = FD_TRACER_F32, .n_dim = 2, .shape = {2, 8}}, "no data"},
     {"no_dimensions", SHAPED(0, 2), "0 dimensions"},
     {"negative_rank", SHAPED(-3, 2), "-3 dimensions"},
@@ -70,10 +81,18 @@ static const bad_put bad_puts[] = {
      {.name = "x", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 8}, .first = 2, .count = -2},
      "the tokens fed end at 4"},
     {"positions_of_an_ended_step", AT(0, 2), "belong to steps that have ended"},
-    {"keys_too_few", {.name = "blk.0.attn_scores", .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {2, 2, 3}}, "3 keys, expected 4"},
-    {"shape_changes", {.name = "known", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 9}}, "as in its first put"},
-    {"shape_transposed", {.name = "heads", .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {2, 4, 2}}, "as in its first put"},
-    {"dtype_changes", {.name = "known", .dtype = FD_TRACER_F16, .data = data, .n_dim = 2, .shape = {2, 8}}, "as in its first put"},
+    {"keys_too_few",
+     {.name = "blk.0.attn_scores", .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {2, 2, 3}},
+     "3 keys, expected 4"},
+    {"shape_changes",
+     {.name = "known", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 9}},
+     "as in its first put"},
+    {"shape_transposed",
+     {.name = "heads", .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {2, 4, 2}},
+     "as in its first put"},
+    {"dtype_changes",
+     {.name = "known", .dtype = FD_TRACER_F16, .data = data, .n_dim = 2, .shape = {2, 8}},
+     "as in its first put"},
 };
 
 static void check_two_positions(const char *path) {
@@ -129,8 +148,14 @@ Test(tracer_bad, good_neighbours_of_the_bad_are_taken) {
         AT(3, 1),
         AT(0, 4), /* all there is, of which this step's are taken */
         {.name = "strided", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 8}, .stride = {1, 2}},
-        {.name = "one_row", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {1, 8}, .stride = {-5, 1},
-         .first = 2, .count = 1}, /* the stride of a single row says nothing */
+        {.name = "one_row",
+         .dtype = FD_TRACER_F32,
+         .data = data,
+         .n_dim = 2,
+         .shape = {1, 8},
+         .stride = {-5, 1},
+         .first = 2,
+         .count = 1}, /* the stride of a single row says nothing */
         {.name = "blk.0.attn_scores", .dtype = FD_TRACER_F32, .data = data, .n_dim = 3, .shape = {2, 2, 4}},
         {.name = "heads", .dtype = FD_TRACER_F32, .data = data, .n_dim = 2, .shape = {2, 8}}, /* flat */
     };

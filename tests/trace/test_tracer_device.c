@@ -13,8 +13,8 @@ static const int32_t tokens[] = {1, 2, 3, 4};
 static float buffer[4 * 4096];
 
 static fd_tracer_tensor on_device(const char *name, int64_t rows, int64_t width) {
-    return (fd_tracer_tensor){.name = name, .dtype = FD_TRACER_F32, .data = buffer, .n_dim = 2, .shape = {rows, width},
-                              .on_device = 1};
+    return (fd_tracer_tensor){
+        .name = name, .dtype = FD_TRACER_F32, .data = buffer, .n_dim = 2, .shape = {rows, width}, .on_device = 1};
 }
 
 static fd_trace *closed(fd_tracer *tracer, const char *path) {
@@ -45,6 +45,8 @@ Test(tracer_device, ping_pong_buffers_are_recorded_in_stream_order) {
             fd_tracer_tensor tensor = on_device(name, 2, 4096);
             cr_assert_eq(fd_tracer_put(tracer, &tensor), 0, "%s", fd_tracer_error(tracer));
             fake_fill(buffer, 2 * 4096, -1, NULL); /* used again at once */
+            /* whoever reads the buffer now sees the last layer of the step before */
+            cr_assert_eq(buffer[0], step == 0 ? 0 : 100 * (step - 1) + 23);
         }
         cr_expect_eq(fake_copies, 24, "the puts waited for the device");
     }
@@ -71,8 +73,13 @@ Test(tracer_device, strided_tensors_and_the_order_with_host_puts) {
     transposed.stride[1] = 3;
     sparse.stride[0] = 5000; /* rows far apart: a copy each */
     sparse.stride[1] = 1;
-    fd_tracer_tensor cache = {.name = "cache", .dtype = FD_TRACER_F32, .data = buffer, .n_dim = 3, .shape = {3, 2, 4},
-                              .stride = {4, 8000, 1}, .on_device = 1}; /* [head, position, …], heads far apart */
+    fd_tracer_tensor cache = {.name = "cache",
+                              .dtype = FD_TRACER_F32,
+                              .data = buffer,
+                              .n_dim = 3,
+                              .shape = {3, 2, 4},
+                              .stride = {4, 8000, 1},
+                              .on_device = 1}; /* [head, position, …], heads far apart */
     fd_tracer_tensor twice = on_device("twice", 3, 4);
     float last[12] = {0};
     fd_tracer_put(tracer, &transposed);
@@ -104,8 +111,13 @@ Test(tracer_device, more_than_the_pinned_limit_in_one_step) {
         char name[32];
         snprintf(name, sizeof name, "t%d", i);
         fake_fill(big, WIDE, (float)i, NULL);
-        fd_tracer_tensor tensor = {.name = name, .dtype = FD_TRACER_F32, .data = big, .n_dim = 2, .shape = {1, WIDE / 64},
-                                   .stride = {WIDE, 64}, .on_device = 1}; /* the whole row is copied: 64 in one is wanted */
+        fd_tracer_tensor tensor = {.name = name,
+                                   .dtype = FD_TRACER_F32,
+                                   .data = big,
+                                   .n_dim = 2,
+                                   .shape = {1, WIDE / 64},
+                                   .stride = {WIDE, 64},
+                                   .on_device = 1}; /* the whole row is copied: 64 in one is wanted */
         cr_assert_eq(fd_tracer_put(tracer, &tensor), 0, "%s", fd_tracer_error(tracer));
     }
     cr_expect_lt(fake_copies, N, "nothing was waited for");
@@ -124,8 +136,11 @@ Test(tracer_device, failures_of_the_device_turn_the_trace_off) {
     static const struct {
         int failure;
         const char *says;
-    } cases[] = {{1, "CUDA_ERROR_INVALID_VALUE"}, {2, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {3, "no pinned memory"},
-                 {-1, "no CUDA context"},         {-2, "captured into a graph"}};
+    } cases[] = {{1, "CUDA_ERROR_INVALID_VALUE"},
+                 {2, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                 {3, "no pinned memory"},
+                 {-1, "no CUDA context"},
+                 {-2, "captured into a graph"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char message[1024];
         fd_tracer *tracer = fd_tracer_open(fixture_path("device_bad.h5"), NULL);

@@ -73,7 +73,8 @@ static void check_state(const char *call) {
     cr_expect_eq(mode, FE_UPWARD, "%s: rounding", call);
     cr_expect_eq(flags, FE_UNDERFLOW, "%s: flags %x", call, flags);
     cr_expect_eq(traps, FE_DIVBYZERO | FE_INVALID, "%s: traps %x", call, traps);
-    for (int s = 1; s < NSIG; s++) cr_expect_eq(sigismember(&mask, s), sigismember(&mask_before, s), "%s: signal %d", call, s);
+    for (int s = 1; s < NSIG; s++)
+        cr_expect_eq(sigismember(&mask, s), sigismember(&mask_before, s), "%s: signal %d", call, s);
     cr_expect(sigisemptyset(&pending), "%s: a signal is pending", call);
     feenableexcept(traps);
     errno = 4711;
@@ -85,8 +86,8 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     memcpy(&data[3], &signalling, 4);
     data[4] = 1e-44f;
     int8_t small[WIDTH] = {1, -2};
-    fd_tracer_tensor ints = {.name = "ints", .dtype = FD_TRACER_I8, .data = small, .n_dim = 2, .shape = {1, WIDTH},
-                             .first = 1, .count = 1};
+    fd_tracer_tensor ints = {
+        .name = "ints", .dtype = FD_TRACER_I8, .data = small, .n_dim = 2, .shape = {1, WIDTH}, .first = 1, .count = 1};
     set_state();
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     check_state("open");

@@ -1,5 +1,5 @@
-/* A program that traces and then exits, forks, or runs out of disk. Not a Criterion test: its forked workers must not run
- * exit handlers, and HDF5's are what this is about. Ends with 0, or names what failed. */
+/* A program that traces and then exits, forks, or runs out of disk. Not a Criterion test: its forked workers must not
+ * run exit handlers, and HDF5's are what this is about. Ends with 0, or names what failed. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-"""What goes into a trace comes out of it, in Python and in C; what cannot be recorded is said and never hurts the host."""
+"""What goes into a trace comes out of it, in Python and in C; what cannot be recorded is said and never hurts its
+host."""
 
 import warnings
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import KJV_LLAMA
 
-from firstdiff.trace import Reader, TraceError, TraceWarning, Writer
+from firstdiff.trace import Bfloat16, Reader, TraceError, TraceWarning, Writer
 
 RNG = np.random.default_rng(7)
 
@@ -59,19 +60,39 @@ def test_logits_of_the_last_token_alone(tmp_path, firstdiff):
     assert firstdiff("inspect", tmp_path / "t.h5").returncode == 0
 
 
-def test_half_precision_is_kept_bit_by_bit(tmp_path, firstdiff):
-    bits = np.arange(6 * 10922, dtype=np.uint16).reshape(2, -1)
+BITS = np.arange(6 * 10922, dtype=np.uint16).reshape(2, -1)  # nearly every pattern, NaN and subnormals among them
+
+
+def test_float16_is_kept_bit_by_bit(tmp_path, firstdiff):
     with Writer(tmp_path / "t.h5", tokens=[1, 2]) as trace:
-        trace.put("f16", bits.view(np.float16))
-        torch = pytest.importorskip("torch", reason="no torch: bfloat16 tensors are not tried")
-        trace.put("bf16", torch.from_numpy(bits.view(np.int16).copy()).view(torch.bfloat16))
+        trace.put("x", BITS.view(np.float16))
     with h5py.File(tmp_path / "t.h5") as file:
-        for name in ("f16", "bf16"):
-            data = file["tensors"][name]
-            assert data.dtype == np.uint16 and data.attrs["dtype"] == name.upper() and np.array_equal(data, bits)
+        data = file["tensors/x"]
+        assert data.dtype == np.uint16 and data.attrs["dtype"] == "F16" and np.array_equal(data, BITS)
     with Reader(tmp_path / "t.h5") as trace:
-        expected = torch.from_numpy(bits.view(np.int16).copy()).view(torch.bfloat16).float().numpy()
-        assert np.array_equal(trace["bf16"][...].view(np.uint32), expected.view(np.uint32))
+        assert trace["x"][...].dtype == np.float16 and np.array_equal(trace["x"][...].view(np.uint16), BITS)
+    assert "F16" in firstdiff("inspect", tmp_path / "t.h5").stdout
+
+
+def test_bfloat16_bits_are_kept_without_torch(tmp_path, firstdiff):
+    with Writer(tmp_path / "t.h5", tokens=[1, 2]) as trace:
+        trace.put("x", Bfloat16(BITS))
+    with Reader(tmp_path / "t.h5") as trace:
+        assert np.array_equal(trace["x"][...].view(np.uint32), BITS.astype(np.uint32) << 16)
+    assert "BF16" in firstdiff("inspect", tmp_path / "t.h5").stdout
+
+
+def test_bfloat16_of_torch_is_kept_bit_by_bit(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed: its bfloat16 tensors are not tried")
+    tensor = torch.from_numpy(BITS.view(np.int16).copy()).view(torch.bfloat16)
+    with Writer(tmp_path / "t.h5", tokens=[1, 2]) as trace:
+        trace.put("x", tensor)
+        trace.put("gradient", tensor.clone().requires_grad_())
+    with h5py.File(tmp_path / "t.h5") as file:
+        for data in file["tensors"].values():
+            assert data.dtype == np.uint16 and data.attrs["dtype"] == "BF16" and np.array_equal(data, BITS)
+    with Reader(tmp_path / "t.h5") as trace:
+        assert np.array_equal(trace["x"][...].view(np.uint32), tensor.float().numpy().view(np.uint32))
 
 
 ARRAYS = {

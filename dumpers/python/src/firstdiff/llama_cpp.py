@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.ggml import TYPES, Ggml, Node
-from firstdiff.trace.arrays import Array, TraceError
+from firstdiff.trace.arrays import Array, Bfloat16, TraceError
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
 
@@ -116,31 +116,23 @@ class Recorder:
         if rows is None or len(name.encode()) > MAX_NAME:
             self.unread.add(name)
             return
-        raw = rows.view(np.float16) if node.type == "f16" else rows
-        self._trace.put(name, _Bf16(rows) if node.type == "bf16" else raw, over_kv=over_kv(node), op=node.op.lower())
-
-
-class _Bf16:
-    """bfloat16 bits for Writer.put, which takes them from torch tensors."""
-
-    def __init__(self, bits: Array) -> None:
-        import ml_dtypes
-
-        self._values: Array = bits.view(ml_dtypes.bfloat16)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self._values
+        values: Any = rows
+        if node.type == "f16":
+            values = rows.view(np.float16)
+        elif node.type == "bf16":
+            values = Bfloat16(rows)
+        self._trace.put(name, values, over_kv=over_kv(node), op=node.op.lower())
 
 
 def over_kv(node: Node) -> bool:
     """Scores and weights of attention: [1, n_head, n_tok, n_kv]."""
-    return node.name.startswith("kq") and not node.name.startswith("kqv") and node.shape[-3] * node.shape[-1] > 1
+    return node.name.startswith("kq") and not node.name.startswith("kqv")
 
 
 def positions_first(node: Node, values: Array, step: range) -> Array | None:
     """The tensor as [n_tok, …], without axes of length 1; None when it has no row for each token of the step.
 
-    ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads;
+    ggml's axes here, slowest first: [1, 1, n_tok, n]; [1, n_tok, n_head, head_dim] for what is split into heads or experts;
     [1, n_head, n_tok, …] inside the attention. Where several axes are as long as the step, the op and the name
     decide."""
     n_tok = len(step)
@@ -151,7 +143,7 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
     if not axes or node.shape[0] != 1:
         return None
-    split = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") and node.shape[1] > 1
+    split = (node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or "_moe_" in node.name) and node.shape[1] > 1
     axis = axes[0] if len(axes) == 1 or split else axes[1]
     if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
         axis = 2 if node.shape[2] == 1 else 1

@@ -11,7 +11,8 @@
 
 Names are the modules' paths: `model.layers.0.mlp` is that module's output, `…:out1` the second of its outputs (of
 `self_attn`, with eager attention: the weights), `…:in` its input where no module gave that tensor out (the input of
-`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`.
+`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what eager
+attention gives to its softmax `…self_attn.scores`.
 `firstdiff compare` knows these names by the root attribute `names` = "transformers"."""
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class _Hooks:
         for name, tensor in zip(("q_rope", "k_rope"), result, strict=False):
             self._put(f"{self.attention}.{name}", tensor.transpose(1, 2))
 
+    def softened(self, scores: Any) -> None:
+        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
+        if self.attention and scores.ndim == 4:
+            self._put(f"{self.attention}.scores", scores)
+
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
         if tensor.is_inference():
@@ -88,7 +94,7 @@ class _Hooks:
             self._given[id(tensor)] = (weakref.ref(tensor), tensor._version)
         positions = self._trace.step_positions
         n_tok = len(positions)
-        weights = name.endswith("attn:out1") and tensor.ndim == 4
+        weights = name.endswith(("attn:out1", "attn.scores")) and tensor.ndim == 4
         if weights:  # [1, n_head, n_tok, n_kv]
             tensor = tensor.transpose(1, 2)
         if tensor.ndim < 2 or tensor.shape[0] != 1 or len(name.encode()) > MAX_NAME:
@@ -143,6 +149,14 @@ def attach(model: Any, trace: Writer) -> Iterator[None]:
 
             source.apply_rotary_pos_emb = recorded
             stack.callback(setattr, source, "apply_rotary_pos_emb", plain)
+        softmax = torch.nn.functional.softmax
+
+        def recorded_softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
+            _safely(hooks, lambda: hooks.softened(scores))
+            return softmax(scores, *args, **kwargs)
+
+        torch.nn.functional.softmax = recorded_softmax
+        stack.callback(setattr, torch.nn.functional, "softmax", softmax)
         yield
 
 
@@ -164,6 +178,8 @@ def _before(hooks: _Hooks, path: str) -> Any:
 
 def _after(hooks: _Hooks, path: str) -> Any:
     def hook(_module: Any, _args: Any, output: Any) -> None:
+        if path == hooks.attention:
+            hooks.attention = ""
         _safely(hooks, lambda: hooks.after(path, output))
 
     return hook

@@ -4,6 +4,7 @@ A trace never converts what an engine computed: binary16 and bfloat16 are stored
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,21 @@ class TraceError(Exception):
     expected."""
 
 
+@dataclass(frozen=True)
+class Bfloat16:
+    """bfloat16 as its raw bits, for NumPy, which has no such type."""
+
+    bits: Array  # uint16
+
+
 def to_host(values: Any) -> tuple[Array, str]:
     """A NumPy array of what `values` holds now, and its element type in the trace: F32, F64, F16 or BF16.
 
     F16 and BF16 come as uint16 with the same bits. Device tensors are copied before the call returns; host arrays may
     be shared, so write the result away before the engine goes on. int8 is widened to F32 and other integers to F64,
     which hold them exactly (int64 up to 2**53: larger ones are refused)."""
+    if isinstance(values, Bfloat16):
+        return np.ascontiguousarray(values.bits, np.uint16), "BF16"
     if hasattr(values, "detach") and hasattr(values, "cpu"):
         return _from_torch(values)
     if hasattr(values, "get") and type(values).__module__.split(".")[0] == "cupy":

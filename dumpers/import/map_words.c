@@ -1,0 +1,140 @@
+/* The operations of a rule, as words: "heads=8", "scale=1/sqrt(head_dim)". */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/array.h"
+#include "dumpers/import/map_internal.h"
+
+static const struct {
+    const char *name;
+    fd_name_map_variable variable;
+} variables[] = {{"head_dim", FD_NAME_MAP_HEAD_DIM},
+                 {"n_head", FD_NAME_MAP_N_HEAD},
+                 {"n_head_kv", FD_NAME_MAP_N_HEAD_KV},
+                 {"n_embd", FD_NAME_MAP_N_EMBD}};
+
+/* A number or a variable that ends at the character `end`. */
+static bool take_operand(const char *text, char end, fd_name_map_op *op) {
+    const char *stop = strchr(text, end);
+    size_t n = stop ? (size_t)(stop - text) : 0;
+    if (!stop || (end && stop[1])) return false;
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (strlen(variables[i].name) == n && memcmp(text, variables[i].name, n) == 0) {
+            op->variable = variables[i].variable;
+            return true;
+        }
+    char *after;
+    op->number = strtod(text, &after);
+    return after == stop && n > 0 && isfinite(op->number);
+}
+
+static bool take_scale(const char *text, fd_name_map_op *op) {
+    if (strncmp(text, "1/", 2) == 0) {
+        op->inverse = true;
+        text += 2;
+    }
+    if (strncmp(text, "sqrt(", 5) == 0) {
+        op->root = true;
+        text += 5;
+    }
+    return take_operand(text, op->root ? ')' : '\0', op) &&
+           (op->variable || (op->root ? op->number > 0 : op->number != 0));
+}
+
+static bool take_list(const char *text, char separator, fd_name_map_op *op) {
+    char *end;
+    for (op->n_arg = 0; op->n_arg < FD_NAME_MAP_MAX_ARGS; text = end + 1) {
+        long long value = strtoll(text, &end, 10);
+        if (end == text || value < -1 || value > INT32_MAX) return false;
+        op->arg[op->n_arg++] = value;
+        if (*end == '\0') return true;
+        if (*end != separator) return false;
+    }
+    return false;
+}
+
+static bool take_reshape(const char *text, fd_name_map_op *op) {
+    int free_axes = 0;
+    if (!take_list(text, ',', op)) return false;
+    for (int i = 0; i < op->n_arg; i++) {
+        if (op->arg[i] == 0) return false;
+        free_axes += op->arg[i] < 0;
+    }
+    return free_axes <= 1;
+}
+
+static bool take_permute(const char *text, fd_name_map_op *op) {
+    unsigned seen = 0;
+    if (!take_list(text, ',', op)) return false;
+    for (int i = 0; i < op->n_arg; i++) {
+        if (op->arg[i] < 0 || op->arg[i] >= op->n_arg) return false;
+        seen |= 1u << op->arg[i];
+    }
+    return seen == (1u << op->n_arg) - 1;
+}
+
+static bool take_slice(const char *text, fd_name_map_op *op) {
+    return take_list(text, ':', op) && op->n_arg == 2 && op->arg[0] >= 0 && op->arg[1] > op->arg[0];
+}
+
+static bool take_heads(const char *text, fd_name_map_op *op) {
+    if (!take_operand(text, '\0', op)) return false;
+    return op->variable || (op->number >= 1 && op->number <= 65536 && op->number == floor(op->number));
+}
+
+static bool take_halves(const char *text, fd_name_map_op *op) {
+    (void)op;
+    return strcmp(text, "halves") == 0;
+}
+
+static const struct {
+    const char *name;
+    fd_name_map_op_kind kind;
+    bool (*take)(const char *text, fd_name_map_op *op); /* what follows "="; NULL: nothing may */
+} operations[] = {
+    {"reshape", FD_NAME_MAP_RESHAPE, take_reshape}, {"permute", FD_NAME_MAP_PERMUTE, take_permute},
+    {"transpose", FD_NAME_MAP_TRANSPOSE, NULL},     {"heads", FD_NAME_MAP_HEADS, take_heads},
+    {"slice", FD_NAME_MAP_SLICE, take_slice},       {"scale", FD_NAME_MAP_SCALE, take_scale},
+    {"interleave", FD_NAME_MAP_INTERLEAVE, NULL},   {"deinterleave", FD_NAME_MAP_DEINTERLEAVE, NULL},
+    {"rope", FD_NAME_MAP_ROPE_HALVES, take_halves},
+};
+
+/* axis=, rows= and as= say how the array is read, before any operation. True when the word is one of them. */
+static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
+    static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
+    static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
+    *ok = true;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_name_map_rows)i, true;
+        if (strcmp(word, words[i]) == 0) return rule->words = (fd_name_map_words)i, true;
+    }
+    if (strncmp(word, "axis=", 5) != 0) return false;
+    char *end;
+    bool first = strcmp(word + 5, "first") == 0;
+    long axis = first ? 0 : strtol(word + 5, &end, 10);
+    if (first)
+        *ok = true;
+    else
+        *ok = end != word + 5 && *end == '\0' && axis < 0 && axis >= -FD_ARRAY_MAX_RANK;
+    rule->axis = (int)axis;
+    rule->has_axis = true;
+    return true;
+}
+
+const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule) {
+    bool ok;
+    if (take_reading(word, rule, &ok)) return ok ? NULL : "axis counts from the end (-1 to -8), or is first:";
+    const char *equals = strchr(word, '=');
+    size_t n = equals ? (size_t)(equals - word) : strlen(word);
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+        if (strlen(operations[i].name) != n || memcmp(operations[i].name, word, n) != 0) continue;
+        if (rule->n_op == FD_NAME_MAP_MAX_OPS) return "more than 8 operations, at";
+        fd_name_map_op *op = &rule->ops[rule->n_op++];
+        *op = (fd_name_map_op){.kind = operations[i].kind};
+        bool fits = operations[i].take ? equals && operations[i].take(equals + 1, op) : !equals;
+        return fits ? NULL : "an operation with arguments that make no sense:";
+    }
+    return "unknown operation (axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
+           "deinterleave, rope):";
+}

@@ -1,0 +1,25 @@
+/* The planner's parts: plan_names.c (rules against names), plan_positions.c (tokens, steps, axes), plan.c (shapes, and
+ * the whole). */
+#ifndef FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
+#define FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
+
+#include "dumpers/import/import.h"
+
+typedef struct fd_planner {
+    fd_import_plan *plan;
+    const fd_import_options *options;
+    fd_import_match *all; /* every match of every rule */
+    size_t n, room;
+    bool *touched; /* [n tensors] some rule names it */
+    int32_t last;  /* last layer that a {layer} found; -1 */
+    fd_error *err;
+} fd_planner;
+
+/* Fills plan->matches (without axes), unmatched, allowed and n_skipped. */
+fd_code fd_plan_names(fd_planner *p);
+/* Tokens, and the positions of every step. */
+fd_code fd_plan_steps(fd_planner *p);
+/* The axis of a match that runs over positions. */
+fd_code fd_plan_axis(fd_planner *p, fd_import_match *match);
+
+#endif

@@ -1,0 +1,162 @@
+/* Which tensor becomes which node: rules against names. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/plan_internal.h"
+
+static bool occurrence_fits(const fd_name_map_source *source, const fd_source_tensor *tensor) {
+    if (source->occurrence == 0) return true; /* judged when it is chosen */
+    return tensor->occurrence == (source->occurrence < 0 ? tensor->n_same : source->occurrence);
+}
+
+static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choice, const fd_name_map_capture *capture) {
+    if (p->n == p->room) {
+        size_t room = p->room ? 2 * p->room : 1024;
+        fd_import_match *all = realloc(p->all, room * sizeof *all);
+        if (!all) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+        p->all = all;
+        p->room = room;
+    }
+    fd_import_match *match = &p->all[p->n];
+    const fd_source_tensor *t = fd_source_at(p->plan->source, tensor);
+    *match = (fd_import_match){
+        .tensor = tensor, .rule = rule, .choice = choice, .step = t->step < 0 ? 0 : t->step, .axis = -1};
+    if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match->node, sizeof match->node))
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
+                       p->plan->map->name, p->plan->map->rules[rule].line, t->name);
+    p->touched[tensor] = true;
+    p->n++;
+    return FD_OK;
+}
+
+typedef struct ranked {
+    size_t tensor;
+    fd_name_map_capture capture;
+} ranked;
+
+static int by_number(const void *a, const void *b) {
+    return ((const ranked *)a)->capture.rank - ((const ranked *)b)->capture.rank;
+}
+
+/* The {rank} names of one step: their places are the layers, if there are as many as layers, or one more behind (an
+ * unnamed product for the logits). Any other count says that the names mean something else. */
+static fd_code add_ranked(fd_planner *p, ranked *found, size_t n, size_t rule, size_t choice) {
+    size_t n_layer = (size_t)(p->last + 1);
+    if (n_layer == 0 || (n != n_layer && n != n_layer + 1)) return FD_OK;
+    qsort(found, n, sizeof *found, by_number);
+    for (size_t i = 0; i < n_layer; i++) {
+        found[i].capture.rank = (int32_t)i;
+        FD_TRY(add_match(p, found[i].tensor, rule, choice, &found[i].capture));
+    }
+    return FD_OK;
+}
+
+static fd_code match_source(fd_planner *p, size_t rule, size_t choice, bool with_rank) {
+    const fd_source *source = p->plan->source;
+    const fd_name_map_source *pattern = &p->plan->map->rules[rule].sources[choice];
+    size_t count = fd_source_count(source), n = 0;
+    ranked *found = malloc((count + 1) * sizeof *found);
+    if (!found) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+    fd_code code = FD_OK;
+    for (size_t i = 0; code == FD_OK && i < count; i++) {
+        const fd_source_tensor *tensor = fd_source_at(source, i);
+        fd_name_map_capture capture;
+        if (n > 0 && tensor->step != fd_source_at(source, found[n - 1].tensor)->step) {
+            code = add_ranked(p, found, n, rule, choice);
+            n = 0;
+        }
+        if (code != FD_OK || !fd_name_map_matches(pattern->pattern, tensor->name, &capture) ||
+            !occurrence_fits(pattern, tensor))
+            continue;
+        capture.last = p->last;
+        if (with_rank)
+            found[n++] = (ranked){i, capture};
+        else if (capture.layer > p->last)
+            p->last = capture.layer;
+        if (!with_rank) code = add_match(p, i, rule, choice, &capture);
+    }
+    if (code == FD_OK && n > 0) code = add_ranked(p, found, n, rule, choice);
+    free(found);
+    return code;
+}
+
+/* Rules whose node takes its number from all names together come second. */
+static bool is_second(const fd_name_map_rule *rule) {
+    return strstr(rule->node, "{rank}") || strstr(rule->node, "{last}");
+}
+
+static fd_code match_names(fd_planner *p) {
+    const fd_name_map *map = p->plan->map;
+    for (int second = 0; second < 2; second++) {
+        if (second && p->options->graph) p->last = p->options->graph->hparams.n_layer - 1;
+        for (size_t r = 0; r < map->n_rule; r++)
+            for (size_t c = 0; c < map->rules[r].n_source; c++)
+                if (is_second(&map->rules[r]) == (second == 1) && !(second && p->last < 0))
+                    FD_TRY(match_source(p, r, c, strstr(map->rules[r].node, "{rank}") != NULL));
+    }
+    return FD_OK;
+}
+
+static int by_node(const void *a, const void *b) {
+    const fd_import_match *x = a, *y = b;
+    int names = strcmp(x->node, y->node);
+    if (names) return names;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    if (x->rule != y->rule) return x->rule < y->rule ? -1 : 1;
+    if (x->choice != y->choice) return x->choice < y->choice ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+/* Keeps the best match of every node and step. */
+static fd_code choose(fd_planner *p) {
+    fd_import_plan *plan = p->plan;
+    plan->matches = malloc((p->n + 1) * sizeof *plan->matches);
+    if (!plan->matches) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+    if (p->n) qsort(p->all, p->n, sizeof *p->all, by_node);
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_import_match *m = &p->all[i], *last = plan->n_match ? &plan->matches[plan->n_match - 1] : NULL;
+        const fd_name_map_rule *rule = &plan->map->rules[m->rule];
+        const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
+        bool same_node = last && strcmp(last->node, m->node) == 0;
+        if (same_node && last->step == m->step && (last->rule != m->rule || last->choice != m->choice)) continue;
+        bool repeated = rule->sources[m->choice].occurrence == 0 && tensor->n_same > 1;
+        if (repeated)
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s:%d: \"%s\" occurs %d times in step %d: say which, #1 to #%d or #last", plan->map->name,
+                           rule->line, tensor->name, tensor->n_same, m->step, tensor->n_same);
+        if (same_node && last->step == m->step)
+            return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: %s: two tensors fit in step %d: \"%s\" and \"%s\"",
+                           plan->map->name, rule->line, m->node, m->step,
+                           fd_source_at(plan->source, last->tensor)->name, tensor->name);
+        plan->n_node += !same_node;
+        plan->matches[plan->n_match++] = *m;
+    }
+    return FD_OK;
+}
+
+static fd_code sort_out_rest(fd_planner *p) {
+    fd_import_plan *plan = p->plan;
+    size_t count = fd_source_count(plan->source);
+    plan->unmatched = malloc((count + 1) * sizeof *plan->unmatched);
+    plan->allowed = malloc((count + 1) * sizeof *plan->allowed);
+    if (!plan->unmatched || !plan->allowed) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+    for (size_t i = 0; i < count; i++) {
+        const char *name = fd_source_at(plan->source, i)->name;
+        if (p->touched[i]) continue;
+        if (fd_name_map_listed(&plan->map->skip, name) || fd_source_is_tokens(fd_source_at(plan->source, i)))
+            plan->n_skipped++;
+        else if (fd_name_map_listed(&plan->map->allow, name) ||
+                 (p->options->allow && fd_name_map_listed(p->options->allow, name)))
+            plan->allowed[plan->n_allowed++] = i;
+        else
+            plan->unmatched[plan->n_unmatched++] = i;
+    }
+    return FD_OK;
+}
+
+fd_code fd_plan_names(fd_planner *p) {
+    FD_TRY(match_names(p));
+    FD_TRY(choose(p));
+    return sort_out_rest(p);
+}

@@ -1,0 +1,125 @@
+/* Tokens, steps, and the axis of every array that runs over them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/plan_internal.h"
+
+/* Where the rule's axis lies; negative when the tensor has too few. */
+static int axis_of(const fd_name_map_rule *rule, const fd_source_tensor *tensor) {
+    if (rule->axis < 0) return rule->axis + tensor->rank;
+    int first = 0;
+    while (first + 1 < tensor->rank && tensor->shape[first] == 1) first++;
+    return tensor->rank ? first : -1;
+}
+
+/* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and
+ * single tokens. */
+static fd_code find_steps(fd_planner *p) {
+    fd_import_plan *plan = p->plan;
+    const fd_import_options *o = p->options;
+    int32_t n = plan->n_step;
+    if (o->step_sizes && o->n_step_size != n)
+        return fd_fail(p->err, FD_ERR_INPUT, "%s: %d steps, the sizes of %d were given", fd_source_path(plan->source),
+                       n, o->n_step_size);
+    int64_t total = 0;
+    for (int32_t s = 0; s < n; s++) {
+        int64_t size = o->step_sizes ? o->step_sizes[s] : n == 1 ? plan->n_token : 0;
+        const char *by = NULL;
+        for (size_t i = 0; !o->step_sizes && n > 1 && i < plan->n_match; i++) {
+            const fd_import_match *m = &plan->matches[i];
+            const fd_name_map_rule *rule = &plan->map->rules[m->rule];
+            const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
+            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->rows != FD_NAME_MAP_ROWS_ALL ||
+                axis_of(rule, tensor) < 0)
+                continue;
+            int64_t found = tensor->shape[axis_of(rule, tensor)];
+            if (by && found != size)
+                return fd_fail(p->err, FD_ERR_INPUT, "%s: step %d has %lld tokens by \"%s\" and %lld by \"%s\"",
+                               fd_source_path(plan->source), s, (long long)size, by, (long long)found, tensor->name);
+            size = found;
+            by = tensor->name;
+        }
+        if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
+        if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
+            return fd_fail(
+                p->err, FD_ERR_INPUT,
+                "%s: step %d has %lld tokens after %lld, of %d tokens in all (give --steps or other --tokens)",
+                fd_source_path(plan->source), s, (long long)size, (long long)total, plan->n_token);
+        plan->steps[s] =
+            (fd_import_step){(int32_t)total, (int32_t)size, s > 0 && size == 1 ? FD_STEP_DECODE : FD_STEP_PREFILL};
+        total += size;
+    }
+    if (total == plan->n_token) return FD_OK;
+    return fd_fail(p->err, FD_ERR_INPUT, "%s: the steps have %lld positions, but %d tokens were given",
+                   fd_source_path(plan->source), (long long)total, plan->n_token);
+}
+
+static fd_code copy_steps(fd_planner *p) {
+    const fd_trace *trace = fd_source_trace(p->plan->source);
+    for (int32_t s = 0; s < p->plan->n_step; s++) {
+        const fd_trace_step *step = &fd_trace_steps(trace)[s];
+        p->plan->steps[s] = (fd_import_step){step->pos0, step->n_pos, step->kind};
+    }
+    return FD_OK;
+}
+
+fd_code fd_plan_steps(fd_planner *p) {
+    fd_import_plan *plan = p->plan;
+    const fd_import_options *o = p->options;
+    if (!o->tokens) FD_TRY(fd_source_tokens(plan->source, &plan->tokens, &plan->n_token, p->err));
+    if (o->tokens && o->n_token > 0) {
+        plan->tokens = malloc(sizeof(int32_t) * (size_t)o->n_token);
+        if (!plan->tokens) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+        memcpy(plan->tokens, o->tokens, sizeof(int32_t) * (size_t)o->n_token);
+        plan->n_token = o->n_token;
+    }
+    const fd_trace *trace = fd_source_trace(plan->source);
+    if (plan->n_token == 0)
+        return fd_fail(
+            p->err, FD_ERR_INPUT,
+            "%s: which tokens were fed is not known: give --tokens or --tokens-file, or put tokens.txt there",
+            fd_source_path(plan->source));
+    if (trace && plan->n_token != fd_trace_n_pos(trace))
+        return fd_fail(p->err, FD_ERR_INPUT, "%s: %d positions, %d tokens were given", fd_source_path(plan->source),
+                       fd_trace_n_pos(trace), plan->n_token);
+    plan->n_step = fd_source_n_step(plan->source);
+    plan->steps = calloc((size_t)plan->n_step + 1, sizeof *plan->steps);
+    if (!plan->steps) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+    return trace ? copy_steps(p) : find_steps(p);
+}
+
+/* The array's axis over positions. */
+fd_code fd_plan_axis(fd_planner *p, fd_import_match *m) {
+    const fd_import_plan *plan = p->plan;
+    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
+    const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
+    const fd_import_step *step = &plan->steps[m->step];
+    char shape[128];
+    fd_array_shape_text(t->rank, t->shape, shape);
+    if (t->step < 0) return m->axis = 0, FD_OK;
+    int64_t want = step->n_pos, most = rule->rows == FD_NAME_MAP_ROWS_CACHE ? INT64_MAX : want;
+    if (rule->rows == FD_NAME_MAP_ROWS_CACHE) want = step->pos0 + step->n_pos;
+    if (rule->rows == FD_NAME_MAP_ROWS_LAST) want = 1;
+    if (rule->has_axis && axis_of(rule, t) >= 0 && (rule->axis < 0 || step->n_pos > 1)) {
+        m->axis = axis_of(rule, t);
+        bool alone = rule->axis == 0 && rule->rows == FD_NAME_MAP_ROWS_LAST && t->shape[m->axis] != step->n_pos;
+        if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
+        if (t->shape[m->axis] >= want && t->shape[m->axis] <= most) return FD_OK;
+        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d",
+                       plan->map->name, rule->line, t->name, shape, step->n_pos, m->step, m->axis - t->rank);
+    }
+    int n = 0;
+    int end = t->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
+    for (int i = 0; i < end; i++)
+        if (t->shape[i] == step->n_pos && (n == 0 || step->n_pos > 1)) {
+            m->axis = i;
+            n++;
+        }
+    if (n == 1) return FD_OK;
+    m->axis = -1; /* a single token needs no axis, and the last row alone has none */
+    if (n == 0 && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST)) return FD_OK;
+    return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, %s axis of %d tokens (step %d)%s", plan->map->name,
+                   rule->line, t->name, shape, n ? "more than one" : "no", step->n_pos, m->step,
+                   n ? ": write axis=" : "");
+}

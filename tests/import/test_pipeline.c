@@ -1,0 +1,204 @@
+/* Files to trace without the program: positions, names that repeat, rows that are missing, and plans that are refused. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dumpers/import/import.h"
+
+static char folder[64];
+
+static void set_up(void) {
+    strcpy(folder, "/tmp/fd_import_XXXXXX");
+    cr_assert(mkdtemp(folder));
+}
+
+static void tear_down(void) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    cr_assert_eq(system(command), 0);
+}
+
+/* NAME.npy of floats 0, 1, 2, … plus `start`; shape "(2, 3)". */
+static void save(const char *name, const char *shape, int n, float start) {
+    char path[160], header[128];
+    snprintf(path, sizeof path, "%s/%s.npy", folder, name);
+    int length = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
+    FILE *file = fopen(path, "wb");
+    cr_assert(file);
+    fwrite("\x93NUMPY\1\0", 1, 8, file);
+    fputc(length, file);
+    fputc(0, file);
+    fwrite(header, 1, (size_t)length, file);
+    for (int i = 0; i < n; i++) {
+        float value = start + (float)i;
+        fwrite(&value, sizeof value, 1, file);
+    }
+    fclose(file);
+}
+
+typedef struct result {
+    fd_code code;
+    fd_error err;
+    fd_trace *trace;
+    size_t n_unmatched, n_allowed, n_skipped;
+} result;
+
+/* Imports `folder` (or `path`) with the map's text and tokens 0 … n_token - 1. */
+static result import(const char *path, const char *map_text, int32_t n_token, const int32_t *sizes, int32_t n_size) {
+    result r = {0};
+    char out[96];
+    int32_t tokens[16];
+    for (int32_t i = 0; i < 16; i++) tokens[i] = i;
+    snprintf(out, sizeof out, "%s/out.h5", folder);
+    fd_source *source = NULL;
+    fd_name_map *map = NULL;
+    fd_import_plan plan;
+    r.code = fd_source_open(path ? path : folder, &source, &r.err);
+    if (r.code == FD_OK) r.code = fd_name_map_parse("m.map", map_text, strlen(map_text), &map, &r.err);
+    fd_import_options how = {
+        .map = map, .tokens = tokens, .n_token = n_token, .step_sizes = sizes, .n_step_size = n_size};
+    if (r.code == FD_OK) r.code = fd_import_make_plan(source, &how, &plan, &r.err);
+    if (r.code == FD_OK) {
+        r.n_unmatched = plan.n_unmatched;
+        r.n_allowed = plan.n_allowed;
+        r.n_skipped = plan.n_skipped;
+        r.code = fd_import_write(&plan, out, &r.err);
+        fd_import_plan_free(&plan);
+    }
+    if (r.code == FD_OK) r.code = fd_trace_open(out, &r.trace, &r.err);
+    fd_name_map_free(map);
+    fd_source_close(source);
+    return r;
+}
+
+static float at(const fd_trace *trace, const char *node, int32_t pos, int i) {
+    float row[64];
+    fd_error err = {0};
+    int32_t id = fd_trace_find(trace, node);
+    cr_assert_geq(id, 0, "no %s", node);
+    cr_assert_eq(fd_trace_read(trace, id, pos, row, NULL, &err), FD_OK, "%s: %s", node, err.message);
+    return row[i];
+}
+
+Test(pipeline, steps_follow_one_another_and_names_repeat, .init = set_up, .fini = tear_down) {
+    save("s0.x", "(1, 2, 3)", 6, 0);
+    save("s0.x#2", "(1, 2, 3)", 6, 100);
+    save("s1.x", "(1, 1, 3)", 3, 6);
+    save("s1.x#2", "(1, 1, 3)", 3, 106);
+    save("s0.unknown", "(2,)", 2, 0);
+    save("s0.tap", "(2,)", 2, 0);
+    save("s0.view", "(2,)", 2, 0);
+    result r = import(NULL, "x#1 -> a axis=-2\nx#last -> b axis=-2 scale=0.5\nskip view\nallow t*\n", 3, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    cr_assert_eq(fd_trace_n_step(r.trace), 2);
+    cr_assert_eq(fd_trace_steps(r.trace)[1].kind, FD_STEP_DECODE);
+    for (int pos = 0; pos < 3; pos++) {
+        cr_assert_eq(at(r.trace, "a", pos, 1), (float)(3 * pos + 1));
+        cr_assert_eq(at(r.trace, "b", pos, 2), (float)(100 + 3 * pos + 2) / 2);
+    }
+    cr_assert_eq(r.n_unmatched, 1);
+    cr_assert_eq(r.n_allowed, 1);
+    cr_assert_eq(r.n_skipped, 1);
+    fd_trace_close(r.trace);
+    /* a trace is a source as well: its positions come first */
+    char path[96], copy[96];
+    snprintf(path, sizeof path, "%s/out.h5", folder);
+    snprintf(copy, sizeof copy, "%s/foreign.h5", folder);
+    cr_assert_eq(rename(path, copy), 0);
+    r = import(copy, "a -> c\nb -> d interleave\n", 3, NULL, 0);
+    cr_assert_eq(r.code, FD_ERR_INPUT); /* 3 elements have no halves */
+    r = import(copy, "a -> c scale=2\nb -> d\n", 3, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    cr_assert_eq(at(r.trace, "c", 2, 1), 14);
+    cr_assert_eq(at(r.trace, "d", 2, 2), 54);
+    cr_assert_eq(fd_trace_n_step(r.trace), 2);
+    fd_trace_close(r.trace);
+}
+
+Test(pipeline, keys_beyond_the_position_are_padding, .init = set_up, .fini = tear_down) {
+    save("kq", "(1, 2, 3, 5)", 30, 0); /* [batch, head, position, key and padding] */
+    result r = import(NULL, "kq -> blk.0.attn_scores axis=-2\n", 3, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    int32_t id = fd_trace_find(r.trace, "blk.0.attn_scores");
+    cr_assert(fd_trace_node_at(r.trace, id)->over_kv);
+    cr_assert_eq(fd_trace_elements(fd_trace_node_at(r.trace, id), 1), 4); /* 2 heads, 2 keys */
+    cr_assert_eq(at(r.trace, "blk.0.attn_scores", 1, 1), 6);
+    cr_assert_eq(at(r.trace, "blk.0.attn_scores", 1, 2), 20);
+    fd_trace_close(r.trace);
+}
+
+Test(pipeline, last_rows_and_caches_are_placed, .init = set_up, .fini = tear_down) {
+    save("s0.logits", "(1, 2)", 2, 0);
+    save("s1.logits", "(1, 2)", 2, 10);
+    save("s0.cache", "(8, 2)", 16, 0);
+    save("s1.cache", "(8, 2)", 16, 100);
+    const int32_t sizes[] = {3, 1};
+    result r =
+        import(NULL, "logits -> logits axis=-2 rows=last\ncache -> blk.0.cache_k axis=-2 rows=cache\n", 4, sizes, 2);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    float row[2];
+    fd_error err;
+    int32_t id = fd_trace_find(r.trace, "logits");
+    cr_assert_eq(fd_trace_read(r.trace, id, 1, row, NULL, &err), FD_ERR_INCOMPLETE);
+    cr_assert_eq(at(r.trace, "logits", 2, 1), 1);
+    cr_assert_eq(at(r.trace, "logits", 3, 1), 11);
+    cr_assert_eq(at(r.trace, "blk.0.cache_k", 2, 0), 4);
+    cr_assert_eq(at(r.trace, "blk.0.cache_k", 3, 0), 106);
+    fd_trace_close(r.trace);
+}
+
+Test(pipeline, the_first_rule_wins_and_ranks_are_layers, .init = set_up, .fini = tear_down) {
+    for (int layer = 0; layer < 3; layer++) {
+        static const char *const nodes[] = {"node_9", "node_74", "node_117"};
+        char name[32];
+        snprintf(name, sizeof name, "norm-%d", layer);
+        save(name, "(2, 3)", 6, (float)layer);
+        save(nodes[layer], "(2, 3)", 6, (float)(10 * layer));
+    }
+    save("best-1", "(2, 3)", 6, 1000);
+    result r = import(NULL,
+                      "best-{layer} -> blk.{layer}.ffn_inp axis=-2\nnorm-{layer} -> blk.{layer}.ffn_inp axis=-2\n"
+                      "node_{rank} -> blk.{rank}.attn_proj axis=-2\nnorm-2 -> blk.{last}.l_out axis=-2\n",
+                      2, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    cr_assert_eq(at(r.trace, "blk.1.ffn_inp", 0, 0), 1000);
+    cr_assert_eq(at(r.trace, "blk.2.ffn_inp", 0, 0), 2);
+    cr_assert_eq(at(r.trace, "blk.0.attn_proj", 0, 0), 0);
+    cr_assert_eq(at(r.trace, "blk.2.attn_proj", 0, 0), 20);
+    cr_assert_eq(at(r.trace, "blk.2.l_out", 0, 0), 2);
+    cr_assert_eq(r.n_unmatched, 0);
+    fd_trace_close(r.trace);
+}
+
+static const struct {
+    const char *map;
+    int32_t n_token;
+    fd_code code;
+    const char *message;
+} refused[] = {
+    {"a -> x axis=-1\n", 2, FD_ERR_INPUT, "m.map:1: \"a\": shape [2, 2, 3], expected 2 tokens (step 0) along axis -1"},
+    {"a -> x\n", 2, FD_ERR_INPUT, "more than one axis of 2 tokens (step 0): write axis="},
+    {"a -> x axis=-2\n", 4, FD_ERR_INPUT, "expected 4 tokens"},
+    {"r -> x axis=-2\n", 2, FD_ERR_INPUT, "\"r\" occurs 2 times in step 0: say which, #1 to #2 or #last"},
+    {"? -> x axis=-2\n", 2, FD_ERR_INPUT, "two tensors fit in step 0"},
+    {"a -> x axis=-2 heads=n_head\n", 2, FD_ERR_INPUT, "needs n_head, which nothing says: give --model"},
+    {"a -> blk.0.attn_scores axis=-2 slice=0:1\n", 2, FD_ERR_INPUT, "n_kv at least 2"},
+    {"z -> x\n", 2, FD_ERR_INCOMPLETE, "none of its"},
+};
+
+Test(pipeline, plans_that_do_not_fit_are_refused, .init = set_up, .fini = tear_down) {
+    save("a", "(2, 2, 3)", 12, 0);
+    save("b", "(2, 2, 3)", 12, 0);
+    save("r", "(2, 2, 3)", 12, 0);
+    save("r#2", "(2, 2, 3)", 12, 0);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const char *wanted = refused[i].message;
+        result r = import(NULL, refused[i].map, refused[i].n_token, NULL, 0);
+        cr_assert_eq(r.code, refused[i].code, "%s gives %d: %s", refused[i].map, r.code, r.err.message);
+        cr_assert(strstr(r.err.message, wanted), "%s: %s", refused[i].map, r.err.message);
+    }
+}
