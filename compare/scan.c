@@ -14,7 +14,7 @@ enum { BLOCK = 1 << 17 };
 enum { PARALLEL_BYTES = 1 << 20 };
 /* Bytes of a side that a thread takes from the list at once. */
 enum { SHARE = 1 << 20 };
-/* What lies between two items that are read together and is thrown away: headers and the library's gaps (2 KiB each). */
+/* What may lie between two items that are read together: HDF5 puts 2 KiB of headers there every few small datasets. */
 enum { GAP = 4096 };
 enum { MAX_THREADS = 64 };
 
@@ -166,7 +166,8 @@ typedef struct run { /* items that follow one another in both files, nearly */
 /* True when `next` follows in the file closely enough, and the run still fits a block. */
 static bool follows(const fd_trace_region *regions, int n, const fd_trace_region *next) {
     uint64_t end = regions[n - 1].address + regions[n - 1].bytes;
-    return next->address >= end && next->address - end <= GAP && next->address + next->bytes - regions[0].address <= BLOCK;
+    return next->address >= end && next->address - end <= GAP &&
+           next->address + next->bytes - regions[0].address <= BLOCK;
 }
 
 /* The run that begins at item `at` and ends before item `end`; one item alone is no run, and gives 0. */
@@ -228,11 +229,12 @@ static void *run_thread(void *user) {
     return NULL;
 }
 
-/* Threads of its own, as many as OpenMP would take: OpenMP's spin while they wait, which `compare` alone is too short for. */
+/* Threads of its own, as many as OpenMP would take: OpenMP's spin when they wait (cli.h: fd_cli_bound_spinning). */
 static bool run_items(scan *s) {
     pthread_t threads[MAX_THREADS];
     int n = s->bytes > PARALLEL_BYTES && omp_get_level() == 0 ? omp_get_max_threads() - 1 : 0, started = 0;
     if (n > MAX_THREADS) n = MAX_THREADS;
+    if (s->n_item == 0) return true;
     s->next = 0;
     while (started < n && pthread_create(&threads[started], NULL, run_thread, s) == 0) started++;
     run_thread(s);

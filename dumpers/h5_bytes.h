@@ -41,8 +41,26 @@ typedef struct fd_h5_cursor {
     bool bad;
 } fd_h5_cursor;
 
-uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n);            /* little-endian unsigned of n <= 8 bytes */
-const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n);      /* where the n bytes were; NULL when there are not as many */
+/* Where the n bytes were; NULL when there are not as many. Inline, as fd_h5_take: a header is hundreds of these. */
+static inline const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n) {
+    if (cursor->bad || n > cursor->left) {
+        cursor->bad = true;
+        return NULL;
+    }
+    const uint8_t *p = cursor->at;
+    cursor->at += n;
+    cursor->left -= n;
+    return p;
+}
+
+/* Little-endian unsigned of n <= 8 bytes. */
+static inline uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n) {
+    const uint8_t *p = fd_h5_skip(cursor, n);
+    uint64_t value = 0;
+    for (size_t i = 0; p && i < n; i++) value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
 bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature); /* the four letters that begin a block */
 
 #define FD_H5_NOWHERE UINT64_MAX /* HDF5's "undefined address": nothing is stored */

@@ -49,7 +49,7 @@ typedef struct fd_h5_object {
  * have 8 bytes. */
 bool fd_h5_plain_file(const fd_h5_bytes *bytes);
 
-/* Where the last object was read: headers lie close together, and so do the strings of their attributes. {0} at first. */
+/* Where the last object was read: headers lie close together, and so do their attributes' strings. {0} at first. */
 typedef struct fd_h5_nearby {
     fd_h5_window headers, strings;
 } fd_h5_nearby;

@@ -36,7 +36,8 @@ static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h
     if (found == FD_H5_ABSENT && trace->info.complete) fits = set->shape.dim[0] == (hsize_t)trace->n_pos;
     if (!fits && trace->info.complete)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s has %lld positions, expected %lld (as /tokens)",
-                       trace->path, node->name, fd_h5_shape_text(&set->shape, text), (long long)rows, (long long)(trace->n_pos - first));
+                       trace->path, node->name, fd_h5_shape_text(&set->shape, text), (long long)rows,
+                       (long long)(trace->n_pos - first));
     hsize_t n_kv = set->shape.dim[set->shape.rank - 1];
     if (node->over_kv && (set->shape.rank < 3 || (trace->info.complete && n_kv < (hsize_t)(first + rows))))
         return fd_fail(err, FD_ERR_INPUT,
@@ -212,7 +213,7 @@ static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_link *links,
     return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
 }
 
-/* calloc, in large pages where the system has them: of tens of thousands of nodes, half the time went into faults. */
+/* calloc, in large pages where the system has them: a list of tens of thousands of nodes takes thousands of faults. */
 static void *make_list(size_t n, size_t each) {
     enum { LARGE = 1 << 21 };
     char *list = calloc(n, each);
