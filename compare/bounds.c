@@ -119,6 +119,7 @@ static void add_output_error(const fd_bound_work *work) {
     const fd_numerics_class *c = work->c;
     bool copy = work->node->op == FD_OP_KV_WRITE;
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
+    int digits = digits_of(u);
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
     int64_t n = work->op->n_pos * work->stride;
@@ -126,13 +127,17 @@ static void add_output_error(const fd_bound_work *work) {
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
+        if (copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0) continue; /* of that type already */
         work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
     }
 }
 
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
-    fd_bound_work work = {.args = args, .op = op, .node = op->node, .c = args->numerics, .tau = tau};
+    const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
+    bool hidden = op->node->op == FD_OP_ATTN_SCORES || op->node->op == FD_OP_ATTN_SOFTMAX;
+    fd_bound_work work = {
+        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : args->numerics, .inside = &inside, .tau = tau};
     work.stride = fd_node_row_stride(op->node, op->n_kv);
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;

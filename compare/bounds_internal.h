@@ -14,7 +14,8 @@ typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
     const fd_node *node;
-    const fd_numerics_class *c;
+    const fd_numerics_class *c;      /* of this op */
+    const fd_numerics_class *inside; /* of what a fused attention keeps to itself; `c` where nothing is fused */
     const double *in[FD_MAX_INPUTS];
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
