@@ -94,7 +94,7 @@ void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, 
         double step = most / (type == FD_Q8_0 ? 127 : 8);
         for (int64_t i = at; i < at + BLOCK && step > 0; i++) {
             double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
-            if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += step;
+            if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;
         }
     }
 }

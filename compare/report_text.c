@@ -316,7 +316,7 @@ static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
     size_t n = strlen(s->backend);
     bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
     if (!spec && (s->backend[0] || s->numerics[0]))
-        snprintf(what, sizeof what, ": %s%s%s", s->backend, s->backend[0] ? " " : "", s->numerics);
+        snprintf(what, sizeof what, ": %s%s%s", s->backend, s->backend[0] && s->numerics[0] ? " " : "", s->numerics);
     if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
     line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }
