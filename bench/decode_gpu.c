@@ -3,7 +3,7 @@
  * gives medians.
  *
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
- * and written. With --ablate the decode step also runs without its parts, each in an executor of its own. */
+ * and written. With --ablate the decode step also runs in its other forms, each in an executor of its own. */
 #include <argp.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -144,10 +144,12 @@ static const struct {
     fd_engine_options options;
 } variants[] = {
     {"", {0}},
-    {" without CUDA graph", {.no_graph = true}},
-    {" without fusion", {.no_fusion = true}},
-    {" without overlap", {.no_overlap = true}},
-    {" without prefetch", {.no_prefetch = true}},
+    {" as a persistent kernel", {.step = FD_STEP_PERSISTENT}},
+    {" as a CUDA graph", {.step = FD_STEP_GRAPH}},
+    {" without CUDA graph", {.step = FD_STEP_GRAPH, .no_graph = true}},
+    {" without fusion", {.step = FD_STEP_GRAPH, .no_fusion = true}},
+    {" without overlap", {.step = FD_STEP_GRAPH, .no_overlap = true}},
+    {" with prefetch", {.step = FD_STEP_GRAPH, .prefetch = true}},
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
@@ -238,6 +240,8 @@ int main(int argc, char **argv) {
     double copy = median(rows[COPY].rate, o.n_round);
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
+    printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
+           fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
            1e-3 * cache, set_up);
     for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);

@@ -4,13 +4,20 @@
 
     python3 bench/faults.py build/release/firstdiff traces/kjv-llama.gguf traces/kjv-qwen2.gguf
     python3 bench/faults.py FIRSTDIFF MODEL.gguf --classes emulate-q8 --every 8    # a sample
+    python3 bench/faults.py FIRSTDIFF MODEL.gguf --by-turns    # each injection in one of the classes, a quarter of the time
 
-Traces are one prefill of 12 tokens, at the class's own numerics; the reference is cpu:exact. Located means that the
-verdict's node is the one of the fault's row; a fault that the verdict does not report at all counts as not located.
-Clean runs of every class come first: a verdict of "diverged" on one is a false alarm, and the status is 1. So is it when
-a fault is given a wrong name. Faults that do the same at the judged node are named together; the injected one must be among
-them."""
+Traces are one prefill of 12 tokens at the class's own numerics; the reference is cpu:exact. The exact node is the one of the
+fault's row in the table or, where that says another for this model, measured: the first whose bits differ when the same
+fault runs without any rounding (cpu:exact). A misread weight is located at a weight that this node reads.
+
+Without effect in a class: that exact run, judged by the bounds of the class, has no element of any tensor beyond them.
+No engine of the class could be told from a sound one by these inputs; such runs are counted, and count for nothing else. A
+fault may also stay within at its node and leave the bounds later on; the exact run says where, and that is its node then.
+
+Named means that the injected fault is the one named, or among those named together. Clean runs of every class come first:
+a verdict of "diverged" on one is a false alarm, and the status is 1. So is it when a fault is given a wrong name."""
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -21,91 +28,158 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOKENS = "1,300,45,7,99,512,23,1024,8,77,301,5"
+TOKENS = [1, 300, 45, 7, 99, 512, 23, 1024, 8, 77, 301, 5]
 
 
 def faults():
-    """(name, suffix of the node where it first shows) of each row of the tables."""
+    """(name, suffix of the node where it first shows, outside the layers) of each row of the tables."""
     text = (ROOT / "docs" / "faults.md").read_text()
-    return re.findall(r"^\| `(\w+)` \|[^|]*\| `(\w+)`", text, re.M)
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| `(\w+)`", text, re.M)
+    return [(name, node, node.startswith(("token_embd", "output_norm", "logits"))) for name, node in rows]
 
 
-def record(args, model, numerics, to, fault=None):
-    command = [args.firstdiff, "run", model, "--tokens", TOKENS, "-n", "0", "-q", "--numerics", numerics, "-o", to]
-    done = subprocess.run(command + (["--fault", fault] if fault else []), capture_output=True, text=True)
-    if done.returncode == 0:
-        return True
-    if fault and "nothing that it could change" in done.stderr:
-        return False
-    sys.exit(f"{' '.join(command)}: {done.stderr}")
+class Model:
+    def __init__(self, args, path):
+        self.args, self.path = args, path
+        shown = subprocess.run([args.firstdiff, "model", path], capture_output=True, text=True, check=True).stdout
+        self.n_layer = 1 + max(int(n) for n in re.findall(r"blk\.(\d+)\.", shown))
+        n_vocab = int(re.search(r"vocabulary (\d+)", shown)[1])
+        self.tokens = ",".join(str(1 + t % (n_vocab - 1)) for t in TOKENS)
+
+    def injections(self):
+        for name, suffix, outside in faults()[:: self.args.every]:
+            for layer in [None] if outside else sorted({0, self.n_layer // 2, self.n_layer - 1}):
+                yield (name, name, suffix) if outside else (name, f"{name}@{layer}", f"blk.{layer}.{suffix}")
+
+    def record(self, numerics, to, fault=None):
+        command = [self.args.firstdiff, "run", self.path, "--tokens", self.tokens, "-n", "0", "-q", "-j", "1",
+                   "--numerics", numerics, "-o", to]
+        done = subprocess.run(command + (["--fault", fault] if fault else []), capture_output=True, text=True)
+        if done.returncode == 0:
+            return True
+        if fault and "nothing that it could change" in done.stderr:
+            return False
+        sys.exit(f"{' '.join(command)} --fault {fault}: {done.stderr}")
+
+    def compare(self, reference, candidate, *options):
+        done = subprocess.run([self.args.firstdiff, "compare", reference, candidate, "--json", *options],
+                              capture_output=True, text=True)
+        if done.returncode not in (0, 1):
+            sys.exit(f"compare {options} ended with status {done.returncode}: {done.stderr}{done.stdout[:500]}")
+        return json.loads(done.stdout)
 
 
-def verdict(args, model, reference, candidate):
-    start = time.monotonic()
-    done = subprocess.run([args.firstdiff, "compare", reference, candidate, "--model", model, "--json"],
-                          capture_output=True, text=True)
-    seconds = time.monotonic() - start
-    if done.returncode not in (0, 1):
-        sys.exit(f"compare ended with status {done.returncode}: {done.stderr}{done.stdout[:500]}")
-    found = json.loads(done.stdout)
-    node = (found.get("divergence") or {}).get("node", "") if done.returncode == 1 else ""
-    explanation = found.get("explanation") or {}
-    return node, [row["name"] for row in explanation["remaining"]] if explanation.get("name") else [], seconds
+def place(found):
+    """The node that a verdict blames, or whose weights it blames; "" none."""
+    weights = found.get("weights") or {}
+    if weights.get("differ"):
+        return weights["read_by"]
+    return (found.get("divergence") or {}).get("node", "") if found["exit_status"] == 1 else ""
 
 
-def injections(n_layer, rows):
-    """(name, spec, expected node). A fault that sits outside the layers takes no layer."""
-    for name, suffix in rows:
-        if suffix in ("token_embd", "output_norm", "logits"):
-            yield name, name, suffix
-        else:
-            for layer in sorted({0, n_layer // 2, n_layer - 1}):
-                yield name, f"{name}@{layer}", f"blk.{layer}.{suffix}"
+def names(found):
+    weights, explanation = found.get("weights") or {}, found.get("explanation") or {}
+    if weights.get("differ"):
+        return [weights["name"]] + re.findall(r"\w+", weights["same_as"]) if weights["name"] else []
+    return [row["name"] for row in explanation["remaining"]] if explanation.get("name") else []
 
 
-def measure(args, model, n_layer, numerics, scratch):
-    reference, candidate = f"{scratch}/reference.h5", f"{scratch}/candidate.h5"
-    record(args, model, "exact", reference)
-    record(args, model, numerics, candidate)
-    alarm = verdict(args, model, reference, candidate)[0]
-    if alarm:
-        print(f"false alarm: {model}, {numerics}: {alarm}", file=sys.stderr)
-    located, named, wrong, seconds = 0, 0, 0, []
-    for name, spec, expected in injections(n_layer, faults()[:: args.every]):
-        if not record(args, model, numerics, candidate, spec):
-            continue
-        node, said, took = verdict(args, model, reference, candidate)
-        seconds.append(took)
-        located += node == expected
-        named += name in said
-        wrong += bool(said) and name not in said
-        if node != expected or (said and name not in said):
-            print(f"{model}, {numerics}, {spec}: {node or 'nothing'}, {' = '.join(said) or 'no name'}", file=sys.stderr)
-    if not seconds:
-        sys.exit(f"{model}: no fault could be injected")
-    n = len(seconds)
-    print(f"| {pathlib.Path(model).name} | {numerics} | {n} | {100 * located / n:.1f} % | {100 * named / n:.1f} % | {wrong} | "
-          f"{'yes' if alarm else 'no'} | {statistics.median(seconds):.2f} | {max(seconds):.2f} |", flush=True)
-    return not alarm and not wrong
+class Score:
+    def __init__(self):
+        self.injected = self.without_effect = self.located = self.named = self.wrong = 0
+        self.seconds = []
+
+    def row(self, model, numerics, alarm):
+        n = max(1, self.injected - self.without_effect)
+        return (f"| {pathlib.Path(model).stem} | {numerics.removeprefix('emulate-')} | {self.injected} | {self.without_effect} | "
+                f"{100 * self.located / n:.1f} % | {100 * self.named / n:.1f} % | {self.wrong} | {alarm} | "
+                f"{statistics.median(self.seconds):.2f} | {max(self.seconds):.2f} |")
+
+    def add(self, other):
+        for key in ("injected", "without_effect", "located", "named", "wrong", "seconds"):
+            setattr(self, key, getattr(self, key) + getattr(other, key))
+
+
+def inject(model, reference, name, spec, expected, classes, scratch):
+    """One fault in each of the classes: {class: outcome}, or nothing where this model gives it no hold."""
+    exact, candidate = f"{scratch}/{spec}.exact.h5", f"{scratch}/{spec}.h5"
+    out = {}
+    for numerics in classes:
+        if not model.record(numerics, candidate, spec):
+            return out
+        start = time.monotonic()
+        found = model.compare(reference, candidate, "--model", model.path)
+        seconds = time.monotonic() - start
+        at, effect = place(found), True
+        located = at == expected
+        if not located:
+            model.record("exact", exact, spec)
+            node = place(model.compare(reference, exact))
+            effect = node != ""  # no bit of these inputs' run depends on what the fault changes
+            located = effect and at == node
+        if effect and not located:
+            class_ = numerics.removeprefix("emulate-")
+            in_class = model.compare(reference, exact, "--model", model.path, "--candidate", class_)
+            effect = in_class["status"] == "diverged"
+            located = effect and at == place(in_class)
+        said = names(found)
+        out[numerics] = (effect, located, name in said, bool(said) and name not in said, seconds)
+        if effect and (not located or name not in said):
+            print(f"{pathlib.Path(model.path).stem}, {numerics}, {spec}: {at or 'nothing'}, {' = '.join(said) or 'no name'}; "
+                  f"{(found.get('explanation') or {}).get('reason', '')}", file=sys.stderr, flush=True)
+    for path in (exact, candidate):
+        pathlib.Path(path).unlink(missing_ok=True)
+    return out
+
+
+def measure(model, classes, scratch, pool, total):
+    reference = f"{scratch}/reference.h5"
+    model.record("exact", reference)
+    scores, alarms = {c: Score() for c in classes}, {}
+    for numerics in classes:
+        model.record(numerics, f"{scratch}/clean.h5")
+        found = model.compare(reference, f"{scratch}/clean.h5", "--model", model.path)
+        alarms[numerics] = int(found["exit_status"] != 0)
+        if alarms[numerics]:
+            print(f"false alarm: {model.path}, {numerics}: {place(found)}", file=sys.stderr)
+    jobs = [pool.submit(inject, model, reference, *injection,
+                        [classes[i % len(classes)]] if model.args.by_turns else classes, scratch)
+            for i, injection in enumerate(model.injections())]
+    for job in jobs:
+        for numerics, (effect, located, named, wrong, seconds) in job.result().items():
+            s = scores[numerics]
+            s.injected += 1
+            s.without_effect += not effect
+            s.located += located
+            s.named += named and effect
+            s.wrong += wrong
+            s.seconds.append(seconds)
+    for numerics in classes:
+        if not scores[numerics].injected:
+            sys.exit(f"{model.path}: no fault could be injected")
+        print(scores[numerics].row(model.path, numerics, alarms[numerics]), flush=True)
+        total.add(scores[numerics])
+    return sum(alarms.values())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("firstdiff")
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--classes", default="exact,emulate-f32,emulate-f16,emulate-q8")
+    parser.add_argument("--classes", default="emulate-f32,emulate-f16,emulate-bf16,emulate-llama-cpu")
     parser.add_argument("--every", type=int, default=1, help="only every Nth fault")
+    parser.add_argument("--by-turns", action="store_true", help="each injection in one of the classes, by turns")
+    parser.add_argument("--jobs", type=int, default=1, help="verdicts at a time (default 1, for timings)")
     args = parser.parse_args()
-    print(f"`python3 {' '.join(sys.argv)}`\n\n| model | candidate | injected | located | named | wrong names | false alarm "
-          "when clean | seconds a verdict, median | largest |\n|---|---|---|---|---|---|---|---|---|")
-    good = True
-    for model in args.models:
-        shown = subprocess.run([args.firstdiff, "model", model], capture_output=True, text=True, check=True).stdout
-        n_layer = 1 + max(int(n) for n in re.findall(r"blk\.(\d+)\.", shown))
-        with tempfile.TemporaryDirectory() as scratch:
-            for numerics in args.classes.split(","):
-                good &= measure(args, model, n_layer, numerics, scratch)
-    return 0 if good else 1
+    print("| model | class | injected | without effect | located | named | wrong names | false alarms when clean | "
+          "seconds a verdict, median | largest |\n|---|---|---|---|---|---|---|---|---|---|")
+    alarms, total, classes = 0, Score(), args.classes.split(",")
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for path in args.models:
+            with tempfile.TemporaryDirectory() as scratch:
+                alarms += measure(Model(args, path), classes, scratch, pool, total)
+    print(total.row("all", "all", alarms))
+    return 1 if alarms or total.wrong else 0
 
 
 if __name__ == "__main__":

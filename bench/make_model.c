@@ -40,6 +40,7 @@ typedef struct options {
     shape_of_model shape;
     const char *out;
     uint32_t dtype;
+    bool mixed; /* Q4_K_M: some matrices in Q6_K */
     uint64_t seed;
     int layers_limit; /* 0: none */
 } options;
@@ -87,12 +88,32 @@ typedef struct share { /* one thread's rows of a call to fill */
     bool failed;
 } share;
 
+/* A row of blocks whose scales and quants are random, for types that nothing here quantises to. d makes the deviation:
+ * Q4_K's value is d·(scale·q − 7.5·min), scales and mins of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's
+ * d·scale·(q − 32), scales of −128 … 127, q of 0 … 63: 1365 d. */
+static void random_row(const weights *w, int64_t row, uint8_t *to) {
+    const bool q4 = w->dtype == FD_Q4_K;
+    const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), block = fd_dtype_get(w->dtype)->block_bytes;
+    const float scales[2] = {w->deviation / (q4 ? 258.0f : 1365.0f), w->deviation / 258.0f * 7.5f};
+    uint16_t halves[2];
+    fd_quantize_row(FD_F16, scales, halves, 2);
+    for (int64_t i = 0; i < row_bytes; i += 2) {
+        const uint64_t r = random_at(w->stream, (uint64_t)(row * row_bytes + i));
+        memcpy(to + i, &r, 2);
+    }
+    for (int64_t at = 0; at < row_bytes; at += block) memcpy(to + at + (q4 ? 0 : block - 2), halves, q4 ? 4 : 2);
+}
+
 static void *fill_share(void *argument) {
     share *s = argument;
     float *values = malloc((size_t)s->w->columns * sizeof *values);
     s->failed = !values;
     const int64_t row_bytes = fd_dtype_row_bytes(s->w->dtype, s->w->columns);
     for (int64_t row = 0; row < s->n_row && values; row++) {
+        if (!fd_can_quantize(s->w->dtype)) {
+            random_row(s->w, s->row0 + row, s->to + row * row_bytes);
+            continue;
+        }
         fill_row(s->w, s->row0 + row, values);
         fd_quantize_row(s->w->dtype, values, s->to + row * row_bytes, s->w->columns);
     }
@@ -151,8 +172,14 @@ static fd_code put(maker *m, const char *name, int32_t n_dim, int64_t columns, i
     return fd_gguf_put_tensor(m->writer, name, dtype, n_dim, (int64_t[]){columns, rows}, NULL, fill, w, m->err);
 }
 
-static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out) {
-    return put(m, name, 2, in, out, m->o->dtype, 0.0f, 1.0f / sqrtf((float)in));
+static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out, bool more_bits) {
+    const uint32_t dtype = m->o->mixed && more_bits ? FD_Q6_K : m->o->dtype;
+    return put(m, name, 2, in, out, dtype, 0.0f, 1.0f / sqrtf((float)in));
+}
+
+/* The layers whose V and down matrices Q4_K_M keeps in Q6_K: the first and last eighth, and every third between. */
+static bool has_more_bits(int layer, int layers) {
+    return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
 /* Vectors are F32 in every published file, whatever the matrices are. */
@@ -189,7 +216,8 @@ static fd_code put_layer(maker *m, int layer) {
         if (rows[i].in == 0)
             FD_TRY(put_norm(m, name));
         else if (rows[i].out)
-            FD_TRY(put_matrix(m, name, rows[i].in, rows[i].out));
+            FD_TRY(put_matrix(m, name, rows[i].in, rows[i].out,
+                              has_more_bits(layer, s->layers) && (strstr(name, "attn_v") || strstr(name, "ffn_down"))));
         else if (strcmp(s->arch, "qwen2") == 0)
             FD_TRY(put_bias(m, name, rows[i].in));
     }
@@ -232,10 +260,10 @@ static fd_code make(const options *o, fd_error *err) {
     if (!m.all) return fd_fail(err, FD_ERR_MEMORY, "out of memory for %zu tensors", m.n_max);
     fd_code code = fd_gguf_writer_new(&m.writer, err);
     if (code == FD_OK) code = put_metadata(&m, layers);
-    if (code == FD_OK) code = put_matrix(&m, "token_embd.weight", s->embd, s->vocab);
+    if (code == FD_OK) code = put_matrix(&m, "token_embd.weight", s->embd, s->vocab, s->tied);
     for (int layer = 0; layer < layers && code == FD_OK; layer++) code = put_layer(&m, layer);
     if (code == FD_OK) code = put_norm(&m, "output_norm.weight");
-    if (code == FD_OK && !s->tied) code = put_matrix(&m, "output.weight", s->embd, s->vocab);
+    if (code == FD_OK && !s->tied) code = put_matrix(&m, "output.weight", s->embd, s->vocab, true);
     if (code == FD_OK) code = fd_gguf_write(m.writer, o->out, err);
     fd_gguf_writer_free(m.writer);
     free(m.all);
@@ -256,6 +284,9 @@ static void check(const options *o, struct argp_state *state) {
     if (!o->out) argp_error(state, "expected the file to write");
     if (strcmp(s->arch, "llama") != 0 && strcmp(s->arch, "qwen2") != 0)
         argp_error(state, "--arch %s: expected llama or qwen2", s->arch);
+    const int block = fd_dtype_get(o->dtype)->block_elements;
+    if (s->embd % block || s->ff % block)
+        argp_error(state, "--embd %d, --ff %d: expected multiples of %d", s->embd, s->ff, block);
     if (s->embd % s->heads || s->embd / s->heads % 2)
         argp_error(state, "--embd %d, --heads %d: expected an even number of dimensions a head", s->embd, s->heads);
     if (s->heads % s->kv_heads)
@@ -278,9 +309,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'L': o->layers_limit = positive(arg, state); return 0;
     case 's': o->seed = strtoull(arg, NULL, 10); return 0;
     case 't': {
-        int dtype = fd_dtype_parse(arg);
-        if (dtype < 0 || !fd_can_quantize((uint32_t)dtype))
-            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0 or Q4_0", arg);
+        o->mixed = strcmp(arg, "Q4_K_M") == 0;
+        int dtype = o->mixed ? FD_Q4_K : fd_dtype_parse(arg);
+        if (dtype < 0 || !(fd_can_quantize((uint32_t)dtype) || dtype == FD_Q4_K || dtype == FD_Q6_K))
+            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K or Q4_K_M", arg);
         o->dtype = (uint32_t)dtype;
         return 0;
     }
@@ -312,7 +344,7 @@ static const struct argp_option described[] = {
     {"vocab", 'v', "N", 0, "vocabulary", 0},
     {"context", 'c', "N", 0, "trained context length", 0},
     {"tied", 'T', NULL, 0, "the output uses the embedding's matrix", 0},
-    {"type", 't', "TYPE", 0, "of the matrices: F32, F16 (default), BF16, Q8_0, Q4_0", 0},
+    {"type", 't', "TYPE", 0, "of the matrices: F32, F16 (default), BF16, Q8_0, Q4_0, Q4_K, Q6_K, Q4_K_M", 0},
     {"seed", 's', "N", 0, "another seed, other weights", 0},
     {"layers-limit", 'L', "N", 0, "at most so many layers", 0},
     {0},

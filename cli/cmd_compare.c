@@ -6,17 +6,18 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/since.h"
 #include "compare/weights.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate, *map;
+    const char *traces[2], *model, *candidate, *map, *since;
     int n_trace;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP };
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -25,6 +26,9 @@ static const struct argp_option options[] = {
      "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16-fa, "
      "hf-f16, hf-bf16-fa, hf-bf16, f16acc "
      "(default: what its trace says, else inferred)",
+     1},
+    {"since", KEY_SINCE, "VERDICT.json", 0,
+     "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs is fixed",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Map of the candidate's foreign names to the GGUF's: llama.cpp, llama2.c, transformers, or a file (docs/mapping.md; "
@@ -45,6 +49,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
+    case KEY_SINCE: a->since = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
@@ -79,18 +84,11 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* Nodes that the candidate's engine cannot record (its map says so) need no --allow-missing; they are still listed.
- * `text` is cut into the globs. */
-static void add_absent(fd_cli_globs *globs, char *text) {
-    char *rest;
-    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS; glob = strtok_r(NULL, " ", &rest))
-        globs->items[globs->n++] = glob;
-}
-
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
-    fd_code code = FD_OK;
+    fd_since since;
+    fd_code code = a->since ? fd_since_read(a->since, &since, err) : FD_OK;
     size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
     for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open_within(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
@@ -100,7 +98,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
     char absent[sizeof((fd_trace_info *)0)->absent];
     if (code == FD_OK) {
         strcpy(absent, fd_trace_get_info(traces[1])->absent);
-        add_absent(&a->allow_missing, absent);
+        fd_cli_allow_absent(&a->allow_missing, absent);
         fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
         fd_compare_options how = {.allow_missing = a->allow_missing.items,
                                   .n_allow_missing = a->allow_missing.n,
@@ -115,6 +113,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
+    if (code == FD_OK && a->since) fd_since_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)
         if (traces[i]) fd_trace_close(traces[i]);
@@ -124,6 +123,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
+    if (args.model) fd_cli_bound_spinning();
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;

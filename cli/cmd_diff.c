@@ -1,6 +1,7 @@
 /* firstdiff diff: two executors, or an executor and a trace, in lockstep over one model. */
 #include "cli/compare_replay.h"
 #include "cli/explain_runs.h"
+#include "cli/mapped_trace.h"
 #include "cli/output.h"
 
 #include <stdlib.h>
@@ -14,12 +15,12 @@ typedef struct arguments {
     fd_cli_prompt prompt;
     int32_t n_generate, n_thread, n_ctx; /* n_generate -1: not given */
     bool bits_only;
-    const char *candidate;
+    const char *candidate, *map;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, DEFAULT_GENERATE = 8 };
+enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, KEY_MAP, DEFAULT_GENERATE = 8 };
 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
@@ -30,6 +31,8 @@ static const struct argp_option options[] = {
     {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing in a trace (repeatable)", 2},
     {"candidate", KEY_CANDIDATE, "CLASS", 0, "Where the candidate rounds, as in firstdiff compare", 2},
+    {"map", KEY_MAP, "NAME|FILE", 0,
+     "Map of a trace's foreign names, as in firstdiff compare; of --b where both are traces", 2},
     {"bits", KEY_BITS, 0, 0, "Stop at the first bit that differs: no replay, no name", 2},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
@@ -48,6 +51,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
     case KEY_BITS: a->bits_only = true; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
+    case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
@@ -78,6 +82,9 @@ typedef struct diff {
     fd_cli_model model;
     fd_cli_exec exec[2];
     fd_trace *trace[2];
+    fd_cli_globs allow_missing; /* those given, and those that the traces' engines cannot record */
+    char absent[2][sizeof((fd_trace_info *)0)->absent];
+    size_t n_unmatched;
     int32_t *tokens;
     int32_t n_token, n_generate;
     fd_trace_step *steps;
@@ -93,6 +100,10 @@ static bool is_trace(const char *spec) {
 static fd_code open_trace(diff *d, int side, fd_error *err) {
     FD_TRY(fd_trace_open(d->args->spec[side] + 6, &d->trace[side], err));
     FD_TRY(fd_cli_check_trace_model(&d->model, d->args->model, d->trace[side], err));
+    bool mapped = side == 1 || !is_trace(d->args->spec[1]);
+    FD_TRY(fd_cli_map_trace(mapped ? d->args->map : NULL, d->model.graph, &d->trace[side], &d->n_unmatched, err));
+    strcpy(d->absent[side], fd_trace_get_info(d->trace[side])->absent);
+    fd_cli_allow_absent(&d->allow_missing, d->absent[side]);
     if (fd_trace_n_pos(d->trace[side]) == 0 || !fd_trace_tokens(d->trace[side]))
         return fd_fail(err, FD_ERR_INCOMPLETE, "%s holds no positions", fd_trace_path(d->trace[side]));
     return FD_OK;
@@ -152,6 +163,9 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
 
 static fd_code prepare(diff *d, fd_error *err) {
     const arguments *a = d->args;
+    if (a->map && !is_trace(a->spec[0]) && !is_trace(a->spec[1]))
+        return fd_fail(err, FD_ERR_INPUT, "--map %s: neither side is a trace, whose names it would map", a->map);
+    d->allow_missing = a->allow_missing;
     FD_TRY(fd_cli_model_open(a->model, &d->model, err));
     for (int side = 0; side < 2; side++)
         if (is_trace(a->spec[side])) FD_TRY(open_trace(d, side, err));
@@ -195,8 +209,8 @@ static fd_code explain(diff *d, fd_verdict *verdict, fd_error *err) {
                         .tokens = d->tokens,
                         .n_token = d->n_token,
                         .n_generate = d->n_generate,
-                        .allow_missing = d->args->allow_missing.items,
-                        .n_allow_missing = d->args->allow_missing.n,
+                        .allow_missing = d->allow_missing.items,
+                        .n_allow_missing = d->allow_missing.n,
                         .class_name = d->args->candidate};
     for (int side = 0; side < 2; side++)
         how.side[side] = (fd_cli_rerun_side){.exec = d->trace[side] ? NULL : &d->exec[side],
@@ -211,8 +225,8 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
     const arguments *a = d->args;
     d->progress = fd_cli_progress_start("position", d->n_token);
     if (d->trace[0] && d->trace[1]) {
-        fd_compare_options how = {.allow_missing = a->allow_missing.items,
-                                  .n_allow_missing = a->allow_missing.n,
+        fd_compare_options how = {.allow_missing = d->allow_missing.items,
+                                  .n_allow_missing = d->allow_missing.n,
                                   .graph = d->model.graph,
                                   .progress = fd_cli_progress_callback,
                                   .progress_user = &d->progress};
@@ -227,8 +241,8 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
                                .steps = d->steps,
                                .n_step = d->n_step,
                                .n_generate = d->n_generate,
-                               .allow_missing = a->allow_missing.items,
-                               .n_allow_missing = a->allow_missing.n,
+                               .allow_missing = d->allow_missing.items,
+                               .n_allow_missing = d->allow_missing.n,
                                .progress = fd_cli_progress_callback,
                                .progress_user = &d->progress};
     for (int side = 0; side < 2; side++)
@@ -263,5 +277,6 @@ int fd_cmd_diff(int argc, char **argv) {
     int status = code == FD_OK ? fd_cli_print_verdict("diff", &verdict, &args.output) : fd_cli_fail("diff", &err);
     fd_verdict_free(&verdict);
     finish(&d);
-    return status;
+    /* what no line of the map names was not looked at */
+    return status == FD_EXIT_SAME && d.n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
 }

@@ -54,7 +54,7 @@ static const struct argp argp = {
     "TRACE.h5 [TENSOR[SLICE]]",
     "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
     "a "
-    "slice: its elements.\v"
+    "slice: its elements. Statistics and health that were not recorded are computed from the elements.\v"
     "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
     "head "
     "2 at positions 3 and 4; 'logits[-1]' the last position's. Quote it: [ and ] mean something to a shell.\n\n"
@@ -98,8 +98,10 @@ fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double
 /* NAME or NAME[SLICE]: the node, and where the slice begins (NULL: none). */
 static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *node, const char **slice, fd_error *err) {
     char name[128], nearest[256];
-    size_t size = strcspn(text, "[");
-    *slice = text[size] ? text + size : NULL;
+    *slice = NULL;
+    if ((*node = fd_trace_find(trace, text)) >= 0) return FD_OK; /* foreign names may have brackets */
+    *slice = strrchr(text, '[');
+    size_t size = *slice ? (size_t)(*slice - text) : strlen(text);
     snprintf(name, sizeof name, "%.*s", (int)(size < sizeof name ? size : sizeof name - 1), text);
     *node = fd_trace_find(trace, name);
     if (*node >= 0) return FD_OK;

@@ -69,6 +69,11 @@ static void print_hparams(const fd_hparams *h) {
            h->rope.base, h->rope.n_rot, scaling[h->rope.scaling]);
     if (h->rope.scaling != FD_ROPE_SCALING_NONE) printf(" factor %g", h->rope.factor);
     printf("\n");
+    if (h->n_expert > 0)
+        printf("  experts %d, %d for each token   expert ffn %d\n", h->n_expert, h->n_expert_used, h->n_ff_expert);
+    if (h->window > 0) printf("  sliding window %d\n", h->window);
+    if (h->attn_softcap > 0.0f || h->final_softcap > 0.0f)
+        printf("  softcap of scores %g, of logits %g\n", h->attn_softcap, h->final_softcap);
 }
 
 static void print_tensors(const fd_gguf *gguf) {
@@ -88,7 +93,7 @@ static void print_graph(const fd_graph *graph) {
         if (n->over_kv) snprintf(shape, sizeof shape, "[%d, positions]", n->shape[0]);
         else if (n->n_dim == 2) snprintf(shape, sizeof shape, "[%d, %d]", n->shape[0], n->shape[1]);
         else snprintf(shape, sizeof shape, "[%d]", n->shape[0]);
-        printf("  %4d  %-22s %-12s %-16s", i, n->name, fd_op_name(n->op), shape);
+        printf("  %4d  %-22s %-14s %-16s", i, n->name, fd_op_name(n->op), shape);
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (n->input[k] >= 0) printf(" %s", graph->nodes[n->input[k]].name);
         for (int k = 0; k < FD_MAX_WEIGHTS; k++)

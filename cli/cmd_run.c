@@ -95,7 +95,7 @@ static fd_code generate(run *r, fd_error *err) {
     }
     fd_cli_progress_end(&progress);
     r->decode_s = fd_cli_seconds() - start;
-    if (!r->args->quiet) printf("\n");
+    if (!r->args->quiet) printf("\n"), fflush(stdout); /* before what summary() says elsewhere */
     return FD_OK;
 }
 

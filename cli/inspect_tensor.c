@@ -13,7 +13,7 @@ enum { LONGEST_ROW = 16, ENDS = 6, MOST_AXES = 4 };
 
 /* ---- statistics ---- */
 
-static void print_tensor(const fd_trace *trace, int32_t at) {
+static fd_code print_tensor(const fd_trace *trace, int32_t at, fd_error *err) {
     const fd_trace_node *node = fd_trace_node_at(trace, at);
     const fd_dtype_info *type = fd_dtype_get(node->dtype);
     char shape[64];
@@ -25,10 +25,12 @@ static void print_tensor(const fd_trace *trace, int32_t at) {
     printf("\n  %8s %13s %13s %13s %13s %13s %6s %6s %6s %7s  %s\n", "position", "min", "max", "mean", "rms", "absmax",
            "NaN", "+Inf", "-Inf", "zero", "fingerprint");
     for (int32_t pos = 0; pos < fd_trace_n_pos(trace); pos++) {
-        const fd_trace_stats *s = fd_trace_stats_at(trace, at, pos);
+        fd_trace_stats stats, *s = &stats;
+        bool known;
+        FD_TRY(fd_inspect_stats(trace, at, pos, s, &known, err));
         const fd_fingerprint *f = fd_trace_fingerprint(trace, at, pos);
         printf("  %8d", pos);
-        if (s)
+        if (known)
             printf(" %13.6g %13.6g %13.6g %13.6g %13.6g %6.0f %6.0f %6.0f %7.0f", s->min, s->max, s->mean, s->rms,
                    s->absmax, s->n_nan, s->n_pos_inf, s->n_neg_inf, s->n_zero);
         else
@@ -36,17 +38,24 @@ static void print_tensor(const fd_trace *trace, int32_t at) {
         if (f) printf("  %016llx%016llx", (unsigned long long)f->hi, (unsigned long long)f->lo);
         printf("\n");
     }
+    return FD_OK;
 }
 
-static json_t *tensor_json(const fd_trace *trace, int32_t at) {
+static fd_code print_tensor_json(const fd_trace *trace, int32_t at, fd_error *err) {
     const fd_trace_node *node = fd_trace_node_at(trace, at);
     json_t *rows = json_array();
     for (int32_t pos = 0; pos < fd_trace_n_pos(trace); pos++) {
-        const fd_trace_stats *s = fd_trace_stats_at(trace, at, pos);
+        fd_trace_stats stats, *s = &stats;
+        bool known;
+        fd_code code = fd_inspect_stats(trace, at, pos, s, &known, err);
+        if (code != FD_OK) {
+            json_decref(rows);
+            return code;
+        }
         const fd_fingerprint *f = fd_trace_fingerprint(trace, at, pos);
         json_t *row = json_pack("{s:i}", "position", pos);
         char hash[40];
-        if (s)
+        if (known)
             json_object_update_new(row, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f, s:f, s:f}", "min",
                                                   fd_inspect_number(s->min), "max", fd_inspect_number(s->max), "mean",
                                                   fd_inspect_number(s->mean), "rms", fd_inspect_number(s->rms),
@@ -58,13 +67,11 @@ static json_t *tensor_json(const fd_trace *trace, int32_t at) {
         }
         json_array_append_new(rows, row);
     }
-    return json_pack("{s:s, s:o}", "name", node->name, "positions", rows);
+    return fd_inspect_print_json(json_pack("{s:s, s:o}", "name", node->name, "positions", rows), err);
 }
 
 fd_code fd_inspect_tensor(const fd_inspect *in, int32_t node, fd_error *err) {
-    if (in->json) return fd_inspect_print_json(tensor_json(in->trace, node), err);
-    print_tensor(in->trace, node);
-    return FD_OK;
+    return in->json ? print_tensor_json(in->trace, node, err) : print_tensor(in->trace, node, err);
 }
 
 /* ---- elements ---- */

@@ -6,13 +6,15 @@
 #include "cli/inspect.h"
 #include "compare/verdict.h"
 
-void fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out) {
+fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err) {
     const fd_trace_node *info = fd_trace_node_at(trace, node);
     double squares = 0;
     *out = (fd_node_summary){.min = INFINITY, .max = -INFINITY};
     for (int32_t pos = 0; pos < fd_trace_n_pos(trace); pos++) {
-        const fd_trace_stats *s = fd_trace_stats_at(trace, node, pos);
-        if (!s) continue;
+        fd_trace_stats stats, *s = &stats;
+        bool known;
+        FD_TRY(fd_inspect_stats(trace, node, pos, s, &known, err));
+        if (!known) continue;
         double n = (double)fd_trace_elements(info, pos), n_inf = s->n_pos_inf + s->n_neg_inf;
         double finite = n - s->n_nan - n_inf;
         out->n_pos++;
@@ -29,6 +31,7 @@ void fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *
     double finite = out->n - out->n_nan - out->n_inf;
     out->rms = finite > 0 ? sqrt(squares / finite) : NAN;
     if (!(finite > 0)) out->min = out->max = out->absmax = NAN;
+    return FD_OK;
 }
 
 /* Consecutive steps of one kind and size are one line: "decode 12–19, one position each". */
@@ -71,7 +74,8 @@ static void print_header(const fd_trace *trace) {
     print_field("device", info->device);
     print_field("driver", info->driver);
     print_field("fault", info->fault);
-    snprintf(text, sizeof text, "%s%s%s", info->arch, info->model_name[0] ? ": " : "", info->model_name);
+    snprintf(text, sizeof text, "%s%s%s", info->arch, info->arch[0] && info->model_name[0] ? ": " : "",
+             info->model_name);
     print_field("model", text);
     print_field("model hash", info->model_hash);
     print_field("tokenizer", info->tokenizer);
@@ -81,23 +85,24 @@ static void print_header(const fd_trace *trace) {
     snprintf(text, sizeof text, "%s, %s", fd_trace_level_text(info->level),
              info->complete ? "complete" : "INCOMPLETE: the run did not finish");
     print_field("level", text);
-    snprintf(text, sizeof text, "%d in %d steps", fd_trace_n_pos(trace), fd_trace_n_step(trace));
+    snprintf(text, sizeof text, "%d in %d step%s", fd_trace_n_pos(trace), fd_trace_n_step(trace),
+             fd_trace_n_step(trace) == 1 ? "" : "s");
     print_field("positions", text);
 }
 
-static void print_tree(const fd_trace *trace) {
+static fd_code print_tree(const fd_trace *trace, fd_error *err) {
     print_header(trace);
     print_steps(trace);
-    printf("  %4s  %-24s %-12s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
+    printf("  %4s  %-24s %-14s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
            "elements", "min", "max", "rms", "");
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
         const fd_dtype_info *type = fd_dtype_get(node->dtype);
         fd_node_summary s;
         char shape[64];
-        fd_inspect_summarise(trace, i, &s);
+        FD_TRY(fd_inspect_summarise(trace, i, &s, err));
         fd_shape_text(node->n_dim, node->shape, node->over_kv, shape, sizeof shape);
-        printf("  %4d  %-24s %-12s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
+        printf("  %4d  %-24s %-14s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
                type ? type->name : "?", node->has_data ? "yes" : "-");
         if (s.n_pos) printf(" %11.4g %11.4g %11.4g", s.min, s.max, s.rms);
         if (s.n_nan > 0) printf("  %.0f NaN", s.n_nan);
@@ -106,13 +111,15 @@ static void print_tree(const fd_trace *trace) {
         if (s.n_pos && s.n > 0 && s.n_zero == s.n) printf("  all zero");
         printf("\n");
     }
+    return FD_OK;
 }
 
-static json_t *node_json(const fd_trace *trace, int32_t i) {
+/* NULL, and err set, when the elements cannot be read. */
+static json_t *node_json(const fd_trace *trace, int32_t i, fd_error *err) {
     const fd_trace_node *node = fd_trace_node_at(trace, i);
     const fd_dtype_info *type = fd_dtype_get(node->dtype);
     fd_node_summary s;
-    fd_inspect_summarise(trace, i, &s);
+    if (fd_inspect_summarise(trace, i, &s, err) != FD_OK) return NULL;
     json_t *shape = json_array(), *inputs = json_array(), *stats = json_null();
     for (int32_t k = 0; k < node->n_dim; k++)
         json_array_append_new(shape, node->over_kv && k == node->n_dim - 1 ? json_string("positions")
@@ -129,15 +136,15 @@ static json_t *node_json(const fd_trace *trace, int32_t i) {
                      "elements", node->has_data, "stats", stats);
 }
 
-static json_t *tree_json(const fd_trace *trace) {
+/* Takes over `nodes`. */
+static json_t *tree_json(const fd_trace *trace, json_t *nodes) {
     const fd_trace_info *info = fd_trace_get_info(trace);
-    json_t *steps = json_array(), *nodes = json_array(), *tokens = json_array();
+    json_t *steps = json_array(), *tokens = json_array();
     for (int32_t i = 0; i < fd_trace_n_step(trace); i++) {
         const fd_trace_step *s = &fd_trace_steps(trace)[i];
         json_array_append_new(steps, json_pack("{s:i, s:i, s:s}", "first", s->pos0, "count", s->n_pos, "kind",
                                                fd_step_kind_name(s->kind)));
     }
-    for (int32_t i = 0; i < fd_trace_n_node(trace); i++) json_array_append_new(nodes, node_json(trace, i));
     for (int32_t i = 0; fd_trace_tokens(trace) && i < fd_trace_n_pos(trace); i++)
         json_array_append_new(tokens, json_integer(fd_trace_tokens(trace)[i]));
     return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:o, s:o, s:o}", "path",
@@ -149,7 +156,17 @@ static json_t *tree_json(const fd_trace *trace) {
 }
 
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err) {
-    if (in->json) return fd_inspect_print_json(tree_json(in->trace), err);
-    print_tree(in->trace);
-    return FD_OK;
+    if (!in->json) return print_tree(in->trace, err);
+    fd_code code = FD_OK;
+    json_t *nodes = json_array();
+    for (int32_t i = 0; code == FD_OK && i < fd_trace_n_node(in->trace); i++) {
+        json_t *node = node_json(in->trace, i, err);
+        if (node)
+            json_array_append_new(nodes, node);
+        else
+            code = err->code;
+    }
+    if (code == FD_OK) return fd_inspect_print_json(tree_json(in->trace, nodes), err);
+    json_decref(nodes);
+    return code;
 }

@@ -7,16 +7,17 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
+    bool bounded; /* fd_cli_bound_spinning before it begins; compare decides itself */
     const char *summary;
 } commands[] = {
-    {"diff", fd_cmd_diff, "run two executors in lockstep and stop at the first tensor that diverges"},
-    {"compare", fd_cmd_compare, "the same verdict from two recorded traces"},
-    {"run", fd_cmd_run, "run a model, print its text, record a trace"},
-    {"inspect", fd_cmd_inspect, "look into a trace: tree, statistics, health, slices"},
-    {"import", fd_cmd_import, "make a trace of the tensors that another engine left"},
-    {"golden", fd_cmd_golden, "record exact goldens of a model, and check against them"},
-    {"sweep", fd_cmd_sweep, "the same tokens split in different ways: every bit must stay"},
-    {"model", fd_cmd_model, "what a GGUF holds and the graph it makes; --verify checks the file"},
+    {"diff", fd_cmd_diff, true, "run two executors in lockstep and stop at the first tensor that diverges"},
+    {"compare", fd_cmd_compare, false, "the same verdict from two recorded traces"},
+    {"run", fd_cmd_run, true, "run a model, print its text, record a trace"},
+    {"inspect", fd_cmd_inspect, false, "look into a trace: tree, statistics, health, slices"},
+    {"import", fd_cmd_import, true, "make a trace of the tensors that another engine left"},
+    {"golden", fd_cmd_golden, true, "record exact goldens of a model, and check against them"},
+    {"sweep", fd_cmd_sweep, true, "the same tokens split in different ways: every bit must stay"},
+    {"model", fd_cmd_model, false, "what a GGUF holds and the graph it makes; --verify checks the file"},
 };
 
 static void help(FILE *to) {
@@ -37,16 +38,22 @@ static int checked(int status) {
     return status;
 }
 
-/* libgomp's threads spin for milliseconds at every barrier before they sleep. On a busy machine (CI) they spin on the very
- * core that the thread they wait for needs: measured with both of 2 cores taken, 9.1 s against 0.4 s for a 16-token trace;
- * idle, no difference. libgomp reads its settings when it is loaded, so the program starts itself again with them. */
-static void bound_spinning(char **argv) {
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
-    if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv("/proc/self/exe", argv); /* returns only on failure: go on */
+/* The arguments before main and argp rearrange them. */
+static char **started_with;
+
+static void keep_arguments(int argc, char **argv) {
+    started_with = malloc(((size_t)argc + 1) * sizeof *argv);
+    if (started_with) memcpy(started_with, argv, ((size_t)argc + 1) * sizeof *argv);
+}
+
+void fd_cli_bound_spinning(void) {
+    if (!started_with || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0)
+        execv("/proc/self/exe", started_with); /* returns only on failure: go on */
 }
 
 int main(int argc, char **argv) {
-    bound_spinning(argv);
+    keep_arguments(argc, argv);
     argp_err_exit_status = FD_EXIT_UNUSABLE;
     if (argc < 2) {
         help(stderr);
@@ -62,6 +69,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
+            if (commands[i].bounded) fd_cli_bound_spinning();
             char name[32];
             snprintf(name, sizeof name, "firstdiff %s", commands[i].name);
             argv[1] = name; /* so that --help and usage errors say "firstdiff run" */

@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
     {"steps", KEY_STEPS, "A-B", 0, "Only these forward calls at full level", 3},
     {"store", KEY_STORE, "f32|f16|bf16", 0,
      "Elements in the trace, rounded to 16 bits for half the size (default f32: as computed)", 3},
-    {"compress", KEY_COMPRESS, 0, 0, "Compress tensors (slower)", 3},
+    {"compress", KEY_COMPRESS, 0, 0, "Compress tensors (slow: see docs/trace-format.md)", 3},
     {"no-weights", KEY_NO_WEIGHTS, 0, 0,
      "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
     {"temperature", KEY_TEMP, "T", 0, "0: greedy (default)", 4},

@@ -33,6 +33,7 @@ static void align_positions(const fd_trace *ref, const fd_trace *cand, fd_alignm
 
 fd_code fd_align_traces(const fd_trace *ref, const fd_trace *cand, fd_alignment *out, fd_error *err) {
     int32_t n_ref = fd_trace_n_node(ref), n_cand = fd_trace_n_node(cand);
+    int32_t expected = 0; /* most traces have the same nodes in the same order */
     *out = (fd_alignment){0};
     bool *taken = calloc((size_t)n_cand + 1, sizeof *taken);
     out->pairs = calloc((size_t)n_ref + 1, sizeof *out->pairs);
@@ -45,12 +46,14 @@ fd_code fd_align_traces(const fd_trace *ref, const fd_trace *cand, fd_alignment 
     }
     for (int32_t i = 0; i < n_ref; i++) {
         const fd_trace_node *node = fd_trace_node_at(ref, i);
-        int32_t j = fd_trace_find(cand, node->name);
+        bool next = expected < n_cand && strcmp(fd_trace_node_at(cand, expected)->name, node->name) == 0;
+        int32_t j = next ? expected : fd_trace_find(cand, node->name);
         if (j < 0) {
             out->only_ref[out->n_only_ref++] = i;
             continue;
         }
         taken[j] = true;
+        expected = j + 1;
         out->pairs[out->n_pair++] = (fd_node_pair){i, j, same_shape(node, fd_trace_node_at(cand, j))};
     }
     for (int32_t j = 0; j < n_cand; j++)

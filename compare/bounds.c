@@ -63,6 +63,9 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
     switch (work->node->op) {
+    case FD_OP_EXPERT_MATMUL:
+        if (i == 1) return; /* ids */
+        /* fall through */
     case FD_OP_MATMUL:
         if (c->q8_activations)
             add_q8_error(work->op->weight[0], x, n, e);
@@ -81,7 +84,10 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
             add_rounding(x, n, c->u_kv, kv_tiny(c), e);
         return;
     case FD_OP_KV_WRITE: return; /* its rounding is the output's */
-    default:                     /* an engine of 16-bit tensors reads them as such */
+    case FD_OP_EXPERT_WEIGHTS:
+        if (i == 1) return; /* ids */
+        /* fall through */
+    default: /* an engine of 16-bit tensors reads them as such */
         if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
     }
 }
@@ -113,9 +119,10 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
     work->longest = longest;
     work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
-    if (work->node->op == FD_OP_MATMUL)
-        work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
-    if (!work->row || (work->node->op == FD_OP_MATMUL && !work->scratch))
+    fd_op kind = work->node->op;
+    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_EXPERT_WEIGHTS;
+    if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
+    if (!work->row || (weighs && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
     for (int i = 0; i < FD_MAX_INPUTS; i++) {
         if (work->node->input[i] < 0) continue;
@@ -130,11 +137,14 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     return FD_OK;
 }
 
-/* One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
+/* What is unknown (bounds_experts.c) stays so: its products may overflow, or meet a 0, and must not become NaN.
+ *
+ * One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
  * of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class says so. */
 static void add_output_error(const fd_bound_work *work) {
     const fd_bound_args *a = work->args;
     const fd_numerics_class *c = work->c;
+    if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
     bool copy = work->node->op == FD_OP_KV_WRITE;
     if (copy && fd_kv_is_quantised(a->kv_type)) return; /* its bound says all */
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
@@ -146,8 +156,10 @@ static void add_output_error(const fd_bound_work *work) {
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
-        if (copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0) continue; /* of that type already */
-        work->tau[i] += isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        bool fits = copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0; /* is of that type already */
+        double own = fits || isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        double tau = work->tau[i] + own;
+        work->tau[i] = isfinite(work->y[i]) && !(tau <= FD_BOUND_UNKNOWN) ? FD_BOUND_UNKNOWN : tau;
     }
 }
 

@@ -14,6 +14,9 @@
 #include "compare/numerics_class.h"
 #include "model/exec.h"
 
+/* A τ that stands for "could be anything"; finite, so that its products with 0 are 0. */
+#define FD_BOUND_UNKNOWN 1e30
+
 typedef struct fd_bound_args {
     const fd_op_args *op; /* as it ran in binary64: inputs, weights, tables, and the replayed rows in op->out. KV_WRITE:
                              the cache from position 0 */

@@ -5,30 +5,34 @@ static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
 }
 
-/* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. */
+/* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. Then the softcap. */
 void fd_bound_attn_scores(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_numerics_class *c = work->c;
     const fd_node *q_node = &op->graph->nodes[work->node->input[0]], *k_node = &op->graph->nodes[work->node->input[1]];
     int32_t n_head = q_node->shape[0], d = q_node->shape[1], n_head_kv = k_node->shape[0];
     double lambda = fd_bound_lambda_of(work, d), u_chain = lambda * c->u_acc * sqrt((double)d);
-    double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
+    double u_mean = c->in_truncates ? 2 * c->u_attn : 0, scale = (double)work->node->scale;
+    double cap = (double)work->node->softcap;
 
 #pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * d * op->n_kv > FD_BOUND_MANY)
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t own = op->pos0 + item / n_head, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
         const double *q = work->in[0] + item * d, *e_q = work->e[0] + item * d;
-        for (int64_t t = 0; t <= own; t++) {
+        for (int64_t t = fd_node_first_seen(work->node, (int32_t)own); t <= own; t++) {
             const double *k = work->in[1] + (t * n_head_kv + kv_head) * d;
             const double *e_k = work->e[1] + (t * n_head_kv + kv_head) * d;
-            double sum = 0, square = 0;
+            double sum = 0, square = 0, dot = 0, *tau = &work->tau[item * op->n_kv + t];
             for (int32_t i = 0; i < d; i++) {
                 double product = q[i] * k[i], a = k[i] * e_q[i], b = q[i] * e_k[i], both = e_q[i] * e_k[i];
+                dot += product;
                 sum += fabs(product);
                 square += a * a + b * b + both * both + c->u_op * c->u_op * product * product;
             }
-            work->tau[item * op->n_kv + t] = fabs((double)work->node->scale) * (u_chain * sum + lambda * sqrt(square)) +
-                                             (c->u_op + u_mean) * fabs(work->y[item * op->n_kv + t]) + c->tiny_out;
+            *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) + (c->u_op + u_mean) * fabs(dot * scale) +
+                   c->tiny_out;
+            double stored = *tau + c->u_out * fabs(dot * scale); /* between two kernels */
+            if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, stored, c->u_op, c->tiny_out);
         }
     }
 }
@@ -37,24 +41,30 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
  *
  *     τ = p_t·(ε_t + Σ_j p_j ε_j + λ·u·√n + 4u),     ε_t = e_t + u·(4 + 3|s_t − m|)
  *
+ * A sink is one more score of the sum, of the class's type: its own ε counts u·|sink| more.
+ *
  * 4 + 3|s − m| covers the rounding of s − m and fast exponentials (2^(x·log2 e) in one product: 1.5 ulp and ½|x|·log2 e
  * more for the rounded argument). ε is the exponent's, so e^ε − 1 is taken where it is large. */
 void fd_bound_attn_softmax(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     int32_t n_head = work->node->shape[0];
     double u = work->c->u_op;
+    if (op->weight[0]) fd_dequantize_row(op->weight[0]->dtype, op->weight[0]->data, work->row, op->weight[0]->n_col);
 
 #pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * op->n_kv > FD_BOUND_MANY / 16)
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t n = op->pos0 + item / n_head + 1;
         const double *s = work->in[0] + item * op->n_kv, *e = work->e[0] + item * op->n_kv;
         const double *p = work->y + item * op->n_kv;
-        double *tau = work->tau + item * op->n_kv, max = -INFINITY, mean = 0;
+        double sink = work->op->weight[0] ? (double)work->row[item % n_head] : -INFINITY;
+        double *tau = work->tau + item * op->n_kv, max = sink, mean = 0, rest = 1;
         for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
         for (int64_t t = 0; t < n; t++) {
             tau[t] = e[t] + u * (4 + 3 * fabs(s[t] - max));
             if (p[t] > 0) mean += p[t] * tau[t]; /* a masked score may be -inf */
+            rest -= p[t];
         }
+        if (sink > -INFINITY) mean += fmax(rest, 0) * u * (4 + 3 * fabs(sink - max) + fabs(sink));
         /* the sum's terms are all positive, so its chain costs at most u·√n·λ of it, in binary32 in every engine */
         double chain = fd_bound_lambda_of(work, n) * sqrt((double)n) * fmin(u, 0x1p-24);
         for (int64_t t = 0; t < n; t++)

@@ -12,8 +12,9 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     double chain = lambda * sqrt((double)n) * fmin(u, 0x1p-24);
     fd_dequantize_row(weight->dtype, weight->data, work->row, n);
 
-#pragma omp parallel for if (op->n_pos * n > FD_BOUND_MANY / 4)
-    for (int64_t row = 0; row < op->n_pos; row++) {
+    int64_t n_row = op->n_pos * work->stride / n;
+#pragma omp parallel for if (n_row * n > FD_BOUND_MANY / 4)
+    for (int64_t row = 0; row < n_row; row++) {
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
         for (int64_t i = 0; i < n; i++) {

@@ -22,7 +22,7 @@ typedef struct fd_bound_work {
     int64_t stride;                 /* of y and tau */
     float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
     int64_t longest;
-    double *scratch;                /* MATMUL: [2, n_pos, as many], then [n_pos] */
+    double *scratch;                /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
     double *tau;                    /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;
 
@@ -43,6 +43,20 @@ void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, 
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
     return fd_bound_lambda((double)n, work->args->n_output);
 }
+
+/* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */
+double fd_bound_capped(double before, double cap, double error, double u, double tiny);
+
+/* Some rows of a matrix times n_pos vectors. */
+typedef struct fd_bound_products {
+    const fd_weight *weight, *bias;   /* bias NULL: none */
+    int64_t first_row, bias_row;      /* rows [first_row, first_row + n_out) of weight; row bias_row of bias */
+    int64_t n_out, n_pos;
+    const double *x, *e;              /* [n_pos, n_col] */
+    const double *y;                  /* [n_pos, n_out], replayed */
+    double *tau;                      /* [n_pos, n_out] */
+} fd_bound_products;
+void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *products);
 
 /* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
 double fd_bound_weight_roundoff(const fd_numerics_class *numerics, uint32_t dtype);

@@ -32,49 +32,62 @@ static void weigh(const float *w, const double *size, const double *variance, in
     *square = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
 }
 
-static float bias_of(const fd_bound_work *work, int64_t row) {
-    const fd_weight *bias = work->op->weight[1];
-    if (!bias) return 0;
-    int64_t block = fd_dtype_get(bias->dtype)->block_elements, first = row - row % block;
+static float bias_of(const fd_bound_products *p, int64_t i) {
+    if (!p->bias) return 0;
+    int64_t block = fd_dtype_get(p->bias->dtype)->block_elements, first = i - i % block;
+    int64_t row_bytes = fd_dtype_row_bytes(p->bias->dtype, p->bias->n_col);
+    const char *data = (const char *)p->bias->data + p->bias_row * row_bytes;
     float values[256];
-    fd_dequantize_row(bias->dtype, (const char *)bias->data + fd_dtype_row_bytes(bias->dtype, first), values, block);
-    return values[row - first];
+    fd_dequantize_row(p->bias->dtype, data + fd_dtype_row_bytes(p->bias->dtype, first), values, block);
+    return values[i - first];
 }
 
 /* τ = λ·u_acc·√n·S + λ·√Σ (w²(e² + (u_w x)²) + (t x)²), S = Σ|x||w|, t half the spacing of the subnormals that a rounded
  * weight may fall among. The bias: the dot and the bias are each rounded once before
  * they are added. A class whose inputs are cut has a mean error of up to u for each of the two factors. */
-void fd_bound_matmul(const fd_bound_work *work) {
-    const fd_op_args *op = work->op;
-    const fd_weight *w = op->weight[0];
+void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p) {
+    const fd_weight *w = p->weight;
     const fd_numerics_class *c = work->c;
-    int64_t n = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n);
+    int64_t n = w->n_col, row_bytes = fd_dtype_row_bytes(w->dtype, n);
     double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
     double u_chain = lambda * c->u_acc * sqrt((double)n), u_mean = c->in_truncates ? 2 * c->u_in : 0;
-    double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + op->n_pos * n;
+    double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + p->n_pos * n;
 
-    for (int64_t k = 0; k < op->n_pos * n; k++) {
-        double x = work->in[0][k], e = work->e[0][k];
+    for (int64_t k = 0; k < p->n_pos * n; k++) {
+        double x = p->x[k], e = p->e[k];
         size[k] = fabs(x);
         variance[k] = e * e + u_w * u_w * x * x;
     }
-    double *flushed = variance + op->n_pos * n; /* [n_pos] */
-    for (int64_t r = 0; r < op->n_pos; r++) {
+    double *flushed = variance + p->n_pos * n; /* [n_pos] */
+    for (int64_t r = 0; r < p->n_pos; r++) {
         flushed[r] = 0;
         for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
     }
-#pragma omp parallel for schedule(static) if (n_out * n * op->n_pos > FD_BOUND_MANY)
-    for (int64_t o = 0; o < n_out; o++) { /* rows outside: each is dequantised once */
-        double bias = fabs((double)bias_of(work, o));
+#pragma omp parallel for schedule(static) if (p->n_out * n * p->n_pos > FD_BOUND_MANY)
+    for (int64_t o = 0; o < p->n_out; o++) { /* rows outside: each is dequantised once */
+        double bias = fabs((double)bias_of(p, o));
         float *row = work->row + omp_get_thread_num() * work->longest;
-        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, row, n);
-        for (int64_t r = 0; r < op->n_pos; r++) {
-            double sum, square, y = fabs(work->y[r * n_out + o]);
+        fd_dequantize_row(w->dtype, (const char *)w->data + (p->first_row + o) * row_bytes, row, n);
+        for (int64_t r = 0; r < p->n_pos; r++) {
+            double sum, square, y = fabs(p->y[r * p->n_out + o]);
             weigh(row, size + r * n, variance + r * n, n, &sum, &square);
-            work->tau[r * n_out + o] =
-                u_chain * sum + lambda * sqrt(square + flushed[r]) + u_mean * y + (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
+            p->tau[r * p->n_out + o] = u_chain * sum + lambda * sqrt(square + flushed[r]) + u_mean * y +
+                                       (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
         }
     }
+}
+
+void fd_bound_matmul(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    fd_bound_products whole = {.weight = op->weight[0],
+                               .bias = op->weight[1],
+                               .n_out = op->weight[0]->n_row,
+                               .n_pos = op->n_pos,
+                               .x = work->in[0],
+                               .e = work->e[0],
+                               .y = work->y,
+                               .tau = work->tau};
+    fd_bound_of_products(work, &whole);
 }
 
 /* A row of the table: exact but for the rounding of the output. Formats with a minimum (d·q − m) are dequantised in

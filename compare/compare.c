@@ -106,19 +106,14 @@ static fd_code describe_inputs(comparison *c, const fd_trace_node *node, fd_dive
     return FD_OK;
 }
 
-static void suggest_next(fd_verdict *v) {
+static void suggest_next(fd_verdict *v, const fd_trace *cand) {
     const fd_divergence *d = &v->divergence;
-    if (d->kind == FD_DIVERGED_TOKENS || d->kind == FD_DIVERGED_SHAPE)
-        snprintf(v->next, sizeof v->next, "firstdiff inspect %s", v->cand.label);
-    else if (!d->has_values)
+    if (d->kind == FD_DIVERGED_VALUES && !d->has_values)
         snprintf(v->next, sizeof v->next,
                  "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d", d->node, d->step,
                  d->step);
-    else if (d->n_dim == 2 && d->dims[1] > 0)
-        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", v->cand.label, d->node, d->pos,
-                 (long long)(d->diff.first.index / d->dims[1]));
     else
-        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d]'", v->cand.label, d->node, d->pos);
+        fd_verdict_suggest_inspect(v, cand);
 }
 
 static fd_code describe_divergence(comparison *c, const fd_node_pair *np, const fd_trace_step *step, int32_t step_at,
@@ -231,7 +226,7 @@ static fd_code compare_all(comparison *c, fd_error *err) {
     c->limit = c->pair.align.first_token_differs;
     FD_TRY(list_unmatched(c, err));
     FD_TRY(compare_steps(c, err));
-    if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v);
+    if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v, c->pair.cand);
     return FD_OK;
 }
 

@@ -7,6 +7,7 @@
 void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
     const fd_trace_info *info = fd_trace_get_info(trace);
     snprintf(out->label, sizeof out->label, "%s", fd_trace_path(trace));
+    snprintf(out->producer, sizeof out->producer, "%s", info->producer);
     snprintf(out->backend, sizeof out->backend, "%s", info->backend);
     snprintf(out->numerics, sizeof out->numerics, "%s", info->numerics);
     snprintf(out->device, sizeof out->device, "%s", info->device);
@@ -76,6 +77,14 @@ static void rope_text(const fd_rope *rope, char *to, size_t size) {
         snprintf(to, size, "pairs (2i, 2i+1), base %g, %d dims%s", rope->base, rope->n_rot, scaling);
 }
 
+static void scores_text(const fd_graph *graph, const fd_node *node, char *to, size_t size) {
+    char window[48] = "", cap[32] = "";
+    if (node->window) snprintf(window, sizeof window, ", window of %d", node->window);
+    if (node->softcap > 0) snprintf(cap, sizeof cap, ", softcap %g", (double)node->softcap);
+    snprintf(to, size, "scale %.9g, %d heads on %d K/V heads%s%s", (double)node->scale, graph->hparams.n_head,
+             graph->hparams.n_head_kv, window, cap);
+}
+
 static const fd_weight *weight_of(const fd_graph *graph, const fd_node *node, int32_t slot) {
     return node->weight[slot] < 0 ? NULL : &graph->weights[node->weight[slot]];
 }
@@ -89,7 +98,11 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_EMBED:
         if (w) snprintf(to, size, "%.48s, %s, row of each token", w->name, type_name);
         break;
-    case FD_OP_RMS_NORM: snprintf(to, size, "eps %g, mean over %d", (double)node->eps, node->shape[0]); break;
+    case FD_OP_RMS_NORM:
+        snprintf(to, size, "eps %g, mean over %d%s", (double)node->eps, node->shape[node->n_dim - 1],
+                 node->n_dim == 2 ? ", each head by itself" : "");
+        break;
+    case FD_OP_EXPERT_MATMUL:
     case FD_OP_MATMUL:
         if (w)
             snprintf(to, size, "%.48s, %s, %lld × %lld%s", w->name, type_name, (long long)w->n_row, (long long)w->n_col,
@@ -99,10 +112,15 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_KV_WRITE:
         if (node->row_offset) snprintf(to, size, "rows written at position %+d", node->row_offset);
         break;
-    case FD_OP_ATTN_SCORES:
-        snprintf(to, size, "scale %.9g, %d heads on %d K/V heads", (double)node->scale, graph->hparams.n_head,
-                 graph->hparams.n_head_kv);
+    case FD_OP_ATTN_SCORES: scores_text(graph, node, to, size); break;
+    case FD_OP_ATTN_SOFTMAX:
+        if (w) snprintf(to, size, "with the sinks %.48s", w->name);
         break;
+    case FD_OP_SCALE: snprintf(to, size, "factor %.9g", (double)node->scale); break;
+    case FD_OP_SOFTCAP: snprintf(to, size, "cap %g", (double)node->softcap); break;
+    case FD_OP_SWIGLU_CLAMP: snprintf(to, size, "slope %g, limit %g", (double)node->slope, (double)node->limit); break;
+    case FD_OP_TOP_K: snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]); break;
+    case FD_OP_EXPERT_WEIGHTS: snprintf(to, size, "%s", fd_gating_summary(node->gating)); break;
     default: break;
     }
 }

@@ -7,13 +7,13 @@
 
 #include "compare/explain_trial.h"
 
-/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than two on the average. Fewer than eight
+/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several rows. Fewer than eight
  * finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
  * roundings may be chance. */
-enum { CLEARLY_BEYOND = 10, CLEARLY_BEYOND_MEAN = 2, MIN_EVIDENCE = 8 };
+enum { CLEARLY_BEYOND = 10, MIN_ROWS_BEYOND = 4, MIN_EVIDENCE = 8 };
 
 bool fd_clearly_beyond(const fd_explain_fit *fit) {
-    return !(fit->z <= CLEARLY_BEYOND) || !(fit->mean_z <= CLEARLY_BEYOND_MEAN);
+    return !(fit->z <= CLEARLY_BEYOND) || fit->n_row_beyond >= MIN_ROWS_BEYOND;
 }
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
@@ -116,7 +116,7 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
         fd_contender *c = &t->contenders[i];
         c->in_group = !c->refuted && best &&
                       (c == best || (c->fit.z <= 1.0 &&
-                                   fd_variant_equal(t->request, t->request->args.node, &c->variant, &best->variant)));
+                                     fd_variant_equal(t->request, t->request->args.node, &c->variant, &best->variant)));
         n_apart += !c->refuted && !c->in_group;
     }
     return n_apart;
@@ -173,5 +173,22 @@ fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_er
     for (int32_t i = 0; i < t.n; i++) fd_variant_free(&t.contenders[i].variant);
     free(t.contenders);
     fd_variant_free(&t.unmodified);
+    return code;
+}
+
+fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err) {
+    const fd_node *node = request->args.node;
+    fd_variant unmodified = {0}, variant = {0};
+    *fits = false;
+    fd_code code = fd_variant_compute(request, fault, node->id, &variant, err);
+    if (code == FD_OK && variant.state == FD_VARIANT_COMPUTED)
+        code = fd_variant_compute(request, -1, node->id, &unmodified, err);
+    if (code == FD_OK && unmodified.state == FD_VARIANT_COMPUTED) {
+        if (variant.overridden) fd_variant_widen(request, node, &variant, &unmodified);
+        *fits = fd_variant_fit(request, node, &variant, request->output).z <= 1.0 &&
+                !(fd_variant_fit(request, node, &unmodified, request->output).z <= 1.0);
+    }
+    fd_variant_free(&variant);
+    fd_variant_free(&unmodified);
     return code;
 }

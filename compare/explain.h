@@ -2,11 +2,11 @@
  * inputs, and one is named only if it gives the candidate's values and nothing else does (docs/faults.md has the rule).
  *
  * Residual of a variant: z = |c − v| / τ, τ being the bound of that variant (of its op, weights and inputs), the largest over
- * all elements and the root of the mean square. Equal values, and NaN beside NaN, are 0; where τ is 0, or one alone is NaN
+ * all elements and the root of the mean square over a position's row. Equal values, and NaN beside NaN, are 0; where τ is 0, or one alone is NaN
  * or infinite, anything else is +Inf. Beside rounding, NaN beside Inf is 0 too: orders of sums decide which of them it is.
  *
  * A variant fits when its largest z is ≤ 1. It is clearly beyond when its largest z is > 10, or the root of the mean square
- * > 2: τ bounds the worst of all elements, so an average one that reaches twice that is no rounding. Named is what fits when the
+ * > 1 in at least four rows: τ bounds the worst of all elements, so rows that reach it on the average are no rounding. Named is what fits when the
  * unmodified op and every other variant are clearly beyond, here or, where they are recorded, at other nodes that the
  * faults concern. Variants that nothing tells apart are named together when they give the same bits. */
 #ifndef FD_COMPARE_EXPLAIN_H
@@ -36,7 +36,7 @@ typedef struct fd_explain_request {
 typedef struct fd_explain_fit {
     const fd_fault_info *fault; /* NULL: none */
     double z;         /* largest */
-    double mean_z;    /* root of the mean square */
+    int32_t n_row_beyond; /* positions in which the root of the mean square of z is > 1 */
     double ulp;       /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
     int64_t n_beyond; /* elements beyond τ */
 } fd_explain_fit;
@@ -57,7 +57,26 @@ typedef struct fd_explanation {
     char next[192];           /* what would tell the remaining ones apart; "" */
 } fd_explanation;
 
+enum { FD_MAX_ALSO = 6 };
+
+/* What name_rest.h makes of all findings: nodes with one cause, in order of execution. */
+typedef struct fd_same_cause {
+    const fd_fault_info *fault; /* NULL: not named */
+    char node[64];              /* the first of them */
+    int32_t n_node;
+    char layers[48]; /* "0…21", "1, 3"; "" outside the layers */
+} fd_same_cause;
+
+typedef struct fd_rest {
+    fd_same_cause same;              /* the first finding's own cause; n_node counts that finding, too */
+    fd_same_cause also[FD_MAX_ALSO]; /* other causes, by their first node */
+    int32_t n_also;                  /* may exceed FD_MAX_ALSO: only the first ones are kept */
+} fd_rest;
+
 /* FD_ERR_MEMORY alone. */
 fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err);
+
+/* Does this one fault give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of rivals. */
+fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err);
 
 #endif

@@ -8,9 +8,10 @@ typedef struct fd_contender {
     int32_t fault;
     fd_explain_fit fit;
     fd_variant variant;
-    int64_t evidence; /* finite elements that it explains and the op as it should be does not, here and at other nodes */
-    bool refuted;     /* by another node */
-    bool in_group;    /* named together with the best one */
+    int64_t
+        evidence;  /* finite elements that it explains and the op as it should be does not, here and at other nodes */
+    bool refuted;  /* by another node */
+    bool in_group; /* named together with the best one */
 } fd_contender;
 
 typedef struct fd_trial {

@@ -188,19 +188,21 @@ fd_explain_fit fd_variant_fit(const fd_explain_request *request, const fd_node *
                               const float *output) {
     walk w = walk_of(&request->args, node);
     fd_explain_fit fit = {0};
-    double squares = 0.0;
-    int64_t n = 0;
-    for (int64_t i = 0; i < w.n; i++) {
-        if (!counts(&w, i)) continue;
-        double z = z_of(output[i], variant->rows[i], tau_of(request, variant, i), !request->numerics);
-        double ulp = ulp_of(output[i], variant->rows[i]);
-        if (!(z <= fit.z)) fit.z = z;
-        if (!(ulp <= fit.ulp)) fit.ulp = ulp;
-        fit.n_beyond += !(z <= 1.0);
-        squares += z * z;
-        n++;
+    for (int64_t row = 0; row < w.n; row += w.stride) {
+        double squares = 0.0;
+        int64_t n = 0;
+        for (int64_t i = row; i < row + w.stride; i++) {
+            if (!counts(&w, i)) continue;
+            double z = z_of(output[i], variant->rows[i], tau_of(request, variant, i), !request->numerics);
+            double ulp = ulp_of(output[i], variant->rows[i]);
+            if (!(z <= fit.z)) fit.z = z;
+            if (!(ulp <= fit.ulp)) fit.ulp = ulp;
+            fit.n_beyond += !(z <= 1.0);
+            squares += z * z;
+            n++;
+        }
+        fit.n_row_beyond += !(squares <= (double)n);
     }
-    fit.mean_z = n > 0 ? sqrt(squares / (double)n) : 0.0;
     return fit;
 }
 
@@ -229,7 +231,8 @@ int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *no
     int64_t n = 0;
     for (int64_t i = 0; i < w.n; i++) {
         float c = output[i];
-        if (!counts(&w, i) || !isfinite(c) || (cache && c == 0.0f)) continue;
+        bool hidden = node->op == FD_OP_ATTN_SCORES && c == -INFINITY; /* a window's edge says as much as a number */
+        if (!counts(&w, i) || (!isfinite(c) && !hidden) || (cache && c == 0.0f)) continue;
         n += z_of(c, variant->rows[i], tau_of(request, variant, i), exact) <= 1.0 &&
              !(z_of(c, unmodified->rows[i], tau_of(request, unmodified, i), exact) <= 1.0);
     }

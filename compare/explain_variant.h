@@ -1,4 +1,4 @@
-/* One node computed as a fault would have it, on the candidate's inputs. Used by compare/explain.c only. */
+/* One node computed as a fault would have it, on the candidate's inputs. Used by compare/explain*.c only. */
 #ifndef FD_COMPARE_EXPLAIN_VARIANT_H
 #define FD_COMPARE_EXPLAIN_VARIANT_H
 

@@ -77,9 +77,10 @@ static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, d
 /* Beyond this part of the tensor's own size, τ of a span tells nothing: rounding through all its ops could hide an error. */
 #define BLIND 0.5
 
-static bool is_blind(const fd_node_finding *f, const fd_replayed *row, int32_t r) {
+static bool is_blind(const fd_node *node, const fd_node_finding *f, const fd_replayed *row, int32_t r) {
     double tau = 0, y = 0;
     if (f->span_first == f->node || f->n_beyond > 0) return false;
+    if (node->op == FD_OP_TOP_K) return false; /* τ of an id says that the margin is small, not how large an error may be */
     for (int64_t i = r * row->stride; i < (r + 1) * row->stride; i++) {
         if (!isfinite(row->y[i])) continue;
         tau += row->tau[i] * row->tau[i];
@@ -138,6 +139,8 @@ static void note(judge *j, const fd_node_finding *f) {
         if (out->noisiest.finding == FD_FOUND_NOTHING || f->z > out->noisiest.z) out->noisiest = *f;
         return;
     }
+    fd_node_finding *own = &out->introduced[f->node];
+    if (own->finding == FD_FOUND_NOTHING || earlier(f, own)) *own = *f;
     if (!out->found || earlier(f, &out->first)) {
         if (out->found && (out->first.node != f->node || out->first.step != f->step)) out->next = out->first;
         out->first = *f;
@@ -169,7 +172,7 @@ static fd_code judge_node(judge *j, const fd_node *node, const fd_replayed *rows
         if (j->o->see)
             j->o->see(j->o->see_user, node, j->pos0 + r, rows->stride, rows->candidate + at, rows->y + at,
                       rows->tau + at, has_ref ? j->reference : NULL);
-        if (is_blind(&f, rows, r)) {
+        if (is_blind(node, &f, rows, r)) {
             if (j->out->n_blind++ == 0) j->out->blind = f;
             continue;
         }
@@ -341,7 +344,8 @@ static fd_code open_judge(judge *j, fd_error *err) {
     j->growth = calloc(2 * n, sizeof *j->growth);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
-    if (!j->step_of || !j->in_ref || !j->growth || !out->z || !out->finding)
+    out->introduced = calloc(n, sizeof *out->introduced);
+    if (!j->step_of || !j->in_ref || !j->growth || !out->z || !out->finding || !out->introduced)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(j);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -393,6 +397,8 @@ fd_code fd_judge_replay(const fd_judge_options *options, fd_judgement *out, fd_e
 void fd_judgement_free(fd_judgement *judgement) {
     free(judgement->z);
     free(judgement->finding);
+    free(judgement->introduced);
     judgement->z = NULL;
     judgement->finding = NULL;
+    judgement->introduced = NULL;
 }

@@ -52,6 +52,7 @@ typedef struct fd_judgement {
     int64_t n_before;  /* judged before the first introduced one */
     double *z;         /* [n_node] largest of each node, -1: not judged; owned */
     uint8_t *finding;  /* [n_node] worst of each node; owned */
+    fd_node_finding *introduced; /* [n_node] the first of each node that introduced something; owned */
     int64_t n_blind;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding blind; /* the first */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */

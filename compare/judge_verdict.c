@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "compare/choice.h"
+#include "compare/name_rest.h"
 #include "compare/z_map.h"
-#include "compare/name.h"
 #include "compare/trace_pair.h"
 #include "compare/weights.h"
 
@@ -256,6 +256,7 @@ static fd_code name_finding(context *c, const fd_judgement *j, bool of_reference
                            .numerics = j->numerics,
                            .n_output = j->n_output};
     FD_TRY(fd_name_finding(&how, &c->verdict->explanation, err));
+    FD_TRY(fd_name_rest(&how, j, &c->verdict->explanation, &c->verdict->rest, err));
     c->verdict->explained = true;
     return FD_OK;
 }
@@ -291,17 +292,12 @@ static void decide_noise(context *c, const fd_judgement *cand) {
         fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
-static void suggest_next(fd_verdict *v) {
-    const fd_divergence *d = &v->divergence;
-    const char *label = v->replay.of_reference ? v->ref.label : v->cand.label;
+static void suggest_next(fd_verdict *v, const fd_trace *departs) {
     if (v->replay.tensors[0])
         snprintf(v->next, sizeof v->next, "firstdiff run … -o NARROW.h5 --tensors '%s' of the %s, then compare again",
                  v->replay.tensors, v->replay.of_reference ? "reference" : "candidate");
-    else if (d->n_dim == 2 && d->dims[1] > 0)
-        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d, %lld, :]'", label, d->node, d->pos,
-                 (long long)(d->diff.first.index / d->dims[1]));
     else
-        snprintf(v->next, sizeof v->next, "firstdiff inspect %s '%s[%d]'", label, d->node, d->pos);
+        fd_verdict_suggest_inspect(v, departs);
 }
 
 static fd_code judge_both(context *c, fd_error *err) {
@@ -328,7 +324,7 @@ static fd_code judge_both(context *c, fd_error *err) {
             code = describe_divergence(c, &bad->first, bad == &ref, err);
             if (code == FD_OK) code = name_finding(c, bad, bad == &ref, err);
             c->verdict->status = FD_DIVERGED;
-            suggest_next(c->verdict);
+            suggest_next(c->verdict, bad == &ref ? o->ref : o->cand);
         } else if (code == FD_OK) {
             decide_noise(c, &cand);
         }

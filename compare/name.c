@@ -88,7 +88,7 @@ static uint32_t stored(void *user, int32_t node) {
 
 /* ---- asking ---- */
 
-static fd_code explain(recorded *r, const fd_node *node, fd_explanation *out, fd_error *err) {
+static fd_explain_request question(recorded *r, const fd_node *node) {
     const fd_name_options *o = r->o;
     fd_explain_request ask = {.output = tensor(r, node->id),
                               .numerics = o->numerics->exact ? NULL : o->numerics,
@@ -106,34 +106,58 @@ static fd_code explain(recorded *r, const fd_node *node, fd_explanation *out, fd
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
     if (ask.output && node->op == FD_OP_KV_WRITE) ask.output += r->pos0 * fd_node_row_stride(node, r->n_kv);
-    if (r->code == FD_OK && !ask.output) {
-        snprintf(out->reason, sizeof out->reason, "%s was not recorded at every position from %d to %d", node->name,
-                 r->pos0, r->n_kv - 1);
-        return FD_OK;
-    }
-    fd_code code = r->code == FD_OK ? fd_explain(&ask, out, err) : FD_OK;
+    return ask;
+}
+
+/* What to do with the question; a failure to read a tensor while it is answered comes first. */
+typedef struct answer {
+    fd_explanation *explanation; /* NULL: `fits` of `fault` alone is asked for */
+    int32_t fault;
+    bool *fits;
+} answer;
+
+static fd_code put_question(recorded *r, const fd_node *node, answer to, fd_error *err) {
+    fd_explain_request ask = question(r, node);
+    fd_code code = FD_OK;
+    if (r->code == FD_OK && ask.output && to.explanation)
+        code = fd_explain(&ask, to.explanation, err);
+    else if (r->code == FD_OK && ask.output)
+        code = fd_explain_fits(&ask, to.fault, to.fits, err);
+    else if (r->code == FD_OK && to.explanation)
+        snprintf(to.explanation->reason, sizeof to.explanation->reason,
+                 "%s was not recorded at every position from %d to %d", node->name, r->pos0, r->n_kv - 1);
     if (r->code == FD_OK) return code;
     *err = r->err;
     return r->code;
 }
 
-fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err) {
+static fd_code ask_about(const fd_name_options *options, answer to, fd_error *err) {
     const fd_graph *graph = options->graph;
     const fd_node *node = &graph->nodes[options->finding->node];
-    *out = (fd_explanation){0};
-    if (options->finding->span_first != node->id) {
-        snprintf(out->reason, sizeof out->reason, "several ops in one: explanations need %s's own inputs", node->name);
-        snprintf(out->next, sizeof out->next, "%s … %s, recorded", graph->nodes[options->finding->span_first].name,
-                 node->name);
-        return FD_OK;
-    }
     fd_name_options o = *options;
     if (!o.numerics->exact && o.numerics->u_out < 0x1p-24) o.numerics = fd_numerics_class_find("f32");
     recorded r = {.o = &o, .rows = calloc((size_t)graph->n_node, sizeof *r.rows)};
     if (!r.rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     choose_rows(&r, node);
-    fd_code code = explain(&r, node, out, err);
+    fd_code code = put_question(&r, node, to, err);
     for (int32_t i = 0; i < graph->n_node; i++) free(r.rows[i]);
     free(r.rows);
     return code;
+}
+
+fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err) {
+    const fd_node *nodes = options->graph->nodes;
+    int32_t node = options->finding->node, first = options->finding->span_first;
+    *out = (fd_explanation){0};
+    if (first == node) return ask_about(options, (answer){.explanation = out}, err);
+    snprintf(out->reason, sizeof out->reason, "several ops in one: explanations need %s's own inputs",
+             nodes[node].name);
+    snprintf(out->next, sizeof out->next, "%s … %s, recorded", nodes[first].name, nodes[node].name);
+    return FD_OK;
+}
+
+fd_code fd_name_fits(const fd_name_options *options, int32_t fault, bool *fits, fd_error *err) {
+    *fits = false;
+    if (options->finding->span_first != options->finding->node) return FD_OK;
+    return ask_about(options, (answer){.fault = fault, .fits = fits}, err);
 }

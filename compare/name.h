@@ -23,4 +23,7 @@ typedef struct fd_name_options {
 /* Never a name, and the reason why, when the finding's node was replayed through unrecorded ones, or lacks rows. */
 fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err);
 
+/* Is this fault what the finding shows? False where it cannot be asked. */
+fd_code fd_name_fits(const fd_name_options *options, int32_t fault, bool *fits, fd_error *err);
+
 #endif

@@ -17,7 +17,8 @@ enum { DRAWS = 4 };
 typedef struct fed {
     double *x, *e;    /* e: how far x may be from what the candidate used; owned */
     double *p[DRAWS]; /* x with roundings drawn in what was not recorded; NULL: nothing drawn yet; owned */
-    bool missing;  /* some row was not recorded */
+    bool *unknown;    /* per row: not recorded, and behind a choice of experts that may have been another; owned */
+    bool missing;     /* some row was not recorded */
     int32_t span_first;
 } fed;
 
@@ -90,6 +91,7 @@ static void drop(fed *f) {
     free(f->x);
     free(f->e);
     for (int d = 0; d < DRAWS; d++) free(f->p[d]);
+    free(f->unknown);
     *f = (fed){.missing = f->missing, .span_first = f->span_first};
 }
 
@@ -295,10 +297,37 @@ static fd_code run_draws(fd_replay *replay, const fd_node *node, fd_op_args args
     return FD_OK;
 }
 
+static double square(double x) {
+    return x * x;
+}
+
+/* How far the logits of a choice may be from those that the candidate chose by: what was recorded of them, and the draws'
+ * spread, the row's root mean square in quadrature, for one element's may be small by chance. Owned by the caller. */
+static fd_code choice_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
+    const fed *in = &replay->fed[node->input[0]];
+    int64_t n = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
+    double *e = malloc(sizeof *e * (size_t)(replay->n_pos * n));
+    if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    memcpy(e, in->e, sizeof *e * (size_t)(replay->n_pos * n));
+    for (int32_t r = 0; r < replay->n_pos && in->p[0]; r++) {
+        double sum = 0, *row = e + r * n;
+        for (int64_t i = 0; i < n; i++)
+            for (int d = 0; d < DRAWS; d++) sum += square(in->p[d][r * n + i] - in->x[r * n + i]);
+        for (int64_t i = 0; i < n; i++) {
+            double own = 0;
+            for (int d = 0; d < DRAWS; d++) own += square(in->p[d][r * n + i] - in->x[r * n + i]);
+            row[i] += sqrt((own + sum / (double)n) / DRAWS);
+        }
+    }
+    *out = e;
+    return FD_OK;
+}
+
 static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error *err) {
     const fd_graph *graph = replay->o.graph;
     bool exact = replay->o.numerics->exact;
     void *table = NULL;
+    double *chosen_by = NULL;
     fd_op_args args = {.graph = graph,
                        .node = node,
                        .pos0 = replay->pos0,
@@ -324,10 +353,15 @@ static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
     fd_code code = node->op == FD_OP_ROPE ? rope_tables(replay, node, exact, &table, &args, err) : FD_OK;
+    if (node->op == FD_OP_TOP_K && !exact) {
+        code = choice_error(replay, node, &chosen_by, err);
+        bound.in_error[0] = chosen_by;
+    }
     if (code == FD_OK) code = exact ? run_exact(replay, args, out, err) : run_f64(replay, args, err);
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
     if (code == FD_OK && !exact) code = run_draws(replay, node, args, err);
     free(table);
+    free(chosen_by);
     return code;
 }
 
@@ -372,7 +406,8 @@ static fd_code feed_draws(fd_replay *replay, const fd_node *node, int64_t stride
         for (int64_t i = 0; i < n; i++) {
             if (replay->recorded[i / stride]) continue;
             double base = replay->drawn[d] ? replay->drawn[d][before + i] : f->x[before + i], tau = replay->tau[i];
-            p[before + i] = isfinite(base) && isfinite(tau) ? base + sign_of(node->id, before + i, d) * tau : base;
+            bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN && node->op != FD_OP_TOP_K;
+            p[before + i] = rounded ? base + sign_of(node->id, before + i, d) * tau : base;
         }
     }
     return FD_OK;
@@ -425,7 +460,8 @@ static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int3
         for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
             double c = replay->candidate[i];
             x[before + i] = c;
-            e[before + i] = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
+            double own = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
+            e[before + i] = node->op == FD_OP_TOP_K && !replay->recorded[r] ? replay->tau[i] : own;
         }
     }
     bool earlier = cache && replay->pos0 > 0 && f->missing;
@@ -433,6 +469,30 @@ static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int3
     f->missing = any_missing || earlier;
     if (replay->o.numerics->exact || !(any_missing || f->p[0])) return FD_OK;
     return feed_draws(replay, node, stride, before, err);
+}
+
+/* Rounding may have turned a choice of experts that nobody recorded, and no draw need show it: a row behind it, up to the
+ * next recorded tensor, gets a τ that tells nothing. */
+static fd_code spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err) {
+    fed *f = &replay->fed[node->id];
+    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 : 0;
+    bool *unknown = realloc(f->unknown, sizeof *unknown * (size_t)(before + replay->n_pos));
+    if (!unknown) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    f->unknown = unknown;
+    memset(unknown + before, 0, sizeof *unknown * (size_t)replay->n_pos);
+    for (int32_t r = 0; r < replay->n_pos && ran; r++) {
+        bool behind = false;
+        for (int64_t i = r * stride; i < (r + 1) * stride && !behind; i++) behind = replay->tau[i] >= FD_BOUND_UNKNOWN;
+        for (int k = 0; k < FD_MAX_INPUTS && !behind; k++) {
+            if (node->input[k] < 0) continue;
+            bool cache = replay->o.graph->nodes[node->input[k]].op == FD_OP_KV_WRITE;
+            int32_t last = r + (cache ? replay->pos0 : 0);
+            for (int32_t p = cache ? 0 : r; p <= last && !behind; p++) behind = replay->fed[node->input[k]].unknown[p];
+        }
+        for (int64_t i = r * stride; i < (r + 1) * stride && behind; i++) replay->tau[i] = FD_BOUND_UNKNOWN;
+        unknown[before + r] = behind && !replay->recorded[r];
+    }
+    return FD_OK;
 }
 
 /* The first unrecorded node that this one's value would be computed through. */
@@ -465,6 +525,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
     }
     FD_TRY(feed(replay, node, stride, span_first, err));
     if (ran) add_spread(replay, node, stride);
+    FD_TRY(spread_unknown(replay, node, stride, ran, err));
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
         if (in >= 0 && replay->last_reader[in] == id && replay->o.graph->nodes[in].op != FD_OP_KV_WRITE)

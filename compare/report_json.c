@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "compare/report.h"
+#include "compare/since.h"
 #include "numerics/contract.h"
 
 /* json_object_set_new takes over the value also when it is NULL and fails; one failure anywhere fails the report. */
@@ -54,6 +55,7 @@ static json_t *number(builder *b, double x) {
 static json_t *side(builder *b, const fd_verdict_side *s) {
     json_t *object = json_object();
     set_text(b, object, "label", s->label);
+    set_text(b, object, "producer", s->producer);
     set_text(b, object, "backend", s->backend);
     set_text(b, object, "numerics", s->numerics);
     set_int(b, object, "contract", s->contract);
@@ -290,6 +292,24 @@ static json_t *explanation(builder *b, const fd_explanation *e) {
     return object;
 }
 
+static json_t *cause(builder *b, const fd_same_cause *c) {
+    json_t *object = json_object();
+    set_text(b, object, "node", c->node);
+    set(b, object, "name", c->fault ? text_value(c->fault->name) : json_null());
+    set(b, object, "summary", c->fault ? text_value(c->fault->summary) : json_null());
+    set_int(b, object, "tensors", c->n_node);
+    set_text(b, object, "layers", c->layers);
+    return object;
+}
+
+/* The first cause, then the others. */
+static json_t *causes(builder *b, const fd_rest *r) {
+    json_t *list = json_array();
+    append(b, list, cause(b, &r->same));
+    for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) append(b, list, cause(b, &r->also[i]));
+    return list;
+}
+
 fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     builder build = {false}, *b = &build;
     json_t *root = json_object();
@@ -315,6 +335,13 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     if (v->replay.done) set(b, root, "replay", replay(b, &v->replay));
     if (v->replay.done) set(b, root, "best_token", choice(b, &v->choice));
     if (v->explained) set(b, root, "explanation", explanation(b, &v->explanation));
+    if (v->explained) set(b, root, "causes", causes(b, &v->rest));
+    if (v->moved) {
+        json_t *moved = json_object();
+        set_text(b, moved, "moved", fd_moved_name(v->moved));
+        set_text(b, moved, "text", v->since);
+        set(b, root, "since", moved);
+    }
     set(b, root, "missing", missing(b, v));
     set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
     set(b, root, "notes", texts(b, v->notes, v->n_note));

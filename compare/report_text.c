@@ -239,6 +239,30 @@ static void put_explanation(FILE *to, const fd_explanation *e) {
     if (e->next[0]) line(to, "tells apart", "%s", e->next);
 }
 
+static void layers_of(const fd_same_cause *c, char *to, size_t size) {
+    bool several = strpbrk(c->layers, ",\xe2") != NULL; /* a comma, or the first byte of … */
+    snprintf(to, size, "%d tensor%s%s%s", c->n_node, plural(c->n_node),
+             !c->layers[0] ? "" : several ? ", layers " : ", layer ", c->layers);
+}
+
+/* Where else that bug is, and the others. */
+static void put_rest(FILE *to, const fd_rest *r) {
+    char where[96];
+        if (r->same.n_node > 1) {
+        layers_of(&r->same, where, sizeof where);
+        line(to, r->same.fault ? "the same bug" : "likewise", "in %s", where);
+    }
+    for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) {
+        const fd_same_cause *c = &r->also[i];
+        layers_of(c, where, sizeof where);
+        if (c->fault)
+            line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->fault->summary, c->fault->name, where);
+        else
+            line(to, i ? "" : "more bugs", "%s: introduced there too, not named      %s", c->node, where);
+    }
+    if (r->n_also > FD_MAX_ALSO) line(to, "", "and %d more", r->n_also - FD_MAX_ALSO);
+}
+
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_WEIGHTS) return;
@@ -310,13 +334,15 @@ static void put_missing(FILE *to, const fd_verdict *v) {
     if (v->n_missing > MOST_NAMES) line(to, "", "and %d more (--json lists all)", v->n_missing - MOST_NAMES);
 }
 
-/* A spec already says backend and numerics, and which fault. */
+/* A spec already says backend and numerics, and which fault; of engines, other people's have a name worth saying. */
 static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
-    char what[64] = "", fault[160] = "";
+    char what[160] = "", fault[160] = "";
+    bool foreign = s->producer[0] && strncmp(s->producer, "firstdiff ", 10) != 0, said = s->backend[0] || s->numerics[0];
     size_t n = strlen(s->backend);
     bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
-    if (!spec && (s->backend[0] || s->numerics[0]))
-        snprintf(what, sizeof what, ": %s%s%s", s->backend, s->backend[0] && s->numerics[0] ? " " : "", s->numerics);
+    if (!spec && (foreign || said))
+        snprintf(what, sizeof what, ": %s%s%s%s%s", foreign ? s->producer : "", foreign && said ? ", " : "", s->backend,
+                 s->backend[0] && s->numerics[0] ? " " : "", s->numerics);
     if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
     line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }
@@ -328,10 +354,12 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (colour) fputs(colours[v->status], to);
     put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (v->moved) line(to, "since then", "%s", v->since);
     if (v->weights.n_differ) put_weights(to, v);
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) put_replay(to, v);
     if (v->explained) put_explanation(to, &v->explanation);
+    if (v->explained) put_rest(to, &v->rest);
     if (!v->weights.n_differ) put_equal_weights(to, v);
     put_choice(to, v);
     put_side(to, "ref", &v->ref);

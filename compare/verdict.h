@@ -33,6 +33,7 @@ typedef enum fd_divergence_kind {
 
 typedef struct fd_verdict_side {
     char label[512]; /* path or spec */
+    char producer[64]; /* "mine 0.3"; "" for a run made now, or when the trace does not say */
     char backend[16], numerics[32], device[128], fault[128], model_name[128], model_hash[48], arch[32];
     int32_t contract, n_pos;
     bool complete;
@@ -140,6 +141,16 @@ typedef struct fd_verdict_choice {
     bool chosen;                /* each side was fed its own best token */
 } fd_verdict_choice;
 
+/* Where the first divergence is, beside an earlier verdict (since.h). */
+typedef enum fd_moved {
+    FD_MOVED_UNASKED, /* or neither diverged */
+    FD_MOVED_LATER,
+    FD_MOVED_EARLIER,
+    FD_MOVED_NOT,
+    FD_MOVED_GONE, /* it diverged before */
+    FD_MOVED_NEW,  /* it did not */
+} fd_moved;
+
 /* What replay found at every node, for a picture of it. z as in fd_verdict_replay; negative: not judged. */
 typedef struct fd_verdict_cell {
     char name[64], op[24];
@@ -180,6 +191,9 @@ typedef struct fd_verdict {
     fd_verdict_replay replay;
     bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;
+    fd_rest rest;                 /* where else that bug is, and whether there are others */
+    fd_moved moved;
+    char since[512];              /* "moved later: from blk.0.attn_q step 0 to blk.0.attn_q_rope step 0"; "" */
     fd_verdict_map map;           /* n_node 0: nothing was replayed */
     char next[1024];              /* a command worth running next; "" none */
 } fd_verdict;
@@ -202,6 +216,10 @@ fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why
 
 /* What a trace says about itself. */
 void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out);
+
+/* Sets `next` to the `firstdiff inspect` that shows the divergence as `trace`, the side that departs, has it: under its
+ * own name (`source` of a mapped trace) and in its own shape. "" when the path is too long for it. */
+void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace);
 
 /* A note when the sides follow different numerics: rounding alone can then make them differ. */
 void fd_verdict_note_numerics(fd_verdict *verdict);

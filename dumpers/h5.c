@@ -163,7 +163,8 @@ bool fd_h5_has(hid_t group, const char *name) {
 
 typedef struct link_list {
     fd_h5_link *links;
-    size_t n, limit;
+    char *names; /* one behind the other, each with its NUL */
+    size_t n, limit, room, used, name_room;
 } link_list;
 
 static uint64_t address_of(const H5L_info_t *info) {
@@ -177,29 +178,44 @@ static uint64_t address_of(const H5L_info_t *info) {
     return address;
 }
 
+static bool make_room(void **block, size_t *room, size_t needed, size_t each) {
+    if (needed <= *room) return true;
+    size_t more = 2 * needed + 64;
+    void *grown = realloc(*block, more * each);
+    if (!grown) return false;
+    *block = grown;
+    *room = more;
+    return true;
+}
+
 static herr_t take_link(hid_t group, const char *name, const H5L_info_t *info, void *user) {
     (void)group;
     link_list *list = user;
-    if (list->n == list->limit) return -1;
-    fd_h5_link *link = &list->links[list->n++];
-    snprintf(link->name, sizeof link->name, "%s", name);
-    link->address = address_of(info);
+    size_t bytes = strlen(name) + 1;
+    void *links = list->links, *names = list->names;
+    bool room = list->n < list->limit && make_room(&links, &list->room, list->n + 1, sizeof *list->links);
+    room = room && make_room(&names, &list->name_room, list->used + bytes, 1);
+    list->links = links;
+    list->names = names;
+    if (!room) return -1;
+    memcpy(list->names + list->used, name, bytes);
+    list->links[list->n++].address = address_of(info);
+    list->used += bytes;
     return 0;
 }
 
-/* One pass: asking for the i-th name of a large group sorts all of them every time. */
+/* One pass: asking for the number of links walks the group once more, and for the i-th name sorts all of them. */
 fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n) {
-    H5G_info_t info = {0};
-    *n = 0;
-    if (H5Gget_info(group, &info) < 0 || info.nlinks > limit) return NULL;
-    link_list list = {calloc((size_t)info.nlinks + 1, sizeof(fd_h5_link)), 0, (size_t)info.nlinks};
+    link_list list = {.limit = limit};
     hsize_t at = 0;
-    if (list.links && H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_link, &list) < 0) {
-        free(list.links);
-        return NULL;
-    }
-    *n = list.links ? list.n : 0;
-    return list.links;
+    bool listed = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_link, &list) >= 0;
+    fd_h5_link *out = listed ? malloc(list.n * sizeof *out + list.used + 1) : NULL;
+    *n = out ? list.n : 0;
+    const char *name = out ? memcpy(out + list.n, list.names ? list.names : "", list.used) : NULL;
+    for (size_t i = 0; i < *n; i++, name += strlen(name) + 1) out[i] = (fd_h5_link){name, list.links[i].address};
+    free(list.links);
+    free(list.names);
+    return out;
 }
 
 bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {

@@ -47,7 +47,7 @@ fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out);
 bool fd_h5_has(hid_t group, const char *name);
 
 typedef struct fd_h5_link {
-    char name[256];   /* cut at 255 bytes */
+    const char *name; /* in the same allocation */
     uint64_t address; /* of the object's header in the file; UINT64_MAX when the link says a path or another file */
 } fd_h5_link;
 /* A group's links in order of name; freed with free(). NULL, and *n 0, when they cannot be listed or there are more than

@@ -21,6 +21,18 @@ bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out
     return true;
 }
 
+const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, uint64_t at, size_t n) {
+    if (at > bytes->size || n > bytes->size - at || n > FD_H5_WINDOW) return NULL;
+    if (at >= window->at && at - window->at < window->n && n <= window->n - (at - window->at))
+        return window->data + (at - window->at);
+    uint64_t page = at - at % FD_H5_WINDOW;
+    uint64_t first = at + n - page <= FD_H5_WINDOW ? page : at; /* from `at` on when it reaches into the next page */
+    size_t most = bytes->size - first < FD_H5_WINDOW ? (size_t)(bytes->size - first) : FD_H5_WINDOW;
+    window->at = first;
+    window->n = fd_h5_bytes_read(bytes, first, most, window->data) ? most : 0;
+    return window->n ? window->data + (at - first) : NULL;
+}
+
 static uint32_t rotate(uint32_t x, int k) {
     return x << k | x >> (32 - k);
 }
@@ -55,24 +67,6 @@ uint32_t fd_h5_checksum(const uint8_t *data, size_t n) {
 
 bool fd_h5_block_is_whole(const uint8_t *block, size_t n) {
     return n >= 4 && fd_h5_checksum(block, n - 4) == word(block + n - 4, 4);
-}
-
-uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n) {
-    const uint8_t *p = fd_h5_skip(cursor, n);
-    uint64_t value = 0;
-    for (size_t i = 0; p && i < n; i++) value |= (uint64_t)p[i] << (8 * i);
-    return value;
-}
-
-const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n) {
-    if (cursor->bad || n > cursor->left) {
-        cursor->bad = true;
-        return NULL;
-    }
-    const uint8_t *p = cursor->at;
-    cursor->at += n;
-    cursor->left -= n;
-    return p;
 }
 
 bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature) {

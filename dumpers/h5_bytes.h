@@ -17,6 +17,17 @@ typedef struct fd_h5_bytes {
 /* Copies bytes [at, at + n) to `out`; false when they are not all in the file. */
 bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out);
 
+/* A piece of the file that was read last: small blocks that lie close together come with one read. One thread's. */
+enum { FD_H5_WINDOW = 4096 }; /* a page: one lookup in the system's cache */
+typedef struct fd_h5_window {
+    uint64_t at;
+    size_t n; /* bytes it holds; 0 at first */
+    uint8_t data[FD_H5_WINDOW];
+} fd_h5_window;
+
+/* Bytes [at, at + n), valid until the next call; NULL when they are not all in the file or n > FD_H5_WINDOW. */
+const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, uint64_t at, size_t n);
+
 /* The checksum of HDF5's metadata (Jenkins' lookup3, "hashlittle" from 0), as the last 4 bytes of a block hold it. */
 uint32_t fd_h5_checksum(const uint8_t *data, size_t n);
 
@@ -30,8 +41,26 @@ typedef struct fd_h5_cursor {
     bool bad;
 } fd_h5_cursor;
 
-uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n);            /* little-endian unsigned of n <= 8 bytes */
-const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n);      /* where the n bytes were; NULL when there are not as many */
+/* Where the n bytes were; NULL when there are not as many. Inline, as fd_h5_take: a header is hundreds of these. */
+static inline const uint8_t *fd_h5_skip(fd_h5_cursor *cursor, size_t n) {
+    if (cursor->bad || n > cursor->left) {
+        cursor->bad = true;
+        return NULL;
+    }
+    const uint8_t *p = cursor->at;
+    cursor->at += n;
+    cursor->left -= n;
+    return p;
+}
+
+/* Little-endian unsigned of n <= 8 bytes. */
+static inline uint64_t fd_h5_take(fd_h5_cursor *cursor, size_t n) {
+    const uint8_t *p = fd_h5_skip(cursor, n);
+    uint64_t value = 0;
+    for (size_t i = 0; p && i < n; i++) value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
 bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature); /* the four letters that begin a block */
 
 #define FD_H5_NOWHERE UINT64_MAX /* HDF5's "undefined address": nothing is stored */

@@ -112,14 +112,19 @@ static bool read_layout(fd_h5_cursor c, fd_h5_layout *out) {
 /* ---- attributes ---- */
 
 /* Object `index` of the global heap collection at `address`, cut to the attribute's text. */
-static bool read_heap_text(const fd_h5_bytes *bytes, uint64_t address, uint64_t index, uint64_t length,
-                           fd_h5_attribute *out) {
-    uint8_t block[MAX_BLOCK], head[16];
-    if (!fd_h5_bytes_read(bytes, address, sizeof head, head)) return false;
-    fd_h5_cursor c = {head, sizeof head, false};
+static bool read_heap_text(const fd_h5_bytes *bytes, fd_h5_window *strings, uint64_t address, uint64_t index,
+                           uint64_t length, fd_h5_attribute *out) {
+    uint8_t long_block[MAX_BLOCK];
+    const uint8_t *block = fd_h5_window_get(bytes, strings, address, 16);
+    fd_h5_cursor c = {block, block ? 16 : 0, false};
     bool heap = fd_h5_expect(&c, "GCOL") && fd_h5_take(&c, 1) == 1 && fd_h5_skip(&c, 3);
     uint64_t size = fd_h5_take(&c, 8);
-    if (!heap || size < 16 || size > sizeof block || !fd_h5_bytes_read(bytes, address, (size_t)size, block)) return false;
+    if (!heap || size < 16 || size > sizeof long_block) return false;
+    if (size <= FD_H5_WINDOW)
+        block = fd_h5_window_get(bytes, strings, address, (size_t)size);
+    else
+        block = fd_h5_bytes_read(bytes, address, (size_t)size, long_block) ? long_block : NULL;
+    if (!block) return false;
     c = (fd_h5_cursor){block + 16, (size_t)size - 16, false};
     while (!c.bad && c.left >= 16) {
         uint64_t at = fd_h5_take(&c, 2);
@@ -137,12 +142,13 @@ static bool read_heap_text(const fd_h5_bytes *bytes, uint64_t address, uint64_t 
     return false;
 }
 
-static bool read_value(const fd_h5_bytes *bytes, fd_h5_cursor type, fd_h5_cursor data, bool text, fd_h5_attribute *out) {
+static bool read_value(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor type, fd_h5_cursor data, bool text,
+                       fd_h5_attribute *out) {
     uint64_t class = fd_h5_take(&type, 1) & 15, bits = fd_h5_take(&type, 3), n = fd_h5_take(&type, 4);
     if (type.bad) return false;
     if (text && class == 9 && (bits & 15) == 1 && n == 16) {
         uint64_t length = fd_h5_take(&data, 4), address = fd_h5_take(&data, 8), index = fd_h5_take(&data, 4);
-        return !data.bad && length > 0 && read_heap_text(bytes, address, index, length, out);
+        return !data.bad && length > 0 && read_heap_text(bytes, strings, address, index, length, out);
     }
     if (text && class == 3 && (bits & 15) < 2 && n > 0 && n < 4096) {
         const uint8_t *at = fd_h5_skip(&data, (size_t)n);
@@ -168,7 +174,7 @@ static bool is_one_element(fd_h5_cursor c) {
 }
 
 /* False only for an attribute that is needed and not understood. */
-static bool read_attribute(const fd_h5_bytes *bytes, fd_h5_cursor c, fd_h5_object *out) {
+static bool read_attribute(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor c, fd_h5_object *out) {
     const struct {
         const char *name;
         fd_h5_attribute *to;
@@ -190,7 +196,7 @@ static bool read_attribute(const fd_h5_bytes *bytes, fd_h5_cursor c, fd_h5_objec
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         if (strcmp((const char *)parts[0].at, wanted[i].name) != 0) continue;
         bool plain = (version == 1 || flags == 0) && is_one_element(parts[2]);
-        return plain && read_value(bytes, parts[1], c, wanted[i].text, wanted[i].to);
+        return plain && read_value(bytes, strings, parts[1], c, wanted[i].text, wanted[i].to);
     }
     return true;
 }
@@ -204,15 +210,15 @@ typedef struct block_list {
 
 enum { HAS_SPACE = 1, HAS_TYPE = 2, HAS_LAYOUT = 4, HAS_ALL = 7 };
 
-static bool read_message(const fd_h5_bytes *bytes, uint64_t type, uint64_t flags, fd_h5_cursor body, block_list *blocks,
-                         fd_h5_object *out, int *has) {
+static bool read_message(const fd_h5_bytes *bytes, fd_h5_window *strings, uint64_t type, uint64_t flags,
+                         fd_h5_cursor body, block_list *blocks, fd_h5_object *out, int *has) {
     bool needed = type == MSG_DATASPACE || type == MSG_DATATYPE || type == MSG_LAYOUT || type == MSG_ATTRIBUTE;
     if (needed && (flags & MSG_SHARED)) return false;
     switch (type) {
     case MSG_DATASPACE: *has |= HAS_SPACE; return read_dataspace(body, out);
     case MSG_DATATYPE: *has |= HAS_TYPE; return read_element(body, out);
     case MSG_LAYOUT: *has |= HAS_LAYOUT; return read_layout(body, &out->layout);
-    case MSG_ATTRIBUTE: return read_attribute(bytes, body, out);
+    case MSG_ATTRIBUTE: return read_attribute(bytes, strings, body, out);
     case MSG_EXTERNAL:
     case MSG_FILTERS: return false;
     case MSG_ATTRIBUTE_INFO: { /* attributes outside the header */
@@ -230,26 +236,27 @@ static bool read_message(const fd_h5_bytes *bytes, uint64_t type, uint64_t flags
     }
 }
 
-static bool read_messages(const fd_h5_bytes *bytes, fd_h5_cursor c, int version, bool ordered, block_list *blocks,
-                          fd_h5_object *out, int *has) {
+static bool read_messages(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor c, int version, bool ordered,
+                          block_list *blocks, fd_h5_object *out, int *has) {
     size_t head = version == 1 ? 8 : ordered ? 6 : 4;
     while (c.left >= head) { /* what is shorter is a gap */
         uint64_t type = fd_h5_take(&c, version == 1 ? 2 : 1), size = fd_h5_take(&c, 2), flags = fd_h5_take(&c, 1);
         fd_h5_skip(&c, head - (version == 1 ? 5 : 4));
         const uint8_t *at = fd_h5_skip(&c, (size_t)size);
-        if (!at || !read_message(bytes, type, flags, (fd_h5_cursor){at, (size_t)size, false}, blocks, out, has))
-            return false;
+        fd_h5_cursor body = {at, (size_t)size, false};
+        if (!at || !read_message(bytes, strings, type, flags, body, blocks, out, has)) return false;
     }
     return true;
 }
 
-/* Reads the header's first block into `block` and finds its messages. */
-static bool first_block(const fd_h5_bytes *bytes, uint64_t address, uint8_t *block, fd_h5_cursor *messages, int *version,
-                        bool *ordered) {
+/* Finds the messages of the header's first block, which is read into `long_block` where the window is too short. */
+static bool first_block(const fd_h5_bytes *bytes, fd_h5_window *headers, uint64_t address, uint8_t *long_block,
+                        fd_h5_cursor *messages, int *version, bool *ordered) {
     enum { PROBE = 512 }; /* most headers are shorter */
     if (address >= bytes->size) return false;
     size_t got = bytes->size - address < PROBE ? (size_t)(bytes->size - address) : PROBE;
-    if (!fd_h5_bytes_read(bytes, address, got, block)) return false;
+    const uint8_t *block = fd_h5_window_get(bytes, headers, address, got);
+    if (!block) return false;
     fd_h5_cursor c = {block, got, false};
     uint64_t size;
     if (block[0] == 1) {
@@ -270,7 +277,10 @@ static bool first_block(const fd_h5_bytes *bytes, uint64_t address, uint8_t *blo
     size_t start = got - c.left;
     if (c.bad || size > MAX_BLOCK - 64 - start) return false;
     size_t whole = start + (size_t)size + (*version == 2 ? 4 : 0);
-    if (whole > got && !fd_h5_bytes_read(bytes, address, whole, block)) return false;
+    if (whole > got) {
+        if (!fd_h5_bytes_read(bytes, address, whole, long_block)) return false;
+        block = long_block;
+    }
     if (*version == 2 && !fd_h5_block_is_whole(block, whole)) return false;
     *messages = (fd_h5_cursor){block + start, (size_t)size, false};
     return true;
@@ -302,19 +312,20 @@ static bool agrees(fd_h5_object *o, int has) {
     return true;
 }
 
-bool fd_h5_object_read(const fd_h5_bytes *bytes, uint64_t address, fd_h5_object *out) {
+bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out) {
     uint8_t block[MAX_BLOCK];
     block_list blocks = {.n = 0};
     fd_h5_cursor messages;
     int version, has = 0;
     bool ordered;
     memset(out, 0, sizeof *out);
-    if (!first_block(bytes, address, block, &messages, &version, &ordered) ||
-        !read_messages(bytes, messages, version, ordered, &blocks, out, &has))
+    fd_h5_window *strings = &nearby->strings;
+    if (!first_block(bytes, &nearby->headers, address, block, &messages, &version, &ordered) ||
+        !read_messages(bytes, strings, messages, version, ordered, &blocks, out, &has))
         return false;
     for (int i = 0; i < blocks.n; i++)
         if (!next_block(bytes, blocks.at[i], blocks.size[i], version, block, &messages) ||
-            !read_messages(bytes, messages, version, ordered, &blocks, out, &has))
+            !read_messages(bytes, strings, messages, version, ordered, &blocks, out, &has))
             return false;
     return agrees(out, has);
 }

@@ -49,7 +49,12 @@ typedef struct fd_h5_object {
  * have 8 bytes. */
 bool fd_h5_plain_file(const fd_h5_bytes *bytes);
 
+/* Where the last object was read: headers lie close together, and so do their attributes' strings. {0} at first. */
+typedef struct fd_h5_nearby {
+    fd_h5_window headers, strings;
+} fd_h5_nearby;
+
 /* Reads the object header at `address`. False: ask the library, which also finds what is wrong. */
-bool fd_h5_object_read(const fd_h5_bytes *bytes, uint64_t address, fd_h5_object *out);
+bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out);
 
 #endif

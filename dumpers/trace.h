@@ -110,6 +110,7 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
     bool over_kv;
     uint32_t dtype;   /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
     bool has_data;    /* /tensors has it */
+    char source[64];  /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
 } fd_trace_node;
 
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
@@ -123,6 +124,8 @@ void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
 /* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of memory. */
 bool fd_trace_set_path(fd_trace *trace, const char *path);
+/* What a node is called in the file that the trace's path names, which holds it under a foreign name. */
+void fd_trace_set_source(fd_trace *trace, int32_t node, const char *name);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);
 int32_t fd_trace_n_pos(const fd_trace *trace);
 const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */

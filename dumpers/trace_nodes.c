@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "dumpers/trace_reader.h"
 
@@ -20,27 +21,28 @@ static bool ends_with(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off. */
+/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then rows
+ * of the step that it was cut off in lie beyond the last position, and nobody asks for them. */
 static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
                           fd_trace_set *set, fd_error *err) {
     int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];
     char text[128];
     fd_h5_found found = first_position.found;
-    if (found == FD_H5_WRONG || first < 0 || first > trace->n_pos)
+    if (found == FD_H5_WRONG || first < 0 || first > (trace->info.complete ? trace->n_pos : INT32_MAX))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: first_position %lld, expected 0 to %d", trace->path,
                        node->name, (long long)first, trace->n_pos);
     set->first = (int32_t)first;
-    fd_h5_shape_text(&set->shape, text);
     bool fits = set->shape.dim[0] <= INT32_MAX && first + rows <= trace->n_pos;
     if (found == FD_H5_ABSENT && trace->info.complete) fits = set->shape.dim[0] == (hsize_t)trace->n_pos;
-    if (!fits && (trace->info.complete || found == FD_H5_FOUND))
+    if (!fits && trace->info.complete)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: shape %s has %lld positions, expected %lld (as /tokens)",
-                       trace->path, node->name, text, (long long)rows, (long long)(trace->n_pos - first));
+                       trace->path, node->name, fd_h5_shape_text(&set->shape, text), (long long)rows,
+                       (long long)(trace->n_pos - first));
     hsize_t n_kv = set->shape.dim[set->shape.rank - 1];
     if (node->over_kv && (set->shape.rank < 3 || (trace->info.complete && n_kv < (hsize_t)(first + rows))))
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: tensors/%s: shape %s, expected [n_pos, n_head, n_kv] with n_kv at least %lld", trace->path,
-                       node->name, text, (long long)(first + rows));
+                       node->name, fd_h5_shape_text(&set->shape, text), (long long)(first + rows));
     return FD_OK;
 }
 
@@ -149,14 +151,25 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
+/* Fills names [n_node] in order of name. Foreign traces often list their nodes so. */
+static void sort_named(const fd_trace *trace, named *names) {
+    size_t n = (size_t)trace->n_node;
+    bool sorted = true;
+    for (size_t i = 0; i < n; i++) {
+        names[i] = (named){trace->nodes[i].name, (int32_t)i};
+        sorted = sorted && (i == 0 || by_name(&names[i - 1], &names[i]) < 0);
+    }
+    if (!sorted) qsort(names, n, sizeof *names, by_name);
+}
+
 /* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
 static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
     size_t n = (size_t)trace->n_node;
     named *names = malloc((n + 1) * sizeof *names);
     if (!names) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     fd_code code = FD_OK;
-    for (size_t i = 0; i < n; i++) names[i] = (named){trace->nodes[i].name, (int32_t)i};
-    qsort(names, n, sizeof *names, by_name);
+    fd_h5_nearby nearby = {0};
+    sort_named(trace, names);
     for (size_t i = 1; code == FD_OK && i < n; i++)
         if (by_name(&names[i - 1], &names[i]) == 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s: graph: two nodes are named %s", trace->path, names[i].name);
@@ -164,7 +177,7 @@ static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_link *links
         named key = {links[i].name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
         fd_trace_set *set = found ? &trace->sets[found->at] : NULL;
         fd_h5_object object;
-        code = found ? fd_trace_set_describe(trace, group, &links[i], set, &object, err)
+        code = found ? fd_trace_set_describe(trace, group, &links[i], &nearby, set, &object, err)
                      : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, links[i].name);
         if (code == FD_OK) code = take_tensor(trace, &object, &trace->nodes[found->at], set, true, err);
     }
@@ -172,8 +185,8 @@ static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_link *links
     return code;
 }
 
-static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_trace_node *node,
-                         fd_trace_set *set, fd_error *err) {
+static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
+                         fd_trace_node *node, fd_trace_set *set, fd_error *err) {
     const char *name = link->name;
     fd_h5_object object;
     if (strlen(name) >= sizeof node->name)
@@ -183,28 +196,39 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *l
     node->layer = layer_of(name);
     node->seq = -1;
     node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
-    FD_TRY(fd_trace_set_describe(trace, group, link, set, &object, err));
+    FD_TRY(fd_trace_set_describe(trace, group, link, nearby, set, &object, err));
     const fd_h5_attribute *seq = &object.seq, *layer = &object.layer;
     if (object.over_kv.found == FD_H5_FOUND) node->over_kv = object.over_kv.value != 0;
     if (seq->found == FD_H5_FOUND && seq->value >= 0 && seq->value < INT32_MAX) node->seq = (int32_t)seq->value;
     if (layer->found == FD_H5_FOUND && layer->value >= 0 && layer->value < MAX_NODES && node->layer < 0)
         node->layer = (int32_t)layer->value;
-    snprintf(node->op, sizeof node->op, "%s", object.op.text);
+    if (object.op.text[0]) snprintf(node->op, sizeof node->op, "%s", object.op.text);
     return take_tensor(trace, &object, node, set, false, err);
 }
 
 static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_link *links, fd_error *err) {
+    fd_h5_nearby nearby = {0};
     for (int32_t i = 0; i < trace->n_node; i++)
-        FD_TRY(make_node(trace, group, &links[i], &trace->nodes[i], &trace->sets[i], err));
+        FD_TRY(make_node(trace, group, &links[i], &nearby, &trace->nodes[i], &trace->sets[i], err));
     return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
+}
+
+/* calloc, in large pages where the system has them: a list of tens of thousands of nodes takes thousands of faults. */
+static void *make_list(size_t n, size_t each) {
+    enum { LARGE = 1 << 21 };
+    char *list = calloc(n, each);
+    if (!list || n * each < 2 * LARGE) return list;
+    size_t before = (size_t)(-(uintptr_t)list & (LARGE - 1)); /* to the first boundary */
+    (void)madvise(list + before, (n * each - before) & ~(size_t)(LARGE - 1), MADV_HUGEPAGE); /* refused: small pages */
+    return list;
 }
 
 static fd_code load_tensors(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
     if (!trace->has_graph) {
         trace->n_node = (int32_t)n_link;
-        trace->nodes = calloc(n_link + 1, sizeof *trace->nodes);
+        trace->nodes = make_list(n_link + 1, sizeof *trace->nodes);
     }
-    trace->sets = calloc((size_t)trace->n_node + 1, sizeof *trace->sets);
+    trace->sets = make_list((size_t)trace->n_node + 1, sizeof *trace->sets);
     if (!trace->nodes || !trace->sets) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     for (int32_t i = 0; i < trace->n_node; i++) trace->sets[i].id = -1;
     return trace->has_graph ? match_graph(trace, group, links, n_link, err) : make_nodes(trace, group, links, err);
@@ -214,8 +238,7 @@ static fd_code sort_names(fd_trace *trace, fd_error *err) {
     size_t n = (size_t)trace->n_node;
     named *names = malloc((n + 1) * sizeof *names);
     trace->by_name = malloc((n + 1) * sizeof *trace->by_name);
-    for (size_t i = 0; names && i < n; i++) names[i] = (named){trace->nodes[i].name, (int32_t)i};
-    if (names) qsort(names, n, sizeof *names, by_name);
+    if (names) sort_named(trace, names);
     for (size_t i = 0; names && trace->by_name && i < n; i++) trace->by_name[i] = names[i].at;
     fd_code code = names && trace->by_name ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     free(names);

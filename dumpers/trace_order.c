@@ -71,9 +71,15 @@ fd_code fd_trace_order(fd_trace_node *nodes, fd_trace_set *sets, int32_t n, fd_e
     if (!keys) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     bool by_seq = true;
     for (int32_t i = 0; i < n; i++) by_seq = by_seq && nodes[i].seq >= 0;
-    for (int32_t i = 0; i < n; i++) keys[i] = key_of(&nodes[i], i, by_seq);
-    qsort(keys, (size_t)n, sizeof *keys, by_key);
-    permute(keys, n, nodes, sets);
+    bool sorted = true;
+    for (int32_t i = 0; i < n; i++) {
+        keys[i] = key_of(&nodes[i], i, by_seq);
+        sorted = sorted && (i == 0 || by_key(&keys[i - 1], &keys[i]) < 0);
+    }
+    if (!sorted) {
+        qsort(keys, (size_t)n, sizeof *keys, by_key);
+        permute(keys, n, nodes, sets);
+    }
     for (int32_t i = 0; i < n; i++) nodes[i].seq = i;
     free(keys);
     return FD_OK;

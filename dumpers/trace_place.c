@@ -18,23 +18,24 @@ fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
     if (n < 0) return FD_PLACED_NOT;
     size_t bytes = (size_t)n * sizeof *set->chunks;
     if (bytes > limit - (used < limit ? used : limit)) return used > 0 ? FD_PLACED_FULL : FD_PLACED_NOT;
-    set->chunks = malloc(bytes + 1);
+    set->chunks = n == 1 ? &set->only : malloc(bytes + 1);
     if (set->chunks && fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, set->chunks)) {
-        *trace->places_bytes += bytes;
+        if (n != 1) *trace->places_bytes += bytes;
         set->n_chunk = n;
         return FD_PLACED;
     }
-    free(set->chunks);
-    set->chunks = NULL;
+    fd_trace_set_forget(set);
     set->placed = false; /* the library may know better */
     return FD_PLACED_NOT;
 }
 
+void fd_trace_set_forget(fd_trace_set *set) {
+    if (set->chunks != &set->only) free(set->chunks);
+    set->chunks = NULL;
+}
+
 void fd_trace_forget_places(const fd_trace *trace) {
-    for (int32_t i = 0; trace->sets && i < trace->n_node; i++) {
-        free(trace->sets[i].chunks);
-        trace->sets[i].chunks = NULL;
-    }
+    for (int32_t i = 0; trace->sets && i < trace->n_node; i++) fd_trace_set_forget(&trace->sets[i]);
     *trace->places_bytes = 0;
 }
 
@@ -42,10 +43,10 @@ bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set) {
     int64_t n = fd_h5_chunk_count(&set->shape, &set->layout, 1 << 16);
     if (set->layout.address == FD_H5_NOWHERE) return false;
     if (n < 0) return true; /* too many to look at for what is a courtesy: an unwritten one reads as its fill value */
-    uint64_t *chunks = malloc((size_t)n * sizeof *chunks + 1);
+    uint64_t only, *chunks = n == 1 ? &only : malloc((size_t)n * sizeof *chunks + 1);
     bool any = !chunks || !fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, chunks);
     for (int64_t i = 0; !any && i < n; i++) any = chunks[i] != FD_H5_NOWHERE;
-    free(chunks);
+    if (chunks != &only) free(chunks);
     return any;
 }
 

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,9 @@ bool fd_trace_set_path(fd_trace *trace, const char *path) {
     free(trace->path);
     trace->path = copy;
     return true;
+}
+void fd_trace_set_source(fd_trace *trace, int32_t node, const char *name) {
+    snprintf(trace->nodes[node].source, sizeof trace->nodes[node].source, "%s", name);
 }
 
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace) {

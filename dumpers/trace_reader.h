@@ -15,7 +15,8 @@ typedef struct fd_trace_set {
     uint32_t dtype;      /* FD_F32, FD_F64, FD_F16, FD_BF16 */
     bool placed;         /* `layout` is known: it can be read without the library (trace_place.h) */
     fd_h5_layout layout;
-    uint64_t *chunks;    /* [n_chunk] where they lie; NULL: not loaded. Owned */
+    uint64_t *chunks;    /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
+    uint64_t only;
     int64_t n_chunk;
     hid_t id;            /* -1: not opened by the library (yet) */
     hid_t memory;        /* type to read with, when it is opened */
@@ -60,11 +61,13 @@ struct fd_trace {
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err);
 /* Finds out what tensors/NAME is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming it, for
  * what no trace can hold. */
-fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_trace_set *set,
-                              fd_h5_object *out, fd_error *err);
+fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
+                              fd_trace_set *set, fd_h5_object *out, fd_error *err);
 /* Opens it with the library, if that was not done: sets[node].id and memory. */
 fd_code fd_trace_set_open(const fd_trace *trace, int32_t node, fd_error *err);
 void fd_trace_set_close(fd_trace_set *set);
+/* Frees the list of chunks, which is then loaded again when it is needed. */
+void fd_trace_set_forget(fd_trace_set *set);
 /* False for a dataset that was made, but never written. */
 bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set);
 

@@ -88,12 +88,27 @@ hid_t fd_graph_row_type(void) {
     return type;
 }
 
-static void fill_params(const fd_node *node, char *out, size_t size) {
+static void fill_params(const fd_graph *graph, const fd_node *node, char *out, size_t size) {
     const fd_rope *rope = &node->rope;
     size_t at = 0;
     switch (node->op) {
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
-    case FD_OP_ATTN_SCORES: snprintf(out, size, "scale=%.9g", (double)node->scale); break;
+    case FD_OP_ATTN_SCORES:
+        at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
+        if (node->window) at += (size_t)snprintf(out + at, size - at, " window=%d", node->window);
+        if (node->softcap > 0.0f) snprintf(out + at, size - at, " softcap=%.9g", (double)node->softcap);
+        break;
+    case FD_OP_SCALE: snprintf(out, size, "factor=%.9g", (double)node->scale); break;
+    case FD_OP_SOFTCAP: snprintf(out, size, "cap=%.9g", (double)node->softcap); break;
+    case FD_OP_SWIGLU_CLAMP:
+        snprintf(out, size, "slope=%.9g limit=%.9g", (double)node->slope, (double)node->limit);
+        break;
+    case FD_OP_TOP_K: snprintf(out, size, "k=%d", node->shape[0]); break;
+    case FD_OP_EXPERT_WEIGHTS:
+        at = (size_t)snprintf(out, size, "gating=%s", fd_gating_name(node->gating));
+        if (node->scale != 1.0f) snprintf(out + at, size - at, " scale=%.9g", (double)node->scale);
+        break;
+    case FD_OP_EXPERT_MATMUL: snprintf(out, size, "n_expert=%d", graph->hparams.n_expert); break;
     case FD_OP_ROPE:
         at = (size_t)snprintf(out, size, "pairing=%s n_rot=%d base=%.17g",
                               rope->pairing == FD_ROPE_HALF ? "half" : "interleaved", rope->n_rot, rope->base);
@@ -118,7 +133,7 @@ void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_grap
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0)
             snprintf(row->weight[k], sizeof row->weight[k], "%s", graph->weights[node->weight[k]].name);
-    fill_params(node, row->params, sizeof row->params);
+    fill_params(graph, node, row->params, sizeof row->params);
     row->layer = node->layer;
     row->n_dim = node->n_dim;
     for (int k = 0; k < node->n_dim; k++) row->shape[k] = node->shape[k];

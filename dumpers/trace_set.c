@@ -101,9 +101,9 @@ static fd_code ask_library(const fd_trace *trace, hid_t group, const char *name,
     return FD_OK;
 }
 
-fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_trace_set *set,
-                              fd_h5_object *out, fd_error *err) {
-    if (trace->plain && fd_h5_object_read(&trace->bytes, link->address, out) && out->shape.rank >= 2) {
+fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
+                              fd_trace_set *set, fd_h5_object *out, fd_error *err) {
+    if (trace->plain && fd_h5_object_read(&trace->bytes, nearby, link->address, out) && out->shape.rank >= 2) {
         set->dtype = dtype_of(out);
         set->placed = set->dtype != FD_DTYPE_LIMIT;
     }
@@ -140,5 +140,5 @@ fd_code fd_trace_set_open(const fd_trace *trace, int32_t node, fd_error *err) {
 void fd_trace_set_close(fd_trace_set *set) {
     if (set->id >= 0 && set->owns_memory) fd_h5_release(set->memory);
     fd_h5_release(set->id);
-    free(set->chunks);
+    fd_trace_set_forget(set);
 }

@@ -23,17 +23,23 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
             float *s = scores + head * n_kv;
             for (int32_t t = 0; t < n_kv; t++) {
                 const float *row = k + ((int64_t)t * n_head_kv + h / group) * dim;
-                bool hidden = t > args->pos0 + p;
+                bool hidden = t > args->pos0 + p || t < fd_node_first_seen(args->node, args->pos0 + p);
                 float dot = hidden ? 0 : fd_emulate_products(e, FD_OP_ATTN_SCORES, q + head * dim, row, dim);
                 s[t] = hidden ? -(float)INFINITY : fd_round_to(e->class_.tensor, dot) * args->node->scale;
+                if (!hidden && args->node->softcap > 0)
+                    s[t] = fd_emulate_capped(e, fd_round_to(e->class_.tensor, s[t]), args->node->softcap);
             }
         }
     return FD_OK;
 }
 
-/* libm's exp, and one division for the row: weights are multiplied by the sum's reciprocal. */
+/* libm's exp, and one division for the row: weights are multiplied by the sum's reciprocal. A sink is one more score,
+ * ahead of the sum's. */
 fd_code fd_emulate_attn_softmax(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)err;
+    const fd_weight *sinks = args->weight[0];
+    float *sink = sinks ? fd_emulate_reserve(&e->left, sizeof(float) * (size_t)sinks->n_col, err) : NULL;
+    if (sinks && !sink) return FD_ERR_MEMORY;
+    if (sinks) fd_emulate_vector(e, sinks, sink);
     int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
     const float *scores = args->in[0];
     float *weights = args->out;
@@ -43,10 +49,11 @@ fd_code fd_emulate_attn_softmax(fd_emulate *e, const fd_op_args *args, fd_error 
             const float *s = scores + ((int64_t)p * n_head + h) * n_kv;
             float *w = weights + ((int64_t)p * n_head + h) * n_kv;
             int32_t n = args->pos0 + p + 1;
-            float max = s[0];
+            float max = sinks && sink[h] > s[0] ? sink[h] : s[0];
             for (int32_t t = 1; t < n; t++) max = s[t] > max ? s[t] : max;
             for (int32_t t = 0; t < n; t++) w[t] = expf(s[t] - max);
-            float inverse = 1.0f / fd_emulate_sum(fd_emulate_order_of(e, FD_OP_ATTN_SOFTMAX), w, n);
+            float sum = fd_emulate_sum(fd_emulate_order_of(e, FD_OP_ATTN_SOFTMAX), w, n);
+            float inverse = 1.0f / (sinks ? expf(sink[h] - max) + sum : sum);
             for (int32_t t = 0; t < n; t++) w[t] = w[t] * inverse;
             for (int32_t t = n; t < n_kv; t++) w[t] = 0;
         }

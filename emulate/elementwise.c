@@ -19,11 +19,11 @@ fd_code fd_emulate_embed(fd_emulate *e, const fd_op_args *args, fd_error *err) {
 /* T(x·r)·w with r = 1 / sqrt(mean(x²) + eps) in binary32 in every class, as engines do it. */
 fd_code fd_emulate_rms_norm(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_weight *weight = args->weight[0];
-    int64_t n = weight->n_col;
+    int64_t n = weight->n_col, rows = args->n_pos * fd_node_row_stride(args->node, args->n_kv) / n;
     float *w = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n, err);
     if (!w) return FD_ERR_MEMORY;
     fd_emulate_vector(e, weight, w);
-    for (int32_t p = 0; p < args->n_pos; p++) {
+    for (int64_t p = 0; p < rows; p++) {
         const float *x = (const float *)args->in[0] + p * n;
         float *y = (float *)args->out + p * n;
         float squares = fd_emulate_dot(fd_emulate_order_of(e, FD_OP_RMS_NORM), x, x, n);
@@ -76,6 +76,59 @@ fd_code fd_emulate_silu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err
     int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
     for (int64_t i = 0; i < n; i++)
         y[i] = fd_round_to(e->class_.tensor, gate[i] * (1.0f / (1.0f + expf(-gate[i])))) * up[i];
+    return FD_OK;
+}
+
+static float gelu(float x) {
+    return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
+}
+
+/* T(½g(1 + tanh …))·up with libm's tanh. llama.cpp's CPU reads GELU from a table: both it and its argument are f16. */
+fd_code fd_emulate_gelu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *gate = args->in[0], *up = args->in[1];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    bool table = e->class_.product == FD_EMULATE_OF_WEIGHT;
+    for (int64_t i = 0; i < n; i++) {
+        float g = table ? fd_round_f16(gelu(fd_round_f16(gate[i]))) : gelu(gate[i]);
+        y[i] = fd_round_to(e->class_.tensor, g) * up[i];
+    }
+    return FD_OK;
+}
+
+/* T(g·T(σ(T(slope·g))))·T(u + 1) with g and u clamped. */
+fd_code fd_emulate_swiglu_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *gate = args->in[0], *up = args->in[1];
+    float *y = args->out, limit = args->node->limit;
+    fd_emulate_type type = e->class_.tensor;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) {
+        float g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        float sigmoid = fd_round_to(type, 1.0f / (1.0f + expf(-fd_round_to(type, args->node->slope * g))));
+        y[i] = fd_round_to(type, g * sigmoid) * fd_round_to(type, u + 1.0f);
+    }
+    return FD_OK;
+}
+
+/* The factor is a tensor of one element, of the class's type. */
+fd_code fd_emulate_scale(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *x = args->in[0];
+    float *y = args->out, factor = fd_round_to(e->class_.tensor, args->node->scale);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
+    return FD_OK;
+}
+
+/* Three kernels: T(T(tanh(T(x/cap)))·cap). */
+fd_code fd_emulate_softcap(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = fd_emulate_capped(e, x[i], args->node->softcap);
     return FD_OK;
 }
 

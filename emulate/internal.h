@@ -6,6 +6,7 @@
 
 #include "emulate/emulate.h"
 #include "emulate/order.h"
+#include "emulate/rounding.h"
 
 typedef struct fd_emulate_buffer { /* grows, is never shrunk, holds nothing between ops */
     void *data;                    /* owned */
@@ -60,6 +61,12 @@ static inline const fd_emulate_order *fd_emulate_order_of(const fd_emulate *e, f
 static inline float fd_emulate_products(const fd_emulate *e, fd_op op, const float *w, const float *x, int64_t n) {
     const fd_emulate_order *order = fd_emulate_order_of(e, op);
     return e->class_.f16_sum ? fd_emulate_dot_f16(order, w, x, n) : fd_emulate_dot(order, w, x, n);
+}
+
+/* cap·tanh(x / cap), rounded to the class's tensor type between its three kernels. */
+static inline float fd_emulate_capped(const fd_emulate *e, float x, float cap) {
+    fd_emulate_type type = e->class_.tensor;
+    return fd_round_to(type, tanhf(fd_round_to(type, x * (1.0f / cap)))) * cap;
 }
 
 static inline const fd_node *fd_emulate_input(const fd_op_args *args, int i) {

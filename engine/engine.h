@@ -1,7 +1,7 @@
 /* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
  *
- * One token without an observer runs as one CUDA graph, captured once and replayed for every position, with
- * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
+ * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, or, where
+ * that is faster, as one persistent kernel; in both neighbouring nodes are fused where the contract's order allows it. Longer batches, and every observed run, go node by
  * node. Neither changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
@@ -14,17 +14,28 @@
 extern "C" {
 #endif
 
+/* How one token without an observer runs. */
+typedef enum fd_step_form {
+    FD_STEP_FASTEST,    /* of the two below, by the weights and the position */
+    FD_STEP_GRAPH,      /* a kernel an item of the plan, in a CUDA graph; the switches below are the graph's */
+    FD_STEP_PERSISTENT, /* one persistent kernel (kernels/step.h), where every item has a place in it */
+} fd_step_form;
+
 typedef struct fd_engine_options {
-    int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
-    int32_t device;   /* CUDA's number; 0 first */
-    bool no_graph;    /* launch the kernels of a decode step one by one */
-    bool no_fusion;   /* decode node by node too (the CUDA graph then holds one kernel a node) */
-    bool no_overlap;  /* every kernel waits for the end of the one before it */
-    bool no_prefetch; /* no bulk prefetch of weights into L2 */
-} fd_engine_options;  /* none but n_ctx changes what is computed; no_* are for measuring and for doubt */
+    int32_t n_ctx;  /* positions of K/V cache; ≥ 1 */
+    int32_t device; /* CUDA's number; 0 first */
+    fd_step_form step;
+    bool no_graph;   /* launch the kernels of a decode step one by one */
+    bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
+    bool no_overlap; /* every kernel waits for the end of the one before it */
+    bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
+} fd_engine_options; /* none but n_ctx changes what is computed; the others are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
+
+/* The position from which one token without an observer runs as one persistent kernel; -1: nowhere. */
+int32_t fd_engine_persistent_from(const fd_exec *exec);
 
 /* Device memory that an engine takes: weights, K/V cache, the decode step, and a long prompt's activations, which are
  * taken when one comes (observed prompts and all_logits may need more). 0 when the graph cannot be run or the host has

@@ -29,7 +29,9 @@ static int32_t only_reader(const fd_graph *graph, int32_t id, fd_op op) {
     return readers_of(graph, id, &reader) == 1 && plain(graph, reader, op) ? reader : -1;
 }
 
+/* A whole row, not one head at a time. */
 static bool read_by_matmuls_alone(const fd_graph *graph, int32_t id) {
+    if (graph->nodes[id].n_dim != 1) return false;
     for (int32_t i = id + 1; i < graph->n_node; i++)
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (graph->nodes[i].input[k] == id && !plain(graph, i, FD_OP_MATMUL)) return false;
@@ -103,6 +105,8 @@ static bool match_attention(const fd_graph *graph, int32_t mix, fd_item *item) {
     if (!plain(graph, cache_k, FD_OP_KV_WRITE) || only_reader(graph, cache_k, FD_OP_ATTN_SCORES) != scores)
         return false;
     if (!plain(graph, cache_v, FD_OP_KV_WRITE) || only_reader(graph, cache_v, FD_OP_ATTN_MIX) != mix) return false;
+    /* No window, no softcap, no sinks: the fused kernels have none of them. */
+    if (nodes[scores].window != 0 || nodes[scores].softcap != 0.0f || nodes[softmax].weight[0] >= 0) return false;
     if (nodes[cache_k].row_offset != 0 || nodes[cache_v].row_offset != 0) return false;
     int32_t k_rope = nodes[cache_k].input[0];
     if (!plain(graph, k_rope, FD_OP_ROPE) || only_reader(graph, k_rope, FD_OP_KV_WRITE) != cache_k) return false;

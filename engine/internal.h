@@ -8,6 +8,7 @@
 #include "engine/weights.h"
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
+#include "kernels/step.h"
 
 /* Rows of a batch that a node computes. Nodes that feed no cache need not compute all. */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
@@ -37,6 +38,7 @@ typedef struct fd_run {
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in the decode step, whatever the position */
     const int32_t *inputs; /* device */
     fd_rows tail;
+    bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
 } fd_run;
 
 /* Tensors on their way to the observer: copied in stream order, shown when the copies are through. */
@@ -52,6 +54,12 @@ typedef struct fd_watch {
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;
 } fd_watch;
+
+/* The decode step as a CUDA graph. */
+typedef struct fd_step_graph {
+    bool warm; /* its kernels have run once, so capturing loads none */
+    cudaGraphExec_t exec;
+} fd_step_graph;
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
@@ -69,14 +77,15 @@ typedef struct fd_engine {
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
 
-    fd_plan nodes;            /* a node each */
-    fd_block *node_slots;     /* grown to the largest batch so far */
-    fd_plan step;             /* of one token */
-    fd_block *step_slots;     /* fixed size: the CUDA graph holds their addresses */
-    bool overlap;             /* of the decode step's kernels; node by node each waits for the one before */
-    bool no_graph, step_warm; /* warm: its kernels have run once, so capturing loads none */
-    cudaGraphExec_t step_graph;
-    int32_t graph_nodes;
+    fd_plan nodes;        /* a node each */
+    fd_block *node_slots; /* grown to the largest batch so far */
+    fd_plan step;         /* of one token */
+    fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
+    bool overlap;         /* of the decode step's kernels; node by node each waits for the one before */
+    bool no_graph;
+    fd_step_graph graphs[2]; /* of positions from FD_ATTENTION_NEAR on, and below */
+    fd_step *persistent;     /* the step as one kernel; NULL where it cannot be */
+    int32_t persistent_from; /* position; -1: it is not wanted */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
@@ -84,7 +93,8 @@ typedef struct fd_engine {
 } fd_engine;
 
 /* ---- setup.c ---- */
-fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_error *err);
+/* `persistent`: the decode step as one kernel, if it can be. */
+fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx);
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
@@ -103,8 +113,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 
 /* ---- launch.c ---- */
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
-fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
-fd_code fd_launch_item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
+fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
+fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);
 
 /* ---- override.c: a node computed on the host ---- */
 fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
@@ -114,6 +124,8 @@ fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_wat
 fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
 
 /* ---- step.c: one token without an observer ---- */
+/* Leaves engine->persistent NULL when an item of the step has no place in it. */
+fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err);
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err);
 
 #endif

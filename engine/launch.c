@@ -4,6 +4,7 @@
 #include "engine/internal.h"
 #include "kernels/activation.h"
 #include "kernels/embed.h"
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
@@ -62,8 +63,9 @@ static fd_code launch_embed(const job *j, fd_error *err) {
 }
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
-    return fd_launch_rms_norm(j->run->queue, j->in[0], j->n_tok, elements(j->node),
-                              vector_of(j->engine, j->node->weight[0]), j->node->eps, j->out, err);
+    int64_t n = j->node->shape[j->node->n_dim - 1], rows = j->n_tok * elements(j->node) / n;
+    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, vector_of(j->engine, j->node->weight[0]),
+                              j->node->eps, j->out, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
@@ -84,11 +86,14 @@ static fd_code launch_kv_write(const job *j, fd_error *err) {
 static fd_code launch_attn_scores(const job *j, fd_error *err) {
     const fd_node *q = input_of(j, 0), *k = input_of(j, 1);
     fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
+    shape.window = j->node->window;
+    shape.softcap = j->node->softcap;
     return fd_launch_attn_scores(j->run->queue, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
 }
 
 static fd_code launch_attn_softmax(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
+    shape.sinks = vector_of(j->engine, j->node->weight[0]);
     return fd_launch_attn_softmax(j->run->queue, &shape, j->in[0], j->out, err);
 }
 
@@ -103,6 +108,59 @@ static fd_code launch_silu_mul(const job *j, fd_error *err) {
 
 static fd_code launch_add(const job *j, fd_error *err) {
     return fd_launch_add(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_gelu_mul(const job *j, fd_error *err) {
+    return fd_launch_gelu_mul(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_swiglu_clamp(const job *j, fd_error *err) {
+    return fd_launch_swiglu_clamp(j->run->queue, j->in[0], j->in[1], j->node->slope, j->node->limit,
+                                  j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_scale(const job *j, fd_error *err) {
+    return fd_launch_scale(j->run->queue, j->in[0], j->node->scale, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softcap(const job *j, fd_error *err) {
+    return fd_launch_softcap(j->run->queue, j->in[0], j->node->softcap, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softmax(const job *j, fd_error *err) {
+    int64_t n = j->node->shape[j->node->n_dim - 1];
+    return fd_launch_softmax(j->run->queue, j->in[0], j->n_tok * elements(j->node) / n, n, j->out, err);
+}
+
+static fd_code launch_top_k(const job *j, fd_error *err) {
+    return fd_launch_top_k(j->run->queue, j->in[0], j->n_tok, elements(input_of(j, 0)), j->node->shape[0], j->out, err);
+}
+
+static fd_code launch_expert_weights(const job *j, fd_error *err) {
+    fd_expert_gating gating = j->node->gating == FD_GATING_SOFTMAX      ? FD_EXPERTS_SOFTMAX
+                              : j->node->gating == FD_GATING_NORMALISED ? FD_EXPERTS_NORMALISED
+                                                                        : FD_EXPERTS_GATHER;
+    return fd_launch_expert_weights(j->run->queue, j->in[0], j->in[1], j->n_tok, elements(input_of(j, 0)),
+                                    j->node->shape[0], gating, j->node->scale, j->out, err);
+}
+
+static fd_code launch_expert_matmul(const job *j, fd_error *err) {
+    const fd_node *x = input_of(j, 0);
+    fd_expert_matmul in = {.weight = *matrix_of(j->engine, j->node),
+                           .bias = vector_of(j->engine, j->node->weight[1]),
+                           .n_out = j->node->shape[1],
+                           .x = j->in[0],
+                           .x_each = x->n_dim == 2 && x->shape[0] > 1,
+                           .ids = j->in[1],
+                           .n_row = j->n_tok,
+                           .k = j->node->shape[0],
+                           .out = j->out};
+    return fd_launch_expert_matmul(j->run->queue, &in, err);
+}
+
+static fd_code launch_expert_sum(const job *j, fd_error *err) {
+    return fd_launch_expert_sum(j->run->queue, j->in[0], j->in[1], j->n_tok, j->node->shape[0],
+                                input_of(j, 1)->shape[0], j->out, err);
 }
 
 /* From ops.def: an op without a launcher does not compile. */
@@ -126,7 +184,7 @@ fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t id, f
 
 /* ---- fused items: one token ---- */
 
-fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *first = &nodes[item->matvec.matmul[0]];
     fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
@@ -151,29 +209,57 @@ fd_code fd_launch_item_matvec(const fd_engine *engine, const fd_run *run, const 
         in.part[0].residual = fd_run_tensor(engine, run, other);
         in.part[0].out = fd_run_tensor(engine, run, add->id);
     }
-    fd_code code = fd_launch_matvec(run->queue, &in, 0, err);
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", first->name);
+    return in;
 }
 
-fd_code fd_launch_item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
     const fd_node *cache_v = &nodes[item->attention.cache_v];
-    fd_attn_decode in = {.n_head = q_rope->shape[0],
-                         .n_head_kv = k_rope->shape[0],
-                         .head_dim = q_rope->shape[1],
-                         .n_ctx = engine->exec.n_ctx,
-                         .q_rope = rope_shape(engine, q_rope),
-                         .k_rope = rope_shape(engine, k_rope),
-                         .q = fd_run_tensor(engine, run, q_rope->input[0]),
-                         .k = fd_run_tensor(engine, run, k_rope->input[0]),
-                         .v = fd_run_tensor(engine, run, cache_v->input[0]),
-                         .cache_k = engine->cache[item->attention.cache_k],
-                         .cache_v = engine->cache[item->attention.cache_v],
-                         .pos = run->inputs + FD_INPUT_FIRST,
-                         .scale = nodes[item->attention.scores].scale,
-                         .scratch = engine->attention_scratch,
-                         .out = fd_run_tensor(engine, run, item->attention.mix)};
-    fd_code code = fd_launch_attn_decode(run->queue, &in, err);
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", nodes[item->attention.mix].name);
+    return (fd_attn_decode){.near = run->near,
+                            .n_head = q_rope->shape[0],
+                            .n_head_kv = k_rope->shape[0],
+                            .head_dim = q_rope->shape[1],
+                            .n_ctx = engine->exec.n_ctx,
+                            .q_rope = rope_shape(engine, q_rope),
+                            .k_rope = rope_shape(engine, k_rope),
+                            .q = fd_run_tensor(engine, run, q_rope->input[0]),
+                            .k = fd_run_tensor(engine, run, k_rope->input[0]),
+                            .v = fd_run_tensor(engine, run, cache_v->input[0]),
+                            .cache_k = engine->cache[item->attention.cache_k],
+                            .cache_v = engine->cache[item->attention.cache_v],
+                            .pos = run->inputs + FD_INPUT_FIRST,
+                            .scale = nodes[item->attention.scores].scale,
+                            .scratch = engine->attention_scratch,
+                            .out = fd_run_tensor(engine, run, item->attention.mix)};
+}
+
+fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    if (item->kind == FD_ITEM_NODE) return fd_launch_node(engine, run, item->node, err);
+    fd_code code;
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        code = fd_launch_matvec(run->queue, &in, 0, err);
+    } else {
+        fd_attn_decode in = item_attention(engine, run, item);
+        code = fd_launch_attn_decode(run->queue, &in, err);
+    }
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
+}
+
+/* ---- the same items in the persistent step ---- */
+
+fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[item->node];
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        return fd_step_add_matvec(step, &in, err);
+    }
+    if (item->kind == FD_ITEM_ATTENTION) {
+        fd_attn_decode in = item_attention(engine, run, item);
+        return fd_step_add_attention(step, &in, err);
+    }
+    if (node->op != FD_OP_EMBED)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: node %s is not fused", node->name);
+    return fd_step_add_embed(step, matrix_of(engine, node), fd_run_tensor(engine, run, item->node), err);
 }

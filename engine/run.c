@@ -45,10 +45,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_
         if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) ==
             FD_ROWS_NONE)
             continue;
-        if (item->kind == FD_ITEM_MATVEC) {
-            FD_TRY(fd_launch_item_matvec(engine, run, item, err));
-        } else if (item->kind == FD_ITEM_ATTENTION) {
-            FD_TRY(fd_launch_item_attention(engine, run, item, err));
+        if (item->kind != FD_ITEM_NODE) {
+            FD_TRY(fd_launch_item(engine, run, item, err));
         } else {
             bool by_host = engine->exec.graph->nodes[item->node].override != NULL;
             FD_TRY(by_host ? fd_run_override(engine, run, item->node, err)

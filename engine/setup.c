@@ -172,7 +172,7 @@ static fd_code make_step_slots(fd_engine *e, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
+fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     size_t n = (size_t)graph->n_node;
     e->cache = calloc(n, sizeof *e->cache);
@@ -191,11 +191,14 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
     FD_TRY(fd_weights_upload(graph, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, err));
+    if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));
     return fd_pinned_reserve(&e->inputs_host, inputs_bytes(e->exec.n_ctx), "tokens", err);
 }
 
 void fd_engine_release(fd_engine *e) {
-    if (e->step_graph) (void)cudaGraphExecDestroy(e->step_graph);
+    for (int i = 0; i < 2; i++)
+        if (e->graphs[i].exec) (void)cudaGraphExecDestroy(e->graphs[i].exec);
+    fd_step_free(e->persistent);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
     for (int32_t i = 0; i < e->n_rope; i++) {

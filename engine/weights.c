@@ -12,10 +12,11 @@ static int uses_of(const fd_graph *graph, int32_t weight) {
     int uses = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        bool takes_matrix = node->op == FD_OP_MATMUL || node->op == FD_OP_EMBED;
+        bool takes_matrix = node->op == FD_OP_MATMUL || node->op == FD_OP_EMBED || node->op == FD_OP_EXPERT_MATMUL;
+        bool takes_vector = node->op == FD_OP_RMS_NORM || node->op == FD_OP_ATTN_SOFTMAX;
         if (node->weight[0] == weight && takes_matrix) uses |= USED_AS_MATRIX;
         /* ROPE's factors go into the tables on the host. */
-        if (node->weight[0] == weight && node->op == FD_OP_RMS_NORM) uses |= USED_AS_VECTOR;
+        if (node->weight[0] == weight && takes_vector) uses |= USED_AS_VECTOR;
         if (node->weight[1] == weight) uses |= USED_AS_VECTOR;
     }
     return uses;
@@ -26,7 +27,7 @@ static size_t matrix_bytes(const fd_weight *w) {
 }
 
 static size_t vector_bytes(const fd_weight *w) {
-    return fd_align(sizeof(float) * (size_t)w->n_col);
+    return fd_align(sizeof(float) * (size_t)w->n_row * (size_t)w->n_col); /* experts' biases: a row each */
 }
 
 fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err) {
@@ -64,7 +65,7 @@ static fd_code uploader_open(uploader *up, const fd_graph *graph, cudaStream_t s
         size_t row = fd_can_pack(w->dtype) ? (size_t)fd_packed_row_bytes(w->dtype, w->n_col) : 0;
         size_t vector = sizeof(float) * (size_t)w->n_col;
         if (row > longest) longest = row;
-        if (w->n_row == 1 && vector > longest) longest = vector;
+        if (vector > longest) longest = vector;
     }
     for (int i = 0; i < STAGES; i++) {
         FD_TRY(fd_pinned_reserve(&up->stage[i], longest, "uploading weights", err));
@@ -117,10 +118,14 @@ static fd_code upload_matrix(uploader *up, const fd_weight *w, char *device, fd_
 }
 
 static fd_code upload_vector(uploader *up, const fd_weight *w, char *device, const float **out, fd_error *err) {
-    char *to;
-    FD_TRY(stage_begin(up, &to, err));
-    fd_dequantize_row(w->dtype, w->data, (float *)to, w->n_col);
-    FD_TRY(stage_send(up, device, sizeof(float) * (size_t)w->n_col, err));
+    int64_t file_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
+    size_t row_bytes = sizeof(float) * (size_t)w->n_col;
+    for (int64_t row = 0; row < w->n_row; row++) {
+        char *to;
+        FD_TRY(stage_begin(up, &to, err));
+        fd_dequantize_row(w->dtype, (const char *)w->data + row * file_bytes, (float *)to, w->n_col);
+        FD_TRY(stage_send(up, device + (size_t)row * row_bytes, row_bytes, err));
+    }
     *out = (const float *)device;
     return FD_OK;
 }

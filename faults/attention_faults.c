@@ -3,6 +3,7 @@
 #include "faults/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "numerics/contract.h"
@@ -29,6 +30,22 @@ static int32_t visible(shape s, rule r, int32_t own) {
     return r.look_ahead >= s.n_kv - own - 1 ? s.n_kv : own + 1 + r.look_ahead;
 }
 
+static float score_of(const fd_node *node, float dot) {
+    float score = dot * node->scale;
+    return node->softcap > 0.0f ? fd_softcap32(score, node->softcap) : score;
+}
+
+/* A head's sink; -inf where the model has none. */
+static float sink_of(const fd_op_args *args, int32_t head) {
+    float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL, sink = sinks ? sinks[head] : -INFINITY;
+    free(sinks);
+    return sink;
+}
+
+static float with_sink(const fd_op_args *args, float sum, float sink) {
+    return args->weight[0] ? sum + fd_exp32(sink) : sum;
+}
+
 static void scores(const fd_op_args *args, rule r) {
     shape s = {input(args, 0)->shape[0], input(args, 1)->shape[0], input(args, 0)->shape[1], args->n_kv};
     for (int32_t row = 0; row < args->n_pos; row++)
@@ -36,9 +53,9 @@ static void scores(const fd_op_args *args, rule r) {
             const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
             const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, r, h) * s.head_dim;
             float *to = (float *)args->out + ((int64_t)row * s.n_head + h) * s.n_kv;
-            int32_t n = visible(s, r, args->pos0 + row);
+            int32_t n = visible(s, r, args->pos0 + row), first = fd_node_first_seen(args->node, args->pos0 + row);
             for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
-                to[t] = t < n ? fd_dot(q, k, s.head_dim) * args->node->scale : -INFINITY;
+                to[t] = t < n && t >= first ? score_of(args->node, fd_dot(q, k, s.head_dim)) : -INFINITY;
         }
 }
 
@@ -46,11 +63,11 @@ static void softmax(const fd_op_args *args, rule r) {
     shape s = {.n_head = args->node->shape[0], .n_kv = args->n_kv};
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
-        float *w = (float *)args->out + (int64_t)i * s.n_kv, max = -INFINITY;
+        float *w = (float *)args->out + (int64_t)i * s.n_kv, sink = sink_of(args, i % s.n_head), max = sink;
         int32_t n = visible(s, r, args->pos0 + i / s.n_head);
         for (int32_t t = 0; t < n; t++) max = fmaxf(max, from[t]);
         for (int32_t t = 0; t < s.n_kv; t++) w[t] = t < n ? fd_exp32(from[t] - max) : 0.0f;
-        float sum = fd_sum(w, n);
+        float sum = with_sink(args, fd_sum(w, n), sink - max);
         for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
     }
 }
@@ -137,10 +154,10 @@ static void all_masked(const fd_op_args *args) {
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
         int32_t own = args->pos0 + i / n_head;
         const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
-        float *w = (float *)args->out + (int64_t)i * n_kv, max = -INFINITY;
+        float *w = (float *)args->out + (int64_t)i * n_kv, sink = sink_of(args, i % n_head), max = sink;
         for (int32_t t = 0; t < own; t++) max = fmaxf(max, s[t]);
         for (int32_t t = 0; t < n_kv; t++) w[t] = t > own ? 0.0f : fd_exp32((t < own ? s[t] : -INFINITY) - max);
-        float sum = fd_sum(w, own + 1);
+        float sum = with_sink(args, fd_sum(w, own + 1), sink - max);
         for (int32_t t = 0; t <= own; t++) w[t] = w[t] / sum;
     }
 }
@@ -152,7 +169,7 @@ static void without_max(const fd_op_args *args) {
         const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
         float *w = (float *)args->out + (int64_t)i * n_kv;
         for (int32_t t = 0; t < n_kv; t++) w[t] = t < n ? fd_exp32(s[t]) : 0.0f;
-        float sum = fd_sum(w, n);
+        float sum = with_sink(args, fd_sum(w, n), sink_of(args, i % n_head));
         for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
     }
 }
@@ -171,8 +188,9 @@ static void q0_only(const fd_op_args *args) {
         const float *q = (const float *)args->in[0] + (int64_t)i * s.head_dim;
         const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, (rule){0}, i % s.n_head) * s.head_dim;
         float *to = (float *)args->out + (int64_t)i * s.n_kv;
+        int32_t own = args->pos0 + i / s.n_head;
         for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
-            to[t] = t > args->pos0 + i / s.n_head ? -INFINITY : q[0] * k[0] * args->node->scale;
+            to[t] = t > own || t < fd_node_first_seen(args->node, own) ? -INFINITY : score_of(args->node, q[0] * k[0]);
     }
 }
 
@@ -212,6 +230,47 @@ static fd_code scale_by_model_width(fd_fault_site *site, fd_error *err) {
     return rescale(site, 1.0f / sqrtf((float)site->graph->hparams.n_embd));
 }
 
+static bool has_window(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->window > 0;
+}
+static bool has_softcap(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->softcap > 0.0f;
+}
+static bool has_sinks(const fd_graph *graph, const fd_node *node) {
+    return fd_fault_weight(graph, node, 0) != NULL;
+}
+static fd_code resize_window(fd_fault_site *site, int32_t window) {
+    site->changed = window != site->node->window;
+    site->node->window = window;
+    return FD_OK;
+}
+static fd_code window_ignored(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return resize_window(site, 0);
+}
+static fd_code window_one_more(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return resize_window(site, site->node->window < INT32_MAX ? site->node->window + 1 : INT32_MAX);
+}
+static fd_code window_one_less(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return resize_window(site, site->node->window > 1 ? site->node->window - 1 : 1);
+}
+static fd_code softcap_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->softcap = 0.0f;
+    site->changed = true;
+    return FD_OK;
+}
+static fd_code sinks_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    site->node->weight[0] = -1;
+    site->changed = true;
+    return FD_OK;
+}
+
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
 static const fd_fault rows[] = {
@@ -240,6 +299,17 @@ static const fd_fault rows[] = {
      .override = without_max},
     {ATTENTION("only_current_token", "attn_weights", FD_OP_ATTN_SOFTMAX, "a token attends to itself alone"),
      .override = only_current},
+    {ATTENTION("window_ignored", "attn_scores", FD_OP_ATTN_SCORES,
+               "the sliding window is ignored: all positions are seen"),
+     .applies = has_window, .edit = window_ignored},
+    {ATTENTION("window_one_more", "attn_scores", FD_OP_ATTN_SCORES, "the sliding window is one position too long"),
+     .applies = has_window, .edit = window_one_more},
+    {ATTENTION("window_one_less", "attn_scores", FD_OP_ATTN_SCORES, "the sliding window is one position too short"),
+     .applies = has_window, .edit = window_one_less},
+    {ATTENTION("attn_softcap_missing", "attn_scores", FD_OP_ATTN_SCORES, "scores are not capped by cap·tanh(s / cap)"),
+     .applies = has_softcap, .edit = softcap_missing},
+    {ATTENTION("sinks_missing", "attn_weights", FD_OP_ATTN_SOFTMAX, "softmax leaves out the heads' sinks"),
+     .applies = has_sinks, .edit = sinks_missing},
     {ATTENTION("heads_reversed", "attn_out", FD_OP_ATTN_MIX, "the heads' outputs are put together in the wrong order"),
      .applies = several_heads, .override = heads_reversed},
 };

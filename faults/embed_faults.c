@@ -40,13 +40,33 @@ static void by_column(const fd_op_args *args) {
         }
 }
 
+/* token_embd_scaled of the architectures that have it. */
+static fd_code rescale(fd_fault_site *site, float factor) {
+    site->changed = factor != site->node->scale;
+    site->node->scale = factor;
+    return FD_OK;
+}
+static fd_code scale_missing(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return rescale(site, 1.0f);
+}
+static fd_code scale_twice(fd_fault_site *site, fd_error *err) {
+    (void)err;
+    return rescale(site, site->node->scale * site->node->scale);
+}
+
+#define EMBED_SCALE(name, summary)                                                                                     \
+    .info = {name, "embedding", summary, "token_embd_scaled", true}, .op = FD_OP_SCALE, .nodes = "token_embd_scaled"
 #define EMBED(name, summary) .info = {name, "embedding", summary, "token_embd", true}, .op = FD_OP_EMBED
 
 static const fd_fault rows[] = {
     {EMBED("embed_by_column", "the embedding is gathered by column: the table is taken as [n_embd, n_vocab]"),
      .override = by_column},
-    {EMBED("embed_scaled", "the embedding is scaled by sqrt(n_embd), which this architecture does not do"),
+    {EMBED("embed_scaled", "the rows of the embedding are scaled by sqrt(n_embd) where they are read"),
      .override = scaled_by_sqrt_d},
+    {EMBED_SCALE("embed_scale_missing", "the embedding is not scaled, though this architecture does it"),
+     .edit = scale_missing},
+    {EMBED_SCALE("embed_scale_twice", "the embedding is scaled twice"), .edit = scale_twice},
     {EMBED("embed_next_row", "the row of token + 1 is taken"), .override = next_row},
 };
 const fd_fault_family fd_embed_faults = FD_FAULT_FAMILY(rows);

@@ -9,8 +9,8 @@
 #include "model/quant.h"
 
 static const fd_fault_family *const families[] = {
-    &fd_rope_faults,   &fd_norm_faults,      &fd_loader_faults, &fd_block_faults, &fd_embed_faults,
-    &fd_matmul_faults, &fd_attention_faults, &fd_cache_faults,  &fd_ffn_faults,   &fd_output_faults,
+    &fd_rope_faults,      &fd_norm_faults,  &fd_loader_faults, &fd_block_faults, &fd_embed_faults,  &fd_matmul_faults,
+    &fd_attention_faults, &fd_cache_faults, &fd_ffn_faults,    &fd_moe_faults,   &fd_output_faults,
 };
 enum { N_FAMILY = sizeof families / sizeof *families };
 
@@ -188,6 +188,10 @@ bool fd_fault_is_one_of(const fd_node *node, const char *words) {
     return false;
 }
 
+bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node) {
+    return fd_fault_is_one_of(node, info->located);
+}
+
 int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix) {
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].layer == node->layer && strcmp(suffix_of(&graph->nodes[i]), suffix) == 0) return i;
@@ -196,6 +200,11 @@ int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char 
 
 int64_t fd_fault_width(const fd_node *node) {
     return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+}
+
+void fd_fault_copy(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
 }
 
 float *fd_fault_row(const fd_weight *weight, int64_t r) {

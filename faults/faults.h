@@ -9,15 +9,20 @@ typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */
     const char
         *family; /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn",
-                            "residual", "output" */
+                            "moe", "residual", "output" */
     const char *summary; /* one line: what the faulty engine does */
-    const char *located; /* the node suffix where it first shows: "attn_q_rope" */
-    bool outside;        /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
+    const char
+        *located; /* the node suffix where it first shows, "attn_q_rope"; several, of which a model has one at that
+                            place, are separated by spaces: "ffn_act ffn_moe_act" */
+    bool outside; /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);
 const fd_fault_info *fd_fault_at(int32_t i);
 int32_t fd_fault_find(const char *name); /* -1: there is none */
+
+/* Is the node one of those where the fault first shows? Its layer is not looked at. */
+bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node);
 
 /* Applies "NAME" or "NAME@LAYER" (all layers without @) to a graph of the caller's own (fd_graph_clone). Replaced weight
  * bytes are owned by *owner, which must outlive the graph's use. FD_ERR_INPUT: unknown name (lists the known), layer out of

@@ -44,7 +44,46 @@ static void act_missing(const fd_op_args *args) {
     activate(args, identity, true);
 }
 static void up_missing(const fd_op_args *args) {
-    activate(args, fd_silu32, false);
+    activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false);
+}
+
+static void act_silu(const fd_op_args *args) {
+    activate(args, fd_silu32, true);
+}
+static bool is_silu(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->op == FD_OP_SILU_MUL;
+}
+static bool is_gelu(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->op == FD_OP_GELU_MUL;
+}
+static bool is_silu_or_gelu(const fd_graph *graph, const fd_node *node) {
+    return is_silu(graph, node) || is_gelu(graph, node);
+}
+
+/* ---- the clamped SwiGLU: (g·σ(slope·g))·(u + 1) with g and u clamped ---- */
+
+typedef struct clamped {
+    float limit, slope, plus;
+} clamped;
+
+static void activate_clamped(const fd_op_args *args, clamped how) {
+    const float *gate = args->in[0], *up = args->in[1];
+    float *y = args->out;
+    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++) {
+        float g = fd_at_most32(gate[i], how.limit), u = fd_at_least32(fd_at_most32(up[i], how.limit), -how.limit);
+        y[i] = fd_swish32(g, how.slope) * (u + how.plus);
+    }
+}
+static void clamp_missing(const fd_op_args *args) {
+    activate_clamped(args, (clamped){INFINITY, args->node->slope, 1.0f});
+}
+static void slope_missing(const fd_op_args *args) {
+    activate_clamped(args, (clamped){args->node->limit, 1.0f, 1.0f});
+}
+static void up_plus_one_missing(const fd_op_args *args) {
+    activate_clamped(args, (clamped){args->node->limit, args->node->slope, 0.0f});
 }
 
 static fd_code silu_on_up(fd_fault_site *site, fd_error *err) {
@@ -87,17 +126,26 @@ static fd_code wrong_branch(fd_fault_site *site, fd_error *err) {
     return FD_OK;
 }
 
-#define FFN(name, summary)      .info = {name, "ffn", summary, "ffn_act", false}, .op = FD_OP_SILU_MUL
+#define FFN(name, summary)      .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_COUNT
+#define CLAMPED(name, summary)  .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_SWIGLU_CLAMP
 #define RESIDUAL(name, summary) .info = {name, "residual", summary, "ffn_inp", false}, .op = FD_OP_ADD
 
 static const fd_fault rows[] = {
-    {FFN("silu_on_up", "SiLU is applied to up, not to gate"), .edit = silu_on_up},
-    {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .override = act_gelu_tanh},
-    {FFN("gelu_erf", "GELU (erf) in place of SiLU"), .override = act_gelu_erf},
-    {FFN("relu", "ReLU in place of SiLU"), .override = act_relu},
-    {FFN("sigmoid", "the sigmoid in place of SiLU"), .override = act_sigmoid},
-    {FFN("activation_missing", "gate · up without an activation"), .override = act_missing},
-    {FFN("up_missing", "silu(gate) is not multiplied by up"), .override = up_missing},
+    {FFN("silu_on_up", "the activation is applied to up, not to gate"), .applies = is_silu_or_gelu, .edit = silu_on_up},
+    {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .applies = is_silu, .override = act_gelu_tanh},
+    {FFN("gelu_erf", "GELU (erf) in place of SiLU, or of GELU's tanh approximation"), .applies = is_silu_or_gelu,
+     .override = act_gelu_erf},
+    {FFN("silu_for_gelu", "SiLU in place of GELU"), .applies = is_gelu, .override = act_silu},
+    {FFN("relu", "ReLU in place of the activation"), .applies = is_silu_or_gelu, .override = act_relu},
+    {FFN("sigmoid", "the sigmoid in place of the activation"), .applies = is_silu_or_gelu, .override = act_sigmoid},
+    {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
+    {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
+     .override = up_missing},
+    {CLAMPED("swiglu_clamp_missing", "the clamped SwiGLU does not clamp"), .override = clamp_missing},
+    {CLAMPED("swiglu_slope_missing", "the clamped SwiGLU takes SiLU: a slope of 1 for 1.702"),
+     .override = slope_missing},
+    {CLAMPED("swiglu_plus_one_missing", "the clamped SwiGLU multiplies by up, not by up + 1"),
+     .override = up_plus_one_missing},
     {RESIDUAL("residual_missing", "the stream is not added to the branch"), .override = branch_alone},
     {RESIDUAL("branch_missing", "the branch is not added to the stream"), .override = stream_alone},
     {RESIDUAL("residual_wrong_branch", "the normed stream is added in place of the stream"), .edit = wrong_branch},

@@ -37,7 +37,7 @@ typedef struct fd_fault_family {
 } fd_fault_family;
 
 extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
-    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_output_faults;
+    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults, fd_output_faults;
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
@@ -57,6 +57,9 @@ int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char 
 
 /* Elements of one position of a tensor that does not run over positions. */
 int64_t fd_fault_width(const fd_node *node);
+
+/* An override: the first input as it is. */
+void fd_fault_copy(const fd_op_args *args);
 
 /* Row `row` of a weight as binary32, malloc'ed; NULL when memory ran out (an override then writes NaN: it cannot
  * fail). */

@@ -132,7 +132,7 @@ static fd_code k_v_swapped(fd_fault_site *site, fd_error *err) {
 }
 
 #define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL
-#define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits", true}, .op = FD_OP_MATMUL
+#define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits logits_raw", true}, .op = FD_OP_MATMUL
 
 static const fd_fault rows[] = {
     {LOADER("weight_in_out", "attn_q", "matrices are read as [in, out] where the file has [out, in]"),
@@ -151,8 +151,8 @@ static const fd_fault rows[] = {
      .nodes = "ffn_down", .edit = all_zero},
     {LOADER_OUTPUT("tied_output_zero",
                    "the logits are zero: a tied output matrix that is not filled from the embedding"),
-     .nodes = "logits", .applies = is_tied, .edit = all_zero},
+     .nodes = "logits logits_raw", .applies = is_tied, .edit = all_zero},
     {LOADER_OUTPUT("logits_rows_n_embd", "n_embd is the GEMM's m: only that many rows of the logits are computed"),
-     .nodes = "logits", .applies = more_rows_than_columns, .edit = rows_n_embd},
+     .nodes = "logits logits_raw", .applies = more_rows_than_columns, .edit = rows_n_embd},
 };
 const fd_fault_family fd_loader_faults = FD_FAULT_FAMILY(rows);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "numerics/contract.h"
 
@@ -38,14 +39,18 @@ static float weight_plus_one(float w) {
     return w + 1.0f;
 }
 
+static float weight_minus_one(float w) {
+    return w - 1.0f;
+}
+
 static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
-    int64_t n = fd_fault_width(args->node);
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
-        fd_fault_nan(args, n);
+        fd_fault_nan(args, fd_fault_width(args->node));
         return;
     }
-    for (int32_t row = 0; row < args->n_pos; row++) {
+    for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *y = (float *)args->out + row * n, scale = scale_of(args->node, x, n);
         for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight_of(w[i]);
@@ -72,15 +77,46 @@ static void plus_one(const fd_op_args *args) {
     norm(args, scale_right, weight_plus_one);
 }
 
-/* (x − mean) / sqrt(variance + eps) · w */
-static void layer_norm(const fd_op_args *args) {
-    int64_t n = fd_fault_width(args->node);
+static void plus_one_missing(const fd_op_args *args) {
+    norm(args, scale_right, weight_minus_one);
+}
+
+/* One r for all heads of a position, as of a row that is no heads. */
+static void over_all_heads(const fd_op_args *args) {
+    int64_t n = fd_fault_width(args->node), head_dim = args->weight[0]->n_col;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
         fd_fault_nan(args, n);
         return;
     }
-    for (int32_t row = 0; row < args->n_pos; row++) {
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        const float *x = (const float *)args->in[0] + p * n;
+        float scale = scale_right(args->node, x, n);
+        for (int64_t i = 0; i < n; i++) ((float *)args->out)[p * n + i] = x[i] * scale * w[i % head_dim];
+    }
+    free(w);
+}
+
+static bool of_several_heads(const fd_graph *graph, const fd_node *node) {
+    (void)graph;
+    return node->n_dim == 2 && node->shape[0] > 1;
+}
+
+/* Gemma's converters add the 1 to the file's weights. */
+static bool of_gemma(const fd_graph *graph, const fd_node *node) {
+    (void)node;
+    return strncmp(graph->hparams.arch, "gemma", 5) == 0;
+}
+
+/* (x − mean) / sqrt(variance + eps) · w */
+static void layer_norm(const fd_op_args *args) {
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
+    float *w = fd_fault_row(args->weight[0], 0);
+    if (!w) {
+        fd_fault_nan(args, fd_fault_width(args->node));
+        return;
+    }
+    for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *y = (float *)args->out + row * n, mean = fd_sum(x, n) / (float)n;
         for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
@@ -111,13 +147,26 @@ static fd_code eps_missing(fd_fault_site *site, fd_error *err) {
 
 #define NORM(name, summary) .info = {name, "norm", summary, "attn_norm", false}, .op = FD_OP_RMS_NORM
 
+#define QK_NORM(name, summary)                                                                                         \
+    .info = {name, "norm", summary, "attn_q_norm", false}, .op = FD_OP_RMS_NORM, .nodes = "attn_q_norm attn_k_norm"
+#define POST_NORM(name, summary)                                                                                       \
+    .info = {name, "norm", summary, "attn_post_norm", false}, .op = FD_OP_RMS_NORM,                                    \
+    .nodes = "attn_post_norm ffn_post_norm"
+
 static const fd_fault rows[] = {
     {NORM("eps_outside_root", "RMSNorm divides by sqrt(mean) + eps, not by sqrt(mean + eps)"), .applies = has_eps,
      .override = eps_outside},
     {NORM("eps_value", "RMSNorm has the other usual eps: 1e-5 for 1e-6 or 1e-6 for 1e-5"), .edit = eps_value},
     {NORM("eps_missing", "RMSNorm has no eps"), .applies = has_eps, .edit = eps_missing},
     {NORM("norm_weight_missing", "RMSNorm does not multiply by its weight"), .override = weight_missing},
-    {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does"), .override = plus_one},
+    {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does; a GGUF of Gemma has the 1 in w already"),
+     .override = plus_one},
+    {NORM("norm_plus_one_missing", "RMSNorm multiplies by Gemma's w where it is 1 + w: the file's weights less 1"),
+     .applies = of_gemma, .override = plus_one_missing},
+    {QK_NORM("qk_norm_missing", "the heads of Q and K are not normed"), .override = fd_fault_copy},
+    {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
+     .applies = of_several_heads, .override = over_all_heads},
+    {POST_NORM("post_norm_missing", "the norm behind attention or FFN is left out"), .override = fd_fault_copy},
     {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
     {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},

@@ -6,11 +6,6 @@
 
 #include "numerics/contract.h"
 
-static void copied(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
-        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
-}
-
 static void scaled_logits(const fd_op_args *args) {
     const fd_weight *w = args->weight[0];
     float scale = 1.0f / sqrtf((float)w->n_col);
@@ -37,10 +32,13 @@ static fd_code unnormed(fd_fault_site *site, fd_error *err) {
 
 static const fd_fault rows[] = {
     {OUTPUT("final_norm_missing", "output_norm", "the last norm is left out"), .op = FD_OP_RMS_NORM,
-     .override = copied},
-    {OUTPUT("logits_unnormed", "logits", "the logits are computed from the stream before the last norm"),
+     .override = fd_fault_copy},
+    {OUTPUT("logits_unnormed", "logits logits_raw", "the logits are computed from the stream before the last norm"),
      .op = FD_OP_MATMUL, .edit = unnormed},
-    {OUTPUT("logit_scale", "logits", "the logits are scaled by 1/sqrt(n_embd), which this architecture does not do"),
+    {OUTPUT("logit_scale", "logits logits_raw",
+            "the logits are scaled by 1/sqrt(n_embd), which this architecture does not do"),
      .op = FD_OP_MATMUL, .override = scaled_logits},
+    {OUTPUT("final_softcap_missing", "logits", "the logits are not capped by cap·tanh(x / cap)"), .op = FD_OP_SOFTCAP,
+     .override = fd_fault_copy},
 };
 const fd_fault_family fd_output_faults = FD_FAULT_FAMILY(rows);

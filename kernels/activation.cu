@@ -5,33 +5,70 @@
 #include "numerics/contract.h"
 
 struct silu_mul_of {
-    static __device__ __forceinline__ float value(float gate, float up) { return fd_silu32(gate) * up; }
+    __device__ __forceinline__ float operator()(float gate, float up) const { return fd_silu32(gate) * up; }
+};
+struct gelu_mul_of {
+    __device__ __forceinline__ float operator()(float gate, float up) const { return fd_gelu32(gate) * up; }
+};
+struct swiglu_clamp_of {
+    float slope, limit;
+    __device__ __forceinline__ float operator()(float gate, float up) const {
+        const float g = fd_at_most32(gate, limit), u = fd_at_least32(fd_at_most32(up, limit), -limit);
+        return fd_swish32(g, slope) * (u + 1.0f);
+    }
 };
 struct add_of {
-    static __device__ __forceinline__ float value(float a, float b) { return a + b; }
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct scale_of {
+    float factor;
+    __device__ __forceinline__ float operator()(float x, float) const { return x * factor; }
+};
+struct softcap_of {
+    float cap;
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_softcap32(x, cap); }
 };
 
+/* An op of one operand gets it twice. */
 template <class Op>
-__global__ void __launch_bounds__(256) elementwise(const float *a, const float *b, int64_t n, float *out) {
+__global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const float *b, int64_t n, float *out) {
     fd_allow_next();
     fd_wait_previous();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = Op::value(a[i], b[i]);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = op(a[i], b[i]);
 }
 
 template <class Op>
-static fd_code launch(const fd_queue *queue, const char *name, const float *a, const float *b, int64_t n, float *out,
-                      fd_error *err) {
+static fd_code launch(const fd_queue *queue, const char *name, Op op, const float *a, const float *b, int64_t n,
+                      float *out, fd_error *err) {
     if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel %s: %lld elements", name, (long long)n);
     unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n, 256) < most ? fd_blocks(n, 256) : most;
-    return fd_launch(queue, name, elementwise<Op>, dim3(wanted), 256, 0, err, a, b, n, out);
+    return fd_launch(queue, name, elementwise<Op>, dim3(wanted), 256, 0, err, op, a, b, n, out);
 }
 
 fd_code fd_launch_silu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
                            fd_error *err) {
-    return launch<silu_mul_of>(queue, "silu_mul", gate, up, n, out, err);
+    return launch(queue, "silu_mul", silu_mul_of(), gate, up, n, out, err);
+}
+
+fd_code fd_launch_gelu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
+                           fd_error *err) {
+    return launch(queue, "gelu_mul", gelu_mul_of(), gate, up, n, out, err);
+}
+
+fd_code fd_launch_swiglu_clamp(const fd_queue *queue, const float *gate, const float *up, float slope, float limit,
+                               int64_t n, float *out, fd_error *err) {
+    return launch(queue, "swiglu_clamp", swiglu_clamp_of{slope, limit}, gate, up, n, out, err);
 }
 
 fd_code fd_launch_add(const fd_queue *queue, const float *a, const float *b, int64_t n, float *out, fd_error *err) {
-    return launch<add_of>(queue, "add", a, b, n, out, err);
+    return launch(queue, "add", add_of(), a, b, n, out, err);
+}
+
+fd_code fd_launch_scale(const fd_queue *queue, const float *x, float factor, int64_t n, float *out, fd_error *err) {
+    return launch(queue, "scale", scale_of{factor}, x, x, n, out, err);
+}
+
+fd_code fd_launch_softcap(const fd_queue *queue, const float *x, float cap, int64_t n, float *out, fd_error *err) {
+    return launch(queue, "softcap", softcap_of{cap}, x, x, n, out, err);
 }

@@ -37,9 +37,13 @@ __global__ void __launch_bounds__(256)
             /* The same for the whole block: past the row's own position nothing need be computed. */
             const bool any_seen = (int)blockIdx.x * POSITIONS + pass * 32 <= pos0 + token;
             const float dot = any_seen ? fd_query_dot<GROUPS>(query[i], key, a.head_dim, lane) : 0.0f;
-            if (lane == i % 8 && position < a.n_kv)
-                scores[(token * a.n_head + head) * a.n_kv + position] =
-                    position <= pos0 + token ? dot * scale : -(float)INFINITY;
+            if (lane == i % 8 && position < a.n_kv) {
+                const int64_t own = pos0 + token;
+                const bool seen = position <= own && (a.window == 0 || position > own - a.window);
+                float score = dot * scale;
+                if (a.softcap > 0.0f) score = fd_softcap32(score, a.softcap);
+                scores[(token * a.n_head + head) * a.n_kv + position] = seen ? score : -(float)INFINITY;
+            }
         }
     }
 }
@@ -67,7 +71,8 @@ __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const 
     const float *score = scores + (row * a.n_head + blockIdx.x) * a.n_kv;
     float *weight = weights + (row * a.n_head + blockIdx.x) * a.n_kv;
 
-    float max = -(float)INFINITY;
+    const float sink = a.sinks ? a.sinks[blockIdx.x] : -(float)INFINITY;
+    float max = sink;
     for (int t = (int)threadIdx.x; t < n; t += 128) max = fmaxf(max, score[t]);
     max = fd_warp_max(max);
     if (lane == 0) warp_max[threadIdx.x / 32] = max;
@@ -77,7 +82,8 @@ __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const 
     for (int t = (int)threadIdx.x; t < n; t += 128) weight[t] = fd_exp32(score[t] - max);
     __syncthreads();
     if (threadIdx.x < 32) {
-        const float sum = fd_warp_sum(weight, n, lane);
+        float sum = fd_warp_sum(weight, n, lane);
+        if (a.sinks) sum = sum + fd_exp32(sink - max);
         if (lane == 0) total = sum;
     }
     __syncthreads();

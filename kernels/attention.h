@@ -1,7 +1,8 @@
 /* Attention as three ops, and the decode step's fused form of the same sums.
  *
  * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights
- * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position scores are -inf, weights +0.
+ * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position, and before its window, scores
+ * are -inf, weights +0.
  */
 #ifndef FD_KERNELS_ATTENTION_H
 #define FD_KERNELS_ATTENTION_H
@@ -13,7 +14,11 @@
 extern "C" {
 #endif
 
-enum { FD_ATTENTION_BLOCK = 64, FD_ATTENTION_MAX_HEAD_DIM = 256 };
+enum {
+    FD_ATTENTION_BLOCK = 64,
+    FD_ATTENTION_MAX_HEAD_DIM = 256,
+    FD_ATTENTION_NEAR = 256, /* positions whose attention one block a head computes by itself */
+};
 
 typedef struct fd_attention {
     int32_t n_head, n_head_kv; /* n_head % n_head_kv == 0 */
@@ -21,13 +26,16 @@ typedef struct fd_attention {
     int32_t n_tok;             /* rows */
     int32_t n_kv;              /* positions a row of scores has room for; ≥ *pos0 + n_tok */
     const int32_t *pos0;       /* device: position of the first row */
+    int32_t window;            /* scores: a row sees so many positions, its own among them; 0: all before it */
+    float softcap;             /* scores: after the scale, cap·tanh(s / cap); 0: none */
+    const float *sinks;        /* softmax: device, [n_head], one more score a head that no position has; NULL: none */
 } fd_attention;
 
 /* scores [n_tok, n_head, n_kv] = (q·k)·scale; q [n_tok, n_head, head_dim]; cache_k [≥ n_kv, n_head_kv, head_dim]. */
 fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, const float *q, const float *cache_k,
                               float scale, float *scores, fd_error *err);
 
-/* weights = softmax(scores), both [n_tok, n_head, n_kv]; uses n_head, n_tok, n_kv, pos0. Not in place. */
+/* weights = softmax(scores), both [n_tok, n_head, n_kv]; uses n_head, n_tok, n_kv, pos0, sinks. Not in place. */
 fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape, const float *scores, float *weights,
                                fd_error *err);
 
@@ -35,9 +43,11 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
                            float *out, fd_error *err);
 
-/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix,
- * in two kernels whose grids do not depend on the position, so that a CUDA graph can replay them. */
+/* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
+ * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
+ * can replay them. */
 typedef struct fd_attn_decode {
+    bool near; /* *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
     const float *q;           /* [n_head, head_dim] */

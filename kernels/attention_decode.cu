@@ -1,55 +1,20 @@
-/* Attention of one position in two kernels: scores with softmax, and mix.
+/* Attention of one position: a block a head does it all while positions are few; else two kernels, scores with softmax,
+ * and mix.
  *
  * Blocks take chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is:
  * it reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
+#include "kernels/attention_scratch.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
-
-enum { CHUNK = FD_ATTENTION_BLOCK };
-
-/* The scratch, in floats: scores, sums, chunk sums of the mix, then the counters of arrivals (0 between launches). */
-struct scratch_layout {
-    float *scores;     /* [n_head, n_ctx]: scores, then e^(s − max) */
-    float *sums;       /* [n_head] */
-    float *chunk_sums; /* [n_head, n_chunk, head_dim] */
-    unsigned *arrived; /* [n_head_kv + n_head] */
-};
-
-static int32_t chunks_of(int32_t n_ctx) {
-    return (n_ctx + CHUNK - 1) / CHUNK;
-}
-
-static scratch_layout layout_of(const fd_attn_decode *in) {
-    scratch_layout s;
-    s.scores = in->scratch;
-    s.sums = s.scores + (int64_t)in->n_head * in->n_ctx;
-    s.chunk_sums = s.sums + in->n_head;
-    s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
-    return s;
-}
+#include "kernels/step_attention.cuh"
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
     const size_t per_head = (size_t)n_ctx + 1 + (size_t)chunks_of(n_ctx) * (size_t)head_dim;
     return sizeof(float) * ((size_t)n_head * per_head + (size_t)n_head_kv + (size_t)n_head);
-}
-
-/* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are
- * visible. */
-__device__ __forceinline__ bool arrive_last(unsigned *counter, unsigned active) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1u) == active - 1;
-        if (last) *counter = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
 }
 
 /* e^(s − max) in place and its sum, of `heads` heads in a row. Exponentials by all threads, each sum by one warp. */
@@ -171,10 +136,24 @@ __global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_att
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
+/* Grid: heads. */
+template <int GROUPS>
+__global__ void __launch_bounds__(STEP_THREADS) decode_near(const __grid_constant__ fd_attn_decode a) {
+    __shared__ __align__(16) float area[STEP_MIN_X];
+    fd_allow_next();
+    fd_wait_previous();
+    step_attention_near<GROUPS>(a, __ldcg(a.pos), area);
+}
+
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
+    if (in->near)
+        return fd_with_groups(in->head_dim, err, [&](auto groups) {
+            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>, dim3((unsigned)in->n_head),
+                             STEP_THREADS, 0, err, *in);
+        });
     const scratch_layout scratch = layout_of(in);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     const int64_t score_blocks = fd_blocks((int64_t)queue->n_sm * 2, in->n_head_kv);

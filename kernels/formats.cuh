@@ -14,9 +14,11 @@
 #include "kernels/device.cuh"
 #include "numerics/contract.h"
 
-/* Weights that one launch reads once leave the caches first; those that several blocks read stay. */
-enum fd_reads { FD_READ_ONCE, FD_READ_AGAIN };
+/* Weights that one launch reads once leave the caches first; those that several blocks read stay; and those that were
+ * copied to shared memory are read there. */
+enum fd_reads { FD_READ_ONCE, FD_READ_AGAIN, FD_READ_SHARED };
 template <typename Word, fd_reads READS> __device__ __forceinline__ Word fd_fetch(const uint8_t *from) {
+    if (READS == FD_READ_SHARED) return *(const Word *)from;
     return READS == FD_READ_ONCE ? __ldcs((const Word *)from) : __ldg((const Word *)from);
 }
 

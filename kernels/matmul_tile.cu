@@ -21,9 +21,9 @@ struct tile_args {
     float *out;
 };
 
-/* Units a chunk has: at least two groups, so that a barrier comes every 256 fused multiply-adds or more. */
+/* Units a chunk has: four groups, so that a barrier comes every 512 fused multiply-adds. */
 template <class Format> struct chunk_of {
-    static constexpr int units = Format::groups == 1 ? 2 : 1, groups = units * Format::groups, width = groups * 64;
+    static constexpr int units = 4 / Format::groups, groups = 4, width = groups * 64;
 };
 
 /* What a thread copies of x into every chunk: WIDTH / 4 threads share a row, a thread takes the same columns of

@@ -19,39 +19,95 @@ typedef struct fd_builder {
 
 typedef enum fd_need { FD_REQUIRED, FD_OPTIONAL } fd_need;
 
+/* Keys that mean something to some architectures alone: a file may carry them for others, which ignore them. */
+enum fd_reads {
+    FD_READS_EXPERTS = 1,  /* expert_* */
+    FD_READS_WINDOW = 2,   /* attention.sliding_window */
+    FD_READS_SOFTCAPS = 4, /* attn_logit_softcapping, final_logit_softcapping */
+    FD_READS_SCALES = 8,   /* embedding_scale, residual_scale, logit_scale, attention.scale, rope.scaling.finetuned */
+};
+
 typedef struct fd_arch {
     const char *name;              /* general.architecture */
     fd_rope_pairing rope_pairing;
     void (*list)(fd_builder *builder); /* appends the nodes in order of execution */
+    int reads;                         /* fd_reads */
 } fd_arch;
 
-extern const fd_arch fd_arch_llama, fd_arch_qwen2;
+extern const fd_arch fd_arch_llama, fd_arch_qwen2, fd_arch_qwen3, fd_arch_gemma2, fd_arch_qwen3moe, fd_arch_gpt_oss,
+    fd_arch_gemma, fd_arch_internlm2, fd_arch_seed_oss, fd_arch_smollm3, fd_arch_mistral3, fd_arch_exaone4,
+    fd_arch_granite, fd_arch_minicpm;
 
 /* A weight of the file by name ("blk.3.attn_q.weight"), its shape checked against n_row × n_col (1 × n for a vector).
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
 int32_t fd_build_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
+/* The same for experts: n_expert matrices of n_row × n_col one behind the other, for n_row 1 n_expert rows. The
+ * weight's n_row counts all of them. */
+int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
+
+/* How a layer's attention differs from llama's. {0} with rope_freqs -1 is plain GQA without biases. */
+typedef struct fd_attention_block {
+    fd_need qkv_bias;      /* FD_OPTIONAL: applied where the file has them */
+    bool qk_norm;          /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
+    bool no_rope;          /* neither Q nor K is rotated */
+    bool sinks;            /* attn_sinks: a logit of each head's softmax that no position has */
+    int32_t rope_freqs;    /* weight index, -1: none */
+    int32_t window;        /* as fd_node.window */
+    float softcap;         /* as fd_node.softcap */
+    float scale;           /* of scores; 0: 1/sqrt(head_dim) */
+} fd_attention_block;
+
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
  * get the same prefix and ".weight" / ".bias". */
 int32_t fd_build_embed(fd_builder *builder, const char *name);
-int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, int32_t x);
+/* Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one weight for all. */
+int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                         int32_t n_out, fd_need bias);
 int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, int32_t freqs);
 int32_t fd_build_kv_write(fd_builder *builder, int32_t layer, const char *name, int32_t x);
-int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k);
-int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores);
+int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k,
+                             const fd_attention_block *how);
+int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
-int32_t fd_build_silu_mul(fd_builder *builder, int32_t layer, const char *name, int32_t gate, int32_t up);
+/* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
+int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate, int32_t up);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
+int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int32_t x, float factor);
+int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
+int32_t fd_build_softmax(fd_builder *builder, int32_t layer, const char *name, int32_t x);
+int32_t fd_build_top_k(fd_builder *builder, int32_t layer, const char *name, int32_t x);
+int32_t fd_build_expert_weights(fd_builder *builder, int32_t layer, const char *name, int32_t row, int32_t ids,
+                                fd_gating gating);
+int32_t fd_build_expert_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
+                               int32_t ids, int32_t n_out, fd_need bias);
+int32_t fd_build_expert_sum(fd_builder *builder, int32_t layer, const char *name, int32_t rows, int32_t weights);
 
 /* Says that the node's n elements are n_head heads of n/n_head; returns the node. */
 int32_t fd_build_heads(fd_builder *builder, int32_t node, int32_t n_head);
 
-/* Blocks that architectures share (model/arch/blocks.c). */
-int32_t fd_build_self_attention(fd_builder *builder, int32_t layer, int32_t x, fd_need qkv_bias, int32_t rope_freqs);
+/* Blocks that architectures share (model/arch/blocks.c, model/arch/experts.c). The first two read the block's normed
+ * input and end with what is to be added to the stream. */
+int32_t fd_build_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
+int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
+/* With the norm before and the sum behind: the whole half of a llama layer. */
+int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
+/* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
+void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
+void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
+
+/* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
+ * probabilities (ffn_moe_probs). `bias`: of the router and of the experts. */
+int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, fd_gating gating, fd_op activation,
+                         fd_need bias);
+
+/* Between builder.c and builder_nodes.c: notes the first failure; appends a copy of `item` to a growing array, whose
+ * space doubles at powers of two (false: out of memory). */
+fd_code fd_builder_stick(fd_builder *builder, fd_code code);
+bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */
 fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *out, fd_error *err);

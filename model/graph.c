@@ -14,6 +14,15 @@ static const struct {
 const char *fd_op_name(fd_op op) { return ops[op].name; }
 const char *fd_op_summary(fd_op op) { return ops[op].summary; }
 
+static const struct {
+    const char *name, *summary;
+} gatings[] = {[FD_GATING_GATHER] = {"gather", "the chosen elements as they are"},
+               [FD_GATING_NORMALISED] = {"normalised", "the chosen elements divided by their sum"},
+               [FD_GATING_SOFTMAX] = {"softmax", "softmax over the chosen elements alone"}};
+
+const char *fd_gating_name(fd_gating gating) { return gatings[gating].name; }
+const char *fd_gating_summary(fd_gating gating) { return gatings[gating].summary; }
+
 int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv) {
     if (node->over_kv) return (int64_t)node->shape[0] * batch_n_kv;
     return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);

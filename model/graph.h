@@ -36,6 +36,15 @@ typedef struct fd_rope {
     double original_context;                  /* llama3 */
 } fd_rope;
 
+/* How the weights of the chosen experts come from the router's row. */
+typedef enum fd_gating {
+    FD_GATING_GATHER,     /* the chosen elements as they are */
+    FD_GATING_NORMALISED, /* divided by their sum: the row holds probabilities */
+    FD_GATING_SOFTMAX,    /* softmax over the chosen elements alone: the row holds logits */
+} fd_gating;
+const char *fd_gating_name(fd_gating gating);    /* "gather", "normalised", "softmax" */
+const char *fd_gating_summary(fd_gating gating); /* in words */
+
 typedef struct fd_hparams {
     char arch[32];
     char name[128];       /* general.name, or "" */
@@ -44,12 +53,20 @@ typedef struct fd_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     fd_rope rope;
+    /* What only some architectures read (fd_arch.reads); 0 where an architecture does not. */
+    int32_t n_expert, n_expert_used, n_ff_expert;
+    float expert_scale;                /* of the experts' weights */
+    int32_t window;                    /* positions that a query of a windowed layer sees, its own among them */
+    float attn_softcap, final_softcap; /* cap·tanh(x / cap) of scores and of logits */
+    float embedding_scale, residual_scale, logit_scale; /* 1: none; logits are divided by logit_scale */
+    float attn_scale;                                   /* of scores; 0: 1/sqrt(head_dim) */
+    bool rope_used;                                     /* granite: false where rope.scaling.finetuned says so */
 } fd_hparams;
 
 typedef struct fd_weight {
     char name[128];     /* as in the GGUF */
     uint32_t dtype;     /* fd_dtype */
-    int64_t n_row;      /* outputs (tokens for an embedding); 1 for a vector */
+    int64_t n_row;      /* outputs (tokens for an embedding); 1 for a vector; experts' matrices one behind the other */
     int64_t n_col;      /* contiguous: inputs */
     const void *data;   /* n_row rows of fd_dtype_row_bytes(dtype, n_col); borrowed from the GGUF or from a fault */
     uint64_t bytes;
@@ -68,13 +85,19 @@ typedef struct fd_node {
     int32_t layer;                    /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS];     /* node ids, -1 unused; EMBED takes the tokens instead */
     int32_t weight[FD_MAX_WEIGHTS];   /* indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w};
-                                         EMBED {table}; ROPE {rope_freqs factors} */
+                                         EMBED {table}; ROPE {rope_freqs factors}; ATTN_SOFTMAX {sinks [n_head]};
+                                         EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]} */
     int32_t n_dim;                    /* of one position's tensor: 1 or 2 */
-    int32_t shape[FD_MAX_SHAPE];      /* [n] or [n_head, head_dim]; attn_scores and attn_weights: [n_head, 0] */
+    int32_t shape[FD_MAX_SHAPE];      /* [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores and attn_weights:
+                                         [n_head, 0] */
     bool over_kv;                     /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
 
     float eps;                        /* RMS_NORM */
-    float scale;                      /* ATTN_SCORES */
+    float scale;                      /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
+    float softcap;                    /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
+    int32_t window;                   /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
+    float slope, limit;               /* SWIGLU_CLAMP */
+    fd_gating gating;                 /* EXPERT_WEIGHTS */
     fd_rope rope;                     /* ROPE */
     int32_t row_offset;               /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
     fd_override_fn override;          /* NULL in every real model */
@@ -108,6 +131,16 @@ void fd_graph_free(fd_graph *graph);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);
+
+/* First position that a query at `pos` sees: scores before it are -inf. */
+static inline int32_t fd_node_first_seen(const fd_node *scores, int32_t pos) {
+    return scores->window > 0 && pos >= scores->window ? pos - scores->window + 1 : 0;
+}
+
+/* The expert that a real names, -1 when it is none of [0, n): ids are recorded as reals, and a trace may hold any. */
+static inline int64_t fd_expert_of(double id, int64_t n) {
+    return id >= 0 && id < (double)n && id == (double)(int64_t)id ? (int64_t)id : -1;
+}
 
 /* -1 when there is no such node. */
 int32_t fd_graph_find(const fd_graph *graph, const char *name);

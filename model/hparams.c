@@ -124,6 +124,55 @@ static fd_code read_attention(const reader *r, fd_hparams *h) {
     return FD_OK;
 }
 
+/* Files give 0 for a scale that they do not have. */
+static fd_code read_scale(const reader *r, const char *key, double fallback, float *out) {
+    double value;
+    FD_TRY(read_f64(r, key, fallback, &value));
+    *out = value == 0.0 ? 1.0f : (float)value;
+    return FD_OK;
+}
+
+static fd_code read_experts(const reader *r, const fd_arch *arch, fd_hparams *h) {
+    FD_TRY(read_i32(r, "expert_count", 0, 0, 4096, &h->n_expert));
+    if (h->n_expert == 0) return FD_OK;
+    if (!(arch->reads & FD_READS_EXPERTS))
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.expert_count: %d; mixtures of experts are not implemented",
+                       h->arch, h->n_expert);
+    FD_TRY(read_i32(r, "expert_used_count", -1, 1, h->n_expert, &h->n_expert_used));
+    FD_TRY(read_i32(r, "expert_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_expert));
+    if (h->n_ff_expert == 0) h->n_ff_expert = h->n_ff;
+    return read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale);
+}
+
+static fd_code read_cap(const reader *r, const char *key, double fallback, float *out) {
+    double value;
+    FD_TRY(read_f64(r, key, fallback, &value));
+    if (!(value > 0.0)) return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected more than 0", r->arch, key, value);
+    *out = (float)value;
+    return FD_OK;
+}
+
+static fd_code read_extras(const reader *r, const fd_arch *arch, fd_hparams *h) {
+    if (arch->reads & FD_READS_WINDOW)
+        FD_TRY(read_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
+    if (arch->reads & FD_READS_SOFTCAPS) {
+        FD_TRY(read_cap(r, "attn_logit_softcapping", 50.0, &h->attn_softcap));
+        FD_TRY(read_cap(r, "final_logit_softcapping", 30.0, &h->final_softcap));
+    }
+    if (arch->reads & FD_READS_SCALES) {
+        FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
+        FD_TRY(read_scale(r, "residual_scale", 1.0, &h->residual_scale));
+        FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+        double scale;
+        char full[128];
+        FD_TRY(read_f64(r, "attention.scale", 0.0, &scale));
+        h->attn_scale = (float)scale;
+        key_name(r, "rope.scaling.finetuned", full);
+        FD_TRY(fd_gguf_get_bool(r->gguf, full, true, &h->rope_used, r->err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *h, fd_error *err) {
     memset(h, 0, sizeof *h);
     reader r = {gguf, arch->name, err};
@@ -145,11 +194,8 @@ fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *h,
         return fd_fail(err, FD_ERR_INPUT, "key %s.attention.layer_norm_rms_epsilon: missing or negative", h->arch);
     h->rms_eps = (float)eps;
 
-    int32_t n_expert;
-    FD_TRY(read_i32(&r, "expert_count", 0, 0, INT32_MAX, &n_expert));
-    if (n_expert > 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "key %s.expert_count: %d; mixtures of experts are not implemented", h->arch,
-                       n_expert);
+    FD_TRY(read_experts(&r, arch, h));
+    FD_TRY(read_extras(&r, arch, h));
 
     /* The vocabulary is what the embedding has rows for; {arch}.vocab_size is often absent or padded. */
     const fd_gguf_tensor *embd = fd_gguf_find_tensor(gguf, "token_embd.weight");

@@ -42,7 +42,7 @@ static fd_code check_embed(const checker *c) {
 static fd_code check_rms_norm(const checker *c) {
     if (!same_shape(c->node, input(c, 0))) return broken(c, "shape differs from its input's");
     if (!(c->node->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
-    return check_weight(c, 0, 1, width(c->node), false);
+    return check_weight(c, 0, 1, c->node->shape[c->node->n_dim - 1], false);
 }
 
 static fd_code check_matmul(const checker *c) {
@@ -67,11 +67,14 @@ static fd_code check_attn_scores(const checker *c) {
     if (k->op != FD_OP_KV_WRITE) return broken(c, "second input is not a cache");
     if (q->n_dim != 2 || k->n_dim != 2 || q->shape[1] != k->shape[1]) return broken(c, "q and k heads differ in size");
     if (q->shape[0] % k->shape[0] != 0) return broken(c, "heads are no multiple of K/V heads");
+    if (c->node->window < 0) return broken(c, "window is negative");
+    if (!(c->node->softcap >= 0.0f)) return broken(c, "softcap is negative or NaN");
     return c->node->over_kv && c->node->shape[0] == q->shape[0] ? FD_OK : broken(c, "expected [n_head, positions]");
 }
 
 static fd_code check_attn_softmax(const checker *c) {
-    return c->node->over_kv && same_shape(c->node, input(c, 0)) ? FD_OK : broken(c, "shape differs from its input's");
+    if (!c->node->over_kv || !same_shape(c->node, input(c, 0))) return broken(c, "shape differs from its input's");
+    return check_weight(c, 0, 1, c->node->shape[0], true);
 }
 
 static fd_code check_attn_mix(const checker *c) {
@@ -90,7 +93,56 @@ static fd_code check_elementwise(const checker *c) {
 }
 
 static fd_code check_silu_mul(const checker *c) { return check_elementwise(c); }
+static fd_code check_gelu_mul(const checker *c) { return check_elementwise(c); }
 static fd_code check_add(const checker *c) { return check_elementwise(c); }
+
+static fd_code check_swiglu_clamp(const checker *c) {
+    if (!(c->node->limit > 0.0f)) return broken(c, "limit is not positive");
+    return check_elementwise(c);
+}
+
+static fd_code check_like_input(const checker *c) {
+    return same_shape(c->node, input(c, 0)) && !c->node->over_kv ? FD_OK : broken(c, "shape differs from its input's");
+}
+
+static fd_code check_scale(const checker *c) { return check_like_input(c); }
+static fd_code check_softmax(const checker *c) { return check_like_input(c); }
+
+static fd_code check_softcap(const checker *c) {
+    if (!(c->node->softcap > 0.0f)) return broken(c, "softcap is not positive");
+    return check_like_input(c);
+}
+
+static fd_code check_top_k(const checker *c) {
+    const fd_node *row = input(c, 0);
+    if (row->n_dim != 1 || c->node->n_dim != 1) return broken(c, "expected rows of one dimension");
+    return c->node->shape[0] <= row->shape[0] ? FD_OK : broken(c, "chooses more elements than its input has");
+}
+
+static fd_code check_expert_weights(const checker *c) {
+    const fd_node *row = input(c, 0), *ids = input(c, 1);
+    if (ids->op != FD_OP_TOP_K) return broken(c, "second input is no choice of experts");
+    if (row->n_dim != 1 || (int)c->node->gating < 0 || c->node->gating > FD_GATING_SOFTMAX)
+        return broken(c, "expected a router's row and a known gating");
+    return same_shape(c->node, ids) ? FD_OK : broken(c, "expected one weight for each chosen expert");
+}
+
+static fd_code check_expert_matmul(const checker *c) {
+    const fd_node *n = c->node, *x = input(c, 0), *ids = input(c, 1);
+    if (ids->op != FD_OP_TOP_K) return broken(c, "second input is no choice of experts");
+    if (n->n_dim != 2 || n->shape[0] != ids->shape[0] || (x->n_dim == 2 && x->shape[0] != ids->shape[0]))
+        return broken(c, "expected a row for each chosen expert");
+    int64_t n_expert = c->graph->hparams.n_expert;
+    FD_TRY(check_weight(c, 0, n_expert * n->shape[1], x->shape[x->n_dim - 1], false));
+    return check_weight(c, 1, n_expert, n->shape[1], true);
+}
+
+static fd_code check_expert_sum(const checker *c) {
+    const fd_node *rows = input(c, 0), *weights = input(c, 1);
+    if (rows->n_dim != 2 || weights->n_dim != 1 || rows->shape[0] != weights->shape[0])
+        return broken(c, "expected a row and a weight for each chosen expert");
+    return c->node->n_dim == 1 && c->node->shape[0] == rows->shape[1] ? FD_OK : broken(c, "expected one row");
+}
 
 static const struct {
     int n_input;
@@ -106,6 +158,15 @@ static const struct {
     [FD_OP_ATTN_MIX] = {2, check_attn_mix},
     [FD_OP_SILU_MUL] = {2, check_silu_mul},
     [FD_OP_ADD] = {2, check_add},
+    [FD_OP_SCALE] = {1, check_scale},
+    [FD_OP_SOFTCAP] = {1, check_softcap},
+    [FD_OP_GELU_MUL] = {2, check_gelu_mul},
+    [FD_OP_SWIGLU_CLAMP] = {2, check_swiglu_clamp},
+    [FD_OP_SOFTMAX] = {1, check_softmax},
+    [FD_OP_TOP_K] = {1, check_top_k},
+    [FD_OP_EXPERT_WEIGHTS] = {2, check_expert_weights},
+    [FD_OP_EXPERT_MATMUL] = {2, check_expert_matmul},
+    [FD_OP_EXPERT_SUM] = {2, check_expert_sum},
 };
 
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err) {

@@ -101,6 +101,39 @@ FD_HD float fd_exp32(float x) {
 /* x·σ(x), with one division: x / (1 + e^-x). */
 FD_HD float fd_silu32(float x) { return x / (1.0f + fd_exp32(-x)); }
 
+/* x·σ(a·x): silu with a slope. */
+FD_HD float fd_swish32(float x, float a) { return x / (1.0f + fd_exp32(-(a * x))); }
+
+/* GELU in its tanh form, ½x(1 + tanh u) with u = √(2/π)(x + 0.044715 x³), as x·σ(2u): no cancellation where x < 0.
+ * 2u = x·(c₁ + c₃x²), c₁ = 2√(2/π), c₃ = 0.044715 c₁. */
+FD_HD float fd_gelu32(float x) {
+    float twice_u = x * fmaf(0.0713548162726f, x * x, 1.59576912161f);
+    return x / (1.0f + fd_exp32(-twice_u));
+}
+
+/* tanh x: below 0.625 the odd polynomial of Cephes' tanhf (Moshier), above it 1 - 2 / (e^2|x| + 1) with x's sign. */
+FD_HD float fd_tanh32(float x) {
+    float size = fabsf(x);
+    if (!(size < 0.625f)) {
+        float y = 1.0f - 2.0f / (fd_exp32(size + size) + 1.0f);
+        return x < 0.0f ? -y : y;
+    }
+    float z = x * x;
+    float p = -5.70498872745e-3f;
+    p = fmaf(p, z, 2.06390887954e-2f);
+    p = fmaf(p, z, -5.37397155531e-2f);
+    p = fmaf(p, z, 1.33314422036e-1f);
+    p = fmaf(p, z, -3.33332819422e-1f);
+    return fmaf(p * z, x, x);
+}
+
+/* cap·tanh(x / cap). */
+FD_HD float fd_softcap32(float x, float cap) { return cap * fd_tanh32(x / cap); }
+
+/* A clamp that keeps NaN: x beyond the limit becomes the limit. */
+FD_HD float fd_at_most32(float x, float limit) { return x > limit ? limit : x; }
+FD_HD float fd_at_least32(float x, float limit) { return x < limit ? limit : x; }
+
 /* ---- binary64 functions: rope tables and per-step metrics; the same bits on every host ---- */
 
 /* e^x for |x| < 700: r = x - n·ln2 (two parts), Taylor to r^13 (remainder below 5e-18 on |r| ≤ ln2/2), times 2^n. */

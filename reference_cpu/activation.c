@@ -1,4 +1,5 @@
-/* SILU_MUL and ADD: element by element; positions lie behind each other, so an item is an element of the whole batch. */
+/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP: element by element; positions lie behind each other, so an item
+ * is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
 /* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */
@@ -12,4 +13,34 @@ void REF(add)(const fd_op_args *args, int64_t begin, int64_t end) {
     const real *a = args->in[0], *b = args->in[1];
     real *y = args->out;
     for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];
+}
+
+/* gelu is rounded before it is multiplied. */
+void REF(gelu_mul)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *gate = args->in[0], *up = args->in[1];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_gelu(gate[i]) * up[i];
+}
+
+/* (g·σ(slope·g))·(u + 1) with g at most the limit and u within ± the limit; NaN stays NaN. */
+void REF(swiglu_clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *gate = args->in[0], *up = args->in[1];
+    real *y = args->out, limit = (real)args->node->limit, slope = (real)args->node->slope;
+    for (int64_t i = begin; i < end; i++) {
+        real g = gate[i] > limit ? limit : gate[i];
+        real u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        y[i] = real_swish(g, slope) * (u + 1);
+    }
+}
+
+void REF(scale)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out, factor = (real)args->node->scale;
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] * factor;
+}
+
+void REF(softcap)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out, cap = (real)args->node->softcap;
+    for (int64_t i = begin; i < end; i++) y[i] = real_softcap(x[i], cap);
 }

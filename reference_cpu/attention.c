@@ -4,41 +4,50 @@
  * scores and weights have room for all positions of the batch, [n_head, n_kv]; past a row's own position they hold -inf
  * and 0. */
 #include "reference_cpu/real.h"
+#include "reference_cpu/weight_rows.h"
 
 /* Query head h reads K/V head h / (n_head / n_head_kv): division, not remainder. */
 static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
 }
 
-/* score = (q·k)·scale, one rounding each for the dot's last addition and the scale. */
+/* score = (q·k)·scale, one rounding each for the dot's last addition and the scale; then the softcap. Positions that the
+ * window leaves out are -inf as those past the row's own are. */
 void REF(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
-    real scale = (real)args->node->scale;
+    real scale = (real)args->node->scale, cap = (real)args->node->softcap;
 
     for (int64_t item = begin; item < end; item++) {
         int64_t own = args->pos0 + item / n_head, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
+        int64_t first = fd_node_first_seen(args->node, (int32_t)own);
         const real *q = (const real *)args->in[0] + item * head_dim;
         real *score = (real *)args->out + item * args->n_kv;
         for (int64_t t = 0; t < args->n_kv; t++) {
             const real *k = (const real *)args->in[1] + (t * n_head_kv + kv_head) * head_dim;
-            score[t] = t <= own ? real_dot(q, k, head_dim) * scale : (real)-INFINITY;
+            bool seen = t >= first && t <= own;
+            score[t] = seen ? real_dot(q, k, head_dim) * scale : (real)-INFINITY;
+            if (seen && cap > 0) score[t] = real_softcap(score[t], cap);
         }
     }
 }
 
-/* weight = e^(s − m) / Σ e^(s − m), m = max s, over positions 0 … own. */
+/* weight = e^(s − m) / Σ e^(s − m), m = max s, over positions 0 … own. A head's sink takes part as one more score that no
+ * position has: in the maximum, and as the last term of the sum. */
 void REF(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end) {
     int32_t n_head = args->node->shape[0];
+    const fd_weight *sinks = args->weight[0];
 
     for (int64_t item = begin; item < end; item++) {
         int64_t n = args->pos0 + item / n_head + 1;
+        real sink = sinks ? (real)fd_weight_element(sinks, item % n_head) : (real)-INFINITY;
         const real *score = (const real *)args->in[0] + item * args->n_kv;
         real *weight = (real *)args->out + item * args->n_kv;
-        real max = (real)-INFINITY;
+        real max = sink;
         for (int64_t t = 0; t < n; t++) max = real_max(max, score[t]);
         for (int64_t t = 0; t < n; t++) weight[t] = real_exp(score[t] - max);
         real sum = real_total_of(weight, n);
+        if (sinks) sum = sum + real_exp(sink - max);
         for (int64_t t = 0; t < n; t++) weight[t] = weight[t] / sum;
         for (int64_t t = n; t < args->n_kv; t++) weight[t] = 0;
     }

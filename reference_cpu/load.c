@@ -19,7 +19,8 @@ static fd_ref_load load_embed(const fd_op_args *args) {
     return per_position(args, fd_ref_width(args->node));
 }
 static fd_ref_load load_rms_norm(const fd_op_args *args) {
-    return per_position(args, 2 * fd_ref_width(args->node));
+    int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * (fd_ref_width(args->node) / n);
+    return (fd_ref_load){rows, rows * 2 * n};
 }
 static fd_ref_load load_rope(const fd_op_args *args) {
     return per_position(args, 2 * fd_ref_width(args->node));
@@ -51,6 +52,37 @@ static fd_ref_load load_silu_mul(const fd_op_args *args) {
 }
 static fd_ref_load load_add(const fd_op_args *args) {
     return per_element(args, 1);
+}
+
+static fd_ref_load load_gelu_mul(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_load load_swiglu_clamp(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_load load_scale(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_load load_softcap(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+
+static fd_ref_load load_softmax(const fd_op_args *args) {
+    int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * (fd_ref_width(args->node) / n);
+    return (fd_ref_load){rows, rows * 16 * n};
+}
+static fd_ref_load load_top_k(const fd_op_args *args) {
+    return per_position(args, 2 * fd_ref_width(fd_ref_input(args, 0)));
+}
+static fd_ref_load load_expert_weights(const fd_op_args *args) {
+    return per_position(args, 16 * fd_ref_width(args->node));
+}
+static fd_ref_load load_expert_matmul(const fd_op_args *args) {
+    int64_t n_out = args->node->shape[1], rows = (int64_t)args->n_pos * args->node->shape[0];
+    return (fd_ref_load){n_out, n_out * args->weight[0]->n_col * rows};
+}
+static fd_ref_load load_expert_sum(const fd_op_args *args) {
+    return per_element(args, fd_ref_input(args, 1)->shape[0]);
 }
 
 fd_ref_load fd_ref_load_of(const fd_op_args *args) {

@@ -1,4 +1,5 @@
-/* RMS_NORM: y = (x·r)·w with r = 1 / sqrt(Σx² / n + eps). An item is a position.
+/* RMS_NORM: y = (x·r)·w with r = 1 / sqrt(Σx² / n + eps), over the last dimension. An item is a row: a position's, or a
+ * head's of a position.
  *
  * Contract: Σx² by the 64 partial sums, fma(x, x, acc); eps is inside the root; x·r is rounded before w multiplies it. */
 #include "reference_cpu/real.h"

@@ -32,6 +32,16 @@ static inline real real_exp(real x) {
 static inline real real_silu(real x) {
     return x / (1 + exp(-x));
 }
+static inline real real_swish(real x, real a) {
+    return x / (1 + exp(-(a * x)));
+}
+/* c₁ = 2√(2/π), c₃ = 0.044715 c₁: numerics/contract.h */
+static inline real real_gelu(real x) {
+    return x / (1 + exp(-x * (1.5957691216057307 + 0.071354816272600263 * x * x)));
+}
+static inline real real_softcap(real x, real cap) {
+    return cap * tanh(x / cap);
+}
 
 #else
 
@@ -52,6 +62,15 @@ static inline real real_exp(real x) {
 }
 static inline real real_silu(real x) {
     return fd_silu32(x);
+}
+static inline real real_swish(real x, real a) {
+    return fd_swish32(x, a);
+}
+static inline real real_gelu(real x) {
+    return fd_gelu32(x);
+}
+static inline real real_softcap(real x, real cap) {
+    return fd_softcap32(x, cap);
 }
 
 #endif

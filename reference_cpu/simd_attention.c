@@ -1,18 +1,21 @@
 /* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX: the twins. Scores are dots of cache rows with the query; the mix keeps several
  * vectors of a head's output in registers over all positions. */
 #include "reference_cpu/simd_dot.h"
+#include "reference_cpu/weight_rows.h"
 
 void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
-    float scale = args->node->scale;
+    float scale = args->node->scale, cap = args->node->softcap;
 
     for (int64_t item = begin; item < end; item++) {
-        int64_t n = args->pos0 + item / n_head + 1, kv_head = item % n_head / (n_head / n_head_kv);
+        int64_t n = args->pos0 + item / n_head + 1, first = fd_node_first_seen(args->node, (int32_t)n - 1);
+        int64_t kv_head = item % n_head / (n_head / n_head_kv);
         const float *q = (const float *)args->in[0] + item * head_dim;
         const float *k = (const float *)args->in[1] + kv_head * head_dim;
         float *score = (float *)args->out + item * args->n_kv;
-        for (int64_t t = 0; t < n; t += DOT_ROWS) {
+        for (int64_t t = 0; t < first; t++) score[t] = (float)-INFINITY;
+        for (int64_t t = first; t < n; t += DOT_ROWS) {
             const char *rows[DOT_ROWS];
             float dots[DOT_ROWS];
             for (int r = 0; r < DOT_ROWS; r++)
@@ -20,6 +23,7 @@ void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
             dot_rows(FD_F32, rows, q, head_dim, dots);
             for (int r = 0; r < DOT_ROWS && t + r < n; r++) score[t + r] = dots[r] * scale;
         }
+        for (int64_t t = first; t < n && cap > 0.0f; t++) score[t] = fd_softcap32(score[t], cap);
         for (int64_t t = n; t < args->n_kv; t++) score[t] = (float)-INFINITY;
     }
 }
@@ -41,15 +45,18 @@ static float largest(const float *x, int64_t n) {
 
 void SIMD(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end) {
     int32_t n_head = args->node->shape[0];
+    const fd_weight *sinks = args->weight[0];
 
     for (int64_t item = begin; item < end; item++) {
         int64_t n = args->pos0 + item / n_head + 1, whole = n - n % VL, rest = n - whole;
+        float sink = sinks ? fd_weight_element(sinks, item % n_head) : (float)-INFINITY;
         const float *score = (const float *)args->in[0] + item * args->n_kv;
         float *weight = (float *)args->out + item * args->n_kv;
-        float max = largest(score, n);
+        float max = fmaxf(sink, largest(score, n));
         for (int64_t t = 0; t < whole; t += VL) v_store(weight + t, v_exp(v_load(score + t) - max));
         v_store_part(weight + whole, v_exp(v_load_part(score + whole, rest) - max), rest);
         float sum = sum_one(weight, n);
+        if (sinks) sum = sum + fd_exp32(sink - max);
         for (int64_t t = 0; t < whole; t += VL) v_store(weight + t, v_load(weight + t) / sum);
         v_store_part(weight + whole, v_load_part(weight + whole, rest) / sum, rest);
         for (int64_t t = n; t < args->n_kv; t++) weight[t] = 0.0f;

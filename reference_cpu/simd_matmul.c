@@ -184,3 +184,36 @@ void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
         one_position(weight, bias, (const float *)args->in[0] + row * weight->n_col, begin, end,
                      (float *)args->out + row * weight->n_row);
 }
+
+/* ---- experts ---- */
+
+void DEFINITION(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+
+/* A product of one position for each chosen expert. */
+void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_node *input = fd_ref_input(args, 0);
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    int64_t n = weight->n_col, n_out = args->node->shape[1], k = args->node->shape[0];
+    int64_t n_expert = weight->n_row / n_out, x_rows = input->n_dim == 2 ? input->shape[0] : 1;
+    if (n > ROW_FLOATS / TILE_ROWS && !decodes_in_registers(weight->dtype)) {
+        DEFINITION(expert_matmul)(args, begin, end);
+        return;
+    }
+    for (int64_t item = 0; item < args->n_pos * k; item++) {
+        int64_t expert = fd_expert_of((double)((const float *)args->in[1])[item], n_expert);
+        const float *x = (const float *)args->in[0] + (x_rows == 1 ? item / k : item) * n;
+        float *y = (float *)args->out + item * n_out;
+        if (expert < 0) {
+            for (int64_t o = begin; o < end; o++) y[o] = (float)NAN;
+            continue;
+        }
+        fd_weight own = {
+            .dtype = weight->dtype, .n_row = n_out, .n_col = n, .data = weight_row(weight, expert * n_out)};
+        fd_weight own_bias = {.n_row = 1, .n_col = n_out};
+        if (bias) {
+            own_bias.dtype = bias->dtype;
+            own_bias.data = weight_row(bias, expert);
+        }
+        one_position(&own, bias ? &own_bias : NULL, x, begin, end, y);
+    }
+}

@@ -7,6 +7,7 @@ void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(attn_mix)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(silu_mul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 
 extern const fd_ref_ops SIMD(ops);
 const fd_ref_ops SIMD(ops) = {{
@@ -16,4 +17,5 @@ const fd_ref_ops SIMD(ops) = {{
     [FD_OP_ATTN_SOFTMAX] = SIMD(attn_softmax),
     [FD_OP_ATTN_MIX] = SIMD(attn_mix),
     [FD_OP_SILU_MUL] = SIMD(silu_mul),
+    [FD_OP_EXPERT_MATMUL] = SIMD(expert_matmul),
 }};

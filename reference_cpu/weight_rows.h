@@ -18,12 +18,18 @@ static inline void fd_weight_piece(const fd_weight *w, int64_t row, int64_t at, 
     fd_dequantize_row(w->dtype, (const char *)w->data + offset, out, fd_piece_length(w->n_col, at));
 }
 
-/* Element i of a one-row weight (its block is decoded: one element for the float formats). */
-static inline float fd_weight_element(const fd_weight *w, int64_t i) {
+/* Element i of a row (its block is decoded: one element for the float formats). */
+static inline float fd_weight_row_element(const fd_weight *w, int64_t row, int64_t i) {
     int64_t block = fd_dtype_get(w->dtype)->block_elements, first = i - i % block;
+    int64_t offset = row * fd_dtype_row_bytes(w->dtype, w->n_col) + fd_dtype_row_bytes(w->dtype, first);
     float values[FD_PIECE];
-    fd_dequantize_row(w->dtype, (const char *)w->data + fd_dtype_row_bytes(w->dtype, first), values, block);
+    fd_dequantize_row(w->dtype, (const char *)w->data + offset, values, block);
     return values[i - first];
+}
+
+/* Element i of a one-row weight. */
+static inline float fd_weight_element(const fd_weight *w, int64_t i) {
+    return fd_weight_row_element(w, 0, i);
 }
 
 #endif

@@ -134,8 +134,13 @@ static void write_line(fd_proposer *p, const line *l, double sure, const fd_prop
     char next[160] = "no other node has its size";
     if (item->best[1].node >= 0)
         snprintf(next, sizeof next, "next %s, cosine %.4f", node_name(p, item->best[1].node), 1 - item->best[1].away);
-    fprintf(p->out, "%-44s -> %s%s%s  # %.3f: cosine %.6f, %s", l->source, l->node, *l->ops ? " " : "", l->ops, sure,
-            1 - item->best[0].away, next);
+    const char *space = *l->ops ? " " : "";
+    if (l->factor_known)
+        fprintf(p->out, "%-44s -> %s%s%s", l->source, l->node, space, l->ops);
+    else /* the engine's own scale, or an error of it: values do not tell */
+        fprintf(p->out, "ask %s -> %s%s%s | %s%s%s scale=%.6g", l->source, l->node, space, l->ops, l->node, space, l->ops,
+                item->best[0].factor);
+    fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
     if (*by_name) fprintf(p->out, "; by name alone in layers %s", by_name);
     if (!l->factor_known) fprintf(p->out, "; its values are %.6g times the node's", 1 / item->best[0].factor);
@@ -163,16 +168,17 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
         }
     }
     const fd_proposed *least = item;
+    size_t *count = best.factor_known ? &p->total->n_sure : &p->total->n_ask;
     for (size_t i = 0; number >= 0 && i < p->n; i++) {
         fd_proposed *other = &p->items[i];
         if (!other->clear || other->written) continue;
         line l = line_of(p, other, number);
         if (!same_line(&best, &l)) continue;
         other->written = true;
-        p->total->n_sure++;
+        ++*count;
         if (confidence(other) < confidence(least)) least = other;
     }
-    if (!item->written) p->total->n_sure++;
+    if (!item->written) ++*count;
     item->written = true;
     char by_name[80] = "";
     if (number >= 0) take_by_name(p, &best, item->slice, by_name, sizeof by_name);

@@ -112,6 +112,7 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
                                source->path, t[i].name, t[i].step, t[i].name);
             end++;
         }
+        for (size_t k = i; k < end && t[end - 1].occurrence >= FD_SOURCE_BY_INDEX; k++) t[k].occurrence = (int32_t)(k - i + 1);
         for (; i < end; i++) t[i].n_same = t[end - 1].occurrence;
     }
     if (source->trace) return FD_OK;

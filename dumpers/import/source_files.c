@@ -185,6 +185,17 @@ static bool is_pickle(const char *name) {
     return false;
 }
 
+/* Its tensor lies beside it as .npy, which is read instead. */
+static bool converted(const char *path) {
+    char *npy;
+    struct stat there;
+    int n = (int)(strrchr(path, '.') - path);
+    if (asprintf(&npy, "%.*s.npy", n, path) < 0) return false;
+    bool found = stat(npy, &there) == 0 && S_ISREG(there.st_mode);
+    free(npy);
+    return found;
+}
+
 static int by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -248,6 +259,7 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
         return fd_fail(err, FD_ERR_INPUT, "%s: folders deeper than %d", path, MAX_DEPTH);
     if (S_ISDIR(there.st_mode)) return add_children(source, path, root, depth, err);
     if (is_pickle(path)) {
+        if (converted(path)) return FD_OK;
         if (source->n_pickle++ == 0) source->pickle = strdup(path);
         return FD_OK;
     }
@@ -268,8 +280,9 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
     FD_TRY(add_children(source, path, strlen(path) + 1, 0, err));
     if (source->n_pickle > 0)
         return fd_fail(err, FD_ERR_INPUT,
-                       "%s: %zu PyTorch files (%s): pickles run code when loaded: refused; convert each with "
-                       "numpy.save(name + \".npy\", torch.load(name, weights_only=True).float().numpy())",
+                       "%s: %zu PyTorch files (%s): pickles run code when loaded: refused; convert each: "
+                       "x = torch.load(name, weights_only=True); x = x[\"value\"] if isinstance(x, dict) else x; "
+                       "numpy.save(os.path.splitext(name)[0], (x.float() if x.is_floating_point() else x).cpu().numpy())",
                        path, source->n_pickle, source->pickle ? source->pickle : "?");
     if (source->n > 0) return FD_OK;
     if (source->debugger)

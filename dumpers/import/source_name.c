@@ -27,10 +27,14 @@ static const char *skip_step(const char *name, int32_t *step) {
     return at + 1;
 }
 
-/* SGLang's dumper joins key=value pairs with three underscores. */
-static bool key_values(const char *name, char *out, size_t size, int32_t *step) {
+/* SGLang's dumper (python/sglang/srt/debug_utils/dumper.py) joins key=value pairs with three underscores:
+ * DIR/EXPERIMENT/step=0___rank=0___dump_index=7___name=q___recompute_status=disabled___layer_id=3.pt; older ones begin with
+ * forward_pass_id= and rank=. dump_index counts all tensors, so it orders those of one name. */
+static bool key_values(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence) {
     char copy[1024];
-    const char *called = NULL, *layer = NULL;
+    const char *called = NULL, *layer = NULL, *rank = "0", *slash = strrchr(name, '/');
+    int32_t index;
+    if (slash) name = slash + 1;
     if (strlen(name) >= sizeof copy || !strstr(name, "name=")) return false;
     strcpy(copy, name);
     for (char *part = copy, *next; part; part = next) {
@@ -44,19 +48,22 @@ static bool key_values(const char *name, char *out, size_t size, int32_t *step) 
         *value++ = '\0';
         const char *number = value;
         if (strcmp(part, "name") == 0) called = value;
+        if (strcmp(part, "rank") == 0) rank = value;
+        if (strcmp(part, "dump_index") == 0 && digits(&number, &index)) *occurrence = FD_SOURCE_BY_INDEX + index;
         if (strcmp(part, "layer_id") == 0 || strcmp(part, "layer") == 0) layer = value;
         if ((strcmp(part, "step") == 0 || strcmp(part, "forward_pass_id") == 0) && !digits(&number, step)) *step = 0;
     }
     if (!called || !*called) return false;
-    int n = layer && strcmp(layer, "None") != 0 ? snprintf(out, size, "%s-%s", called, layer)
-                                                : snprintf(out, size, "%s", called);
+    bool in_layer = layer && strcmp(layer, "None") != 0, shard = strcmp(rank, "0") != 0;
+    int n = snprintf(out, size, "%s%s%s%s%s", called, in_layer ? "-" : "", in_layer ? layer : "", shard ? ":rank" : "",
+                     shard ? rank : "");
     return n > 0 && (size_t)n < size;
 }
 
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence) {
     *step = 0;
     *occurrence = 1;
-    if (!key_values(name, out, size, step)) {
+    if (!key_values(name, out, size, step, occurrence)) {
         name = skip_step(name, step);
         if (strlen(name) >= size) return false;
         strcpy(out, name);

@@ -2,12 +2,13 @@
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
+    fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = -1};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_self_attention(b, layer, x, FD_REQUIRED, -1);
+        x = fd_build_pre_norm_attention(b, layer, x, &attention);
         x = fd_build_swiglu(b, layer, x);
     }
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_qwen2 = {"qwen2", FD_ROPE_HALF, list};
+const fd_arch fd_arch_qwen2 = {"qwen2", FD_ROPE_HALF, list, 0};

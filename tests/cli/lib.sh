@@ -37,6 +37,14 @@ refuse() {
     n_failed=$((n_failed + 1))
 }
 
+# runs_next PATTERN COMMAND…: the firstdiff command on the `next` line of COMMAND's verdict works, and its output matches.
+runs_next() {
+    local pattern=$1 next
+    shift
+    next=$("$@" 2>/dev/null </dev/null | sed -n 's/^  next  *firstdiff //p')
+    expect 0 "$pattern" bash -c "'$firstdiff' ${next:-no-next-line}"
+}
+
 need() { # need FILE…: skips the script (ctest: SKIP_RETURN_CODE 77) when one is not there
     for file in "$@"; do
         [ -r "$file" ] && continue

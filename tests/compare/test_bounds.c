@@ -2,6 +2,7 @@
  * smallest faults worth finding do not. The engine here is made of real roundings in random orders. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,10 @@ static uint64_t draw(void) { /* SplitMix64 */
 }
 
 /* ---- the engine ---- */
+
+static double kernel_u(const fd_numerics_class *c) { /* inside a kernel binary32, stored between two kernels */
+    return c->u_op < 0x1p-24 ? c->u_op : 0x1p-24;
+}
 
 /* Rounds as a type of that unit roundoff does; 2^-10 is TF32 cut off, and 0 and 2^-53 leave x alone. */
 static double q(double x, double u) {
@@ -89,7 +94,7 @@ static void run_norm(const fd_op_args *a, const fd_numerics_class *c, double *ou
     int64_t n = a->weight[0]->n_col;
     float w[1024];
     fd_dequantize_row(a->weight[0]->dtype, a->weight[0]->data, w, n);
-    double u_sum = c->u_op < 0x1p-24 ? c->u_op : 0x1p-24;
+    double u_sum = kernel_u(c);
     for (int64_t r = 0; r < a->n_pos; r++) {
         const double *x = (const double *)a->in[0] + r * n;
         double ss = sum_products(x, x, (int32_t)n, u_sum), scale = q(1 / sqrt(ss / (double)n + a->node->eps), u_sum);
@@ -120,6 +125,12 @@ static void run_rope(const fd_op_args *a, const fd_numerics_class *c, double *ou
     }
 }
 
+/* tanhf is right to an ulp and a half or so in every libm. */
+static double capped(double x, double cap, const fd_numerics_class *c) {
+    double v = q(x / cap, c->u_op), t = tanh(v);
+    return q(q(t + t * kernel_u(c) * (draw() % 2 ? 1 : -1), c->u_op) * cap, c->u_out);
+}
+
 static void run_scores(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     const fd_node *nodes = a->graph->nodes;
     int32_t n_head = nodes[0].shape[0], d = nodes[0].shape[1], n_kv_head = nodes[1].shape[0];
@@ -132,9 +143,11 @@ static void run_scores(const fd_op_args *a, const fd_numerics_class *c, double *
                     ((const double *)a->in[1])[(t * n_kv_head + item % n_head / (n_head / n_kv_head)) * d + i];
                 k[i] = q(q(cached, c->u_kv), c->u_attn);
             }
-            bool seen = t <= a->pos0 + item / n_head;
-            out[item * a->n_kv + t] =
-                seen ? q(q(sum_products(x, k, d, c->u_acc), c->u_op) * (double)a->node->scale, c->u_out) : -INFINITY;
+            int32_t own = a->pos0 + (int32_t)(item / n_head);
+            bool seen = t <= own && t >= fd_node_first_seen(a->node, own);
+            double s = q(q(sum_products(x, k, d, c->u_acc), c->u_op) * (double)a->node->scale, c->u_out);
+            if (a->node->softcap > 0) s = capped(s, (double)a->node->softcap, c);
+            out[item * a->n_kv + t] = seen ? s : -INFINITY;
         }
 }
 
@@ -143,8 +156,11 @@ static void run_softmax(const fd_op_args *a, const fd_numerics_class *c, double 
     for (int64_t item = 0; item < (int64_t)a->n_pos * n_head; item++) {
         int64_t n = a->pos0 + item / n_head + 1;
         const double *s = (const double *)a->in[0] + item * a->n_kv;
-        double max = -INFINITY, sum = 0, u_sum = c->u_op < 0x1p-24 ? c->u_op : 0x1p-24;
+        double max = -INFINITY, sum = 0, u_sum = kernel_u(c), sink = -INFINITY;
+        if (a->weight[0]) sink = q((double)((const float *)a->weight[0]->data)[item % n_head], c->u_out);
+        max = sink;
         for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
+        if (a->weight[0]) sum = q(exp(q(sink - max, c->u_op)), c->u_op);
         for (int64_t t = 0; t < n; t++) sum = q(sum + q(exp(q(s[t] - max, c->u_op)), c->u_op), u_sum);
         for (int64_t t = 0; t < a->n_kv; t++)
             out[item * a->n_kv + t] = t < n ? q(q(exp(q(s[t] - max, c->u_op)), c->u_op) / sum, c->u_out) : 0;
@@ -168,15 +184,107 @@ static void run_mix(const fd_op_args *a, const fd_numerics_class *c, double *out
         }
 }
 
+/* The cancelling form; llama.cpp's CPU takes it from a table of f16. */
+static double gelu(double g, const fd_numerics_class *c) {
+    double u = kernel_u(c);
+    if (c->q8_activations) g = q(g, 0x1p-11);
+    double v = q(0.7978845608028654 * q(g + q(0.044715 * q(g * q(g * g, u), u), u), u), u);
+    double y = q(0.5 * g * q(1 + q(tanh(v), u), u), u);
+    return c->q8_activations ? q(y, 0x1p-11) : y;
+}
+
+static double clamped(double g, double up, const fd_node *node, const fd_numerics_class *c) {
+    double limit = (double)node->limit, s;
+    g = g > limit ? limit : g;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    s = q(1 / (1 + exp(-q((double)node->slope * g, c->u_op))), c->u_op);
+    return q(q(g * s, c->u_op) * q(up + 1, c->u_op), c->u_out);
+}
+
+static void softmax_of(const double *x, double *out, int64_t n, const fd_numerics_class *c) {
+    double max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) max = fmax(max, x[i]);
+    for (int64_t i = 0; i < n; i++) sum = q(sum + q(exp(q(x[i] - max, c->u_op)), c->u_op), kernel_u(c));
+    for (int64_t i = 0; i < n; i++) out[i] = q(q(exp(q(x[i] - max, c->u_op)), c->u_op) / sum, c->u_out);
+}
+
+static void run_top_k(const fd_op_args *a, double *out) {
+    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
+    for (int32_t row = 0; row < a->n_pos; row++) {
+        double *id = out + row * k;
+        const double *x = (const double *)a->in[0] + row * n;
+        for (int32_t r = 0; r < k; r++) {
+            id[r] = -1;
+            for (int32_t i = 0; i < n; i++) {
+                bool taken = false;
+                for (int32_t m = 0; m < r; m++) taken = taken || id[m] == i;
+                if (!taken && (id[r] < 0 || x[i] > x[(int32_t)id[r]])) id[r] = i;
+            }
+        }
+    }
+}
+
+static void run_expert_weights(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
+    for (int32_t row = 0; row < a->n_pos; row++) {
+        double chosen[8], *w = out + row * k, sum = 0;
+        for (int32_t r = 0; r < k; r++)
+            chosen[r] = ((const double *)a->in[0])[row * n + (int32_t)((const double *)a->in[1])[row * k + r]];
+        for (int32_t r = 0; r < k; r++) sum = q(sum + chosen[r], c->u_op);
+        if (a->node->gating == FD_GATING_SOFTMAX) softmax_of(chosen, w, k, c);
+        for (int32_t r = 0; r < k; r++) {
+            if (a->node->gating == FD_GATING_NORMALISED) w[r] = q(chosen[r] / sum, c->u_out);
+            if (a->node->gating == FD_GATING_GATHER) w[r] = chosen[r];
+            w[r] = q(w[r] * (double)a->node->scale, c->u_out);
+        }
+    }
+}
+
+static void run_expert_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n = a->weight[0]->n_col, k = a->node->shape[0], n_out = a->node->shape[1];
+    bool own_rows = a->graph->nodes[0].n_dim == 2;
+    for (int64_t item = 0; item < a->n_pos * k; item++) {
+        int64_t expert = (int64_t)((const double *)a->in[1])[item];
+        fd_weight w = *a->weight[0], b = a->weight[1] ? *a->weight[1] : (fd_weight){0};
+        w.n_row = n_out;
+        w.data = (const char *)w.data + expert * n_out * fd_dtype_row_bytes(w.dtype, n);
+        if (a->weight[1]) b.data = (const char *)b.data + expert * fd_dtype_row_bytes(b.dtype, n_out);
+        fd_op_args one = *a;
+        one.n_pos = 1;
+        one.weight[0] = &w;
+        one.weight[1] = a->weight[1] ? &b : NULL;
+        one.in[0] = (const double *)a->in[0] + (own_rows ? item : item / k) * n;
+        run_matmul(&one, c, out + item * n_out);
+    }
+}
+
+static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n = a->node->shape[0], k = a->graph->nodes[1].shape[0];
+    for (int64_t i = 0; i < a->n_pos * n; i++) {
+        int64_t row = i / n;
+        double sum = 0;
+        for (int64_t r = 0; r < k; r++) {
+            double x = ((const double *)a->in[0])[(row * k + r) * n + i % n],
+                   w = ((const double *)a->in[1])[row * k + r];
+            sum = q(sum + q(w * x, c->u_op), c->u_op);
+        }
+        out[i] = q(sum, c->u_out);
+    }
+}
+
 static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
     for (int64_t i = 0; i < n; i++) {
         const double *x = a->in[0], *y = a->in[1];
         double g = x ? x[i] : 0, u;
         switch (a->node->op) {
         case FD_OP_SILU_MUL:
-            u = c->u_op < 0x1p-24 ? c->u_op : 0x1p-24; /* inside a kernel binary32, stored between two kernels */
+            u = kernel_u(c);
             out[i] = q(q(g / q(1 + q(exp(-g), u), u), c->u_op) * y[i], c->u_out);
             break;
+        case FD_OP_GELU_MUL: out[i] = q(q(gelu(g, c), c->u_op) * y[i], c->u_out); break;
+        case FD_OP_SWIGLU_CLAMP: out[i] = clamped(g, y[i], a->node, c); break;
+        case FD_OP_SCALE: out[i] = q(g * q((double)a->node->scale, c->u_out), c->u_out); break;
+        case FD_OP_SOFTCAP: out[i] = capped(g, (double)a->node->softcap, c); break;
         case FD_OP_ADD: out[i] = q(g + y[i], c->u_out); break;
         case FD_OP_KV_WRITE: out[i] = q(g, c->u_kv); break;
         default: out[i] = q(exact[i], c->u_out); /* EMBED */
@@ -185,13 +293,23 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
 }
 
 static void engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
+    const fd_numerics_class inside = fd_numerics_class_inside_attention(c);
     switch (a->node->op) {
     case FD_OP_MATMUL: run_matmul(a, c, out); return;
     case FD_OP_RMS_NORM: run_norm(a, c, out); return;
     case FD_OP_ROPE: run_rope(a, c, out); return;
-    case FD_OP_ATTN_SCORES: run_scores(a, c, out); return;
-    case FD_OP_ATTN_SOFTMAX: run_softmax(a, c, out); return;
+    case FD_OP_ATTN_SCORES: run_scores(a, &inside, out); return;
+    case FD_OP_ATTN_SOFTMAX: run_softmax(a, &inside, out); return;
     case FD_OP_ATTN_MIX: run_mix(a, c, out); return;
+    case FD_OP_SOFTMAX:
+        for (int64_t row = 0; row < a->n_pos; row++)
+            softmax_of((const double *)a->in[0] + row * a->node->shape[0], out + row * a->node->shape[0],
+                       a->node->shape[0], c);
+        return;
+    case FD_OP_TOP_K: run_top_k(a, out); return;
+    case FD_OP_EXPERT_WEIGHTS: run_expert_weights(a, c, out); return;
+    case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
+    case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
     default: run_rest(a, c, n, exact, out);
     }
 }
@@ -206,6 +324,16 @@ typedef struct trial {
     int64_t n, width; /* elements, and of a head or a row */
 } trial;
 
+/* Every other one with a softcap and a window, or with sinks. */
+static op_case *case_of_attention(fd_op op, int kind) {
+    op_case *c = case_attention(op, 4, 2, 64, kind * 9, 4);
+    if (kind % 2 == 0) return c;
+    if (op == FD_OP_ATTN_SOFTMAX) case_add_sinks(c, FD_F32);
+    c->nodes[2].softcap = 50.0f;
+    c->nodes[2].window = 5;
+    return c;
+}
+
 static op_case *make_case(fd_op op, int kind) {
     switch (op) {
     case FD_OP_EMBED: return case_embed(kind % 2 ? FD_F16 : FD_Q8_0, 50, 128, 5);
@@ -219,7 +347,15 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_KV_WRITE: return case_kv_write(64, 0, 5, 5, 0);
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_SOFTMAX:
-    case FD_OP_ATTN_MIX: return case_attention(op, 4, 2, 64, kind * 9, 4);
+    case FD_OP_ATTN_MIX: return case_of_attention(op, kind);
+    case FD_OP_SCALE:
+    case FD_OP_SOFTCAP: return case_unary(op, 200, 3);
+    case FD_OP_SOFTMAX: return case_unary(op, 60, 3);
+    case FD_OP_TOP_K: return case_top_k(6);
+    case FD_OP_EXPERT_WEIGHTS: return case_expert_weights((fd_gating)(kind % 3), kind % 2 ? 2.5f : 1.0f, 5);
+    case FD_OP_EXPERT_MATMUL:
+        return case_expert_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2, kind % 3 == 0, kind % 4 ? FD_F32 : -1);
+    case FD_OP_EXPERT_SUM: return case_expert_sum(120, 2);
     default: return case_elementwise(op, 200, 3);
     }
 }
@@ -232,7 +368,8 @@ static trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
         t.in[i] = malloc(sizeof(double) * (size_t)t.c->n_in[i]);
         for (int64_t k = 0; k < t.c->n_in[i]; k++) {
             double spread = exp((double)(draw() % 6)) / 20; /* magnitudes over two decades, as activations have */
-            bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX;
+            bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX ||
+                         (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
             t.in[i][k] = q((double)(float)(t.c->in[i][k] * (as_is ? 1 : spread)), class_->u_out);
         }
         t.args.in[i] = t.in[i];
@@ -321,6 +458,20 @@ static void block_zeroed(trial *t, int64_t at) {
     fd_dequantize_row(w->dtype, (const char *)w->data + o * fd_dtype_row_bytes(w->dtype, w->n_col), values, w->n_col);
     for (int64_t k = 64; k < 96; k++) t->candidate[at] -= (double)values[k] * t->in[0][row * w->n_col + k];
 }
+/* An expert that is not among the chosen. */
+static void another_expert(trial *t, int64_t at) {
+    int64_t row = at / CASE_CHOSEN * CASE_CHOSEN;
+    double id = t->candidate[at];
+    for (bool taken = true; taken;) {
+        id = fmod(id + 1, CASE_EXPERTS);
+        taken = false;
+        for (int64_t r = row; r < row + CASE_CHOSEN; r++) taken = taken || t->candidate[r] == id;
+    }
+    t->candidate[at] = id;
+}
+static void same_expert_twice(trial *t, int64_t at) {
+    t->candidate[at] = t->candidate[at / CASE_CHOSEN * CASE_CHOSEN + (at + 1) % CASE_CHOSEN];
+}
 static void becomes_nan(trial *t, int64_t at) {
     t->candidate[at] = NAN;
 }
@@ -337,7 +488,7 @@ static double detected(fd_op op, const char *class_name, fault_fn fault) {
         double *clean = malloc(sizeof *clean * (size_t)t.n);
         memcpy(clean, t.candidate, sizeof *clean * (size_t)t.n);
         for (int64_t at = 0; at < t.n; at += 1 + t.n / 10) {
-            if (!isfinite(clean[at]) || clean[at] == 0) continue;
+            if (!isfinite(clean[at]) || (clean[at] == 0 && op != FD_OP_TOP_K)) continue;
             memcpy(t.candidate, clean, sizeof *clean * (size_t)t.n);
             fault(&t, at);
             n_tried++;
@@ -375,12 +526,104 @@ Test(bounds, the_smallest_faults_worth_finding_are_beyond) {
         }
 }
 
+Test(bounds, no_op_is_without_a_smallest_fault) {
+    static const detection table[] = {
+#include "tests/compare/detections.h"
+    };
+    for (fd_op op = 0; op < FD_OP_COUNT; op++) {
+        bool any = false;
+        for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+            any |= table[i].op == op && table[i].at_least[0] >= 0.5;
+        cr_expect(any, "%s has no row in detections.h", fd_op_name(op));
+    }
+}
+
+/* Cases large enough for threads to be woken. */
+static op_case *make_large(fd_op op) {
+    switch (op) {
+    case FD_OP_RMS_NORM: return case_norm(FD_F32, 8192, 64, 1e-5f);
+    case FD_OP_MATMUL: return case_matmul(FD_Q8_0, 1024, 600, 3, FD_F32);
+    case FD_OP_ATTN_SCORES:
+    case FD_OP_ATTN_MIX: return case_attention(op, 4, 2, 64, 900, 8);
+    case FD_OP_ATTN_SOFTMAX: return case_attention(op, 4, 2, 64, 4000, 8);
+    default: return case_elementwise(op, 40000, 3);
+    }
+}
+
+Test(bounds, every_bit_is_the_same_whatever_the_number_of_threads) {
+    static const fd_op ops[] = {FD_OP_RMS_NORM, FD_OP_MATMUL,   FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX,
+                                FD_OP_ATTN_MIX, FD_OP_SILU_MUL, FD_OP_ADD};
+    const int most = omp_get_max_threads();
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        op_case *c = make_large(ops[i]);
+        fd_op_args args = c->args;
+        double *in[FD_MAX_INPUTS] = {NULL, NULL};
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            if (!c->in[k]) continue;
+            in[k] = malloc(sizeof(double) * (size_t)c->n_in[k]);
+            for (int64_t e = 0; e < c->n_in[k]; e++) in[k][e] = (double)c->in[k][e];
+            args.in[k] = in[k];
+            bool cache = k == 1 && (ops[i] == FD_OP_ATTN_SCORES || ops[i] == FD_OP_ATTN_MIX);
+            c->nodes[k].op = cache ? FD_OP_KV_WRITE : FD_OP_ADD;
+        }
+        int64_t n = fd_node_row_stride(args.node, args.n_kv) * args.n_pos;
+        double *y = malloc(sizeof *y * (size_t)n), *tau[2];
+        args.out = y;
+        fd_reference_op(FD_NUMERICS_F64, &args);
+        fd_bound_args bound = {
+            .op = &args, .stored = FD_F64, .numerics = fd_numerics_class_find("bf16"), .n_output = 1e6};
+        fd_error err = {0};
+        for (int t = 0; t < 2; t++) {
+            tau[t] = malloc(sizeof *y * (size_t)n);
+            omp_set_num_threads(t ? 5 : 1);
+            cr_assert_eq(fd_bound(&bound, tau[t], &err), FD_OK, "%s", err.message);
+        }
+        omp_set_num_threads(most);
+        cr_expect(memcmp(tau[0], tau[1], sizeof *y * (size_t)n) == 0, "%s", fd_op_name(ops[i]));
+        for (int t = 0; t < 2; t++) free(tau[t]);
+        for (int k = 0; k < FD_MAX_INPUTS; k++) free(in[k]);
+        free(y);
+        case_free(c);
+    }
+}
+
 Test(bounds, a_new_nan_or_inf_is_beyond_in_every_op_and_class) {
     for (int32_t i = 0; fd_numerics_class_at(i); i++)
         for (fd_op op = 0; op < FD_OP_COUNT; op++) {
             cr_expect_eq(detected(op, fd_numerics_class_at(i)->name, becomes_nan), 1.0, "%s", fd_op_name(op));
             cr_expect_eq(detected(op, fd_numerics_class_at(i)->name, becomes_inf), 1.0, "%s", fd_op_name(op));
         }
+}
+
+/* The margin decides: a flip between near ties, or another order, is rounding; anything else is not. */
+Test(bounds, choices_of_experts_may_differ_where_the_margin_is_small) {
+    static const struct {
+        double ids[CASE_CHOSEN];
+        bool within;
+    } table[] = {{{5, 2, 7}, true},  {{2, 5, 7}, true},  {{7, 2, 5}, true},  {{5, 2, 1}, true},  {{5, 1, 7}, false},
+                 {{5, 2, 0}, false}, {{5, 5, 7}, false}, {{5, 2, 2}, false}, {{5, 2, 8}, false}, {{5, 2, -1}, false}};
+    static const float row[CASE_EXPERTS] = {0.1f, 0.5f, 0.9f, 0,
+                                            0,    1.0f, 0,    0.50000006f}; /* 1 and 7 differ by one ulp */
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        op_case *c = case_top_k(1);
+        double x[CASE_EXPERTS], e[CASE_EXPERTS], y[CASE_CHOSEN], tau[CASE_CHOSEN], most = 0;
+        fd_error err = {0};
+        for (int k = 0; k < CASE_EXPERTS; k++) x[k] = (double)row[k], e[k] = 1e-6;
+        fd_op_args args = c->args;
+        args.in[0] = x;
+        args.out = y;
+        fd_reference_op(FD_NUMERICS_F64, &args);
+        fd_bound_args bound = {.op = &args,
+                               .in_error = {e},
+                               .candidate = table[i].ids,
+                               .stored = FD_F64,
+                               .numerics = fd_numerics_class_find("f32"),
+                               .n_output = 1e6};
+        cr_assert_eq(fd_bound(&bound, tau, &err), FD_OK);
+        for (int r = 0; r < CASE_CHOSEN; r++) most = fmax(most, fd_bound_z(table[i].ids[r], y[r], tau[r]));
+        cr_expect_eq(most <= 1, table[i].within, "row %zu: z %g", i, most);
+        case_free(c);
+    }
 }
 
 Test(bounds, a_class_that_is_too_strict_is_exceeded) {

@@ -194,6 +194,84 @@ Test(scan, types_of_two_sides_meet_on_the_coarser) {
         }
 }
 
+/* ---- small datasets beside each other in the file, which are read together ---- */
+
+enum { N_SMALL = 300, SMALL_POS = 2, SMALL_ROW = 512 };
+typedef enum place { IN_ORDER, REVERSED, WITH_GAPS, N_PLACE } place; /* gaps: bytes between that differ and are no tensor */
+
+static hid_t put_small(hid_t where, const char *name, const float *data) {
+    hsize_t dim[2] = {SMALL_POS, SMALL_ROW};
+    hid_t space = H5Screate_simple(2, dim, NULL);
+    hid_t set = H5Dcreate2(where, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
+    H5Sclose(space);
+    return set;
+}
+
+/* `changed`: the tensor whose element `at` is `value` instead; -1: none. */
+static void write_small(int side, place how, int changed, int at, float value) {
+    static float data[SMALL_POS * SMALL_ROW];
+    hid_t file = H5Fcreate(path_of(side), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hsize_t n = SMALL_POS;
+    int32_t tokens[SMALL_POS] = {0};
+    hid_t space = H5Screate_simple(1, &n, NULL);
+    hid_t set = H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
+    H5Dclose(set);
+    H5Sclose(space);
+    fd_h5_put_string(file, "schema", "firstdiff-trace");
+    fd_h5_put_int(file, "version", 1);
+    hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t other = H5Gcreate2(file, "other", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    for (int i = 0; i < N_SMALL; i++) {
+        int t = how == REVERSED ? N_SMALL - 1 - i : i;
+        char name[16];
+        snprintf(name, sizeof name, "t%d", t);
+        for (int e = 0; e < SMALL_POS * SMALL_ROW; e++) data[e] = (float)(t * 1000 + e);
+        if (t == changed) data[at] = value;
+        set = put_small(group, name, data);
+        fd_h5_put_int(set, "seq", t);
+        H5Dclose(set);
+        data[0] = (float)side;
+        if (how == WITH_GAPS && i % 3 == 0) H5Dclose(put_small(other, name, data));
+    }
+    H5Gclose(other);
+    H5Gclose(group);
+    H5Fclose(file);
+}
+
+Test(scan, neighbours_read_together_are_told_apart) {
+    static const struct {
+        int tensor, at;
+    } cases[] = {{-1, 0}, {0, 0}, {1, SMALL_ROW - 1}, {17, SMALL_ROW}, {150, 700}, {N_SMALL - 1, SMALL_POS * SMALL_ROW - 1}};
+    for (place a = 0; a < N_PLACE; a++)
+        for (place b = 0; b < N_PLACE; b++)
+            for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+                fd_verdict v;
+                fd_trace *traces[2];
+                fd_error err = {0};
+                fd_compare_options how = {0};
+                char name[16];
+                write_small(0, a, -1, 0, 0);
+                write_small(1, b, cases[k].tensor, cases[k].at, -1);
+                for (int i = 0; i < 2; i++)
+                    cr_assert_eq(fd_trace_open(path_of(i), &traces[i], &err), FD_OK, "%s", err.message);
+                cr_expect_eq(fd_trace_place(traces[0], 0), FD_PLACED);
+                cr_assert_eq(fd_compare_traces(traces[0], traces[1], &how, &v, &err), FD_OK, "%s", err.message);
+                for (int i = 0; i < 2; i++) fd_trace_close(traces[i]);
+                const fd_divergence *d = &v.divergence;
+                snprintf(name, sizeof name, "t%d", cases[k].tensor);
+                if (cases[k].tensor < 0)
+                    cr_expect(v.status == FD_IDENTICAL && v.n_compared == N_SMALL, "places %u, %u: %s", a, b, d->node);
+                else
+                    cr_expect(v.status == FD_DIVERGED && strcmp(d->node, name) == 0 && d->pos == cases[k].at / SMALL_ROW &&
+                                  d->diff.first.index == cases[k].at % SMALL_ROW && d->diff.n_differ == 1 &&
+                                  v.n_before == cases[k].tensor && v.n_after_differ == 0 && v.n_compared == N_SMALL,
+                              "places %u, %u, %s: %s at %d", a, b, name, d->node, d->pos);
+                fd_verdict_free(&v);
+            }
+}
+
 /* ---- memory ---- */
 
 enum { LONG_POS = 3, LONG_ROW = 40 << 20 }; /* 160 MiB a row */

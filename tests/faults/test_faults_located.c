@@ -1,5 +1,6 @@
-/* Every fault of the table, injected into a run of each bundled model at the first, a middle and the last layer, must
- * be located at its exact node: by lockstep (diff) and from two traces (compare). */
+/* Every fault of the table, injected into a run of each bundled model at the first, a middle and the last layer, and of
+ * the conformance models in each layer, must be located at its exact node: by lockstep (diff) and from two traces
+ * (compare). */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,20 @@
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #include "tests/faults/dressed.h"
+#include "tests/ops/shared_files.h"
 
-enum { N_PROMPT = 6, N_GENERATE = 3, N_MODEL = 2 };
+enum { N_GENERATE = 3, N_MODEL = 2, N_ARCH = 4 };
 static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
-static const int32_t prompt[N_PROMPT] = {1, 300, 45, 1036, 261, 7};
+/* With a window of 16, which a prompt must be longer than. */
+static const char *const archs[N_ARCH] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe"};
+
+typedef struct prompt {
+    const int32_t *tokens;
+    int32_t n;
+} prompt;
+static const prompt short_prompt = {(const int32_t[]){1, 300, 45, 1036, 261, 7}, 6};
+static const prompt long_prompt = {
+    (const int32_t[]){65, 91, 7, 119, 63, 13, 40, 28, 95, 120, 63, 97, 26, 63, 3, 55, 104, 71, 46, 99}, 20};
 
 typedef struct bench {
     fd_gguf *gguf;
@@ -39,32 +50,43 @@ static bench open_model(const char *name) {
     return b;
 }
 
+static bench open_arch(const char *name) {
+    char path[128];
+    bench b;
+    fd_error err = {0};
+    snprintf(path, sizeof path, "conformance/%s.gguf", name);
+    must(fd_gguf_open(shared_file(path), &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+    for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f; /* so that a clamp is reached */
+    return b;
+}
+
 static void close_model(bench *b) {
     fd_graph_free(b->graph);
     fd_gguf_close(b->gguf);
 }
 
-static fd_exec *executor(const fd_graph *graph) {
+static fd_exec *executor(const fd_graph *graph, prompt p) {
     fd_exec *exec;
     fd_error err = {0};
-    fd_reference_options options = {.numerics = FD_NUMERICS_EXACT, .n_ctx = N_PROMPT + N_GENERATE, .n_thread = 1};
+    fd_reference_options options = {.numerics = FD_NUMERICS_EXACT, .n_ctx = p.n + N_GENERATE, .n_thread = 1};
     must(fd_reference_new(graph, &options, &exec, &err), &err);
     return exec;
 }
 
-static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, const char *fault) {
-    fd_lockstep_options o = {.tokens = prompt, .n_token = N_PROMPT, .n_generate = N_GENERATE};
+static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, prompt p, const char *fault) {
+    fd_lockstep_options o = {.tokens = p.tokens, .n_token = p.n, .n_generate = N_GENERATE};
     fd_verdict v;
     fd_error err = {0};
-    o.ref = (fd_lockstep_side){.exec = executor(clean), .label = "clean", .fault = ""};
-    o.cand = (fd_lockstep_side){.exec = executor(faulty), .label = "faulty", .fault = fault};
+    o.ref = (fd_lockstep_side){.exec = executor(clean, p), .label = "clean", .fault = ""};
+    o.cand = (fd_lockstep_side){.exec = executor(faulty, p), .label = "faulty", .fault = fault};
     must(fd_lockstep_run(&o, &v, &err), &err);
     fd_exec_free(o.ref.exec);
     fd_exec_free(o.cand.exec);
     return v;
 }
 
-static fd_trace *record(const fd_graph *graph) {
+static fd_trace *record(const fd_graph *graph, prompt p) {
     char path[] = "/tmp/firstdiff-fault-XXXXXX";
     fd_error err = {0};
     fd_trace_writer *writer;
@@ -75,11 +97,11 @@ static fd_trace *record(const fd_graph *graph) {
     fd_trace_options to = fd_trace_defaults(path);
     to.level = FD_TRACE_FINGERPRINT;
     fd_trace_info info = {.numerics = "exact", .contract = FD_CONTRACT_VERSION, .level = FD_TRACE_FINGERPRINT};
-    fd_exec *exec = executor(graph);
+    fd_exec *exec = executor(graph, p);
     must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
     fd_exec_set_observer(exec, fd_trace_observer(writer));
-    fd_batch batch = {.tokens = prompt, .n_tok = N_PROMPT, .pos0 = 0};
-    must(fd_trace_begin_step(writer, FD_STEP_PREFILL, prompt, N_PROMPT, 0, &err), &err);
+    fd_batch batch = {.tokens = p.tokens, .n_tok = p.n, .pos0 = 0};
+    must(fd_trace_begin_step(writer, FD_STEP_PREFILL, p.tokens, p.n, 0, &err), &err);
     must(fd_exec_forward(exec, &batch, &err), &err);
     must(fd_trace_end_step(writer, &err), &err);
     must(fd_trace_finish(writer, &err), &err);
@@ -89,11 +111,11 @@ static fd_trace *record(const fd_graph *graph) {
     return trace;
 }
 
-static fd_verdict compare(fd_trace *clean, const fd_graph *faulty) {
+static fd_verdict compare(fd_trace *clean, const fd_graph *faulty, prompt p) {
     fd_compare_options options = {0};
     fd_verdict v;
     fd_error err = {0};
-    fd_trace *trace = record(faulty);
+    fd_trace *trace = record(faulty, p);
     must(fd_compare_traces(clean, trace, &options, &v, &err), &err);
     fd_trace_close(trace);
     return v;
@@ -107,28 +129,30 @@ static void expect_located(const fd_verdict *v, const char *expected, const char
     cr_expect_eq(v->divergence.inputs_equal, FD_EQUAL, "%s in %s by %s", spec, model, by);
 }
 
+/* The node of that layer where the fault must show; layer -1: outside the layers. */
+static const char *expected_node(const fd_graph *graph, const fd_fault_info *fault, int32_t layer) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].layer == layer && fd_fault_shows_at(fault, &graph->nodes[i])) return graph->nodes[i].name;
+    return "no node of this model";
+}
+
 /* Returns false when the model has nothing that the fault could change. */
-static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *graph, fd_trace *clean, const char *model,
-                   bool from_traces) {
-    char spec[96], expected[64];
+static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *graph, fd_trace *clean, prompt p,
+                   const char *model, bool from_traces) {
+    char spec[96];
+    const char *expected = expected_node(graph, fault, fault->outside ? -1 : layer);
     fd_error err = {0};
     fd_graph *faulty;
     fd_fault_owner *owner;
-    if (fault->outside) {
-        snprintf(spec, sizeof spec, "%s", fault->name);
-        snprintf(expected, sizeof expected, "%s", fault->located);
-    } else {
-        snprintf(spec, sizeof spec, "%s@%d", fault->name, layer);
-        snprintf(expected, sizeof expected, "blk.%d.%s", layer, fault->located);
-    }
+    snprintf(spec, sizeof spec, fault->outside ? "%s" : "%s@%d", fault->name, layer);
     must(fd_graph_clone(graph, &faulty, &err), &err);
     fd_code code = fd_fault_apply(spec, faulty, &owner, &err);
     if (code == FD_OK) {
-        fd_verdict v = diff(graph, faulty, spec);
+        fd_verdict v = diff(graph, faulty, p, spec);
         expect_located(&v, expected, spec, model, "diff");
         fd_verdict_free(&v);
         if (from_traces) {
-            v = compare(clean, faulty);
+            v = compare(clean, faulty, p);
             expect_located(&v, expected, spec, model, "compare");
             fd_verdict_free(&v);
         }
@@ -145,12 +169,12 @@ enum { MAX_FAULT = 256 };
 
 /* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
  * per fault. */
-static void locate_all(const fd_graph *graph, int n_layer, const char *model, int32_t n_applied[MAX_FAULT]) {
-    fd_trace *clean = record(graph);
+static void locate_all(const fd_graph *graph, int n_layer, prompt p, const char *model, int32_t n_applied[MAX_FAULT]) {
+    fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
     for (int32_t i = 0; i < fd_fault_count(); i++)
         for (int k = 0; k < (fd_fault_at(i)->outside ? 1 : n_layer); k++)
-            n_applied[i] += locate(fd_fault_at(i), layers[k], graph, clean, model, k == 0);
+            n_applied[i] += locate(fd_fault_at(i), layers[k], graph, clean, p, model, k == 0);
     fd_trace_close(clean);
 }
 
@@ -159,17 +183,24 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
     cr_assert(fd_fault_count() > 0 && fd_fault_count() <= MAX_FAULT);
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
-        locate_all(b.graph, 3, models[m], n_applied);
+        locate_all(b.graph, 3, short_prompt, models[m], n_applied);
         for (int d = 0; d < FD_N_DRESS && m == 0; d++) {
             fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
-            locate_all(dressed.graph, 1, fd_dresses[d].name, n_applied);
+            locate_all(dressed.graph, 1, short_prompt, fd_dresses[d].name, n_applied);
             fd_undress(&dressed);
         }
         close_model(&b);
     }
+    bool with_archs = *shared_file("conformance/gpt-oss-moe.gguf");
+    if (!with_archs) fprintf(stderr, "skipped: the conformance models are not there\n");
+    for (int m = 0; m < N_ARCH && with_archs; m++) {
+        bench b = open_arch(archs[m]);
+        locate_all(b.graph, 3, long_prompt, archs[m], n_applied);
+        close_model(&b);
+    }
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         n_total += n_applied[i];
-        cr_expect(n_applied[i] > 0, "%s applied to no model", fd_fault_at(i)->name);
+        cr_expect(n_applied[i] > 0 || !with_archs, "%s applied to no model", fd_fault_at(i)->name);
     }
     fprintf(stderr, "%d faults, %d injections located by diff, a third of them also by compare\n", fd_fault_count(),
             n_total);
@@ -182,16 +213,12 @@ Test(faults, a_fault_in_every_layer_is_located_in_the_first) {
         fd_error err = {0};
         fd_graph *faulty;
         fd_fault_owner *owner;
-        char expected[64];
         must(fd_graph_clone(b.graph, &faulty, &err), &err);
         if (fd_fault_apply(fault->name, faulty, &owner, &err) == FD_OK) {
-            fd_verdict v = diff(b.graph, faulty, fault->name);
+            fd_verdict v = diff(b.graph, faulty, short_prompt, fault->name);
             /* the first layer has no layer before it */
             int first = strcmp(fault->name, "kv_previous_layer") == 0 ? 1 : 0;
-            if (fault->outside)
-                snprintf(expected, sizeof expected, "%s", fault->located);
-            else
-                snprintf(expected, sizeof expected, "blk.%d.%s", first, fault->located);
+            const char *expected = expected_node(b.graph, fault, fault->outside ? -1 : first);
             expect_located(&v, expected, fault->name, models[1], "diff");
             fd_verdict_free(&v);
             fd_fault_owner_free(owner);
@@ -207,7 +234,7 @@ Test(faults, a_clean_run_raises_no_alarm) {
         fd_graph *clone;
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &clone, &err), &err);
-        fd_verdict v = diff(b.graph, clone, "");
+        fd_verdict v = diff(b.graph, clone, short_prompt, "");
         cr_expect_eq(v.status, FD_IDENTICAL, "%s: %s at %s", models[m], fd_verdict_status_name(v.status),
                      v.divergence.node);
         fd_verdict_free(&v);

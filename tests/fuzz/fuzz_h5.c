@@ -14,8 +14,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(&address, data, sizeof address);
     fd_h5_bytes bytes = {-1, data + sizeof address, size - sizeof address};
     fd_h5_object object;
+    static fd_h5_nearby nearby;
+    nearby.headers.n = nearby.strings.n = 0;
     (void)fd_h5_plain_file(&bytes);
-    if (!fd_h5_object_read(&bytes, address, &object)) return 0;
+    if (!fd_h5_object_read(&bytes, &nearby, address, &object)) return 0;
     int64_t n = fd_h5_chunk_count(&object.shape, &object.layout, 1 << 16);
     uint64_t *chunks = n >= 0 ? malloc((size_t)n * sizeof *chunks + 1) : NULL;
     if (chunks && fd_h5_chunk_addresses(&bytes, &object.shape, &object.layout, chunks))

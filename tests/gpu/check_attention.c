@@ -57,8 +57,38 @@ static void host_mix(heads h, const float *weights, const float *cache, int32_t 
 
 /* ---- the three ops ---- */
 
-static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int32_t spare) {
-    char name[160], what[96];
+/* What some architectures add to the plain form: a window and a softcap of scores, a sink a head. */
+typedef struct extras {
+    int32_t window;
+    float softcap;
+    bool sinks;
+} extras;
+
+/* The plain scores of one row become those of a window and a softcap. */
+static void limit_scores(int32_t n_head, int32_t pos, int32_t n_kv, extras e, float *scores) {
+    for (int32_t i = 0; i < n_head * n_kv; i++) {
+        int32_t t = i % n_kv;
+        if (t <= pos && e.softcap > 0) scores[i] = fd_softcap32(scores[i], e.softcap);
+        if (e.window > 0 && t <= pos - e.window) scores[i] = -INFINITY;
+    }
+}
+
+/* Softmax with one more score a head that no position has. */
+static void host_softmax_sinks(int32_t n_head, const float *scores, int32_t pos, int32_t n_kv, const float *sinks,
+                               float *weights) {
+    for (int32_t h = 0; h < n_head; h++) {
+        const float *s = scores + (size_t)(h * n_kv);
+        float *w = weights + (size_t)(h * n_kv), max = sinks[h];
+        memset(w, 0, sizeof *w * (size_t)n_kv);
+        for (int32_t t = 0; t <= pos; t++) max = fmaxf(max, s[t]);
+        for (int32_t t = 0; t <= pos; t++) w[t] = fd_exp32(s[t] - max);
+        float sum = fd_sum(w, pos + 1) + fd_exp32(sinks[h] - max);
+        for (int32_t t = 0; t <= pos; t++) w[t] = w[t] / sum;
+    }
+}
+
+static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int32_t spare, extras e) {
+    char name[192], what[128];
     fd_error err = {0};
     int32_t n_kv = pos0 + n_tok + spare; /* room beyond the batch, as in the decode step */
     size_t n_q = (size_t)(n_tok * h.n_head * h.head_dim), n_s = (size_t)n_tok * (size_t)(h.n_head * n_kv);
@@ -66,23 +96,38 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     const float scale = 1.0f / sqrtf((float)h.head_dim);
     float *q = floats(n_q), *k = floats(n_cache), *v = floats(n_cache), *scores = floats(n_s), *weights = floats(n_s);
     float *out = floats(n_q), *found = floats(n_s > n_q ? n_s : n_q);
+    float *sinks = floats((size_t)h.n_head);
     gpu_fill(test, q, n_q), gpu_fill(test, k, n_cache), gpu_fill(test, v, n_cache);
+    gpu_fill(test, sinks, (size_t)h.n_head);
     for (int32_t t = 0; t < n_tok; t++) {
         size_t at = (size_t)t * (size_t)(h.n_head * n_kv), row = (size_t)(t * h.n_head * h.head_dim);
         host_scores(h, q + row, k, pos0 + t, n_kv, scale, scores + at);
-        host_softmax(h.n_head, scores + at, pos0 + t, n_kv, weights + at);
+        limit_scores(h.n_head, pos0 + t, n_kv, e, scores + at);
+        if (e.sinks)
+            host_softmax_sinks(h.n_head, scores + at, pos0 + t, n_kv, sinks, weights + at);
+        else
+            host_softmax(h.n_head, scores + at, pos0 + t, n_kv, weights + at);
         host_mix(h, weights + at, v, pos0 + t, n_kv, out + row);
     }
     float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k, sizeof *k * n_cache),
           *dv = gpu_upload(v, sizeof *v * n_cache);
     float *dscores = gpu_poisoned(n_s), *dweights = gpu_poisoned(n_s), *dout = gpu_poisoned(n_q);
     float *dpos = gpu_upload(&pos0, sizeof pos0);
-    fd_attention shape = {h.n_head, h.n_head_kv, h.head_dim, n_tok, n_kv, (const int32_t *)(const void *)dpos};
+    float *dsinks = gpu_upload(sinks, sizeof *sinks * (size_t)h.n_head);
+    fd_attention shape = {.n_head = h.n_head,
+                          .n_head_kv = h.n_head_kv,
+                          .head_dim = h.head_dim,
+                          .n_tok = n_tok,
+                          .n_kv = n_kv,
+                          .pos0 = (const int32_t *)(const void *)dpos,
+                          .window = e.window,
+                          .softcap = e.softcap,
+                          .sinks = e.sinks ? dsinks : NULL};
     gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
     gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
     gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);
-    snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rows_%d_from_%d_room_%d", h.n_head, h.n_head_kv, h.head_dim,
-             n_tok, pos0, n_kv);
+    snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rows_%d_from_%d_room_%d_window_%d%s%s", h.n_head, h.n_head_kv,
+             h.head_dim, n_tok, pos0, n_kv, e.window, e.softcap > 0 ? "_softcap" : "", e.sinks ? "_sinks" : "");
     snprintf(name, sizeof name, "attn_scores_%s", what);
     gpu_download(test, dscores, found, n_s);
     gpu_expect_equal(test, name, scores, found, n_s);
@@ -93,7 +138,8 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     gpu_download(test, dout, found, n_q);
     gpu_expect_equal(test, name, out, found, n_q);
     gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dscores), gpu_free(dweights), gpu_free(dout), gpu_free(dpos);
-    free(q), free(k), free(v), free(scores), free(weights), free(out), free(found);
+    gpu_free(dsinks);
+    free(q), free(k), free(v), free(scores), free(weights), free(out), free(found), free(sinks);
 }
 
 void check_attention(gpu_test *test) {
@@ -101,8 +147,12 @@ void check_attention(gpu_test *test) {
     static const int32_t n_past[] = {0, 62, 63, 64, 299};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof n_past / sizeof *n_past; k++) {
-            check_ops(test, shapes[i], 1, n_past[k], k == 1 ? 37 : 0);
-            if (k < 2 || i % 2 == 0) check_ops(test, shapes[i], k == 0 ? 70 : 5, n_past[k], 0);
+            check_ops(test, shapes[i], 1, n_past[k], k == 1 ? 37 : 0, (extras){0});
+            if (k < 2 || i % 2 == 0) check_ops(test, shapes[i], k == 0 ? 70 : 5, n_past[k], 0, (extras){0});
+            check_ops(test, shapes[i], 5, n_past[k], 3, (extras){.window = 16});
+            check_ops(test, shapes[i], 3, n_past[k], 0, (extras){.softcap = 50.0f});
+            check_ops(test, shapes[i], 3, n_past[k], 0, (extras){.window = 1, .softcap = 2.0f, .sinks = true});
+            check_ops(test, shapes[i], 2, n_past[k], 5, (extras){.sinks = true});
         }
 }
 
@@ -161,7 +211,9 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         float *dk = gpu_upload(kv, sizeof *kv * (size_t)width_kv),
               *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
         in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
-        for (int twice = 0; twice < 2; twice++) { /* the second launch finds the counters the first one left */
+        /* The second launch finds the counters the first one left; the third is one kernel, where it may be. */
+        for (int twice = 0; twice < (pos < FD_ATTENTION_NEAR ? 3 : 2); twice++) {
+            in.near = twice == 2;
             gpu_must(fd_launch_attn_decode(&queue, &in, &err), &err);
             gpu_download(test, in.out, found, (size_t)width_q);
             snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv,

@@ -123,6 +123,25 @@ static void check_elementwise(gpu_test *test) {
     gpu_download(test, out, found, MOST - 3);
     for (size_t i = 0; i < MOST; i++) expected[i] = a[i] + b[i];
     gpu_expect_equal(test, "add_all_binades", expected, found, MOST - 3);
+    gpu_must(fd_launch_gelu_mul(&test->queue, x, y, MOST, out, &err), &err);
+    gpu_download(test, out, found, MOST);
+    for (size_t i = 0; i < MOST; i++) expected[i] = fd_gelu32(a[i]) * b[i];
+    gpu_expect_equal(test, "gelu_mul_all_binades", expected, found, MOST);
+    gpu_must(fd_launch_swiglu_clamp(&test->queue, x, y, 1.702f, 7.0f, MOST, out, &err), &err);
+    gpu_download(test, out, found, MOST);
+    for (size_t i = 0; i < MOST; i++) {
+        float up = fd_at_least32(fd_at_most32(b[i], 7.0f), -7.0f);
+        expected[i] = fd_swish32(fd_at_most32(a[i], 7.0f), 1.702f) * (up + 1.0f);
+    }
+    gpu_expect_equal(test, "swiglu_clamp_all_binades", expected, found, MOST);
+    gpu_must(fd_launch_scale(&test->queue, x, 1.7f, MOST, out, &err), &err);
+    gpu_download(test, out, found, MOST);
+    for (size_t i = 0; i < MOST; i++) expected[i] = a[i] * 1.7f;
+    gpu_expect_equal(test, "scale_all_binades", expected, found, MOST);
+    gpu_must(fd_launch_softcap(&test->queue, x, 30.0f, MOST, out, &err), &err);
+    gpu_download(test, out, found, MOST);
+    for (size_t i = 0; i < MOST; i++) expected[i] = fd_softcap32(a[i], 30.0f);
+    gpu_expect_equal(test, "softcap_all_binades", expected, found, MOST);
     gpu_free(x), gpu_free(y), gpu_free(out);
 }
 

@@ -5,7 +5,8 @@
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
- *   variants      without CUDA graph, fusion, overlap, prefetch: the same logits (not with --quick)
+ *   variants      persistent kernel or not, without CUDA graph, fusion, overlap, with prefetch: the same logits (not
+ *                 with --quick)
  *   last row      a prompt's last logits without the others'
  *
  * Exit status: 0 equal, 1 a difference, 2 unusable input, 77 no device. */
@@ -154,11 +155,13 @@ static void check_variants(check *c, int32_t n_ctx) {
         const char *name;
         fd_engine_options options;
     } variants[] = {
-        {"without CUDA graph", {.no_graph = true}},
+        {"persistent kernel", {.step = FD_STEP_PERSISTENT}},
+        {"CUDA graph", {.step = FD_STEP_GRAPH}},
+        {"without CUDA graph", {.step = FD_STEP_GRAPH, .no_graph = true}},
         {"without fusion", {.no_fusion = true}},
-        {"without overlap", {.no_overlap = true}},
-        {"without prefetch", {.no_prefetch = true}},
-        {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true, .no_prefetch = true}},
+        {"without overlap", {.step = FD_STEP_GRAPH, .no_overlap = true}},
+        {"with prefetch", {.step = FD_STEP_GRAPH, .prefetch = true}},
+        {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true}},
     };
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         fd_error err = {0};
@@ -222,6 +225,8 @@ int main(int argc, char **argv) {
     must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx}, &gpu, &err), &err);
     printf("%s: %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, graph->n_node,
            o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
+    printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
+           fd_engine_persistent_from(gpu));
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_bytes(graph, n_ctx) / 0x1p30,
            now() - c.started);
     c.started = now();

@@ -7,7 +7,8 @@
 void check_comparison(gpu_test *test); /* the comparison itself can fail, and the data tell orders apart */
 void check_matmul(gpu_test *test);
 void check_matvec_fused(gpu_test *test);
-void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, silu, add */
+void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, ops by element */
+void check_experts(gpu_test *test);
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 

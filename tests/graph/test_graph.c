@@ -59,7 +59,7 @@ typedef struct refusal {
 } refusal;
 
 static const refusal refusals[] = {
-    {{.arch = "gpt9"}, FD_ERR_UNSUPPORTED, "architecture \"gpt9\" is not implemented; known: llama, qwen2"},
+    {{.arch = "gpt9"}, FD_ERR_UNSUPPORTED, "architecture \"gpt9\" is not implemented; known: llama, qwen2, "},
     {{.arch = "llama", .skip = "blk.1.ffn_up.weight"}, FD_ERR_INPUT, "weight blk.1.ffn_up.weight: missing"},
     {{.arch = "llama", .skip = "token_embd.weight"}, FD_ERR_INPUT, "weight token_embd.weight: missing"},
     {{.arch = "qwen2", .skip = "blk.0.attn_k.bias"}, FD_ERR_INPUT, "weight blk.0.attn_k.bias: missing"},
@@ -71,7 +71,8 @@ static const refusal refusals[] = {
     {{.arch = "llama", .set_key = "attention.head_count", .set_value = 0}, FD_ERR_INPUT, "head_count: 0, expected 1"},
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 7}, FD_ERR_INPUT, "expected an even number"},
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 18}, FD_ERR_INPUT, "expected 2 to 16"},
-    {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
+    {{.arch = "qwen2", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
+    {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_INPUT, "llama.expert_used_count: missing"},
     {{.arch = "llama", .scaling = "yarn", .scaling_factor = 4}, FD_ERR_UNSUPPORTED, "\"yarn\"; none, linear and llama3"},
 };
 

@@ -119,6 +119,41 @@ Test(pipeline, steps_follow_one_another_and_names_repeat, .init = set_up, .fini 
     fd_trace_close(r.trace);
 }
 
+/* Names as SGLang's dumper writes them, of 2026 and of 2025; the .pt beside its .npy is passed over, alone it is refused. */
+Test(pipeline, names_of_sglang_say_step_layer_rank_and_order, .init = set_up, .fini = tear_down) {
+    char path[200];
+    snprintf(path, sizeof path, "%s/dump_1", folder);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    save("dump_1/step=0___rank=0___dump_index=9___name=q___recompute_status=disabled___layer_id=3", "(2, 3)", 6, 0);
+    save("dump_1/step=0___rank=0___dump_index=10___name=q___recompute_status=disabled___layer_id=3", "(2, 3)", 6, 100);
+    save("dump_1/step=0___rank=1___dump_index=9___name=q___recompute_status=disabled___layer_id=3", "(2, 3)", 6, 200);
+    save("dump_1/step=1___rank=0___dump_index=21___name=q___recompute_status=disabled___layer_id=3", "(1, 3)", 3, 6);
+    save("dump_1/step=1___rank=0___dump_index=22___name=q___recompute_status=disabled___layer_id=3", "(1, 3)", 3, 106);
+    save("forward_pass_id=0___rank=0___name=embed___dump_index=1___layer_id=None", "(2, 3)", 6, 300);
+    const char *map = "q-{layer}#1 -> blk.{layer}.a\nq-{layer}#2 -> blk.{layer}.b\nembed -> e\nallow *:rank?\n";
+    result r = import(NULL, map, 3, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    cr_expect_eq(r.n_unmatched, 0);
+    cr_expect_eq(r.n_allowed, 1);
+    cr_expect_eq(fd_trace_n_step(r.trace), 2);
+    for (int pos = 0; pos < 3; pos++) {
+        cr_expect_eq(at(r.trace, "blk.3.a", pos, 1), (float)(3 * pos + 1));
+        cr_expect_eq(at(r.trace, "blk.3.b", pos, 1), (float)(100 + 3 * pos + 1));
+    }
+    cr_expect_eq(at(r.trace, "e", 1, 0), 303);
+    fd_trace_close(r.trace);
+    for (int alone = 0; alone < 2; alone++) {
+        snprintf(path, sizeof path, "%s/dump_1/step=0___rank=0___dump_index=%d___name=q___recompute_status=disabled___layer_id=3.pt",
+                 folder, alone ? 11 : 10);
+        FILE *file = fopen(path, "wb");
+        cr_assert(file);
+        fclose(file);
+        r = import(NULL, map, 3, NULL, 0);
+        cr_expect_eq(r.code, alone ? FD_ERR_INPUT : FD_OK, "%s", r.err.message);
+        fd_trace_close(r.trace);
+    }
+}
+
 Test(pipeline, keys_beyond_the_position_are_padding, .init = set_up, .fini = tear_down) {
     save("kq", "(1, 2, 3, 5)", 30, 0); /* [batch, head, position, key and padding] */
     result r = import(NULL, "kq -> blk.0.attn_scores axis=-2\n", 3, NULL, 0);

@@ -11,6 +11,12 @@
 #define SILU32_MAX_ULP 2.5
 /* Below x = -88.72 e^-x overflows and silu returns -0 where the true value is still -2.7e-37: a stated absolute error. */
 #define SILU32_UNDERFLOW 2.7e-37
+/* A relative error of the argument 2u is one of |2u| as many units of e^-2u: most where x is -10. */
+#define GELU32_MAX_ULP 210.0
+#define GELU32_ABOVE_MAX_ULP 2.6 /* above -1, where |2u| is small */
+/* Below x = -10.05 e^-2u overflows and gelu returns -0. */
+#define GELU32_UNDERFLOW 3e-38
+#define TANH32_MAX_ULP 1.4
 
 /* The compiler inlines the contract's functions into these, with hardware fma where the processor has it. */
 #if defined(__x86_64__)
@@ -58,6 +64,18 @@ WITH_FMA static void silu_chunk(const float *x, float *y, int n) {
     for (int i = 0; i < n; i++) y[i] = fd_silu32(x[i]);
 }
 
+WITH_FMA static void gelu_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = fd_gelu32(x[i]);
+}
+
+WITH_FMA static void gelu_above_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = x[i] > -1.0f ? fd_gelu32(x[i]) : 0.0f;
+}
+
+WITH_FMA static void tanh_chunk(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) y[i] = fd_tanh32(x[i]);
+}
+
 /* The mutant: an exponential whose last coefficient is a little off. */
 WITH_FMA static void mutant_chunk(const float *x, float *y, int n) {
     for (int i = 0; i < n; i++) y[i] = fd_exp32(x[i]) * 1.0000002f;
@@ -70,6 +88,14 @@ static double exp_reference(double x) {
 }
 
 static double silu_reference(double x) { return x == -INFINITY ? NAN : x / (1.0 + exp(-x)); } /* -inf/inf */
+
+/* The tanh form, in the form that does not cancel. */
+static double gelu_reference(double x) {
+    double twice_u = 1.5957691216057307118 * (x + 0.044715 * x * x * x);
+    return x == -INFINITY ? NAN : x / (1.0 + exp(-twice_u));
+}
+static double gelu_above_reference(double x) { return x > -1.0 ? gelu_reference(x) : 0.0; }
+static double tanh_reference(double x) { return fabs(x) < 0x1p-14 ? x - x * x * x / 3.0 : tanh(x); }
 
 /* Where an absolute error is allowed instead: below `x`, up to `size`. */
 typedef struct slack {
@@ -113,6 +139,21 @@ Test(contract_f32, silu_is_within_its_bound_for_a_spread_of_inputs) {
     cr_assert(w.ulp <= SILU32_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
 }
 
+Test(contract_f32, gelu_is_within_its_bound_for_a_spread_of_inputs) {
+    worst w = scan(gelu_chunk, gelu_reference, 17 * STRIDE, (slack){-10.05, GELU32_UNDERFLOW});
+    printf("gelu32: worst error %.6f ulp at x = %a\n", w.ulp, fd_from_bits32(w.bits));
+    cr_assert(w.ulp <= GELU32_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
+    w = scan(gelu_above_chunk, gelu_above_reference, 17 * STRIDE, (slack){-INFINITY, 0.0});
+    printf("gelu32 above -1: worst error %.6f ulp at x = %a\n", w.ulp, fd_from_bits32(w.bits));
+    cr_assert(w.ulp <= GELU32_ABOVE_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
+}
+
+Test(contract_f32, tanh_is_within_its_bound_for_a_spread_of_inputs) {
+    worst w = scan(tanh_chunk, tanh_reference, 17 * STRIDE, (slack){-INFINITY, 0.0});
+    printf("tanh32: worst error %.6f ulp at x = %a\n", w.ulp, fd_from_bits32(w.bits));
+    cr_assert(w.ulp <= TANH32_MAX_ULP, "%.6f ulp at %a", w.ulp, fd_from_bits32(w.bits));
+}
+
 Test(contract_f32, the_scan_notices_an_error_of_three_ulp) {
     worst w = scan(mutant_chunk, exp_reference, 4099, (slack){-INFINITY, 0.0});
     cr_assert(w.ulp > EXP32_MAX_ULP);
@@ -127,7 +168,10 @@ Test(contract_f32, exp_of_special_values) {
         cr_assert(fd_bits32(fd_exp32(cases[i].x)) == fd_bits32(cases[i].y), "exp(%g) = %g, expected %g",
                   (double)cases[i].x, (double)fd_exp32(cases[i].x), (double)cases[i].y);
     cr_assert(isnan(fd_exp32(NAN)));
-    cr_assert(isnan(fd_silu32(NAN)));
+    cr_assert(isnan(fd_silu32(NAN)) && isnan(fd_gelu32(NAN)) && isnan(fd_tanh32(NAN)));
+    cr_assert(fd_tanh32(INFINITY) == 1.0f && fd_tanh32(-INFINITY) == -1.0f && fd_tanh32(0.0f) == 0.0f);
+    cr_assert(fd_gelu32(INFINITY) == INFINITY && fd_gelu32(0.0f) == 0.0f && fd_gelu32(-200.0f) == 0.0f);
+    cr_assert(fd_softcap32(1e30f, 50.0f) == 50.0f && fd_softcap32(-1e30f, 50.0f) == -50.0f);
 }
 
 Test(contract_f32, canonical_bits_make_every_nan_one_and_keep_signed_zero) {

@@ -114,6 +114,16 @@ op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps) {
     return c;
 }
 
+op_case *case_head_norm(int32_t head_dim, int32_t n_head, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_RMS_NORM, 0, n_pos);
+    int64_t n = (int64_t)head_dim * n_head * n_pos;
+    set_input(c, 0, random_floats(c, n), n, 2, n_head, head_dim);
+    set_weight(c, 0, FD_F32, 1, head_dim);
+    set_shape(c, 2, n_head, head_dim);
+    c->nodes[2].eps = 1e-6f;
+    return c;
+}
+
 op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias) {
     op_case *c = new_case(FD_OP_MATMUL, 0, n_pos);
     set_input(c, 0, random_floats(c, (int64_t)n_in * n_pos), (int64_t)n_in * n_pos, 1, n_in, 0);
@@ -179,8 +189,84 @@ op_case *case_elementwise(fd_op op, int32_t n, int32_t n_pos) {
     op_case *c = new_case(op, 0, n_pos);
     for (int i = 0; i < 2; i++) set_input(c, i, random_floats(c, (int64_t)n * n_pos), (int64_t)n * n_pos, 1, n, 0);
     for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] *= 20.0f; /* both ends of the sigmoid */
+    for (int64_t i = 0; i < c->n_in[1] && op == FD_OP_SWIGLU_CLAMP; i++) c->in[1][i] *= 20.0f; /* and of the clamp */
+    set_shape(c, 1, n, 0);
+    c->nodes[2].slope = 1.702f;
+    c->nodes[2].limit = 7.0f;
+    return c;
+}
+
+op_case *case_unary(fd_op op, int32_t n, int32_t n_pos) {
+    op_case *c = new_case(op, 0, n_pos);
+    set_input(c, 0, random_floats(c, (int64_t)n * n_pos), (int64_t)n * n_pos, 1, n, 0);
+    for (int64_t i = 0; i < c->n_in[0]; i++) /* a cap's both ends, a softmax's whole row */
+        c->in[0][i] *= op == FD_OP_SOFTMAX ? 4.0f : op == FD_OP_SCALE ? 1.0f : i % 3 ? 20.0f : 100.0f;
+    set_shape(c, 1, n, 0);
+    c->nodes[2].scale = 11.3137f;
+    c->nodes[2].softcap = 30.0f;
+    return c;
+}
+
+/* ---- experts ---- */
+
+static void set_ids(op_case *c) {
+    int64_t n = (int64_t)c->args.n_pos * CASE_CHOSEN;
+    float *ids = own(c, sizeof *ids * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t first = (int32_t)(i / CASE_CHOSEN * 5 + 3), rank = (int32_t)(i % CASE_CHOSEN);
+        ids[i] = (float)((first + 3 * rank) % CASE_EXPERTS); /* 3 and 8 have no common divisor */
+    }
+    set_input(c, 1, ids, n, 1, CASE_CHOSEN, 0);
+    c->nodes[1].op = FD_OP_TOP_K;
+    c->graph.hparams.n_expert = CASE_EXPERTS;
+}
+
+op_case *case_top_k(int32_t n_pos) {
+    op_case *c = new_case(FD_OP_TOP_K, 0, n_pos);
+    int64_t n = (int64_t)CASE_EXPERTS * n_pos;
+    set_input(c, 0, random_floats(c, n), n, 1, CASE_EXPERTS, 0);
+    set_shape(c, 1, CASE_CHOSEN, 0);
+    return c;
+}
+
+op_case *case_expert_weights(fd_gating gating, float scale, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_EXPERT_WEIGHTS, 0, n_pos);
+    int64_t n = (int64_t)CASE_EXPERTS * n_pos;
+    set_input(c, 0, random_floats(c, n), n, 1, CASE_EXPERTS, 0);
+    for (int64_t i = 0; i < n && gating != FD_GATING_SOFTMAX; i++) c->in[0][i] = fabsf(c->in[0][i]);
+    set_ids(c);
+    set_shape(c, 1, CASE_CHOSEN, 0);
+    c->nodes[2].gating = gating;
+    c->nodes[2].scale = scale;
+    return c;
+}
+
+op_case *case_expert_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, bool own_rows, int bias) {
+    op_case *c = new_case(FD_OP_EXPERT_MATMUL, 0, n_pos);
+    int64_t n = (int64_t)n_pos * n_in * (own_rows ? CASE_CHOSEN : 1);
+    float *x = random_floats(c, n);
+    if (own_rows)
+        set_input(c, 0, x, n, 2, CASE_CHOSEN, n_in);
+    else
+        set_input(c, 0, x, n, 1, n_in, 0);
+    set_ids(c);
+    set_weight(c, 0, dtype, (int64_t)CASE_EXPERTS * n_out, n_in);
+    if (bias >= 0) set_weight(c, 1, (uint32_t)bias, CASE_EXPERTS, n_out);
+    set_shape(c, 2, CASE_CHOSEN, n_out);
+    return c;
+}
+
+op_case *case_expert_sum(int32_t n, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_EXPERT_SUM, 0, n_pos);
+    int64_t rows = (int64_t)n_pos * CASE_CHOSEN;
+    set_input(c, 0, random_floats(c, rows * n), rows * n, 2, CASE_CHOSEN, n);
+    set_input(c, 1, random_floats(c, rows), rows, 1, CASE_CHOSEN, 0);
     set_shape(c, 1, n, 0);
     return c;
+}
+
+void case_add_sinks(op_case *c, uint32_t dtype) {
+    set_weight(c, 0, dtype, 1, c->nodes[2].shape[0]);
 }
 
 void case_free(op_case *c) {

@@ -20,6 +20,8 @@ typedef struct op_case {
 
 op_case *case_embed(uint32_t dtype, int32_t n_vocab, int32_t n_embd, int32_t n_pos);
 op_case *case_norm(uint32_t dtype, int32_t n, int32_t n_pos, float eps);
+/* Of [n_head, head_dim], head by head. */
+op_case *case_head_norm(int32_t head_dim, int32_t n_head, int32_t n_pos);
 /* `bias`: dtype of the bias, or -1 for none. */
 op_case *case_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, int bias);
 op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32_t head_dim, int32_t pos0,
@@ -27,8 +29,21 @@ op_case *case_rope(fd_rope_pairing pairing, int32_t n_rot, int32_t n_head, int32
 op_case *case_kv_write(int32_t width, int32_t pos0, int32_t n_pos, int32_t n_ctx, int32_t row_offset);
 /* FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX or FD_OP_ATTN_MIX. */
 op_case *case_attention(fd_op op, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t pos0, int32_t n_pos);
-/* FD_OP_SILU_MUL or FD_OP_ADD. */
+/* FD_OP_SILU_MUL, FD_OP_GELU_MUL, FD_OP_SWIGLU_CLAMP (slope 1.702, limit 7) or FD_OP_ADD. */
 op_case *case_elementwise(fd_op op, int32_t n, int32_t n_pos);
+/* FD_OP_SCALE (by 11.3137), FD_OP_SOFTCAP (at 30) or FD_OP_SOFTMAX. */
+op_case *case_unary(fd_op op, int32_t n, int32_t n_pos);
+
+/* Experts: 8 of them, 3 chosen, no two ids of a position the same. */
+enum { CASE_EXPERTS = 8, CASE_CHOSEN = 3 };
+op_case *case_top_k(int32_t n_pos);
+op_case *case_expert_weights(fd_gating gating, float scale, int32_t n_pos);
+/* own_rows: every chosen expert reads a row of its own, as ffn_down does. */
+op_case *case_expert_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, bool own_rows, int bias);
+op_case *case_expert_sum(int32_t n, int32_t n_pos);
+
+/* Gives a case of FD_OP_ATTN_SOFTMAX sinks. */
+void case_add_sinks(op_case *c, uint32_t dtype);
 void case_free(op_case *c);
 
 /* Uniform in [-1, 1). */

@@ -232,6 +232,80 @@ Test(attn_mix, wrong_mixes_are_beyond_the_bound) {
     case_free(c);
 }
 
+/* ---- windows, softcaps, sinks: what they do to the plain op's results, bit for bit ---- */
+
+Test(attn_scores, a_window_hides_what_lies_before_it_and_changes_nothing_else) {
+    static const int32_t windows[] = {1, 2, 3, 64, 65, 66, 67, 500};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        op_case *c = make(FD_OP_ATTN_SCORES, 3); /* positions 62 … 65 */
+        float *plain = case_run_scalar(c);
+        c->nodes[2].window = windows[i];
+        float *y = case_run_scalar(c);
+        double *wide = case_run_f64(c);
+        for (int64_t item = 0; item < 6 * 4; item++)
+            for (int64_t t = 0; t < 66; t++) {
+                int64_t own = 62 + item / 6;
+                bool seen = t <= own && own - t < windows[i];
+                float expected = seen ? plain[item * 66 + t] : -INFINITY;
+                cr_expect_eq(bits_differ(&y[item * 66 + t], &expected, 1), 0, "window %d, row %lld, position %lld",
+                             windows[i], (long long)own, (long long)t);
+                cr_expect_eq((bool)isinf(wide[item * 66 + t]), !seen);
+            }
+        free(plain);
+        free(y);
+        free(wide);
+        case_free(c);
+    }
+}
+
+Test(attn_scores, a_softcap_follows_the_scale) {
+    op_case *c = make(FD_OP_ATTN_SCORES, 3);
+    float *plain = case_run_scalar(c);
+    c->nodes[2].softcap = 0.25f;
+    float *y = case_run_scalar(c);
+    double *wide = case_run_f64(c);
+    for (int64_t i = 0; i < c->n_out; i++) {
+        float expected = isinf(plain[i]) ? plain[i] : 0.25f * fd_tanh32(plain[i] / 0.25f);
+        cr_expect_eq(bits_differ(&y[i], &expected, 1), 0);
+        cr_expect(isinf(wide[i]) || fabs(wide[i] - (double)y[i]) < 1e-6);
+    }
+    free(plain);
+    free(y);
+    free(wide);
+    case_free(c);
+}
+
+Test(attn_softmax, a_sink_takes_its_share) {
+    op_case *c = make(FD_OP_ATTN_SOFTMAX, 1); /* 4 heads, positions 0 … 4 */
+    case_add_sinks(c, FD_F32);
+    float *sinks = (float *)(uintptr_t)c->weights[0].data;
+    sinks[1] = 50.0f; /* above every score */
+    sinks[2] = -1e30f;
+    float *y = case_run_scalar(c);
+    double *wide = case_run_f64(c);
+    for (int64_t item = 0; item < 20; item++) {
+        const float *s = c->in[0] + item * 5;
+        int64_t n = item / 4 + 1;
+        float e[5], max = sinks[item % 4], sum;
+        for (int64_t t = 0; t < n; t++) max = fmaxf(max, s[t]);
+        for (int64_t t = 0; t < n; t++) e[t] = fd_exp32(s[t] - max);
+        sum = fd_sum(e, n) + fd_exp32(sinks[item % 4] - max);
+        double share = 0;
+        for (int64_t t = 0; t < n; t++) {
+            float expected = e[t] / sum;
+            cr_expect_eq(bits_differ(&y[item * 5 + t], &expected, 1), 0, "item %lld", (long long)item);
+            cr_expect_float_eq(wide[item * 5 + t], (double)expected, 1e-6);
+            share += wide[item * 5 + t];
+        }
+        if (item % 4 == 1) cr_expect(share < 1e-10);
+        if (item % 4 == 2) cr_expect_float_eq(share, 1, 1e-12);
+        if (item % 4 == 0) cr_expect(share < 0.9999);
+    }
+    free(y);
+    free(wide);
+    case_free(c);
+}
+
 /* ---- f64 ---- */
 
 Test(attention, f64_agrees_with_the_formulas_far_below_binary32) {

@@ -1,22 +1,41 @@
 /* Whole graphs against llama.cpp's logits (CPU, f32 K/V cache): within 1e-10 of them by NMSE, in both numerics, and the
- * two numerics as near to each other as binary32 allows. */
+ * two numerics as near to each other as binary32 allows. llama.cpp takes GELU from a table of f16, and so is off by
+ * 1e-9 itself: there the limit is 1e-8. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/ops/shared_files.h"
 
 typedef struct model_case {
     char name[64], gguf[64], logits[64], tokens[64];
+    double limit;
 } model_case;
 
+#define CONFORMANCE(name, limit)                                                                                       \
+    { name, "conformance/" name ".gguf", "conformance/" name ".logits.npy", "conformance/tokens.txt", limit }
+
 static model_case models[] = {
-    {"llama", "conformance/llama-dense.gguf", "conformance/llama-dense.logits.npy", "conformance/tokens.txt"},
-    {"qwen2", "conformance/qwen2-dense.gguf", "conformance/qwen2-dense.logits.npy", "conformance/tokens.txt"},
-    {"stories260K", "models/stories260K.gguf", "models/stories260K.logits.npy", "models/stories260K.tokens.txt"},
+    CONFORMANCE("llama-dense", 1e-10),
+    CONFORMANCE("qwen2-dense", 1e-10),
+    CONFORMANCE("qwen3-dense", 1e-10),
+    CONFORMANCE("gemma2-dense", 1e-8),
+    CONFORMANCE("qwen3moe-moe", 1e-10),
+    CONFORMANCE("gpt-oss-moe", 1e-10),
+    CONFORMANCE("llama-moe", 1e-10),
+    CONFORMANCE("gemma-dense", 1e-8),
+    CONFORMANCE("granite-dense", 1e-10),
+    CONFORMANCE("minicpm-dense", 1e-10),
+    CONFORMANCE("mistral3-dense", 1e-10),
+    CONFORMANCE("smollm3-dense", 1e-10),
+    CONFORMANCE("internlm2-dense", 1e-10),
+    CONFORMANCE("seed_oss-dense", 1e-10),
+    CONFORMANCE("exaone4-dense", 1e-10),
+    {"stories260K", "models/stories260K.gguf", "models/stories260K.logits.npy", "models/stories260K.tokens.txt", 1e-10},
 };
 
 typedef struct loaded {
@@ -49,6 +68,22 @@ static void unload(loaded *m) {
     free(m->expected);
 }
 
+/* llama.cpp's GELU on a CPU: a table of f16, by the argument in f16. */
+static void gelu_from_table(const fd_op_args *args) {
+    const float *gate = args->in[0], *up = args->in[1];
+    for (int64_t i = 0; i < args->n_pos * fd_node_row_stride(args->node, args->n_kv); i++) {
+        float x = fd_f16_to_f32(fd_f32_to_f16(gate[i]));
+        float gelu = 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+        ((float *)args->out)[i] = fd_f16_to_f32(fd_f32_to_f16(gelu)) * up[i];
+    }
+}
+
+/* With llama.cpp's GELU in place of ours: what is left of the difference is the rest of the graph. */
+static void take_its_gelu(fd_graph *graph) {
+    for (int32_t n = 0; n < graph->n_node; n++)
+        if (graph->nodes[n].op == FD_OP_GELU_MUL) graph->nodes[n].override = gelu_from_table;
+}
+
 static double run(loaded *m, fd_numerics numerics) {
     fd_error err = {0};
     fd_exec *exec;
@@ -68,11 +103,11 @@ ParameterizedTest(model_case *c, conformance, logits_are_llama_cpps) {
     loaded m;
     if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
     double exact = run(&m, FD_NUMERICS_EXACT);
-    cr_expect(exact <= 1e-10, "%s exact: NMSE %g", c->name, exact);
+    cr_expect(exact <= c->limit, "%s exact: NMSE %g", c->name, exact);
     float *f32 = m.logits;
     m.logits = malloc(sizeof(float) * (size_t)(m.n_row * m.n_col));
     double f64 = run(&m, FD_NUMERICS_F64);
-    cr_expect(f64 <= 1e-10, "%s f64: NMSE %g", c->name, f64);
+    cr_expect(f64 <= c->limit, "%s f64: NMSE %g", c->name, f64);
     double between = nmse(f32, m.logits, m.n_row * m.n_col);
     cr_expect(between <= 1e-11, "%s exact against f64: NMSE %g", c->name, between);
     cr_log_info("%s: NMSE to llama.cpp exact %.2g, f64 %.2g; exact to f64 %.2g\n", c->name, exact, f64, between);
@@ -86,7 +121,7 @@ static void swap_pairing(fd_node *node) {
         node->rope.pairing = node->rope.pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
 }
 static void larger_eps(fd_node *node) {
-    node->eps *= 4.0f;
+    node->eps *= 4000.0f; /* where the embedding is scaled, activations are large beside it */
 }
 static void rope_base(fd_node *node) {
     node->rope.base *= 1.001;
@@ -109,6 +144,9 @@ static void one_weight_of_attention(fd_node *node) {
     if (node->op == FD_OP_ATTN_SOFTMAX) node->override = other_softmax;
 }
 
+/* NMSE once the GELU is the same: llama.cpp's own prefill and decode differ by 1e-13. */
+#define SAME_GELU 5e-12
+
 ParameterizedTestParameters(conformance, wrong_graphs_fail_the_gate) {
     return cr_make_param_array(model_case, models, sizeof models / sizeof *models);
 }
@@ -117,21 +155,63 @@ ParameterizedTest(model_case *c, conformance, wrong_graphs_fail_the_gate) {
     static const struct {
         const char *name;
         void (*spoil)(fd_node *);
-    } mutants[] = {{"rope pairing", swap_pairing},     {"eps × 4", larger_eps},
+    } mutants[] = {{"rope pairing", swap_pairing},     {"eps × 4000", larger_eps},
                    {"rope base + 0.1 %", rope_base},   {"scale + 2^-10", scale_one_ulp_of_f16},
                    {"cache row late", cache_row_late}, {"one attention weight + 0.1 %", one_weight_of_attention}};
     loaded m;
     if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
     fd_graph *right = m.graph;
+    take_its_gelu(right);
+    double same = run(&m, FD_NUMERICS_EXACT);
+    cr_expect(same <= SAME_GELU, "%s with llama.cpp's GELU: NMSE %g", c->name, same);
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         fd_error err = {0};
         cr_assert_eq(fd_graph_clone(right, &m.graph, &err), FD_OK);
         for (int32_t n = 0; n < m.graph->n_node; n++) mutants[i].spoil(&m.graph->nodes[n]);
         double wrong = run(&m, FD_NUMERICS_EXACT);
-        cr_expect(!(wrong <= 1e-10), "%s with %s: NMSE %g passes", c->name, mutants[i].name, wrong);
+        cr_expect(!(wrong <= SAME_GELU), "%s with %s: NMSE %g passes", c->name, mutants[i].name, wrong);
         fd_graph_free(m.graph);
     }
     m.graph = right;
+    unload(&m);
+}
+
+/* The same bits: one token at a time or all at once, one thread or two, twins or scalar definitions. */
+static float *logits_of(const loaded *m, bool scalar, int32_t n_thread, int32_t at_once) {
+    fd_error err = {0};
+    fd_exec *exec;
+    fd_reference_options options = {.n_ctx = m->n_token, .n_thread = n_thread, .scalar = scalar};
+    float *logits = malloc(sizeof *logits * (size_t)(m->n_row * m->n_col));
+    cr_assert_eq(fd_reference_new(m->graph, &options, &exec, &err), FD_OK, "%s", err.message);
+    for (int32_t at = 0; at < m->n_token; at += at_once) {
+        int32_t n = m->n_token - at < at_once ? m->n_token - at : at_once;
+        fd_batch batch = {
+            .tokens = m->tokens + at, .n_tok = n, .pos0 = at, .all_logits = true, .logits = logits + at * m->n_col};
+        cr_assert_eq(fd_exec_forward(exec, &batch, &err), FD_OK, "%s", err.message);
+    }
+    fd_exec_free(exec);
+    return logits;
+}
+
+ParameterizedTestParameters(conformance, bits_do_not_depend_on_batch_threads_or_twins) {
+    return cr_make_param_array(model_case, models, sizeof models / sizeof *models);
+}
+
+ParameterizedTest(model_case *c, conformance, bits_do_not_depend_on_batch_threads_or_twins) {
+    static const struct {
+        bool scalar;
+        int32_t n_thread, at_once;
+    } ways[] = {{false, 2, 1}, {false, 1, 7}, {true, 1, 1000}};
+    loaded m;
+    if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
+    float *expected = logits_of(&m, false, 2, 1000);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        float *found = logits_of(&m, ways[i].scalar, ways[i].n_thread, ways[i].at_once);
+        cr_expect_eq(memcmp(found, expected, sizeof *found * (size_t)(m.n_row * m.n_col)), 0, "%s, way %zu", c->name,
+                     i);
+        free(found);
+    }
+    free(expected);
     unload(&m);
 }
 

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
@@ -85,4 +86,23 @@ Test(norm, nan_in_is_nan_out_for_its_own_position_only) {
     cr_expect(!(worst(c, y) <= 1), "the bound lets NaN pass");
     free(y);
     case_free(c);
+}
+
+Test(norm, heads_are_normed_each_by_itself) {
+    op_case *heads = case_head_norm(32, 3, 2), *rows = case_norm(FD_F32, 32, 6, 1e-6f);
+    memcpy(rows->in[0], heads->in[0], sizeof(float) * 6 * 32);
+    memcpy((void *)(uintptr_t)rows->weights[0].data, heads->weights[0].data, sizeof(float) * 32);
+    float *y = case_run_scalar(heads), *expected = case_run_scalar(rows);
+    double *wide = case_run_f64(heads);
+    cr_expect_eq(bits_differ(y, expected, 6 * 32), 0);
+    for (int i = 0; i < 6 * 32; i++) cr_expect_float_eq(wide[i], (double)y[i], 1e-5);
+    heads->in[0][40] *= 2; /* head 1 of the first position */
+    float *changed = case_run_scalar(heads);
+    for (int h = 0; h < 6; h++) cr_expect_eq(bits_differ(y + h * 32, changed + h * 32, 32) > 0, h == 1, "head %d", h);
+    free(y);
+    free(expected);
+    free(changed);
+    free(wide);
+    case_free(heads);
+    case_free(rows);
 }

@@ -77,6 +77,7 @@ Test(simd, norm_equals_scalar) {
     for (size_t n = 0; n < COUNT(lengths); n++) {
         EXPECT_SCALAR_BITS(case_norm(FD_F32, lengths[n], 3, 1e-5f));
         EXPECT_SCALAR_BITS(case_norm(FD_F16, lengths[n], 3, 1e-5f));
+        EXPECT_SCALAR_BITS(case_head_norm(lengths[n], 5, 3));
     }
 }
 
@@ -94,6 +95,42 @@ Test(simd, attention_equals_scalar) {
                                               shapes[i].pos0, shapes[i].n_pos),
                                what);
         }
+}
+
+Test(simd, attention_with_window_softcap_and_sinks_equals_scalar) {
+    static const int32_t windows[] = {1, 2, 7, 64, 65, 1000};
+    for (size_t i = 0; i < COUNT(windows); i++)
+        for (int32_t n_pos = 1; n_pos <= 71; n_pos += 35) {
+            op_case *c = case_attention(FD_OP_ATTN_SCORES, 4, 2, 40, 66, n_pos);
+            c->nodes[2].window = windows[i];
+            c->nodes[2].softcap = i % 2 ? 5.0f : 0.0f;
+            EXPECT_SCALAR_BITS(c);
+            c = case_attention(FD_OP_ATTN_SOFTMAX, 4, 2, 40, 66, n_pos);
+            case_add_sinks(c, i % 2 ? FD_F32 : FD_F16);
+            EXPECT_SCALAR_BITS(c);
+        }
+}
+
+Test(simd, experts_equal_scalar) {
+    static const int32_t lengths[] = {32, 64, 96, 288};
+    for (size_t t = 0; t < COUNT(float_types) + 2; t++)
+        for (size_t n = 0; n < COUNT(lengths); n++) {
+            uint32_t type = t < COUNT(float_types) ? float_types[t] : block_types[t - COUNT(float_types)];
+            EXPECT_SCALAR_BITS(case_expert_matmul(type, lengths[n], 11, 3, n % 2, n % 3 ? FD_F32 : -1));
+        }
+    EXPECT_SCALAR_BITS(case_expert_matmul(FD_Q4_K, 512, 5, 2, true, FD_F16));
+    EXPECT_SCALAR_BITS(case_expert_matmul(FD_Q6_K, 40192, 2, 1, false, -1)); /* too long to decode together */
+    EXPECT_SCALAR_BITS(case_expert_sum(97, 3));
+    EXPECT_SCALAR_BITS(case_expert_weights(FD_GATING_NORMALISED, 1.0f, 9));
+    EXPECT_SCALAR_BITS(case_top_k(9));
+    EXPECT_SCALAR_BITS(case_unary(FD_OP_SOFTMAX, 100, 3));
+}
+
+Test(simd, gated_and_scaled_elements_equal_scalar) {
+    EXPECT_SCALAR_BITS(case_elementwise(FD_OP_GELU_MUL, 301, 3));
+    EXPECT_SCALAR_BITS(case_elementwise(FD_OP_SWIGLU_CLAMP, 301, 3));
+    EXPECT_SCALAR_BITS(case_unary(FD_OP_SCALE, 301, 3));
+    EXPECT_SCALAR_BITS(case_unary(FD_OP_SOFTCAP, 301, 3));
 }
 
 Test(simd, rope_embed_kv_write_and_elementwise_equal_scalar) {

@@ -138,7 +138,7 @@ Test(h5_places, every_chunk_lies_where_the_library_finds_it) {
         bytes.size = (uint64_t)there.st_size;
         fd_h5_object o;
         cr_expect(fd_h5_plain_file(&bytes), "%s", c->name);
-        cr_assert(fd_h5_object_read(&bytes, header_of(set), &o), "%s: not understood", c->name);
+        cr_assert(fd_h5_object_read(&bytes, &(fd_h5_nearby){0}, header_of(set), &o), "%s: not understood", c->name);
         cr_expect(o.layout.index == c->index && o.element == FD_F32 && o.shape.rank == c->rank, "%s: index %d", c->name,
                   o.layout.index);
         int64_t n = fd_h5_chunk_count(&o.shape, &o.layout, 1 << 30);
@@ -174,7 +174,7 @@ Test(h5_places, filters_and_other_elements_are_left_to_the_library) {
         fstat(bytes.fd, &there);
         bytes.size = (uint64_t)there.st_size;
         fd_h5_object o;
-        cr_expect_not(fd_h5_object_read(&bytes, header_of(set), &o), "type %d", i);
+        cr_expect_not(fd_h5_object_read(&bytes, &(fd_h5_nearby){0}, header_of(set), &o), "type %d", i);
         close(bytes.fd);
         H5Pclose(create);
         H5Dclose(set);
@@ -210,7 +210,7 @@ Test(h5_places, damaged_bytes_are_refused_or_read_inside_the_file) {
             if (at >= bytes.size) continue;
             data[at] ^= (uint8_t)(1u << bit);
             fd_h5_object o;
-            bool ok = fd_h5_object_read(&bytes, header, &o);
+            bool ok = fd_h5_object_read(&bytes, &(fd_h5_nearby){0}, header, &o);
             int64_t n = ok ? fd_h5_chunk_count(&o.shape, &o.layout, 1 << 20) : -1;
             uint64_t *chunks = n >= 0 ? malloc((size_t)n * sizeof *chunks + 1) : NULL;
             if (chunks && fd_h5_chunk_addresses(&bytes, &o.shape, &o.layout, chunks))

@@ -248,6 +248,35 @@ Test(trace_foreign, first_position_places_the_rows_of_a_part) {
     fd_trace_close(trace);
 }
 
+/* Rows of the step that a run was killed in lie beyond its tokens, and so may a tensor's first row. */
+static fd_code open_cut_off(int complete, int32_t first, fd_trace **out, fd_error *err) {
+    const char *path = fixture_path("cut_off.h5");
+    hid_t file = start(path);
+    hsize_t dims[2] = {3, 3};
+    const float data[9] = {7, 8, 9, 10, 11, 12, 13, 14, 15};
+    fd_h5_put_int(file, "complete", complete);
+    hid_t set = add(file, "logits", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data);
+    fd_h5_put_int(set, "first_position", first);
+    H5Dclose(set);
+    H5Fclose(file);
+    return fd_trace_open(path, out, err);
+}
+
+Test(trace_foreign, rows_beyond_the_tokens_are_ignored_where_a_run_was_killed) {
+    fd_error err = {0};
+    fd_trace *trace = NULL;
+    float row[3];
+    for (int32_t first = N_POS - 1; first <= N_POS + 5; first++) {
+        cr_assert_eq(open_cut_off(0, first, &trace, &err), FD_OK, "first %d: %s", first, err.message);
+        cr_expect_eq(fd_trace_n_pos(trace), N_POS);
+        fd_code last = fd_trace_read(trace, 0, N_POS - 1, row, NULL, &err);
+        cr_expect_eq(last, first == N_POS - 1 ? FD_OK : FD_ERR_INCOMPLETE);
+        if (last == FD_OK) cr_expect_eq(row[1], 8.0f);
+        fd_trace_close(trace);
+        cr_expect_eq(open_cut_off(1, first, &trace, &err), FD_ERR_INPUT, "complete, first %d", first);
+    }
+}
+
 /* A run of another program that died in single-writer mode: HDF5's flag stays in the superblock. */
 Test(trace_foreign, a_file_that_is_marked_as_being_written_opens) {
     const char *path = fixture_path("marked.h5");

@@ -1,0 +1,215 @@
+/* Attention of the persistent decode step. Up to STEP_NEAR positions a block computes a head by itself; beyond, blocks
+ * share the positions: scores first, a barrier over the grid, then softmax and mix. */
+#ifndef FD_KERNELS_STEP_ATTENTION_CUH
+#define FD_KERNELS_STEP_ATTENTION_CUH
+
+#include "kernels/attention_dot.cuh"
+#include "kernels/attention_scratch.cuh"
+#include "kernels/rope.cuh"
+#include "kernels/step_op.cuh"
+
+/* One head's newest key and queries after RoPE; a thread an element. */
+__device__ __forceinline__ float step_turned(const fd_rope_shape &shape, const float *head, int i, int pos) {
+    const int64_t angles = (int64_t)pos * (shape.n_rot / 2);
+    return fd_rope_element(shape, head, i, shape.cosine + angles, shape.sine + angles);
+}
+
+template <int GROUPS>
+__device__ __forceinline__ void step_stage_query(const fd_attn_decode &a, int head, int pos, float *query) {
+    const int k = (int)threadIdx.x;
+    if (k < 64 * GROUPS)
+        query[fd_query_at(k)] = k < a.head_dim ? step_turned(a.q_rope, a.q + (int64_t)head * a.head_dim, k, pos) : 0.0f;
+}
+
+/* The newest key to shared memory; to the cache, and the value with it, when `store`. */
+__device__ __forceinline__ void step_stage_key(const fd_attn_decode &a, int kv_head, int pos, float *key, bool store) {
+    const int i = (int)threadIdx.x;
+    if (i >= a.head_dim) return;
+    const int64_t from = (int64_t)kv_head * a.head_dim + i, to = (int64_t)pos * a.n_head_kv * a.head_dim + from;
+    const float turned = step_turned(a.k_rope, a.k + (int64_t)kv_head * a.head_dim, i, pos);
+    key[i] = turned;
+    if (!store) return;
+    a.cache_k[to] = turned;
+    a.cache_v[to] = __ldcg(a.v + from);
+}
+
+template <int GROUPS>
+__device__ __forceinline__ void step_key_from(const float *key, int head_dim, int lane, float (&k)[GROUPS * 8]) {
+#pragma unroll
+    for (int i = 0; i < GROUPS * 8; i++) {
+        const int at = i / 8 * 64 + lane * 8 + i % 8;
+        if (at < head_dim) k[i] = key[at];
+    }
+}
+
+/* score[0 … n − 1] in shared memory to e^(s − max); returns their sum. Starts and ends with a barrier. */
+__device__ __forceinline__ float step_softmax(float *score, int n, float *scalars) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    __syncthreads();
+    float max = -(float)INFINITY;
+    for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) max = fmaxf(max, score[t]);
+    max = fd_warp_max(max);
+    if (lane == 0) scalars[warp] = max;
+    __syncthreads();
+    max = fd_warp_max(scalars[lane % STEP_WARPS]);
+    for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) score[t] = fd_exp32(score[t] - max);
+    __syncthreads();
+    if (warp == 0) {
+        float low = 0.0f, high = 0.0f;
+        int t = lane;
+#pragma unroll 2
+        for (; t + 32 < n; t += 64) {
+            low = low + score[t];
+            high = high + score[t + 32];
+        }
+        if (t < n) low = low + score[t];
+        const float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
+        if (lane == 0) scalars[STEP_WARPS] = sum;
+    }
+    __syncthreads();
+    return scalars[STEP_WARPS];
+}
+
+/* acc = fma(p, v, acc) over `count` positions from `v` on; then over the newest position, when `newest`. */
+__device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, int64_t stride, int count,
+                                                const float *newest) {
+    float acc = 0.0f;
+#pragma unroll 1
+    for (int t = 0; t < count; t += 32) {
+        float value[32];
+#pragma unroll
+        for (int i = 0; i < 32; i++) value[i] = t + i < count ? __ldcg(v + (t + i) * stride) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (t + i < count) acc = fmaf(p[t + i], value[i], acc);
+    }
+    return newest ? fmaf(p[count], __ldcg(newest), acc) : acc;
+}
+
+/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. */
+template <int GROUPS>
+__device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area) {
+    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width;
+    float *query = area, *key_new = query + width, *score = key_new + width, *scalars = score + STEP_NEAR,
+          *chunk_sums = scalars + 2 * STEP_WARPS;
+    const int n = pos + 1, n_chunk = chunks_of(n), sharing = a.n_head / a.n_head_kv, lane = (int)threadIdx.x % 8;
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
+    for (int head = (int)blockIdx.x; head < a.n_head; head += (int)gridDim.x) {
+        const int kv_head = head / sharing;
+        const float *cache_k = a.cache_k + (int64_t)kv_head * a.head_dim;
+        step_stage_query<GROUPS>(a, head, pos, query);
+        step_stage_key(a, kv_head, pos, key_new, head % sharing == 0);
+        __syncthreads();
+        for (int base = 0; base < n; base += STEP_THREADS / 8) {
+            const int t = base + (int)threadIdx.x / 8;
+            float key[GROUPS * 8];
+            if (t < pos)
+                fd_load_key<GROUPS>(cache_k + t * stride, a.head_dim, lane, key);
+            else
+                step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
+            const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
+            if (lane == 0 && t < n) score[t] = dot * a.scale;
+        }
+        const float sum = step_softmax(score, n, scalars);
+        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) score[t] = score[t] / sum;
+        __syncthreads();
+        const int d = (int)threadIdx.x % width;
+        for (int chunk = (int)threadIdx.x / width; chunk < n_chunk && d < a.head_dim; chunk += at_once) {
+            const int first = chunk * CHUNK, cached = pos - first < CHUNK ? pos - first : CHUNK;
+            const int64_t at = (int64_t)kv_head * a.head_dim + d;
+            chunk_sums[chunk * width + d] = step_mix_chunk(score + first, a.cache_v + first * stride + at, stride,
+                                                           cached, cached < CHUNK ? a.v + at : nullptr);
+        }
+        __syncthreads();
+        if ((int)threadIdx.x < a.head_dim) {
+            float total = 0.0f;
+            for (int chunk = 0; chunk < n_chunk; chunk++) total = total + chunk_sums[chunk * width + threadIdx.x];
+            a.out[(int64_t)head * a.head_dim + threadIdx.x] = total;
+        }
+        __syncthreads();
+    }
+}
+
+/* Scores of all heads: a block takes some positions of a K/V head at a time. `area` holds the queries that share it. */
+template <int GROUPS> __device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, float *area) {
+    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / 8;
+    const int n = pos + 1, n_piece = (n + at_once - 1) / at_once, sharing = a.n_head / a.n_head_kv;
+    const int lane = (int)threadIdx.x % 8;
+    float *key_new = area, *query = key_new + width;
+    const scratch_layout s = layout_of(&a);
+    for (int item = (int)blockIdx.x; item < n_piece * a.n_head_kv; item += (int)gridDim.x) {
+        const int kv_head = item % a.n_head_kv, piece = item / a.n_head_kv, t = piece * at_once + (int)threadIdx.x / 8;
+        float key[GROUPS * 8];
+        if (t < pos)
+            fd_load_key<GROUPS>(a.cache_k + ((int64_t)t * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
+        for (int h = 0; h < sharing; h++) step_stage_query<GROUPS>(a, kv_head * sharing + h, pos, query + h * width);
+        if (piece == n_piece - 1) step_stage_key(a, kv_head, pos, key_new, true);
+        __syncthreads();
+        if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
+        for (int h = 0; h < sharing; h++) {
+            const float dot = fd_query_dot<GROUPS>(query + h * width, key, a.head_dim, lane);
+            if (lane == h % 8 && t < n) s.scores[(int64_t)(kv_head * sharing + h) * a.n_ctx + t] = dot * a.scale;
+        }
+        __syncthreads();
+    }
+}
+
+/* Softmax and mix: as many blocks a head as the grid has; each has all the head's weights and mixes some chunks. */
+template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_decode &a, int pos, float *area) {
+    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width;
+    float *scalars = area, *score = scalars + 2 * STEP_WARPS;
+    const int n = pos + 1, n_chunk = chunks_of(n), sharing = a.n_head / a.n_head_kv;
+    const int split = (int)gridDim.x / a.n_head > 1 ? (int)gridDim.x / a.n_head : 1;
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
+    const scratch_layout s = layout_of(&a);
+    const int d = (int)threadIdx.x % width;
+    for (int item = (int)blockIdx.x; item < a.n_head * split; item += (int)gridDim.x) {
+        const int head = item / split, part = item % split;
+        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS)
+            score[t] = __ldcg(s.scores + (int64_t)head * a.n_ctx + t);
+        const float sum = step_softmax(score, n, scalars);
+        const int begin = n_chunk * part / split, end = n_chunk * (part + 1) / split;
+        for (int t = begin * CHUNK + (int)threadIdx.x; t < end * CHUNK && t < n; t += STEP_THREADS)
+            score[t] = score[t] / sum;
+        __syncthreads();
+        float *chunk_sums = s.chunk_sums + (int64_t)head * chunks_of(a.n_ctx) * a.head_dim;
+        const float *v = a.cache_v + (int64_t)(head / sharing) * a.head_dim + d;
+        for (int chunk = begin + (int)threadIdx.x / width; chunk < end && d < a.head_dim; chunk += at_once) {
+            const int first = chunk * CHUNK, count = n - first < CHUNK ? n - first : CHUNK;
+            chunk_sums[chunk * a.head_dim + d] =
+                step_mix_chunk(score + first, v + first * stride, stride, count, nullptr);
+        }
+        if (arrive_last(s.arrived + head, (unsigned)split) && (int)threadIdx.x < a.head_dim) {
+            float total = 0.0f;
+#pragma unroll 8
+            for (int chunk = 0; chunk < n_chunk; chunk++)
+                total = total + __ldcg(chunk_sums + chunk * a.head_dim + threadIdx.x);
+            a.out[(int64_t)head * a.head_dim + threadIdx.x] = total;
+        }
+        __syncthreads();
+    }
+}
+
+/* `barrier` waits for the whole grid. */
+template <int GROUPS, class Barrier>
+__device__ __forceinline__ void step_attention_of(const fd_attn_decode &a, int pos, float *area, Barrier barrier) {
+    if (pos < STEP_NEAR) {
+        step_attention_near<GROUPS>(a, pos, area);
+    } else {
+        step_scores<GROUPS>(a, pos, area);
+        barrier();
+        step_mix<GROUPS>(a, pos, area);
+    }
+}
+
+template <class Barrier>
+__device__ __forceinline__ void step_attention_op(const fd_attn_decode &a, int pos, float *area, Barrier barrier) {
+    if (a.head_dim <= 64)
+        step_attention_of<1>(a, pos, area, barrier);
+    else if (a.head_dim <= 128)
+        step_attention_of<2>(a, pos, area, barrier);
+    else
+        step_attention_of<4>(a, pos, area, barrier);
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* exaone4: no norm before the blocks, one behind each; heads of Q and K normed. The 32B model, told by its 64 layers, has a
+ * sliding window in three layers of four, and does not rotate in the fourth. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    bool windows = b->h->n_layer == 64;
+    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true};
+    attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, b->h->rope.n_rot / 2, FD_OPTIONAL);
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        attention.window = windows && layer % 4 < 3 ? b->h->window : 0;
+        attention.no_rope = windows && layer % 4 == 3;
+        int32_t branch = fd_build_attention(b, layer, x, &attention);
+        branch = fd_build_rms_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
+        x = fd_build_add(b, layer, "ffn_inp", x, branch);
+        branch = fd_build_ffn(b, layer, x, FD_OP_SILU_MUL);
+        branch = fd_build_rms_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
+        x = fd_build_add(b, layer, "l_out", x, branch);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_exaone4 = {"exaone4", FD_ROPE_HALF, list, FD_READS_WINDOW};

@@ -1,0 +1,32 @@
+/* gemma2: the embedding times sqrt(n_embd), norms before and behind each block, a GELU-gated FFN, softcaps on scores and
+ * logits, a sliding window in every other layer. The file's norm weights hold Gemma's 1 + w already. */
+#include <math.h>
+
+#include "model/builder.h"
+
+/* Gemma 2 27B alone divides by the model's width per head in place of the head's own size; its 46 layers tell it. */
+static float score_scale(const fd_hparams *h) {
+    return 1.0f / sqrtf(h->n_layer == 46 ? (float)(h->n_embd / h->n_head) : (float)h->head_dim);
+}
+
+static void list(fd_builder *b) {
+    const fd_hparams *h = b->h;
+    fd_attention_block attention = {
+        .qkv_bias = FD_OPTIONAL, .rope_freqs = -1, .softcap = h->attn_softcap, .scale = score_scale(h)};
+    int32_t x = fd_build_embed(b, "token_embd");
+    x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)h->n_embd));
+    for (int32_t layer = 0; layer < h->n_layer; layer++) {
+        attention.window = layer % 2 == 0 ? h->window : 0;
+        int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
+        int32_t branch = fd_build_attention(b, layer, norm, &attention);
+        branch = fd_build_rms_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
+        x = fd_build_add(b, layer, "ffn_inp", x, branch);
+        norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
+        branch = fd_build_ffn(b, layer, norm, FD_OP_GELU_MUL);
+        branch = fd_build_rms_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
+        x = fd_build_add(b, layer, "l_out", x, branch);
+    }
+    fd_build_capped_logits(b, x, h->final_softcap);
+}
+
+const fd_arch fd_arch_gemma2 = {"gemma2", FD_ROPE_HALF, list, FD_READS_WINDOW | FD_READS_SOFTCAPS};

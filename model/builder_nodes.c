@@ -1,0 +1,199 @@
+/* The nodes that architectures list: one function an op. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/builder.h"
+
+/* "blk.3.attn_q" + ".weight", or without the prefix outside the layers. */
+static void full_name(int32_t layer, const char *name, const char *suffix, char *out, size_t size) {
+    if (layer >= 0)
+        snprintf(out, size, "blk.%d.%s%s", layer, name, suffix);
+    else
+        snprintf(out, size, "%s%s", name, suffix);
+}
+
+static fd_node node_of(fd_op op, int32_t layer, const char *name, int32_t a, int32_t b) {
+    fd_node node = {.op = op, .layer = layer, .input = {a, b}, .weight = {-1, -1}, .n_dim = 1};
+    full_name(layer, name, "", node.name, sizeof node.name);
+    return node;
+}
+
+static int32_t add_node(fd_builder *b, fd_node node) {
+    if (b->code != FD_OK) return 0;
+    node.id = b->graph->n_node;
+    if (!fd_builder_append(&b->graph->nodes, &b->graph->n_node, sizeof node, &node))
+        fd_builder_stick(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
+    return node.id;
+}
+
+static const fd_node *node_at(const fd_builder *b, int32_t id) {
+    return &b->graph->nodes[id];
+}
+
+static int32_t width(const fd_node *node) {
+    return node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+}
+
+/* A node whose tensor has its first input's shape. */
+static fd_node like_input(fd_builder *b, fd_op op, int32_t layer, const char *name, int32_t x, int32_t y) {
+    fd_node node = node_of(op, layer, name, x, y);
+    if (b->code != FD_OK) return node;
+    const fd_node *input = node_at(b, x);
+    node.n_dim = input->n_dim;
+    memcpy(node.shape, input->shape, sizeof node.shape);
+    return node;
+}
+
+int32_t fd_build_embed(fd_builder *b, const char *name) {
+    fd_node node = node_of(FD_OP_EMBED, -1, name, -1, -1);
+    char weight[128];
+    full_name(-1, name, ".weight", weight, sizeof weight);
+    node.weight[0] = fd_build_weight(b, weight, b->h->n_vocab, b->h->n_embd, FD_REQUIRED);
+    node.shape[0] = b->h->n_embd;
+    return add_node(b, node);
+}
+
+int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    fd_node node = like_input(b, FD_OP_RMS_NORM, layer, name, x, -1);
+    if (b->code != FD_OK) return 0;
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, 1, node.shape[node.n_dim - 1], FD_REQUIRED);
+    node.eps = b->h->rms_eps;
+    return add_node(b, node);
+}
+
+int32_t fd_build_matmul(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x, int32_t n_out,
+                        fd_need bias) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_MATMUL, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, n_out, width(node_at(b, x)), FD_REQUIRED);
+    full_name(layer, weight, ".bias", full, sizeof full);
+    node.weight[1] = fd_build_weight(b, full, 1, n_out, bias);
+    node.shape[0] = n_out;
+    return add_node(b, node);
+}
+
+int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
+    if (b->code != FD_OK) return 0;
+    fd_node *node = &b->graph->nodes[id];
+    node->n_dim = 2;
+    node->shape[1] = node->shape[0] / n_head;
+    node->shape[0] = n_head;
+    return id;
+}
+
+int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t freqs) {
+    fd_node node = like_input(b, FD_OP_ROPE, layer, name, x, -1);
+    node.weight[0] = freqs;
+    node.rope = b->h->rope;
+    return add_node(b, node);
+}
+
+int32_t fd_build_kv_write(fd_builder *b, int32_t layer, const char *name, int32_t x) {
+    return add_node(b, like_input(b, FD_OP_KV_WRITE, layer, name, x, -1));
+}
+
+int32_t fd_build_attn_scores(fd_builder *b, int32_t layer, int32_t q, int32_t cache_k, const fd_attention_block *how) {
+    fd_node node = node_of(FD_OP_ATTN_SCORES, layer, "attn_scores", q, cache_k);
+    node.n_dim = 2;
+    node.shape[0] = b->h->n_head;
+    node.over_kv = true;
+    node.scale = how->scale > 0.0f ? how->scale : 1.0f / sqrtf((float)b->h->head_dim);
+    node.softcap = how->softcap;
+    node.window = how->window;
+    return add_node(b, node);
+}
+
+int32_t fd_build_attn_softmax(fd_builder *b, int32_t layer, int32_t scores, bool sinks) {
+    fd_node node = like_input(b, FD_OP_ATTN_SOFTMAX, layer, "attn_weights", scores, -1);
+    char full[128];
+    full_name(layer, "attn_sinks", ".weight", full, sizeof full);
+    if (sinks) node.weight[0] = fd_build_weight(b, full, 1, b->h->n_head, FD_REQUIRED);
+    node.over_kv = true;
+    return add_node(b, node);
+}
+
+int32_t fd_build_attn_mix(fd_builder *b, int32_t layer, int32_t weights, int32_t cache_v) {
+    fd_node node = node_of(FD_OP_ATTN_MIX, layer, "attn_out", weights, cache_v);
+    node.n_dim = 2;
+    node.shape[0] = b->h->n_head;
+    node.shape[1] = b->h->head_dim;
+    return add_node(b, node);
+}
+
+/* The clamped SwiGLU of gpt-oss: its constants are in no file (OpenAI's reference code, gpt_oss/torch/model.py). */
+#define SWIGLU_CLAMP_SLOPE 1.702f
+#define SWIGLU_CLAMP_LIMIT 7.0f
+
+int32_t fd_build_gated(fd_builder *b, int32_t layer, const char *name, fd_op activation, int32_t gate, int32_t up) {
+    fd_node node = like_input(b, activation, layer, name, gate, up);
+    if (activation == FD_OP_SWIGLU_CLAMP) {
+        node.slope = SWIGLU_CLAMP_SLOPE;
+        node.limit = SWIGLU_CLAMP_LIMIT;
+    }
+    return add_node(b, node);
+}
+
+int32_t fd_build_add(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t y) {
+    return add_node(b, like_input(b, FD_OP_ADD, layer, name, x, y));
+}
+
+int32_t fd_build_scale(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {
+    fd_node node = like_input(b, FD_OP_SCALE, layer, name, x, -1);
+    node.scale = factor;
+    return add_node(b, node);
+}
+
+int32_t fd_build_softcap(fd_builder *b, int32_t layer, const char *name, int32_t x, float cap) {
+    fd_node node = like_input(b, FD_OP_SOFTCAP, layer, name, x, -1);
+    node.softcap = cap;
+    return add_node(b, node);
+}
+
+/* ---- experts ---- */
+
+int32_t fd_build_softmax(fd_builder *b, int32_t layer, const char *name, int32_t x) {
+    return add_node(b, like_input(b, FD_OP_SOFTMAX, layer, name, x, -1));
+}
+
+int32_t fd_build_top_k(fd_builder *b, int32_t layer, const char *name, int32_t x) {
+    fd_node node = node_of(FD_OP_TOP_K, layer, name, x, -1);
+    node.shape[0] = b->h->n_expert_used;
+    return add_node(b, node);
+}
+
+int32_t fd_build_expert_weights(fd_builder *b, int32_t layer, const char *name, int32_t row, int32_t ids,
+                                fd_gating gating) {
+    fd_node node = node_of(FD_OP_EXPERT_WEIGHTS, layer, name, row, ids);
+    node.shape[0] = b->h->n_expert_used;
+    node.gating = gating;
+    node.scale = b->h->expert_scale;
+    return add_node(b, node);
+}
+
+int32_t fd_build_expert_matmul(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
+                               int32_t ids, int32_t n_out, fd_need bias) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_EXPERT_MATMUL, layer, name, x, ids);
+    const fd_node *input = node_at(b, x);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_expert_weight(b, full, n_out, input->shape[input->n_dim - 1], FD_REQUIRED);
+    full_name(layer, weight, ".bias", full, sizeof full);
+    node.weight[1] = fd_build_expert_weight(b, full, 1, n_out, bias);
+    node.n_dim = 2;
+    node.shape[0] = b->h->n_expert_used;
+    node.shape[1] = n_out;
+    return add_node(b, node);
+}
+
+int32_t fd_build_expert_sum(fd_builder *b, int32_t layer, const char *name, int32_t rows, int32_t weights) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_EXPERT_SUM, layer, name, rows, weights);
+    node.shape[0] = node_at(b, rows)->shape[1];
+    return add_node(b, node);
+}

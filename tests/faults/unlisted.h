@@ -1,0 +1,16 @@
+/* Faults that no explanation covers: they must be located, and must not be named. */
+#ifndef FD_TESTS_FAULTS_UNLISTED_H
+#define FD_TESTS_FAULTS_UNLISTED_H
+
+#include "model/exec.h"
+
+typedef struct fd_unlisted {
+    const char *name, *node; /* node: with "blk.N." before it, but for `outside` */
+    fd_override_fn override;
+    bool outside;
+} fd_unlisted;
+
+enum { FD_N_UNLISTED = 19 };
+extern const fd_unlisted fd_unlisted_faults[FD_N_UNLISTED];
+
+#endif

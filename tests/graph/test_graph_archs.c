@@ -1,0 +1,151 @@
+/* Graphs of the conformance models: each rule of the ops that they bring notices its breach, and each key that they read is
+ * named when it is senseless. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/graph.h"
+#include "tests/ops/shared_files.h"
+
+static fd_graph *open_arch(const char *name, fd_gguf **gguf) {
+    char path[128];
+    fd_error err = {0};
+    fd_graph *graph;
+    snprintf(path, sizeof path, "conformance/%s.gguf", name);
+    if (!*shared_file(path)) cr_skip_test("%s is not there", path);
+    cr_assert_eq(fd_gguf_open(shared_file(path), gguf, &err), FD_OK, "%s", err.message);
+    cr_assert_eq(fd_graph_build(*gguf, &graph, NULL, &err), FD_OK, "%s", err.message);
+    return graph;
+}
+
+typedef void (*breakage)(fd_node *node, fd_graph *graph);
+
+static void negative_window(fd_node *n, fd_graph *g) {
+    (void)g, n->window = -1;
+}
+static void nan_softcap(fd_node *n, fd_graph *g) {
+    (void)g, n->softcap = NAN;
+}
+static void no_softcap(fd_node *n, fd_graph *g) {
+    (void)g, n->softcap = 0;
+}
+static void no_limit(fd_node *n, fd_graph *g) {
+    (void)g, n->limit = 0;
+}
+static void unknown_gating(fd_node *n, fd_graph *g) {
+    (void)g, n->gating = (fd_gating)7;
+}
+static void no_weight(fd_node *n, fd_graph *g) {
+    (void)g, n->weight[0] = -1;
+}
+static void wider(fd_node *n, fd_graph *g) {
+    (void)g, n->shape[0]++;
+}
+static void wider_rows(fd_node *n, fd_graph *g) {
+    (void)g, n->shape[1]++;
+}
+static void chooses_all_and_more(fd_node *n, fd_graph *g) {
+    n->shape[0] = g->hparams.n_expert + 1;
+}
+static void ids_of_another_op(fd_node *n, fd_graph *g) {
+    (void)g, n->input[1] = n->input[0];
+}
+static void more_experts(fd_node *n, fd_graph *g) {
+    (void)n, g->hparams.n_expert++;
+}
+static void other_bias(fd_node *n, fd_graph *g) {
+    (void)g, n->weight[1] = n->weight[0];
+}
+static void other_sinks(fd_node *n, fd_graph *g) {
+    (void)n, g->weights[n->weight[0]].n_col++;
+}
+
+static const struct {
+    const char *arch, *node;
+    breakage breaks;
+} breaches[] = {
+    {"gemma2-dense", "blk.0.attn_scores", negative_window},
+    {"gemma2-dense", "blk.0.attn_scores", nan_softcap},
+    {"gemma2-dense", "logits", no_softcap},
+    {"gemma2-dense", "logits", wider},
+    {"gemma2-dense", "token_embd_scaled", wider},
+    {"gemma2-dense", "blk.1.ffn_act", wider},
+    {"qwen3-dense", "blk.1.attn_q_norm", no_weight},
+    {"qwen3-dense", "blk.1.attn_k_norm", wider_rows},
+    {"qwen3moe-moe", "blk.1.ffn_moe_probs", wider},
+    {"qwen3moe-moe", "blk.1.ffn_moe_topk", chooses_all_and_more},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", unknown_gating},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", ids_of_another_op},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", wider},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", no_weight},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", more_experts},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", ids_of_another_op},
+    {"qwen3moe-moe", "blk.1.ffn_moe_up", wider_rows},
+    {"qwen3moe-moe", "blk.1.ffn_moe_down", wider},
+    {"qwen3moe-moe", "blk.1.ffn_moe_out", wider},
+    {"qwen3moe-moe", "blk.1.ffn_moe_out", ids_of_another_op},
+    {"gpt-oss-moe", "blk.0.ffn_moe_act", no_limit},
+    {"gpt-oss-moe", "blk.0.ffn_moe_gate", other_bias},
+    {"gpt-oss-moe", "blk.0.attn_weights", other_sinks},
+};
+
+Test(graph_archs, validation_notices_every_breach) {
+    for (size_t i = 0; i < sizeof breaches / sizeof *breaches; i++) {
+        fd_gguf *gguf;
+        fd_graph *graph = open_arch(breaches[i].arch, &gguf);
+        fd_error err = {0};
+        int32_t node = fd_graph_find(graph, breaches[i].node);
+        cr_assert(node >= 0, "%s", breaches[i].node);
+        cr_assert_eq(fd_graph_validate(graph, &err), FD_OK, "%s", err.message);
+        breaches[i].breaks(&graph->nodes[node], graph);
+        cr_expect(fd_graph_validate(graph, &err) == FD_ERR_INPUT && err.message[0], "breach %zu, at %s, not noticed", i,
+                  breaches[i].node);
+        fd_graph_free(graph);
+        fd_gguf_close(gguf);
+    }
+}
+
+Test(graph_archs, what_a_layer_has_follows_from_the_architecture) {
+    static const struct {
+        const char *arch, *node;
+        int32_t window;
+        float softcap, scale;
+        bool sinks;
+    } layers[] = {
+        {"gemma2-dense", "blk.0.attn_scores", 16, 50, 0.17677669f, false},
+        {"gemma2-dense", "blk.1.attn_scores", 0, 50, 0.17677669f, false},
+        {"gemma2-dense", "blk.2.attn_scores", 16, 50, 0.17677669f, false},
+        {"gpt-oss-moe", "blk.0.attn_scores", 16, 0, 0.17677669f, true},
+        {"gpt-oss-moe", "blk.1.attn_scores", 0, 0, 0.17677669f, true},
+        {"qwen3-dense", "blk.0.attn_scores", 0, 0, 0.17677669f, false}, /* its softcaps and windows are ignored */
+        {"exaone4-dense", "blk.0.attn_scores", 0, 0, 0.17677669f, false},
+    };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        fd_gguf *gguf;
+        fd_graph *graph = open_arch(layers[i].arch, &gguf);
+        const fd_node *scores = &graph->nodes[fd_graph_find(graph, layers[i].node)];
+        cr_expect_eq(scores->window, layers[i].window, "%s %s", layers[i].arch, layers[i].node);
+        cr_expect_float_eq(scores->softcap, layers[i].softcap, 0);
+        cr_expect_float_eq(scores->scale, layers[i].scale, 1e-7);
+        cr_expect_eq(graph->nodes[scores->id + 1].weight[0] >= 0, layers[i].sinks);
+        fd_graph_free(graph);
+        fd_gguf_close(gguf);
+    }
+}
+
+Test(graph_archs, the_first_position_a_window_shows) {
+    static const int32_t table[][3] = {/* window, position, first */
+                                       {0, 100, 0}, {1, 0, 0},    {1, 5, 5},        {16, 15, 0},
+                                       {16, 16, 1}, {16, 40, 25}, {INT32_MAX, 9, 0}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fd_node node = {.window = table[i][0]};
+        cr_expect_eq(fd_node_first_seen(&node, table[i][1]), table[i][2], "row %zu", i);
+    }
+}
+
+Test(graph_archs, no_expert_has_an_id_that_is_no_number_of_one) {
+    cr_expect(fd_expert_of(0, 4) == 0 && fd_expert_of(3, 4) == 3);
+    cr_expect(fd_expert_of(4, 4) == -1 && fd_expert_of(-1, 4) == -1 && fd_expert_of(0.5, 4) == -1);
+    cr_expect(fd_expert_of(NAN, 4) == -1 && fd_expert_of(INFINITY, 4) == -1 && fd_expert_of(-INFINITY, 4) == -1);
+}
