@@ -74,9 +74,14 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         return;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
+        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
+            if (i == 0 && work->node->op == FD_OP_ATTN_SCORES) fd_bound_flips(x, e, n, FD_Q8_0, e);
+            return;
+        }
         add_rounding(x, n, c->u_attn, c->tiny_in, e);
         /* an engine may round a cached row where it reads it instead of where it writes it */
-        if (i == 1 && c->u_kv > c->u_attn) add_rounding(x, n, c->u_kv, kv_tiny(c), e);
+        if (i == 1 && c->u_kv > c->u_attn && !fd_kv_is_quantised(work->args->kv_type))
+            add_rounding(x, n, c->u_kv, kv_tiny(c), e);
         return;
     case FD_OP_KV_WRITE: return; /* its rounding is the output's */
     case FD_OP_EXPERT_WEIGHTS:
@@ -84,6 +89,19 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         /* fall through */
     default: /* an engine of 16-bit tensors reads them as such */
         if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
+    }
+}
+
+void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
+    enum { BLOCK = 32 };
+    for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
+        double most = 0;
+        for (int64_t i = at; i < at + BLOCK; i++) most = fmax(most, fabs(x[i]));
+        double step = most / (type == FD_Q8_0 ? 127 : 8);
+        for (int64_t i = at; i < at + BLOCK && step > 0; i++) {
+            double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
+            if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;
+        }
     }
 }
 
@@ -128,7 +146,9 @@ static void add_output_error(const fd_bound_work *work) {
     const fd_numerics_class *c = work->c;
     if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
     bool copy = work->node->op == FD_OP_KV_WRITE;
+    if (copy && fd_kv_is_quantised(a->kv_type)) return; /* its bound says all */
     double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
+    int digits = digits_of(u);
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
     int64_t n = work->op->n_pos * work->stride;
@@ -136,14 +156,19 @@ static void add_output_error(const fd_bound_work *work) {
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
-        double tau = work->tau[i] + (isinf(most) ? 0 : 2 * u * most + tiny); /* masked scores are -inf on both sides */
+        bool fits = copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0; /* is of that type already */
+        double own = fits || isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        double tau = work->tau[i] + own;
         work->tau[i] = isfinite(work->y[i]) && !(tau <= FD_BOUND_UNKNOWN) ? FD_BOUND_UNKNOWN : tau;
     }
 }
 
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
-    fd_bound_work work = {.args = args, .op = op, .node = op->node, .c = args->numerics, .tau = tau};
+    const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
+    bool hidden = op->node->op == FD_OP_ATTN_SCORES || op->node->op == FD_OP_ATTN_SOFTMAX;
+    fd_bound_work work = {
+        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : args->numerics, .inside = &inside, .tau = tau};
     work.stride = fd_node_row_stride(op->node, op->n_kv);
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;

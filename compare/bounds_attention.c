@@ -95,7 +95,7 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
                 square += a * a + b * b + both * both;
             }
             work->tau[item * d + i] =
-                (u_chain + 2 * (c->u_op + c->u_mix)) * sum + lambda * sqrt(square) + u_mean * fabs(work->y[item * d + i]);
+                (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) + u_mean * fabs(work->y[item * d + i]);
         }
     }
 }

@@ -14,7 +14,8 @@ typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
     const fd_node *node;
-    const fd_numerics_class *c;
+    const fd_numerics_class *c;      /* of this op */
+    const fd_numerics_class *inside; /* of what a fused attention keeps to itself; `c` where nothing is fused */
     const double *in[FD_MAX_INPUTS];
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
@@ -28,6 +29,15 @@ typedef struct fd_bound_work {
 #define FD_OP(ENUM, name, summary) void fd_bound_##name(const fd_bound_work *work);
 #include "model/ops.def"
 #undef FD_OP
+
+/* Cache types whose rounding replay repeats. */
+static inline bool fd_kv_is_quantised(uint32_t kv_type) {
+    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0;
+}
+
+/* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two steps
+ * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other. */
+void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
 
 /* λ for sums of n terms. */
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {

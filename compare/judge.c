@@ -8,7 +8,7 @@
 #include "numerics/contract.h"
 
 /* Positions replayed together: weights are dequantised once for all of them. */
-enum { RANGE = 64, SAMPLE = 16 };
+enum { RANGE = 64, SAMPLE = 8 };
 
 /* Rounding errors that came along with the inputs make P exceed the bound of one op nearly everywhere; beside an
  * introduced error P is named from this share of L on. */
@@ -195,21 +195,56 @@ static bool blameless(const fd_judge_options *o, int32_t node, int32_t span_firs
     return false;
 }
 
-static fd_code judge_ranges(judge *j, fd_error *err) {
+/* What the sample's last positions read of those between: caches, and what unrecorded ones are made of. Matrix products
+ * are not worth it: false. */
+static bool find_needed(const judge *j, bool *needed) {
     const fd_graph *graph = j->o->graph;
-    for (j->pos0 = 0; j->pos0 < j->o->n_pos; j->pos0 += j->n_range) {
-        int32_t most = j->o->sample ? SAMPLE : RANGE;
-        j->n_range = j->o->n_pos - j->pos0 < most ? j->o->n_pos - j->pos0 : most;
-        FD_TRY(fd_replay_range(j->replay, j->pos0, j->n_range, err));
-        for (int32_t i = 0; i < graph->n_node; i++) {
-            fd_replayed rows;
-            bool wanted = !j->o->sample || in_sample(graph, &graph->nodes[i]);
-            FD_TRY(fd_replay_node(j->replay, i, wanted, &rows, err));
-            if (wanted && !blameless(j->o, i, rows.span_first)) FD_TRY(judge_node(j, &graph->nodes[i], &rows, err));
-        }
-        if (j->o->sample) break;
+    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        needed[i] |= node->op == FD_OP_KV_WRITE;
+        int32_t at = needed[i] ? fd_trace_find(j->o->cand, node->name) : -1;
+        if (!needed[i] || (at >= 0 && fd_trace_node_at(j->o->cand, at)->has_data)) continue;
+        if (node->op != FD_OP_KV_WRITE && node->op != FD_OP_ROPE) return false;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0) needed[node->input[k]] = true;
+    }
+    return true;
+}
+
+/* Positions [pos0, pos0 + n_range); needed NULL: all nodes, judged; else those, replayed only. */
+static fd_code judge_range(judge *j, const bool *needed, fd_error *err) {
+    const fd_graph *graph = j->o->graph;
+    FD_TRY(fd_replay_range(j->replay, j->pos0, j->n_range, err));
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        fd_replayed rows;
+        if (needed && !needed[i]) continue;
+        bool wanted = !needed && (!j->o->sample || in_sample(graph, &graph->nodes[i]));
+        FD_TRY(fd_replay_node(j->replay, i, wanted, &rows, err));
+        if (wanted && !blameless(j->o, i, rows.span_first)) FD_TRY(judge_node(j, &graph->nodes[i], &rows, err));
     }
     return FD_OK;
+}
+
+static fd_code judge_ranges(judge *j, fd_error *err) {
+    int32_t n_pos = j->o->n_pos, last = n_pos - SAMPLE; /* of a sample: the first position of its second half */
+    bool *needed = NULL;
+    if (j->o->sample) {
+        needed = calloc((size_t)j->o->graph->n_node, sizeof *needed);
+        if (!needed) return fd_fail(err, FD_ERR_MEMORY, "judging a sample: out of memory");
+        if (last < SAMPLE) last = SAMPLE;
+        if (!find_needed(j, needed)) n_pos = n_pos < 2 * SAMPLE ? n_pos : 2 * SAMPLE, last = SAMPLE;
+    }
+    fd_code code = FD_OK;
+    for (j->pos0 = 0; code == FD_OK && j->pos0 < n_pos; j->pos0 += j->n_range) {
+        bool between = j->o->sample && j->pos0 >= SAMPLE && j->pos0 < last;
+        int32_t end = !j->o->sample ? n_pos : j->pos0 < SAMPLE ? SAMPLE : between ? last : n_pos;
+        int32_t most = j->o->sample && !between ? SAMPLE : RANGE;
+        if (end > n_pos) end = n_pos;
+        j->n_range = end - j->pos0 < most ? end - j->pos0 : most;
+        code = judge_range(j, between ? needed : NULL, err);
+    }
+    free(needed);
+    return code;
 }
 
 /* Inherited errors that this node made grow far more than its op does elsewhere. Growth: relative error out over the

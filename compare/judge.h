@@ -71,7 +71,8 @@ typedef struct fd_judge_options {
     void (*see)(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
                 const double *replayed, const double *tau, const double *reference);
     void *see_user;
-    bool sample; /* judge the first 16 positions of the first, middle and last layer (to infer a class) */
+    bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the first
+                    16 where what lies between could not be had without matrix products */
 } fd_judge_options;
 
 /* *out is freed with fd_judgement_free, also after a failure. */

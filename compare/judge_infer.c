@@ -49,15 +49,28 @@ static double stored_roundoff(const fd_trace *trace) {
     return fd_dtype_roundoff(most);
 }
 
+/* Scores or weights in the trace have left the kernel: attention is not fused. */
+static bool shows_attention(const fd_judge_options *options) {
+    for (int32_t i = 0; i < options->graph->n_node; i++) {
+        const fd_node *node = &options->graph->nodes[i];
+        if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
+        int32_t at = fd_trace_find(options->cand, node->name);
+        if (at >= 0 && fd_trace_node_at(options->cand, at)->has_data) return true;
+    }
+    return false;
+}
+
 fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err) {
     enum { MOST = 16, NODES_OF_A_BUG = 50 };
-    const fd_numerics_class *tried[MOST], *same_type = NULL;
+    const fd_numerics_class *tried[MOST] = {NULL}, *same_type = NULL;
     int32_t beyond[MOST], n = 0, n_node = 0, least = INT32_MAX;
     double stored = stored_roundoff(options->cand);
-    bool done = false;
+    bool done = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
+        if (class_->fused_attention && shown) continue;
+        if (stored > 0x1p-24 && class_->u_out > stored) continue; /* the trace keeps more than such an engine has */
         FD_TRY(count_beyond(options, class_, &n_node, &beyond[n], err));
         if (beyond[n] < least) least = beyond[n];
         done = beyond[n] == 0 && class_->u_out >= stored;

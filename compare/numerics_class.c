@@ -71,6 +71,19 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UBF16},
+    /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s − max)
+     * rounded to the tensors' type before it is multiplied with V. */
+    {.name = "hf-f16-fa",
+     .summary = "binary16 tensors, binary32 sums and inside of attention",
+     .fused_attention = true,
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_op = UF16,
+     .u_out = UF16,
+     .tiny_out = TINYF16,
+     .u_kv = UF16},
     {.name = "hf-f16",
      .summary = "binary16 tensors, binary32 sums",
      .u_in = UF16,
@@ -81,6 +94,17 @@ static const fd_numerics_class table[] = {
      .u_out = UF16,
      .tiny_out = TINYF16,
      .u_kv = UF16},
+    {.name = "hf-bf16-fa",
+     .summary = "bfloat16 tensors, binary32 sums and inside of attention",
+     .fused_attention = true,
+     .u_in = UBF16,
+     .u_attn = UBF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     .u_op = UBF16,
+     .u_out = UBF16,
+     .tiny_out = TINY32,
+     .u_kv = UBF16},
     {.name = "hf-bf16",
      .summary = "bfloat16 tensors, binary32 sums",
      .u_in = UBF16,
@@ -122,6 +146,12 @@ const fd_numerics_class *fd_numerics_class_find(const char *name) {
     for (int i = 0; i < N_CLASS; i++)
         if (strlen(table[i].name) == size && strncmp(table[i].name, name, size) == 0) return &table[i];
     return NULL;
+}
+
+fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_) {
+    fd_numerics_class inside = *class_;
+    if (class_->fused_attention) inside.u_op = inside.u_out = U32, inside.tiny_out = TINY32;
+    return inside;
 }
 
 const char *fd_numerics_class_names(char *to, int32_t size) {

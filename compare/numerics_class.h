@@ -14,6 +14,7 @@ typedef struct fd_numerics_class {
     bool exact; /* the numerics contract: replayed in its own order, no tolerance at all */
     bool
         q8_activations; /* as llama.cpp: int8 blocks before a quantised matmul, the weight's own type before a float one */
+    bool fused_attention; /* scores and weights stay inside one kernel, in binary32 (weights rounded as factors of the mix) */
     bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
     double u_in;       /* both factors of a matrix product, once they are read */
     double u_attn;     /* both factors of scores and mix */
@@ -26,10 +27,14 @@ typedef struct fd_numerics_class {
     double u_kv;       /* rows of the K/V cache */
 } fd_numerics_class;
 
-/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16,
- * hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16-fa,
+ * hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
+
+/* The class of the ops between q, k, v and attn_out: binary32 where a fused kernel keeps them to itself; else `class_`
+ * itself. */
+fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_);
 
 /* By name or by what traces record ("q8act", "fp16", "emulate-f16:7" …); NULL for an unknown name, and for "". */
 const fd_numerics_class *fd_numerics_class_find(const char *name);

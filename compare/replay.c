@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "model/quant.h"
 
@@ -26,6 +27,7 @@ struct fd_replay {
     int32_t *in_trace;    /* [n_node] index in the trace, -1: unknown to it; owned */
     int32_t *last_reader; /* [n_node]; owned */
     fed *fed;             /* [n_node]; owned */
+    uint32_t kv_type; /* FD_Q8_0, FD_Q4_0: the trace says that cache rows are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the node at hand; owned */
@@ -63,11 +65,19 @@ static fd_code fill(fd_replay *replay, fd_error *err) {
     return FD_OK;
 }
 
+static uint32_t quantised_kv(const fd_trace *trace) {
+    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0};
+    for (int i = 0; i < 2; i++)
+        if (strcasecmp(fd_dtype_get(types[i])->name, fd_trace_get_info(trace)->kv_type) == 0) return types[i];
+    return FD_F32;
+}
+
 fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err) {
     *out = NULL;
     fd_replay *replay = calloc(1, sizeof *replay);
     if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
     replay->o = *options;
+    replay->kv_type = quantised_kv(options->trace);
     fd_code code = fill(replay, err);
     if (code != FD_OK) {
         fd_replay_close(replay);
@@ -211,6 +221,58 @@ static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, 
     return code;
 }
 
+/* n_row rows of n elements, rounded to blocks as ggml's reference algorithm does it. */
+static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *rows, int64_t n_row, int64_t n, fd_error *err) {
+    int64_t bytes = fd_dtype_row_bytes(type, n);
+    if (bytes < 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: K/V type \"%s\", but rows of %lld elements are no whole blocks",
+                       fd_trace_path(replay->o.trace), fd_dtype_get(replay->kv_type)->name, (long long)n);
+    float *x = malloc(sizeof *x * (size_t)n);
+    void *blocks = malloc((size_t)bytes);
+    bool ran = x && blocks;
+    for (int64_t r = 0; ran && r < n_row; r++) {
+        double *row = rows + r * n;
+        bool finite = true;
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = (float)row[i];
+            finite &= isfinite(x[i]) != 0;
+        }
+        if (!finite) continue; /* a block has no NaN: the candidate's own is the finding */
+        fd_quantize_row(type, x, blocks, n);
+        fd_dequantize_row(type, blocks, x, n);
+        for (int64_t i = 0; i < n; i++) row[i] = (double)x[i];
+    }
+    free(x);
+    free(blocks);
+    return ran ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
+/* The op in binary64, with the roundings to blocks that come with a quantised cache: rows written to it, and in llama.cpp's
+ * CPU kernels q beside rows of K. */
+static fd_code run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
+    const fd_node *node = args.node;
+    bool quantised = replay->kv_type != FD_F32;
+    double *q = NULL;
+    if (quantised && node->op == FD_OP_ATTN_SCORES && replay->o.numerics->q8_activations) {
+        const fd_node *q_node = &replay->o.graph->nodes[node->input[0]];
+        int64_t n = fd_node_row_stride(q_node, replay->n_kv);
+        q = malloc(sizeof *q * (size_t)(n * replay->n_pos));
+        if (!q) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        memcpy(q, args.in[0], sizeof *q * (size_t)(n * replay->n_pos));
+        fd_code code = quantise_rows(replay, FD_Q8_0, q, replay->n_pos, n, err);
+        if (code != FD_OK) {
+            free(q);
+            return code;
+        }
+        args.in[0] = q;
+    }
+    replay->o.op(FD_NUMERICS_F64, &args);
+    free(q);
+    if (!quantised || node->op != FD_OP_KV_WRITE) return FD_OK;
+    int64_t n = fd_node_row_stride(node, replay->n_kv);
+    return quantise_rows(replay, replay->kv_type, (double *)args.out + replay->pos0 * n, replay->n_pos, n, err);
+}
+
 /* The op once more for each draw, where an input has one. */
 static fd_code run_draws(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const fed *of[FD_MAX_INPUTS] = {NULL, NULL};
@@ -230,7 +292,7 @@ static fd_code run_draws(fd_replay *replay, const fd_node *node, fd_op_args args
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (of[k]) args.in[k] = of[k]->p[d] ? of[k]->p[d] : of[k]->x;
         args.out = replay->drawn[d];
-        replay->o.op(FD_NUMERICS_F64, &args);
+        FD_TRY(run_f64(replay, args, err));
     }
     return FD_OK;
 }
@@ -277,6 +339,7 @@ static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error
     fd_bound_args bound = {.op = &args,
                            .candidate = replay->candidate,
                            .numerics = replay->o.numerics,
+                           .kv_type = replay->kv_type,
                            .n_output = replay->o.n_output,
                            .stored = FD_F64};
     if (replay->in_trace[node->id] >= 0)
@@ -294,12 +357,7 @@ static fd_code run(fd_replay *replay, const fd_node *node, double *out, fd_error
         code = choice_error(replay, node, &chosen_by, err);
         bound.in_error[0] = chosen_by;
     }
-    if (code == FD_OK) {
-        if (exact)
-            code = run_exact(replay, args, out, err);
-        else
-            replay->o.op(FD_NUMERICS_F64, &args);
-    }
+    if (code == FD_OK) code = exact ? run_exact(replay, args, out, err) : run_f64(replay, args, err);
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
     if (code == FD_OK && !exact) code = run_draws(replay, node, args, err);
     free(table);

@@ -342,7 +342,7 @@ static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
     bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
     if (!spec && (foreign || said))
         snprintf(what, sizeof what, ": %s%s%s%s%s", foreign ? s->producer : "", foreign && said ? ", " : "", s->backend,
-                 s->backend[0] ? " " : "", s->numerics);
+                 s->backend[0] && s->numerics[0] ? " " : "", s->numerics);
     if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
     line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }

@@ -293,12 +293,13 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
 }
 
 static void engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
+    const fd_numerics_class inside = fd_numerics_class_inside_attention(c);
     switch (a->node->op) {
     case FD_OP_MATMUL: run_matmul(a, c, out); return;
     case FD_OP_RMS_NORM: run_norm(a, c, out); return;
     case FD_OP_ROPE: run_rope(a, c, out); return;
-    case FD_OP_ATTN_SCORES: run_scores(a, c, out); return;
-    case FD_OP_ATTN_SOFTMAX: run_softmax(a, c, out); return;
+    case FD_OP_ATTN_SCORES: run_scores(a, &inside, out); return;
+    case FD_OP_ATTN_SOFTMAX: run_softmax(a, &inside, out); return;
     case FD_OP_ATTN_MIX: run_mix(a, c, out); return;
     case FD_OP_SOFTMAX:
         for (int64_t row = 0; row < a->n_pos; row++)

@@ -152,6 +152,12 @@ static void third_head_scaled(const fd_op_args *args) {
     for (int64_t r = 0; r < args->n_pos; r++)
         for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 1.01f;
 }
+static void third_head_twice(const fd_op_args *args) {
+    run_clean(args);
+    int64_t d = args->node->shape[1], n = (int64_t)args->node->shape[0] * d;
+    for (int64_t r = 0; r < args->n_pos; r++)
+        for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 2;
+}
 static void twice_as_large(const fd_op_args *args) {
     run_clean(args);
     for (int64_t i = 0; i < (int64_t)args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 2;
@@ -306,6 +312,27 @@ Test(replay, a_clean_run_is_never_an_error_through_any_span) {
     }
     fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_blind);
     cr_expect_gt(n_noise, n_blind);
+}
+
+Test(replay, attention_that_is_not_seen_may_be_fused_or_not_and_its_error_is_found) {
+    static const struct {
+        const char *emulated;
+        uint32_t store;
+    } cases[N_MODEL] = {{"hf-bf16", FD_BF16}, {"hf-f16", FD_F16}};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_model(models[m]);
+        fd_graph *graph = spoiled(&b, "blk.2.attn_out", third_head_twice);
+        fd_trace *ref = record(b.graph, (recording){0});
+        recording unseen = {
+            .emulated = cases[m].emulated, .numerics = "unknown", .store = cases[m].store, .tensors = "*[!s]"};
+        expect_noise(judge(b.graph, ref, record(b.graph, unseen), NULL), models[m], cases[m].emulated);
+        fd_verdict v = judge(b.graph, ref, record(graph, unseen), NULL);
+        expect_at(&v, "blk.2.attn_out", cases[m].emulated);
+        fd_verdict_free(&v);
+        fd_trace_close(ref);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
 }
 
 Test(replay, a_fault_inside_a_span_is_no_noise) {

@@ -169,10 +169,21 @@ def test_a_bfloat16_cache_is_recorded_as_such(tmp_path):
         assert np.allclose(cache, np.asarray(rope).reshape(13, 128), rtol=2**-8, atol=0)
 
 
-def test_a_quantised_cache_is_recorded_without_its_rows(tmp_path):
-    record(KJV_LLAMA, TOKENS, tmp_path / "c.h5", settings=Settings(kv_type="q8_0", flash_attn=True))
+@pytest.mark.parametrize("n", [13, 150])
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
+def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_path, firstdiff):
+    """Its rows are not recorded; replay makes the same blocks."""
+    tokens = TOKENS if n == len(TOKENS) else [int(t) for t in np.random.default_rng(n).integers(3, 2048, n)]
+    run = record(model, tokens, tmp_path / "c.h5", prefill=n - 2, settings=Settings(kv_type=kv_type, flash_attn=True))
+    assert "cache_k_l2_(view).SET_ROWS" in run.unread
     with Reader(tmp_path / "c.h5") as trace:
-        assert trace.complete and trace.info["kv_type"] == "q8_0" and not trace.match("cache_*")
+        assert trace.complete and trace.info["kv_type"] == kv_type and not trace.match("cache_*")
+    reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8"])
+    alter(tmp_path / "c.h5", "kqv_out-1.RESHAPE", n - 1, lambda row: row * np.float32(1.05))
+    verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
+    assert verdict["status"] == "diverged" and verdict["divergence"]["node"] == "blk.1.attn_out"
 
 
 BAD = {

@@ -21,8 +21,12 @@ CASES = {
     "qwen2-bfloat16": (KJV_QWEN2, "bfloat16", "eager", "hf-bf16"),
     "qwen2-float16": (KJV_QWEN2, "float16", "eager", "hf-f16"),
     "qwen2-float32-sdpa": (KJV_QWEN2, "float32", "sdpa", "f32"),
+    "qwen2-bfloat16-sdpa": (KJV_QWEN2, "bfloat16", "sdpa", "hf-bf16-fa"),
+    "qwen2-float16-sdpa": (KJV_QWEN2, "float16", "sdpa", "hf-f16-fa"),
     "llama-float32": (KJV_LLAMA, "float32", "eager", "f32"),
     "llama-bfloat16": (KJV_LLAMA, "bfloat16", "eager", "hf-bf16"),
+    "llama-bfloat16-sdpa": (KJV_LLAMA, "bfloat16", "sdpa", "hf-bf16-fa"),
+    "llama-float16-sdpa": (KJV_LLAMA, "float16", "sdpa", "hf-f16-fa"),
 }
 MUTANTS = {
     "model.layers.2.mlp.down_proj:in": "blk.2.ffn_act",
@@ -60,6 +64,40 @@ def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
         verdict = firstdiff.verdict(reference, tmp_path / "m.h5", model)
         assert verdict["status"] == "diverged", f"{tensor} times 2 passed"
         assert verdict["divergence"]["node"] == node and verdict["divergence"]["position"] == 11
+
+
+def times(raw, dtype, factor):
+    """The stored elements of 16 bits times a factor, rounded to their type."""
+    if dtype == "F16":
+        return (raw.view(np.float16).astype(np.float32) * factor).astype(np.float16).view(np.uint16)
+    bits = ((raw.astype(np.uint32) << 16).view(np.float32) * np.float32(factor)).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
+def test_fused_attention_hides_no_error_in_a_long_prompt(model, dtype, tmp_path, firstdiff):
+    """150 positions: rounding is noise; an output of one head off by a twentieth, and K or V of the position before, are not."""
+    tokens = [int(t) for t in np.random.default_rng(150).integers(3, 2048, 150)]
+    record(model, tokens, tmp_path / "c.h5", prefill=148, dtype=dtype, attention="sdpa")
+    reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
+    verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
+    assert verdict["status"] == "noise", verdict.get("divergence") or verdict["reasons"]
+    assert verdict["replay"]["class"] == {"bfloat16": "hf-bf16-fa", "float16": "hf-f16-fa"}[dtype]
+    mutants = {"o_proj:in": "blk.1.attn_out", "k_rope": "blk.1.attn_k_rope", "v_proj": "blk.1.attn_v"}
+    for tensor, node in mutants.items():
+        shutil.copy(tmp_path / "c.h5", tmp_path / "m.h5")
+        with h5py.File(tmp_path / "m.h5", "r+") as file:
+            data = file["tensors"][f"model.layers.1.self_attn.{tensor}"]
+            if tensor == "o_proj:in":
+                row = data[140]
+                row[..., 64:96] = times(row[..., 64:96], data.attrs["dtype"], 1.05)
+                data[140] = row
+            else:
+                data[1:] = data[:-1]
+        verdict = firstdiff.verdict(reference, tmp_path / "m.h5", model)
+        assert verdict["status"] == "diverged", f"{tensor} altered passed"
+        assert verdict["divergence"]["node"] == node
 
 
 def test_safetensors_give_the_same_trace(tmp_path):

@@ -47,6 +47,7 @@ class Run:
 
     tokens: list[int]  # fed, in order: those given and then those generated
     logits: npt.NDArray[np.float32]  # [n_pos, n_vocab]
+    unread: tuple[str, ...] = ()  # nodes that the trace could not hold: Recorder.unread
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def _run(
                 trace.step(call)
             rows.append(_forward(context, call, len(fed), n_vocab))
             fed += call
-    return Run(fed, np.concatenate(rows))
+    return Run(fed, np.concatenate(rows), tuple(sorted(recorder.unread)) if recorder else ())
 
 
 def record(
@@ -254,7 +255,8 @@ def record(
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
     numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers,
-               except that flash attention on a CPU with an f16 cache is known to be llama-cpu-fa
+               except that on a CPU flash attention with an f16 cache is known to be llama-cpu-fa, and a q8_0 or
+               q4_0 cache to go with q8
     verify     run again without recording; other logits in any bit are an error
     strict     raise what goes wrong while recording; else as Writer does
 
@@ -274,6 +276,8 @@ def record(
         raise TraceError(f"{name}: no such file")
     if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
         numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
+    if not numerics and settings.kv_type in ("q8_0", "q4_0") and settings.gpu_layers == 0:
+        numerics = "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
     trace = Writer(
         path,
         model=name,
@@ -341,6 +345,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     print(f"{args.output}: {len(run.tokens)} positions; tokens {','.join(map(str, run.tokens))}")
+    if run.unread:
+        print(f"not recorded, being quantised, integers or without a row for each position: {', '.join(run.unread)}")
     return 0
 
 
