@@ -40,10 +40,16 @@ static fd_code keep(fd_trial *t, fd_contender *c, fd_error *err) {
     return FD_OK;
 }
 
+/* Factors that are rounded anyway cannot be told from factors that a bug rounds as much. */
+static bool rounds_as_much(const fd_numerics_class *class_, const fd_fault_info *fault) {
+    return fault->u_in > 0.0 && class_ && (class_->q8_activations || class_->u_in >= fault->u_in);
+}
+
 static fd_code try_fault(fd_trial *t, int32_t fault, fd_error *err) {
     const fd_explain_request *r = t->request;
     const fd_node *node = r->args.node;
     fd_contender c = {.fault = fault};
+    if (rounds_as_much(r->numerics, fd_fault_at(fault))) return FD_OK;
     FD_TRY(fd_variant_compute(r, fault, node->id, &c.variant, err));
     t->out->n_untried += c.variant.state == FD_VARIANT_UNTRIED;
     if (c.variant.state != FD_VARIANT_COMPUTED) return FD_OK;

@@ -2,6 +2,7 @@
 #include "faults/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "numerics/contract.h"
@@ -60,6 +61,39 @@ static void reads_stale_rows(const fd_op_args *args) {
     }
 }
 
+/* Softmax reads `n_more` slots past the row's own. Nobody wrote them: their K is zero, so is their score, and their V
+ * adds nothing to the mix. */
+static void softmax_with_empty_slots(const fd_op_args *args, int32_t own, float *w, const float *s, float sink,
+                                     int32_t n_more) {
+    int32_t n = own + 1;
+    float max = n_more > 0 ? fmaxf(sink, 0.0f) : sink;
+    for (int32_t t = 0; t < n; t++) max = fmaxf(max, s[t]);
+    for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? fd_exp32(s[t] - max) : 0.0f;
+    float sum = fd_sum(w, n) + (float)n_more * fd_exp32(0.0f - max);
+    if (args->weight[0]) sum = sum + fd_exp32(sink - max);
+    for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
+}
+
+/* Tokens come one after another here, as such engines feed them: the slots behind a row's own are empty. */
+static void past_the_length(const fd_op_args *args, bool all) {
+    int32_t n_head = args->node->shape[0], n_slot = args->graph->hparams.n_ctx_train;
+    float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t own = args->pos0 + i / n_head, n_left = n_slot > own + 1 ? n_slot - own - 1 : 0;
+        softmax_with_empty_slots(args, own, (float *)args->out + (int64_t)i * args->n_kv,
+                                 (const float *)args->in[0] + (int64_t)i * args->n_kv,
+                                 sinks ? sinks[i % n_head] : -INFINITY, all || n_left < 1 ? n_left : 1);
+    }
+    if (args->weight[0] && !sinks) fd_fault_nan(args, (int64_t)n_head * args->n_kv);
+    free(sinks);
+}
+static void all_slots(const fd_op_args *args) {
+    past_the_length(args, true);
+}
+static void one_slot_more(const fd_op_args *args) {
+    past_the_length(args, false);
+}
+
 static fd_code read_other(fd_fault_site *site, int32_t cache) {
     if (cache < 0) return FD_OK;
     const fd_node *now = &site->graph->nodes[site->node->input[1]], *other = &site->graph->nodes[cache];
@@ -104,5 +138,11 @@ static const fd_fault rows[] = {
      .edit = previous_layer},
     {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),
      .edit = v_is_k},
+    {CACHE("cache_all_slots", "attn_weights", FD_OP_ATTN_SOFTMAX,
+           "attention goes over every slot of the cache, up to the trained context; those nobody wrote have a score of 0"),
+     .override = all_slots},
+    {CACHE("cache_one_slot_more", "attn_weights", FD_OP_ATTN_SOFTMAX,
+           "attention goes over one slot more than is written; its score is 0"),
+     .override = one_slot_more},
 };
 const fd_fault_family fd_cache_faults = FD_FAULT_FAMILY(rows);

@@ -24,6 +24,12 @@ static void scaled_by_sqrt_d(const fd_op_args *args) {
     lookup(args, 0, sqrtf((float)args->weight[0]->n_col));
 }
 
+/* Position 0 is where a BOS stands: its row was added to the vocabulary and never loaded, or is taken for padding. */
+static void first_is_zero(const fd_op_args *args) {
+    lookup(args, 0, 1.0f);
+    for (int64_t i = 0; args->pos0 == 0 && i < args->weight[0]->n_col; i++) ((float *)args->out)[i] = 0.0f;
+}
+
 /* Element i of token t from flat[i·n_vocab + t]: the table taken as [n_embd, n_vocab]. */
 static void by_column(const fd_op_args *args) {
     const fd_weight *table = args->weight[0];
@@ -68,5 +74,6 @@ static const fd_fault rows[] = {
      .edit = scale_missing},
     {EMBED_SCALE("embed_scale_twice", "the embedding is scaled twice"), .edit = scale_twice},
     {EMBED("embed_next_row", "the row of token + 1 is taken"), .override = next_row},
+    {EMBED("embed_special_zero", "the row of the first token, where a BOS stands, is zero"), .override = first_is_zero},
 };
 const fd_fault_family fd_embed_faults = FD_FAULT_FAMILY(rows);

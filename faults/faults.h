@@ -9,12 +9,14 @@ typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */
     const char
         *family; /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn",
-                            "moe", "residual", "output" */
+                            "moe", "residual", "numerics", "output" */
     const char *summary; /* one line: what the faulty engine does */
     const char
         *located; /* the node suffix where it first shows, "attn_q_rope"; several, of which a model has one at that
                             place, are separated by spaces: "ffn_act ffn_moe_act" */
     bool outside; /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
+    double u_in;  /* where the fault is a coarser type for the factors of a product: its unit roundoff. It is no bug
+                     beside an engine whose factors are as coarse. Else 0 */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);
