@@ -54,8 +54,7 @@ static bool split(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_
     while (p < n && whole.ids[p] == asked.ids[p]) p++;
     if (p == n) return false;
     int32_t n_text = special_text(tokenizer, whole.ids[p], text);
-    int32_t n_piece =
-        n_text ? pieces_of(tokenizer, (fd_prompt_ids){asked.ids + p, asked.n - p}, text, n_text) : 0;
+    int32_t n_piece = n_text ? pieces_of(tokenizer, (fd_prompt_ids){asked.ids + p, asked.n - p}, text, n_text) : 0;
     if (!n_piece) return false;
     snprintf(to, size, "the %s has the special token %d (%.*s) of position %d split into %d pieces of text", side,
              whole.ids[p], n_text > 64 ? 64 : n_text, text, p, n_piece);

@@ -78,8 +78,7 @@ static void in_bf16(const fd_op_args *args) {
     product(args, to_bf16);
 }
 
-#define NUMERICS(name, u, summary)                                                                                     \
-    .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
+#define NUMERICS(name, u, summary) .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
 
 static const fd_fault rows[] = {
     {NUMERICS("tf32_compute", 0x1p-11, "factors of products are rounded to TF32 where binary32 was meant"),
