@@ -2,7 +2,8 @@
  * differs from the candidate's output by that one op alone.
  *
  * Inputs that were not recorded are replayed from the nearest recorded ones before them; roundings drawn at random within
- * their bounds travel along, and how far these spread is added to τ at the next recorded tensor. Cache rows come from the trace's cache tensors where it has them, else from the rows written to them.
+ * their bounds travel along, and how far these spread is added to τ at the next recorded tensor. Cache rows come from the
+ * trace's cache tensors where it has them, else from the rows written to them.
  *
  * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every node of
  * the graph in order. Holds the tensors of one range until their last reader, and the caches of all positions. */
