@@ -104,6 +104,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
                                   .n_allow_missing = a->allow_missing.n,
                                   .memory = a->memory / 4,
                                   .graph = a->model ? model.graph : NULL,
+                                  .tokenizer = a->model ? model.tokenizer : NULL,
                                   .progress = fd_cli_progress_callback,
                                   .progress_user = &progress};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);

@@ -28,6 +28,14 @@ static int32_t best_of(const double *logits, int64_t n) {
     return (int32_t)best;
 }
 
+/* As an argmax finds it that compares with ≥. */
+static int32_t last_of(const double *logits, int64_t n, int32_t best) {
+    int32_t last = best;
+    for (int64_t i = best; i < n; i++)
+        if (logits[i] == logits[best]) last = (int32_t)i;
+    return last;
+}
+
 void fd_choices_see(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
                     const double *replayed, const double *tau, const double *reference) {
     fd_choices *choices = user;
@@ -40,6 +48,7 @@ void fd_choices_see(void *user, const fd_node *node, int32_t pos, int64_t stride
     at->known = true;
     for (int s = 0; s < 2; s++) {
         at->best[s] = best[s];
+        at->last[s] = last_of(rows[s], stride, best[s]);
         at->margin[s] = rows[s][best[s]] - rows[s][best[!s]];
     }
     at->tau[choices->side] = tau[best[REF]] + tau[best[CAND]];
@@ -56,6 +65,17 @@ static bool best_by_health(const fd_trace *trace, int32_t pos, int32_t *best) {
     if (!health || health->top_id[0] < 0 || isnan(health->top_logit[0])) return false;
     *best = health->top_id[0];
     return true;
+}
+
+static void note_ties(const fd_position_choice *at, int32_t next, const fd_trace *ref, const fd_trace *cand,
+                      fd_verdict *verdict) {
+    const int32_t fed[2] = {fd_trace_tokens(ref)[next], fd_trace_tokens(cand)[next]};
+    for (int s = 0; s < 2; s++)
+        if (at->known && fed[s] == at->last[s] && at->last[s] != at->best[s])
+            fd_verdict_note(verdict,
+                            "the %s went on with token %d, whose logit equals that of token %d: the lowest id of a tie "
+                            "is the best token",
+                            s == REF ? "reference" : "candidate", fed[s], at->best[s]);
 }
 
 void fd_choices_report(const fd_choices *choices, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict) {
@@ -85,6 +105,7 @@ void fd_choices_report(const fd_choices *choices, const fd_trace *ref, const fd_
     v->choice_known = at->known || (best_by_health(ref, next - 1, &best[REF]) && best_by_health(cand, next - 1, &best[CAND]));
     v->chosen =
         v->choice_known && fd_trace_tokens(ref)[next] == best[REF] && fd_trace_tokens(cand)[next] == best[CAND];
+    note_ties(at, next, ref, cand, verdict);
 }
 
 /* ---- tokens ---- */

@@ -9,6 +9,7 @@
 typedef struct fd_position_choice { /* reference's, candidate's */
     bool known;       /* both sides' logits are recorded, without NaN */
     int32_t best[2];  /* the lowest id of a tie */
+    int32_t last[2];  /* its highest id */
     double margin[2]; /* by how much a side prefers its own best to the other's; ≥ 0 */
     double tau[2];    /* of these two logits together; 0 until the side was replayed */
 } fd_position_choice;
@@ -28,7 +29,7 @@ void fd_choices_see(void *user, const fd_node *node, int32_t pos, int64_t stride
                     const double *replayed, const double *tau, const double *reference);
 
 /* Fills verdict->choice: the flips, and, where the tokens part at n_pos, whether each side was fed its own best token
- * (within its τ). */
+ * (within its τ). A note says where a side was fed the highest id of equal logits: the contract's best is the lowest. */
 void fd_choices_report(const fd_choices *choices, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict);
 
 /* The first position that both have and were fed different tokens at; -1: none. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/choice.h"
+#include "compare/prompt_tokens.h"
 #include "compare/scan.h"
 
 typedef struct comparison {
@@ -246,5 +247,6 @@ fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_co
     FD_TRY(code);
     fd_verdict_decide(out);
     fd_tokens_of_prompts(ref, cand, out);
+    fd_prompt_tokens_note(options->tokenizer, ref, cand, out);
     return FD_OK;
 }

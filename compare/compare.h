@@ -7,6 +7,7 @@
 #define FD_COMPARE_COMPARE_H
 
 #include "compare/verdict.h"
+#include "model/tokenizer.h"
 
 #define FD_COMPARE_MEMORY ((size_t)512 << 20)
 
@@ -15,6 +16,7 @@ typedef struct fd_compare_options {
     int32_t n_allow_missing;
     size_t memory;         /* bytes that lists made for the comparison may take; 0: FD_COMPARE_MEMORY */
     const fd_graph *graph; /* of the model both ran, for the attributes of a node; NULL: not known */
+    const fd_tokenizer *tokenizer; /* the model's, to say what became of special tokens; NULL: not known */
     void (*progress)(void *user, int64_t done, int64_t total); /* of positions, after each step; NULL: nobody asks */
     void *progress_user;
 } fd_compare_options;

@@ -78,17 +78,16 @@ static void in_bf16(const fd_op_args *args) {
     product(args, to_bf16);
 }
 
-#define NUMERICS(name, u, summary)                                                                                     \
-    .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
+#define NUMERICS(name, u, summary) .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
 
 static const fd_fault rows[] = {
-    {NUMERICS("tf32_compute", 0x1p-11, "the factors of matrix products are rounded to TF32 where binary32 was meant"),
+    {NUMERICS("tf32_compute", 0x1p-11, "factors of products are rounded to TF32 where binary32 was meant"),
      .override = in_tf32},
-    {NUMERICS("tf32_cut", 0x1p-11, "the factors of matrix products are cut to TF32, not rounded, where binary32 was meant"),
+    {NUMERICS("tf32_cut", 0x1p-11, "factors of products are cut to TF32, not rounded, where binary32 was meant"),
      .override = in_cut_tf32},
-    {NUMERICS("f16_compute", 0x1p-11, "the factors of matrix products are rounded to binary16 where binary32 was meant"),
+    {NUMERICS("f16_compute", 0x1p-11, "factors of products are rounded to binary16 where binary32 was meant"),
      .override = in_f16},
-    {NUMERICS("bf16_compute", 0x1p-8, "the factors of matrix products are rounded to bfloat16 where binary32 was meant"),
+    {NUMERICS("bf16_compute", 0x1p-8, "factors of products are rounded to bfloat16 where binary32 was meant"),
      .override = in_bf16},
 };
 const fd_fault_family fd_numerics_faults = FD_FAULT_FAMILY(rows);

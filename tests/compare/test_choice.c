@@ -92,6 +92,38 @@ Test(choice, tokens_that_nobody_chose_diverge) {
     close_model(&b);
 }
 
+/* The candidate is fed 99. Its logits: all 0, but 1 at 99 and at `tied`. */
+Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
+    static const struct {
+        int32_t tied, higher; /* -1: none */
+        bool said;
+    } ties[] = {{7, -1, true}, {-1, -1, false}, {7, 100, false}};
+    enum { N = 101, LAST = N_PREFILL + N_DECODE - 1 };
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){.tensors = "logits"});
+    fd_trace *cand = record(b.graph, (recording){.tensors = "logits", .tokens = own_way});
+    for (size_t i = 0; i < sizeof ties / sizeof *ties; i++) {
+        double of_ref[N] = {[3] = 1}, of_cand[N] = {[99] = 1}, tau[N] = {0};
+        if (ties[i].tied >= 0) of_cand[ties[i].tied] = 1;
+        if (ties[i].higher >= 0) of_cand[ties[i].higher] = 2;
+        fd_choices choices;
+        fd_error err = {0};
+        fd_verdict v = {0};
+        must(fd_choices_open(b.graph, LAST, &choices, &err), &err);
+        choices.side = 1;
+        fd_choices_see(&choices, &b.graph->nodes[choices.logits], LAST - 1, N, of_cand, of_cand, tau, of_ref);
+        fd_choices_report(&choices, ref, cand, &v);
+        cr_expect(v.choice.fed);
+        cr_expect_eq(v.n_note, ties[i].said, "case %zu", i);
+        if (v.n_note) cr_expect(strstr(v.notes[0], "the candidate went on with token 99, whose logit equals that of token 7"));
+        fd_choices_close(&choices);
+        fd_verdict_free(&v);
+    }
+    fd_trace_close(ref);
+    fd_trace_close(cand);
+    close_model(&b);
+}
+
 Test(choice, after_the_tokens_part_each_side_is_judged_on_its_own) {
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){0});

@@ -167,6 +167,30 @@ Test(explain, a_clean_node_is_given_no_name) {
     done(&a);
 }
 
+/* Three keep 11 bits of a factor, bfloat16 keeps 8; q8 rounds to int8. */
+Test(explain, coarser_factors_are_no_bug_beside_a_class_that_rounds_as_much) {
+    static const struct {
+        const char *class_;
+        int32_t n_left_out;
+        bool named;
+    } cases[] = {{"f32", 0, true}, {"tf32", 3, false}, {"f16", 3, false}, {"bf16", 4, false}, {"q8", 4, false}};
+    asked a = ask("kjv-qwen2", "bf16_compute@1", "blk.1.attn_q", N_PROMPT);
+    fd_explanation exact = answer(&a);
+    cr_expect(exact.named && among_remaining(&exact, "bf16_compute"), "%s", exact.reason);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        a.request.numerics = fd_numerics_class_find(cases[i].class_);
+        a.request.n_output = 1e5;
+        cr_assert(a.request.numerics != NULL);
+        fd_explanation e = answer(&a);
+        cr_expect_eq(exact.n_tried - e.n_tried, cases[i].n_left_out, "%s: %d tried, of %d", cases[i].class_, e.n_tried,
+                     exact.n_tried);
+        bool named = e.named && among_remaining(&e, "bf16_compute");
+        cr_expect(named || !cases[i].named, "%s: %s", cases[i].class_, e.reason);
+        cr_expect(named || !e.named, "%s: a wrong name", cases[i].class_);
+    }
+    done(&a);
+}
+
 Test(explain, position_0_alone_cannot_tell_rotations_apart) {
     asked a = ask("kjv-llama", "rope_q_one_further@1", "blk.1.attn_q_rope", 1);
     a.request.tensor = NULL;
