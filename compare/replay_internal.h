@@ -12,7 +12,8 @@ enum { FD_REPLAY_DRAWS = 4 };
 typedef struct fd_fed {
     double *x, *e;              /* e: how far x may be from what the candidate used; owned */
     double *p[FD_REPLAY_DRAWS]; /* x with roundings drawn in what was not recorded; NULL: nothing drawn yet; owned */
-    bool *unknown; /* per row: not recorded, and behind a choice of experts that may have been another; owned */
+    bool *unknown; /* per row: not recorded, and behind a choice of experts that may have been another; of a cache: this
+                      row or an earlier one, for whoever reads it reads those too; owned */
     bool missing;  /* some row was not recorded */
     int32_t span_first;
 } fd_fed;

@@ -112,6 +112,7 @@ void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride
             }
     }
 }
+
 /* Rounding may have turned a choice of experts that nobody recorded, and no draw need show it: a row behind it, up to the
  * next recorded tensor, gets a τ that tells nothing. */
 fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err) {
@@ -121,17 +122,18 @@ fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t
     if (!unknown) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     f->unknown = unknown;
     memset(unknown + before, 0, sizeof *unknown * (size_t)replay->n_pos);
-    for (int32_t r = 0; r < replay->n_pos && ran; r++) {
+    for (int32_t r = 0; r < replay->n_pos; r++) {
         bool behind = false;
-        for (int64_t i = r * stride; i < (r + 1) * stride && !behind; i++) behind = replay->tau[i] >= FD_BOUND_UNKNOWN;
-        for (int k = 0; k < FD_MAX_INPUTS && !behind; k++) {
+        for (int64_t i = r * stride; i < (r + 1) * stride && ran && !behind; i++)
+            behind = replay->tau[i] >= FD_BOUND_UNKNOWN;
+        for (int k = 0; k < FD_MAX_INPUTS && ran && !behind; k++) {
             if (node->input[k] < 0) continue;
             bool cache = replay->o.graph->nodes[node->input[k]].op == FD_OP_KV_WRITE;
-            int32_t last = r + (cache ? replay->pos0 : 0);
-            for (int32_t p = cache ? 0 : r; p <= last && !behind; p++) behind = replay->fed[node->input[k]].unknown[p];
+            behind = replay->fed[node->input[k]].unknown[r + (cache ? replay->pos0 : 0)];
         }
         for (int64_t i = r * stride; i < (r + 1) * stride && behind; i++) replay->tau[i] = FD_BOUND_UNKNOWN;
         unknown[before + r] = behind && !replay->recorded[r];
+        if (before + r > 0 && node->op == FD_OP_KV_WRITE) unknown[before + r] |= unknown[before + r - 1];
     }
     return FD_OK;
 }

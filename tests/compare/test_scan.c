@@ -98,19 +98,24 @@ static const char *path_of(int side) {
     return paths[side];
 }
 
-static const char *write_trace(int side, storage how, element e, const change *c) {
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    if (how == TILES) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
-    hid_t file = H5Fcreate(path_of(side), H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    hsize_t n = N_POS;
-    int32_t tokens[N_POS] = {0};
+/* What makes a file a trace: its schema and `n` tokens. */
+static void put_frame(hid_t file, hsize_t n) {
+    int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     hid_t space = H5Screate_simple(1, &n, NULL);
     hid_t set = H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
     H5Dclose(set);
     H5Sclose(space);
+    free(tokens);
     fd_h5_put_string(file, "schema", "firstdiff-trace");
     fd_h5_put_int(file, "version", 1);
+}
+
+static const char *write_trace(int side, storage how, element e, const change *c) {
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    if (how == TILES) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+    hid_t file = H5Fcreate(path_of(side), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    put_frame(file, N_POS);
     hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     for (int t = 0; t < N_TENSOR; t++) write_tensor(group, t, how, e, c, side == 1);
     H5Gclose(group);
@@ -212,15 +217,7 @@ static hid_t put_small(hid_t where, const char *name, const float *data) {
 static void write_small(int side, place how, int changed, int at, float value) {
     static float data[SMALL_POS * SMALL_ROW];
     hid_t file = H5Fcreate(path_of(side), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    hsize_t n = SMALL_POS;
-    int32_t tokens[SMALL_POS] = {0};
-    hid_t space = H5Screate_simple(1, &n, NULL);
-    hid_t set = H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
-    H5Dclose(set);
-    H5Sclose(space);
-    fd_h5_put_string(file, "schema", "firstdiff-trace");
-    fd_h5_put_int(file, "version", 1);
+    put_frame(file, SMALL_POS);
     hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     hid_t other = H5Gcreate2(file, "other", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     for (int i = 0; i < N_SMALL; i++) {
@@ -229,7 +226,7 @@ static void write_small(int side, place how, int changed, int at, float value) {
         snprintf(name, sizeof name, "t%d", t);
         for (int e = 0; e < SMALL_POS * SMALL_ROW; e++) data[e] = (float)(t * 1000 + e);
         if (t == changed) data[at] = value;
-        set = put_small(group, name, data);
+        hid_t set = put_small(group, name, data);
         fd_h5_put_int(set, "seq", t);
         H5Dclose(set);
         data[0] = (float)side;
