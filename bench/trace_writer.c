@@ -26,8 +26,8 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"24 layers, 3.5 KiB, decode", 24, 896, 1, 64},   {"32 layers, 16 KiB, decode", 32, 4096, 1, 32},
-    {"4 layers, 16 KiB, decode", 4, 4096, 1, 128},    {"2 layers, 3.5 KiB, prefill 512", 2, 896, 512, 1},
+    {"24 layers, 3.5 KiB, decode", 24, 896, 1, 64},    {"32 layers, 16 KiB, decode", 32, 4096, 1, 32},
+    {"4 layers, 16 KiB, decode", 4, 4096, 1, 128},     {"2 layers, 3.5 KiB, prefill 512", 2, 896, 512, 1},
     {"1 layer, 16 KiB, prefill 512", 1, 4096, 512, 1},
 };
 static const char *const levels[] = {"fingerprint", "stats", "full", "full, compressed"};
@@ -80,10 +80,17 @@ static void measure(const shape *s, int level, const char *path, const float *da
     double begin = now();
     for (int32_t step = 0; step < s->n_step; step++) {
         int32_t pos0 = step * s->n_tok;
-        must(fd_trace_begin_step(writer, s->n_tok > 1 ? FD_STEP_PREFILL : FD_STEP_DECODE, tokens, s->n_tok, pos0, &err), &err);
+        must(fd_trace_begin_step(writer, s->n_tok > 1 ? FD_STEP_PREFILL : FD_STEP_DECODE, tokens, s->n_tok, pos0, &err),
+             &err);
         for (int32_t i = 0; i < graph.n_node; i++) {
-            fd_observation o = {.graph = &graph, .node = &graph.nodes[i], .step = step, .pos0 = pos0, .n_pos = s->n_tok,
-                                .row_stride = s->n_column, .dtype = FD_F32, .data = data + i};
+            fd_observation o = {.graph = &graph,
+                                .node = &graph.nodes[i],
+                                .step = step,
+                                .pos0 = pos0,
+                                .n_pos = s->n_tok,
+                                .row_stride = s->n_column,
+                                .dtype = FD_F32,
+                                .data = data + i};
             must(observer.observe(observer.user, &o, &err), &err);
         }
         must(fd_trace_end_step(writer, &err), &err);
@@ -112,7 +119,8 @@ static void report(const char *folder, const float *data) {
                 call[i][level][r] = seconds[0];
                 whole[i][level][r] = seconds[1];
             }
-    printf("%s\n%-32s %-17s %9s %9s %11s %8s %9s\n", folder, "", "", "call us", "whole us", "tensors/s", "MB/s", "token ms");
+    printf("%s\n%-32s %-17s %9s %9s %11s %8s %9s\n", folder, "", "", "call us", "whole us", "tensors/s", "MB/s",
+           "token ms");
     for (int i = 0; i < N_SHAPE; i++)
         for (int level = 0; level < N_LEVEL; level++) {
             const shape *s = &shapes[i];

@@ -39,10 +39,11 @@ static bool append_column(const fd_trace_writer *writer, span *s, int c) {
     for (const fd_trace_pending *step = s->steps; step; step = step->next)
         for (int32_t i = 0; i < step->n_tok; i++, to += bytes)
             memcpy(to, (const char *)&step->health[i] + info->offset, bytes);
-    hsize_t start[2] = {(hsize_t)s->first}, count[2] = {(hsize_t)s->n, FD_TOP_K}, extent[2] = {start[0] + count[0], FD_TOP_K};
+    hsize_t start[2] = {(hsize_t)s->first}, count[2] = {(hsize_t)s->n, FD_TOP_K},
+            extent[2] = {start[0] + count[0], FD_TOP_K};
     return H5Dset_extent(writer->health[c], extent) >= 0 &&
-           fd_h5_write_block(writer->health[c], info->is_int ? H5T_NATIVE_INT32 : H5T_NATIVE_FLOAT, 1 + info->n_extra, start,
-                             count, s->rows);
+           fd_h5_write_block(writer->health[c], info->is_int ? H5T_NATIVE_INT32 : H5T_NATIVE_FLOAT, 1 + info->n_extra,
+                             start, count, s->rows);
 }
 
 static bool append_health(const fd_trace_writer *writer, span *s) {
@@ -51,17 +52,20 @@ static bool append_health(const fd_trace_writer *writer, span *s) {
     for (int c = 0; ok && c < FD_HEALTH_COUNT; c++)
         if (writer->health[c] >= 0 && fd_health_columns[c].n_extra < 2) ok = append_column(writer, s, c);
     return ok &&
-           append(s, writer->health[FD_HEALTH_ENTROPY], H5T_NATIVE_FLOAT, offsetof(fd_trace_pending, entropy), 4 * heads) &&
+           append(s, writer->health[FD_HEALTH_ENTROPY], H5T_NATIVE_FLOAT, offsetof(fd_trace_pending, entropy),
+                  4 * heads) &&
            append(s, writer->health[FD_HEALTH_SINK], H5T_NATIVE_FLOAT, offsetof(fd_trace_pending, sink), 4 * heads);
 }
 
 static bool append_tables(const fd_trace_writer *writer, span *s) {
-    size_t n_node = (size_t)writer->graph->n_node, heads = (size_t)writer->graph->hparams.n_layer * (size_t)writer->graph->hparams.n_head;
+    size_t n_node = (size_t)writer->graph->n_node,
+           heads = (size_t)writer->graph->hparams.n_layer * (size_t)writer->graph->hparams.n_head;
     size_t widest = n_node * sizeof(fd_trace_stats); /* more than fingerprints and a column of health take */
     if (4 * heads > widest) widest = 4 * heads;
     if (4 * FD_TOP_K > widest) widest = 4 * FD_TOP_K;
     s->rows = malloc((size_t)s->n * widest);
-    bool ok = s->rows && append(s, writer->tokens, H5T_NATIVE_INT32, offsetof(fd_trace_pending, tokens), sizeof(int32_t)) &&
+    bool ok = s->rows &&
+              append(s, writer->tokens, H5T_NATIVE_INT32, offsetof(fd_trace_pending, tokens), sizeof(int32_t)) &&
               append(s, writer->fingerprints, H5T_NATIVE_UINT64, offsetof(fd_trace_pending, fingerprints),
                      n_node * sizeof(fd_fingerprint)) &&
               append(s, writer->stats, H5T_NATIVE_DOUBLE, offsetof(fd_trace_pending, stats),

@@ -18,8 +18,7 @@ bool fd_trace_wants(void *user, const fd_node *node) {
 static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
     int32_t id = o->node->id;
     const fd_trace_pending *step = writer->step;
-    if (!step)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
+    if (!step) return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
     if (id < 0 || id >= writer->graph->n_node || strcmp(writer->graph->nodes[id].name, o->node->name) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: node %d is %s, the trace was created for another graph", writer->path,
                        id, o->node->name);

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "dumpers/trace_writer.h"
@@ -9,6 +10,7 @@
 enum {
     DEFAULT_MEMORY = 256 << 20,
     LEAST_MEMORY = 64 << 10,
+    LARGE_PAGE = 2 << 20,
     WAKE = 256 << 10, /* bytes put before the threads are woken in the middle of a step: a wake costs a system call */
     TAKE = 256 << 10, /* bytes that a helper takes at a time */
     MAX_STEPS = 256   /* under way; a step has buffers of its own beside the ring */
@@ -190,22 +192,31 @@ static void make_room(fd_trace_writer *writer) {
     q->run_waits = false;
 }
 
+/* Where the next `size` bytes are, if they are free. What was used before is used again where there is enough of it: fresh
+ * memory costs the run a page fault, and used memory may be in the cache. */
+static uint64_t place(const fd_trace_queue *q, size_t size) {
+    uint64_t at = q->head % q->capacity, tail = q->tail % q->capacity;
+    bool same_lap = q->head / q->capacity == q->tail / q->capacity;
+    bool reuse = same_lap && at + size > q->touched && tail >= size && tail >= q->touched / 2;
+    return at + size > q->capacity || reuse ? q->head + q->capacity - at : q->head;
+}
+
 fd_trace_record *fd_trace_queue_take(fd_trace_writer *writer, size_t bytes) {
     fd_trace_queue *q = &writer->queue;
     const size_t align = _Alignof(fd_trace_record);
     size_t size = (sizeof(fd_trace_record) + bytes + align - 1) / align * align;
-    pthread_mutex_lock(&q->lock);
     uint64_t begin;
+    pthread_mutex_lock(&q->lock);
     for (;; make_room(writer)) {
-        if (q->head == q->tail) q->head = q->tail = 0; /* its first bytes are the ones in the cache */
-        begin = q->head;
-        size_t place = (size_t)(begin % q->capacity);
-        if (place + size > q->capacity) begin += q->capacity - place;
+        if (q->head == q->tail) q->head = q->tail = 0;
+        begin = place(q, size);
         if (begin + size - q->tail <= q->capacity) break;
     }
     q->head = begin + size;
+    size_t at = (size_t)(begin % q->capacity);
+    if (at + size > q->touched) q->touched = at + size;
     pthread_mutex_unlock(&q->lock);
-    fd_trace_record *record = (fd_trace_record *)(void *)(q->ring + begin % q->capacity);
+    fd_trace_record *record = (fd_trace_record *)(void *)(q->ring + at);
     *record = (fd_trace_record){.begin = begin, .end = begin + size};
     return record;
 }
@@ -267,7 +278,8 @@ static bool start_threads(fd_trace_writer *writer) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool ok = pthread_create(&q->writer, NULL, write_on, writer) == 0;
     int wanted = helpers_of(sysconf(_SC_NPROCESSORS_ONLN));
-    while (ok && q->n_helper < wanted && pthread_create(&q->helpers[q->n_helper], NULL, help, writer) == 0) q->n_helper++;
+    while (ok && q->n_helper < wanted && pthread_create(&q->helpers[q->n_helper], NULL, help, writer) == 0)
+        q->n_helper++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return ok;
 }
@@ -277,8 +289,11 @@ bool fd_trace_queue_start(fd_trace_writer *writer) {
     size_t memory = writer->options.memory ? writer->options.memory : DEFAULT_MEMORY;
     const size_t align = _Alignof(fd_trace_record);
     q->capacity = (memory < LEAST_MEMORY ? LEAST_MEMORY : memory) / align * align;
-    q->ring = aligned_alloc(align, q->capacity);
+    if (q->capacity > LARGE_PAGE) q->capacity = q->capacity / LARGE_PAGE * LARGE_PAGE;
+    q->ring = aligned_alloc(q->capacity < LARGE_PAGE ? align : LARGE_PAGE, q->capacity);
     if (!q->ring) return false;
+    /* a fault for each page of 4 KiB would cost the run more than the copy; refused: small pages */
+    if (q->capacity >= LARGE_PAGE) (void)madvise(q->ring, q->capacity, MADV_HUGEPAGE);
     q->threaded = start_threads(writer);
     return true;
 }

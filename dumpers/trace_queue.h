@@ -36,7 +36,8 @@ typedef struct fd_trace_queue {
 
     char *ring;
     size_t capacity;
-    uint64_t head, tail; /* bytes ever taken and given back; head % capacity is the next record's place */
+    size_t touched;                   /* of its bytes, from the front, that were ever used */
+    uint64_t head, tail;              /* bytes ever taken and given back; head % capacity is the next record's place */
     fd_trace_record *oldest, *newest; /* not yet in a batch */
     fd_trace_record *undigested;      /* the first one that nobody has taken */
     size_t quiet;                     /* bytes put since the threads were last woken */

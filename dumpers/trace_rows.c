@@ -11,7 +11,9 @@
 enum { GATHER = 1 << 20 };
 
 static hid_t memory_type(const fd_trace_writer *writer) {
-    return writer->stored == FD_F64 ? H5T_NATIVE_DOUBLE : writer->stored == FD_F32 ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT16;
+    return writer->stored == FD_F64   ? H5T_NATIVE_DOUBLE
+           : writer->stored == FD_F32 ? H5T_NATIVE_FLOAT
+                                      : H5T_NATIVE_UINT16;
 }
 
 /* Grows the dataset to `end` positions. */
@@ -81,7 +83,8 @@ static bool write_run(fd_trace_writer *writer, fd_trace_record **at) {
     size_t size = fd_trace_stored_bytes(writer), other = (size_t)(node->over_kv ? node->shape[0] : first->row_elements);
     int32_t pos1 = first->pos0 + first->n_pos;
     for (; end && end->pos0 == pos1; end = end->same) {
-        size_t rows = (size_t)(pos1 + end->n_pos - first->pos0), width = node->over_kv ? (size_t)(pos1 + end->n_pos) : 1;
+        size_t rows = (size_t)(pos1 + end->n_pos - first->pos0),
+               width = node->over_kv ? (size_t)(pos1 + end->n_pos) : 1;
         if (rows * other * width * size > GATHER) break;
         pos1 += end->n_pos;
     }

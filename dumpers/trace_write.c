@@ -60,12 +60,14 @@ static fd_code check_options(const fd_trace_options *options, const fd_graph *gr
         return fd_fail(err, FD_ERR_INPUT, "%s: elements stored as type %u, expected F32, F16 or BF16", options->path,
                        options->store);
     if (half && numerics == FD_NUMERICS_F64)
-        return fd_fail(err, FD_ERR_INPUT, "%s: binary64 elements stored as %s would be rounded twice: leave --store out",
-                       options->path, fd_dtype_get(options->store)->name);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: binary64 elements stored as %s would be rounded twice: leave --store out", options->path,
+                       fd_dtype_get(options->store)->name);
     if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "%s: the graph has no nodes", options->path);
     for (const char *glob = options->tensors; glob && *glob; glob += strcspn(glob, ",") + (strchr(glob, ',') != NULL))
         if (strcspn(glob, ",") > 255)
-            return fd_fail(err, FD_ERR_INPUT, "%s: tensors \"%.40s…\": a glob of more than 255 bytes", options->path, glob);
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensors \"%.40s…\": a glob of more than 255 bytes", options->path,
+                           glob);
     return FD_OK;
 }
 

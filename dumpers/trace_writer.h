@@ -32,14 +32,14 @@ struct fd_trace_writer {
     char *tensors; /* copy of options.tensors; NULL */
     fd_trace_options options;
     const fd_graph *graph;
-    uint32_t dtype;   /* of every tensor that is shown: FD_F32 or FD_F64 */
-    uint32_t stored;  /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
-    int32_t logits;   /* node id; -1: no such node */
-    bool *selected;   /* [n_node] passes the filters */
+    uint32_t dtype;  /* of every tensor that is shown: FD_F32 or FD_F64 */
+    uint32_t stored; /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
+    int32_t logits;  /* node id; -1: no such node */
+    bool *selected;  /* [n_node] passes the filters */
 
     /* of the calling thread */
-    int32_t n_pos, n_step; /* ended */
-    int32_t *all_tokens;   /* [n_pos + n_tok] */
+    int32_t n_pos, n_step;  /* ended */
+    int32_t *all_tokens;    /* [n_pos + n_tok] */
     fd_trace_pending *step; /* NULL: between steps */
 
     fd_trace_queue queue;
@@ -54,7 +54,7 @@ struct fd_trace_writer {
     fd_trace_record **first, **last;          /* [n_node] of a batch */
     char *gathered;                           /* [gathered_bytes] rows of one tensor side by side; grown on demand */
     size_t gathered_bytes;
-    int32_t n_written;                        /* rows of /steps */
+    int32_t n_written; /* rows of /steps */
 };
 
 /* Creates the whole empty file beside `path`, opens it for single-writer use and moves it to `path`. On failure nothing

@@ -94,8 +94,8 @@ Test(trace_queue, memory_and_threads_do_not_show_in_the_file) {
             for (int threads = 0; threads < 2; threads++) {
                 options.one_thread = threads == 0;
                 fixture_write(&options, graph, kinds[k].numerics, PREFILL, DECODE);
-                cr_expect_eq(differences(plain, options.path, 12), 0, "%s, %zu bytes of memory, %s", kinds[k].name, memory,
-                             threads ? "threads" : "one thread");
+                cr_expect_eq(differences(plain, options.path, 12), 0, "%s, %zu bytes of memory, %s", kinds[k].name,
+                             memory, threads ? "threads" : "one thread");
             }
         }
     }
