@@ -53,4 +53,5 @@ void fd_trace_digest(const fd_trace_writer *writer, fd_trace_record *record) {
     bool to_file = record->step->level == FD_TRACE_FULL && writer->tensor[record->node->id] >= 0;
     if (to_file && writer->stored != writer->dtype)
         fd_trace_round(writer, record->data, (size_t)(record->n_pos * record->row_elements), record->data);
+    if (to_file && fd_trace_packs(writer, record->node)) fd_trace_pack(writer, record);
 }

@@ -74,8 +74,9 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     if (!fd_trace_wants(writer, node)) return FD_OK;
     int64_t row = fd_node_row_stride(node, observation->pos0 + observation->n_pos);
     size_t size = writer->dtype == FD_F64 ? 8 : 4, bytes = (size_t)(observation->n_pos * row) * size;
-    if (!fd_trace_queue_fits(&writer->queue, bytes)) return take_here(writer, observation, err);
-    fd_trace_record *record = fd_trace_queue_take(writer, bytes);
+    size_t packing = fd_trace_packs(writer, node) ? (size_t)observation->n_pos * sizeof(uint32_t) : 0;
+    if (!fd_trace_queue_fits(&writer->queue, bytes + packing)) return take_here(writer, observation, err);
+    fd_trace_record *record = fd_trace_queue_take(writer, bytes + packing);
     record->step = writer->step;
     record->node = &writer->graph->nodes[node->id];
     record->pos0 = observation->pos0;

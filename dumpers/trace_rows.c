@@ -96,9 +96,25 @@ static bool write_run(fd_trace_writer *writer, fd_trace_record **at) {
     return write_block(writer, node, first->pos0, (int32_t)rows, pos1, writer->gathered);
 }
 
+/* Compressed rows: each is a chunk of its own, stored as it is. */
+static bool write_packed(fd_trace_writer *writer, fd_trace_record *r) {
+    size_t bytes = (size_t)r->row_elements * fd_trace_stored_bytes(writer);
+    for (int32_t row = 0; row < r->n_pos; row++) {
+        const char *data = r->data + (size_t)row * bytes;
+        hsize_t offset[3] = {(hsize_t)(r->pos0 + row)};
+        uint32_t packed = fd_trace_packed_bytes(writer, r, row);
+        bool ok = packed > 0 ? H5Dwrite_chunk(writer->tensor[r->node->id], H5P_DEFAULT, 0, offset, packed, data) >= 0
+                             : write_block(writer, r->node, r->pos0 + row, 1, 0, data);
+        if (!ok) return false;
+    }
+    return true;
+}
+
 static bool write_node(fd_trace_writer *writer, fd_trace_record *r) {
     const fd_trace_pending *last = writer->last[r->node->id]->step;
     if (!extend(writer, r->node, last->pos0 + last->n_tok)) return false;
+    for (bool packs = fd_trace_packs(writer, r->node); packs && r; r = r->same)
+        if (!write_packed(writer, r)) return false;
     while (r)
         if (!write_run(writer, &r)) return false;
     return true;

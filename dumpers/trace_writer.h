@@ -4,7 +4,7 @@
  *                                     ──▶ writer:  rows into /tensors                             trace_rows.c
  *     end_step ── the step's end ──▶      ──▶      tables, flush, /steps, flush                   trace_commit.c
  *
- * trace_create.c makes the empty file, trace_observe.c takes what is shown, trace_step.c a step's buffers, trace_queue.c
+ * trace_pack.c compresses rows, trace_create.c makes the empty file, trace_observe.c takes what is shown, trace_step.c a step's buffers, trace_queue.c
  * has the ring and the threads, trace_write.c opens and ends all of it. */
 #ifndef FD_DUMPERS_TRACE_WRITER_H
 #define FD_DUMPERS_TRACE_WRITER_H
@@ -81,6 +81,14 @@ void fd_trace_digest_row(const fd_trace_writer *writer, fd_trace_pending *step, 
 void fd_trace_digest(const fd_trace_writer *writer, fd_trace_record *record);
 /* n elements of binary32 to the stored 16-bit type; `to` may be `from`. */
 void fd_trace_round(const fd_trace_writer *writer, const char *from, size_t n, char *to);
+
+/* ---- trace_pack.c ---- */
+/* Whether rows of the node are compressed before they reach HDF5; its records have 4 bytes more for each row. */
+bool fd_trace_packs(const fd_trace_writer *writer, const fd_node *node);
+/* Compresses each row of a record in its place; rows that get no smaller stay as they are. */
+void fd_trace_pack(const fd_trace_writer *writer, fd_trace_record *record);
+/* Bytes of a row as HDF5 stores its chunk, at the row's place; 0: not compressed. */
+uint32_t fd_trace_packed_bytes(const fd_trace_writer *writer, fd_trace_record *record, int32_t row);
 
 /* ---- trace_rows.c ---- */
 /* The rows of the records first … last, those of a tensor side by side in as few writes as memory allows. */

@@ -84,10 +84,10 @@ Test(trace_queue, memory_and_threads_do_not_show_in_the_file) {
         fd_trace_options options = fd_trace_defaults(fixture_path("plain.h5"));
         options.level = kinds[k].level;
         options.store = kinds[k].store;
-        options.compress = kinds[k].compress;
         options.one_thread = true;
         const char *plain = options.path;
         fixture_write(&options, graph, kinds[k].numerics, PREFILL, DECODE);
+        options.compress = kinds[k].compress;
         options.path = fixture_path("queued.h5");
         for (size_t memory = 1; memory <= (size_t)64 << 20; memory <<= 13) { /* the least, 64 MiB */
             options.memory = memory;
