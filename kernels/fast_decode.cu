@@ -1,0 +1,267 @@
+/* Attention of one row: a block takes some tiles of 64 positions and up to eight queries of one K/V head, with a running
+ * maximum and sum. The last block of those queries to end adds what all of them left, in order of positions, so the
+ * order of arrival changes nothing. */
+#include "kernels/attention.h"
+#include "kernels/attention_scratch.cuh"
+#include "kernels/device.cuh"
+#include "kernels/fast_attention.h"
+#include "kernels/formats.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/rope.cuh"
+#include "kernels/tree.cuh"
+#include "numerics/contract.h"
+
+enum { TILE = 64, HEADS = 8, THREADS = 256, WARPS = THREADS / 32 };
+
+/* How queries and positions are shared out. */
+struct share {
+    int sharing;  /* queries of a K/V head */
+    int n_group;  /* of up to HEADS of them */
+    int n_split;  /* blocks of a group */
+    int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
+};
+
+static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
+    const int sharing = n_head / n_head_kv, n_group = (sharing + HEADS - 1) / HEADS;
+    const int tiles = (n_ctx + TILE - 1) / TILE, most = queue->n_sm * 2 / (n_head_kv * n_group);
+    return {sharing, n_group, most < 1 ? 1 : tiles < most ? tiles : most, 2 + head_dim};
+}
+
+size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                              int32_t n_ctx) {
+    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
+    return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
+}
+
+/* Eight elements from `at` on of a row of a cache; zeros past the head's end. */
+__device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int head_dim) {
+    if (head_dim % 8 == 0) return at < head_dim ? __ldcg((const uint4 *)(row + at)) : make_uint4(0, 0, 0, 0);
+    uint32_t pair[4] = {0, 0, 0, 0};
+    for (int i = 0; i < 8; i++)
+        if (at + i < head_dim) pair[i / 2] |= (uint32_t)__ldcg(row + at + i) << i % 2 * 16;
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+__device__ __forceinline__ void to_reals(const uint4 &pairs, float (&x)[8]) {
+    const uint32_t pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[2 * i] = fd_low_half(pair[i]), x[2 * i + 1] = fd_high_half(pair[i]);
+}
+
+__device__ __forceinline__ uint16_t to_half(float x) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+}
+
+__device__ __forceinline__ float turned(const fd_rope_shape &shape, const float *head, int i, int pos) {
+    if (shape.n_rot == 0) return __ldcg(head + i);
+    const int64_t angles = (int64_t)pos * (shape.n_rot / 2);
+    return fd_rope_element(shape, head, i, shape.cosine + angles, shape.sine + angles);
+}
+
+__device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float value) {
+    if (out.half) out.half[at] = to_half(value);
+    if (out.real) out.real[at] = value;
+}
+
+/* Grid: splits × groups × K/V heads. LANES lanes share a row, 8 elements each. */
+template <int LANES>
+__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention a, const share s) {
+    constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
+    __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
+    float *area = fd_shared_floats(); /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
+    fd_allow_next();
+    fd_wait_previous();
+    const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z, group = (int)blockIdx.y;
+    const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
+    const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
+    if (split >= active) return;
+    const int begin = first_tile + (int)((int64_t)n_tile * split / active);
+    const int end = first_tile + (int)((int64_t)n_tile * (split + 1) / active);
+    const int head0 = kv_head * s.sharing + group * HEADS;
+    const int heads = s.sharing - group * HEADS < HEADS ? s.sharing - group * HEADS : HEADS;
+    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % LANES, own = tid / LANES;
+
+    for (int i = tid; i < heads * WIDTH; i += THREADS) {
+        const int k = i % WIDTH;
+        area[i] = k < a.head_dim ? turned(a.q_rope, a.q + (int64_t)(head0 + i / WIDTH) * a.head_dim, k, pos) : 0.0f;
+    }
+    if (a.k && split == active - 1) { /* the block that has the newest position; every group writes the same */
+        const int64_t to = ((int64_t)pos * a.n_head_kv + kv_head) * a.head_dim, from = (int64_t)kv_head * a.head_dim;
+        for (int i = tid; i < a.head_dim; i += THREADS) {
+            a.cache_k[to + i] = to_half(turned(a.k_rope, a.k + from, i, pos));
+            a.cache_v[to + i] = to_half(__ldcg(a.v + from + i));
+        }
+    }
+    if (tid < HEADS) top[tid] = -(float)INFINITY, total[tid] = 0.0f;
+    __syncthreads();
+
+    float out[HEADS][8] = {};
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
+    for (int tile = begin; tile < end; tile++) {
+        uint4 key[ROUNDS], value[ROUNDS];
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int t = tile * TILE + r * AT_ONCE + own, read = t <= pos ? t : pos;
+            const int64_t row = read * stride + (int64_t)kv_head * a.head_dim;
+            key[r] = load_eight(a.cache_k + row, lane * 8, a.head_dim);
+            value[r] = load_eight(a.cache_v + row, lane * 8, a.head_dim);
+        }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int slot = r * AT_ONCE + own, t = tile * TILE + slot;
+            float k[8];
+            to_reals(key[r], k);
+            for (int h = 0; h < heads; h++) {
+                const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
+                             high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
+                float dot = low.x * k[0];
+                dot = fmaf(low.y, k[1], dot), dot = fmaf(low.z, k[2], dot), dot = fmaf(low.w, k[3], dot);
+                dot = fmaf(high.x, k[4], dot), dot = fmaf(high.y, k[5], dot);
+                dot = fmaf(high.z, k[6], dot), dot = fmaf(high.w, k[7], dot);
+                dot = fd_tree_lanes<LANES>(dot) * a.scale;
+                if (a.softcap != 0.0f) dot = fd_softcap32(dot, a.softcap);
+                if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
+            }
+        }
+        __syncthreads();
+        if (warp < heads) { /* a warp a query */
+            const int l = tid % 32;
+            const float low = score[warp][l], high = score[warp][l + 32], before = top[warp];
+            const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
+            const float base = now == -(float)INFINITY ? 0.0f : now;
+            const float p = __expf(low - base), q = __expf(high - base);
+            score[warp][l] = p, score[warp][l + 32] = q;
+            const float sum = fd_tree_lanes<32>(p + q);
+            if (l == 0) {
+                const float factor = __expf(before - base);
+                shrink[warp] = factor;
+                total[warp] = total[warp] * factor + sum;
+                top[warp] = now;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            if (h >= heads) break;
+            const float factor = shrink[h];
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[h][i] *= factor;
+        }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            float v[8];
+            to_reals(value[r], v);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                if (h >= heads) break;
+                const float p = score[h][r * AT_ONCE + own];
+#pragma unroll
+                for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
+            }
+        }
+        __syncthreads(); /* the next tile writes its scores here; after the last, `area` is free for sums */
+    }
+
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        if (h >= heads) break;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+#pragma unroll
+            for (int offset = LANES; offset < 32; offset *= 2)
+                out[h][i] = out[h][i] + __shfl_xor_sync(0xffffffffu, out[h][i], offset);
+        }
+        if (tid % 32 < LANES) {
+            float *to = area + (warp * heads + h) * WIDTH + lane * 8;
+            *(float4 *)to = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
+            *(float4 *)(to + 4) = make_float4(out[h][4], out[h][5], out[h][6], out[h][7]);
+        }
+    }
+    __syncthreads();
+
+    /* The block's sums: to the output when it has seen all positions, else to the scratch. */
+    const int unit = kv_head * (int)gridDim.y + group;
+    float *partials = a.scratch + (int64_t)head0 * s.n_split * s.partial; /* [heads, n_split, partial] */
+    unsigned *arrived = (unsigned *)(a.scratch + (int64_t)a.n_head * s.n_split * s.partial) + unit;
+    for (int i = tid; i < heads * WIDTH; i += THREADS) {
+        const int h = i / WIDTH, d = i % WIDTH;
+        if (d >= a.head_dim) continue;
+        float sum = area[h * WIDTH + d];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) sum = sum + area[(w * heads + h) * WIDTH + d];
+        if (active == 1) {
+            area[h * WIDTH + d] = sum; /* this thread alone reads and writes it */
+            continue;
+        }
+        partials[((int64_t)h * s.n_split + split) * s.partial + 2 + d] = sum;
+    }
+    if (active > 1) {
+        if (tid < heads) {
+            partials[((int64_t)tid * s.n_split + split) * s.partial] = top[tid];
+            partials[((int64_t)tid * s.n_split + split) * s.partial + 1] = total[tid];
+        }
+        if (!arrive_last(arrived, (unsigned)active)) return;
+        __syncthreads();
+        /* Maximum and sum over all blocks, a warp a query. */
+        if (warp < heads) {
+            const float *from = partials + (int64_t)warp * s.n_split * s.partial;
+            float most = -(float)INFINITY, sum = 0.0f;
+            for (int i = tid % 32; i < active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
+            most = fd_warp_max(most);
+            const float base = most == -(float)INFINITY ? 0.0f : most;
+            for (int i = tid % 32; i < active; i += 32)
+                sum = fmaf(__expf(__ldcg(from + i * s.partial) - base), __ldcg(from + i * s.partial + 1), sum);
+            sum = fd_tree_lanes<32>(sum);
+            if (tid % 32 == 0) top[warp] = most, total[warp] = sum;
+        }
+        __syncthreads();
+    }
+    for (int i = tid; i < heads * WIDTH; i += THREADS) {
+        const int h = i / WIDTH, d = i % WIDTH;
+        if (d >= a.head_dim) continue;
+        const float base = top[h] == -(float)INFINITY ? 0.0f : top[h];
+        float sum = 0.0f;
+        if (active == 1) {
+            sum = area[h * WIDTH + d];
+        } else {
+            const float *from = partials + (int64_t)h * s.n_split * s.partial;
+#pragma unroll 4
+            for (int j = 0; j < active; j++)
+                sum = fmaf(__expf(__ldcg(from + j * s.partial) - base), __ldcg(from + j * s.partial + 2 + d), sum);
+        }
+        float most = top[h], all = total[h], factor = 1.0f;
+        if (a.sinks) {
+            most = fmaxf(most, a.sinks[head0 + h]);
+            factor = __expf(top[h] - most);
+            all = all * factor + __expf(a.sinks[head0 + h] - most);
+        }
+        leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * (factor / all));
+        if (a.sums && d == 0) {
+            a.sums[2 * (head0 + h)] = most;
+            a.sums[2 * (head0 + h) + 1] = all;
+        }
+    }
+}
+
+template <int LANES>
+static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const share &s, fd_error *err) {
+    const int heads = s.sharing < HEADS ? s.sharing : HEADS;
+    const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)in->n_head_kv);
+    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
+                     sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
+}
+
+fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok != 1 || in->head_dim < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
+                       in->n_tok);
+    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+    if (in->head_dim <= 64) return launch<8>(queue, in, s, err);
+    if (in->head_dim <= 128) return launch<16>(queue, in, s, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, s, err);
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most", in->head_dim,
+                   FD_ATTENTION_MAX_HEAD_DIM);
+}
