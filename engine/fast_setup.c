@@ -47,7 +47,7 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm) {
     fd_queue queue = {.n_sm = n_sm};
     fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
     if (fd_fast_plan_make(graph, true, &plan, &ignored) != FD_OK) return 0;
-    if (fd_plan_make_fast(graph, &step, &ignored) != FD_OK) {
+    if (fd_plan_make_fast(graph, true, &step, &ignored) != FD_OK) {
         fd_fast_plan_free(&plan);
         return 0;
     }

@@ -185,16 +185,16 @@ static void cover_attention(const fd_graph *graph, bool fast, bool *covered) {
     }
 }
 
-int32_t fd_fuse(const fd_graph *graph, bool fast, fd_item *items, bool *covered) {
+int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items, bool *covered) {
     int32_t n = 0;
     cover_attention(graph, fast, covered);
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (covered[i]) continue;
         fd_item item = {.kind = FD_ITEM_NODE, .node = i};
-        if (plain(graph, i, FD_OP_RMS_NORM) && read_by_matmuls_alone(graph, i) && i != graph->n_node - 1) {
+        if (products && plain(graph, i, FD_OP_RMS_NORM) && read_by_matmuls_alone(graph, i) && i != graph->n_node - 1) {
             int32_t reader;
             if (readers_of(graph, i, &reader) > 0) continue; /* every product that reads it norms for itself */
-        } else if (plain(graph, i, FD_OP_MATMUL)) {
+        } else if (products && plain(graph, i, FD_OP_MATMUL)) {
             match_matvec(graph, i, covered, &item);
             for (int k = 0; k < item.matvec.n_matmul; k++) covered[item.matvec.matmul[k]] = true;
             if (item.matvec.add >= 0) covered[item.matvec.add] = true;

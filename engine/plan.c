@@ -82,8 +82,8 @@ static fd_code make(const fd_graph *graph, bool fuse, bool fast, fd_plan *out, f
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    if (fuse)
-        out->n_item = fd_fuse(graph, fast, out->items, covered);
+    if (fuse || fast)
+        out->n_item = fd_fuse(graph, fuse, fast, out->items, covered);
     else
         for (int32_t i = 0; i < graph->n_node; i++)
             out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
@@ -97,8 +97,8 @@ fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *e
     return make(graph, fuse, false, out, err);
 }
 
-fd_code fd_plan_make_fast(const fd_graph *graph, fd_plan *out, fd_error *err) {
-    return make(graph, true, true, out, err);
+fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
+    return make(graph, fuse, true, out, err);
 }
 
 void fd_plan_free(fd_plan *plan) {

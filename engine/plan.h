@@ -36,16 +36,17 @@ typedef struct fd_plan {
 
 /* With `fuse`, items for one token; without, a node each, for any number. */
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
-/* Items for one token whose attention is the fast kernel's. */
-fd_code fd_plan_make_fast(const fd_graph *graph, fd_plan *out, fd_error *err);
+/* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. */
+fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
 void fd_plan_free(fd_plan *plan);
 
 /* Nodes whose tensors the item reads and leaves behind; at most FD_ITEM_EDGES. Returns the count. */
 int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
 int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
 
-/* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. */
-int32_t fd_fuse(const fd_graph *graph, bool fast, fd_item *items, bool *covered);
+/* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. `products`:
+ * those of matrices are fused too; `fast`: attention as the fast kernel takes it. */
+int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items, bool *covered);
 
 /* Whether the fast kernels can do the attention that ends in this ATTN_MIX; what else of it they take with them. */
 bool fd_match_fast_attention(const fd_graph *graph, int32_t mix, fd_item *item);

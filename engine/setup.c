@@ -188,7 +188,7 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     else
         fd_mark_cache_feeders(graph, e->feeds_cache);
     FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
-    FD_TRY(e->fast ? fd_plan_make_fast(graph, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
+    FD_TRY(e->fast ? fd_plan_make_fast(graph, fuse, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
     e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
