@@ -140,6 +140,7 @@ static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
     /* The weights want the sums of the kernel that makes the mix; they are shown before it. */
     bool beside = !in.out.real && wanted(p, mix);
     if (beside) in.out.real = fast->mixed.data;
+    in.near = p->run->pos0 < FD_ATTENTION_NEAR; /* as the step has it */
     if (wanted(p, softmax)) in.sums = fast->sums.data;
     FD_TRY(many ? fd_launch_fast_attention(queue, &in, err) : fd_launch_fast_decode(queue, &in, err));
     if (wanted(p, softmax)) {
@@ -152,6 +153,7 @@ static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_graph *graph = engine->exec.graph;
     fd_fast_attention in = attention_of(engine, run, item->attention.mix);
+    in.near = run->near;
     in.q_rope = rope_shape(engine, item->attention.q_rope);
     in.k_rope = rope_shape(engine, item->attention.k_rope);
     in.q = fd_run_tensor(engine, run, fd_item_query(graph, item));

@@ -26,7 +26,9 @@ typedef struct fd_fast_attention {
     uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
     fd_fast_out out;             /* [n_tok, n_head, head_dim] */
     float *sums; /* [n_tok, n_head, 2]: the largest score and Σ e^(s − max), sinks among them; NULL: not wanted */
-    /* One row only. q and k turn on the way in (n_rot 0: as they are); row *pos0 of the caches is written first. */
+    /* One row only. near: *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed. q and k turn on the way in (n_rot 0: as they are); row *pos0 of the caches is
+     * written; then *pos0 and the rows before it may be read before the predecessor has ended. */
+    bool near;
     fd_rope_shape q_rope, k_rope;
     const float *k, *v; /* [n_head_kv, head_dim]; NULL: the caches hold them already */
     float *scratch;     /* device, fd_fast_decode_scratch bytes, zero before the first launch; one launch at a time */

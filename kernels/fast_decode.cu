@@ -1,35 +1,43 @@
-/* Attention of one row: a block takes some tiles of 64 positions and up to eight queries of one K/V head, with a running
- * maximum and sum. The last block of those queries to end adds what all of them left, in order of positions, so the
- * order of arrival changes nothing. */
+/* Attention of one row: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
+ * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
+ * block; farther on up to eight queries share what is read of K and V, and the last block of those queries to end adds
+ * what all of them left, in order of positions: the order of arrival changes nothing.
+ *
+ * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
+ * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
 #include "kernels/attention.h"
 #include "kernels/attention_scratch.cuh"
 #include "kernels/device.cuh"
 #include "kernels/fast_attention.h"
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/rope.cuh"
 #include "kernels/tree.cuh"
 #include "numerics/contract.h"
 
-enum { TILE = 64, HEADS = 8, THREADS = 256, WARPS = THREADS / 32 };
+enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
+enum { HEADS_NEAR = 2, HEADS_FAR = 8 }; /* queries a block takes at most */
+enum { SPLIT_TILES = 2 };               /* at least so many tiles a block: adding what blocks left costs as much */
 
 /* How queries and positions are shared out. */
 struct share {
-    int sharing;  /* queries of a K/V head */
-    int n_group;  /* of up to HEADS of them */
-    int n_split;  /* blocks of a group */
+    int sharing;     /* queries of a K/V head */
+    int n_group;     /* of them, a block each */
+    int n_split;     /* blocks of a group */
     int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
-    const int sharing = n_head / n_head_kv, n_group = (sharing + HEADS - 1) / HEADS;
-    const int tiles = (n_ctx + TILE - 1) / TILE, most = queue->n_sm * 2 / (n_head_kv * n_group);
-    return {sharing, n_group, most < 1 ? 1 : tiles < most ? tiles : most, 2 + head_dim};
+static share share_of(const fd_queue *queue, bool near, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                      int32_t n_ctx) {
+    const int sharing = n_head / n_head_kv, heads = near ? HEADS_NEAR : HEADS_FAR;
+    const int n_group = (sharing + heads - 1) / heads;
+    const int tiles = (n_ctx + TILE - 1) / TILE, shares = (tiles + SPLIT_TILES - 1) / SPLIT_TILES;
+    const int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    return {sharing, n_group, near || most < 1 ? 1 : shares < most ? shares : most, 2 + head_dim};
 }
 
 size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                               int32_t n_ctx) {
-    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
+    const share s = share_of(queue, false, n_head, n_head_kv, head_dim, n_ctx);
     return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
 }
 
@@ -54,10 +62,27 @@ __device__ __forceinline__ uint16_t to_half(float x) {
     return half;
 }
 
-__device__ __forceinline__ float turned(const fd_rope_shape &shape, const float *head, int i, int pos) {
-    if (shape.n_rot == 0) return __ldcg(head + i);
-    const int64_t angles = (int64_t)pos * (shape.n_rot / 2);
-    return fd_rope_element(shape, head, i, shape.cosine + angles, shape.sine + angles);
+/* ROPE of one element of any head (kernels/rope.cuh): where its pair is, and its angle. */
+struct turn {
+    bool turns, first; /* first of its pair */
+    int own, other;
+    float cosine, sine;
+};
+
+__device__ __forceinline__ turn turn_of(const fd_rope_shape &shape, int i, int pos) {
+    if (i >= shape.n_rot) return {false, false, i, i, 0.0f, 0.0f};
+    const int half = shape.n_rot / 2, step = shape.interleaved ? 1 : half;
+    const int pair = shape.interleaved ? i / 2 : i < half ? i : i - half;
+    const bool first = shape.interleaved ? i % 2 == 0 : i < half;
+    const int64_t at = (int64_t)pos * half + pair;
+    return {true, first, i, first ? i + step : i - step, shape.cosine[at], shape.sine[at]};
+}
+
+__device__ __forceinline__ float turned(const turn &t, const float *head) {
+    const float own = __ldcg(head + t.own);
+    if (!t.turns) return own;
+    const float other = __ldcg(head + t.other);
+    return t.first ? fmaf(own, t.cosine, -(other * t.sine)) : fmaf(other, t.sine, own * t.cosine);
 }
 
 __device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float value) {
@@ -66,55 +91,70 @@ __device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float 
 }
 
 /* Grid: splits × groups × K/V heads. LANES lanes share a row, 8 elements each. */
-template <int LANES>
+template <int LANES, int HEADS>
 __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention a, const share s) {
     constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
     __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
+    __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
     float *area = fd_shared_floats(); /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
+    const bool writes = a.k != nullptr;
     fd_allow_next();
-    fd_wait_previous();
+    if (!writes) fd_wait_previous();
     const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z, group = (int)blockIdx.y;
     const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
-    const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
+    const int shares = (n_tile + SPLIT_TILES - 1) / SPLIT_TILES;
+    const int active = shares < s.n_split ? shares : s.n_split, split = (int)blockIdx.x;
     if (split >= active) return;
     const int begin = first_tile + (int)((int64_t)n_tile * split / active);
     const int end = first_tile + (int)((int64_t)n_tile * (split + 1) / active);
     const int head0 = kv_head * s.sharing + group * HEADS;
     const int heads = s.sharing - group * HEADS < HEADS ? s.sharing - group * HEADS : HEADS;
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % LANES, own = tid / LANES;
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim, of_head = (int64_t)kv_head * a.head_dim;
+    const int cached = writes ? pos : pos + 1; /* rows */
 
-    for (int i = tid; i < heads * WIDTH; i += THREADS) {
-        const int k = i % WIDTH;
-        area[i] = k < a.head_dim ? turned(a.q_rope, a.q + (int64_t)(head0 + i / WIDTH) * a.head_dim, k, pos) : 0.0f;
-    }
-    if (a.k && split == active - 1) { /* the block that has the newest position; every group writes the same */
-        const int64_t to = ((int64_t)pos * a.n_head_kv + kv_head) * a.head_dim, from = (int64_t)kv_head * a.head_dim;
-        for (int i = tid; i < a.head_dim; i += THREADS) {
-            a.cache_k[to + i] = to_half(turned(a.k_rope, a.k + from, i, pos));
-            a.cache_v[to + i] = to_half(__ldcg(a.v + from + i));
+    uint4 key[ROUNDS], value[ROUNDS];
+    const auto load = [&](const uint16_t *cache, int tile, uint4(&rows)[ROUNDS]) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int t = tile * TILE + r * AT_ONCE + own;
+            rows[r] = t < cached ? load_eight(cache + t * stride + of_head, lane * 8, a.head_dim) : make_uint4(0, 0, 0, 0);
         }
+    };
+    load(a.cache_k, begin, key);
+    load(a.cache_v, begin, value);
+    const int element = tid % WIDTH;
+    const turn q_turn = turn_of(a.q_rope, element, pos), k_turn = turn_of(a.k_rope, element, pos);
+    if (writes) fd_wait_previous();
+
+    for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
+        area[h * WIDTH + element] = element < a.head_dim ? turned(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim) : 0.0f;
+    if (writes && split == active - 1 && tid < WIDTH) {
+        uint16_t k = 0, v = 0;
+        if (tid < a.head_dim) {
+            k = to_half(turned(k_turn, a.k + of_head)), v = to_half(__ldcg(a.v + of_head + tid));
+            if (group == 0) a.cache_k[pos * stride + of_head + tid] = k, a.cache_v[pos * stride + of_head + tid] = v;
+        }
+        newest[0][tid] = k, newest[1][tid] = v;
     }
     if (tid < HEADS) top[tid] = -(float)INFINITY, total[tid] = 0.0f;
     __syncthreads();
 
     float out[HEADS][8] = {};
-    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
     for (int tile = begin; tile < end; tile++) {
-        uint4 key[ROUNDS], value[ROUNDS];
-#pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            const int t = tile * TILE + r * AT_ONCE + own, read = t <= pos ? t : pos;
-            const int64_t row = read * stride + (int64_t)kv_head * a.head_dim;
-            key[r] = load_eight(a.cache_k + row, lane * 8, a.head_dim);
-            value[r] = load_eight(a.cache_v + row, lane * 8, a.head_dim);
-        }
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             const int slot = r * AT_ONCE + own, t = tile * TILE + slot;
             float k[8];
+            if (writes && t == pos) {
+                key[r] = *(const uint4 *)(newest[0] + lane * 8);
+                value[r] = *(const uint4 *)(newest[1] + lane * 8);
+            }
             to_reals(key[r], k);
-            for (int h = 0; h < heads; h++) {
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                if (h >= heads) break;
                 const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
                              high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
                 float dot = low.x * k[0];
@@ -126,6 +166,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                 if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
             }
         }
+        if (tile + 1 < end) load(a.cache_k, tile + 1, key);
         __syncthreads();
         if (warp < heads) { /* a warp a query */
             const int l = tid % 32;
@@ -162,6 +203,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                 for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
             }
         }
+        if (tile + 1 < end) load(a.cache_v, tile + 1, value);
         __syncthreads(); /* the next tile writes its scores here; after the last, `area` is free for sums */
     }
 
@@ -246,22 +288,27 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     }
 }
 
-template <int LANES>
+template <int LANES, int HEADS>
 static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const share &s, fd_error *err) {
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)in->n_head_kv);
-    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
+    return fd_launch(queue, "fast_decode", fast_decode<LANES, HEADS>, grid, THREADS,
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
+}
+
+template <int LANES>
+static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    const share s = share_of(queue, in->near, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+    return in->near ? launch<LANES, HEADS_NEAR>(queue, in, s, err) : launch<LANES, HEADS_FAR>(queue, in, s, err);
 }
 
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok != 1 || in->head_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
                        in->n_tok);
-    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
-    if (in->head_dim <= 64) return launch<8>(queue, in, s, err);
-    if (in->head_dim <= 128) return launch<16>(queue, in, s, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, s, err);
+    if (in->head_dim <= 64) return launch<8>(queue, in, err);
+    if (in->head_dim <= 128) return launch<16>(queue, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most", in->head_dim,
                    FD_ATTENTION_MAX_HEAD_DIM);
 }

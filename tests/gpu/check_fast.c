@@ -90,7 +90,28 @@ static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late,
 /* Binary16 weights: 2^-11 relative each, and as much for the rounded result; sums and exponentials are far below. */
 static const double MANY = 0x1p-10, ONE = 0x1p-17;
 
-static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t pos0) {
+/* The same row with its K and V given beside the caches, whose own row holds NaN: it is written, and the bits stay. */
+static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, int32_t pos, const float *k, const float *v,
+                         const float *expected) {
+    fd_error err = {0};
+    size_t width = (size_t)(s->n_head_kv * s->head_dim), n_q = (size_t)(s->n_head * s->head_dim);
+    float *found = room(n_q, sizeof *found);
+    float *dk = gpu_upload(k + (size_t)pos * width, sizeof *k * width),
+          *dv = gpu_upload(v + (size_t)pos * width, sizeof *v * width);
+    uint16_t *rows = in.cache_k + (size_t)pos * width;
+    gpu_must(fd_cuda_check(cudaMemset(rows, 0xff, sizeof *rows * width), "memset", &err), &err);
+    in.k = dk, in.v = dv;
+    for (int i = 0; i < 2; i++) {
+        gpu_must(fd_launch_fast_decode(&test->queue, &in, &err), &err);
+        gpu_download(test, in.out.real, found, n_q);
+        gpu_expect_equal(test, i ? "fast_decode_after_it_wrote_a_row" : "fast_decode_writes_its_row", expected, found, n_q);
+        in.k = in.v = NULL;
+    }
+    gpu_free(dk), gpu_free(dv);
+    free(found);
+}
+
+static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t pos0, bool near) {
     char name[192];
     fd_error err = {0};
     int32_t n_ctx = pos0 + n_tok + 3;
@@ -122,10 +143,11 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
                             .cache_k = (uint16_t *)(void *)dk,
                             .cache_v = (uint16_t *)(void *)dv,
                             .out.real = dout,
+                            .near = near,
                             .scratch = dscratch};
-    snprintf(name, sizeof name, "fast_attention_%d_heads_over_%d_of_%d_rows_%d_from_%d_window_%d%s%s", s->n_head,
+    snprintf(name, sizeof name, "fast_attention_%d_heads_over_%d_of_%d_rows_%d_from_%d_window_%d%s%s%s", s->n_head,
              s->n_head_kv, s->head_dim, n_tok, pos0, s->window, s->softcap > 0 ? "_softcap" : "",
-             s->sinks ? "_sinks" : "");
+             s->sinks ? "_sinks" : "", near ? "_near" : "");
     for (int i = 0; i < 2; i++) { /* the second launch finds the counters the first one left */
         gpu_must(one ? fd_launch_fast_decode(&test->queue, &in, &err) : fd_launch_fast_attention(&test->queue, &in, &err),
                  &err);
@@ -135,6 +157,7 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     if (!(z <= 1)) printf("  %s: %.3g times the bound\n", name, z);
     gpu_expect(test, name, z <= 1);
     gpu_expect_equal(test, "fast_attention_twice_the_same_bits", found, again, n_q);
+    if (one) check_writes(test, s, in, pos0, k, v, found);
     double late = worst_of(s, n_tok, pos0, 1, !one, u, q, k, v, sinks, found);
     gpu_expect(test, "fast_attention_without_the_newest_key_is_beyond_the_bound", late > 1);
     gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dsinks), gpu_free(dout), gpu_free(dpos), gpu_free(dscratch);
@@ -150,10 +173,14 @@ static void check_attention_shapes(gpu_test *test) {
     };
     static const int32_t rows[][2] = {{1, 0}, {1, 63}, {1, 64}, {1, 300}, {5, 0}, {70, 0}, {64, 64}, {3, 299}, {130, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) check_shape(test, &shapes[i], rows[k][0], rows[k][1]);
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            check_shape(test, &shapes[i], rows[k][0], rows[k][1], false);
+            if (rows[k][0] == 1 && rows[k][1] < FD_ATTENTION_NEAR)
+                check_shape(test, &shapes[i], rows[k][0], rows[k][1], true);
+        }
     /* More tiles than a head has blocks. */
-    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16}, 1, 2000);
-    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16, .window = 1000}, 1, 2000);
+    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16}, 1, 2000, false);
+    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16, .window = 1000}, 1, 2000, false);
 }
 
 /* ---- rows ---- */
