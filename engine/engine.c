@@ -71,7 +71,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                                        : FD_ROWS_NONE};
         fd_watch *watch = watched ? &e->watch : NULL;
         FD_TRY(prepare(e, &run, fast, err));
-        FD_TRY(fast ? fd_fast_run(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
+        FD_TRY(fast ? fd_fast_pass(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
         if (wanted) {
             float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
             FD_TRY(copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,

@@ -24,7 +24,8 @@ typedef enum fd_fast_how {
     FD_FAST_BY_PRODUCT_ADD, /* an ADD, and the product that only it reads */
     FD_FAST_BY_KV_WRITE,
     FD_FAST_BY_ATTENTION,   /* a mix, its scores and softmax */
-    FD_FAST_BY_NEXT,        /* inside one of the two above */
+    FD_FAST_BY_TURN,        /* ROPE of q, with the three nodes behind it: ROPE of k, both KV_WRITEs */
+    FD_FAST_INSIDE,         /* of one of the three above */
 } fd_fast_how;
 
 /* A node each, in order. */
@@ -35,6 +36,13 @@ typedef struct fd_fast_plan {
     int32_t n_half;
 } fd_fast_plan;
 
+/* A pass of many rows, captured; good for as long as no block that it uses moves. */
+typedef struct fd_fast_graph {
+    int32_t n_tok; /* 0: no pass yet */
+    fd_rows tail;
+    cudaGraphExec_t exec; /* NULL: not captured yet */
+} fd_fast_graph;
+
 struct fd_fast {
     fd_cublas *cublas;
     fd_fast_plan many, one; /* of a batch; of a single token that is observed or has an override */
@@ -43,6 +51,7 @@ struct fd_fast {
     fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
     fd_block weights;       /* one matrix in binary16; NULL when all are */
     fd_block scratch;       /* of fast_decode */
+    fd_fast_graph graph;
 };
 
 /* ---- fast_plan.c ---- */
@@ -64,6 +73,9 @@ fd_code fd_fast_reserve(fd_engine *engine, const fd_run *run, const fd_fast_plan
 
 /* ---- fast_run.c ---- */
 fd_code fd_fast_run(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err);
+/* The same, as a CUDA graph where it may be. */
+fd_code fd_fast_pass(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err);
+void fd_fast_forget_graph(struct fd_fast *fast);
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 /* An attention item of the decode step. */
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);

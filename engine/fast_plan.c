@@ -87,7 +87,7 @@ static void choose_products(planner *p) {
         if ((node->input[0] != i - 1 && node->input[1] != i - 1) || other == i - 1) continue;
         if (p->graph->nodes[i - 1].weight[1] >= 0 || read_by(p->graph, i - 1, i)) continue;
         p->plan->how[i] = FD_FAST_BY_PRODUCT_ADD;
-        p->plan->how[i - 1] = FD_FAST_BY_NEXT;
+        p->plan->how[i - 1] = FD_FAST_INSIDE;
         p->at[i - 1] = i;
     }
 }
@@ -95,7 +95,7 @@ static void choose_products(planner *p) {
 /* Which form a reader takes its inputs in. */
 static bool reads_half(const planner *p, int32_t reader) {
     int how = p->plan->how[reader];
-    return how == FD_FAST_BY_PRODUCT || (how == FD_FAST_BY_NEXT && p->graph->nodes[reader].op == FD_OP_MATMUL);
+    return how == FD_FAST_BY_PRODUCT || (how == FD_FAST_INSIDE && p->graph->nodes[reader].op == FD_OP_MATMUL);
 }
 
 static void mark_read(planner *p, int32_t id, bool half, int32_t turn) {
@@ -113,6 +113,19 @@ static void find_readers(planner *p) {
     mark_read(p, p->graph->n_node - 1, false, p->graph->n_node); /* the logits are read after all nodes */
 }
 
+/* ROPE of q, ROPE of k, both cache writes, in a row, k's read by its cache alone. */
+static bool turns_in_a_row(const fd_graph *graph, int32_t i) {
+    const fd_node *q = &graph->nodes[i];
+    if (i + 3 >= graph->n_node || q->op != FD_OP_ROPE || q[1].op != FD_OP_ROPE || q[2].op != FD_OP_KV_WRITE ||
+        q[3].op != FD_OP_KV_WRITE)
+        return false;
+    if (q[0].override || q[1].override || q[2].override || q[3].override || q[2].row_offset || q[3].row_offset)
+        return false;
+    return q[1].input[0] < i && q[2].input[0] == i + 1 && q[3].input[0] < i && !read_by(graph, i + 1, i + 2) &&
+           q[1].shape[1] == q->shape[1] && q->shape[1] % 2 == 0 && q[3].shape[0] == q[1].shape[0] &&
+           q[3].shape[1] == q[1].shape[1];
+}
+
 static void choose_others(planner *p, bool batch) {
     for (int32_t i = 0; i < p->graph->n_node; i++) {
         const fd_node *node = &p->graph->nodes[i];
@@ -120,8 +133,16 @@ static void choose_others(planner *p, bool batch) {
         if (node->op == FD_OP_KV_WRITE) p->plan->how[i] = FD_FAST_BY_KV_WRITE;
         if (fused_attention(p->graph, i, &item)) {
             p->plan->how[i] = FD_FAST_BY_ATTENTION;
-            p->plan->how[item.attention.scores] = p->plan->how[item.attention.softmax] = FD_FAST_BY_NEXT;
+            p->plan->how[item.attention.scores] = p->plan->how[item.attention.softmax] = FD_FAST_INSIDE;
             p->at[item.attention.scores] = p->at[item.attention.softmax] = i;
+        }
+    }
+    for (int32_t i = 0; batch && i < p->graph->n_node; i++) {
+        if (!turns_in_a_row(p->graph, i)) continue;
+        p->plan->how[i] = FD_FAST_BY_TURN;
+        for (int k = 1; k <= 3; k++) {
+            p->plan->how[i + k] = FD_FAST_INSIDE;
+            p->at[i + k] = i;
         }
     }
     if (batch) choose_products(p);
@@ -140,7 +161,7 @@ static bool kept_real(const planner *p, int32_t i) {
     case FD_FAST_BY_GATE:
     case FD_FAST_BY_ATTENTION: return p->last_real[i] >= 0 || p->last_half[i] < 0;
     case FD_FAST_BY_KV_WRITE:
-    case FD_FAST_BY_NEXT: return false;
+    case FD_FAST_INSIDE: return false;
     default: return true;
     }
 }
@@ -168,7 +189,7 @@ static void assign_slots(planner *p, int32_t *busy_real, int32_t *busy_half) {
         }
         if (kept_real(p, i) && plan->real.slot_of[i] < 0)
             plan->real.slot_of[i] = take(busy_real, &plan->real.n_slot, i, p->last_real[i]);
-        if (p->last_half[i] >= 0 && plan->how[i] != FD_FAST_BY_NEXT)
+        if (p->last_half[i] >= 0 && plan->how[i] != FD_FAST_INSIDE)
             plan->half_of[i] = take(busy_half, &plan->n_half, i, p->last_half[i]);
     }
 }

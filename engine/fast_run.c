@@ -174,15 +174,37 @@ fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t id,
                                    engine->exec.n_ctx, err);
 }
 
-/* The rows as they lie in the cache, those of this pass's positions. */
-static fd_code run_kv_write(const pass *p, int32_t id, fd_error *err) {
-    FD_TRY(fd_fast_kv_write(p->engine, p->run, id, err));
+/* What the cache holds of this pass, as an observer sees it. */
+static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
     if (!wanted(p, id)) return FD_OK;
     int64_t width = elements(node_at(p, id));
     float *shown = p->engine->fast->shown.data;
     FD_TRY(fd_launch_fast_reals(p->run->queue, (uint16_t *)p->engine->cache[id] + p->run->pos0 * width,
                                 width * p->run->n_tok, shown, err));
     return show(p, id, shown, err);
+}
+
+/* ROPE of q at `id`, and the three nodes behind it. */
+static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
+    const fd_engine *e = p->engine;
+    int32_t k_rope = id + 1, cache_k = id + 2, cache_v = id + 3;
+    fd_fast_turn in = {.q_rope = rope_shape(e, id),
+                       .k_rope = rope_shape(e, k_rope),
+                       .n_tok = p->run->n_tok,
+                       .n_ctx = e->exec.n_ctx,
+                       .pos0 = p->run->inputs + FD_INPUT_FIRST,
+                       .q = kept(p, node_at(p, id)->input[0]),
+                       .k = kept(p, node_at(p, k_rope)->input[0]),
+                       .v = kept(p, node_at(p, cache_v)->input[0]),
+                       .q_out = kept(p, id),
+                       .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
+                       .cache_k = (uint16_t *)e->cache[cache_k],
+                       .cache_v = (uint16_t *)e->cache[cache_v]};
+    FD_TRY(fd_launch_fast_turn(p->run->queue, &in, err));
+    FD_TRY(show(p, id, in.q_out, err));
+    FD_TRY(show(p, k_rope, in.k_out, err));
+    FD_TRY(show_cache(p, cache_k, err));
+    return show_cache(p, cache_v, err);
 }
 
 static fd_code run_norm(const pass *p, int32_t id, fd_error *err) {
@@ -226,10 +248,14 @@ fd_code fd_fast_run(fd_engine *engine, const fd_run *run, const fd_fast_plan *pl
         if (fd_run_rows(engine, run, i) == FD_ROWS_NONE) continue;
         fd_code code;
         switch ((fd_fast_how)plan->how[i]) {
-        case FD_FAST_BY_NEXT: continue;
+        case FD_FAST_INSIDE: continue;
         case FD_FAST_BY_NORM: code = run_norm(&p, i, err); break;
         case FD_FAST_BY_GATE: code = run_gate(&p, i, err); break;
-        case FD_FAST_BY_KV_WRITE: code = run_kv_write(&p, i, err); break;
+        case FD_FAST_BY_KV_WRITE:
+            code = fd_fast_kv_write(engine, run, i, err);
+            if (code == FD_OK) code = show_cache(&p, i, err);
+            break;
+        case FD_FAST_BY_TURN: code = run_turn(&p, i, err); break;
         case FD_FAST_BY_ATTENTION: code = run_attention(&p, i, err); break;
         default: code = run_kept(&p, i, err);
         }

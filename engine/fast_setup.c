@@ -19,7 +19,7 @@ static size_t weight_bytes(const fd_graph *graph, const fd_fast_plan *plan) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->op != FD_OP_MATMUL || (plan->how[i] != FD_FAST_BY_PRODUCT && plan->how[i] != FD_FAST_BY_NEXT)) continue;
+        if (node->op != FD_OP_MATMUL || (plan->how[i] != FD_FAST_BY_PRODUCT && plan->how[i] != FD_FAST_INSIDE)) continue;
         const fd_weight *w = &graph->weights[node->weight[0]];
         fd_device_matrix shape = {.dtype = w->dtype, .n_col = w->n_col};
         size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_fast_row_stride(&shape);
@@ -91,6 +91,7 @@ fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
 void fd_fast_release(fd_engine *e) {
     struct fd_fast *fast = e->fast;
     if (!fast) return;
+    fd_fast_forget_graph(fast);
     for (int32_t s = 0; fast->slots && s < fast->n_slot; s++) fd_device_free(&fast->slots[s]);
     for (int32_t s = 0; fast->halves && s < fast->many.n_half; s++) fd_device_free(&fast->halves[s]);
     free(fast->slots);
@@ -125,11 +126,16 @@ static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan
     return fd_device_reserve(&e->fast->sums, 2 * sizeof(float) * sums * (size_t)run->n_tok, "an observed tensor", err);
 }
 
+/* A block of a captured pass: that holds its address. */
+static fd_code reserve(fd_engine *e, fd_block *block, size_t size, fd_error *err) {
+    if (size > block->size) fd_fast_forget_graph(e->fast);
+    return fd_device_reserve(block, size, "activations", err);
+}
+
 fd_code fd_fast_reserve(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, fd_error *err) {
     for (int32_t s = 0; s < plan->real.n_slot; s++)
-        FD_TRY(fd_device_reserve(&e->fast->slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
+        FD_TRY(reserve(e, &e->fast->slots[s], fd_run_slot_bytes(e, run, s), err));
     for (int32_t s = 0; s < plan->n_half; s++)
-        FD_TRY(fd_device_reserve(&e->fast->halves[s], half_bytes(e->exec.graph, plan, s, run->n_tok), "activations",
-                                 err));
+        FD_TRY(reserve(e, &e->fast->halves[s], half_bytes(e->exec.graph, plan, s, run->n_tok), err));
     return reserve_shown(e, run, plan, err);
 }

@@ -3,6 +3,7 @@
 #include "kernels/fast_attention.h"
 
 #include "kernels/attention.h"
+#include "kernels/fast_math.cuh"
 #include "kernels/fast_mma.cuh"
 #include "kernels/launch.cuh"
 #include "numerics/contract.h"
@@ -121,23 +122,37 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
 
         float largest[2] = {max[0], max[1]};
 #pragma unroll
-        for (int j = 0; j < KEY_TILES; j++) {
+        for (int j = 0; j < KEY_TILES; j++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int pos = pos0 + own_row + i / 2 * 8, key = tile * KEYS + j * 8 + lane % 4 * 2 + i % 2;
-                float score = s[j][i] * a.scale;
-                if (a.softcap != 0.0f) score = fd_softcap32(score, a.softcap);
-                if (key > pos || (a.window > 0 && key <= pos - a.window)) score = -(float)INFINITY;
-                s[j][i] = score;
-                largest[i / 2] = fmaxf(largest[i / 2], score);
+            for (int i = 0; i < 4; i++) s[j][i] *= a.scale;
+        if (a.softcap != 0.0f) {
+#pragma unroll
+            for (int j = 0; j < KEY_TILES; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[j][i] = fd_fast_softcap(s[j][i], a.softcap);
+        }
+        /* Most tiles are seen whole by all rows of the warp. */
+        const int warp_pos = pos0 + row0 + warp * 16;
+        if (tile * KEYS + KEYS - 1 > warp_pos || (a.window > 0 && tile * KEYS <= warp_pos + 15 - a.window)) {
+#pragma unroll
+            for (int j = 0; j < KEY_TILES; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int pos = pos0 + own_row + i / 2 * 8, key = tile * KEYS + j * 8 + lane % 4 * 2 + i % 2;
+                    if (key > pos || (a.window > 0 && key <= pos - a.window)) s[j][i] = -(float)INFINITY;
+                }
             }
         }
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) largest[i / 2] = fmaxf(largest[i / 2], s[j][i]);
         float base[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             largest[r] = max_of_four(largest[r]);
             base[r] = largest[r] == -(float)INFINITY ? 0.0f : largest[r]; /* no key seen so far: e^-inf all the same */
-            const float shrink = __expf(max[r] - base[r]);
+            const float shrink = fd_fast_exp(max[r], base[r]);
             max[r] = largest[r];
             sum[r] *= shrink;
 #pragma unroll
@@ -147,7 +162,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
         for (int j = 0; j < KEY_TILES; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[j][i] = __expf(s[j][i] - base[i / 2]);
+                s[j][i] = fd_fast_exp(s[j][i], base[i / 2]);
                 sum[i / 2] += s[j][i];
             }
         }
@@ -172,8 +187,8 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
         float total = sum_of_four(sum[r]), top = max[r], shrink = 1.0f;
         if (a.sinks) {
             top = fmaxf(top, a.sinks[head]);
-            shrink = __expf(max[r] - top);
-            total = total * shrink + __expf(a.sinks[head] - top);
+            shrink = fd_fast_exp(max[r], top);
+            total = fmaf(total, shrink, fd_fast_exp(a.sinks[head], top));
         }
         if (row >= a.n_tok) continue;
         const int64_t row_head = (int64_t)row * a.n_head + head;

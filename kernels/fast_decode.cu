@@ -1,6 +1,6 @@
 /* Attention of one row: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
  * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
- * block; farther on up to eight queries share what is read of K and V, and the last block of those queries to end adds
+ * block; farther on up to four queries share what is read of K and V, and the last block of those queries to end adds
  * what all of them left, in order of positions: the order of arrival changes nothing.
  *
  * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
@@ -9,14 +9,14 @@
 #include "kernels/attention_scratch.cuh"
 #include "kernels/device.cuh"
 #include "kernels/fast_attention.h"
+#include "kernels/fast_math.cuh"
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/tree.cuh"
-#include "numerics/contract.h"
 
 enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS_NEAR = 2, HEADS_FAR = 8 }; /* queries a block takes at most */
-enum { SPLIT_TILES = 2 };               /* at least so many tiles a block: adding what blocks left costs as much */
+enum { HEADS_NEAR = 2, HEADS_FAR = 4 }; /* queries a block takes at most */
+enum { MAX_SPLIT = 512 };               /* their factors fit where their sums were: WARPS · 64 floats a query */
 
 /* How queries and positions are shared out. */
 struct share {
@@ -30,9 +30,10 @@ static share share_of(const fd_queue *queue, bool near, int32_t n_head, int32_t 
                       int32_t n_ctx) {
     const int sharing = n_head / n_head_kv, heads = near ? HEADS_NEAR : HEADS_FAR;
     const int n_group = (sharing + heads - 1) / heads;
-    const int tiles = (n_ctx + TILE - 1) / TILE, shares = (tiles + SPLIT_TILES - 1) / SPLIT_TILES;
-    const int most = queue->n_sm * 2 / (n_head_kv * n_group);
-    return {sharing, n_group, near || most < 1 ? 1 : shares < most ? shares : most, 2 + head_dim};
+    const int tiles = (n_ctx + TILE - 1) / TILE;
+    int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    most = near || most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
+    return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
 }
 
 size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
@@ -103,8 +104,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z, group = (int)blockIdx.y;
     const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
-    const int shares = (n_tile + SPLIT_TILES - 1) / SPLIT_TILES;
-    const int active = shares < s.n_split ? shares : s.n_split, split = (int)blockIdx.x;
+    const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
     if (split >= active) return;
     const int begin = first_tile + (int)((int64_t)n_tile * split / active);
     const int end = first_tile + (int)((int64_t)n_tile * (split + 1) / active);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                 dot = fmaf(high.x, k[4], dot), dot = fmaf(high.y, k[5], dot);
                 dot = fmaf(high.z, k[6], dot), dot = fmaf(high.w, k[7], dot);
                 dot = fd_tree_lanes<LANES>(dot) * a.scale;
-                if (a.softcap != 0.0f) dot = fd_softcap32(dot, a.softcap);
+                if (a.softcap != 0.0f) dot = fd_fast_softcap(dot, a.softcap);
                 if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
             }
         }
@@ -173,11 +173,11 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
             const float low = score[warp][l], high = score[warp][l + 32], before = top[warp];
             const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
             const float base = now == -(float)INFINITY ? 0.0f : now;
-            const float p = __expf(low - base), q = __expf(high - base);
+            const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
             score[warp][l] = p, score[warp][l + 32] = q;
             const float sum = fd_tree_lanes<32>(p + q);
             if (l == 0) {
-                const float factor = __expf(before - base);
+                const float factor = fd_fast_exp(before, base);
                 shrink[warp] = factor;
                 total[warp] = total[warp] * factor + sum;
                 top[warp] = now;
@@ -247,15 +247,18 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
         }
         if (!arrive_last(arrived, (unsigned)active)) return;
         __syncthreads();
-        /* Maximum and sum over all blocks, a warp a query. */
+        /* Maximum and sum over all blocks, a warp a query; what each block's share shrinks by stays in `area`. */
         if (warp < heads) {
             const float *from = partials + (int64_t)warp * s.n_split * s.partial;
             float most = -(float)INFINITY, sum = 0.0f;
             for (int i = tid % 32; i < active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
             most = fd_warp_max(most);
             const float base = most == -(float)INFINITY ? 0.0f : most;
-            for (int i = tid % 32; i < active; i += 32)
-                sum = fmaf(__expf(__ldcg(from + i * s.partial) - base), __ldcg(from + i * s.partial + 1), sum);
+            for (int i = tid % 32; i < active; i += 32) {
+                const float factor = fd_fast_exp(__ldcg(from + i * s.partial), base);
+                area[warp * WARPS * WIDTH + i] = factor;
+                sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
+            }
             sum = fd_tree_lanes<32>(sum);
             if (tid % 32 == 0) top[warp] = most, total[warp] = sum;
         }
@@ -264,21 +267,26 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     for (int i = tid; i < heads * WIDTH; i += THREADS) {
         const int h = i / WIDTH, d = i % WIDTH;
         if (d >= a.head_dim) continue;
-        const float base = top[h] == -(float)INFINITY ? 0.0f : top[h];
         float sum = 0.0f;
         if (active == 1) {
             sum = area[h * WIDTH + d];
         } else {
-            const float *from = partials + (int64_t)h * s.n_split * s.partial;
-#pragma unroll 4
-            for (int j = 0; j < active; j++)
-                sum = fmaf(__expf(__ldcg(from + j * s.partial) - base), __ldcg(from + j * s.partial + 2 + d), sum);
+            const float *from = partials + (int64_t)h * s.n_split * s.partial + 2 + d;
+            const float *factors = area + h * WARPS * WIDTH;
+            for (int j = 0; j < active; j += 16) {
+                float part[16];
+#pragma unroll
+                for (int n = 0; n < 16; n++) part[n] = j + n < active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
+#pragma unroll
+                for (int n = 0; n < 16; n++)
+                    if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
+            }
         }
         float most = top[h], all = total[h], factor = 1.0f;
         if (a.sinks) {
             most = fmaxf(most, a.sinks[head0 + h]);
-            factor = __expf(top[h] - most);
-            all = all * factor + __expf(a.sinks[head0 + h] - most);
+            factor = fd_fast_exp(top[h], most);
+            all = fmaf(all, factor, fd_fast_exp(a.sinks[head0 + h], most));
         }
         leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * (factor / all));
         if (a.sums && d == 0) {

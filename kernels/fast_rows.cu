@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/device.cuh"
+#include "kernels/fast_math.cuh"
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/tree.cuh"
@@ -13,6 +14,13 @@ __device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, float 
     if (out.real) out.real[at] = value;
 }
 
+/* Four elements from `at` on, a multiple of 4. */
+__device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, const float4 &x) {
+    __half2 pair[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
+    if (out.half) *(uint2 *)(out.half + at) = *(const uint2 *)pair;
+    if (out.real) *(float4 *)(out.real + at) = x;
+}
+
 /* A block norms a row: 256 partial sums, added within warps, then over warps. */
 __global__ void __launch_bounds__(256) fast_norm(const float *x, int64_t n, const float *weight, float eps,
                                                  fd_fast_out out) {
@@ -21,12 +29,27 @@ __global__ void __launch_bounds__(256) fast_norm(const float *x, int64_t n, cons
     fd_wait_previous();
     const float *row = x + blockIdx.x * n;
     float sum = 0.0f;
-    for (int64_t k = threadIdx.x; k < n; k += 256) sum = fmaf(row[k], row[k], sum);
+    if (n % 4 == 0) {
+        for (int64_t k = threadIdx.x * 4; k < n; k += 1024) {
+            const float4 v = *(const float4 *)(row + k);
+            sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum), sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
+        }
+    } else {
+        for (int64_t k = threadIdx.x; k < n; k += 256) sum = fmaf(row[k], row[k], sum);
+    }
     sum = fd_tree_lanes<32>(sum);
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = fd_tree_lanes<8>(partial[threadIdx.x % 8]);
     const float r = 1.0f / sqrtf(sum / (float)n + eps);
+    if (n % 4 == 0) {
+        for (int64_t k = threadIdx.x * 4; k < n; k += 1024) {
+            const float4 v = *(const float4 *)(row + k), w = *(const float4 *)(weight + k);
+            store(out, blockIdx.x * n + k,
+                  make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w));
+        }
+        return;
+    }
     for (int64_t k = threadIdx.x; k < n; k += 256) store(out, blockIdx.x * n + k, (row[k] * r) * weight[k]);
 }
 
@@ -37,23 +60,29 @@ fd_code fd_launch_fast_norm(const fd_queue *queue, const float *x, int32_t n_tok
     return fd_launch(queue, "fast_norm", fast_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
 }
 
-__device__ __forceinline__ float swiglu_clamp(float gate, float up, float slope, float limit) {
-    const float g = fd_at_most32(gate, limit), u = fd_at_least32(fd_at_most32(up, limit), -limit);
-    return fd_swish32(g, slope) * (u + 1.0f);
+/* gelu in its tanh form is g·σ(2v), v = √(2/π)·(g + 0.044715 g³). */
+template <fd_fast_gate KIND> __device__ __forceinline__ float gated(float g, float u, float slope, float limit) {
+    if (KIND == FD_FAST_SILU) return fd_fast_swish(g, 1.0f) * u;
+    if (KIND == FD_FAST_GELU) return fd_fast_swish(g, 1.59576912f * fmaf(0.044715f, g * g, 1.0f)) * u;
+    g = fd_at_most32(g, limit), u = fd_at_least32(fd_at_most32(u, limit), -limit);
+    return fd_fast_swish(g, slope) * (u + 1.0f);
 }
 
+/* Four elements a thread; the last thread of an odd count one by one. */
 template <fd_fast_gate KIND>
 __global__ void __launch_bounds__(256)
     fast_gate(const float *gate, const float *up, float slope, float limit, int64_t n, fd_fast_out out) {
     fd_allow_next();
     fd_wait_previous();
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const float g = gate[i], u = up[i];
+    const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i + 4 > n) {
+        for (int64_t k = i; k < n; k++) store(out, k, gated<KIND>(gate[k], up[k], slope, limit));
+        return;
+    }
+    const float4 g = *(const float4 *)(gate + i), u = *(const float4 *)(up + i);
     store(out, i,
-          KIND == FD_FAST_SILU   ? fd_silu32(g) * u
-          : KIND == FD_FAST_GELU ? fd_gelu32(g) * u
-                                 : swiglu_clamp(g, u, slope, limit));
+          make_float4(gated<KIND>(g.x, u.x, slope, limit), gated<KIND>(g.y, u.y, slope, limit),
+                      gated<KIND>(g.z, u.z, slope, limit), gated<KIND>(g.w, u.w, slope, limit)));
 }
 
 fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const float *gate, const float *up, float slope,
@@ -64,7 +93,7 @@ fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const floa
         kind == FD_FAST_SILU   ? fast_gate<FD_FAST_SILU>
         : kind == FD_FAST_GELU ? fast_gate<FD_FAST_GELU>
                                : fast_gate<FD_FAST_SWIGLU_CLAMP>;
-    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(n, 256)), 256, 0, err, gate, up, slope, limit, n, out);
+    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(n, 1024)), 256, 0, err, gate, up, slope, limit, n, out);
 }
 
 __global__ void __launch_bounds__(256) fast_halves(const float *x, int64_t n, uint16_t *out) {

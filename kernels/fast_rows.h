@@ -19,13 +19,13 @@ typedef struct fd_fast_out {
     float *real;
 } fd_fast_out;
 
-/* RMS_NORM of x [n_tok, n]; weight [n]. */
+/* RMS_NORM of x [n_tok, n]; weight [n]; all at multiples of 16 bytes. */
 fd_code fd_launch_fast_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
                             float eps, fd_fast_out out, fd_error *err);
 
 typedef enum fd_fast_gate { FD_FAST_SILU, FD_FAST_GELU, FD_FAST_SWIGLU_CLAMP } fd_fast_gate;
 
-/* activation(gate) · up of n elements; the contract's functions. */
+/* activation(gate) · up of n elements, near the contract's. gate and up at multiples of 16 bytes, as out's pointers. */
 fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const float *gate, const float *up, float slope,
                             float limit, int64_t n, fd_fast_out out, fd_error *err);
 

@@ -80,12 +80,15 @@ static bool holds_half(const holdings *h, int32_t id) {
 static bool finds_inputs(const holdings *h, int32_t i) {
     const fd_node *nodes = h->graph->nodes, *node = &nodes[i];
     switch ((fd_fast_how)h->plan->how[i]) {
-    case FD_FAST_BY_NEXT: return true;
+    case FD_FAST_INSIDE: return true;
     case FD_FAST_BY_PRODUCT: return holds_half(h, node->input[0]);
     case FD_FAST_BY_PRODUCT_ADD: {
         int32_t other = node->input[0] == i - 1 ? node->input[1] : node->input[0];
         return holds_half(h, nodes[i - 1].input[0]) && holds_real(h, other);
     }
+    case FD_FAST_BY_TURN:
+        return holds_real(h, node->input[0]) && holds_real(h, nodes[i + 1].input[0]) &&
+               holds_real(h, nodes[i + 3].input[0]);
     case FD_FAST_BY_ATTENTION: return holds_real(h, nodes[nodes[node->input[0]].input[0]].input[0]);
     default:
         for (int k = 0; k < FD_MAX_INPUTS; k++)
@@ -145,6 +148,7 @@ static void check_fast(const fd_graph *graph, const char *path) {
     expect(count_how(graph, &many, FD_FAST_BY_ATTENTION) == n_layer, path, "fast: one attention a layer");
     expect(count_how(graph, &many, FD_FAST_BY_PRODUCT) == 5 * n_layer, path, "fast: five products a layer");
     expect(count_how(graph, &many, FD_FAST_BY_PRODUCT_ADD) == 2 * n_layer, path, "fast: two more onto the residual");
+    expect(count_how(graph, &many, FD_FAST_BY_TURN) == n_layer, path, "fast: RoPE and cache writes together");
     expect(count_how(graph, &one, FD_FAST_BY_PRODUCT) == 0, path, "fast, one row: no product by cuBLAS");
 
     must(fd_graph_clone(graph, &changed, &err), &err);
