@@ -39,7 +39,6 @@ typedef struct fd_fast_plan {
 /* A pass of many rows, captured; good for as long as no block that it uses moves. */
 typedef struct fd_fast_graph {
     int32_t n_tok; /* 0: no pass yet */
-    fd_rows tail;
     cudaGraphExec_t exec; /* NULL: not captured yet */
 } fd_fast_graph;
 
@@ -51,7 +50,7 @@ struct fd_fast {
     fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
     fd_block weights;       /* one matrix in binary16; NULL when all are */
     fd_block scratch;       /* of fast_decode */
-    fd_fast_graph graph;
+    fd_fast_graph graphs[FD_ROWS_NONE + 1]; /* by the rows that have logits */
 };
 
 /* ---- fast_plan.c ---- */
@@ -75,7 +74,7 @@ fd_code fd_fast_reserve(fd_engine *engine, const fd_run *run, const fd_fast_plan
 fd_code fd_fast_run(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err);
 /* The same, as a CUDA graph where it may be. */
 fd_code fd_fast_pass(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err);
-void fd_fast_forget_graph(struct fd_fast *fast);
+void fd_fast_forget_graphs(struct fd_fast *fast);
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 /* An attention item of the decode step. */
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);

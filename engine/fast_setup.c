@@ -91,7 +91,7 @@ fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
 void fd_fast_release(fd_engine *e) {
     struct fd_fast *fast = e->fast;
     if (!fast) return;
-    fd_fast_forget_graph(fast);
+    fd_fast_forget_graphs(fast);
     for (int32_t s = 0; fast->slots && s < fast->n_slot; s++) fd_device_free(&fast->slots[s]);
     for (int32_t s = 0; fast->halves && s < fast->many.n_half; s++) fd_device_free(&fast->halves[s]);
     free(fast->slots);
@@ -128,7 +128,7 @@ static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan
 
 /* A block of a captured pass: that holds its address. */
 static fd_code reserve(fd_engine *e, fd_block *block, size_t size, fd_error *err) {
-    if (size > block->size) fd_fast_forget_graph(e->fast);
+    if (size > block->size) fd_fast_forget_graphs(e->fast);
     return fd_device_reserve(block, size, "activations", err);
 }
 
