@@ -21,9 +21,9 @@ static fd_code print_json(const fd_golden_args *a, const fd_golden *golden, cons
     json_t *list = json_array();
     for (int32_t i = 0; i < golden->n_prompt; i++) {
         const fd_golden_near *r = &results[i];
-        json_t *item = json_pack("{s:i, s:s?, s:i, s:b, s:i, s:i}", "prompt", i + 1, "text", golden->prompts[i].text,
-                                 "positions", golden->prompts[i].n_pos, "near", r->near, "position", r->pos,
-                                 "greedy_differ", r->n_flip);
+        json_t *item =
+            json_pack("{s:i, s:s?, s:i, s:b, s:i, s:i}", "prompt", i + 1, "text", golden->prompts[i].text, "positions",
+                      golden->prompts[i].n_pos, "near", r->near, "position", r->pos, "greedy_differ", r->n_flip);
         /* JSON has no NaN: a distance that is none is left out. */
         if (item && r->worst == r->worst) json_object_set_new(item, "nmse", json_real(r->worst));
         json_array_append_new(list, item);
@@ -57,8 +57,8 @@ static void print_text(const fd_golden_args *a, const fd_golden *golden, const f
     else
         printf("NEAR        %d prompt%s, %lld positions: logits within NMSE %.3g (limit %.3g), %lld greedy token%s "
                "differ%s\n",
-               golden->n_prompt, golden->n_prompt == 1 ? "" : "s", (long long)n_pos, worst, a->limit,
-               (long long)n_flip, n_flip == 1 ? "" : "s", n_flip == 1 ? "s" : "");
+               golden->n_prompt, golden->n_prompt == 1 ? "" : "s", (long long)n_pos, worst, a->limit, (long long)n_flip,
+               n_flip == 1 ? "" : "s", n_flip == 1 ? "s" : "");
 }
 
 static fd_code write_junit(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,

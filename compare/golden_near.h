@@ -5,14 +5,14 @@
 
 #include "dumpers/golden.h"
 
-/* Binary16 factors leave the bundled models and llama.cpp's test models below 2e-5, a wrong op goes far beyond. */
+/* Binary16 factors leave the bundled models and llama.cpp's test models below 3e-6, a wrong op goes far beyond. */
 #define FD_GOLDEN_NEAR_LIMIT 1e-4
 
 typedef struct fd_golden_near { /* of one prompt */
-    bool near;           /* at every position; false where a logit is NaN */
-    double worst;        /* largest Σ(now − then)² / Σ then² of a position */
-    int32_t pos;         /* where it is; with near false, the first position beyond the limit */
-    int32_t n_flip;      /* greedy tokens that differ from the golden's */
+    bool near;                  /* at every position; false where a logit is NaN */
+    double worst;               /* largest Σ(now − then)² / Σ then² of a position */
+    int32_t pos;                /* where it is; with near false, the first position beyond the limit */
+    int32_t n_flip;             /* greedy tokens that differ from the golden's */
 } fd_golden_near;
 
 /* Runs the prompt as fd_golden_check does, with the recorded tokens and without an observer. Fails only when the executor

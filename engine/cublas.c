@@ -69,7 +69,8 @@ fd_code fd_cublas_open(cudaStream_t stream, fd_cublas **out, fd_error *err) {
     if (code == FD_OK) code = check(c, create(&c->handle), "starting", err);
     if (code == FD_OK) code = check(c, set_stream(c->handle, stream), "stream", err);
     if (code == FD_OK) code = fd_device_alloc(&c->workspace, FD_CUBLAS_WORKSPACE, "cuBLAS's workspace", err);
-    if (code == FD_OK) code = check(c, set_workspace(c->handle, c->workspace.data, c->workspace.size), "workspace", err);
+    if (code == FD_OK)
+        code = check(c, set_workspace(c->handle, c->workspace.data, c->workspace.size), "workspace", err);
     if (code == FD_OK) return FD_OK;
     fd_cublas_close(c);
     *out = NULL;

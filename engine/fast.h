@@ -17,39 +17,39 @@ enum { FD_FAST_ROWS = 1024 };
 
 /* Who computes a node. */
 typedef enum fd_fast_how {
-    FD_FAST_BY_NODE,   /* the exact kernel */
-    FD_FAST_BY_NORM,   /* fast_norm, fast_gate: binary16 for the product behind */
+    FD_FAST_BY_NODE, /* the exact kernel */
+    FD_FAST_BY_NORM, /* fast_norm, fast_gate: binary16 for the product behind */
     FD_FAST_BY_GATE,
     FD_FAST_BY_PRODUCT,
     FD_FAST_BY_PRODUCT_ADD, /* an ADD, and the product that only it reads */
     FD_FAST_BY_KV_WRITE,
-    FD_FAST_BY_ATTENTION,   /* a mix, its scores and softmax */
-    FD_FAST_BY_TURN,        /* ROPE of q, with the three nodes behind it: ROPE of k, both KV_WRITEs */
-    FD_FAST_INSIDE,         /* of one of the three above */
+    FD_FAST_BY_ATTENTION, /* a mix, its scores and softmax */
+    FD_FAST_BY_TURN,      /* ROPE of q, with the three nodes behind it: ROPE of k, both KV_WRITEs */
+    FD_FAST_INSIDE,       /* of one of the three above */
 } fd_fast_how;
 
 /* A node each, in order. */
 typedef struct fd_fast_plan {
-    fd_plan real;        /* slots of results in binary32; no items */
-    uint8_t *how;        /* [n_node] fd_fast_how; owned, as the next two */
-    int32_t *half_of;    /* [n_node] slot of the result in binary16; -1: nobody reads it so */
+    fd_plan real;     /* slots of results in binary32; no items */
+    uint8_t *how;     /* [n_node] fd_fast_how; owned, as the next two */
+    int32_t *half_of; /* [n_node] slot of the result in binary16; -1: nobody reads it so */
     int32_t n_half;
 } fd_fast_plan;
 
 /* A pass of many rows, captured; good for as long as no block that it uses moves. */
 typedef struct fd_fast_graph {
-    int32_t n_tok; /* 0: no pass yet */
+    int32_t n_tok;        /* 0: no pass yet */
     cudaGraphExec_t exec; /* NULL: not captured yet */
 } fd_fast_graph;
 
 struct fd_fast {
     fd_cublas *cublas;
-    fd_fast_plan many, one; /* of a batch; of a single token that is observed or has an override */
-    fd_block *slots, *halves; /* owned arrays */
-    int32_t n_slot;           /* as many as the larger plan needs */
+    fd_fast_plan many, one;      /* of a batch; of a single token that is observed or has an override */
+    fd_block *slots, *halves;    /* owned arrays */
+    int32_t n_slot;              /* as many as the larger plan needs */
     fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
-    fd_block weights;       /* one matrix in binary16; NULL when all are */
-    fd_block scratch;       /* of fast_decode */
+    fd_block weights;            /* one matrix in binary16; NULL when all are */
+    fd_block scratch;            /* of fast_decode */
     fd_fast_graph graphs[FD_ROWS_NONE + 1]; /* by the rows that have logits */
 };
 

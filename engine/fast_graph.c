@@ -1,5 +1,5 @@
-/* An unobserved pass as a CUDA graph, from its second run in a row with as many rows on: small models are bound by launches, and the
- * kernels read tokens and positions from device memory. */
+/* An unobserved pass as a CUDA graph, from its second run in a row with as many rows on: small models are bound by
+ * launches, and the kernels read tokens and positions from device memory. */
 #include "engine/fast.h"
 
 static void forget(fd_fast_graph *graph) {
@@ -11,16 +11,16 @@ void fd_fast_forget_graphs(struct fd_fast *fast) {
     for (int i = 0; i <= FD_ROWS_NONE; i++) forget(&fast->graphs[i]);
 }
 
-static fd_code capture(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, cudaGraphExec_t *exec, fd_error *err) {
+static fd_code capture(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, cudaGraphExec_t *exec,
+                       fd_error *err) {
     cudaGraph_t graph = NULL;
-    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(e->queue.stream, cudaStreamCaptureModeThreadLocal), "graph capture",
-                         err));
+    FD_TRY(
+        fd_cuda_check(cudaStreamBeginCapture(e->queue.stream, cudaStreamCaptureModeThreadLocal), "graph capture", err));
     fd_code code = fd_fast_run(e, run, plan, NULL, err);
     /* Ended in any case: a stream left capturing refuses everything. */
     cudaError_t ended = cudaStreamEndCapture(e->queue.stream, &graph);
     if (code == FD_OK) code = fd_cuda_check(ended, "graph capture", err);
-    if (code == FD_OK)
-        code = fd_cuda_check(cudaGraphInstantiate(exec, graph, 0), "graph instantiation", err);
+    if (code == FD_OK) code = fd_cuda_check(cudaGraphInstantiate(exec, graph, 0), "graph instantiation", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return code;
 }

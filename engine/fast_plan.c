@@ -41,8 +41,8 @@ fd_code fd_fast_check(const fd_graph *graph, fd_error *err) {
 typedef struct planner {
     const fd_graph *graph;
     fd_fast_plan *plan;
-    bool *rows;                 /* [n_node] as fd_fast_mark_rows */
-    int32_t *at;                /* [n_node] the node at whose turn it is computed */
+    bool *rows;                     /* [n_node] as fd_fast_mark_rows */
+    int32_t *at;                    /* [n_node] the node at whose turn it is computed */
     int32_t *last_real, *last_half; /* [n_node] turn of the last reader; -1 none */
 } planner;
 

@@ -50,7 +50,8 @@ static fd_code multiply(const pass *p, int32_t id, bool add, float *out, fd_erro
     const fd_engine *e = p->engine;
     const fd_node *node = node_at(p, id);
     const fd_device_matrix *w = &e->weights.matrix[node->weight[0]];
-    fd_cublas_product in = {.weight = w->data, .stride = w->row_bytes / 2, .n_row = w->n_row, .n_col = w->n_col, .add = add};
+    fd_cublas_product in = {
+        .weight = w->data, .stride = w->row_bytes / 2, .n_row = w->n_row, .n_col = w->n_col, .add = add};
     if (w->dtype != FD_F16) {
         FD_TRY(fd_launch_fast_weights(p->run->queue, w, e->fast->weights.data, err));
         in.weight = e->fast->weights.data;
@@ -68,8 +69,7 @@ static fd_code multiply(const pass *p, int32_t id, bool add, float *out, fd_erro
 static fd_code run_product(const pass *p, int32_t id, fd_error *err) {
     const float *bias = vector_of(p->engine, node_at(p, id)->weight[1]);
     float *out = kept(p, id);
-    if (bias)
-        FD_TRY(fd_launch_fast_bias(p->run->queue, bias, p->run->n_tok, elements(node_at(p, id)), out, err));
+    if (bias) FD_TRY(fd_launch_fast_bias(p->run->queue, bias, p->run->n_tok, elements(node_at(p, id)), out, err));
     return multiply(p, id, bias != NULL, out, err);
 }
 
@@ -169,9 +169,9 @@ fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const
 
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t id, fd_error *err) {
     const fd_node *node = &engine->exec.graph->nodes[id];
-    return fd_launch_fast_kv_write(run->queue, fd_run_input(engine, run, id, node->input[0]), run->n_tok, elements(node),
-                                   run->inputs + FD_INPUT_FIRST, node->row_offset, (uint16_t *)engine->cache[id],
-                                   engine->exec.n_ctx, err);
+    return fd_launch_fast_kv_write(run->queue, fd_run_input(engine, run, id, node->input[0]), run->n_tok,
+                                   elements(node), run->inputs + FD_INPUT_FIRST, node->row_offset,
+                                   (uint16_t *)engine->cache[id], engine->exec.n_ctx, err);
 }
 
 /* What the cache holds of this pass, as an observer sees it. */

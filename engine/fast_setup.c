@@ -19,7 +19,8 @@ static size_t weight_bytes(const fd_graph *graph, const fd_fast_plan *plan) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->op != FD_OP_MATMUL || (plan->how[i] != FD_FAST_BY_PRODUCT && plan->how[i] != FD_FAST_INSIDE)) continue;
+        if (node->op != FD_OP_MATMUL || (plan->how[i] != FD_FAST_BY_PRODUCT && plan->how[i] != FD_FAST_INSIDE))
+            continue;
         const fd_weight *w = &graph->weights[node->weight[0]];
         fd_device_matrix shape = {.dtype = w->dtype, .n_col = w->n_col};
         size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_fast_row_stride(&shape);
@@ -33,8 +34,8 @@ static size_t scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes = fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0],
-                                              node->shape[1], n_ctx);
+        size_t bytes =
+            fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
         if (bytes > most) most = bytes;
     }
     return most;

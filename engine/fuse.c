@@ -147,8 +147,8 @@ bool fd_match_fast_attention(const fd_graph *graph, int32_t mix, fd_item *item) 
     item->attention.scores = scores;
     item->attention.softmax = softmax;
     item->attention.mix = mix;
-    if (only_reader(graph, cache_k, FD_OP_ATTN_SCORES) == scores && only_reader(graph, cache_v, FD_OP_ATTN_MIX) == mix &&
-        nodes[cache_k].row_offset == 0 && nodes[cache_v].row_offset == 0) {
+    if (only_reader(graph, cache_k, FD_OP_ATTN_SCORES) == scores &&
+        only_reader(graph, cache_v, FD_OP_ATTN_MIX) == mix && nodes[cache_k].row_offset == 0 && nodes[cache_v].row_offset == 0) {
         item->attention.cache_k = cache_k;
         item->attention.cache_v = cache_v;
         item->attention.k_rope = rope_before(graph, nodes[cache_k].input[0], FD_OP_KV_WRITE);

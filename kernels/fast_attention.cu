@@ -84,8 +84,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
     uint32_t q[HOLD ? STEPS : 1][4];
     if constexpr (HOLD) {
 #pragma unroll
-        for (int k = 0; k < STEPS; k++)
-            fd_ldmatrix(q[k], queries + fd_tile_at<WIDTH>(query_row, 2 * k + matrix / 2));
+        for (int k = 0; k < STEPS; k++) fd_ldmatrix(q[k], queries + fd_tile_at<WIDTH>(query_row, 2 * k + matrix / 2));
     }
 
     float out[DIM_TILES][4] = {}, max[2] = {-(float)INFINITY, -(float)INFINITY}, sum[2] = {0.0f, 0.0f};
@@ -211,8 +210,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
     }
 }
 
-template <int WIDTH>
-static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+template <int WIDTH> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
     const dim3 grid(fd_blocks(in->n_tok, ROWS), (unsigned)in->n_head);
     return fd_launch(queue, "fast_attention", fast_attention<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err, *in);
 }
@@ -224,15 +222,14 @@ fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention 
     if (in->head_dim <= 64) return launch<64>(queue, in, err);
     if (in->head_dim <= 128) return launch<128>(queue, in, err);
     if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(queue, in, err);
-    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most", in->head_dim,
-                   FD_ATTENTION_MAX_HEAD_DIM);
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
+                   in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }
 
 /* ---- what it keeps to itself ---- */
 
 /* Grid: positions in 256 × heads × rows; a thread a position. */
-__global__ void __launch_bounds__(256)
-    fast_scores(const fd_fast_attention a, int n_kv, bool rounded, float *out) {
+__global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, int n_kv, bool rounded, float *out) {
     __shared__ float query[FD_ATTENTION_MAX_HEAD_DIM];
     fd_allow_next();
     fd_wait_previous();
@@ -247,8 +244,7 @@ __global__ void __launch_bounds__(256)
     if (key >= n_kv) return;
     float score = -(float)INFINITY;
     if (key <= pos && (a.window == 0 || key > pos - a.window)) {
-        const uint16_t *k =
-            a.cache_k + ((int64_t)key * a.n_head_kv + head / (a.n_head / a.n_head_kv)) * a.head_dim;
+        const uint16_t *k = a.cache_k + ((int64_t)key * a.n_head_kv + head / (a.n_head / a.n_head_kv)) * a.head_dim;
         float dot = 0.0f;
         for (int i = 0; i < a.head_dim; i++) dot = fmaf(query[i], fd_half_to_float(k[i]), dot);
         score = dot * a.scale;
@@ -257,8 +253,8 @@ __global__ void __launch_bounds__(256)
     out[row_head * n_kv + key] = a.sums ? fd_exp32(score - a.sums[2 * row_head]) / a.sums[2 * row_head + 1] : score;
 }
 
-fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded, float *out,
-                              fd_error *err) {
+fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
+                              float *out, fd_error *err) {
     if (in->n_tok < 1 || in->n_tok > 65535 || n_kv < 1 || in->head_dim > FD_ATTENTION_MAX_HEAD_DIM)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_scores: %d rows, %d positions", in->n_tok, n_kv);
     const dim3 grid(fd_blocks(n_kv, 256), (unsigned)in->n_head, (unsigned)in->n_tok);

@@ -14,23 +14,23 @@ extern "C" {
 #endif
 
 typedef struct fd_fast_attention {
-    int32_t n_head, n_head_kv; /* n_head % n_head_kv == 0 */
-    int32_t head_dim;          /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
-    int32_t n_tok;             /* rows */
-    int32_t n_ctx;             /* positions of the cache */
-    const int32_t *pos0;       /* device: position of the first row */
-    int32_t window;            /* a row sees so many positions, its own among them; 0: all before it */
-    float scale, softcap;      /* softcap 0: none */
-    const float *sinks;        /* device, [n_head]; NULL: none */
-    const float *q;            /* [n_tok, n_head, head_dim] */
+    int32_t n_head, n_head_kv;   /* n_head % n_head_kv == 0 */
+    int32_t head_dim;            /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
+    int32_t n_tok;               /* rows */
+    int32_t n_ctx;               /* positions of the cache */
+    const int32_t *pos0;         /* device: position of the first row */
+    int32_t window;              /* a row sees so many positions, its own among them; 0: all before it */
+    float scale, softcap;        /* softcap 0: none */
+    const float *sinks;          /* device, [n_head]; NULL: none */
+    const float *q;              /* [n_tok, n_head, head_dim] */
     uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
     fd_fast_out out;             /* [n_tok, n_head, head_dim] */
     float *sums; /* [n_tok, n_head, 2]: the largest score and Σ e^(s − max), sinks among them; NULL: not wanted */
-    /* One row only. near: *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed. q and k turn on the way in (n_rot 0: as they are); row *pos0 of the caches is
-     * written; then *pos0 and the rows before it may be read before the predecessor has ended. */
-    bool near;
-    fd_rope_shape q_rope, k_rope;
-    const float *k, *v; /* [n_head_kv, head_dim]; NULL: the caches hold them already */
+    /* One row only. */
+    bool near;                    /* *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    fd_rope_shape q_rope, k_rope; /* q and k turn on the way in; n_rot 0: they are turned already */
+    const float *k, *v;           /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
+                                     it are then read before the predecessor has ended. NULL: the row is there */
     float *scratch;     /* device, fd_fast_decode_scratch bytes, zero before the first launch; one launch at a time */
 } fd_fast_attention;
 
@@ -38,7 +38,8 @@ typedef struct fd_fast_attention {
 fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
 
 /* One row; the grid does not depend on the position, so that a CUDA graph can replay it. */
-size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);
+size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                              int32_t n_ctx);
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
 
 /* RoPE of q and k, and their and v's rows into the caches: all an attention of many rows needs before it. Heads of an even
@@ -57,8 +58,8 @@ fd_code fd_launch_fast_turn(const fd_queue *queue, const fd_fast_turn *in, fd_er
 /* What the fused kernels keep to themselves, computed beside them for who wants to look: scores [n_tok, n_head, n_kv]
  * with -inf where a row does not look, or with in->sums its weights, 0 there. `rounded`: q is rounded to binary16 first,
  * as for many rows. */
-fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded, float *out,
-                              fd_error *err);
+fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
+                              float *out, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
     __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
     __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
-    float *area = fd_shared_floats(); /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
+    float *area = fd_shared_floats();                   /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
     const bool writes = a.k != nullptr;
     fd_allow_next();
     if (!writes) fd_wait_previous();
@@ -119,7 +119,8 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             const int t = tile * TILE + r * AT_ONCE + own;
-            rows[r] = t < cached ? load_eight(cache + t * stride + of_head, lane * 8, a.head_dim) : make_uint4(0, 0, 0, 0);
+            rows[r] =
+                t < cached ? load_eight(cache + t * stride + of_head, lane * 8, a.head_dim) : make_uint4(0, 0, 0, 0);
         }
     };
     load(a.cache_k, begin, key);
@@ -129,7 +130,8 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     if (writes) fd_wait_previous();
 
     for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
-        area[h * WIDTH + element] = element < a.head_dim ? turned(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim) : 0.0f;
+        area[h * WIDTH + element] =
+            element < a.head_dim ? turned(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim) : 0.0f;
     if (writes && split == active - 1 && tid < WIDTH) {
         uint16_t k = 0, v = 0;
         if (tid < a.head_dim) {
@@ -304,8 +306,7 @@ static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const 
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
 }
 
-template <int LANES>
-static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
     const share s = share_of(queue, in->near, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
     return in->near ? launch<LANES, HEADS_NEAR>(queue, in, s, err) : launch<LANES, HEADS_FAR>(queue, in, s, err);
 }
@@ -317,6 +318,6 @@ fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in
     if (in->head_dim <= 64) return launch<8>(queue, in, err);
     if (in->head_dim <= 128) return launch<16>(queue, in, err);
     if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
-    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most", in->head_dim,
-                   FD_ATTENTION_MAX_HEAD_DIM);
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
+                   in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }

@@ -22,8 +22,8 @@ __device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, const 
 }
 
 /* A block norms a row: 256 partial sums, added within warps, then over warps. */
-__global__ void __launch_bounds__(256) fast_norm(const float *x, int64_t n, const float *weight, float eps,
-                                                 fd_fast_out out) {
+__global__ void __launch_bounds__(256)
+    fast_norm(const float *x, int64_t n, const float *weight, float eps, fd_fast_out out) {
     __shared__ float partial[8];
     fd_allow_next();
     fd_wait_previous();
@@ -135,8 +135,8 @@ fd_code fd_launch_fast_bias(const fd_queue *queue, const float *bias, int32_t n_
                      n_row, out);
 }
 
-__global__ void __launch_bounds__(256)
-    fast_kv_write(const float *x, int64_t width, const int32_t *pos0, int32_t row_offset, uint16_t *cache, int32_t n_ctx) {
+__global__ void __launch_bounds__(256) fast_kv_write(const float *x, int64_t width, const int32_t *pos0,
+                                                     int32_t row_offset, uint16_t *cache, int32_t n_ctx) {
     fd_allow_next();
     fd_wait_previous();
     const int64_t row = blockIdx.y, to = *pos0 + row + row_offset;
@@ -150,8 +150,8 @@ fd_code fd_launch_fast_kv_write(const fd_queue *queue, const float *x, int32_t n
                                 fd_error *err) {
     if (n_tok < 1 || n_tok > 65535 || width < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_kv_write: %d rows of %lld", n_tok, (long long)width);
-    return fd_launch(queue, "fast_kv_write", fast_kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err, x,
-                     width, pos0, row_offset, cache, n_ctx);
+    return fd_launch(queue, "fast_kv_write", fast_kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err,
+                     x, width, pos0, row_offset, cache, n_ctx);
 }
 
 /* ---- weights ---- */

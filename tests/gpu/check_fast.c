@@ -91,8 +91,8 @@ static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late,
 static const double MANY = 0x1p-10, ONE = 0x1p-17;
 
 /* The same row with its K and V given beside the caches, whose own row holds NaN: it is written, and the bits stay. */
-static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, int32_t pos, const float *k, const float *v,
-                         const float *expected) {
+static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, int32_t pos, const float *k,
+                         const float *v, const float *expected) {
     fd_error err = {0};
     size_t width = (size_t)(s->n_head_kv * s->head_dim), n_q = (size_t)(s->n_head * s->head_dim);
     float *found = room(n_q, sizeof *found);
@@ -104,7 +104,8 @@ static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, i
     for (int i = 0; i < 2; i++) {
         gpu_must(fd_launch_fast_decode(&test->queue, &in, &err), &err);
         gpu_download(test, in.out.real, found, n_q);
-        gpu_expect_equal(test, i ? "fast_decode_after_it_wrote_a_row" : "fast_decode_writes_its_row", expected, found, n_q);
+        gpu_expect_equal(test, i ? "fast_decode_after_it_wrote_a_row" : "fast_decode_writes_its_row", expected, found,
+                         n_q);
         in.k = in.v = NULL;
     }
     gpu_free(dk), gpu_free(dv);
@@ -149,7 +150,8 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
              s->n_head_kv, s->head_dim, n_tok, pos0, s->window, s->softcap > 0 ? "_softcap" : "",
              s->sinks ? "_sinks" : "", near ? "_near" : "");
     for (int i = 0; i < 2; i++) { /* the second launch finds the counters the first one left */
-        gpu_must(one ? fd_launch_fast_decode(&test->queue, &in, &err) : fd_launch_fast_attention(&test->queue, &in, &err),
+        gpu_must(one ? fd_launch_fast_decode(&test->queue, &in, &err)
+                     : fd_launch_fast_attention(&test->queue, &in, &err),
                  &err);
         gpu_download(test, dout, i ? again : found, n_q);
     }
@@ -166,12 +168,13 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
 
 static void check_attention_shapes(gpu_test *test) {
     static const shape shapes[] = {
-        {2, 2, 8, 0, 0, false},     {4, 2, 64, 0, 0, false},    {14, 2, 64, 0, 0, false},  {8, 2, 128, 0, 0, false},
-        {4, 1, 80, 0, 0, false},    {2, 2, 6, 0, 0, false},     {2, 1, 256, 0, 0, false},  {20, 1, 32, 0, 0, false},
-        {4, 2, 64, 16, 0, false},   {4, 2, 128, 1, 0, false},   {2, 1, 256, 70, 2, false}, {4, 2, 64, 0, 2, false},
-        {4, 2, 64, 128, 0, true},   {4, 1, 96, 0, 30, true},    {9, 1, 112, 7, 0, true},
+        {2, 2, 8, 0, 0, false},   {4, 2, 64, 0, 0, false},  {14, 2, 64, 0, 0, false},  {8, 2, 128, 0, 0, false},
+        {4, 1, 80, 0, 0, false},  {2, 2, 6, 0, 0, false},   {2, 1, 256, 0, 0, false},  {20, 1, 32, 0, 0, false},
+        {4, 2, 64, 16, 0, false}, {4, 2, 128, 1, 0, false}, {2, 1, 256, 70, 2, false}, {4, 2, 64, 0, 2, false},
+        {4, 2, 64, 128, 0, true}, {4, 1, 96, 0, 30, true},  {9, 1, 112, 7, 0, true},
     };
-    static const int32_t rows[][2] = {{1, 0}, {1, 63}, {1, 64}, {1, 300}, {5, 0}, {70, 0}, {64, 64}, {3, 299}, {130, 5}};
+    static const int32_t rows[][2] = {{1, 0},  {1, 63},  {1, 64},  {1, 300}, {5, 0},
+                                      {70, 0}, {64, 64}, {3, 299}, {130, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             check_shape(test, &shapes[i], rows[k][0], rows[k][1], false);
@@ -220,7 +223,8 @@ static void check_weights(gpu_test *test) {
 static void check_elements(gpu_test *test) {
     enum { ROWS = 5, WIDTH = 900, N = ROWS * WIDTH };
     fd_error err = {0};
-    float *x = room(N, sizeof *x), *up = room(N, sizeof *up), *want = room(N, sizeof *want), *found = room(N, sizeof *found);
+    float *x = room(N, sizeof *x), *up = room(N, sizeof *up), *want = room(N, sizeof *want),
+          *found = room(N, sizeof *found);
     fill(test, x, N), fill(test, up, N);
     float *dx = gpu_upload(x, sizeof *x * N), *dup = gpu_upload(up, sizeof *up * N), *real = gpu_poisoned(N),
           *half = gpu_poisoned(N / 2);
