@@ -86,7 +86,8 @@ static const struct argp argp = {options,
                                  "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
                                  "Records what a model computes, and checks that a build or a device still computes "
                                  "it: the tokens, the logits and a "
-                                 "fingerprint of every tensor at every position. Exact: there is no tolerance, but for numerics that are not exact.\v"
+                                 "fingerprint of every tensor at every position. Exact: there is no tolerance. Other "
+                                 "numerics (check --numerics) have their logits compared alone, within one.\v"
                                  "PROMPTS has one prompt a line. Empty lines and lines that begin with # are skipped; "
                                  "\"tokens: 1,2,3\" gives ids.\n\n"
                                  "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
@@ -104,8 +105,7 @@ fd_code fd_golden_executor(const fd_golden_args *a, const fd_cli_model *model, i
 }
 
 int fd_cmd_golden(int argc, char **argv) {
-    fd_golden_args args = {
-        .backend = "cpu", .numerics = "exact", .limit = FD_GOLDEN_NEAR_LIMIT, .n_generate = 8};
+    fd_golden_args args = {.backend = "cpu", .numerics = "exact", .limit = FD_GOLDEN_NEAR_LIMIT, .n_generate = 8};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_cli_model model;
