@@ -159,23 +159,12 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
 }
 
 template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int partials, fd_error *err) {
-    constexpr bool has_pairs = DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16;
+static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, fd_error *err) {
     using Eight = fd_lane_format<DTYPE, 8>;
     if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
     if (n_tok == 4) return launch<Eight, 8, 1, 4>(queue, args, err);
     if (n_tok == 8) return launch<Eight, 8, 1, 8>(queue, args, err);
-    /* Eight lanes a row pay once there are 16 warps for every multiprocessor. */
-    const bool many = args.n_row / 4 >= (int64_t)queue->n_sm * 16;
-    if constexpr (has_pairs) {
-        using Two = fd_lane_format<DTYPE, 2>;
-        if (partials == 2 || (partials == 0 && !many))
-            return args.silu_pair ? launch<Two, 2, 2, 1>(queue, args, err) : launch<Two, 2, 1, 1>(queue, args, err);
-        return args.silu_pair ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
-    }
-    if (partials == 2) return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matvec: %u has no lanes of 2", (unsigned)DTYPE);
-    /* A block format spends more on x than on weights: two rows share what is read of it. */
-    return args.silu_pair || many ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
+    return args.silu_pair ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
 }
 
 static fd_code check(const fd_matvec *in, fd_error *err) {
@@ -191,7 +180,7 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     for (int i = 0; i < in->n_part; i++) {
         const fd_device_matrix *w = &in->part[i].weight;
         if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1 ||
-            w->n_col > (1 << 30))
+            w->n_row > (1 << 29) || w->n_col > (1 << 30))
             return fd_fail(err, FD_ERR_INPUT,
                            "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u", i,
                            (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
@@ -200,8 +189,39 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err) {
+/* Lanes of two partials where rows are few: more warps share the work. They cost a block format more instructions for
+ * its scales. Two rows a lane share what is read of x. */
+fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    int64_t n_row = 0;
+    for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
+    const int64_t rows = n_row / queue->n_sm;
+    fd_matvec_form form = {8, 1, FD_MATVEC_WARPS, 1, 0};
+    if (in->n_tok != 1 || first->n_col % 64 != 0) return form;
+    const bool blocks_of_256 = first->dtype == FD_Q4_K || first->dtype == FD_Q6_K;
+    form.partials = rows < (blocks_of_256 ? 12 : 32) ? 2 : 8;
+    form.rows = in->silu_pair || rows >= (form.partials == 2 ? 12 : 64) ? 2 : 1;
+    form.slots = 3;
+    const int64_t most = (int64_t)queue->max_shared - 1024 - first->n_col * (int64_t)sizeof(float);
+    while (form.slots >= 2 && form.slots * FD_MATVEC_WARPS * (int64_t)FD_MATVEC_SLOT_BYTES > most) form.slots--;
+    if (form.slots < 2) form.slots = 0;
+    return form;
+}
+
+static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
+    if ((form->partials == 2 || form->partials == 8) && (form->rows == 1 || form->rows == 2) && form->warps >= 1 &&
+        form->warps <= FD_MATVEC_WARPS && form->blocks >= 1 && form->slots >= 2 && form->slots <= 4 &&
+        (form->rows == 2 || !in->silu_pair) && in->part[0].weight.n_col % 64 == 0)
+        return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT,
+                   "kernel matvec: no form of %d partials, %d rows, %d warps, %d blocks, %d slots for %lld columns",
+                   form->partials, form->rows, form->warps, form->blocks, form->slots,
+                   (long long)in->part[0].weight.n_col);
+}
+
+fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
+    const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = {};
     args.n_col = (int)first->n_col;
@@ -215,6 +235,11 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
         args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
+    if (in->n_tok == 1 && own.slots > 0) {
+        FD_TRY(check_form(in, &own, err));
+        args.x = in->x;
+        return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
+    }
     for (int done = 0; done < in->n_tok;) {
         int n = 8;
         while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
@@ -226,13 +251,13 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
         }
         fd_code code;
         switch (first->dtype) {
-        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, partials, err); break;
-        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, partials, err); break;
-        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, partials, err); break;
-        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, partials, err); break;
-        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, partials, err); break;
-        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, partials, err); break;
-        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, partials, err); break;
+        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, err); break;
+        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, err); break;
+        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, err); break;
+        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, err); break;
+        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, err); break;
+        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, err); break;
+        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, err); break;
         default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)first->dtype);
         }
         if (code != FD_OK) return code;
@@ -256,5 +281,5 @@ fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, 
     in.part[0].weight = *weight;
     in.part[0].bias = bias;
     in.part[0].out = out;
-    return fd_launch_matvec(queue, &in, 0, err);
+    return fd_launch_matvec(queue, &in, NULL, err);
 }
