@@ -14,8 +14,8 @@
 enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
 
 static const fd_matvec_form forms[] = {
-    {8, 1, 8, 1, 0}, {2, 1, 8, 1, 3}, {2, 2, 8, 1, 2}, {2, 2, 8, 1, 3}, {2, 2, 8, 2, 2}, {8, 1, 8, 1, 2},
-    {8, 1, 8, 1, 3}, {8, 1, 8, 2, 2}, {8, 2, 8, 1, 2}, {8, 2, 8, 1, 3}, {8, 2, 8, 1, 4}, {8, 2, 8, 2, 2},
+    {8, 1, 8, 1, 0},  {8, 2, 8, 1, 0},  {2, 1, 16, 1, 2}, {2, 2, 8, 1, 2},  {2, 2, 16, 1, 2}, {8, 1, 8, 1, 2},
+    {8, 1, 12, 1, 2}, {8, 1, 16, 1, 2}, {8, 2, 8, 1, 2},  {8, 2, 12, 1, 2}, {8, 2, 16, 1, 2}, {8, 2, 8, 2, 2},
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
@@ -193,11 +193,11 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0;
-    printf("one row, GB/s: partials a lane, rows a lane, blocks a multiprocessor, slots (0: no rings); the chosen form%s\n",
+    printf("one row, GB/s: partials a lane, rows a lane, warps (hex), blocks a multiprocessor, slots (0: no rings); the chosen form%s\n",
            many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
     for (int i = 0; i < N_FORM; i++)
-        printf("  %d%d%d%d", forms[i].partials, forms[i].rows, forms[i].blocks, forms[i].slots);
+        printf(" %d%d%x%d%d", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks, forms[i].slots);
     printf(" | chosen\n");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {

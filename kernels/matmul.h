@@ -42,12 +42,12 @@ typedef struct fd_matvec {
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
 typedef struct fd_matvec_form {
     int32_t partials; /* a lane holds: 8 (8 lanes a row) or 2 (32 lanes a row; rings only) */
-    int32_t rows;     /* a lane follows: 1 or 2; silu_pair wants 2 */
+    int32_t rows;     /* a lane follows: 1 or 2; silu_pair with 2 partials wants 2 */
     int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
     int32_t blocks;   /* of a multiprocessor */
     int32_t slots;    /* of each warp's ring: 2 to 4, or 0 */
 } fd_matvec_form;
-enum { FD_MATVEC_WARPS = 8, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
+enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
 
 /* `form` NULL: the one that fd_matvec_choose gives. More than one token row always runs without rings. */
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);

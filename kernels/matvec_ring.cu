@@ -1,8 +1,7 @@
 /* Matrix-vector for one token row, weights through rings in shared memory (kernels/matvec_ring.cuh).
  *
  * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, and follow R rows with the same
- * x. Rows come in tasks of as many as a warp follows at once; a block has equal shares of tasks, its warps take them in
- * turn. */
+ * x. Rows come in tasks of as many as a warp follows at once. */
 #include "kernels/matvec_ring.cuh"
 
 #include "kernels/formats_pair.cuh"
@@ -107,30 +106,6 @@ __device__ __forceinline__ void add_slice(const unsigned char *slice, int unit, 
     }
 }
 
-/* The dots of a task again, from memory and without decode_fused: it is wrong about the sign of a zero and about
- * infinite scales, which only a dot that is zero or NaN can show. */
-template <class Format, int P, int R>
-__device__ __forceinline__ void dots_again(const matvec_ring_args &s, int64_t first_row, int row_lane, ring_magic magic,
-                                           const float *xs, float (&acc)[R][P]) {
-    const matvec_args &a = s.matvec;
-    fd_cursor row[R];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        int part;
-        const int64_t at = row_of(a, first_row + r < a.n_row ? first_row + r : a.n_row - 1, &part);
-        row[r] = Format::begin(part_of(a, part).data + at * a.row_bytes, a.scale_offset, row_lane);
-#pragma unroll
-        for (int i = 0; i < P; i++) acc[r][i] = 0.0f;
-    }
-#pragma unroll 1
-    for (int u = 0; u < s.n_unit; u++) {
-        typename Format::unit units[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) units[r] = Format::template load<FD_READ_ONCE>(row[r], u, row_lane);
-        add_ring_unit<Format, P, R, false, false>(units, u, row_lane, magic, xs, a.n_col, acc);
-    }
-}
-
 template <int LANES, int P, int R>
 __device__ __forceinline__ void ring_sums(float (&acc)[R][P], float (&sum)[R]) {
 #pragma unroll
@@ -138,20 +113,18 @@ __device__ __forceinline__ void ring_sums(float (&acc)[R][P], float (&sum)[R]) {
 }
 
 template <class Format, int P, int R>
-__global__ void __launch_bounds__(RING_THREADS, 2) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
+__global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Slice = ring_slice<Format, P, R>;
     const matvec_args &a = s.matvec;
     unsigned char *shared = (unsigned char *)fd_shared_floats();
     const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    const int row_lane = lane % Slice::lanes, row_slot = lane / Slice::lanes, block = (int)blockIdx.x;
-    const int first_task = block * s.share + (block < s.extra ? block : s.extra);
-    const int n_task = s.share + (block < s.extra);
+    const int row_lane = lane % Slice::lanes, row_slot = lane / Slice::lanes;
     unsigned char *slots = shared + warp * s.n_slot * Slice::bytes;
     float *xs = (float *)(shared + n_warp * s.n_slot * Slice::bytes);
 
     fd_allow_next();
     matvec_ring<Format, P, R> ring;
-    ring.begin(s, slots, first_task, n_task);
+    ring.begin(s, slots);
     held_norm held;
     hold_norm(a, held);
     const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
@@ -160,9 +133,9 @@ __global__ void __launch_bounds__(RING_THREADS, 2) matvec_ring_kernel(const __gr
 
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;
-    for (int task = warp; task < n_task; task += n_warp) {
+    for (int task = first_task(); task < s.n_task; task += task_step()) {
         /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there. */
-        const int64_t at = (int64_t)(first_task + task) * Slice::rows + row_slot * R + row_lane;
+        const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
         const bool has_row = row_lane < R && at < a.n_row;
         const float *bias_at = nullptr, *residual_at = nullptr;
         float bias = 0.0f, residual = 0.0f, *out = nullptr;
@@ -199,15 +172,20 @@ __global__ void __launch_bounds__(RING_THREADS, 2) matvec_ring_kernel(const __gr
 #pragma unroll
             for (int r = 0; r < R; r++) doubtful = doubtful || !(fabsf(sums[r]) > 0.0f);
             if (__any_sync(0xffffffffu, doubtful)) {
-                dots_again<Format, P, R>(s, at - row_lane, row_lane, magic, xs, acc);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const int64_t wanted = at - row_lane + r;
+                    dot_again<Format, P>(a, wanted, row_lane, magic.plain, xs, acc[r]);
+                }
                 ring_sums<Slice::lanes>(acc, sums);
             }
         }
         float sum = R == 2 && row_lane == 1 ? sums[R - 1] : sums[0];
         if (bias_at) sum = sum + bias;
         if (a.silu_pair) {
-            const float up = __shfl_down_sync(0xffffffffu, sum, 1);
-            if (has_row && row_lane == 0) *out = fd_silu32(sum) * up;
+            /* Row 2i + 1 is the lane's second, or that of the lanes beside it. */
+            const float up = __shfl_down_sync(0xffffffffu, sum, R == 2 ? 1 : Slice::lanes);
+            if (has_row && row_lane == 0 && at % 2 == 0) *out = fd_silu32(sum) * up;
         } else if (has_row) {
             *out = residual_at ? residual + sum : sum;
         }
@@ -218,15 +196,13 @@ template <class Format, int P, int R>
 static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
     auto kernel = matvec_ring_kernel<Format, P, R>;
-    matvec_ring_args s = {args, 0, 0, 0, 0, form->slots};
+    matvec_ring_args s = {args, 0, 0, form->slots};
     const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
     const int64_t blocks = n_task < most ? n_task : most;
     s.n_task = (int32_t)n_task;
-    s.share = (int32_t)(n_task / blocks);
-    s.extra = (int32_t)(n_task % blocks);
     s.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
 
-    const int64_t busy = s.share + (s.extra > 0);
+    const int64_t busy = (n_task + blocks - 1) / blocks;
     const int warps = busy < form->warps ? (int)busy : form->warps;
     const size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
     return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);

@@ -17,8 +17,7 @@ enum {
 
 struct matvec_ring_args {
     matvec_args matvec;
-    int32_t n_task, share, extra; /* tasks in all; `share` a block, one more for the first `extra` */
-    int32_t n_unit, n_slot;
+    int32_t n_task, n_unit, n_slot;
 };
 
 /* The slices of a warp that follows `rows` rows at once. The plane of scales is copied in windows of 16 bytes, so a
@@ -45,28 +44,32 @@ template <class Format, int P, int R> struct ring_slice {
                   "a slice's scales do not straddle windows");
 };
 
-/* A block's tasks go to its warps in turn. */
+/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each other
+ * in memory, and none has more than one task more than another. */
+__device__ __forceinline__ int first_task() {
+    return (int)(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+}
+__device__ __forceinline__ int task_step() {
+    return (int)(blockDim.x / 32 * gridDim.x);
+}
+
 template <class Format, int P, int R> struct matvec_ring {
     using Slice = ring_slice<Format, P, R>;
     uint32_t slots; /* shared address: the lane's 16 bytes of its first row in slot 0 */
     int slot;       /* to be filled next */
-    int task, n_task, step; /* the warp's next; of the block; from one of the warp's to its next */
-    int first_row;          /* of the lane's in the block's task 0 */
-    int unit;
+    int task, unit; /* the next slice */
+    int first_row;  /* of the lane's in task 0 */
     const uint8_t *row[R]; /* where the lane copies from, at `unit` */
     const uint8_t *scales[R];
     uint64_t policy;
 
-    __device__ __forceinline__ void begin(const matvec_ring_args &a, const unsigned char *warp_slots, int first_task,
-                                          int tasks) {
+    __device__ __forceinline__ void begin(const matvec_ring_args &a, const unsigned char *warp_slots) {
         const int lane = (int)threadIdx.x % 32, row_slot = lane / Slice::lanes;
         slots = (uint32_t)__cvta_generic_to_shared(warp_slots) +
                 (uint32_t)(row_slot * R * Slice::row_bytes + lane % Slice::lanes * 16);
         slot = unit = 0;
-        task = (int)threadIdx.x / 32;
-        step = (int)blockDim.x / 32;
-        n_task = tasks;
-        first_row = first_task * Slice::rows + row_slot * R;
+        task = first_task();
+        first_row = row_slot * R;
         policy = fd_policy_evict_first();
         for (int i = 0; i < a.n_slot; i++) request(a);
     }
@@ -95,7 +98,7 @@ template <class Format, int P, int R> struct matvec_ring {
 
     /* One slice into the next slot, or nothing when there is none; in any case a group of copies. */
     __device__ __forceinline__ void request(const matvec_ring_args &a) {
-        if (task < n_task) {
+        if (task < a.n_task) {
             const int own = (int)threadIdx.x % Slice::lanes * 16;
             if (unit == 0) {
 #pragma unroll
@@ -117,7 +120,7 @@ template <class Format, int P, int R> struct matvec_ring {
             unit += Slice::units;
             if (unit >= a.n_unit) {
                 unit = 0;
-                task += step;
+                task += task_step();
             }
         }
         fd_copy_async_commit();
