@@ -241,14 +241,14 @@ template <> struct fd_lane_format<FD_Q4_0, 8> : fd_format_shape<2, 4, 64, 8> {
     }
 };
 
-/* d·scale and dmin·min of the first or second block of a group, from Q4_K's 16 bytes. Four scales and mins at a time as
+/* d·scale·power and dmin·min of the first or second block of a group, from Q4_K's 16 bytes. Four scales and mins at a time as
  * bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
-__device__ __forceinline__ void fd_scale_and_min(const uint4 &head, int group, bool first, uint32_t magic, float *scale,
-                                                 float *min) {
+__device__ __forceinline__ void fd_scale_and_min(const uint4 &head, int group, bool first, uint32_t magic, float power,
+                                                 float *scale, float *min) {
     const uint32_t scales = group < 2 ? head.y & 0x3f3f3f3fu : (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
     const uint32_t mins = group < 2 ? head.z & 0x3f3f3f3fu : (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
     const int shift = first ? 0 : 8;
-    *scale = fd_low_half(head.x) * fd_byte<0>(scales >> shift, group % 2 * 2, magic);
+    *scale = fd_low_half(head.x) * power * fd_byte<0>(scales >> shift, group % 2 * 2, magic);
     *min = fd_high_half(head.x) * fd_byte<0>(mins >> shift, group % 2 * 2, magic);
 }
 
@@ -265,15 +265,22 @@ template <> struct fd_lane_format<FD_Q4_K, 8> : fd_format_shape<4, 8, 144, 144> 
         return {fd_fetch<uint4, READS>(c.shared + at * 144), fd_fetch<uint4, READS>(c.own + at * 144)};
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
-        float scale, min;
-        fd_scale_and_min(u.head, group, lane < 4, magic, &scale, &min);
-        const uint32_t q = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w;
-        const uint32_t low = q & 0x0f0f0f0fu, high = q >> 4 & 0x0f0f0f0fu;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w[i] = fmaf(scale, fd_byte<0>(low, i, magic), -min);
-            w[i + 4] = fmaf(scale, fd_byte<0>(high, i, magic), -min);
-        }
+        float low, min;
+        fd_scale_and_min(u.head, group, lane < 4, magic, 0x1p24f, &low, &min);
+        /* A nibble in the last bits of a binary16 is q·2^-24, four bits further up q·2^-20: one conversion gives
+         * binary32, and the scale takes the power of two, exactly. */
+        const uint32_t q = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w, odd = q >> 8;
+        const uint32_t even_low = q & 0x000f000fu, odd_low = odd & 0x000f000fu;
+        const uint32_t even_high = q & 0x00f000f0u, odd_high = odd & 0x00f000f0u;
+        const float high = low * 0x1p-4f;
+        w[0] = fmaf(low, fd_low_half(even_low), -min);
+        w[1] = fmaf(low, fd_low_half(odd_low), -min);
+        w[2] = fmaf(low, fd_high_half(even_low), -min);
+        w[3] = fmaf(low, fd_high_half(odd_low), -min);
+        w[4] = fmaf(high, fd_low_half(even_high), -min);
+        w[5] = fmaf(high, fd_low_half(odd_high), -min);
+        w[6] = fmaf(high, fd_high_half(even_high), -min);
+        w[7] = fmaf(high, fd_high_half(odd_high), -min);
     }
 };
 

@@ -80,7 +80,7 @@ template <> struct fd_lane_format<FD_Q4_K, 2> : fd_format_shape<4, 8, 144, 144> 
     }
     static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[2]) {
         float scale, min;
-        fd_scale_and_min(u.head, group, lane < 16, magic, &scale, &min);
+        fd_scale_and_min(u.head, group, lane < 16, magic, 1.0f, &scale, &min);
         const uint32_t word = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w;
         const uint32_t q = fd_pair_nibbles(word, lane);
         w[0] = fmaf(scale, fd_byte<0>(q, 0, magic), -min);

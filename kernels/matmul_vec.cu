@@ -205,28 +205,37 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
-/* As measured (docs/performance.md). Many rows keep every multiprocessor's warps busy without rings. Fewer want the rings'
- * bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay with more
- * instructions for their scales in such lanes; two rows a lane share what is read of x. */
+/* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want the
+ * rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay with
+ * more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
+    enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
+    static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
+    const bool blocks_of_256 = type && type->block_elements == 256, floats = type && !type->is_quantised;
     int64_t n_row = 0;
     for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
     const int64_t rows = n_row / queue->n_sm;
-    const bool blocks_of_256 = type && type->block_elements == 256, floats = type && !type->is_quantised;
-    fd_matvec_form form = {8, blocks_of_256 ? 2 : 1, 8, 1, 0};
-    if (in->n_tok != 1 || first->n_col % 64 != 0 || rows >= 64) return form;
-    if (rows < 12)
+    fd_matvec_form form;
+    if (in->n_tok != 1 || first->n_col % 64 != 0) return plain;
+    if (rows >= LOTS && blocks_of_256) {
+        if (first->n_col < LONG) return plain_2;
+        form = {8, 2, 16, 1, 2};
+    } else if (rows >= LOTS && in->silu_pair && floats) {
+        return plain_2;
+    } else if (rows >= SOME) {
+        return plain;
+    } else if (rows < FEW) {
         form = {2, in->silu_pair ? 2 : 1, 16, 1, 2};
-    else if (floats)
-        form = {2, 2, 8, 1, 2};
-    else
+    } else if (floats) {
+        form = {2, 2, 16, 1, 2};
+    } else {
         form = {8, 1, 8, 1, 2};
+    }
     const int64_t ring = (int64_t)form.warps * form.slots * FD_MATVEC_SLOT_BYTES;
-    if (ring + first->n_col * (int64_t)sizeof(float) + 1024 > (int64_t)queue->max_shared) form.slots = 0;
-    if (form.slots == 0) form.partials = 8;
-    return form;
+    const int64_t x = first->n_col * (int64_t)sizeof(float);
+    return ring + x + 1024 <= (int64_t)queue->max_shared ? form : plain;
 }
 
 static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
