@@ -7,7 +7,7 @@
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
 enum { N_TYPE = sizeof types / sizeof *types };
 
 /* out[t, r] = W[r]·x[t] + bias[r] */
