@@ -82,16 +82,16 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, tiles, the forms of matrix-vector */
-            static const char *const kernels[] = {"matmul", "large_tile", "small_tile"};
+        for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, the tiles, the forms of matrix-vector */
+            static const char *const kernels[] = {"matmul", "large tile", "small tile"};
             const fd_matvec_form *form = kernel < 3 ? NULL : &forms[kernel - 3];
             char kernel_name[32];
             if (form)
-                snprintf(kernel_name, sizeof kernel_name, "vector_%d", kernel - 3);
+                snprintf(kernel_name, sizeof kernel_name, "vector %d", kernel - 3);
             else
                 snprintf(kernel_name, sizeof kernel_name, "%s", kernels[kernel]);
             int32_t n = n_toks[i];
-            bool biased = kernel == 0 || form;
+            bool biased = kernel != 1 && kernel != 2;
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
             if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
