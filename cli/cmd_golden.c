@@ -3,12 +3,13 @@
 
 #include "cli/golden.h"
 
-enum { KEY_BACKEND = 256, KEY_FAULT, KEY_JSON, KEY_JUNIT };
+enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_FAULT, KEY_JSON, KEY_JUNIT };
 
 static const struct argp_option options[] = {
     {"output", 'o', "GOLDEN.h5", 0, "record: the golden to write", 1},
     {0, 'n', "N", 0, "record: tokens to generate after each prompt (default 8; 0: prefill only)", 1},
-    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); exact on both", 2},
+    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); the same bits on both", 2},
+    {"numerics", KEY_NUMERICS, "exact|q8act", 0, "record: the numerics to fix (default exact); check takes the golden's", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the gate fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "check: the result as JSON", 3},
@@ -35,6 +36,9 @@ static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
         argp_error(state, a->check ? "check: a model and a golden expected" : "record: a model and prompts expected");
     if (!a->check && !a->output) argp_error(state, "record: -o GOLDEN.h5 missing");
     if (a->check && (a->output || a->n_given)) argp_error(state, "-o and -n go with record");
+    if (a->check && a->numerics) argp_error(state, "--numerics goes with record: a golden says its own");
+    if (a->numerics && strcmp(a->numerics, "exact") != 0 && strcmp(a->numerics, "q8act") != 0)
+        argp_error(state, "numerics \"%s\": expected exact or q8act, of which every bit is fixed", a->numerics);
     if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden is of a sound run");
     if (!a->check && (a->report.json || a->report.junit)) argp_error(state, "--json and --junit go with check");
     if (strcmp(a->backend, "cpu") != 0 && strcmp(a->backend, "gpu") != 0)
@@ -51,6 +55,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
+    case KEY_NUMERICS: a->numerics = arg; return 0;
     case KEY_FAULT: a->fault = arg; return 0;
     case KEY_JSON: a->report.json = true; return 0;
     case KEY_JUNIT: a->report.junit = arg; return 0;
@@ -75,10 +80,10 @@ static const struct argp argp = {options,
                                  NULL,
                                  NULL};
 
-fd_code fd_golden_executor(const fd_golden_args *a, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
-                           fd_error *err) {
+fd_code fd_golden_executor(const fd_golden_args *a, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
+                           fd_cli_exec *out, fd_error *err) {
     char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, "exact", a->fault, spec, err));
+    FD_TRY(fd_cli_spec(a->backend, numerics ? numerics : "exact", a->fault, spec, err));
     return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
 }
 

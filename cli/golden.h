@@ -8,6 +8,7 @@ typedef struct fd_golden_args {
     bool check;
     const char *model, *file; /* file: PROMPTS of record, GOLDEN of check */
     const char *output, *backend, *fault; /* fault: of check alone; NULL: none */
+    const char *numerics;                 /* of record; NULL in check, which takes the golden's */
     int32_t n_generate, n_thread;
     bool n_given;
     fd_cli_output report;
@@ -18,8 +19,8 @@ typedef struct fd_golden_args {
 int fd_golden_record_command(const fd_golden_args *args, const fd_cli_model *model);
 int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *model);
 
-/* The exact executor of args->backend. */
-fd_code fd_golden_executor(const fd_golden_args *args, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
-                           fd_error *err);
+/* The executor of args->backend in numerics that fix every bit. */
+fd_code fd_golden_executor(const fd_golden_args *args, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
+                           fd_cli_exec *out, fd_error *err);
 
 #endif
