@@ -1,4 +1,4 @@
-/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, beside the bytes it must read for a
+/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics (or --q8act), beside the bytes it must read for a
  * token and what the device's memory gives a plain copy in the same run. The rows take turns, round by round; the table
  * gives medians.
  *
@@ -18,7 +18,7 @@ enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 typedef struct options {
     const char *path;
     int n_decode, n_prefill, n_deep, n_round;
-    bool ablate;
+    bool ablate, q8act;
 } options;
 
 typedef struct row {
@@ -40,6 +40,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
     switch (key) {
     case 'a': o->ablate = true; return 0;
+    case '8': o->q8act = true; return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
@@ -170,6 +171,7 @@ int main(int argc, char **argv) {
                                                {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
+                                               {"q8act", '8', NULL, 0, "q8act instead of exact", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
     options o = {.n_decode = 64, .n_prefill = 512, .n_deep = 2048, .n_round = 7};
@@ -194,6 +196,7 @@ int main(int argc, char **argv) {
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
         options_of.n_ctx = n_ctx;
+        options_of.numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
         must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
     }
     double set_up = now() - start;
@@ -238,8 +241,8 @@ int main(int argc, char **argv) {
     }
 
     double copy = median(rows[COPY].rate, o.n_round);
-    printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
-           o.n_round);
+    printf("%s (%s), %s, %s; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
+           fd_numerics_name(exec[0]->numerics), o.n_round);
     printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,

@@ -58,15 +58,16 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
         return fd_emulate_new(graph, &options, out, err);
     }
-    if (is(spec, size, "gpu:exact")) {
+    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx};
+        if (is(spec, size, "gpu:q8act")) options.numerics = FD_NUMERICS_Q8ACT;
         return fd_engine_new(graph, &options, out, err);
 #else
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu:exact: this build has no GPU engine (no nvcc when it was made)");
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu: this build has no GPU engine (no nvcc when it was made)");
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact", (int)size, spec);
+    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act", (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,

@@ -1,4 +1,4 @@
-/* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
+/* The GPU executor: the graph on one CUDA device in `exact` or `q8act` numerics, bit for bit what reference_cpu computes.
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, or, where
  * that is faster, as one persistent kernel; in both neighbouring nodes are fused where the contract's order allows it. Longer batches, and every observed run, go node by
@@ -24,12 +24,13 @@ typedef enum fd_step_form {
 typedef struct fd_engine_options {
     int32_t n_ctx;  /* positions of K/V cache; ≥ 1 */
     int32_t device; /* CUDA's number; 0 first */
+    fd_numerics numerics; /* exact or q8act */
     fd_step_form step;
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
     bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
-} fd_engine_options; /* none but n_ctx changes what is computed; the others are for measuring and for doubt */
+} fd_engine_options; /* from `step` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
@@ -44,7 +45,7 @@ uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx);
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a
- * kernel. */
+ * kernel, numerics that are not the GPU's, experts of quantised weights in q8act. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus
