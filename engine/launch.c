@@ -83,6 +83,19 @@ size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t 
     return most;
 }
 
+/* True when the product before this one has left the same input's blocks in q8_rows. Nodes run in the graph's order. */
+static bool has_blocks(const job *j) {
+    const fd_graph *graph = j->engine->exec.graph;
+    fd_rows rows = fd_run_rows(j->engine, j->run, j->node->id);
+    for (int32_t i = j->node->id - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_MATMUL || node->override || !fd_q8_can(graph->weights[node->weight[0]].dtype)) continue;
+        if (fd_run_rows(j->engine, j->run, i) == FD_ROWS_NONE) continue;
+        return node->input[0] == j->node->input[0] && fd_run_rows(j->engine, j->run, i) == rows;
+    }
+    return false;
+}
+
 static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd_error *err) {
     const float *bias = vector_of(j->engine, j->node->weight[1]);
     if (j->n_tok == 1) {
@@ -91,8 +104,9 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
         return fd_launch_q8_matvec(j->run->queue, &in, 0, err);
     }
     fd_q8_rows rows = fd_q8_rows_at(j->engine->q8_rows.data, weight->n_col, j->n_tok);
-    FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
-    return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, j->out, err);
+    if (!has_blocks(j))
+        FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
+    return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, 0, j->out, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {

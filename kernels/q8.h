@@ -17,10 +17,10 @@ bool fd_q8_can(uint32_t dtype);
 
 /* Rows of activations as blocks, in device memory. */
 typedef struct fd_q8_rows {
-    int8_t *q;          /* [n_tok, row_bytes], row_bytes n_col rounded up to 256 */
-    float *d, *sum;     /* [row_bytes / 32, tok_stride]: scale and d·Σq of each block */
+    int8_t *q;      /* [tok_stride, row_bytes], row_bytes n_col rounded up to 256 */
+    float *d, *sum; /* [row_bytes / 32, tok_stride]: scale and d·Σq of each block */
     int64_t row_bytes;
-    int32_t tok_stride; /* n_tok rounded up to 4 */
+    int32_t tok_stride; /* n_tok rounded up to 128; the rows past n_tok hold nothing */
 } fd_q8_rows;
 
 /* Device memory for n_tok rows, and where its parts lie in `memory` (256-byte aligned). */
@@ -31,9 +31,10 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
 fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
                               fd_error *err);
 
-/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. */
+/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or 128; 0
+ * chooses. */
 fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                            const fd_q8_rows *x, int32_t n_tok, float *out, fd_error *err);
+                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
 
 /* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `rows`: how many share what is read of x: 1, 2 or
  * 4; 0 chooses. silu_pair takes 2 or 4. */

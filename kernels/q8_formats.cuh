@@ -18,8 +18,8 @@ template <uint32_t DTYPE> struct q8_format;
 
 /* Q8_0 and Q4_0: the scales of a unit's four blocks are 8 bytes of the row's plane. */
 struct q8_plain_scales {
-    static constexpr int blocks = 2;   /* of one parity in a unit */
-    static constexpr int halves = 1;   /* scales a block */
+    static constexpr int blocks = 2; /* of one parity in a unit */
+    static constexpr int halves = 1; /* scales a block */
     static constexpr bool minimum = false;
     static constexpr int head_words = 2;
     static __device__ __forceinline__ float scale_of(const uint32_t (&head)[2], int parity, int j, float factor) {

@@ -1,11 +1,12 @@
 /* Matrix product of q8act on tensor cores, for several rows of activations.
  *
  * A thread block computes 128 rows of weights by 16·NT tokens. Half of its warps take the blocks of even number, half those of odd
- * number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the
- * integer dot of one block for 16 × 8 outputs; it starts at the bits that make the sum a float, so that what is left are
- * two fused multiply-adds an output. Units of weights and activations come through a ring of stages in shared memory.
+ * number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the integer dot of one block for 16 × 8
+ * outputs (k16 where a block has two scales); it starts at the bits that make the sum a float, so that what is left are
+ * two fused multiply-adds an output. Activations come through a ring of stages in shared memory; weights through registers,
+ * a unit ahead, from which they are stored as int8 in the file's order, with their scales as floats.
  *
- * Shared rows are swizzled so that the eight (sixteen) threads whose 16 (8) bytes are read at once hit different banks. */
+ * Rows of 128 bytes in shared memory are swizzled, piece of 16 bytes p of row r at p ^ r % 8: ldmatrix reads eight rows at once. */
 #include "kernels/launch.cuh"
 #include "kernels/q8.h"
 #include "kernels/q8_formats.cuh"
@@ -25,31 +26,32 @@ struct q8_matmul_args {
     float *out;
 };
 
-/* What a stage holds, in bytes from its start. */
-template <uint32_t DTYPE, int NT> struct stage_of {
+/* Shared memory, in bytes: two buffers of weights and their scales, then the ring of activations. */
+template <uint32_t DTYPE, int NT> struct layout_of {
     using F = q8_format<DTYPE>;
     static constexpr int tokens = 16 * NT;
-    static constexpr int subs = F::blocks / 2;                       /* units of 128 activations */
-    static constexpr int row = DTYPE == FD_Q4_0 ? 64 : 128;          /* a row's words; Q6_K: without the high bits */
-    static constexpr int high = DTYPE == FD_Q6_K ? 64 : 0;           /* those */
-    static constexpr int head = DTYPE == FD_Q8_0 || DTYPE == FD_Q4_0 ? 8 : 16;
-    static constexpr int last = DTYPE == FD_Q6_K ? 4 : 0;            /* d of two units */
-    static constexpr int at_high = ROWS * row;
-    static constexpr int at_head = at_high + ROWS * high;
-    static constexpr int at_last = at_head + ROWS * head;
-    static constexpr int at_x = at_last + ROWS * last;
-    static constexpr int at_d = at_x + tokens * 128 * subs;
+    static constexpr int subs = F::blocks / 2; /* a unit in rows of 128 elements */
+    static constexpr int weights = ROWS * 128 * subs;
+    static constexpr int scales = F::halves + F::minimum; /* floats a row and block */
+    static constexpr int table = 4 * subs * scales * ROWS * (int)sizeof(float);
+    static constexpr int at_stages = 2 * (weights + table);
+    static constexpr int at_d = tokens * 128 * subs; /* of a stage */
     static constexpr int at_sum = at_d + tokens * 16 * subs;
-    static constexpr int bytes = at_sum + (F::minimum ? tokens * 16 * subs : 0);
-    static constexpr int depth = 200 * 1024 / bytes > 4 ? 4 : 200 * 1024 / bytes;
-    static_assert(at_x % 128 == 0 && bytes % 128 == 0 && depth >= 2, "rows of 128 bytes start at a bank's beginning");
+    static constexpr int stage = at_sum + (F::minimum ? tokens * 16 * subs : 0);
+    static constexpr int room = (226 * 1024 - at_stages) / stage;
+    static constexpr int depth = room > 4 ? 4 : room;
+    static_assert(depth >= 2 && stage % 128 == 0, "a stage to read and one to fill, each from a bank's beginning");
 };
 
 __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
-template <int BYTES> __device__ __forceinline__ void copy_small(uint32_t to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "n"(BYTES)
+
+/* Four tiles of 8 rows of 16 bytes; thread 4g + t gets bytes 4t … 4t + 3 of row g of each. `at`: of row lane % 8 of tile lane / 8. */
+__device__ __forceinline__ void load_tiles(uint32_t (&w)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(at)
                  : "memory");
 }
 
@@ -59,145 +61,177 @@ __device__ __forceinline__ void mma(int (&s)[4], const uint32_t (&w)[4], uint32_
         : "=r"(s[0]), "=r"(s[1]), "=r"(s[2]), "=r"(s[3])
         : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(low), "r"(high), "r"(FD_Q8_MAGIC_BITS));
 }
-
-/* Where 16 bytes of a row go: pieces of 128-byte rows by pairs of rows, of 64-byte rows by fours. */
-template <int ROW> __device__ __forceinline__ int swizzled(int row, int piece) {
-    return ROW == 128 ? row * 128 + (piece ^ (row & 1) << 2) * 16 : row * 64 + (piece ^ (row >> 1 & 1) << 1) * 16;
+__device__ __forceinline__ void mma16(int (&s)[4], uint32_t w0, uint32_t w1, uint32_t x) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(s[0]), "=r"(s[1]), "=r"(s[2]), "=r"(s[3])
+        : "r"(w0), "r"(w1), "r"(x), "r"(FD_Q8_MAGIC_BITS));
 }
-/* Of activations a block of 32 bytes stays together. */
-__device__ __forceinline__ int swizzled_x(int token, int block) { return token * 128 + (block ^ (token & 3)) * 32; }
 
-template <uint32_t DTYPE, int NT, int THREADS>
-__device__ __forceinline__ void load_stage(const q8_matmul_args &a, uint32_t to, int unit, int64_t row0, int token0) {
-    using S = stage_of<DTYPE, NT>;
+/* ---- weights: from memory to registers, from registers to shared memory ---- */
+
+/* Eight threads have the eight lanes' words (kernels/pack.h) of a row, of several rows in turn; two threads the scales of a row. */
+template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
-    const int thread = (int)threadIdx.x;
-    {
-        /* Four or two threads a row. Rows past the last are the last again. */
-        constexpr int each = THREADS / ROWS;
-        const int row = thread / each, part = thread % each;
-        const int64_t at = row0 + row < a.n_row ? row0 + row : a.n_row - 1;
-        const uint8_t *from = a.data + at * a.row_bytes + (int64_t)unit * F::unit_bytes;
-        const uint8_t *words = from + (DTYPE == FD_Q4_K ? 16 : 0);
+    static constexpr int turns = ROWS * 8 / THREADS;
+
+    const uint8_t *row[turns], *head_row;
+    uint32_t w[turns][F::words], head[F::head_words];
+
+    __device__ __forceinline__ weights_in_flight(const q8_matmul_args &a, int64_t row0) {
 #pragma unroll
-        for (int piece = part; piece < S::row / 16; piece += each)
-            copy16(to + swizzled<S::row>(row, piece), words + piece * 16);
+        for (int i = 0; i < turns; i++) row[i] = row_at(a, row0 + (int)threadIdx.x / 8 + i * (THREADS / 8));
+        head_row = row_at(a, row0 + (int)threadIdx.x % ROWS);
+    }
+    /* Rows past the last are the last again. */
+    __device__ __forceinline__ static const uint8_t *row_at(const q8_matmul_args &a, int64_t at) {
+        return a.data + (at < a.n_row ? at : a.n_row - 1) * a.row_bytes;
+    }
+
+    __device__ __forceinline__ void load(const q8_matmul_args &a, int unit) {
+        const int lane = (int)threadIdx.x % 8;
 #pragma unroll
-        for (int piece = part; piece < S::high / 16; piece += each)
-            copy16(to + S::at_high + swizzled<64>(row, piece), from + 128 + piece * 16);
-        if (part == 0) {
-            if (DTYPE == FD_Q4_K) copy16(to + S::at_head + row * 16, from);
-            if (DTYPE == FD_Q6_K) copy16(to + S::at_head + row * 16, from + 192);
-            if (S::head == 8) copy_small<8>(to + S::at_head + row * 8, a.data + at * a.row_bytes + a.scale_offset + unit * 8);
-            if (S::last)
-                copy_small<4>(to + S::at_last + row * 4, a.data + at * a.row_bytes + a.scale_offset + unit / 2 * 4);
+        for (int i = 0; i < turns; i++) {
+            const uint8_t *from = row[i] + unit * F::unit_bytes;
+            if constexpr (DTYPE == FD_Q4_0) {
+                const uint2 q = __ldg((const uint2 *)(from + lane * 8));
+                w[i][0] = q.x, w[i][1] = q.y;
+            } else {
+                const uint4 q = __ldg((const uint4 *)(from + (DTYPE == FD_Q4_K ? 16 : 0) + lane * 16));
+                w[i][0] = q.x, w[i][1] = q.y, w[i][2] = q.z, w[i][3] = q.w;
+            }
+            if constexpr (DTYPE == FD_Q6_K) {
+                const uint2 high = __ldg((const uint2 *)(from + 128 + lane * 8));
+                w[i][4] = high.x, w[i][5] = high.y;
+            }
+        }
+        if (threadIdx.x >= 2 * ROWS) return;
+        const int parity = (int)threadIdx.x / ROWS;
+        if constexpr (DTYPE == FD_Q4_K) {
+            const uint4 h = __ldg((const uint4 *)(head_row + unit * 144));
+            head[0] = h.x, head[1] = h.y, head[2] = h.z, head[3] = h.w;
+        } else if constexpr (DTYPE == FD_Q6_K) {
+            const uint2 h = __ldg((const uint2 *)(head_row + unit * 208 + 192 + parity * 8));
+            head[0] = h.x, head[1] = h.y, head[2] = __ldg((const uint16_t *)(head_row + a.scale_offset + unit * 2));
+        } else {
+            const uint2 h = __ldg((const uint2 *)(head_row + a.scale_offset + unit * 8));
+            head[0] = h.x, head[1] = h.y;
         }
     }
-#pragma unroll
-    for (int i = thread; i < S::tokens * 8 * S::subs; i += THREADS) {
-        const int sub = i / (S::tokens * 8), token = i / 8 % S::tokens, piece = i % 8;
-        const int at = token0 + token < a.n_tok ? token0 + token : a.n_tok - 1;
-        copy16(to + S::at_x + sub * S::tokens * 128 + swizzled_x(token, piece / 2) + piece % 2 * 16,
-               a.x.q + at * a.x.row_bytes + (int64_t)(unit * S::subs + sub) * 128 + piece * 16);
-    }
-    for (int i = thread; i < S::tokens * S::subs; i += THREADS) { /* four tokens of one block */
-        const int block = i / (S::tokens / 4), token = i % (S::tokens / 4) * 4;
-        const int at = token0 + token < a.x.tok_stride ? token0 + token : a.x.tok_stride - 4;
-        const int64_t from = (int64_t)(unit * S::subs * 4 + block) * a.x.tok_stride + at;
-        copy16(to + S::at_d + (block * S::tokens + token) * 4, a.x.d + from);
-        if (F::minimum) copy16(to + S::at_sum + (block * S::tokens + token) * 4, a.x.sum + from);
-    }
-}
 
-/* A thread's words of a row in a unit: lane 4·parity + t of the eight of kernels/pack.h. */
-template <uint32_t DTYPE, int NT>
-__device__ __forceinline__ void read_words(const uint8_t *stage, int row, int lane, uint32_t (&w)[q8_format<DTYPE>::words]) {
-    using S = stage_of<DTYPE, NT>;
-    if constexpr (DTYPE == FD_Q4_0) {
-        const uint2 q = *(const uint2 *)(stage + swizzled<64>(row, lane / 2) + lane % 2 * 8);
-        w[0] = q.x, w[1] = q.y;
-    } else {
-        const uint4 q = *(const uint4 *)(stage + swizzled<128>(row, lane));
-        w[0] = q.x, w[1] = q.y, w[2] = q.z, w[3] = q.w;
-        if constexpr (DTYPE == FD_Q6_K) {
-            const uint2 high = *(const uint2 *)(stage + S::at_high + swizzled<64>(row, lane / 2) + lane % 2 * 8);
-            w[4] = high.x, w[5] = high.y;
+    /* weights [sub][row][128], then table [block][half or minimum][row]. */
+    __device__ __forceinline__ void store(uint8_t *to) const {
+        const int lane = (int)threadIdx.x % 8, parity = lane / 4;
+#pragma unroll
+        for (int i = 0; i < turns; i++) {
+            const int at = (int)threadIdx.x / 8 + i * (THREADS / 8);
+#pragma unroll
+            for (int j = 0; j < F::blocks; j++) {
+                const int piece = 2 * (parity + 2 * (j % 2)) + lane % 4 / 2;
+                uint2 q;
+                F::ints(w[i], j, q.x, q.y);
+                *(uint2 *)(to + j / 2 * ROWS * 128 + at * 128 + (piece ^ at % 8) * 16 + lane % 2 * 8) = q;
+            }
+        }
+        if (threadIdx.x >= 2 * ROWS) return;
+        const int head_parity = (int)threadIdx.x / ROWS;
+        float *table = (float *)(to + L::weights) + (int)threadIdx.x % ROWS;
+#pragma unroll
+        for (int j = 0; j < F::blocks; j++) {
+            float *block = table + (head_parity + 2 * j) * L::scales * ROWS;
+#pragma unroll
+            for (int k = 0; k < F::halves; k++) block[k * ROWS] = F::scale(head, head_parity, j, k);
+            if (F::minimum) block[F::halves * ROWS] = F::min(head, head_parity, j);
         }
     }
-}
+};
 
-template <uint32_t DTYPE, int NT>
-__device__ __forceinline__ void read_head(const uint8_t *stage, int row, int parity, int unit,
-                                          uint32_t (&head)[q8_format<DTYPE>::head_words]) {
-    using S = stage_of<DTYPE, NT>;
-    const uint8_t *from = stage + S::at_head + row * S::head;
-    if constexpr (DTYPE == FD_Q4_K) {
-        const uint4 h = *(const uint4 *)from;
-        head[0] = h.x, head[1] = h.y, head[2] = h.z, head[3] = h.w;
-    } else if constexpr (DTYPE == FD_Q6_K) {
-        const uint2 h = *(const uint2 *)(from + parity * 8);
-        head[0] = h.x, head[1] = h.y;
-        head[2] = *(const uint16_t *)(stage + S::at_last + row * 4 + unit % 2 * 2);
-    } else {
-        const uint2 h = *(const uint2 *)from;
-        head[0] = h.x, head[1] = h.y;
+/* ---- activations: a thread's pieces of some tokens and of their scales, copied without waiting ---- */
+
+template <uint32_t DTYPE, int NT, int THREADS> struct activations {
+    using L = layout_of<DTYPE, NT>;
+    static constexpr int quads = L::tokens / 4; /* of tokens, in a row of scales */
+
+    const int8_t *x;
+    const float *d;
+    int64_t step, sum_from_d;
+    int at;
+
+    __device__ __forceinline__ activations(const q8_matmul_args &a, int token0) {
+        const int thread = (int)threadIdx.x, token = thread / 8;
+        x = a.x.q + (token0 + token) * a.x.row_bytes + thread % 8 * 16;
+        step = a.x.row_bytes * (THREADS / 8);
+        at = token * 128 + (thread % 8 ^ token % 8) * 16;
+        d = a.x.d + (int64_t)(thread / quads) * a.x.tok_stride + token0 + thread % quads * 4;
+        sum_from_d = a.x.sum - a.x.d;
     }
-}
+
+    __device__ __forceinline__ void copy(uint32_t to, int unit, const q8_matmul_args &a) const {
+#pragma unroll
+        for (int sub = 0; sub < L::subs; sub++)
+#pragma unroll
+            for (int i = 0; i < L::tokens * 8; i += THREADS)
+                if (i + THREADS <= L::tokens * 8 || (int)threadIdx.x < L::tokens * 8 - i)
+                    copy16(to + at + sub * L::tokens * 128 + i / 8 * 128,
+                           x + (unit * L::subs + sub) * 128 + i / THREADS * step);
+#pragma unroll
+        for (int i = 0; i < 4 * L::subs * quads; i += THREADS)
+            if (i + (int)threadIdx.x < 4 * L::subs * quads) {
+                const float *from = d + (int64_t)(unit * 4 * L::subs + i / quads) * a.x.tok_stride;
+                copy16(to + L::at_d + (i + (int)threadIdx.x) * 16, from);
+                if (L::F::minimum) copy16(to + L::at_sum + (i + (int)threadIdx.x) * 16, from + sum_from_d);
+            }
+    }
+};
 
 /* One unit: its blocks of the warp's parity, in order. */
 template <uint32_t DTYPE, int MT, int NT>
-__device__ __forceinline__ void add_unit(const q8_matmul_args &a, const uint8_t *stage, int unit, int warp_row, int warp_token,
-                                         int parity, float (&acc)[MT][NT][4]) {
-    using S = stage_of<DTYPE, NT>;
+__device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *stage, int n_block, int warp_row,
+                                         int warp_token, int parity, float (&acc)[MT][NT][4]) {
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
-    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
-    uint32_t words[MT][2][F::words], heads[MT][2][F::head_words];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = warp_row + 16 * m + 8 * h + g;
-            read_words<DTYPE, NT>(stage, row, 4 * parity + t, words[m][h]);
-            read_head<DTYPE, NT>(stage, row, parity, unit, heads[m][h]);
-        }
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t of_w = (uint32_t)__cvta_generic_to_shared(weights) + (warp_row + lane % 16) * 128;
+    const uint32_t of_x = (uint32_t)__cvta_generic_to_shared(stage) + (warp_token + lane / 16 * 8 + lane % 8) * 128;
 #pragma unroll
     for (int j = 0; j < F::blocks; j++) {
-        const int in_unit = parity + 2 * j;
-        if (F::blocks == 2 && unit * 4 + in_unit >= a.n_block) break; /* a row's last unit may have blocks past its end */
+        const int block = parity + 2 * j, piece = 2 * (parity + 2 * (j % 2)); /* in the unit; in its 128 elements */
+        if (F::blocks == 2 && block >= n_block) break; /* a row's last unit may have blocks past its end */
+        const float *scales = (const float *)(weights + L::weights) + block * L::scales * ROWS + warp_row + g;
+        const float *d = (const float *)(stage + L::at_d) + block * L::tokens + warp_token + 2 * t;
+        const float *sum = (const float *)(stage + L::at_sum) + block * L::tokens + warp_token + 2 * t;
         uint32_t w[MT][4];
         float scale[MT][2][F::halves], min[MT][2];
 #pragma unroll
-        for (int m = 0; m < MT; m++)
+        for (int m = 0; m < MT; m++) {
+            load_tiles(w[m], of_w + (j / 2 * ROWS + 16 * m) * 128 + ((piece + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                F::ints(words[m][h], j, w[m][h], w[m][h + 2]);
 #pragma unroll
-                for (int k = 0; k < F::halves; k++) scale[m][h][k] = F::scale(heads[m][h], parity, j, k);
-                min[m][h] = F::min(heads[m][h], parity, j);
+                for (int k = 0; k < F::halves; k++) scale[m][h][k] = scales[k * ROWS + 16 * m + 8 * h];
+                min[m][h] = F::minimum ? scales[F::halves * ROWS + 16 * m + 8 * h] : 0.0f;
             }
-        const uint8_t *x = stage + S::at_x + j / 2 * S::tokens * 128;
-        const int of_x = parity + 2 * (j % 2); /* block of its 128 activations */
-        const float *d = (const float *)(stage + S::at_d) + in_unit * S::tokens + warp_token + 2 * t;
-        const float *sum = (const float *)(stage + S::at_sum) + in_unit * S::tokens + warp_token + 2 * t;
+        }
+        uint32_t x[4];
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const uint2 q = *(const uint2 *)(x + swizzled_x(warp_token + 8 * n + g, of_x) + 8 * t);
+            if (n % 2 == 0) /* of this tile and the next */
+                load_tiles(x, of_x + (j / 2 * L::tokens + 8 * n) * 128 + ((piece + lane / 8 % 2) ^ lane % 8) * 16);
             const float2 dn = *(const float2 *)(d + 8 * n);
 #pragma unroll
-            for (int k = 0; k < F::halves; k++) {
-                /* Threads 0 and 1 of four hold the first 16 elements, 2 and 3 the last: zeros leave the others out. */
-                const bool in = F::halves == 1 || t / 2 == k;
-                const uint32_t low = in ? q.x : 0, high = in ? q.y : 0;
+            for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int m = 0; m < MT; m++) {
+                for (int k = 0; k < F::halves; k++) {
                     int s[4];
-                    mma(s, w[m], low, high);
+                    if (F::halves == 1)
+                        mma(s, w[m], x[n % 2 * 2], x[n % 2 * 2 + 1]);
+                    else
+                        mma16(s, w[m][2 * k], w[m][2 * k + 1], x[n % 2 * 2 + k]);
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         acc[m][n][i] = fmaf(fd_q8_times(__int_as_float(s[i]), scale[m][i / 2][k]), i % 2 ? dn.y : dn.x,
                                             acc[m][n][i]);
                 }
-            }
             if (F::minimum) {
                 const float2 sn = *(const float2 *)(sum + 8 * n);
 #pragma unroll
@@ -249,34 +283,42 @@ __device__ __forceinline__ void finish(const q8_matmul_args &a, float *shared, i
 
 template <uint32_t DTYPE, int MT, int NT>
 __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_constant__ q8_matmul_args a) {
-    using S = stage_of<DTYPE, NT>;
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
-    uint8_t *shared = (uint8_t *)fd_shared_floats();
-    const uint32_t shared_at = (uint32_t)__cvta_generic_to_shared(shared);
-    constexpr int down = ROWS / (16 * MT); /* warps */
+    constexpr int down = ROWS / (16 * MT), buffer = L::weights + L::table; /* warps; bytes */
+    uint8_t *shared = (uint8_t *)fd_shared_floats(), *stages = shared + L::at_stages;
+    const uint32_t stages_at = (uint32_t)__cvta_generic_to_shared(stages);
     const int warp = (int)threadIdx.x / 32, parity = warp / (2 * down);
     const int warp_row = warp % down * 16 * MT, warp_token = warp / down % 2 * 8 * NT;
     const int64_t row0 = (int64_t)blockIdx.y * ROWS;
-    const int token0 = (int)blockIdx.x * S::tokens;
+    const int token0 = (int)blockIdx.x * L::tokens;
     const int n_unit = (a.n_block + 2 * F::blocks - 1) / (2 * F::blocks);
     float acc[MT][NT][4] = {};
+    weights_in_flight<DTYPE, NT, threads_of<MT>> weights(a, row0);
+    activations<DTYPE, NT, threads_of<MT>> x(a, token0);
 
     fd_allow_next();
+    weights.load(a, 0);
     fd_wait_previous();
 #pragma unroll
-    for (int u = 0; u < S::depth - 1; u++) {
-        if (u < n_unit) load_stage<DTYPE, NT, threads_of<MT>>(a, shared_at + u * S::bytes, u, row0, token0);
+    for (int u = 0; u < L::depth - 1; u++) {
+        if (u < n_unit) x.copy(stages_at + u * L::stage, u, a);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
+    weights.store(shared);
+    if (n_unit > 1) weights.load(a, 1);
     int at = 0;
     for (int unit = 0; unit < n_unit; unit++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(S::depth - 2) : "memory");
-        __syncthreads(); /* the stage is there, and the one before it is read */
-        const int ahead = unit + S::depth - 1, slot = at == 0 ? S::depth - 1 : at - 1;
-        if (ahead < n_unit) load_stage<DTYPE, NT, threads_of<MT>>(a, shared_at + slot * S::bytes, ahead, row0, token0);
+        asm volatile("cp.async.wait_group %0;" ::"n"(L::depth - 2) : "memory");
+        __syncthreads(); /* this unit is there, and the one before it is read */
+        const int ahead = unit + L::depth - 1, slot = at == 0 ? L::depth - 1 : at - 1;
+        if (ahead < n_unit) x.copy(stages_at + slot * L::stage, ahead, a);
         asm volatile("cp.async.commit_group;" ::: "memory");
-        add_unit<DTYPE, MT, NT>(a, shared + at * S::bytes, unit, warp_row, warp_token, parity, acc);
-        at = at == S::depth - 1 ? 0 : at + 1;
+        if (unit + 1 < n_unit) weights.store(shared + (unit + 1) % 2 * buffer);
+        if (unit + 2 < n_unit) weights.load(a, unit + 2);
+        add_unit<DTYPE, MT, NT>(shared + unit % 2 * buffer, stages + at * L::stage, a.n_block - unit * 2 * F::blocks,
+                                warp_row, warp_token, parity, acc);
+        at = at == L::depth - 1 ? 0 : at + 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     finish<MT, NT>(a, (float *)shared, row0 + warp_row, token0 + warp_token, parity, acc);
@@ -284,22 +326,34 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
 
 template <uint32_t DTYPE, int MT, int NT>
 fd_code launch(const fd_queue *queue, const q8_matmul_args &args, fd_error *err) {
-    using S = stage_of<DTYPE, NT>;
+    using L = layout_of<DTYPE, NT>;
     /* Token tiles first: blocks that run together share rows of weights. */
-    const dim3 grid(fd_blocks(args.n_tok, S::tokens), fd_blocks(args.n_row, ROWS));
-    constexpr size_t ring = (size_t)S::depth * S::bytes, end = (size_t)threads_of<MT> * MT / 2 * NT * sizeof(float4);
-    return fd_launch(queue, "q8_matmul", q8_matmul<DTYPE, MT, NT>, grid, threads_of<MT>, ring > end ? ring : end, err, args);
+    const dim3 grid(fd_blocks(args.n_tok, L::tokens), fd_blocks(args.n_row, ROWS));
+    constexpr size_t ring = (size_t)L::at_stages + (size_t)L::depth * L::stage,
+                     end = (size_t)threads_of<MT> * MT / 2 * NT * sizeof(float4);
+    return fd_launch(queue, "q8_matmul", q8_matmul<DTYPE, MT, NT>, grid, threads_of<MT>, ring > end ? ring : end, err,
+                     args);
 }
 
-template <uint32_t DTYPE> fd_code launch_dtype(const fd_queue *queue, const q8_matmul_args &args, fd_error *err) {
-    if (args.n_tok <= 32) return launch<DTYPE, 2, 2>(queue, args, err);
-    return launch<DTYPE, 4, 8>(queue, args, err);
+template <uint32_t DTYPE>
+fd_code launch_dtype(const fd_queue *queue, const q8_matmul_args &args, int tile, fd_error *err) {
+    if (tile == 0) {
+        /* Narrower tiles where wide ones would leave half of the multiprocessors without work, or tokens are few. */
+        const int64_t wide = (args.n_row + ROWS - 1) / ROWS * ((args.n_tok + 127) / 128);
+        tile = args.n_tok <= 32 || wide * 4 <= queue->n_sm + queue->n_sm / 8   ? 32
+               : args.n_tok <= 64 || wide * 2 <= queue->n_sm + queue->n_sm / 8 ? 64
+                                                                               : 128;
+    }
+    if (tile == 32) return launch<DTYPE, 2, 2>(queue, args, err);
+    return tile == 64 ? launch<DTYPE, 2, 4>(queue, args, err) : launch<DTYPE, 4, 8>(queue, args, err);
 }
 
 } // namespace
 
-fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const fd_q8_rows *x,
-                            int32_t n_tok, float *out, fd_error *err) {
+fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
+                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err) {
+    if (tile != 0 && tile != 32 && tile != 64 && tile != 128)
+        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", tile);
     if (!fd_q8_can(weight->dtype) || n_tok < 1 || weight->n_row < 1 || weight->n_row > 65535 * (int64_t)ROWS ||
         weight->n_col < 32 || weight->n_col % 32 != 0 || weight->n_col > x->row_bytes)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel q8_matmul: [%lld, %lld] of type %u times %d rows of %lld bytes",
@@ -316,9 +370,9 @@ fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weigh
     args.x = *x;
     args.out = out;
     switch (weight->dtype) {
-    case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, err);
-    case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, err);
-    case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, err);
-    default: return launch_dtype<FD_Q6_K>(queue, args, err);
+    case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, tile, err);
+    case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, tile, err);
+    case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, tile, err);
+    default: return launch_dtype<FD_Q6_K>(queue, args, tile, err);
     }
 }

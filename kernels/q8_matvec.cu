@@ -48,13 +48,17 @@ __device__ __forceinline__ const q8_part &q8_part_of(const q8_matvec_args &a, in
 
 /* ---- x in shared memory ----
  * q: a unit of 128 elements is 128 bytes; the lane of a row that reads 16 bytes at 16·lane has its eight elements of both of
- * its blocks. Then d and d·Σq of each block. While it is normed x itself lies behind them. */
-__device__ __forceinline__ int q8_padded(int n_col) { return (n_col + 255) / 256 * 256; }
-__device__ __forceinline__ int q8_byte_of(int k) { return k / 128 * 128 + k % 64 / 8 * 16 + k % 128 / 64 * 8; }
+ * its blocks. Then d and d·Σq of each block. When it is normed, x itself and the norm's weights lie behind them. */
+__device__ __forceinline__ int q8_padded(int n_col) {
+    return (n_col + 255) / 256 * 256;
+}
+__device__ __forceinline__ int q8_byte_of(int k) {
+    return k / 128 * 128 + k % 64 / 8 * 16 + k % 128 / 64 * 8;
+}
 
 struct q8_shared {
     int8_t *q;
-    float *d, *sum, *x;
+    float *d, *sum, *x, *norm;
 };
 __device__ __forceinline__ q8_shared q8_parts_of_shared(int n_col) {
     const int n = q8_padded(n_col);
@@ -63,58 +67,76 @@ __device__ __forceinline__ q8_shared q8_parts_of_shared(int n_col) {
     s.d = (float *)(s.q + n);
     s.sum = s.d + n / 32;
     s.x = s.sum + n / 32;
+    s.norm = s.x + n;
     return s;
 }
 
-__device__ __forceinline__ void q8_stage(const q8_matvec_args &a, const q8_shared &s) {
+/* The weights of RMS_NORM. They depend on no kernel, so this comes before the wait for x. */
+__device__ __forceinline__ void q8_stage_norm_weight(const q8_matvec_args &a, const q8_shared &s) {
+    for (int k = (int)threadIdx.x * 4; k < a.n_col; k += (int)blockDim.x * 4)
+        *(float4 *)(s.norm + k) = __ldg((const float4 *)(a.norm_weight + k));
+}
+
+/* x and its norm's factor. */
+__device__ __forceinline__ float q8_stage_x(const q8_matvec_args &a, const q8_shared &s) {
     __shared__ float factor;
-    float r = 1.0f;
-    if (a.norm_weight) {
-        for (int k = (int)threadIdx.x * 4; k < a.n_col; k += (int)blockDim.x * 4)
-            *(float4 *)(s.x + k) = __ldcg((const float4 *)(a.x + k));
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            r = fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) {
-                const int k = group * 64 + 2 * (int)threadIdx.x;
-                return k < a.n_col ? *(const float2 *)(s.x + k) : make_float2(0.0f, 0.0f);
-            });
-            if (threadIdx.x == 0) factor = r;
-        }
-        __syncthreads();
-        r = factor;
+    for (int k = (int)threadIdx.x * 4; k < a.n_col; k += (int)blockDim.x * 4)
+        *(float4 *)(s.x + k) = __ldcg((const float4 *)(a.x + k));
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float r = fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) {
+            const int k = group * 64 + 2 * (int)threadIdx.x;
+            return k < a.n_col ? *(const float2 *)(s.x + k) : make_float2(0.0f, 0.0f);
+        });
+        if (threadIdx.x == 0) factor = r;
     }
-    /* Whole warps: blockDim and the padded row's number of eighths are multiples of 32. */
-    for (int k = (int)threadIdx.x * 8; k < q8_padded(a.n_col); k += (int)blockDim.x * 8) {
-        float v[8] = {};
-        if (k < a.n_col && a.norm_weight) {
+    __syncthreads();
+    return factor;
+}
+
+/* Elements k … k + 7, normed when asked; zeros past n_col. */
+__device__ __forceinline__ void q8_eight(const q8_matvec_args &a, const q8_shared &s, int k, float r, float (&v)[8]) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = (s.x[k + i] * r) * __ldg(a.norm_weight + k + i);
-        } else if (k < a.n_col) {
-            const float4 one = __ldcg((const float4 *)(a.x + k)), two = __ldcg((const float4 *)(a.x + k + 4));
-            v[0] = one.x, v[1] = one.y, v[2] = one.z, v[3] = one.w;
-            v[4] = two.x, v[5] = two.y, v[6] = two.z, v[7] = two.w;
+    for (int i = 0; i < 2; i++) {
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (k < a.n_col && !a.norm_weight) x = __ldcg((const float4 *)(a.x + k) + i);
+        if (k < a.n_col && a.norm_weight) {
+            const float4 in = *(const float4 *)(s.x + k + 4 * i), w = *(const float4 *)(s.norm + k + 4 * i);
+            x = make_float4((in.x * r) * w.x, (in.y * r) * w.y, (in.z * r) * w.z, (in.w * r) * w.w);
         }
-        const fd_q8_eighths q = fd_q8_quarter_block(v);
-        *(uint2 *)(s.q + q8_byte_of(k)) = make_uint2(q.low, q.high);
-        if (k % 32 == 0) {
-            s.d[k / 32] = q.d;
-            s.sum[k / 32] = q.sum;
-        }
+        v[4 * i] = x.x, v[4 * i + 1] = x.y, v[4 * i + 2] = x.z, v[4 * i + 3] = x.w;
+    }
+}
+
+__device__ __forceinline__ void q8_keep(const q8_shared &s, int k, const fd_q8_eighths &q) {
+    *(uint2 *)(s.q + q8_byte_of(k)) = make_uint2(q.low, q.high);
+    if (k % 32 == 0) {
+        s.d[k / 32] = q.d;
+        s.sum[k / 32] = q.sum;
+    }
+}
+
+__device__ __forceinline__ void q8_stage(const q8_matvec_args &a, const q8_shared &s) {
+    const float r = a.norm_weight ? q8_stage_x(a, s) : 1.0f;
+    /* Two at a time, for their latencies. Whole warps: blockDim and the padded row's number of eighths are multiples of 32. */
+    const int n = q8_padded(a.n_col), step = (int)blockDim.x * 8;
+    for (int k = (int)threadIdx.x * 8; k < n; k += 2 * step) {
+        float first[8], second[8];
+        q8_eight(a, s, k, r, first);
+        q8_eight(a, s, k + step, r, second);
+        const fd_q8_eighths one = fd_q8_quarter_block(first), two = fd_q8_quarter_block(second);
+        q8_keep(s, k, one);
+        if (k + step < n) q8_keep(s, k + step, two);
     }
     __syncthreads();
 }
 
 /* ---- a lane's share of a unit ---- */
 
-template <uint32_t DTYPE> struct q8_unit {
-    uint32_t w[q8_format<DTYPE>::words];
-};
-template <uint32_t DTYPE> struct q8_head {
-    uint32_t h[q8_format<DTYPE>::head_words];
-};
+template <uint32_t DTYPE> struct q8_unit { uint32_t w[q8_format<DTYPE>::words]; };
+template <uint32_t DTYPE> struct q8_head { uint32_t h[q8_format<DTYPE>::head_words]; };
 
-template <uint32_t DTYPE>
-__device__ __forceinline__ q8_unit<DTYPE> q8_load(const uint8_t *row, int at, int lane) {
+template <uint32_t DTYPE> __device__ __forceinline__ q8_unit<DTYPE> q8_load(const uint8_t *row, int at, int lane) {
     q8_unit<DTYPE> u;
     const uint8_t *unit = row + at * q8_format<DTYPE>::unit_bytes;
     if constexpr (DTYPE == FD_Q4_0) {
@@ -175,8 +197,8 @@ template <int R, int HALVES> __device__ __forceinline__ void q8_gather(int (&v)[
 
 /* `at`: number of the unit. acc: the partial sum of the lane's row and parity. */
 template <uint32_t DTYPE, int R>
-__device__ __forceinline__ void q8_add_unit(const q8_unit<DTYPE> (&units)[R], const q8_head<DTYPE> &head, int at, int n_block,
-                                            int lane, const q8_shared &x, float &acc) {
+__device__ __forceinline__ void q8_add_unit(const q8_unit<DTYPE> (&units)[R], const q8_head<DTYPE> &head, int at,
+                                            int n_block, int lane, const q8_shared &x, float &acc) {
     using F = q8_format<DTYPE>;
     const int parity = lane / 4;
     /* One lane of those whose quarters come together starts at the bits that make the sum a float. */
@@ -210,8 +232,8 @@ __device__ __forceinline__ void q8_add_unit(const q8_unit<DTYPE> (&units)[R], co
 template <uint32_t DTYPE, int R>
 __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_constant__ q8_matvec_args a) {
     using F = q8_format<DTYPE>;
-    /* Units in flight: about 32 registers of loads. */
-    constexpr int depth = 32 / (F::words * R) < 2 ? 2 : 32 / (F::words * R) > 8 ? 8 : 32 / (F::words * R);
+    /* Units in flight: about 40 registers of loads. */
+    constexpr int fit = 40 / (F::words * R + F::head_words), depth = fit < 2 ? 2 : fit > 8 ? 8 : fit;
     const q8_shared x = q8_parts_of_shared(a.n_col);
     const int lane = (int)threadIdx.x % 8, parity = lane / 4, mine = lane % R;
     const int n_block = a.n_col / 32, n_unit = (n_block + 2 * F::blocks - 1) / (2 * F::blocks);
@@ -242,6 +264,7 @@ __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_co
                 heads[u] = q8_load_head<DTYPE>(own_row, a.scale_offset, u, parity);
             }
         if (!staged) {
+            if (a.norm_weight) q8_stage_norm_weight(a, x);
             fd_wait_previous();
             q8_stage(a, x);
             staged = true;
@@ -280,23 +303,25 @@ __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_co
 
 static size_t shared_bytes(int64_t n_col, bool normed) {
     const size_t n = (size_t)(n_col + 255) / 256 * 256;
-    return n + 2 * sizeof(float) * n / 32 + (normed ? sizeof(float) * n : 0);
+    return n + 2 * sizeof(float) * n / 32 + (normed ? 2 * sizeof(float) * n : 0);
 }
 
 bool fd_q8_matvec_fits(const fd_queue *queue, int64_t n_col) {
     return shared_bytes(n_col, true) + 1024 <= queue->max_shared;
 }
 
-template <uint32_t DTYPE, int R> static fd_code launch(const fd_queue *queue, const q8_matvec_args &args, fd_error *err) {
+template <uint32_t DTYPE, int R>
+static fd_code launch(const fd_queue *queue, const q8_matvec_args &args, fd_error *err) {
     constexpr int rows_per_warp = 4 * R;
-    /* The largest block that still gives every multiprocessor one. */
+    /* The largest block that still gives (nearly) every multiprocessor one: each block quantises x for itself. */
     int warps = 8, at_once = 0;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
-    while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
+    while (warps > 2 && 8 * n_warp < 7 * (int64_t)queue->n_sm * warps) warps /= 2;
     const size_t shared = shared_bytes(args.n_col, args.norm_weight != nullptr);
     FD_TRY(fd_allow_shared(queue, "q8_matvec", q8_matvec<DTYPE, R>, shared, err));
-    FD_TRY(fd_cuda_check(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, q8_matvec<DTYPE, R>, warps * 32, shared), "q8_matvec", err));
+    FD_TRY(
+        fd_cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, q8_matvec<DTYPE, R>, warps * 32, shared),
+                      "q8_matvec", err));
     /* As many blocks as run at once, each with the same number of tiles, one more or less. */
     const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t rounds = (tiles + most - 1) / most, blocks = (tiles + rounds - 1) / rounds;
@@ -317,18 +342,19 @@ static fd_code launch_dtype(const fd_queue *queue, const q8_matvec_args &args, i
 static fd_code check(const fd_matvec *in, int32_t rows, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     if (in->n_part < 1 || in->n_part > FD_MATVEC_PARTS || in->n_tok != 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matvec: %d parts, %d rows, expected one row", in->n_part, in->n_tok);
+        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matvec: %d parts, %d rows, expected one row", in->n_part,
+                       in->n_tok);
     if (rows != 0 && rows != 1 && rows != 2 && rows != 4)
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_matvec: %d rows together, expected 1, 2 or 4", rows);
     if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row || rows == 1))
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_matvec: silu takes two parts of equal rows, two rows together");
     for (int i = 0; i < in->n_part; i++) {
         const fd_device_matrix *w = &in->part[i].weight;
-        if (!fd_q8_can(w->dtype) || w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1 ||
-            w->n_col % 32 != 0 || w->n_col > (1 << 24))
+        if (!fd_q8_can(w->dtype) || w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 ||
+            w->n_col < 1 || w->n_col % 32 != 0 || w->n_col > (1 << 24))
             return fd_fail(err, FD_ERR_INPUT,
-                           "kernel q8_matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u", i,
-                           (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
+                           "kernel q8_matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u",
+                           i, (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
                            (unsigned)first->dtype);
     }
     return FD_OK;

@@ -24,12 +24,17 @@ __global__ void __launch_bounds__(256) q8_quantize(const float *x, int n_tok, in
     }
 }
 
-static int64_t padded(int64_t n_col) { return (n_col + 255) / 256 * 256; }
-static int32_t stride_of(int32_t n_tok) { return (n_tok + 3) / 4 * 4; }
+static int64_t padded(int64_t n_col) {
+    return (n_col + 255) / 256 * 256;
+}
+/* Whole tiles of the matrix product, which reads, and does not use, the tokens past the last. */
+static int32_t stride_of(int32_t n_tok) {
+    return (n_tok + 127) / 128 * 128;
+}
 
 size_t fd_q8_rows_bytes(int64_t n_col, int32_t n_tok) {
     const size_t stride = (size_t)stride_of(n_tok), n = (size_t)padded(n_col);
-    return (size_t)n_tok * n + 2 * sizeof(float) * (n / 32) * stride;
+    return stride * n + 2 * sizeof(float) * (n / 32) * stride;
 }
 
 fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok) {
@@ -37,7 +42,7 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok) {
     rows.row_bytes = padded(n_col);
     rows.tok_stride = stride_of(n_tok);
     rows.q = (int8_t *)memory;
-    rows.d = (float *)(rows.q + n_tok * rows.row_bytes);
+    rows.d = (float *)(rows.q + rows.tok_stride * rows.row_bytes);
     rows.sum = rows.d + rows.row_bytes / 32 * rows.tok_stride;
     return rows;
 }
@@ -52,6 +57,6 @@ fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_t
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_quantize: %d rows of %lld, expected multiples of 32", n_tok,
                        (long long)n_col);
     const int64_t threads = n_tok * (to->row_bytes / 8);
-    return fd_launch(queue, "q8_quantize", q8_quantize, dim3(fd_blocks(threads, 256)), 256, 0, err, x, n_tok, (int)n_col,
-                     *to);
+    return fd_launch(queue, "q8_quantize", q8_quantize, dim3(fd_blocks(threads, 256)), 256, 0, err, x, n_tok,
+                     (int)n_col, *to);
 }

@@ -19,9 +19,15 @@ typedef struct fd_q8_w {
     float a[2], b;
 } fd_q8_w;
 
-static inline bool fd_q8_takes(const fd_weight *w) { return fd_dtype_get(w->dtype)->is_quantised; }
-static inline bool fd_q8_has_minimum(uint32_t dtype) { return dtype == FD_Q4_K; }
-static inline bool fd_q8_has_halves(uint32_t dtype) { return dtype == FD_Q6_K; } /* a scale for each 16 */
+static inline bool fd_q8_takes(const fd_weight *w) {
+    return fd_dtype_get(w->dtype)->is_quantised;
+}
+static inline bool fd_q8_has_minimum(uint32_t dtype) {
+    return dtype == FD_Q4_K;
+}
+static inline bool fd_q8_has_halves(uint32_t dtype) {
+    return dtype == FD_Q6_K;
+} /* a scale for each 16 */
 
 static inline void fd_q8_quantize(const float *x, fd_q8_x *to) {
     float largest = 0.0f;

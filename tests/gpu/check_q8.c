@@ -12,23 +12,29 @@
 static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
 enum { N_TYPE = sizeof types / sizeof *types };
 
-static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t n_col, const float *bias, const float *x,
-                        int32_t n_tok, float *out) {
+static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t n_col, const float *bias,
+                        const float *x, int32_t n_tok, float *out) {
     fd_weight w = {.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = file};
     fd_weight b = {.dtype = FD_F32, .n_row = 1, .n_col = n_row, .data = bias};
     fd_node node = {.op = FD_OP_MATMUL, .n_dim = 1, .shape = {(int32_t)n_row}};
-    fd_op_args args = {.node = &node, .n_pos = n_tok, .n_kv = n_tok, .in = {x}, .weight = {&w, bias ? &b : NULL}, .out = out};
+    fd_op_args args = {
+        .node = &node, .n_pos = n_tok, .n_kv = n_tok, .in = {x}, .weight = {&w, bias ? &b : NULL}, .out = out};
     fd_reference_op(FD_NUMERICS_Q8ACT, &args);
 }
 
 /* ---- one matrix: every kernel, several numbers of rows ---- */
 
-static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks, int n_n_tok,
-                        bool special) {
+/* Rows of weights together in the matrix-vector kernel, or tokens of a tile on tensor cores (0: chosen). */
+static const struct { int32_t rows, tile; } forms[] = {{0, 0}, {0, 32}, {0, 64}, {0, 128}, {1, 0}, {2, 0}, {4, 0}};
+enum { N_FORM = sizeof forms / sizeof *forms };
+
+static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
+                        int n_n_tok, bool special) {
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
     float *w, *x = malloc(sizeof *x * (size_t)(n_col * most)), *bias = malloc(sizeof *bias * (size_t)n_row);
-    float *expected = malloc(sizeof *expected * (size_t)(n_row * most)), *found = malloc(sizeof *found * (size_t)(n_row * most));
+    float *expected = malloc(sizeof *expected * (size_t)(n_row * most)),
+          *found = malloc(sizeof *found * (size_t)(n_row * most));
     void *file = gpu_random_weight(test, dtype, n_row, n_col, &w);
     fd_device_matrix matrix = gpu_upload_weight(dtype, n_row, n_col, file);
     fd_error err = {0};
@@ -41,26 +47,30 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
         for (int k = 32; k < 64; k++) x[n_col * (most - 1) + k] = 0.0f;
         for (int k = 0; k < 32; k++) x[n_col * (most / 2) + k] *= 1e-35f;
     }
-    float *dx = gpu_upload(x, sizeof *x * (size_t)(n_col * most)), *dbias = gpu_upload(bias, sizeof *bias * (size_t)n_row);
+    float *dx = gpu_upload(x, sizeof *x * (size_t)(n_col * most)),
+          *dbias = gpu_upload(bias, sizeof *bias * (size_t)n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int rows = 0; rows <= 4; rows = rows ? 2 * rows : 1) { /* 0: tensor cores; else rows together */
-            int32_t n = n_toks[i];
+        for (int form = 0; form < N_FORM; form++) {
+            int32_t n = n_toks[i], rows = forms[form].rows;
             if (rows && n > 1) continue;
             size_t count = (size_t)(n_row * n);
             float *out = gpu_poisoned(count), *scratch = NULL;
             if (rows) {
-                fd_matvec in = {.x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
+                fd_matvec in = {
+                    .x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
                 gpu_must(fd_launch_q8_matvec(&test->queue, &in, rows, &err), &err);
             } else {
                 scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
-                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, out, &err), &err);
+                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, forms[form].tile, out, &err),
+                         &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
-            snprintf(name, sizeof name, "q8_%s%d_%s_%lldx%lld_tokens_%d%s", rows ? "vector_" : "tensor_cores_", rows,
-                     fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n, special ? "_special" : "");
+            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s", rows ? "vector" : "tile",
+                     rows + forms[form].tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
+                     special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
             gpu_free(out);
             gpu_free(scratch);
@@ -114,8 +124,8 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int rows
     for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
         gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
         snprintf(name, sizeof name, "q8_fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_rows_%d", fd_dtype_get(dtype)->name,
-                 (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "", f->silu ? "_silu" : "",
-                 f->residual ? "_residual" : "", rows);
+                 (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
+                 f->silu ? "_silu" : "", f->residual ? "_residual" : "", rows);
         gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
     }
     for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
@@ -143,7 +153,7 @@ static void check_data(gpu_test *test, uint32_t dtype) {
 
 void check_q8(gpu_test *test) {
     static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
-    static const int64_t shapes[][2] = {{1, 32},   {33, 96},    {70, 256},  {37, 768},  {130, 896},
+    static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
                                         {16, 2048}, {5, 4864}, {257, 512}, {9, 160}};
     static const fused cases[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},

@@ -47,8 +47,10 @@ Test(q8act, halves_go_to_the_even_integer) {
     static const struct {
         float x;
         int32_t q;
-    } cases[] = {{0.5f, 0}, {1.5f, 2}, {2.5f, 2}, {-0.5f, 0}, {-1.5f, -2}, {-2.5f, -2}, {126.5f, 126}, {0.50000006f, 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cr_expect_eq(fd_q8_round(cases[i].x, inverse), cases[i].q);
+    } cases[] = {{0.5f, 0},   {1.5f, 2},   {2.5f, 2},     {-0.5f, 0},
+                 {-1.5f, -2}, {-2.5f, -2}, {126.5f, 126}, {0.50000006f, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_eq(fd_q8_round(cases[i].x, inverse), cases[i].q);
 }
 
 Test(q8act, zeros_and_what_is_smaller_than_the_least_are_zeros) {
@@ -84,7 +86,8 @@ Test(q8act, times_is_one_rounding_of_the_product) {
                 int32_t s = n == 0 ? 520192 : n == 1 ? -520192 : n == 2 ? 0 : (int32_t)(uniform() * 520192.0f);
                 float expected = (float)s * a; /* s is exact */
                 float found = fd_q8_times(fd_from_bits32((uint32_t)(FD_Q8_MAGIC_BITS + s)), a);
-                cr_assert(found == expected, "s %d, a %g: %g, expected %g", s, (double)a, (double)found, (double)expected);
+                cr_assert(found == expected, "s %d, a %g: %g, expected %g", s, (double)a, (double)found,
+                          (double)expected);
             }
     cr_expect(isnan(fd_q8_times(FD_Q8_MAGIC + 5.0f, INFINITY)));
 }

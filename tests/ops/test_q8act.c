@@ -120,8 +120,8 @@ static void expect_scalar_bits(op_case *c, const char *what) {
         fd_ref_ops ops = fd_ref_select(FD_NUMERICS_Q8ACT, (fd_isa)isa, false);
         for (int parts = 1; parts <= 4; parts += 3) {
             float *found = case_run(c, &ops, parts);
-            cr_expect_eq(bits_differ(found, expected, c->n_out), 0, "%s, %s in %d parts", what, fd_isa_name((fd_isa)isa),
-                         parts);
+            cr_expect_eq(bits_differ(found, expected, c->n_out), 0, "%s, %s in %d parts", what,
+                         fd_isa_name((fd_isa)isa), parts);
             free(found);
         }
     }
