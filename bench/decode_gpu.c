@@ -1,6 +1,6 @@
-/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics (or --q8act), beside the bytes it must read for a
- * token and what the device's memory gives a plain copy in the same run. The rows take turns, round by round; the table
- * gives medians.
+/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, with --numerics=fast or q8act beside
+ * those of these, and the bytes it must read for a token and what the device's memory gives a plain copy in the same run.
+ * The rows take turns, round by round; the table gives medians.
  *
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
  * and written. With --ablate the decode step also runs in its other forms, each in an executor of its own. */
@@ -18,7 +18,8 @@ enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 typedef struct options {
     const char *path;
     int n_decode, n_prefill, n_deep, n_round;
-    bool ablate, q8act;
+    bool ablate;
+    fd_numerics beside; /* exact: nothing */
 } options;
 
 typedef struct row {
@@ -40,7 +41,13 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
     switch (key) {
     case 'a': o->ablate = true; return 0;
-    case '8': o->q8act = true; return 0;
+    case 'N':
+        o->beside = strcmp(arg, "fast") == 0    ? FD_NUMERICS_FAST
+                    : strcmp(arg, "q8act") == 0 ? FD_NUMERICS_Q8ACT
+                                                : FD_NUMERICS_EXACT;
+        if (o->beside == FD_NUMERICS_EXACT && strcmp(arg, "exact") != 0)
+            argp_error(state, "numerics \"%s\": expected exact, q8act or fast", arg);
+        return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
@@ -165,13 +172,55 @@ static void show(const row *r, const options *o, double copy) {
     printf("\n");
 }
 
+/* What is measured of an engine. */
+enum { PREFILL, LOGITS, DEEP, DECODE, N_MEASURE };
+
+static void name_rows(row rows[N_MEASURE], const options *o, const char *numerics, double weights, double cache) {
+    static const char *const text[] = {[PREFILL] = "%sprefill of %d, tokens/s",
+                                       [LOGITS] = "%sdecode with logits to the host, tokens/s",
+                                       [DEEP] = "%sdecode after %d, tokens/s",
+                                       [DECODE] = "%sdecode, tokens/s"};
+    for (int i = 0; i < N_MEASURE; i++) {
+        int tokens = i == PREFILL ? o->n_prefill : o->n_deep;
+        snprintf(rows[i].name, sizeof rows->name, text[i], numerics, tokens);
+        if (i != PREFILL) rows[i].bytes = weights + cache * ((i == DEEP ? o->n_deep : WARM) + o->n_decode / 2.0);
+    }
+}
+
+/* All but plain decode. */
+static void measure(fd_exec *exec, const options *o, float *logits, row rows[N_MEASURE], int at) {
+    fd_exec_reset(exec);
+    rows[PREFILL].rate[at] = o->n_prefill / feed(exec, o->n_prefill, o->n_prefill, logits);
+    fd_exec_reset(exec);
+    feed(exec, WARM, 1, NULL);
+    rows[LOGITS].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, logits);
+    if (o->n_deep <= 0) return;
+    fd_exec_reset(exec);
+    feed(exec, o->n_deep, o->n_deep < 512 ? o->n_deep : 512, NULL);
+    feed(exec, WARM, 1, NULL);
+    rows[DEEP].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, NULL);
+}
+
+static double decode(fd_exec *exec, const options *o) {
+    fd_exec_reset(exec);
+    feed(exec, WARM, 1, NULL);
+    return o->n_decode / feed(exec, o->n_decode, 1, NULL);
+}
+
+static void show_measures(const row rows[N_MEASURE], const options *o, double copy, double count) {
+    show(&rows[LOGITS], o, copy);
+    if (o->n_deep > 0) show(&rows[DEEP], o, copy);
+    show(&rows[PREFILL], o, copy);
+    printf("%-44s %10.1f TFLOP/s of matrix products\n", "", 2e-12 * median(rows[PREFILL].rate, o->n_round) * count);
+}
+
 int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"decode", 'n', "N", 0, "tokens decoded one by one, a round (64)", 0},
                                                {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
                                                {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
+                                               {"numerics", 'N', "exact|q8act|fast", 0, "those beside exact ones", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
-                                               {"q8act", '8', NULL, 0, "q8act instead of exact", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
     options o = {.n_decode = 64, .n_prefill = 512, .n_deep = 2048, .n_round = 7};
@@ -196,10 +245,13 @@ int main(int argc, char **argv) {
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
         options_of.n_ctx = n_ctx;
-        options_of.numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
         must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
     }
     double set_up = now() - start;
+    fd_exec *other = NULL;
+    if (o.beside != FD_NUMERICS_EXACT)
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = o.beside}, &other, &err),
+             &err);
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES));
     cuda(cudaMalloc(&to, COPY_BYTES));
@@ -207,53 +259,39 @@ int main(int argc, char **argv) {
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
     if (!logits) return 2;
 
-    enum { COPY, PREFILL, LOGITS, DEEP, DECODE };
-    static row rows[DECODE + N_VARIANT];
+    static row copies, exact_rows[N_MEASURE], other_rows[N_MEASURE], decode_rows[N_VARIANT];
     double weights = weight_bytes(graph), cache = cache_row_bytes(graph);
-    snprintf(rows[COPY].name, sizeof rows->name, "device-to-device copy, GB/s");
-    snprintf(rows[PREFILL].name, sizeof rows->name, "prefill of %d, tokens/s", o.n_prefill);
-    snprintf(rows[LOGITS].name, sizeof rows->name, "decode with logits to the host, tokens/s");
-    snprintf(rows[DEEP].name, sizeof rows->name, "decode after %d, tokens/s", o.n_deep);
-    rows[LOGITS].bytes = weights + cache * (WARM + o.n_decode / 2.0);
-    rows[DEEP].bytes = weights + cache * (o.n_deep + o.n_decode / 2.0);
+    snprintf(copies.name, sizeof copies.name, "device-to-device copy, GB/s");
+    name_rows(exact_rows, &o, "", weights, cache);
+    bool fast = o.beside == FD_NUMERICS_FAST; /* K and V in binary16 */
+    name_rows(other_rows, &o, fast ? "fast: " : "q8act: ", weights, fast ? cache / 2 : cache);
     for (int v = 0; v < n_variant; v++) {
-        snprintf(rows[DECODE + v].name, sizeof rows->name, "decode%s, tokens/s", variants[v].name);
-        rows[DECODE + v].bytes = rows[LOGITS].bytes;
+        snprintf(decode_rows[v].name, sizeof decode_rows->name, "decode%s, tokens/s", variants[v].name);
+        decode_rows[v].bytes = exact_rows[DECODE].bytes;
     }
     for (int round = -1; round < o.n_round; round++) { /* round -1 warms up */
         int at = round < 0 ? 0 : round;
-        rows[COPY].rate[at] = copy_rate(from, to);
-        for (int v = 0; v < n_variant; v++) {
-            fd_exec_reset(exec[v]);
-            feed(exec[v], WARM, 1, NULL);
-            rows[DECODE + v].rate[at] = o.n_decode / feed(exec[v], o.n_decode, 1, NULL);
-        }
-        fd_exec_reset(exec[0]);
-        rows[PREFILL].rate[at] = o.n_prefill / feed(exec[0], o.n_prefill, o.n_prefill, logits);
-        fd_exec_reset(exec[0]);
-        feed(exec[0], WARM, 1, NULL);
-        rows[LOGITS].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, logits);
-        if (o.n_deep <= 0) continue;
-        fd_exec_reset(exec[0]);
-        feed(exec[0], o.n_deep, o.n_deep < 512 ? o.n_deep : 512, NULL);
-        feed(exec[0], WARM, 1, NULL);
-        rows[DEEP].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, NULL);
+        copies.rate[at] = copy_rate(from, to);
+        for (int v = 0; v < n_variant; v++) decode_rows[v].rate[at] = decode(exec[v], &o);
+        if (other) other_rows[DECODE].rate[at] = decode(other, &o);
+        measure(exec[0], &o, logits, exact_rows, at);
+        if (other) measure(other, &o, logits, other_rows, at);
     }
 
-    double copy = median(rows[COPY].rate, o.n_round);
-    printf("%s (%s), %s, %s; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
-           fd_numerics_name(exec[0]->numerics), o.n_round);
+    double copy = median(copies.rate, o.n_round);
+    printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
+           o.n_round);
     printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
            1e-3 * cache, set_up);
-    for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);
-    show(&rows[LOGITS], &o, copy);
-    if (o.n_deep > 0) show(&rows[DEEP], &o, copy);
-    show(&rows[PREFILL], &o, copy);
-    printf("%-44s %10.1f TFLOP/s of matrix products\n", "",
-           2e-12 * median(rows[PREFILL].rate, o.n_round) * weight_count(graph));
-    show(&rows[COPY], &o, copy);
+    for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);
+    show_measures(exact_rows, &o, copy, weight_count(graph));
+    if (other) {
+        show(&other_rows[DECODE], &o, copy);
+        show_measures(other_rows, &o, copy, weight_count(graph));
+    }
+    show(&copies, &o, copy);
     printf("command:");
     for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
     printf("\n");
@@ -262,6 +300,7 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     for (int v = 0; v < n_variant; v++) fd_exec_free(exec[v]);
+    fd_exec_free(other);
     fd_graph_free(graph);
     fd_gguf_close(gguf);
     return 0;

@@ -1,4 +1,4 @@
-/* Executors from specs: "gpu:exact", "cpu:exact+fault=rope_pairing@3". */
+/* Executors from specs: "gpu:exact", "gpu:fast", "cpu:exact+fault=rope_pairing@3". */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -58,16 +58,25 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
         return fd_emulate_new(graph, &options, out, err);
     }
-    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act")) {
+    if (is(spec, size, "cpu:fast"))
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
+    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act") || is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx};
-        if (is(spec, size, "gpu:q8act")) options.numerics = FD_NUMERICS_Q8ACT;
+        options.numerics = is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
+                           : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
+                                                         : FD_NUMERICS_EXACT;
         return fd_engine_new(graph, &options, out, err);
 #else
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu: this build has no GPU engine (no nvcc when it was made)");
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor %.*s: this build has no GPU engine (no nvcc when it was made)",
+                       (int)size, spec);
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act", (int)size, spec);
+    return fd_fail(err, FD_ERR_INPUT,
+                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
+                   "gpu:fast",
+                   (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,

@@ -4,13 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 
 /* ---- forward ---- */
 
 /* Memory for the pass, then its tokens and positions to the device. */
-static fd_code prepare(fd_engine *e, const fd_run *run, fd_error *err) {
-    for (int32_t s = 0; s < e->nodes.n_slot; s++)
+static fd_code prepare(fd_engine *e, const fd_run *run, const fd_fast_plan *fast, fd_error *err) {
+    if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
+    for (int32_t s = 0; !fast && s < e->nodes.n_slot; s++)
         FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
     size_t q8_bytes = run->n_tok > 1 ? fd_q8_scratch_bytes(e->exec.graph, e->exec.numerics, run->n_tok) : 0;
     FD_TRY(fd_device_reserve(&e->q8_rows, q8_bytes, "int8 activations", err));
@@ -49,14 +51,17 @@ static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) 
 static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err) {
     bool watched = e->exec.observer.observe != NULL, all = batch->all_logits || watched;
     int32_t last = e->exec.graph->n_node - 1;
-    int32_t longest = e->may_split && !watched ? fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx) : batch->n_tok;
+    const fd_fast_plan *fast = !e->fast ? NULL : batch->n_tok == 1 ? &e->fast->one : &e->fast->many;
+    int32_t longest = !e->may_split || watched ? batch->n_tok
+                      : fast                   ? FD_FAST_ROWS
+                                               : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
         bool wanted = batch->logits && (batch->all_logits || done + n == batch->n_tok);
-        fd_run run = {.plan = &e->nodes,
-                      .slots = e->node_slots,
+        fd_run run = {.plan = fast ? &fast->real : &e->nodes,
+                      .slots = fast ? e->fast->slots : e->node_slots,
                       .queue = &e->queue,
                       .tokens = batch->tokens + done,
                       .pos0 = batch->pos0 + done,
@@ -66,8 +71,9 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .tail = all      ? FD_ROWS_ALL
                               : wanted ? FD_ROWS_LAST
                                        : FD_ROWS_NONE};
-        FD_TRY(prepare(e, &run, err));
-        FD_TRY(fd_run_plan(e, &run, watched ? &e->watch : NULL, err));
+        fd_watch *watch = watched ? &e->watch : NULL;
+        FD_TRY(prepare(e, &run, fast, err));
+        FD_TRY(fast ? fd_fast_pass(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
         if (wanted) {
             float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
             FD_TRY(copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
@@ -165,10 +171,17 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 
-static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err) {
+uint64_t fd_engine_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm) {
+    fd_error ignored = {0};
+    uint64_t weights, more = fd_fast_bytes(graph, n_ctx, n_sm);
+    if (more == 0 || fd_weights_bytes(graph, &weights, &ignored) != FD_OK) return 0;
+    return weights + fd_engine_fixed_bytes(graph, n_ctx, true) + more;
+}
+
+static fd_code check_memory(const fd_engine *e, const fd_graph *graph, int32_t n_ctx, fd_error *err) {
     uint64_t weights;
     FD_TRY(fd_weights_bytes(graph, &weights, err));
-    uint64_t need = fd_engine_bytes(graph, n_ctx);
+    uint64_t need = e->fast ? fd_engine_fast_bytes(graph, n_ctx, e->queue.n_sm) : fd_engine_bytes(graph, n_ctx);
     size_t free_bytes = 0, total = 0;
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
     if (need > free_bytes)
@@ -211,15 +224,23 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     *out = NULL;
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
-    if (options->numerics != FD_NUMERICS_EXACT && options->numerics != FD_NUMERICS_Q8ACT)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "numerics %s: the GPU engine computes exact or q8act",
+    bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
+    if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
     FD_TRY(check_graph(graph, options->numerics, err));
+    if (fast) FD_TRY(fd_fast_check(graph, err));
     fd_engine *e = calloc(1, sizeof *e);
+    if (e && fast) e->fast = calloc(1, sizeof *e->fast);
+    if (fast && e && !e->fast) {
+        free(e);
+        e = NULL;
+    }
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     e->exec = (fd_exec){.class_ = &engine_class,
                         .graph = graph,
                         .numerics = options->numerics,
+                        .kv_type = fast ? "f16" : NULL,
                         .backend = "gpu",
                         .n_ctx = options->n_ctx};
     e->no_graph = options->no_graph;
@@ -230,10 +251,11 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
     }
     fd_code code = open_device(e, options, err);
-    if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
+    if (code == FD_OK) code = check_memory(e, graph, options->n_ctx, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
     choose_step(e, options);
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0 && options->numerics == FD_NUMERICS_EXACT, err);
+    if (fast || q8act) e->persistent_from = -1; /* that kernel reads K and V in binary32, and has exact products */
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

@@ -62,6 +62,8 @@ typedef struct fd_step_graph {
     cudaGraphExec_t exec;
 } fd_step_graph;
 
+struct fd_fast; /* engine/fast.h */
+
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
     fd_queue queue;
@@ -92,13 +94,16 @@ typedef struct fd_engine {
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
     fd_watch watch;
+
+    struct fd_fast *fast; /* owned; NULL: exact. K and V are binary16 then, whatever the type of `cache` says */
 } fd_engine;
 
 /* ---- setup.c ---- */
 /* `persistent`: the decode step as one kernel, if it can be. */
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
 void fd_engine_release(fd_engine *engine);
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx);
+/* `fast`: K and V in binary16, no attention scratch. */
+uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, bool fast);
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 
 /* ---- run.c ---- */
@@ -124,6 +129,10 @@ fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *i
 fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 
 /* ---- watch.c ---- */
+bool fd_watch_wants(const fd_engine *engine, int32_t node);
+/* Rows of a node that the observer wants, wherever they lie: [n_tok, row stride], device. */
+fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t node, const void *rows, fd_watch *watch,
+                      fd_error *err);
 fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_watch *watch, fd_error *err);
 fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 #include "model/quant.h"
 
@@ -30,8 +31,8 @@ static int32_t table_owner(const fd_graph *graph, int32_t id) {
     return id;
 }
 
-static size_t cache_bytes(const fd_node *node, int32_t n_ctx) {
-    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)width_of(node));
+static size_t cache_bytes(const fd_node *node, int32_t n_ctx, bool fast) {
+    return fd_align((fast ? sizeof(uint16_t) : sizeof(float)) * (size_t)n_ctx * (size_t)width_of(node));
 }
 
 static size_t table_bytes(const fd_node *node, int32_t n_ctx) {
@@ -55,11 +56,11 @@ static size_t scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
     return fd_align(most);
 }
 
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx) {
-    uint64_t bytes = inputs_bytes(n_ctx) + scratch_bytes(graph, n_ctx);
+uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, bool fast) {
+    uint64_t bytes = inputs_bytes(n_ctx) + (fast ? 0 : scratch_bytes(graph, n_ctx));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->op == FD_OP_KV_WRITE) bytes += cache_bytes(node, n_ctx);
+        if (node->op == FD_OP_KV_WRITE) bytes += cache_bytes(node, n_ctx, fast);
         if (node->op == FD_OP_ROPE && table_owner(graph, i) == i) bytes += 2 * table_bytes(node, n_ctx);
     }
     return bytes;
@@ -96,7 +97,7 @@ uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx) {
         fd_run prompt = {
             .plan = &probe.nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
         fd_run step = {.plan = &probe.step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-        bytes += fd_engine_fixed_bytes(graph, n_ctx) + slots_bytes(&probe, &prompt) + slots_bytes(&probe, &step);
+        bytes += fd_engine_fixed_bytes(graph, n_ctx, false) + slots_bytes(&probe, &prompt) + slots_bytes(&probe, &step);
     }
     fd_plan_free(&probe.nodes);
     fd_plan_free(&probe.step);
@@ -146,19 +147,19 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
 /* fixed: caches, inputs, attention scratch, rope tables. */
 static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     int32_t n_ctx = e->exec.n_ctx;
-    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx), "the K/V cache", err));
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->fast), "the K/V cache", err));
     char *at = e->fixed.data;
     for (int32_t i = 0; i < graph->n_node; i++) {
         e->rope_of[i] = -1;
         if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
         e->cache[i] = (float *)at;
-        at += cache_bytes(&graph->nodes[i], n_ctx);
+        at += cache_bytes(&graph->nodes[i], n_ctx, e->fast);
     }
     e->cache_bytes = (size_t)(at - (char *)e->fixed.data);
     e->inputs = (int32_t *)at;
     at += inputs_bytes(n_ctx);
     e->attention_scratch = (float *)at;
-    at += scratch_bytes(graph, n_ctx);
+    if (!e->fast) at += scratch_bytes(graph, n_ctx);
     /* Zero caches: a fault may read rows that nothing wrote. Zero counters of the attention kernels. */
     FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache",
                          err));
@@ -182,14 +183,18 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     e->watch.pending = calloc(n, sizeof *e->watch.pending);
     if (!e->cache || !e->rope_of || !e->ropes || !e->feeds_cache || !e->watch.pending)
         return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %zu nodes", n);
-    fd_mark_cache_feeders(graph, e->feeds_cache);
+    if (e->fast)
+        fd_fast_mark_rows(graph, e->feeds_cache);
+    else
+        fd_mark_cache_feeders(graph, e->feeds_cache);
     FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
-    FD_TRY(fd_plan_make(graph, fuse, &e->step, err));
+    FD_TRY(e->fast ? fd_plan_make_fast(graph, fuse, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
     e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     FD_TRY(fd_weights_upload(graph, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
+    if (e->fast) FD_TRY(fd_fast_setup(e, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, err));
     if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));
     return fd_pinned_reserve(&e->inputs_host, inputs_bytes(e->exec.n_ctx), "tokens", err);
@@ -199,6 +204,7 @@ void fd_engine_release(fd_engine *e) {
     for (int i = 0; i < 2; i++)
         if (e->graphs[i].exec) (void)cudaGraphExecDestroy(e->graphs[i].exec);
     fd_step_free(e->persistent);
+    fd_fast_release(e);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
     for (int32_t i = 0; i < e->n_rope; i++) {

@@ -73,22 +73,25 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int kernel = 0; kernel < 4; kernel++) { /* chosen, tile, vector with 8 and with 2 partials a lane */
-            static const char *const kernels[] = {"matmul", "tile", "vector 8", "vector 2"};
+        for (int kernel = 0; kernel < 5; kernel++) { /* chosen, tiles, vector with 8 and with 2 partials a lane */
+            static const char *const kernels[] = {"matmul", "large tile", "vector 8", "vector 2", "small tile"};
             int32_t n = n_toks[i], partials = kernel == 2 ? 8 : 2;
-            if (kernel >= 2 && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
+            bool biased = kernel != 1 && kernel != 4;
+            if ((kernel == 2 || kernel == 3) && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1)))
+                continue;
             if (kernel == 3 && (n > 1 || fd_dtype_get(dtype)->is_quantised)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
-            if (kernel == 1) gpu_must(fd_launch_matmul_tile(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel >= 2) {
+            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (kernel == 4) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (kernel == 2 || kernel == 3) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
                 gpu_must(fd_launch_matvec(&test->queue, &in, partials, &err), &err);
             }
             gpu_download(test, out, found, count);
-            host_matmul(w, kernel == 1 ? NULL : bias, x, s.n_row, s.n_col, n, expected);
+            host_matmul(w, biased ? bias : NULL, x, s.n_row, s.n_col, n, expected);
             snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernels[kernel], fd_dtype_get(dtype)->name,
                      (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
@@ -101,7 +104,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
 }
 
 void check_matmul(gpu_test *test) {
-    static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40};
+    static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40}, band[] = {33, 545};
     for (int i = 0; i < N_TYPE; i++) {
         uint32_t dtype = types[i];
         int32_t block = fd_dtype_get(dtype)->block_elements;
@@ -110,10 +113,12 @@ void check_matmul(gpu_test *test) {
             if (shapes[k].n_col % block == 0) check_shape(test, dtype, shapes[k], few, 6, false);
         check_shape(test, dtype, (shape){100, 512}, many, 4, false);
         check_shape(test, dtype, (shape){40, 256}, few, 6, true);
+        /* More tokens than a band of the tiled kernel has, and last tiles that are not full. */
+        check_shape(test, dtype, (shape){45, 768}, band, 2, false);
         /* Enough rows for eight lanes a row to be chosen, and a last tile that is not full. */
         check_shape(test, dtype, (shape){(int64_t)test->queue.n_sm * 64 + 37, 256}, one, 2, false);
         if (block > 1) continue;
-        static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}};
+        static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}, {41, 260}, {22, 511}};
         for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) check_shape(test, dtype, odd[k], few, 6, false);
     }
 }

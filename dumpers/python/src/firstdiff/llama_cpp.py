@@ -10,12 +10,12 @@ forward call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribu
 
 llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
 (ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which
-compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes: `verify=True` runs again without
-recording and compares the logits bit by bit."""
+compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes, and fused kernels round elsewhere: so
+fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on the GPU, unless you have set it.
+`verify=True` runs again without recording and compares the logits bit by bit."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import sys
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.ggml import TYPES, Ggml, Node
+from firstdiff.options import run_parser, token_ids
 from firstdiff.trace.arrays import Array, Bfloat16, TraceError
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
@@ -159,6 +160,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
 @contextmanager
 def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int]]:
     """A context that is freed at the end, and the vocabulary's size."""
+    if settings.gpu_layers != 0:
+        os.environ.setdefault("GGML_CUDA_DISABLE_FUSION", "1")  # read once, at the first graph
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model_params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 2**31 - 1
@@ -311,15 +314,13 @@ def record(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python3 -m firstdiff.llama_cpp", description="Records llama.cpp as a trace.")
-    parser.add_argument("model", metavar="MODEL.gguf")
-    parser.add_argument("--tokens", required=True, metavar="1,2,3", help="token ids to feed")
-    parser.add_argument("-o", "--output", required=True, metavar="TRACE.h5")
-    parser.add_argument(
-        "--prefill", type=int, metavar="N", help="so many in batches, the rest one by one (default: all)"
-    )
-    parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="then so many tokens of llama.cpp's choice"
+    parser = run_parser(
+        "python3 -m firstdiff.llama_cpp",
+        "Records llama.cpp as a trace.",
+        "MODEL.gguf",
+        None,
+        "in batches",
+        "llama.cpp",
     )
     parser.add_argument("--kv-type", default="f16", choices=list(KV_TYPES))
     parser.add_argument("--flash-attn", action="store_true")
@@ -331,10 +332,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(args.kv_type, args.flash_attn, args.threads, args.batch, args.gpu_layers)
     llama_cpp._logger.set_verbose(False)
     try:
-        tokens = [int(t) for t in args.tokens.replace(",", " ").split()]
         run = record(
             args.model,
-            tokens,
+            token_ids(args.tokens),
             args.output,
             prefill=args.prefill,
             generate=args.generate,
