@@ -1,5 +1,5 @@
-/* The GPU executor: the graph on one CUDA device. In `exact` numerics bit for bit what reference_cpu computes; in
- * `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
+/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu computes;
+ * in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
  * (engine/fast.h).
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
@@ -26,7 +26,7 @@ typedef enum fd_step_form {
 typedef struct fd_engine_options {
     int32_t n_ctx;  /* positions of K/V cache; ≥ 1 */
     int32_t device; /* CUDA's number; 0 first */
-    fd_numerics numerics; /* exact or fast */
+    fd_numerics numerics; /* exact, q8act or fast */
     fd_step_form step;
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
@@ -48,7 +48,8 @@ uint64_t fd_engine_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a
- * kernel, numerics that are not the GPU's. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
+ * kernel, numerics that are not the GPU's, experts of quantised weights in q8act. Fast: FD_ERR_DEVICE too where CUDA's
+ * libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

@@ -213,6 +213,7 @@ void fd_engine_release(fd_engine *e) {
     }
     fd_weights_free(&e->weights);
     fd_device_free(&e->fixed);
+    fd_device_free(&e->q8_rows);
     fd_pinned_free(&e->inputs_host);
     fd_pinned_free(&e->logits_host);
     fd_pinned_free(&e->watch.pinned);

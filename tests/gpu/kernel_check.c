@@ -10,7 +10,8 @@ static const struct {
 } parts[] = {
     {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
     {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
-    {"experts", check_experts},           {"fast", check_fast},
+    {"experts", check_experts},           {"q8", check_q8},
+    {"fast", check_fast},
 };
 
 static bool wanted(const char *name, int argc, char **argv) {
