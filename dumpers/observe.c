@@ -1,6 +1,5 @@
 /* One row of an observation without its padding: fingerprint, statistics, copy. */
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "dumpers/trace.h"
@@ -59,6 +58,7 @@ static fd_fingerprint fingerprint_runs_f64(const row_runs *runs) {
 }
 
 fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int32_t row) {
+    if (observation->fingerprints) return observation->fingerprints[row];
     row_runs runs = runs_of(observation, row);
     if (runs.n_run == 1)
         return observation->dtype == FD_F64 ? fd_fingerprint_f64(run_at(&runs, 0), runs.run_elements)
@@ -66,49 +66,24 @@ fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int
     return observation->dtype == FD_F64 ? fingerprint_runs_f64(&runs) : fingerprint_runs_f32(&runs);
 }
 
-typedef struct tally {
-    double min, max, sum, squares;
-    int64_t n_finite, n_nan, n_pos_inf, n_neg_inf, n_zero;
-} tally;
-
-static void count(tally *t, double x) {
-    if (isfinite(x)) {
-        t->min = x < t->min ? x : t->min;
-        t->max = x > t->max ? x : t->max;
-        t->sum += x;
-        t->squares += x * x;
-        t->n_finite++;
-        t->n_zero += x == 0.0;
-    } else if (isnan(x)) {
-        t->n_nan++;
-    } else if (x > 0.0) {
-        t->n_pos_inf++;
-    } else {
-        t->n_neg_inf++;
+void fd_observation_stats(const fd_observation *observation, int32_t row, fd_stats *out) {
+    if (observation->stats) {
+        *out = observation->stats[row];
+        return;
     }
-}
-
-void fd_observation_stats(const fd_observation *observation, int32_t row, fd_trace_stats *out) {
     row_runs runs = runs_of(observation, row);
-    tally t = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0, 0};
+    fd_tally tally = fd_tally_none();
+    fd_sum64 sum = {0}, squares = {0};
     for (int64_t r = 0; r < runs.n_run; r++) {
         const void *data = run_at(&runs, r);
-        if (observation->dtype == FD_F64)
-            for (int64_t i = 0; i < runs.run_elements; i++) count(&t, ((const double *)data)[i]);
-        else
-            for (int64_t i = 0; i < runs.run_elements; i++) count(&t, (double)((const float *)data)[i]);
+        for (int64_t i = 0; i < runs.run_elements; i++) {
+            double x = observation->dtype == FD_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+            double term = fd_tally_add(&tally, x);
+            fd_sum64_add(&sum, term);
+            fd_sum64_add(&squares, term * term);
+        }
     }
-    bool any = t.n_finite > 0;
-    double n = (double)t.n_finite;
-    out->min = any ? t.min : NAN;
-    out->max = any ? t.max : NAN;
-    out->mean = any ? t.sum / n : NAN;
-    out->rms = any ? sqrt(t.squares / n) : NAN;
-    out->absmax = any ? fmax(fabs(t.min), fabs(t.max)) : NAN;
-    out->n_nan = (double)t.n_nan;
-    out->n_pos_inf = (double)t.n_pos_inf;
-    out->n_neg_inf = (double)t.n_neg_inf;
-    out->n_zero = (double)t.n_zero;
+    *out = fd_tally_end(&tally, fd_sum64_end(&sum), fd_sum64_end(&squares));
 }
 
 void fd_observation_copy(const fd_observation *observation, int32_t row, void *out) {

@@ -11,6 +11,7 @@
 
 #include "model/exec.h"
 #include "numerics/fingerprint.h"
+#include "numerics/summary.h"
 
 typedef enum fd_trace_level {
     FD_TRACE_FINGERPRINT, /* fingerprints and health */
@@ -42,18 +43,14 @@ typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated
     bool complete;
 } fd_trace_info;
 
-typedef struct fd_trace_stats { /* of one node at one position; finite values only in min…absmax */
-    double min, max, mean, rms, absmax;
-    double n_nan, n_pos_inf, n_neg_inf, n_zero; /* counts */
-} fd_trace_stats;
+typedef fd_stats fd_trace_stats; /* of one node at one position (numerics/summary.h) */
 
-enum { FD_TOP_K = 10 };
 typedef struct fd_trace_health { /* of one position */
     int32_t n_kv;
-    float top_logit[FD_TOP_K]; /* best first, lowest id first among equals; NaN where the vocabulary is smaller */
-    int32_t top_id[FD_TOP_K];  /* -1 likewise. A NaN logit: top_id[0] is the first one's id, all else -1 and NaN */
-    float top1_probability;    /* softmax over the whole vocabulary, binary64; NaN when the largest logit is infinite */
-    float logit_range;         /* top_logit[0] - top_logit[9]; NaN where the vocabulary is smaller */
+    float top_logit[FD_TOP_K]; /* these four: fd_top_logits */
+    int32_t top_id[FD_TOP_K];
+    float top1_probability;
+    float logit_range;
     int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6
                                   tokens) up to here; 0: none */
 } fd_trace_health;
@@ -153,7 +150,8 @@ fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *o
 /* "xxh3-128:…" of a file's bytes (XXH3, seed 0; `xxh128sum` prints the same digits). */
 void fd_model_hash(const void *data, size_t size, char out[48]);
 
-/* The observation's rows without padding at row r: fingerprint and statistics. n = fd_node_elements(node, pos + 1). */
+/* The observation's rows without padding at row r: fingerprint and statistics, as handed over or worked out here.
+ * n = fd_node_elements(node, pos + 1). */
 fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int32_t row);
 void fd_observation_stats(const fd_observation *observation, int32_t row, fd_trace_stats *out);
 /* Copies row r without padding to out (observation dtype). */

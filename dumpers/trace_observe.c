@@ -18,10 +18,23 @@ static bool feeds_health(const fd_trace_writer *writer, const fd_node *node) {
 }
 
 /* Health describes the run, not a tensor: what it needs is looked at even where the filters leave it out. */
-bool fd_trace_wants(void *user, const fd_node *node) {
+unsigned fd_trace_wants(void *user, const fd_node *node) {
     const fd_trace_writer *writer = user;
-    if (node->id < 0 || node->id >= writer->graph->n_node) return true; /* refused by fd_trace_observe */
-    return writer->selected[node->id] || feeds_health(writer, node);
+    if (node->id < 0 || node->id >= writer->graph->n_node) return FD_WANT_DATA; /* refused by fd_trace_observe */
+    unsigned health = feeds_health(writer, node) ? FD_WANT_HEALTH : 0;
+    if (!writer->selected[node->id]) return health;
+    return health | FD_WANT_FINGERPRINT | (writer->level >= FD_TRACE_STATS ? FD_WANT_STATS : 0) |
+           (writer->level >= FD_TRACE_FULL ? FD_WANT_DATA : 0);
+}
+
+/* What was wanted and came neither as data nor worked out. */
+static const char *missing(const fd_observation *o, unsigned wants) {
+    if (o->data) return NULL;
+    if (wants & FD_WANT_DATA) return "its elements";
+    if ((wants & FD_WANT_FINGERPRINT) && !o->fingerprints) return "its fingerprint";
+    if ((wants & FD_WANT_STATS) && !o->stats) return "its statistics";
+    if ((wants & FD_WANT_HEALTH) && !(o->top || (o->entropy && o->sink))) return "its health";
+    return NULL;
 }
 
 static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
@@ -38,6 +51,8 @@ static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: element type %u, the trace was created for %s", writer->path,
                        o->node->name, o->dtype, fd_dtype_get(writer->dtype)->name);
     int64_t n = fd_node_row_stride(o->node, o->pos0 + o->n_pos);
+    const char *lacks = missing(o, fd_trace_wants((void *)writer, o->node));
+    if (lacks) return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown without %s", writer->path, o->node->name, lacks);
     if (o->row_stride < n)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: rows %lld elements apart, expected at least %lld", writer->path,
                        o->node->name, (long long)o->row_stride, (long long)n);
@@ -71,19 +86,32 @@ static void summarise_row(fd_trace_writer *writer, const fd_observation *o, int3
     if (writer->level >= FD_TRACE_STATS) fd_observation_stats(o, row, &writer->step_stats[at]);
 }
 
+static const void *row_of(const fd_observation *o, int32_t row) {
+    return (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
+}
+
 static void attention_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
     const fd_hparams *h = &writer->graph->hparams;
     const fd_node *node = o->node;
-    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
     size_t at = (size_t)(o->pos0 - writer->pos0 + row);
     size_t slot = (at * (size_t)h->n_layer + (size_t)node->layer) * (size_t)h->n_head;
-    fd_health_attention(o->dtype, data, node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
+    size_t n_head = (size_t)node->shape[0];
+    if (o->entropy) {
+        memcpy(writer->step_entropy + slot, o->entropy + (size_t)row * n_head, n_head * sizeof(float));
+        memcpy(writer->step_sink + slot, o->sink + (size_t)row * n_head, n_head * sizeof(float));
+        return;
+    }
+    fd_health_attention(o->dtype, row_of(o, row), node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
                         writer->step_entropy + slot, writer->step_sink + slot);
 }
 
 static void logits_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
-    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
-    fd_health_logits(o->dtype, data, o->node->shape[0], &writer->step_health[o->pos0 - writer->pos0 + row]);
+    fd_top_logits top;
+    if (o->top)
+        top = o->top[row];
+    else
+        fd_health_logits(o->dtype, row_of(o, row), o->node->shape[0], &top);
+    fd_health_note(&top, &writer->step_health[o->pos0 - writer->pos0 + row]);
 }
 
 static void note_health(fd_trace_writer *writer, const fd_observation *o) {

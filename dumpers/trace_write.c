@@ -117,7 +117,7 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
 }
 
 fd_observer fd_trace_observer(fd_trace_writer *writer) {
-    return (fd_observer){fd_trace_observe, fd_trace_wants, writer};
+    return (fd_observer){.observe = fd_trace_observe, .wants = fd_trace_wants, .user = writer};
 }
 
 /* ---- the end ---- */

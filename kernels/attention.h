@@ -57,6 +57,10 @@ typedef struct fd_attn_decode {
     float scale;
     float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
     float *out;     /* [n_head, head_dim] */
+    /* What else is kept of the nodes inside, each NULL for not: an observed step's. */
+    float *q_out;                     /* [n_head, head_dim]: q after RoPE */
+    float *k_out;                     /* [n_head_kv, head_dim]: k after RoPE */
+    float *scores_out, *weights_out;  /* [n_head, n_ctx]: the first *pos + 1 of each row are written */
 } fd_attn_decode;
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);

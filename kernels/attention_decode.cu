@@ -56,17 +56,22 @@ __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_
         const int k = i % width;
         const int64_t angles = (int64_t)position * (a.q_rope.n_rot / 2);
         const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
-        query[i / width * width + fd_query_at(k)] =
+        const float turned =
             k < a.head_dim ? fd_rope_element(a.q_rope, head, k, a.q_rope.cosine + angles, a.q_rope.sine + angles)
                            : 0.0f;
+        query[i / width * width + fd_query_at(k)] = turned;
+        if (a.q_out && blockIdx.x == 0 && k < a.head_dim)
+            a.q_out[(int64_t)(kv_head * sharing + i / width) * a.head_dim + k] = turned;
     }
     if ((n_chunk - 1) % (int)gridDim.x == (int)blockIdx.x) {
         const int64_t angles = (int64_t)position * (a.k_rope.n_rot / 2);
         const int64_t to = ((int64_t)position * a.n_head_kv + kv_head) * a.head_dim;
         const int64_t from = (int64_t)kv_head * a.head_dim;
         for (int i = (int)threadIdx.x; i < a.head_dim; i += (int)blockDim.x) {
-            a.cache_k[to + i] =
+            const float turned =
                 fd_rope_element(a.k_rope, a.k + from, i, a.k_rope.cosine + angles, a.k_rope.sine + angles);
+            a.cache_k[to + i] = turned;
+            if (a.k_out) a.k_out[from + i] = turned;
             a.cache_v[to + i] = __ldcg(a.v + from + i);
         }
     }
@@ -81,7 +86,9 @@ __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_
                                 key);
             for (int h = 0; h < sharing; h++) {
                 const float dot = fd_query_dot<GROUPS>(query + h * width, key, a.head_dim, lane);
-                if (lane == h % 8 && t < n) s.scores[(int64_t)(kv_head * sharing + h) * a.n_ctx + t] = dot * a.scale;
+                const int64_t at = (int64_t)(kv_head * sharing + h) * a.n_ctx + t;
+                if (lane == h % 8 && t < n) s.scores[at] = dot * a.scale;
+                if (a.scores_out && lane == h % 8 && t < n) a.scores_out[at] = dot * a.scale;
             }
         }
     }
@@ -109,7 +116,11 @@ __global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_att
 
     for (int chunk = (int)blockIdx.x; chunk < n_chunk; chunk += (int)gridDim.x) {
         const int first = chunk * CHUNK, count = n - first < CHUNK ? n - first : CHUNK;
-        if ((int)threadIdx.x < count) weight[threadIdx.x] = __ldcg(e + first + threadIdx.x) / sum;
+        if ((int)threadIdx.x < count) {
+            const float w = __ldcg(e + first + threadIdx.x) / sum;
+            weight[threadIdx.x] = w;
+            if (a.weights_out) a.weights_out[(int64_t)head * a.n_ctx + first + threadIdx.x] = w;
+        }
         __syncthreads();
         if (d < a.head_dim) {
             float acc = 0.0f;
@@ -142,7 +153,7 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_near(const __grid_constan
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
     fd_wait_previous();
-    step_attention_near<GROUPS>(a, __ldcg(a.pos), area);
+    step_attention_near<GROUPS, true>(a, __ldcg(a.pos), area);
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {

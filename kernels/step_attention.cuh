@@ -33,6 +33,15 @@ __device__ __forceinline__ void step_stage_key(const fd_attn_decode &a, int kv_h
     a.cache_v[to] = __ldcg(a.v + from);
 }
 
+/* A head's query and its K/V head's newest key, from shared memory to where they are kept. */
+__device__ __forceinline__ void step_keep_turned(const fd_attn_decode &a, int head, const float *query,
+                                                 const float *key) {
+    const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
+    if (i >= a.head_dim) return;
+    if (a.q_out) a.q_out[(int64_t)head * a.head_dim + i] = query[fd_query_at(i)];
+    if (a.k_out && head % sharing == 0) a.k_out[(int64_t)(head / sharing) * a.head_dim + i] = key[i];
+}
+
 template <int GROUPS>
 __device__ __forceinline__ void step_key_from(const float *key, int head_dim, int lane, float (&k)[GROUPS * 8]) {
 #pragma unroll
@@ -86,8 +95,8 @@ __device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, 
     return newest ? fmaf(p[count], __ldcg(newest), acc) : acc;
 }
 
-/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. */
-template <int GROUPS>
+/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. KEEP: what the outputs beside `out` ask for is written too. */
+template <int GROUPS, bool KEEP>
 __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width;
     float *query = area, *key_new = query + width, *score = key_new + width, *scalars = score + STEP_NEAR,
@@ -100,6 +109,7 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
         step_stage_query<GROUPS>(a, head, pos, query);
         step_stage_key(a, kv_head, pos, key_new, head % sharing == 0);
         __syncthreads();
+        if (KEEP) step_keep_turned(a, head, query, key_new);
         for (int base = 0; base < n; base += STEP_THREADS / 8) {
             const int t = base + (int)threadIdx.x / 8;
             float key[GROUPS * 8];
@@ -109,9 +119,13 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
                 step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
             const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
             if (lane == 0 && t < n) score[t] = dot * a.scale;
+            if (KEEP && a.scores_out && lane == 0 && t < n) a.scores_out[(int64_t)head * a.n_ctx + t] = dot * a.scale;
         }
         const float sum = step_softmax(score, n, scalars);
-        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) score[t] = score[t] / sum;
+        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) {
+            score[t] = score[t] / sum;
+            if (KEEP && a.weights_out) a.weights_out[(int64_t)head * a.n_ctx + t] = score[t];
+        }
         __syncthreads();
         const int d = (int)threadIdx.x % width;
         for (int chunk = (int)threadIdx.x / width; chunk < n_chunk && d < a.head_dim; chunk += at_once) {
@@ -194,7 +208,7 @@ template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_dec
 template <int GROUPS, class Barrier>
 __device__ __forceinline__ void step_attention_of(const fd_attn_decode &a, int pos, float *area, Barrier barrier) {
     if (pos < STEP_NEAR) {
-        step_attention_near<GROUPS>(a, pos, area);
+        step_attention_near<GROUPS, false>(a, pos, area);
     } else {
         step_scores<GROUPS>(a, pos, area);
         barrier();

@@ -33,10 +33,18 @@ static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error 
 
 fd_code fd_exec_forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     FD_TRY(check_batch(exec, batch, err));
+    const fd_observer *observer = &exec->observer;
+    bool bracket = observer->begin && !exec->class_->settle;
+    if (bracket) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(exec->class_->forward(exec, batch, err));
+    if (bracket) FD_TRY(observer->end(observer->user, err));
     exec->n_past += batch->n_tok;
     exec->step++;
     return FD_OK;
+}
+
+fd_code fd_exec_settle(fd_exec *exec, fd_error *err) {
+    return exec->class_->settle ? exec->class_->settle(exec, err) : FD_OK;
 }
 
 void fd_exec_set_observer(fd_exec *exec, fd_observer observer) { exec->observer = observer; }
