@@ -44,16 +44,13 @@ static fd_code open_trace(run *r, fd_error *err) {
     fd_cli_trace_info(&r->model, &r->exec, &info);
     info.prompt = r->prompt_text;
     FD_TRY(fd_trace_create(&to, &info, r->exec.exec->graph, r->exec.exec->numerics, &r->trace, err));
-    fd_exec_set_observer(r->exec.exec, fd_trace_observer(r->trace));
+    fd_exec_set_observer(r->exec.exec, fd_trace_run_observer(r->trace));
     return FD_OK;
 }
 
-static fd_code step(run *r, fd_step_kind kind, int32_t pos0, int32_t n, fd_error *err) {
+static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
     fd_batch batch = {.tokens = r->tokens + pos0, .n_tok = n, .pos0 = pos0, .logits = r->logits};
-    if (r->trace) FD_TRY(fd_trace_begin_step(r->trace, kind, batch.tokens, n, pos0, err));
-    FD_TRY(fd_exec_forward(r->exec.exec, &batch, err));
-    if (r->trace) FD_TRY(fd_trace_end_step(r->trace, err));
-    return FD_OK;
+    return fd_exec_forward(r->exec.exec, &batch, err);
 }
 
 /* SentencePiece puts a space before the text; the first piece is printed without it when the prompt had none. */
@@ -75,7 +72,7 @@ static void print_token(run *r, int32_t token) {
 
 static fd_code generate(run *r, fd_error *err) {
     double start = fd_cli_seconds();
-    FD_TRY(step(r, FD_STEP_PREFILL, 0, r->n_prompt, err));
+    FD_TRY(step(r, 0, r->n_prompt, err));
     r->prefill_s = fd_cli_seconds() - start;
     for (int32_t i = 0; i < r->n_prompt; i++) print_token(r, r->tokens[i]);
 
@@ -89,11 +86,12 @@ static fd_code generate(run *r, fd_error *err) {
         if (r->model.tokenizer && !r->args->ignore_eos && fd_tokenizer_is_end(r->model.tokenizer, *next)) break;
         print_token(r, *next);
         if (i + 1 == r->args->n_generate) break; /* the last token is not fed */
-        FD_TRY(step(r, FD_STEP_DECODE, r->n_token - 1, 1, err));
+        FD_TRY(step(r, r->n_token - 1, 1, err));
         r->n_decode++;
         if (silent) fd_cli_progress_to(&progress, i + 1);
     }
     fd_cli_progress_end(&progress);
+    FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
     r->decode_s = fd_cli_seconds() - start;
     if (!r->args->quiet) printf("\n"), fflush(stdout); /* before what summary() says elsewhere */
     return FD_OK;

@@ -21,7 +21,9 @@ static bool feeds_health(const fd_trace_writer *writer, const fd_node *node) {
 unsigned fd_trace_wants(void *user, const fd_node *node) {
     const fd_trace_writer *writer = user;
     if (node->id < 0 || node->id >= writer->graph->n_node) return FD_WANT_DATA; /* refused by fd_trace_observe */
-    unsigned health = feeds_health(writer, node) ? FD_WANT_HEALTH : 0;
+    /* Executors take the last node for the logits. */
+    bool logits = node->id == writer->logits, last = node->id == writer->graph->n_node - 1;
+    unsigned health = !feeds_health(writer, node) ? 0 : logits && !last ? FD_WANT_DATA : FD_WANT_HEALTH;
     if (!writer->selected[node->id]) return health;
     return health | FD_WANT_FINGERPRINT | (writer->level >= FD_TRACE_STATS ? FD_WANT_STATS : 0) |
            (writer->level >= FD_TRACE_FULL ? FD_WANT_DATA : 0);

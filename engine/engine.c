@@ -37,6 +37,10 @@ static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_
     return FD_OK;
 }
 
+fd_code fd_engine_logits(fd_engine *e, const float *from, float *to, fd_error *err) {
+    return copy_logits(e, from, 1, 1, to, err);
+}
+
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
     FD_TRY(fd_engine_step(e, batch->tokens[0], batch->pos0, err));
     const float *logits = e->step_slots[e->step.slot_of[e->exec.graph->n_node - 1]].data;
@@ -77,20 +81,44 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     return FD_OK;
 }
 
+/* Node by node, each shown when it has run. */
+static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
+    const fd_observer *observer = &e->exec.observer;
+    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node;
+    if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
+    if (kept) return fd_kept_forward(e, batch, err);
+    FD_TRY(fd_kept_settle(e, err));
+    if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
+    FD_TRY(forward_nodes(e, batch, err));
+    return observer->end ? observer->end(observer->user, err) : FD_OK;
+}
+
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
     e->watch.n_pending = 0;
     e->watch.used = 0;
-    bool step = batch->n_tok == 1 && !exec->observer.observe && !e->has_override;
-    fd_code code = step ? forward_step(e, batch, err) : forward_nodes(e, batch, err);
-    if (code != FD_OK) (void)cudaStreamSynchronize(e->queue.stream); /* nothing of a failed call is still under way */
+    bool step = batch->n_tok == 1 && !e->has_override;
+    fd_code code = exec->observer.observe ? forward_watched(e, batch, err)
+                   : step                 ? forward_step(e, batch, err)
+                                          : forward_nodes(e, batch, err);
+    if (code != FD_OK) { /* nothing of a failed call is still under way */
+        (void)cudaStreamSynchronize(e->queue.stream);
+        fd_kept_forget(e);
+    }
     return code;
+}
+
+static fd_code settle(fd_exec *exec, fd_error *err) {
+    fd_engine *e = (fd_engine *)exec;
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    return fd_kept_settle(e, err);
 }
 
 static void reset(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
     (void)cudaSetDevice(e->device);
+    fd_kept_forget(e);
     (void)cudaMemsetAsync(e->fixed.data, 0, e->cache_bytes, e->queue.stream);
     (void)cudaStreamSynchronize(e->queue.stream);
 }
@@ -103,7 +131,7 @@ static void destroy(fd_exec *exec) {
     free(e);
 }
 
-static const fd_exec_class engine_class = {forward, reset, destroy};
+static const fd_exec_class engine_class = {.forward = forward, .reset = reset, .destroy = destroy, .settle = settle};
 
 /* ---- making one ---- */
 
@@ -214,6 +242,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .backend = "gpu",
                         .n_ctx = options->n_ctx};
     e->no_graph = options->no_graph;
+    e->watch_by_node = options->watch_by_node;
     e->may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         /* A fault may look at the whole batch. */

@@ -1,8 +1,9 @@
 /* The GPU executor: the graph on one CUDA device in `exact` numerics, bit for bit what reference_cpu computes.
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, or, where
- * that is faster, as one persistent kernel; in both neighbouring nodes are fused where the contract's order allows it. Longer batches, and every observed run, go node by
- * node. Neither changes a bit (tests/gpu). */
+ * that is faster, as one persistent kernel; in both neighbouring nodes are fused where the contract's order allows it.
+ * With an observer one token runs as the same CUDA graph, whose kernels then keep what lies inside them too. Longer
+ * batches go node by node. None of it changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
@@ -28,6 +29,7 @@ typedef struct fd_engine_options {
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
+    bool watch_by_node; /* observed steps of one token go node by node, as batches do */
     bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
 } fd_engine_options; /* none but n_ctx changes what is computed; the others are for measuring and for doubt */
 

@@ -3,6 +3,7 @@
 #define FD_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
+#include "engine/kept.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
@@ -32,6 +33,7 @@ enum {
 typedef struct fd_run {
     const fd_plan *plan;
     const fd_block *slots; /* [plan->n_slot] */
+    float *const *tensors; /* [n_node]: instead of slots, and every tensor is kept; NULL: as the plan says */
     const fd_queue *queue;
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* for overrides and observers; kernels read positions from inputs */
@@ -54,12 +56,6 @@ typedef struct fd_watch {
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;
 } fd_watch;
-
-/* The decode step as a CUDA graph. */
-typedef struct fd_step_graph {
-    bool warm; /* its kernels have run once, so capturing loads none */
-    cudaGraphExec_t exec;
-} fd_step_graph;
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
@@ -90,7 +86,13 @@ typedef struct fd_engine {
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
     fd_watch watch;
+    fd_kept kept;
+    bool watch_by_node; /* observed steps are not fused */
 } fd_engine;
+
+/* ---- engine.c ---- */
+/* One row of logits to the host. */
+fd_code fd_engine_logits(fd_engine *engine, const float *from, float *to, fd_error *err);
 
 /* ---- setup.c ---- */
 /* `persistent`: the decode step as one kernel, if it can be. */

@@ -22,6 +22,7 @@ size_t fd_run_slot_bytes(const fd_engine *engine, const fd_run *run, int32_t slo
 
 float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node) {
     if (engine->exec.graph->nodes[node].op == FD_OP_KV_WRITE) return engine->cache[node];
+    if (run->tensors) return run->tensors[node];
     return run->slots[run->plan->slot_of[node]].data;
 }
 

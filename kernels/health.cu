@@ -51,9 +51,9 @@ size_t fd_top_scratch(int64_t n_vocab, int32_t n_row) {
     return sizeof(top_part) * (size_t)((n_vocab + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK) * (size_t)n_row;
 }
 
-/* Keys rise with the logit and, among equal ones (-0 and +0 are equal), fall with the id. Never 0. */
+/* Keys rise with the logit and, among equal ones (-0 and +0 are equal), fall with the id. Never 0, nor all ones. */
 __device__ __forceinline__ uint64_t key_of(float x, uint32_t id) {
-    const uint32_t bits = fd_bits32(x + 0.0f);
+    const uint32_t bits = x == 0.0f ? 0u : fd_canonical32(x);
     const uint32_t rising = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (uint64_t)rising << 32 | (0xffffffffu - id);
 }

@@ -50,13 +50,14 @@ __device__ __forceinline__ double count(float x, block_part &part) {
 
 template <bool STATS>
 __global__ void __launch_bounds__(WARPS * 32)
-    summary_blocks(const fd_row_view *table, int pos0, int64_t n_block, block_part *parts) {
+    summary_blocks(const fd_row_view *table, int pos0, int64_t n_block, bool copy, block_part *parts) {
     const fd_row_view view = table[blockIdx.y];
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const uint32_t run = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) : 0;
     const uint32_t n = view.n_run > 0 ? run * (uint32_t)view.n_run : (uint32_t)view.n;
     const float *row = view.data + (view.by_position ? pos0 + row_at : row_at) * view.row_stride;
     block_part *out = parts + row_at * n_block + view.first;
+    float *to = copy && row_at == 0 ? view.copy : nullptr;
 
     for (uint32_t block = blockIdx.x * WARPS + threadIdx.x / 32; block * FD_SUM_BLOCK < n; block += WIDE * WARPS) {
         block_part part = {{0, 0}, 0.0, 0.0, (float)INFINITY, -(float)INFINITY, 0, 0, 0, 0, 0, 0};
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(WARPS * 32)
             const float2 pair = pair_at(view, row, run, k, n);
             const uint64_t low = fd_canonical32(pair.x), high = k + 1 < n ? fd_canonical32(pair.y) : 0;
             fd_fingerprint_add(&part.print, k / 2, low | high << 32);
-            if (view.copy) view.copy[k] = pair.x;
-            if (view.copy && k + 1 < n) view.copy[k + 1] = pair.y;
+            if (to) to[k] = pair.x;
+            if (to && k + 1 < n) to[k + 1] = pair.y;
             if (!STATS) continue;
             const double x = count(pair.x, part);
             sum[0] = sum[0] + x;
@@ -150,18 +151,20 @@ __global__ void __launch_bounds__(32) summary_rows(const fd_row_view *table, int
 
 template <bool STATS>
 static fd_code launch(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                      int64_t n_block, block_part *parts, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+                      int64_t n_block, block_part *parts, bool copy, fd_fingerprint *prints, fd_stats *stats,
+                      fd_error *err) {
     FD_TRY(fd_launch(queue, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, (unsigned)n_tensor, (unsigned)n_row),
-                     WARPS * 32, 0, err, table, pos0, n_block, parts));
+                     WARPS * 32, 0, err, table, pos0, n_block, copy, parts));
     return fd_launch(queue, "summary_rows", summary_rows<STATS>, dim3((unsigned)n_tensor, (unsigned)n_row), 32, 0, err,
                      table, pos0, n_block, (const block_part *)parts, prints, stats);
 }
 
 fd_code fd_launch_summary(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                          int64_t n_block, void *scratch, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+                          int64_t n_block, void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats,
+                          fd_error *err) {
     if (n_tensor < 1 || n_tensor > 65535 || n_row < 1 || n_row > 65535 || pos0 < 0)
         return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", n_tensor, n_row, pos0);
     block_part *parts = (block_part *)scratch;
-    return stats ? launch<true>(queue, table, n_tensor, pos0, n_row, n_block, parts, prints, stats, err)
-                 : launch<false>(queue, table, n_tensor, pos0, n_row, n_block, parts, prints, stats, err);
+    return stats ? launch<true>(queue, table, n_tensor, pos0, n_row, n_block, parts, copy, prints, stats, err)
+                 : launch<false>(queue, table, n_tensor, pos0, n_row, n_block, parts, copy, prints, stats, err);
 }

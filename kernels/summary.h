@@ -19,7 +19,7 @@ typedef struct fd_row_view {
     int32_t n_run;      /* along the positions: runs of pos0 + r + 1 elements each, a head's one; else 0 */
     int64_t run_stride; /* elements between runs */
     bool by_position;   /* a cache: row r lies at position pos0 + r */
-    float *copy;        /* device, [n]: each row is copied there too (one row, no runs); NULL: not */
+    float *copy;        /* device: row 0 is copied there, its runs without gaps; NULL: not */
     int64_t first;      /* of the row's blocks of FD_SUM_BLOCK elements among all tensors' */
 } fd_row_view;
 
@@ -27,9 +27,10 @@ typedef struct fd_row_view {
 size_t fd_summary_scratch(int64_t n_block, int32_t n_row);
 
 /* prints and stats [n_tensor, n_row], device; stats NULL: not worked out. `table` [n_tensor] is device memory, its rows have
- * n_block blocks together. Two launches. */
+ * n_block blocks together. `copy`: what the table says of copies is done. Two launches. */
 fd_code fd_launch_summary(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                          int64_t n_block, void *scratch, fd_fingerprint *prints, fd_stats *stats, fd_error *err);
+                          int64_t n_block, void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats,
+                          fd_error *err);
 
 /* Attention weights: entropy and sink [n_tensor, n_row, n_head]; every tensor of the table has n_head runs. */
 fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t n_head, int32_t pos0,

@@ -47,7 +47,10 @@ fd_code fd_exec_settle(fd_exec *exec, fd_error *err) {
     return exec->class_->settle ? exec->class_->settle(exec, err) : FD_OK;
 }
 
-void fd_exec_set_observer(fd_exec *exec, fd_observer observer) { exec->observer = observer; }
+void fd_exec_set_observer(fd_exec *exec, fd_observer observer) {
+    exec->observer = observer;
+    exec->n_observer++;
+}
 
 void fd_exec_reset(fd_exec *exec) {
     exec->n_past = 0;

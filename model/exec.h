@@ -59,7 +59,7 @@ typedef enum fd_want {
     FD_WANT_DATA = 1,
     FD_WANT_FINGERPRINT = 2,
     FD_WANT_STATS = 4,
-    FD_WANT_HEALTH = 8, /* entropy and sink of attention weights, the best of the logits; of others nothing */
+    FD_WANT_HEALTH = 8, /* entropy and sink of attention weights, the best of the logits (the last node); else nothing */
 } fd_want;
 
 /* Asked before a node's tensor is brought to the host: a sum of fd_want; 0: it is not shown. NULL means FD_WANT_DATA of
@@ -112,6 +112,7 @@ struct fd_exec { /* the executor's own struct begins with this */
     int32_t n_past;       /* positions in the cache */
     int32_t step;         /* forward calls since reset */
     fd_observer observer;
+    unsigned n_observer; /* set so far: what is late for one is not shown to the next */
 };
 
 const char *fd_exec_numerics_name(const fd_exec *exec); /* for traces and reports: "exact", "emulate-f16" */

@@ -82,7 +82,7 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
     void *dstats = device_bytes(n * sizeof *stats);
     for (int with_stats = 1; with_stats >= 0; with_stats--) {
         gpu_must(fd_launch_summary(&test->queue, (const fd_row_view *)(const void *)table, n_tensor, pos0, n_row, n_block,
-                                   scratch, dprints, with_stats ? dstats : NULL, &err),
+                                   scratch, true, dprints, with_stats ? dstats : NULL, &err),
                  &err);
         gpu_download(test, dprints, (float *)(void *)prints, n * sizeof *prints / sizeof(float));
         if (with_stats) gpu_download(test, dstats, (float *)(void *)stats, n * sizeof *stats / sizeof(float));

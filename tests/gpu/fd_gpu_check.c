@@ -1,7 +1,9 @@
 /* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick]: the GPU engine against the CPU
  * reference, bit by bit.
  *
- *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed
+ *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
+ *                 and node by node
+ *   worked out    fingerprints, statistics and health of the same decode steps, worked out on the device, shown late
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
@@ -21,6 +23,7 @@
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 #include "tests/gpu/lockstep.h"
+#include "tests/gpu/summaries.h"
 
 enum { SKIPPED = 77 };
 
@@ -101,12 +104,14 @@ static bool same_logits(const check *c) {
     return differ == 0;
 }
 
-static void check_lockstep(check *c, fd_exec *cpu, fd_exec *gpu) {
+static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu) {
     lockstep l;
     fd_error err = {0};
     bool complete = true;
     double cpu_seconds = 0, gpu_seconds = 0;
+    char name[120];
     must(lockstep_open(&l, c->graph, &err), &err);
+    fd_exec_reset(cpu);
     fd_exec_set_observer(cpu, lockstep_record(&l));
     fd_exec_set_observer(gpu, lockstep_compare(&l));
     for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
@@ -122,9 +127,31 @@ static void check_lockstep(check *c, fd_exec *cpu, fd_exec *gpu) {
     fd_exec_set_observer(gpu, (fd_observer){0});
     bool equal = lockstep_report(&l, c->graph);
     printf("  cpu %.1f s, gpu with every tensor copied and compared %.1f s\n", cpu_seconds, gpu_seconds);
-    verdict(c, "lockstep: every tensor of every node and position", equal && complete);
+    snprintf(name, sizeof name, "lockstep, %s: every tensor of every node and position", how);
+    verdict(c, name, equal && complete);
     verdict(c, "lockstep: logits", same_logits(c));
     lockstep_close(&l);
+}
+
+static void check_worked_out(check *c, fd_exec *cpu, fd_exec *gpu) {
+    summaries s;
+    fd_error err = {0};
+    int32_t n_decode = c->n_token - c->n_prefill;
+    must(summaries_open(&s, c->graph, c->n_token, &err), &err);
+    fd_exec_set_observer(cpu, summaries_expect(&s));
+    run(cpu, c, c->n_prefill, 1, c->found);
+    fd_exec_set_observer(cpu, (fd_observer){0});
+    fd_exec_set_observer(gpu, summaries_compare(&s));
+    run(gpu, c, c->n_prefill, 1, c->found);
+    must(fd_exec_settle(gpu, &err), &err);
+    fd_exec_set_observer(gpu, (fd_observer){0});
+    /* A graph that a fault has changed is observed node by node, and shown as data. */
+    int64_t n = s.n_data > c->graph->n_node ? 0 : (int64_t)n_decode * c->graph->n_node;
+    bool same = summaries_report(&s, n);
+    verdict(c, "worked out: fingerprints, statistics and health of the decode steps", same);
+    verdict(c, "worked out: logits", same_logits(c));
+    if (n == 0) printf("  (nothing was worked out on the device)\n");
+    summaries_close(&s);
 }
 
 static void check_untraced(check *c, fd_exec *gpu) {
@@ -231,10 +258,16 @@ int main(int argc, char **argv) {
            now() - c.started);
     c.started = now();
 
-    check_lockstep(&c, cpu, gpu);
+    check_lockstep(&c, "decode as it runs", cpu, gpu);
+    check_worked_out(&c, cpu, gpu);
     check_untraced(&c, gpu);
     fd_exec_free(gpu);
-    if (!o.quick) check_variants(&c, n_ctx);
+    if (!o.quick) {
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true}, &gpu, &err), &err);
+        check_lockstep(&c, "node by node", cpu, gpu);
+        fd_exec_free(gpu);
+        check_variants(&c, n_ctx);
+    }
     printf("%s\n", c.n_failed ? "DIFFERENT" : "EQUAL");
 
     fd_exec_free(cpu);
