@@ -43,15 +43,18 @@ typedef struct fd_run {
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
 } fd_run;
 
-/* Tensors on their way to the observer: copied in stream order, shown when the copies are through. */
+/* Tensors on their way to the observer, or what was worked out of them: copied in stream order, shown when the copies are
+ * through. */
 typedef struct fd_pending {
     int32_t node, pos0, n_pos;
+    unsigned wants; /* fd_want */
     int64_t row_stride;
-    size_t offset;
+    size_t offset;  /* in pinned: the elements, or fingerprints, statistics, entropy and sink, best logits */
 } fd_pending;
 
 typedef struct fd_watch {
     fd_block pinned;
+    fd_block found, scratch; /* device: what is worked out of one tensor, and what that takes */
     size_t used;
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;

@@ -210,6 +210,8 @@ void fd_engine_release(fd_engine *e) {
     fd_pinned_free(&e->inputs_host);
     fd_pinned_free(&e->logits_host);
     fd_pinned_free(&e->watch.pinned);
+    fd_device_free(&e->watch.found);
+    fd_device_free(&e->watch.scratch);
     fd_kept_release(e);
     free(e->watch.pending);
     free(e->node_slots);

@@ -7,8 +7,8 @@ enum { WARPS = 4 };
 
 /* A warp a head. */
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_entropy(const fd_row_view *table, int n_head, int pos0, float *entropy, float *sink) {
-    const fd_row_view view = table[blockIdx.y];
+    attention_entropy(const fd_row_views views, int n_head, int pos0, float *entropy, float *sink) {
+    const fd_row_view view = views.table ? views.table[blockIdx.y] : views.one;
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const int head = (int)(blockIdx.x * WARPS + threadIdx.x / 32), n = pos0 + row_at + 1;
     if (head >= n_head) return;
@@ -28,14 +28,14 @@ __global__ void __launch_bounds__(WARPS * 32)
     sink[to] = __ldcg(p);
 }
 
-fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t n_head, int32_t pos0,
-                          int32_t n_row, float *entropy, float *sink, fd_error *err) {
-    if (n_tensor < 1 || n_tensor > 65535 || n_row < 1 || n_row > 65535 || n_head < 1 || pos0 < 0)
-        return fd_fail(err, FD_ERR_INPUT, "kernel entropy: %d tensors of %d heads, %d rows from position %d", n_tensor,
+fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_views *views, int32_t n_head, int32_t pos0, int32_t n_row,
+                          float *entropy, float *sink, fd_error *err) {
+    if (views->n < 1 || views->n > 65535 || n_row < 1 || n_row > 65535 || n_head < 1 || pos0 < 0)
+        return fd_fail(err, FD_ERR_INPUT, "kernel entropy: %d tensors of %d heads, %d rows from position %d", views->n,
                        n_head, n_row, pos0);
-    const dim3 grid(fd_blocks(n_head, WARPS), (unsigned)n_tensor, (unsigned)n_row);
-    return fd_launch(queue, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, table, n_head, pos0, entropy,
-                     sink);
+    const dim3 grid(fd_blocks(n_head, WARPS), (unsigned)views->n, (unsigned)n_row);
+    return fd_launch(queue, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, *views, n_head, pos0,
+                     entropy, sink);
 }
 
 /* ---- the best logits ---- */

@@ -50,8 +50,8 @@ __device__ __forceinline__ double count(float x, block_part &part) {
 
 template <bool STATS>
 __global__ void __launch_bounds__(WARPS * 32)
-    summary_blocks(const fd_row_view *table, int pos0, int64_t n_block, bool copy, block_part *parts) {
-    const fd_row_view view = table[blockIdx.y];
+    summary_blocks(const fd_row_views views, int pos0, int64_t n_block, bool copy, block_part *parts) {
+    const fd_row_view view = views.table ? views.table[blockIdx.y] : views.one;
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const uint32_t run = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) : 0;
     const uint32_t n = view.n_run > 0 ? run * (uint32_t)view.n_run : (uint32_t)view.n;
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(WARPS * 32)
 
 /* Block: a warp; lane l holds every 32nd block of the row, and sums take them in turn. */
 template <bool STATS>
-__global__ void __launch_bounds__(32) summary_rows(const fd_row_view *table, int pos0, int64_t n_block,
+__global__ void __launch_bounds__(32) summary_rows(const fd_row_views views, int pos0, int64_t n_block,
                                                    const block_part *parts, fd_fingerprint *prints, fd_stats *stats) {
-    const fd_row_view view = table[blockIdx.x];
+    const fd_row_view view = views.table ? views.table[blockIdx.x] : views.one;
     const int row_at = (int)blockIdx.y, lane = (int)threadIdx.x;
     const int64_t to = (int64_t)blockIdx.x * gridDim.y + row_at;
     const uint32_t n = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) * (uint32_t)view.n_run : (uint32_t)view.n;
@@ -150,21 +150,20 @@ __global__ void __launch_bounds__(32) summary_rows(const fd_row_view *table, int
 }
 
 template <bool STATS>
-static fd_code launch(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                      int64_t n_block, block_part *parts, bool copy, fd_fingerprint *prints, fd_stats *stats,
-                      fd_error *err) {
-    FD_TRY(fd_launch(queue, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, (unsigned)n_tensor, (unsigned)n_row),
-                     WARPS * 32, 0, err, table, pos0, n_block, copy, parts));
-    return fd_launch(queue, "summary_rows", summary_rows<STATS>, dim3((unsigned)n_tensor, (unsigned)n_row), 32, 0, err,
-                     table, pos0, n_block, (const block_part *)parts, prints, stats);
+static fd_code launch(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
+                      block_part *parts, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+    const unsigned n = (unsigned)views->n, rows = (unsigned)n_row;
+    FD_TRY(fd_launch(queue, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, n, rows), WARPS * 32, 0, err, *views, pos0,
+                     n_block, copy, parts));
+    return fd_launch(queue, "summary_rows", summary_rows<STATS>, dim3(n, rows), 32, 0, err, *views, pos0, n_block,
+                     (const block_part *)parts, prints, stats);
 }
 
-fd_code fd_launch_summary(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                          int64_t n_block, void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats,
-                          fd_error *err) {
-    if (n_tensor < 1 || n_tensor > 65535 || n_row < 1 || n_row > 65535 || pos0 < 0)
-        return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", n_tensor, n_row, pos0);
+fd_code fd_launch_summary(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
+                          void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+    if (views->n < 1 || views->n > 65535 || n_row < 1 || n_row > 65535 || pos0 < 0)
+        return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", views->n, n_row, pos0);
     block_part *parts = (block_part *)scratch;
-    return stats ? launch<true>(queue, table, n_tensor, pos0, n_row, n_block, parts, copy, prints, stats, err)
-                 : launch<false>(queue, table, n_tensor, pos0, n_row, n_block, parts, copy, prints, stats, err);
+    return stats ? launch<true>(queue, views, pos0, n_row, n_block, parts, copy, prints, stats, err)
+                 : launch<false>(queue, views, pos0, n_row, n_block, parts, copy, prints, stats, err);
 }

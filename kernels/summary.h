@@ -23,18 +23,24 @@ typedef struct fd_row_view {
     int64_t first;      /* of the row's blocks of FD_SUM_BLOCK elements among all tensors' */
 } fd_row_view;
 
+/* Several tensors, or one. */
+typedef struct fd_row_views {
+    const fd_row_view *table; /* device, [n]; NULL: `one` */
+    int32_t n;
+    fd_row_view one;
+} fd_row_views;
+
 /* Bytes of scratch for `n_block` blocks in each of `n_row` rows. */
 size_t fd_summary_scratch(int64_t n_block, int32_t n_row);
 
-/* prints and stats [n_tensor, n_row], device; stats NULL: not worked out. `table` [n_tensor] is device memory, its rows have
- * n_block blocks together. `copy`: what the table says of copies is done. Two launches. */
-fd_code fd_launch_summary(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t pos0, int32_t n_row,
-                          int64_t n_block, void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats,
-                          fd_error *err);
+/* prints and stats [views->n, n_row], device; stats NULL: not worked out. A row of all views together has n_block blocks.
+ * `copy`: what views say of copies is done. Two launches. */
+fd_code fd_launch_summary(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
+                          void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err);
 
-/* Attention weights: entropy and sink [n_tensor, n_row, n_head]; every tensor of the table has n_head runs. */
-fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_view *table, int32_t n_tensor, int32_t n_head, int32_t pos0,
-                          int32_t n_row, float *entropy, float *sink, fd_error *err);
+/* Attention weights: entropy and sink [views->n, n_row, n_head]; every tensor has n_head runs. */
+fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_views *views, int32_t n_head, int32_t pos0, int32_t n_row,
+                          float *entropy, float *sink, fd_error *err);
 
 size_t fd_top_scratch(int64_t n_vocab, int32_t n_row);
 

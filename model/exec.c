@@ -17,6 +17,10 @@ const char *fd_exec_kv_type(const fd_exec *exec) {
     return exec->numerics == FD_NUMERICS_F64 ? "f64" : "f32";
 }
 
+unsigned fd_want_fingerprints(void *user, const fd_node *node) {
+    return (void)user, (void)node, FD_WANT_FINGERPRINT;
+}
+
 static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error *err) {
     if (batch->n_tok < 1) return fd_fail(err, FD_ERR_INPUT, "batch: %d tokens, expected at least 1", batch->n_tok);
     if (batch->pos0 != exec->n_past)

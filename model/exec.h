@@ -66,6 +66,9 @@ typedef enum fd_want {
  * all. */
 typedef unsigned (*fd_wants_fn)(void *user, const fd_node *node);
 
+/* FD_WANT_FINGERPRINT of all. */
+unsigned fd_want_fingerprints(void *user, const fd_node *node);
+
 typedef struct fd_batch fd_batch;
 /* Before the first and after the last tensor of a forward call. */
 typedef fd_code (*fd_begin_fn)(void *user, const fd_batch *batch, fd_error *err);

@@ -78,11 +78,13 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
     float *row = malloc(sizeof *row * (1 << 21)), *found = malloc(sizeof *found * (1 << 21));
     if (!prints || !stats || !row || !found) exit(2);
     const float *table = gpu_upload(views, sizeof *views * (size_t)n_tensor);
+    fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = n_tensor};
+    if (n_tensor == 1) all.table = NULL, all.one = views[0];
     void *scratch = device_bytes(fd_summary_scratch(n_block, n_row)), *dprints = device_bytes(n * sizeof *prints);
     void *dstats = device_bytes(n * sizeof *stats);
     for (int with_stats = 1; with_stats >= 0; with_stats--) {
-        gpu_must(fd_launch_summary(&test->queue, (const fd_row_view *)(const void *)table, n_tensor, pos0, n_row, n_block,
-                                   scratch, true, dprints, with_stats ? dstats : NULL, &err),
+        gpu_must(fd_launch_summary(&test->queue, &all, pos0, n_row, n_block, scratch, true, dprints,
+                                   with_stats ? dstats : NULL, &err),
                  &err);
         gpu_download(test, dprints, (float *)(void *)prints, n * sizeof *prints / sizeof(float));
         if (with_stats) gpu_download(test, dstats, (float *)(void *)stats, n * sizeof *stats / sizeof(float));
@@ -129,9 +131,8 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
         views[i].n_run = n_head, views[i].run_stride = run, views[i].row_stride = (int64_t)n_head * run;
     }
     const float *table = gpu_upload(views, sizeof views);
-    gpu_must(fd_launch_entropy(&test->queue, (const fd_row_view *)(const void *)table, N_TENSOR, n_head, pos0, n_row,
-                               dentropy, dsink, &err),
-             &err);
+    fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = N_TENSOR};
+    gpu_must(fd_launch_entropy(&test->queue, &all, n_head, pos0, n_row, dentropy, dsink, &err), &err);
     gpu_download(test, dentropy, out, n_out);
     gpu_download(test, dsink, out + n_out, n_out);
     for (size_t i = 0; i < n_out; i++) {
@@ -227,6 +228,7 @@ void check_summary(gpu_test *test) {
     check_table(test, tensors, N, 130, 1, false);
     check_table(test, tensors, N, 7, 5, false);
     check_table(test, tensors, N, 63, 2, true);
+    check_table(test, tensors + 13, 1, 9, 4, false);
     check_table(test, kept, 3, 0, 1, false);
     check_table(test, kept, 3, 300, 1, false);
     static const int32_t positions[] = {0, 1, 63, 64, 1022, 1023, 1024, 2500};

@@ -16,7 +16,7 @@ typedef struct summaries {
     summary *expected; /* malloc'ed, [n_pos, n_node] */
     int32_t n_pos;
     int32_t at;        /* position whose step has begun; -1: none */
-    int64_t n_compared, n_data, n_differ;
+    int64_t n_compared, n_differ; /* rows */
     bool out_of_order;
 } summaries;
 
@@ -25,9 +25,9 @@ void summaries_close(summaries *s);
 
 /* Of the reference's tensors, shown as data. */
 fd_observer summaries_expect(summaries *s);
-/* Wants no elements; compares what comes worked out, counts what comes as data. Steps may come late. */
+/* Wants no elements; compares what comes. Steps may come late. */
 fd_observer summaries_compare(summaries *s);
-/* Prints; true when `n_compared` tensors were compared and none differs. */
+/* Prints; true when `n_compared` rows were compared and none differs. */
 bool summaries_report(const summaries *s, int64_t n_compared);
 
 #endif
