@@ -54,6 +54,13 @@ typedef struct shape {
     int64_t n_row, n_col;
 } shape;
 
+/* The forms of the matrix-vector kernel, that without rings first. */
+static const fd_matvec_form forms[] = {
+    {8, 1, 8, 1, 0}, {8, 2, 8, 1, 0},  {8, 1, 8, 1, 3}, {8, 2, 8, 2, 2}, {2, 1, 8, 2, 3},
+    {2, 2, 8, 1, 4}, {8, 2, 16, 1, 2}, {2, 2, 1, 1, 2}, {8, 1, 3, 1, 2},
+};
+enum { N_FORM = sizeof forms / sizeof *forms };
+
 static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *n_toks, int n_n_tok, bool special) {
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
@@ -73,11 +80,13 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int kernel = 0; kernel < 4; kernel++) { /* chosen, tile, vector with 8 and with 2 partials a lane */
-            static const char *const kernels[] = {"matmul", "tile", "vector 8", "vector 2"};
-            int32_t n = n_toks[i], partials = kernel == 2 ? 8 : 2;
-            if (kernel >= 2 && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
-            if (kernel == 3 && (n > 1 || fd_dtype_get(dtype)->is_quantised)) continue;
+        for (int kernel = 0; kernel < 2 + N_FORM; kernel++) { /* chosen, tile, the forms of matrix-vector */
+            const fd_matvec_form *form = kernel < 2 ? NULL : &forms[kernel - 2];
+            char kernel_name[32];
+            snprintf(kernel_name, sizeof kernel_name, form ? "vector_%d" : kernel ? "tile" : "matmul", kernel - 2);
+            int32_t n = n_toks[i];
+            if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
+            if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
@@ -85,11 +94,11 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             if (kernel >= 2) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
-                gpu_must(fd_launch_matvec(&test->queue, &in, partials, &err), &err);
+                gpu_must(fd_launch_matvec(&test->queue, &in, form, &err), &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(w, kernel == 1 ? NULL : bias, x, s.n_row, s.n_col, n, expected);
-            snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernels[kernel], fd_dtype_get(dtype)->name,
+            snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernel_name, fd_dtype_get(dtype)->name,
                      (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
             gpu_free(out);
@@ -165,14 +174,15 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
         free(w), free(file);
     }
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
-    for (int partials = 2; partials <= 8; partials += 6) {
-        if (partials == 2 && fd_dtype_get(dtype)->is_quantised) continue;
-        gpu_must(fd_launch_matvec(&queue, &in, partials, &err), &err);
+    for (int i = 0; i < N_FORM; i++) {
+        if (forms[i].slots > 0 && (f->n_col % 64 != 0 || (f->silu && forms[i].rows != 2 && forms[i].partials == 2)))
+            continue;
+        gpu_must(fd_launch_matvec(&queue, &in, &forms[i], &err), &err);
         for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
             gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
-            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_partials_%d", fd_dtype_get(dtype)->name,
+            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_form_%d", fd_dtype_get(dtype)->name,
                      (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
-                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", partials);
+                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", i);
             gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
         }
         for (int p = 0; p < f->n_part; p++) {
