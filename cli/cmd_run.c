@@ -119,6 +119,9 @@ static fd_code prepare(run *r, fd_error *err) {
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     char spec[256];
     FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
+    char memory[256];
+    fd_cli_exec_memory(spec, r->model.graph, (int32_t)total, memory, sizeof memory);
+    if (!a->quiet && memory[0]) fprintf(stderr, "%s memory: %s\n", a->backend, memory);
     FD_TRY(fd_cli_exec_open(spec, r->model.graph, (int32_t)total, a->n_thread, &r->exec, err));
     FD_TRY(fd_sampler_new(&a->sampler, r->model.graph->hparams.n_vocab, &r->sampler, err));
     r->logits = malloc(sizeof *r->logits * (size_t)r->model.graph->hparams.n_vocab);

@@ -79,6 +79,23 @@ fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx,
     return code;
 }
 
+void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, char *to, size_t size) {
+    to[0] = '\0';
+#ifdef FD_HAVE_CUDA
+    char why[256];
+    fd_error ignored = {0};
+    uint64_t free_bytes;
+    fd_engine_memory memory;
+    if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
+        fd_engine_memory_needed(graph, n_ctx, &memory, &ignored) != FD_OK ||
+        fd_engine_memory_free(0, &free_bytes, &ignored) != FD_OK || fd_engine_memory_total(&memory) > free_bytes)
+        return;
+    fd_engine_memory_text(&memory, n_ctx, free_bytes, to, size);
+#else
+    (void)spec, (void)graph, (void)n_ctx, (void)size;
+#endif
+}
+
 void fd_cli_exec_close(fd_cli_exec *exec) {
     owners *all = exec->fault_owner;
     fd_exec_free(exec->exec);

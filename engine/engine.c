@@ -11,7 +11,7 @@
 /* Memory for the pass, then its tokens and positions to the device. */
 static fd_code prepare(fd_engine *e, const fd_run *run, fd_error *err) {
     for (int32_t s = 0; s < e->nodes.n_slot; s++)
-        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
+        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = run->pos0;
     inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
@@ -159,17 +159,18 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 
-static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err) {
-    uint64_t weights;
-    FD_TRY(fd_weights_bytes(graph, &weights, err));
-    uint64_t need = fd_engine_bytes(graph, n_ctx);
+fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, fd_error *err) {
     size_t free_bytes = 0, total = 0;
+    FD_TRY(fd_cuda_check(cudaSetDevice(device), "device", err));
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
-    if (need > free_bytes)
-        return fd_fail(err, FD_ERR_MEMORY,
-                       "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
-                       (double)need / 0x1p30, (double)weights / 0x1p30, n_ctx, (double)free_bytes / 0x1p30);
+    *bytes = free_bytes;
     return FD_OK;
+}
+
+static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
+    uint64_t free_bytes;
+    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, err));
+    return fd_engine_memory_fits(graph, options->n_ctx, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -221,7 +222,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
     }
     fd_code code = open_device(e, options, err);
-    if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
+    if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
     choose_step(e, options);
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);

@@ -2,6 +2,7 @@
 #ifndef FD_ENGINE_INTERNAL_H
 #define FD_ENGINE_INTERNAL_H
 
+#include "engine/budget.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
@@ -96,8 +97,6 @@ typedef struct fd_engine {
 /* `persistent`: the decode step as one kernel, if it can be. */
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
 void fd_engine_release(fd_engine *engine);
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx);
-int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 
 /* ---- run.c ---- */
 fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node);

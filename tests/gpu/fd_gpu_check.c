@@ -227,8 +227,10 @@ int main(int argc, char **argv) {
            o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
-    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_bytes(graph, n_ctx) / 0x1p30,
-           now() - c.started);
+    fd_engine_memory memory;
+    must(fd_engine_memory_needed(graph, n_ctx, &memory, &err), &err);
+    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
+           (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
 
     check_lockstep(&c, cpu, gpu);
