@@ -228,10 +228,17 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
                             .v = fd_run_tensor(engine, run, cache_v->input[0]),
                             .cache_k = engine->cache[item->attention.cache_k],
                             .cache_v = engine->cache[item->attention.cache_v],
-                            .pos = run->inputs + FD_INPUT_FIRST,
+                            .pos = run->positions ? run->positions : run->inputs + FD_INPUT_FIRST,
                             .scale = nodes[item->attention.scores].scale,
                             .scratch = engine->attention_scratch,
-                            .out = fd_run_tensor(engine, run, item->attention.mix)};
+                            .out = fd_run_tensor(engine, run, item->attention.mix),
+                            .n_seq = run->n_tok,
+                            .sequences = run->sequences           ? run->sequences
+                                         : engine->exec.n_seq > 1 ? run->inputs + FD_INPUT_SEQUENCE
+                                                                  : NULL,
+                            .cache_stride = fd_cache_floats(engine, item->attention.cache_k),
+                            .scratch_stride =
+                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float))};
 }
 
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {

@@ -42,26 +42,45 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
     return FD_OK;
 }
 
-/* fixed: caches, inputs, attention scratch, rope tables. */
+/* fixed: caches, inputs, attention scratch, sampling, rope tables. */
 static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     int32_t n_ctx = e->exec.n_ctx;
-    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx), "the K/V cache", err));
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq), "the K/V cache", err));
     char *at = e->fixed.data;
     for (int32_t i = 0; i < graph->n_node; i++) {
         e->rope_of[i] = -1;
         if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
         e->cache[i] = (float *)at;
-        at += fd_cache_bytes(&graph->nodes[i], n_ctx);
+        at += fd_cache_bytes(&graph->nodes[i], n_ctx) * (size_t)e->exec.n_seq;
     }
     e->cache_bytes = (size_t)(at - (char *)e->fixed.data);
     e->inputs = (int32_t *)at;
     at += fd_inputs_bytes(n_ctx);
+    e->batch_inputs = (int32_t *)(void *)at;
+    at += fd_batch_inputs_bytes(e->exec.n_seq);
     e->attention_scratch = (float *)at;
-    at += fd_scratch_bytes(graph, n_ctx);
+    at += fd_scratch_bytes(graph, n_ctx) * (size_t)e->exec.n_seq;
+    e->sampling.states = (fd_sample_state *)(void *)at;
+    at += fd_sampling_state_bytes(e->exec.n_seq);
+    e->sampling.history = (int32_t *)(void *)at;
+    at += fd_history_bytes(n_ctx, e->exec.n_seq);
     /* Zero caches: a fault may read rows that nothing wrote. Zero counters of the attention kernels. */
     FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache",
                          err));
     return make_ropes(e, graph, at, err);
+}
+
+static fd_code make_batch(fd_engine *e, fd_error *err) {
+    FD_TRY(fd_plan_make_batch(e->exec.graph, &e->batch, err));
+    e->batches = e->exec.n_seq > 1 && fd_plan_batches(e->exec.graph, &e->batch);
+    if (!e->batches) return FD_OK;
+    fd_run run = {.plan = &e->batch, .n_tok = e->exec.n_seq, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
+    e->batch_slots = calloc((size_t)e->batch.n_slot + 1, sizeof *e->batch_slots);
+    e->batch_graphs = calloc(4 * ((size_t)e->exec.n_seq + 1), sizeof *e->batch_graphs);
+    if (!e->batch_slots || !e->batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    for (int32_t s = 0; s < e->batch.n_slot; s++)
+        FD_TRY(fd_device_alloc(&e->batch_slots[s], fd_run_slot_bytes(e, &run, s), "the sequences' step", err));
+    return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
 static fd_code make_step_slots(fd_engine *e, fd_error *err) {
@@ -90,16 +109,23 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, err));
+    FD_TRY(make_batch(e, err));
+    /* A captured step holds one sequence's cache where attention is not fused. */
+    if (e->exec.n_seq > 1 && !e->batches) e->no_graph = true;
     if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));
     return fd_pinned_reserve(&e->inputs_host, fd_inputs_bytes(e->exec.n_ctx), "tokens", err);
 }
 
 void fd_engine_release(fd_engine *e) {
-    for (int i = 0; i < 2; i++)
-        if (e->graphs[i].exec) (void)cudaGraphExecDestroy(e->graphs[i].exec);
+    for (int i = 0; i < 4; i++)
+        if (e->graphs[i / 2][i % 2].exec) (void)cudaGraphExecDestroy(e->graphs[i / 2][i % 2].exec);
+    fd_sampling_release(e);
     fd_step_free(e->persistent);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
+    for (int32_t s = 0; e->batch_slots && s < e->batch.n_slot; s++) fd_device_free(&e->batch_slots[s]);
+    for (int32_t i = 0; e->batch_graphs && i < 4 * (e->exec.n_seq + 1); i++)
+        if (e->batch_graphs[i].exec) (void)cudaGraphExecDestroy(e->batch_graphs[i].exec);
     for (int32_t i = 0; i < e->n_rope; i++) {
         free(e->ropes[i].host_cosine);
         free(e->ropes[i].host_sine);
@@ -107,6 +133,7 @@ void fd_engine_release(fd_engine *e) {
     fd_weights_free(&e->weights);
     fd_device_free(&e->fixed);
     fd_pinned_free(&e->inputs_host);
+    fd_pinned_free(&e->batch_inputs_host);
     fd_pinned_free(&e->logits_host);
     fd_pinned_free(&e->watch.pinned);
     free(e->watch.pending);
@@ -114,6 +141,9 @@ void fd_engine_release(fd_engine *e) {
     free(e->step_slots);
     fd_plan_free(&e->nodes);
     fd_plan_free(&e->step);
+    fd_plan_free(&e->batch);
+    free(e->batch_slots);
+    free(e->batch_graphs);
     free(e->cache);
     free(e->rope_of);
     free(e->ropes);

@@ -17,6 +17,23 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * ((size_t)n_head * per_head + (size_t)n_head_kv + (size_t)n_head);
 }
 
+/* The row's part of everything; rows are the grid's third dimension. */
+__device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
+    fd_attn_decode a = all;
+    if (!all.sequences) return a;
+    const int64_t row = blockIdx.z, width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
+    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
+    a.q += row * width_q;
+    a.k += row * width;
+    a.v += row * width;
+    a.out += row * width_q;
+    a.pos += row;
+    a.cache_k += cache;
+    a.cache_v += cache;
+    a.scratch += row * all.scratch_stride;
+    return a;
+}
+
 /* e^(s − max) in place and its sum, of `heads` heads in a row. Exponentials by all threads, each sum by one warp. */
 __device__ __forceinline__ void softmax_sums(float *scores, int stride, int n, int heads, float *maxima, float *sums) {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_warp = (int)blockDim.x / 32;
@@ -43,10 +60,12 @@ __device__ __forceinline__ void softmax_sums(float *scores, int stride, int n, i
 /* Grid: chunks × K/V heads. Turns the queries that share the K/V head; the block of the newest chunk turns and stores
  * its key and stores its value. */
 template <int GROUPS>
-__global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_attn_decode a, const scratch_layout s) {
+__global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_attn_decode all) {
     float *query = fd_shared_floats(); /* [sharing, 64·GROUPS], then [sharing] maxima */
     fd_allow_next();
     fd_wait_previous();
+    const fd_attn_decode a = row_of(all);
+    const scratch_layout s = layout_of(&a);
     const int position = __ldcg(a.pos), n = position + 1, n_chunk = (n + CHUNK - 1) / CHUNK;
     const int active = n_chunk < (int)gridDim.x ? n_chunk : (int)gridDim.x;
     if ((int)blockIdx.x >= active) return;
@@ -91,10 +110,12 @@ __global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_
 }
 
 /* Grid: chunks × heads; a thread one element of the head (or two). */
-__global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_attn_decode a, const scratch_layout s) {
+__global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_attn_decode all) {
     __shared__ float weight[CHUNK];
     fd_allow_next();
     fd_wait_previous();
+    const fd_attn_decode a = row_of(all);
+    const scratch_layout s = layout_of(&a);
     const int n = __ldcg(a.pos) + 1, n_chunk = (n + CHUNK - 1) / CHUNK;
     const int active = n_chunk < (int)gridDim.x ? n_chunk : (int)gridDim.x;
     if ((int)blockIdx.x >= active) return;
@@ -138,10 +159,11 @@ __global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_att
 
 /* Grid: heads. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_near(const __grid_constant__ fd_attn_decode a) {
+__global__ void __launch_bounds__(STEP_THREADS) decode_near(const __grid_constant__ fd_attn_decode all) {
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
     fd_wait_previous();
+    const fd_attn_decode a = row_of(all);
     step_attention_near<GROUPS>(a, __ldcg(a.pos), area);
 }
 
@@ -149,22 +171,25 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
+    const unsigned rows = in->n_seq > 1 ? (unsigned)in->n_seq : 1;
+    if (rows > 65535 || (rows > 1 && !in->sequences))
+        return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
+                       in->sequences ? "" : ", and nothing says which");
     if (in->near)
         return fd_with_groups(in->head_dim, err, [&](auto groups) {
-            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>, dim3((unsigned)in->n_head),
-                             STEP_THREADS, 0, err, *in);
+            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>,
+                             dim3((unsigned)in->n_head, 1, rows), STEP_THREADS, 0, err, *in);
         });
-    const scratch_layout scratch = layout_of(in);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     const int64_t score_blocks = fd_blocks((int64_t)queue->n_sm * 2, in->n_head_kv);
     const int64_t mix_blocks = fd_blocks((int64_t)queue->n_sm * 4, in->n_head);
     FD_TRY(fd_with_groups(in->head_dim, err, [&](auto groups) {
         constexpr int n_group = decltype(groups)::value;
-        const dim3 grid((unsigned)(n_chunk < score_blocks ? n_chunk : score_blocks), (unsigned)in->n_head_kv);
+        const dim3 grid((unsigned)(n_chunk < score_blocks ? n_chunk : score_blocks), (unsigned)in->n_head_kv, rows);
         const size_t shared = sizeof(float) * (size_t)sharing * (64 * n_group + 1);
-        return fd_launch(queue, "decode_scores", decode_scores<n_group>, grid, 256, shared, err, *in, scratch);
+        return fd_launch(queue, "decode_scores", decode_scores<n_group>, grid, 256, shared, err, *in);
     }));
-    const dim3 grid((unsigned)(n_chunk < mix_blocks ? n_chunk : mix_blocks), (unsigned)in->n_head);
+    const dim3 grid((unsigned)(n_chunk < mix_blocks ? n_chunk : mix_blocks), (unsigned)in->n_head, rows);
     const int threads = in->head_dim <= CHUNK ? CHUNK : (in->head_dim + 31) / 32 * 32;
-    return fd_launch(queue, "decode_mix", decode_mix, grid, threads, 0, err, *in, scratch);
+    return fd_launch(queue, "decode_mix", decode_mix, grid, threads, 0, err, *in);
 }

@@ -25,16 +25,16 @@ static void expect(bool holds, const char *path, const char *what) {
     n_failed++;
 }
 
-static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx) {
+static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
     fd_error err = {0};
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, n_seq, &memory, &err), &err);
     return memory;
 }
 
-static fd_exec *open_engine(const fd_graph *graph, int32_t n_ctx, fd_error *err) {
+static fd_exec *open_engine(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_error *err) {
     /* The graph is captured by the driver, and the persistent kernel asks about the device: neither is here. */
-    fd_engine_options options = {.n_ctx = n_ctx, .step = FD_STEP_GRAPH, .no_graph = true};
+    fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .step = FD_STEP_GRAPH, .no_graph = true};
     fd_exec *exec = NULL;
     return fd_engine_new(graph, &options, &exec, err) == FD_OK ? exec : NULL;
 }
@@ -52,20 +52,21 @@ static void feed(fd_exec *exec, int32_t n) {
 }
 
 static void check_estimate(const char *path, const fd_graph *graph) {
-    static const int32_t contexts[] = {1, 2, 17, 63, 64, 65, 511, 512, 513, 2000, 40000};
-    for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
+    static const int32_t contexts[] = {1, 2, 17, 64, 65, 511, 512, 513, 1500}, sequences[] = {1, 2, 5};
+    enum { N_CONTEXT = sizeof contexts / sizeof *contexts };
+    for (size_t i = 0; i < 3 * N_CONTEXT; i++) {
         char what[128];
         fd_error err = {0};
-        int32_t n_ctx = contexts[i];
-        fd_engine_memory m = needed(graph, n_ctx);
+        int32_t n_ctx = contexts[i % N_CONTEXT], n_seq = sequences[i / N_CONTEXT];
+        fd_engine_memory m = needed(graph, n_ctx, n_seq);
         fake = (fake_cuda){.free_bytes = 1ull << 40};
-        fd_exec *exec = open_engine(graph, n_ctx, &err);
+        fd_exec *exec = open_engine(graph, n_ctx, n_seq, &err);
         if (!exec) must(err.code, &err);
         /* What needs most: as many rows as ever run together, and they see the whole context. */
         int32_t rows = fd_engine_batch_rows(graph, n_ctx);
         feed(exec, n_ctx - rows);
         feed(exec, rows);
-        snprintf(what, sizeof what, "context %d: %llu bytes said, %llu taken", n_ctx,
+        snprintf(what, sizeof what, "context %d, %d sequences: %llu bytes said, %llu taken", n_ctx, n_seq,
                  (unsigned long long)fd_engine_memory_total(&m), (unsigned long long)fake.peak);
         /* In a context of one position every pass is a decode step, and a prompt's memory is not taken. */
         bool as_said = n_ctx == 1 ? fake.peak < fd_engine_memory_total(&m) : fake.peak == fd_engine_memory_total(&m);
@@ -78,34 +79,34 @@ static void check_estimate(const char *path, const fd_graph *graph) {
 
 static void check_refusal(const char *path, const fd_graph *graph) {
     fd_error err = {0};
-    const int32_t n_ctx = 30000;
-    fd_engine_memory m = needed(graph, n_ctx), one = needed(graph, 1);
+    const int32_t n_ctx = 3000;
+    fd_engine_memory m = needed(graph, n_ctx, 1), one = needed(graph, 1, 1);
     uint64_t half = fd_engine_memory_total(&one) + (fd_engine_memory_total(&m) - fd_engine_memory_total(&one)) / 2;
 
     fake = (fake_cuda){.free_bytes = half};
-    expect(!open_engine(graph, n_ctx, &err) && err.code == FD_ERR_MEMORY, path, "too much is not refused");
+    expect(!open_engine(graph, n_ctx, 1, &err) && err.code == FD_ERR_MEMORY, path, "too much is not refused");
     expect(fake.peak == 0, path, "something is taken before the refusal");
     const char *fits = strstr(err.message, "a context of ");
     int32_t said = fits ? atoi(fits + strlen("a context of ")) : 0;
     expect(said > 0 && said < n_ctx, path, err.message);
     if (said > 0) {
-        fd_exec *exec = open_engine(graph, said, &err);
+        fd_exec *exec = open_engine(graph, said, 1, &err);
         expect(exec != NULL, path, "the context that would fit does not");
         if (exec) feed(exec, said);
         fd_exec_free(exec);
-        expect(fd_engine_memory_fits(graph, said + 1, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
+        expect(fd_engine_memory_fits(graph, said + 1, 1, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
     }
 
     fake = (fake_cuda){.free_bytes = m.weights - 1};
-    expect(!open_engine(graph, n_ctx, &err) && strstr(err.message, "the weights alone do not fit"), path, err.message);
+    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "the weights alone do not fit"), path, err.message);
     expect(fake.peak == 0, path, "something is taken before the refusal of the weights");
     fake = (fake_cuda){.free_bytes = m.weights};
-    expect(!open_engine(graph, n_ctx, &err) && strstr(err.message, "no context fits"), path, err.message);
+    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "no context fits"), path, err.message);
 
     /* What was free when it was asked for may be gone: the message names what was refused, and all is given back. */
     for (int64_t i = 1; i < 4; i++) {
         fake = (fake_cuda){.free_bytes = 1ull << 40, .fail_alloc = i};
-        expect(!open_engine(graph, 64, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
+        expect(!open_engine(graph, 64, 1, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
                path, err.message);
         expect(fake.taken == 0 && fake.n_pinned == 0, path, "a failed setup keeps memory");
     }
