@@ -13,8 +13,6 @@
 #include "kernels/launch.cuh"
 #include "numerics/sampling.h"
 
-namespace cg = cooperative_groups;
-
 enum {
     BLOCKS = 8, /* of a cluster: as many as every device of sm_90 takes */
     THREADS = 512,
@@ -38,6 +36,9 @@ struct sample_shared {
     uint64_t before;          /* held by candidates that are better than all of the cut's digit */
     int digit, alone;
 };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+namespace cg = cooperative_groups;
 
 __device__ __forceinline__ unsigned long long larger(unsigned long long a, unsigned long long b) {
     return a > b ? a : b;
@@ -315,12 +316,17 @@ __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     cluster.sync(); /* no block ends while another reads its shared memory or the state */
 }
 
+#else
+/* Clusters came with sm_90; fd_sample_fits says so before anyone launches this. */
+__global__ void sample(const __grid_constant__ fd_sampling) {}
+#endif
+
 static size_t shared_bytes(int32_t n_vocab) {
     return sizeof(float) * (size_t)((n_vocab + BLOCKS - 1) / BLOCKS);
 }
 
 bool fd_sample_fits(const fd_queue *queue, int32_t n_vocab) {
-    return n_vocab <= FD_SAMPLING_MAX_VOCAB && (n_vocab + BLOCKS - 1) / BLOCKS < 1 << 16 &&
+    return queue->has_clusters && n_vocab <= FD_SAMPLING_MAX_VOCAB && (n_vocab + BLOCKS - 1) / BLOCKS < 1 << 16 &&
            shared_bytes(n_vocab) + sizeof(sample_shared) + 1024 <= queue->max_shared;
 }
 
@@ -328,8 +334,8 @@ fd_code fd_launch_sample(const fd_queue *queue, const fd_sampling *in, fd_error 
     if (in->n_seq < 1 || in->n_seq > 65535 || in->n_vocab < 1 || in->n_result < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel sample: %d sequences, %d logits", in->n_seq, in->n_vocab);
     if (!fd_sample_fits(queue, in->n_vocab))
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel sample: %d logits do not fit the shared memory of %d blocks",
-                       in->n_vocab, BLOCKS);
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel sample: %d logits need a cluster of %d blocks, sm_90, and their shared memory", in->n_vocab,
+                       BLOCKS);
     return fd_launch(queue, "sample", sample, dim3(BLOCKS, (unsigned)in->n_seq), THREADS, shared_bytes(in->n_vocab),
                      err, *in);
 }

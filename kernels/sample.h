@@ -50,10 +50,10 @@ typedef struct fd_sampling {
     int32_t n_result, result_stride;
 } fd_sampling;
 
-/* FD_ERR_UNSUPPORTED: more logits than fit (fd_sample_fits). */
+/* FD_ERR_UNSUPPORTED: not on this device (fd_sample_fits). */
 fd_code fd_launch_sample(const fd_queue *queue, const fd_sampling *in, fd_error *err);
 
-/* True when the device can sample from so many logits. */
+/* True when the device has clusters (sm_90) and so many logits fit their shared memory. */
 bool fd_sample_fits(const fd_queue *queue, int32_t n_vocab);
 
 #ifdef __cplusplus
