@@ -3,7 +3,7 @@
  *
  *   fingerprint, stats   what a trace of that level takes, worked out on the device, to memory
  *   full                 that and every element, to pinned host memory; with a copy: and from there to memory of its own
- *   … to the file        the same through the trace's writer; its last flush, after the last token, is shown apart
+ *   … to the file        the same through the trace's writer, until every step is in the file; ending it is shown apart
  *
  * The logits of every token come to the host in all of them. */
 #include <argp.h>
@@ -28,7 +28,7 @@ typedef struct sink {
     unsigned wants;
     char *copy; /* elements go there, one step over the other; NULL: they are not copied */
     size_t room, used;
-    uint64_t n_tensor, bytes;
+    uint64_t bytes;
     uint64_t mixed; /* of the fingerprints: what is shown is read */
 } sink;
 
@@ -36,8 +36,8 @@ typedef struct row {
     const char *name;
     int level;      /* fd_trace_level; -1: not observed */
     bool copy, file, by_node;
-    double rate[MAX_ROUND], last[MAX_ROUND]; /* tokens/s; seconds of the last flush */
-    double tensors, bytes;                   /* a token */
+    double rate[MAX_ROUND], last[MAX_ROUND]; /* tokens/s; seconds of fd_trace_finish */
+    double bytes;                            /* shown a token */
 } row;
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
@@ -85,7 +85,6 @@ static fd_code take(void *user, const fd_observation *o, fd_error *err) {
     sink *s = user;
     size_t bytes = o->data ? sizeof(float) * (size_t)(o->row_stride * o->n_pos) : 0;
     if (o->fingerprints) s->mixed ^= o->fingerprints->lo;
-    s->n_tensor++;
     s->bytes += bytes;
     if (!s->copy || bytes == 0) return FD_OK;
     if (s->used + bytes > s->room) return fd_fail(err, FD_ERR_MEMORY, "a step of more than %zu bytes", s->room);
@@ -147,13 +146,14 @@ static void measure(const options *o, row *r, int at, fd_exec *exec, sink *s, fl
     if (r->file && o->n_deep > 0) feed(exec, o->n_deep, 512, NULL);
     feed(exec, WARM, 1, logits);
     must(fd_exec_settle(exec, &err), &err);
-    s->n_tensor = s->bytes = 0;
+    if (writer) must(fd_trace_flush(writer, &err), &err);
+    s->bytes = 0;
     double start = now();
     feed(exec, o->n_decode, 1, logits);
     must(fd_exec_settle(exec, &err), &err);
+    if (writer) must(fd_trace_flush(writer, &err), &err);
     double end = now();
     r->rate[at] = o->n_decode / (end - start);
-    r->tensors = (double)s->n_tensor / o->n_decode;
     r->bytes = (double)s->bytes / o->n_decode;
     fd_exec_set_observer(exec, (fd_observer){0});
     s->copy = copy;
@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
     printf("%s (%s), %s: decode of %d tokens after %d, with logits; median of %d rounds\n", exec->device, exec->driver,
            o.path, o.n_decode, o.n_deep, o.n_round);
     printf("%-26s %10s %22s %12s %16s %12s\n", "", "tokens/s", "slowest – fastest", "times slower", "MB shown a token",
-           "last flush");
+           "finishing");
     for (int i = 0; i < N_ROW; i++) {
         double rate = median(rows[i].rate, o.n_round), low = rate, high = rate;
         for (int k = 0; k < o.n_round; k++) {

@@ -11,18 +11,18 @@
 /* Memory for the pass, then its tokens and positions to the device. */
 static fd_code prepare(fd_engine *e, const fd_run *run, fd_error *err) {
     for (int32_t s = 0; s < e->nodes.n_slot; s++)
-        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
+        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = run->pos0;
     inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
+    inputs[FD_INPUT_SEQUENCE] = e->exec.sequence;
     memcpy(inputs + FD_INPUT_TOKENS, run->tokens, sizeof *inputs * (size_t)run->n_tok);
     return fd_cuda_check(cudaMemcpyAsync(e->inputs, inputs, sizeof *inputs * (size_t)(FD_INPUT_TOKENS + run->n_tok),
                                          cudaMemcpyHostToDevice, e->queue.stream),
                          "token upload", err);
 }
 
-/* The last n_row rows of the last node. `from`: where its row 0 is; `have`: rows it computed. */
-static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
+fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
     size_t row = sizeof(float) * (size_t)e->exec.graph->hparams.n_vocab;
     FD_TRY(fd_pinned_reserve(&e->logits_host, row, "logits", err));
     int32_t at_once = (int32_t)(e->logits_host.size / row);
@@ -37,14 +37,9 @@ static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_
     return FD_OK;
 }
 
-fd_code fd_engine_logits(fd_engine *e, const float *from, float *to, fd_error *err) {
-    return copy_logits(e, from, 1, 1, to, err);
-}
-
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
     FD_TRY(fd_engine_step(e, batch->tokens[0], batch->pos0, err));
-    const float *logits = e->step_slots[e->step.slot_of[e->exec.graph->n_node - 1]].data;
-    if (batch->logits) return copy_logits(e, logits, 1, 1, batch->logits, err);
+    if (batch->logits) return fd_copy_logits(e, e->logits, 1, 1, batch->logits, err);
     return fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err);
 }
 
@@ -56,7 +51,8 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
-        bool wanted = batch->logits && (batch->all_logits || done + n == batch->n_tok);
+        bool last_pass = done + n == batch->n_tok;
+        bool wanted = batch->logits && (batch->all_logits || last_pass);
         fd_run run = {.plan = &e->nodes,
                       .slots = e->node_slots,
                       .queue = &e->queue,
@@ -66,13 +62,15 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
                       .tail = all      ? FD_ROWS_ALL
-                              : wanted ? FD_ROWS_LAST
-                                       : FD_ROWS_NONE};
+                              : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
+                                                                        : FD_ROWS_NONE};
         FD_TRY(prepare(e, &run, err));
         FD_TRY(fd_run_plan(e, &run, watched ? &e->watch : NULL, err));
+        if (run.tail != FD_ROWS_NONE)
+            e->logits = fd_run_tensor(e, &run, last) + (run.tail == FD_ROWS_ALL ? (size_t)(n - 1) * n_vocab : 0);
         if (wanted) {
             float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
-            FD_TRY(copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
+            FD_TRY(fd_copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
                                batch->all_logits ? n : 1, to, err));
         }
         /* The next pass writes over the pinned tokens. */
@@ -81,10 +79,11 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     return FD_OK;
 }
 
-/* Node by node, each shown when it has run. */
+/* With an observer: one token as the fused step, anything else node by node, each shown when it has run. */
 static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
     const fd_observer *observer = &e->exec.observer;
-    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node;
+    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node && e->exec.n_seq <= 1 &&
+                e->exec.numerics == FD_NUMERICS_EXACT;
     if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
     if (kept) return fd_kept_forward(e, batch, err);
     FD_TRY(fd_kept_settle(e, err));
@@ -131,7 +130,18 @@ static void destroy(fd_exec *exec) {
     free(e);
 }
 
-static const fd_exec_class engine_class = {.forward = forward, .reset = reset, .destroy = destroy, .settle = settle};
+static const fd_exec_class engine_class = {.forward = forward,
+                                           .reset = reset,
+                                           .destroy = destroy,
+                                           .settle = settle,
+                                           .generate = fd_engine_generate};
+static const fd_exec_class batching_class = {.forward = forward,
+                                             .reset = reset,
+                                             .destroy = destroy,
+                                             .settle = settle,
+                                             .generate = fd_engine_generate,
+                                             .decode = fd_engine_decode,
+                                             .generate_many = fd_engine_generate_many};
 
 /* ---- making one ---- */
 
@@ -182,22 +192,25 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
+                          .has_clusters = prop.major >= 9,
                           .prefetch = options->prefetch && prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
+    e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 
-static fd_code check_memory(const fd_graph *graph, int32_t n_ctx, fd_error *err) {
-    uint64_t weights;
-    FD_TRY(fd_weights_bytes(graph, &weights, err));
-    uint64_t need = fd_engine_bytes(graph, n_ctx);
+fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, fd_error *err) {
     size_t free_bytes = 0, total = 0;
+    FD_TRY(fd_cuda_check(cudaSetDevice(device), "device", err));
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
-    if (need > free_bytes)
-        return fd_fail(err, FD_ERR_MEMORY,
-                       "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
-                       (double)need / 0x1p30, (double)weights / 0x1p30, n_ctx, (double)free_bytes / 0x1p30);
+    *bytes = free_bytes;
     return FD_OK;
+}
+
+static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
+    uint64_t free_bytes;
+    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, err));
+    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -209,7 +222,8 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
 
 /* What was found fastest (docs/performance.md). */
 static void choose_step(fd_engine *e, const fd_engine_options *options) {
-    e->persistent_from = options->step == FD_STEP_PERSISTENT ? 0 : -1;
+    /* The persistent kernel knows one cache. */
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && e->exec.n_seq <= 1 ? 0 : -1;
 }
 
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
@@ -223,7 +237,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .graph = graph,
                         .numerics = FD_NUMERICS_EXACT,
                         .backend = "gpu",
-                        .n_ctx = options->n_ctx};
+                        .n_ctx = options->n_ctx,
+                        .n_seq = options->n_seq > 1 ? options->n_seq : 1};
     e->no_graph = options->no_graph;
     e->watch_by_node = options->watch_by_node;
     e->may_split = true;
@@ -233,7 +248,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
     }
     fd_code code = open_device(e, options, err);
-    if (code == FD_OK) code = check_memory(graph, options->n_ctx, err);
+    if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
     choose_step(e, options);
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
@@ -241,6 +256,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         destroy(&e->exec);
         return code;
     }
+    if (e->batches) e->exec.class_ = &batching_class;
     *out = &e->exec;
     return FD_OK;
 }

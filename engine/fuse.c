@@ -157,3 +157,15 @@ int32_t fd_fuse(const fd_graph *graph, fd_item *items, bool *covered) {
     }
     return n;
 }
+
+int32_t fd_fuse_attention(const fd_graph *graph, fd_item *items, bool *covered) {
+    int32_t n = 0;
+    cover_attention(graph, covered);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (covered[i]) continue;
+        items[n] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+        if (plain(graph, i, FD_OP_ATTN_MIX)) match_attention(graph, i, &items[n]);
+        n++;
+    }
+    return n;
+}

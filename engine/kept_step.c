@@ -23,16 +23,8 @@ static fd_code enqueue(fd_engine *e, const fd_kept_set *set, bool near, fd_error
 }
 
 static fd_code capture(fd_engine *e, fd_kept_set *set, bool near, fd_error *err) {
-    cudaGraph_t graph = NULL;
-    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(e->queue.stream, cudaStreamCaptureModeThreadLocal), "graph capture",
-                         err));
-    fd_code code = enqueue(e, set, near, err);
-    cudaError_t ended = cudaStreamEndCapture(e->queue.stream, &graph); /* in any case, or the stream stays capturing */
-    if (code == FD_OK) code = fd_cuda_check(ended, "graph capture", err);
-    if (code == FD_OK)
-        code = fd_cuda_check(cudaGraphInstantiate(&set->graphs[near].exec, graph, 0), "graph instantiation", err);
-    if (graph) (void)cudaGraphDestroy(graph);
-    return code;
+    FD_TRY(fd_capture_begin(e, err));
+    return fd_capture_end(e, enqueue(e, set, near, err), &set->graphs[near].exec, err);
 }
 
 static fd_code compute(fd_engine *e, fd_kept_set *set, int32_t token, int32_t pos, fd_error *err) {
@@ -40,6 +32,7 @@ static fd_code compute(fd_engine *e, fd_kept_set *set, int32_t token, int32_t po
     fd_step_graph *graph = &set->graphs[near];
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
+    inputs[FD_INPUT_SEQUENCE] = e->exec.sequence;
     inputs[FD_INPUT_TOKENS] = token;
     if (graph->warm && !e->no_graph && !graph->exec) FD_TRY(capture(e, set, near, err));
     if (graph->exec) {
@@ -200,8 +193,8 @@ fd_code fd_kept_forward(fd_engine *e, const fd_batch *batch, fd_error *err) {
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(observe_beside(e, set, batch, err));
     k->next = 1 - k->next;
-    const float *logits = set->tensor[e->exec.graph->n_node - 1];
-    FD_TRY(batch->logits ? fd_engine_logits(e, logits, batch->logits, err)
+    e->logits = set->tensor[e->exec.graph->n_node - 1];
+    FD_TRY(batch->logits ? fd_copy_logits(e, e->logits, 1, 1, batch->logits, err)
                          : fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err));
     return observer->begin ? FD_OK : fd_kept_settle(e, err);
 }

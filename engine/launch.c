@@ -232,10 +232,17 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
                             .v = fd_run_tensor(engine, run, cache_v->input[0]),
                             .cache_k = engine->cache[item->attention.cache_k],
                             .cache_v = engine->cache[item->attention.cache_v],
-                            .pos = run->inputs + FD_INPUT_FIRST,
+                            .pos = run->positions ? run->positions : run->inputs + FD_INPUT_FIRST,
                             .scale = nodes[item->attention.scores].scale,
                             .scratch = engine->attention_scratch,
                             .out = fd_run_tensor(engine, run, item->attention.mix),
+                            .n_seq = run->n_tok,
+                            .sequences = run->sequences           ? run->sequences
+                                         : engine->exec.n_seq > 1 ? run->inputs + FD_INPUT_SEQUENCE
+                                                                  : NULL,
+                            .cache_stride = fd_cache_floats(engine, item->attention.cache_k),
+                            .scratch_stride =
+                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float)),
                             .q_out = kept ? fd_run_tensor(engine, run, item->attention.q_rope) : NULL,
                             .k_out = kept ? fd_run_tensor(engine, run, item->attention.k_rope) : NULL,
                             .scores_out = kept ? fd_run_tensor(engine, run, item->attention.scores) : NULL,

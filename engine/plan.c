@@ -70,7 +70,15 @@ static fd_code assign_slots(const fd_graph *graph, fd_plan *plan, fd_error *err)
     return FD_OK;
 }
 
-fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
+typedef int32_t (*fuse_fn)(const fd_graph *graph, fd_item *items, bool *covered);
+
+static int32_t fuse_nothing(const fd_graph *graph, fd_item *items, bool *covered) {
+    (void)covered;
+    for (int32_t i = 0; i < graph->n_node; i++) items[i] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+    return graph->n_node;
+}
+
+static fd_code make(const fd_graph *graph, fuse_fn fuse, fd_plan *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     bool *covered = calloc(n, sizeof *covered);
     *out = (fd_plan){.items = calloc(n, sizeof *out->items), .slot_of = malloc(sizeof *out->slot_of * n)};
@@ -80,15 +88,30 @@ fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *e
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    if (fuse)
-        out->n_item = fd_fuse(graph, out->items, covered);
-    else
-        for (int32_t i = 0; i < graph->n_node; i++)
-            out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+    out->n_item = fuse(graph, out->items, covered);
     free(covered);
     fd_code code = assign_slots(graph, out, err);
     if (code != FD_OK) fd_plan_free(out);
     return code;
+}
+
+fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
+    return make(graph, fuse ? fd_fuse : fuse_nothing, out, err);
+}
+
+fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err) {
+    return make(graph, fd_fuse_attention, out, err);
+}
+
+bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        if (plan->items[i].kind != FD_ITEM_NODE) continue;
+        const fd_node *node = &graph->nodes[plan->items[i].node];
+        if (node->override || node->over_kv || node->op == FD_OP_ROPE || node->op == FD_OP_KV_WRITE ||
+            node->op == FD_OP_ATTN_MIX)
+            return false;
+    }
+    return true;
 }
 
 void fd_plan_free(fd_plan *plan) {

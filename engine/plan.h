@@ -36,6 +36,10 @@ typedef struct fd_plan {
 
 /* With `fuse`, items for one token; without, a node each, for any number. */
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
+/* For a row of each of several sequences: a node each, but attention is fused, whose kernels know each row's position. */
+fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err);
+/* Whether such a plan can run: no other node of it depends on a row's position, or is computed on the host. */
+bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan);
 void fd_plan_free(fd_plan *plan);
 
 /* Nodes whose tensors the item reads and leaves behind; at most FD_ITEM_EDGES. Returns the count. */
@@ -44,6 +48,8 @@ int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
 
 /* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. */
 int32_t fd_fuse(const fd_graph *graph, fd_item *items, bool *covered);
+/* Likewise, attention alone. */
+int32_t fd_fuse_attention(const fd_graph *graph, fd_item *items, bool *covered);
 
 /* feeds[i]: some later position needs every row of node i, because a cache is made from it. */
 void fd_mark_cache_feeders(const fd_graph *graph, bool *feeds);

@@ -26,10 +26,8 @@ static parts parts_of(const fd_graph *graph, int32_t id, unsigned wants, int32_t
     return p;
 }
 
-static fd_row_view view_of(const fd_engine *engine, const fd_run *run, const fd_node *node) {
-    fd_row_view view = {.data = fd_run_tensor(engine, run, node->id),
-                        .row_stride = fd_node_row_stride(node, run->n_kv),
-                        .by_position = node->op == FD_OP_KV_WRITE};
+static fd_row_view view_of(const fd_run *run, const fd_node *node, const void *rows) {
+    fd_row_view view = {.data = rows, .row_stride = fd_node_row_stride(node, run->n_kv)};
     if (node->over_kv) {
         view.n_run = node->shape[0];
         view.run_stride = run->n_kv;
@@ -41,11 +39,12 @@ static fd_row_view view_of(const fd_engine *engine, const fd_run *run, const fd_
 
 /* Fingerprints and what else is wanted of the node's rows, to fd_watch.found. One stream: the area serves all nodes in
  * turn. */
-static fd_code work_out(fd_engine *engine, const fd_run *run, int32_t id, unsigned wants, const parts *p, fd_error *err) {
+static fd_code work_out(fd_engine *engine, const fd_run *run, int32_t id, const void *rows, unsigned wants,
+                        const parts *p, fd_error *err) {
     const fd_graph *graph = engine->exec.graph;
     const fd_node *node = &graph->nodes[id];
     fd_watch *watch = &engine->watch;
-    fd_row_views views = {.n = 1, .one = view_of(engine, run, node)};
+    fd_row_views views = {.n = 1, .one = view_of(run, node, rows)};
     int64_t n_block = (views.one.row_stride + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK, n_vocab = graph->hparams.n_vocab;
     size_t scratch = fd_summary_scratch(n_block, run->n_tok), top = fd_top_scratch(n_vocab, run->n_tok);
     bool logits = id == graph->n_node - 1;
@@ -63,10 +62,26 @@ static fd_code work_out(fd_engine *engine, const fd_run *run, int32_t id, unsign
     return FD_OK;
 }
 
-fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t id, fd_watch *watch, fd_error *err) {
+static unsigned wanted(const fd_engine *engine, int32_t id) {
     const fd_observer *observer = &engine->exec.observer;
+    return observer->wants ? observer->wants(observer->user, &engine->exec.graph->nodes[id]) : FD_WANT_DATA;
+}
+
+bool fd_watch_wants(const fd_engine *engine, int32_t id) {
+    return wanted(engine, id) != 0;
+}
+
+fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t id, fd_watch *watch, fd_error *err) {
     const fd_node *node = &engine->exec.graph->nodes[id];
-    unsigned wants = observer->wants ? observer->wants(observer->user, node) : FD_WANT_DATA;
+    const char *rows = (const char *)fd_run_tensor(engine, run, id);
+    if (node->op == FD_OP_KV_WRITE) rows += (size_t)fd_run_row_bytes(run, node) * (size_t)run->pos0;
+    return fd_watch_rows(engine, run, id, rows, watch, err);
+}
+
+fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t id, const void *rows, fd_watch *watch,
+                      fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[id];
+    unsigned wants = wanted(engine, id);
     if (!wants) return FD_OK;
 
     bool elements = wants & FD_WANT_DATA;
@@ -76,11 +91,9 @@ fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t id, fd_watch
         FD_TRY(fd_watch_flush(engine, watch, err));
         FD_TRY(fd_pinned_reserve(&watch->pinned, size > WATCH_BYTES ? size : WATCH_BYTES, "observed tensors", err));
     }
-    if (!elements) FD_TRY(work_out(engine, run, id, wants, &p, err));
-    const char *from = elements ? (const char *)fd_run_tensor(engine, run, id) : (const char *)watch->found.data;
-    if (elements && node->op == FD_OP_KV_WRITE) from += (size_t)fd_run_row_bytes(run, node) * (size_t)run->pos0;
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync((char *)watch->pinned.data + watch->used, from, size, cudaMemcpyDeviceToHost,
-                                         engine->queue.stream),
+    if (!elements) FD_TRY(work_out(engine, run, id, rows, wants, &p, err));
+    FD_TRY(fd_cuda_check(cudaMemcpyAsync((char *)watch->pinned.data + watch->used, elements ? rows : watch->found.data,
+                                         size, cudaMemcpyDeviceToHost, engine->queue.stream),
                          node->name, err));
     watch->pending[watch->n_pending++] = (fd_pending){.node = id,
                                                       .pos0 = run->pos0,

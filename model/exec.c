@@ -58,10 +58,14 @@ void fd_exec_set_observer(fd_exec *exec, fd_observer observer) {
 
 void fd_exec_reset(fd_exec *exec) {
     exec->n_past = 0;
+    exec->sequence = 0;
+    for (int32_t i = 0; exec->n_past_of && i < exec->n_seq; i++) exec->n_past_of[i] = 0;
     exec->step = 0;
     if (exec->class_->reset) exec->class_->reset(exec);
 }
 
 void fd_exec_free(fd_exec *exec) {
-    if (exec) exec->class_->destroy(exec);
+    if (!exec) return;
+    free(exec->n_past_of);
+    exec->class_->destroy(exec);
 }

@@ -10,6 +10,8 @@
  *   variants      persistent kernel or not, without CUDA graph, fusion, overlap, with prefetch: the same logits (not
  *                 with --quick)
  *   last row      a prompt's last logits without the others'
+ *   generation    tokens sampled on the device = those the CPU samples from its own logits
+ *   sequences     in one batch, of different lengths: what each gets is what it gets alone
  *
  * Exit status: 0 equal, 1 a difference, 2 unusable input, 77 no device. */
 #include <argp.h>
@@ -22,6 +24,7 @@
 #include "faults/faults.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
+#include "tests/gpu/generation.h"
 #include "tests/gpu/lockstep.h"
 #include "tests/gpu/summaries.h"
 
@@ -200,6 +203,32 @@ static void check_variants(check *c, int32_t n_ctx) {
     }
 }
 
+static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
+    generation_test t = {.cpu = cpu,
+                         .gpu = gpu,
+                         .tokens = c->tokens,
+                         .logits = c->logits,
+                         .n_prompt = c->n_prefill,
+                         .n_token = c->n_token};
+    for (int i = 0; i < generation_samplers(); i++) {
+        char name[96];
+        snprintf(name, sizeof name, "generation: %s", generation_sampler_name(i));
+        verdict(c, name, generation_equals_cpu(&t, i));
+    }
+    fd_error err = {0};
+    static const int32_t counts[] = {2, 3, 8, 11};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        char name[96];
+        fd_engine_options several = {.n_ctx = c->n_token, .n_seq = counts[i]};
+        must(fd_engine_new(c->graph, &several, &t.gpu, &err), &err);
+        snprintf(name, sizeof name, "%d sequences: each one's logits are those it has alone", counts[i]);
+        verdict(c, name, sequences_have_logits(&t, counts[i]));
+        snprintf(name, sizeof name, "%d sequences: each one's tokens are those it has alone", counts[i]);
+        verdict(c, name, sequences_generate_alone(&t, counts[i]));
+        fd_exec_free(t.gpu);
+    }
+}
+
 static void make_tokens(check *c) {
     uint64_t z = 0x9e3779b97f4a7c15u;
     c->tokens = calloc((size_t)c->n_token, sizeof *c->tokens);
@@ -250,13 +279,16 @@ int main(int argc, char **argv) {
            o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
-    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_bytes(graph, n_ctx) / 0x1p30,
-           now() - c.started);
+    fd_engine_memory memory;
+    must(fd_engine_memory_needed(graph, n_ctx, 1, &memory, &err), &err);
+    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
+           (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
 
     check_lockstep(&c, "decode as it runs", cpu, gpu);
     check_worked_out(&c, cpu, gpu);
     check_untraced(&c, gpu);
+    check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
     if (!o.quick) {
         must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true}, &gpu, &err), &err);

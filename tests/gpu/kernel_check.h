@@ -11,6 +11,7 @@ void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, ops by element
 void check_experts(gpu_test *test);
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
+void check_sample(gpu_test *test);
 void check_summary(gpu_test *test); /* fingerprints, statistics, entropy, best logits */
 
 #endif
