@@ -19,8 +19,10 @@ static int digits_of(double u) {
 }
 
 double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
-    /* ggml-cuda makes d·scale of a block of 32 in binary16: as for activations, an error that 32 elements share */
-    if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return c->u_acc_f16 * sqrt(32);
+    /* ggml-cuda makes d·scale and dmin·min of a block of 32 in binary16, and the sum of x that the min is multiplied
+     * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15 the two
+     * terms have 2.5 times the root mean square of w. */
+    if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
