@@ -147,14 +147,14 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-/* Grid: heads. */
-template <int GROUPS>
+/* Grid: heads. KEEP costs registers that a launch which keeps nothing does without. */
+template <int GROUPS, bool KEEP>
 __global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
     /* The position was there before the step's first kernel, and so were the cache's rows before it. */
-    step_attention_near<GROUPS, true>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
+    step_attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
@@ -167,7 +167,9 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
                        in->sequences ? "" : ", and nothing says which");
     if (in->near)
         return fd_with_groups(in->head_dim, err, [&](auto groups) {
-            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>,
+            constexpr int n_group = decltype(groups)::value;
+            const bool keep = in->q_out || in->k_out || in->scores_out || in->weights_out;
+            return fd_launch(queue, "decode_near", keep ? decode_near<n_group, true> : decode_near<n_group, false>,
                              dim3((unsigned)in->n_head, 1, rows), STEP_THREADS, 0, err, *in);
         });
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
