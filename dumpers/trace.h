@@ -3,7 +3,9 @@
  * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. What is shown is copied;
  * threads of the writer's digest it and write it, with a flush for each step or for several that end while they are
  * busy. The attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
- * got. Reading: fd_trace_open reads the small parts; tensors are read when asked for.
+ * got. A writer is finished or abandoned before the program exits: its threads must not outlive HDF5.
+ *
+ * Reading: fd_trace_open reads the small parts; tensors are read when asked for.
  *
  * HDF5 need not be built thread-safe: use traces and goldens from one thread at a time. Any number of writers and
  * readers in that thread is fine. (Where HDF5 is not thread-safe, a writer has no threads of its own.) */
