@@ -180,3 +180,50 @@ Test(observe, what_the_executor_worked_out_is_taken) {
     fd_observation_stats(&o, 0, &found);
     cr_expect(found.min == -1 && found.n_nan == 3);
 }
+
+/* The form for a contiguous row beside the formula, element by element. */
+Test(observe, stats_of_a_row_are_those_of_its_elements) {
+    static float x[3000];
+    const int32_t lengths[] = {1, 2, 63, 64, 65, 127, 1000, 1023, 1024, 1025, 2048, 2999};
+    uint64_t z = 5;
+    for (int i = 0; i < 3000; i++) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        x[i] = ldexpf((float)(int32_t)(z >> 32), (int)(z >> 20 & 31) - 50);
+        if (z >> 8 & 1 && i % 7 == 3) x[i] = i % 2 ? NAN : i % 3 ? INFINITY : -INFINITY;
+        if (i % 41 == 7) x[i] = -0.0f;
+    }
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        fd_node node = {.n_dim = 1, .shape = {lengths[k]}};
+        fd_observation o = {.node = &node, .n_pos = 1, .row_stride = lengths[k], .dtype = FD_F32, .data = x};
+        fd_tally tally = fd_tally_none();
+        fd_sum64 sum = {0}, squares = {0};
+        for (int32_t i = 0; i < lengths[k]; i++) {
+            double term = fd_tally_add(&tally, (double)x[i]);
+            fd_sum64_add(&sum, term);
+            fd_sum64_add(&squares, term * term);
+        }
+        fd_stats expected = fd_tally_end(&tally, fd_sum64_end(&sum), fd_sum64_end(&squares)), found;
+        fd_observation_stats(&o, 0, &found);
+        for (int c = 0; c < 9; c++)
+            cr_expect(same((&expected.min)[c], (&found.min)[c]), "%d elements, column %d: %.17g, expected %.17g",
+                      lengths[k], c, (&found.min)[c], (&expected.min)[c]);
+    }
+}
+
+/* Heads of odd length with padding between them, of position 36 in a batch that ends at 40. */
+Test(observe, stats_of_padded_heads_are_those_of_the_row_without_padding) {
+    enum { N_HEAD = 50, ROOM = 40, SEEN = 37 };
+    static float padded_row[4 * N_HEAD * ROOM], row[N_HEAD * SEEN];
+    fd_node node = {.op = FD_OP_ATTN_SCORES, .n_dim = 2, .shape = {N_HEAD, 0}, .over_kv = true};
+    fd_node flat = {.n_dim = 1, .shape = {N_HEAD * SEEN}};
+    for (int i = 0; i < N_HEAD * ROOM; i++) padded_row[i] = i % 19 ? sinf((float)i) : NAN;
+    for (int i = 0; i < N_HEAD * SEEN; i++) row[i] = padded_row[i / SEEN * ROOM + i % SEEN];
+    fd_observation o = {.node = &node, .pos0 = SEEN - 1, .n_pos = ROOM - SEEN + 1, .row_stride = N_HEAD * ROOM,
+                        .dtype = FD_F32, .data = padded_row};
+    fd_observation plain = {.node = &flat, .n_pos = 1, .row_stride = N_HEAD * SEEN, .dtype = FD_F32, .data = row};
+    fd_stats found, expected;
+    fd_observation_stats(&o, 0, &found);
+    fd_observation_stats(&plain, 0, &expected);
+    for (int c = 0; c < 9; c++) cr_expect(same((&expected.min)[c], (&found.min)[c]), "column %d", c);
+    cr_expect(expected.n_nan > 0);
+}
