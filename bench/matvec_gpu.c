@@ -168,7 +168,7 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 }
 
 int main(int argc, char **argv) {
-    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_F32, FD_BF16};
+    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_Q5_0, FD_F32, FD_BF16};
     static const int64_t shapes[][2] = {{896, 896},   {1152, 896},  {9728, 896},   {896, 4864},   {151936, 896},
                                         {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632},  {32000, 2048},
                                         {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
@@ -193,7 +193,8 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0;
-    printf("one row, GB/s: partials a lane, rows a lane, warps (hex), blocks a multiprocessor, slots (0: no rings); the chosen form%s\n",
+    printf("one row, GB/s: partials a lane, rows a lane, warps (hex), blocks a multiprocessor, slots (0: no rings); "
+           "the chosen form%s\n",
            many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
     for (int i = 0; i < N_FORM; i++)

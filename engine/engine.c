@@ -220,12 +220,6 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     return true;
 }
 
-/* What was found fastest (docs/performance.md). */
-static void choose_step(fd_engine *e, const fd_engine_options *options) {
-    /* The persistent kernel knows one cache. */
-    e->persistent_from = options->step == FD_STEP_PERSISTENT && e->exec.n_seq <= 1 ? 0 : -1;
-}
-
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
     if (options->n_ctx < 1)
@@ -250,7 +244,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    choose_step(e, options);
+    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache. */
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && e->exec.n_seq <= 1 ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);

@@ -142,8 +142,15 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
     }
     if (!arrive_last(s.arrived + head, (unsigned)split) || (int)threadIdx.x >= a.head_dim) return;
     float total = 0.0f;
-#pragma unroll 8
-    for (int chunk = 0; chunk < n_chunk; chunk++) total = total + __ldcg(chunk_sums + chunk * a.head_dim);
+#pragma unroll 1
+    for (int first = 0; first < n_chunk; first += ahead) {
+#pragma unroll
+        for (int i = 0; i < ahead; i++)
+            value[i] = first + i < n_chunk ? __ldcg(chunk_sums + (first + i) * a.head_dim) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < ahead; i++)
+            if (first + i < n_chunk) total = total + value[i];
+    }
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 

@@ -241,6 +241,58 @@ template <> struct fd_lane_format<FD_Q4_0, 8> : fd_format_shape<2, 4, 64, 8> {
     }
 };
 
+/* Bits 0-3 to bit 4 of bytes 0-3. */
+__device__ __forceinline__ uint32_t fd_fifth_bits(uint32_t bits) {
+    return (bits & 15) * 0x02040810u & 0x10101010u;
+}
+
+/* d·(q − 16) */
+template <> struct fd_lane_format<FD_Q5_0, 8> : fd_format_shape<2, 5, 80, 8> {
+    static constexpr bool fused = true;
+    static constexpr uint32_t fused_bits = FD_2_7_BITS;
+    struct unit {
+        uint2 q;
+        uint2 d; /* of the unit's four blocks */
+        uint16_t high;
+    };
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane * 8, row + scale_offset};
+    }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
+        const uint8_t *own = c.own + at * 80;
+        return {fd_fetch<uint2, READS>(own), fd_fetch<uint2, READS>(c.shared + at * 8),
+                fd_fetch<uint16_t, READS>(own - lane * 6 + 64)};
+    }
+    static __device__ __forceinline__ float scale_of(const unit &u, int group, int lane) {
+        const uint32_t pair = group == 0 ? u.d.x : u.d.y;
+        return fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
+    }
+    /* q of elements 0-3 and 4-7 as bytes */
+    static __device__ __forceinline__ uint2 bytes_of(const unit &u, int group) {
+        const uint32_t q = group == 0 ? u.q.x : u.q.y, high = (uint32_t)u.high >> group * 8;
+        return {(q & 0x0f0f0f0fu) | fd_fifth_bits(high), (q >> 4 & 0x0f0f0f0fu) | fd_fifth_bits(high >> 4)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[8]) {
+        const float d = scale_of(u, group, lane);
+        const uint2 q = bytes_of(u, group);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = d * fd_byte<16>(q.x, i, magic);
+            w[i + 4] = d * fd_byte<16>(q.y, i, magic);
+        }
+    }
+    static __device__ __forceinline__ void decode_fused(const unit &u, int group, int lane, uint32_t, uint32_t magic,
+                                                        float (&w)[8]) {
+        const float d = scale_of(u, group, lane), offset = d * -(128.0f + 16.0f);
+        const uint2 q = bytes_of(u, group);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = fmaf(d, fd_byte_of_2_7(q.x, i, magic), offset);
+            w[i + 4] = fmaf(d, fd_byte_of_2_7(q.y, i, magic), offset);
+        }
+    }
+};
+
 /* d·scale·power and dmin·min of the first or second block of a group, from Q4_K's 16 bytes. Four scales and mins at a time as
  * bytes: blocks 0-3 are the low six bits of their words, 4-7 are put together. */
 __device__ __forceinline__ void fd_scale_and_min(const uint4 &head, int group, bool first, uint32_t magic, float power,
@@ -342,6 +394,7 @@ template <class Launch> static fd_code fd_with_format(uint32_t dtype, fd_error *
     case FD_BF16: return launch(fd_lane_format<FD_BF16, 8>());
     case FD_Q8_0: return launch(fd_lane_format<FD_Q8_0, 8>());
     case FD_Q4_0: return launch(fd_lane_format<FD_Q4_0, 8>());
+    case FD_Q5_0: return launch(fd_lane_format<FD_Q5_0, 8>());
     case FD_Q4_K: return launch(fd_lane_format<FD_Q4_K, 8>());
     case FD_Q6_K: return launch(fd_lane_format<FD_Q6_K, 8>());
     default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);

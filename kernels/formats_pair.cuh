@@ -67,6 +67,30 @@ template <> struct fd_lane_format<FD_Q4_0, 2> : fd_format_shape<2, 4, 64, 8> {
     }
 };
 
+/* d·(q − 16) */
+template <> struct fd_lane_format<FD_Q5_0, 2> : fd_format_shape<2, 5, 80, 8> {
+    struct unit {
+        uint2 q, d;
+        uint16_t high;
+    };
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane / 4 * 8, row + scale_offset};
+    }
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
+        const uint8_t *own = c.own + at * 80;
+        return {fd_fetch<uint2, READS>(own), fd_fetch<uint2, READS>(c.shared + at * 8),
+                fd_fetch<uint16_t, READS>(own - lane / 4 * 6 + 64)};
+    }
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[2]) {
+        const uint32_t pair = group == 0 ? u.d.x : u.d.y;
+        const float d = fd_half_to_float((uint16_t)(lane < 16 ? pair : pair >> 16));
+        const uint32_t high = (uint32_t)u.high >> (group * 8 + lane % 4 * 2);
+        const uint32_t q = fd_pair_nibbles(group == 0 ? u.q.x : u.q.y, lane) | fd_fifth_bits(high & 3);
+        w[0] = d * fd_byte<16>(q, 0, magic);
+        w[1] = d * fd_byte<16>(q, 1, magic);
+    }
+};
+
 /* (d·scale)·q − dmin·min */
 template <> struct fd_lane_format<FD_Q4_K, 2> : fd_format_shape<4, 8, 144, 144> {
     struct unit {
@@ -109,8 +133,8 @@ template <> struct fd_lane_format<FD_Q6_K, 2> : fd_format_shape<4, 8, 208, 2> {
         const float scale = fd_half_to_float(u.d) * fd_byte<128>(u.scales ^ 0x80808080u, group, magic);
         const uint32_t low = group == 0 ? u.low.x : group == 1 ? u.low.y : group == 2 ? u.low.z : u.low.w;
         const uint32_t bits = (group < 2 ? u.high.x : u.high.y) >> group % 2 * 4;
-        const uint32_t q = fd_pair_nibbles(low, lane) |
-                           (bits >> (fd_pair_byte(lane) + lane % 4 / 2 * 2) << 4 & 0x3030u);
+        const uint32_t q =
+            fd_pair_nibbles(low, lane) | (bits >> (fd_pair_byte(lane) + lane % 4 / 2 * 2) << 4 & 0x3030u);
         w[0] = scale * fd_byte<32>(q, 0, magic);
         w[1] = scale * fd_byte<32>(q, 1, magic);
     }

@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         for (; at + 2 * depth <= n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
-                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
 #pragma unroll
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
             }
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 #pragma unroll
             for (int u = 0; u < depth; u++) {
                 if (at + u >= n_unit) break;
-                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
                 if (at + u + depth < n_unit)
 #pragma unroll
                     for (int r = 0; r < R; r++)
@@ -99,7 +101,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         if (n_unit * 64 * Format::groups < a.n_col) {
 #pragma unroll
             for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], n_unit - at, lane);
-            add_unit<Format, P, R, T, true, FUSED>(units[0], n_unit, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+            add_unit<Format, P, R, T, true, FUSED>(units[0], n_unit, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                   acc);
         }
 
         float sum[R][T];
@@ -289,6 +292,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, own.rows, err); break;
         case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, own.rows, err); break;
         case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, own.rows, err); break;
+        case FD_Q5_0: code = launch_dtype<FD_Q5_0>(queue, args, n, own.rows, err); break;
         case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, own.rows, err); break;
         case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, own.rows, err); break;
         case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, own.rows, err); break;

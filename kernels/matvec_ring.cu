@@ -51,8 +51,7 @@ template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args 
         if (quad < n_quad) quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, held.quad[i]);
     }
     for (int quad = (int)(threadIdx.x + HELD_QUADS * blockDim.x); quad < n_quad; quad += (int)blockDim.x)
-        quads[quad_at<P>(quad)] =
-            normed(quads[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
+        quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)
         for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
@@ -109,8 +108,7 @@ __device__ __forceinline__ void add_slice(const unsigned char *slice, int unit, 
     }
 }
 
-template <int LANES, int P, int R>
-__device__ __forceinline__ void ring_sums(float (&acc)[R][P], float (&sum)[R]) {
+template <int LANES, int P, int R> __device__ __forceinline__ void ring_sums(float (&acc)[R][P], float (&sum)[R]) {
 #pragma unroll
     for (int r = 0; r < R; r++) sum[r] = fd_tree_lanes<LANES>(fd_tree(acc[r]));
 }
@@ -209,7 +207,11 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_m
 
     const int64_t busy = (n_task + blocks - 1) / blocks;
     const int warps = busy < form->warps ? (int)busy : form->warps;
-    const size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
+    size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
+    /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
+     * unevenly several blocks would share one multiprocessor while another has none. */
+    const size_t half = queue->max_shared / 2 + 1024;
+    if (form->blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
     return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
 }
 
@@ -230,6 +232,7 @@ fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matve
     case FD_BF16: return launch_dtype<FD_BF16>(queue, args, form, err);
     case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, form, err);
     case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, form, err);
+    case FD_Q5_0: return launch_dtype<FD_Q5_0>(queue, args, form, err);
     case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, form, err);
     case FD_Q6_K: return launch_dtype<FD_Q6_K>(queue, args, form, err);
     default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);

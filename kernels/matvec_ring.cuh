@@ -28,12 +28,12 @@ template <class Format, int P, int R> struct ring_slice {
     static constexpr int scale_bytes = Format::shared_step == Format::own_step ? 0 : Format::shared_step; /* a unit */
     static constexpr int most = RING_SLOT_BYTES / rows / unit_bytes;
     static constexpr int units = scale_bytes == 0 ? (most > 3 ? most & ~1 : most)
-                                 : most >= 32 ? 32
-                                 : most >= 16 ? 16
-                                 : most >= 8  ? 8
-                                 : most >= 4  ? 4
-                                 : most >= 2  ? 2
-                                              : 1;
+                                 : most >= 32     ? 32
+                                 : most >= 16     ? 16
+                                 : most >= 8      ? 8
+                                 : most >= 4      ? 4
+                                 : most >= 2      ? 2
+                                                  : 1;
     static constexpr int window = (units * scale_bytes + 15) / 16 * 16;
     static constexpr int row_bytes = units * unit_bytes + window;
     static constexpr int bytes = row_bytes * rows;
@@ -55,10 +55,10 @@ __device__ __forceinline__ int task_step() {
 
 template <class Format, int P, int R> struct matvec_ring {
     using Slice = ring_slice<Format, P, R>;
-    uint32_t slots; /* shared address: the lane's 16 bytes of its first row in slot 0 */
-    int slot;       /* to be filled next */
-    int task, unit; /* the next slice */
-    int first_row;  /* of the lane's in task 0 */
+    uint32_t slots;        /* shared address: the lane's 16 bytes of its first row in slot 0 */
+    int slot;              /* to be filled next */
+    int task, unit;        /* the next slice */
+    int first_row;         /* of the lane's in task 0 */
     const uint8_t *row[R]; /* where the lane copies from, at `unit` */
     const uint8_t *scales[R];
     uint64_t policy;

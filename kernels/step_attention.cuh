@@ -21,6 +21,19 @@ __device__ __forceinline__ void step_stage_query(const fd_attn_decode &a, int he
         query[fd_query_at(k)] = k < a.head_dim ? step_turned(a.q_rope, a.q + (int64_t)head * a.head_dim, k, pos) : 0.0f;
 }
 
+/* The queries of all heads that share a K/V head, one after the other. */
+template <int GROUPS>
+__device__ __forceinline__ void step_stage_queries(const fd_attn_decode &a, int kv_head, int sharing, int pos,
+                                                   float *query) {
+    constexpr int width = 64 * GROUPS;
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < sharing * width; i += STEP_THREADS) {
+        const int k = i % width;
+        const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
+        query[i / width * width + fd_query_at(k)] = k < a.head_dim ? step_turned(a.q_rope, head, k, pos) : 0.0f;
+    }
+}
+
 /* The newest key to shared memory; to the cache, and the value with it, when `store`. */
 __device__ __forceinline__ void step_stage_key(const fd_attn_decode &a, int kv_head, int pos, float *key, bool store) {
     const int i = (int)threadIdx.x;
@@ -161,7 +174,7 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
         step_stage_key(a, kv_head, pos, key_new, head % sharing == 0);
         __syncthreads();
         if (KEEP) step_keep_turned(a, head, query, key_new);
-        const auto put_score = [&](int t, const float (&key)[GROUPS * 8]) {
+        const auto put_score = [&](int t, const float(&key)[GROUPS * 8]) {
             const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
             if (lane == 0 && t < n) score[t] = dot * a.scale;
             if (KEEP && a.scores_out && lane == 0 && t < n) a.scores_out[(int64_t)head * a.n_ctx + t] = dot * a.scale;
@@ -229,7 +242,7 @@ __device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, fl
         if (t < pos)
             fd_load_key<GROUPS>(a.cache_k + ((int64_t)t * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
         if (item == (int)blockIdx.x) wait();
-        for (int h = 0; h < sharing; h++) step_stage_query<GROUPS>(a, kv_head * sharing + h, pos, query + h * width);
+        step_stage_queries<GROUPS>(a, kv_head, sharing, pos, query);
         if (piece == n_piece - 1) step_stage_key(a, kv_head, pos, key_new, true);
         __syncthreads();
         if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, key);

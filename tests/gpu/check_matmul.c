@@ -1,13 +1,15 @@
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/matmul.h"
 #include "model/quant.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
 enum { N_TYPE = sizeof types / sizeof *types };
 
 /* out[t, r] = W[r]·x[t] + bias[r] */
@@ -109,6 +111,63 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     free(w), free(x), free(bias), free(expected), free(found), free(file);
 }
 
+/* ---- what an offset inside the multiply-add gets wrong (kernels/formats.cuh), and the rows done again for it ---- */
+
+/* A block whose elements are all `d`, or all `d`·0. */
+static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {
+    uint8_t nibbles = 0;
+    if (dtype == FD_Q8_0) memset(((fd_block_q8_0 *)block)->qs, zero ? 0 : 1, 32);
+    if (dtype == FD_Q4_0) nibbles = zero ? 0x88 : 0x99, memset(((fd_block_q4_0 *)block)->qs, nibbles, 16);
+    if (dtype == FD_Q5_0) {
+        memset(((fd_block_q5_0 *)block)->qh, 0xff, 4);
+        memset(((fd_block_q5_0 *)block)->qs, zero ? 0x00 : 0x11, 16);
+    }
+    if (dtype == FD_Q6_K) {
+        fd_block_q6_K *b = (fd_block_q6_K *)block;
+        memset(b->ql, zero ? 0x00 : 0x11, sizeof b->ql);
+        memset(b->qh, 0xaa, sizeof b->qh);
+        memset(b->scales, 1, sizeof b->scales);
+    }
+    memcpy(dtype == FD_Q6_K ? block + offsetof(fd_block_q6_K, d) : block, &d, sizeof d);
+}
+
+/* Row 0: products that underflow to -0, then elements that are -0: the dot is -0. Row 1: an infinite scale. Row 2: a
+ * zero scale. */
+static void check_doubtful(gpu_test *test, uint32_t dtype) {
+    enum { N_ROW = 3, MOST = 512 };
+    const int64_t block = fd_dtype_get(dtype)->block_elements, bytes = fd_dtype_get(dtype)->block_bytes;
+    const int64_t n_block = block == 256 ? 2 : 8, n_col = n_block * block;
+    static uint8_t file[N_ROW * 8 * 256];
+    static float w[N_ROW * MOST], x[MOST];
+    float expected[N_ROW], found[N_ROW];
+    char name[96];
+    fd_error err = {0};
+    for (int64_t r = 0; r < N_ROW; r++)
+        for (int64_t b = 0; b < n_block; b++) {
+            const uint16_t scales[N_ROW] = {0x8001, b == 0 ? 0x7c00 : 0x8001, 0x0000}; /* -2^-24, Inf, 0 */
+            fill_block(dtype, file + (r * n_block + b) * bytes, b >= n_block - n_block / 4 - (block == 256), scales[r]);
+        }
+    for (int64_t i = 0; i < n_col; i++) x[i] = 0x1p-149f;
+    for (int64_t r = 0; r < N_ROW; r++) fd_dequantize_row(dtype, file + r * n_block * bytes, w + r * n_col, n_col);
+    host_matmul(w, NULL, x, N_ROW, n_col, 1, expected);
+    snprintf(name, sizeof name, "doubtful_%s_has_a_negative_zero_and_an_infinity", fd_dtype_get(dtype)->name);
+    gpu_expect(test, name, fd_bits32(expected[0]) == 0x80000000u && isinf(expected[1]) && expected[2] == 0.0f);
+
+    fd_device_matrix matrix = gpu_upload_weight(dtype, N_ROW, n_col, file);
+    float *dx = gpu_upload(x, sizeof *x * (size_t)n_col);
+    for (int i = 0; i < N_FORM; i++) {
+        float *out = gpu_poisoned(N_ROW);
+        fd_matvec in = {.x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .out = out}};
+        gpu_must(fd_launch_matvec(&test->queue, &in, &forms[i], &err), &err);
+        gpu_download(test, out, found, N_ROW);
+        snprintf(name, sizeof name, "doubtful_%s_form_%d", fd_dtype_get(dtype)->name, i);
+        gpu_expect_equal(test, name, expected, found, N_ROW);
+        gpu_free(out);
+    }
+    gpu_free(matrix.data);
+    gpu_free(dx);
+}
+
 void check_matmul(gpu_test *test) {
     static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40};
     for (int i = 0; i < N_TYPE; i++) {
@@ -118,6 +177,7 @@ void check_matmul(gpu_test *test) {
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             if (shapes[k].n_col % block == 0) check_shape(test, dtype, shapes[k], few, 6, false);
         check_shape(test, dtype, (shape){100, 512}, many, 4, false);
+        if (block > 1 && dtype != FD_Q4_K) check_doubtful(test, dtype);
         check_shape(test, dtype, (shape){40, 256}, few, 6, true);
         /* Enough rows for eight lanes a row to be chosen, and a last tile that is not full. */
         check_shape(test, dtype, (shape){(int64_t)test->queue.n_sm * 64 + 37, 256}, one, 2, false);
