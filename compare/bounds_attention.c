@@ -44,11 +44,12 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
  * A sink is one more score of the sum, of the class's type: its own ε counts u·|sink| more.
  *
  * 4 + 3|s − m| covers the rounding of s − m and fast exponentials (2^(x·log2 e) in one product: 1.5 ulp and ½|x|·log2 e
- * more for the rounded argument). ε is the exponent's, so e^ε − 1 is taken where it is large. */
+ * more for the rounded argument). Fast math: 2 ulp each of ex2.approx and of the division, and ggml-cuda scales s inside the
+ * kernel, u·|s|. ε is the exponent's, so e^ε − 1 is taken where it is large. */
 void fd_bound_attn_softmax(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     int32_t n_head = work->node->shape[0];
-    double u = work->c->u_op;
+    double u = work->c->u_op, fixed = work->c->fast_math ? 10 : 4, own = work->c->fast_math ? u : 0;
     if (op->weight[0]) fd_dequantize_row(op->weight[0]->dtype, op->weight[0]->data, work->row, op->weight[0]->n_col);
 
 #pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * op->n_kv > FD_BOUND_MANY / 16)
@@ -60,7 +61,7 @@ void fd_bound_attn_softmax(const fd_bound_work *work) {
         double *tau = work->tau + item * op->n_kv, max = sink, mean = 0, rest = 1;
         for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
         for (int64_t t = 0; t < n; t++) {
-            tau[t] = e[t] + u * (4 + 3 * fabs(s[t] - max));
+            tau[t] = e[t] + u * (fixed + 3 * fabs(s[t] - max)) + (s[t] > -INFINITY ? own * fabs(s[t]) : 0);
             if (p[t] > 0) mean += p[t] * tau[t]; /* a masked score may be -inf */
             rest -= p[t];
         }

@@ -31,7 +31,10 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
 
 /* (a, b) → (a·c − b·s, a·s + b·c): three roundings of each product, and the table. Its entries are rounded to the op's
  * type, and an engine that makes the angle in binary32, multiplying frequencies up pair by pair, is off by
- * (i + 4)·u·angle at pair i. */
+ * (i + 4)·u·angle at pair i.
+ *
+ * Fast math: sin.approx and cos.approx are off by 2^-20.5 up to 2π and by some 2^-23·angle beyond (PTX's 2^-14.7 at 100π);
+ * pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded. */
 void fd_bound_rope(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_rope *rope = &work->node->rope;
@@ -43,6 +46,7 @@ void fd_bound_rope(const fd_bound_work *work) {
         for (int32_t i = 0; i < half; i++) {
             double angle = (double)(op->pos0 + row) * pow(rope->base, -2.0 * i / rope->n_rot);
             double product = 4 * u + u_angle * (i + 4) * angle;
+            if (work->c->fast_math) product = 2 * u * fmax(angle, 8) + u_angle * (3 * i + 20) * angle;
             const double *cosine = (const double *)op->rope_cos + (op->pos0 + row) * half;
             const double *sine = (const double *)op->rope_sin + (op->pos0 + row) * half;
             double c = fabs(cosine[i]), s = fabs(sine[i]);

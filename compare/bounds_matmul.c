@@ -50,7 +50,9 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     const fd_numerics_class *c = work->c;
     int64_t n = w->n_col, row_bytes = fd_dtype_row_bytes(w->dtype, n);
     double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
-    double u_chain = lambda * c->u_acc * sqrt((double)n), u_mean = c->in_truncates ? 2 * c->u_in : 0;
+    double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
+    bool cut = c->in_truncates && (!c->q8_activations || w->dtype == FD_F32);
+    double u_chain = lambda * u_acc * sqrt((double)n), u_mean = cut ? 2 * c->u_in : 0;
     double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + p->n_pos * n;
 
     for (int64_t k = 0; k < p->n_pos * n; k++) {

@@ -67,6 +67,22 @@ static const fd_numerics_class table[] = {
      .u_mix = UF16,
      F32_OPS,
      .u_kv = UF16},
+    /* ggml's CUDA backend with its own kernels (mmq, mmvq, mmf, mmvf) and cuBLAS for what they leave: beside quantised
+     * weights int8 blocks, beside binary16 ones cuBLAS with compute type 16F, binary32 ones TF32; scores ask for binary32,
+     * which is TF32 in cuBLAS, the mix does not. Compiled with -use_fast_math. */
+    {.name = "llama-cuda",
+     .summary = "int8 activations, TF32 and binary16 factors, binary16 sums beside binary16, fast sin",
+     .q8_activations = true,
+     .in_truncates = true,
+     .fast_math = true,
+     .u_in = 2 * UF16,
+     .u_attn = 2 * UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_acc_f16 = UF16,
+     .u_mix = UF16,
+     F32_OPS,
+     .u_kv = UF16},
     {.name = "bf16",
      .summary = "bfloat16 factors, binary32 sums and tensors",
      .u_in = UBF16,
@@ -105,7 +121,7 @@ enum { N_CLASS = sizeof table / sizeof *table };
 static const struct {
     const char *recorded, *name;
 } aliases[] = {{"q8act", "q8"},       {"fp32", "f32"},    {"float32", "f32"},      {"fp16", "hf-f16"},
-               {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cuda", "f16acc"}};
+               {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cublas", "f16acc"}};
 
 const fd_numerics_class *fd_numerics_class_at(int32_t i) {
     return i >= 0 && i < N_CLASS ? &table[i] : NULL;

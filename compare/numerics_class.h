@@ -25,9 +25,11 @@ typedef struct fd_numerics_class {
     double u_out;      /* every stored result */
     double tiny_out;   /* spacing of its type's subnormals, or what an engine flushes to 0 */
     double u_kv;       /* rows of the K/V cache */
+    double u_acc_f16;  /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
-/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16-fa,
+/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, llama-cuda, bf16, hf-f16-fa,
  * hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);

@@ -16,6 +16,7 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
     fd_round_row(e->class_.attention, args->in[1], k, n_k);
 
     float *scores = args->out;
+    uint32_t kv_type = fd_emulate_kv_type(e);
 #pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
     for (int32_t p = 0; p < args->n_pos; p++)
         for (int32_t h = 0; h < n_head; h++) {
@@ -24,7 +25,8 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
             for (int32_t t = 0; t < n_kv; t++) {
                 const float *row = k + ((int64_t)t * n_head_kv + h / group) * dim;
                 bool hidden = t > args->pos0 + p || t < fd_node_first_seen(args->node, args->pos0 + p);
-                float dot = hidden ? 0 : fd_emulate_products(e, FD_OP_ATTN_SCORES, q + head * dim, row, dim);
+                float dot = 0;
+                if (!hidden) dot = fd_emulate_products(e, FD_OP_ATTN_SCORES, kv_type, q + head * dim, row, dim);
                 s[t] = hidden ? -(float)INFINITY : fd_round_to(e->class_.tensor, dot) * args->node->scale;
                 if (!hidden && args->node->softcap > 0)
                     s[t] = fd_emulate_capped(e, fd_round_to(e->class_.tensor, s[t]), args->node->softcap);
@@ -71,6 +73,7 @@ fd_code fd_emulate_attn_mix(fd_emulate *e, const fd_op_args *args, fd_error *err
     if (!weights || !v) return FD_ERR_MEMORY;
     fd_round_row(e->class_.attention, args->in[0], weights, n_weight);
     const float *cache = args->in[1];
+    uint32_t kv_type = fd_emulate_kv_type(e);
     for (int32_t t = 0; t < n_kv; t++)
         for (int32_t c = 0; c < v_width; c++)
             v[(int64_t)c * n_kv + t] = fd_round_to(e->class_.attention, cache[(int64_t)t * v_width + c]);
@@ -83,7 +86,7 @@ fd_code fd_emulate_attn_mix(fd_emulate *e, const fd_op_args *args, fd_error *err
             for (int32_t d = 0; d < dim; d++) {
                 const float *column = v + ((int64_t)(h / group) * dim + d) * n_kv;
                 y[head * dim + d] =
-                    fd_emulate_products(e, FD_OP_ATTN_MIX, weights + head * n_kv, column, args->pos0 + p + 1);
+                    fd_emulate_products(e, FD_OP_ATTN_MIX, kv_type, weights + head * n_kv, column, args->pos0 + p + 1);
             }
         }
     return FD_OK;

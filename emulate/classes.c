@@ -33,8 +33,17 @@ static const fd_emulate_class table[] = {
      .attention = F16,
      .cache = F16,
      .own_angles = true},
-    /* ggml-cuda through cuBLAS: weights dequantised to f16, compute type 16F. */
+    /* ggml-cuda's own kernels, and cuBLAS with compute type 16F where both factors are f16. */
     {.name = "llama-cuda",
+     .summary = "llama.cpp on CUDA: q8 activations, f16 sums beside f16, TF32 beside f32, f16 K and V",
+     .product = FD_EMULATE_OF_WEIGHT_CUDA,
+     .attention = F16,
+     .cache = F16,
+     .f16_sum_of_f16 = true,
+     .own_angles = true,
+     .batch_kernels = true},
+    /* ggml-cuda built with GGML_CUDA_FORCE_CUBLAS: weights dequantised to f16, compute type 16F. */
+    {.name = "llama-cublas",
      .summary = "llama.cpp on cuBLAS: f16 factors and sums, f16 K and V",
      .product = F16,
      .attention = F16,

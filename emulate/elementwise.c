@@ -89,7 +89,7 @@ fd_code fd_emulate_gelu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err
     const float *gate = args->in[0], *up = args->in[1];
     float *y = args->out;
     int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    bool table = e->class_.product == FD_EMULATE_OF_WEIGHT;
+    bool table = e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
     for (int64_t i = 0; i < n; i++) {
         float g = table ? fd_round_f16(gelu(fd_round_f16(gate[i]))) : gelu(gate[i]);
         y[i] = fd_round_to(e->class_.tensor, g) * up[i];

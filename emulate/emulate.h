@@ -19,6 +19,8 @@ typedef enum fd_emulate_type {
     FD_EMULATE_OF_WEIGHT, /* `product` alone: activations become what llama.cpp's CPU dot wants beside the weight's
                              type (Q8_0, Q4_0: Q8_0; Q4_K, Q6_K: Q8_K; F16: F16; BF16: BF16; F32: as they are),
                              weights stay */
+    FD_EMULATE_OF_WEIGHT_CUDA, /* `product` alone: what llama.cpp's CUDA kernels want beside the weight's type (quantised:
+                             Q8_1, blocks of 32 with the scale in f16; F16, BF16: that; F32: TF32, the weights too) */
 } fd_emulate_type;
 
 typedef struct fd_emulate_class {
@@ -29,6 +31,7 @@ typedef struct fd_emulate_class {
     fd_emulate_type tensor; /* every tensor between ops, parameter vectors, and what an op of several kernels keeps */
     fd_emulate_type cache;  /* rows of K and V */
     bool f16_sum;           /* the products' sums live in f16; the products of one step are added in binary32 first */
+    bool f16_sum_of_f16;    /* those of F16 weights alone, and of ATTN_MIX */
     bool own_angles;        /* rope: frequency, angle, cos and sin in binary32, not the graph's shared tables */
     bool batch_kernels;     /* batches of several tokens sum in other orders than single ones: prefill differs from
                                   decode. In every other class they agree bit by bit */

@@ -20,9 +20,19 @@ static void round_q8_k(const float *x, float *out, int64_t n) {
     }
 }
 
+/* Q8_1's values are Q8_0's. Written back as binary32: d·q. */
+static void round_q8_1(const float *x, float *out, int64_t n) {
+    for (int64_t at = 0; at < n; at += 32) {
+        fd_block_q8_0 block;
+        fd_quantize_row(FD_Q8_0, x + at, &block, 32);
+        fd_dequantize_row(FD_Q8_0, &block, out + at, 32);
+    }
+}
+
 /* True when the row becomes Q8_0 blocks in `to`; else it is binary32 there. */
 static bool convert(const fd_emulate_class *class_, uint32_t weight_type, const float *x, void *to, int64_t n) {
-    if (class_->product != FD_EMULATE_OF_WEIGHT) {
+    bool cuda = class_->product == FD_EMULATE_OF_WEIGHT_CUDA;
+    if (class_->product != FD_EMULATE_OF_WEIGHT && !cuda) {
         fd_round_row(class_->product, x, to, n);
         return false;
     }
@@ -30,10 +40,15 @@ static bool convert(const fd_emulate_class *class_, uint32_t weight_type, const 
     case FD_Q8_0:
     case FD_Q4_0: fd_quantize_row(FD_Q8_0, x, to, n); return true;
     case FD_Q4_K:
-    case FD_Q6_K: round_q8_k(x, to, n); return false;
+    case FD_Q6_K:
+        if (cuda)
+            round_q8_1(x, to, n);
+        else
+            round_q8_k(x, to, n);
+        return false;
     case FD_F16: fd_round_row(FD_EMULATE_F16, x, to, n); return false;
     case FD_BF16: fd_round_row(FD_EMULATE_BF16, x, to, n); return false;
-    default: fd_round_row(FD_EMULATE_F32, x, to, n); return false;
+    default: fd_round_row(cuda ? FD_EMULATE_TF32 : FD_EMULATE_F32, x, to, n); return false;
     }
 }
 
@@ -91,11 +106,13 @@ fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) 
         float *row = rows + omp_get_thread_num() * n_in;
         if (!blocks) {
             fd_dequantize_row(w->dtype, packed, row, n_in);
-            fd_round_row(e->class_.product, row, row, n_in);
+            bool tf32 = e->class_.product == FD_EMULATE_OF_WEIGHT_CUDA && w->dtype == FD_F32;
+            fd_round_row(tf32 ? FD_EMULATE_TF32 : e->class_.product, row, row, n_in);
         }
         for (int32_t p = 0; p < args->n_pos; p++) {
             const void *xp = x + (size_t)p * x_bytes;
-            float sum = blocks ? dot_blocks(w, packed, xp) : fd_emulate_products(e, FD_OP_MATMUL, row, xp, n_in);
+            float sum = blocks ? dot_blocks(w, packed, xp)
+                               : fd_emulate_products(e, FD_OP_MATMUL, w->dtype, row, xp, n_in);
             y[p * n_out + o] = bias ? sum + b[o] : sum;
         }
     }

@@ -14,7 +14,8 @@ FD_EMULATE_CLONES void fd_round_row(fd_emulate_type type, const float *x, float 
         for (int64_t i = 0; i < n; i++) out[i] = fd_round_bf16(x[i]);
         return;
     case FD_EMULATE_F32:
-    case FD_EMULATE_OF_WEIGHT: break;
+    case FD_EMULATE_OF_WEIGHT:
+    case FD_EMULATE_OF_WEIGHT_CUDA: break;
     }
     for (int64_t i = 0; i < n; i++) out[i] = x[i];
 }

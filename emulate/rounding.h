@@ -37,7 +37,8 @@ static inline float fd_round_to(fd_emulate_type type, float x) {
     case FD_EMULATE_F16: return fd_round_f16(x);
     case FD_EMULATE_BF16: return fd_round_bf16(x);
     case FD_EMULATE_F32:
-    case FD_EMULATE_OF_WEIGHT: break;
+    case FD_EMULATE_OF_WEIGHT:
+    case FD_EMULATE_OF_WEIGHT_CUDA: break;
     }
     return x;
 }

@@ -69,7 +69,7 @@ static void matmul_inputs(const fd_numerics_class *c, uint32_t dtype, const doub
         for (int32_t k = 0; k < n; k++) out[k] = (double)narrow[k];
         return;
     }
-    double u = c->q8_activations ? (dtype == FD_F32 ? 0 : fd_dtype_roundoff(dtype)) : c->u_in;
+    double u = c->q8_activations && dtype != FD_F32 ? fd_dtype_roundoff(dtype) : c->u_in;
     for (int32_t k = 0; k < n; k++) out[k] = q(x[k], u);
 }
 
@@ -78,13 +78,15 @@ static void run_matmul(const fd_op_args *a, const fd_numerics_class *c, double *
     int32_t n = (int32_t)w->n_col;
     float row[1024], b[1024] = {0};
     double wide[1024], x[1024];
+    double u_w = c->q8_activations && w->dtype != FD_F32 ? 0 : c->u_in;
+    double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
     if (bias) fd_dequantize_row(bias->dtype, bias->data, b, bias->n_col);
     for (int64_t r = 0; r < a->n_pos; r++) {
         matmul_inputs(c, w->dtype, (const double *)a->in[0] + r * n, x, n);
         for (int64_t o = 0; o < w->n_row; o++) {
             fd_dequantize_row(w->dtype, (const char *)w->data + o * fd_dtype_row_bytes(w->dtype, n), row, n);
-            for (int32_t k = 0; k < n; k++) wide[k] = q((double)row[k], c->q8_activations ? 0 : c->u_in);
-            double y = q(sum_products(wide, x, n, c->u_acc), c->u_out);
+            for (int32_t k = 0; k < n; k++) wide[k] = q((double)row[k], u_w);
+            double y = q(sum_products(wide, x, n, u_acc), c->u_out);
             out[r * w->n_row + o] = bias ? q(y + q((double)b[o], c->u_out), c->u_out) : y;
         }
     }
@@ -118,7 +120,8 @@ static void run_rope(const fd_op_args *a, const fd_numerics_class *c, double *ou
             bool pairs = node->rope.pairing == FD_ROPE_INTERLEAVED;
             int64_t first = item * d + (pairs ? 2 * i : i), second = pairs ? first + 1 : first + half;
             double x = ((const double *)a->in[0])[first], y = ((const double *)a->in[0])[second];
-            double co = q(cos(angle), c->u_op), si = q(sin(angle), c->u_op);
+            double co = q(cos(angle), c->u_op), si = q(sin(angle), c->u_op), fast = 0x1p-23 * fmax(angle, 6.28);
+            if (c->fast_math) co += draw() % 2 ? fast : -fast, si += draw() % 2 ? fast : -fast;
             out[first] = q(q(x * co, c->u_op) - q(y * si, c->u_op), c->u_out);
             out[second] = q(q(x * si, c->u_op) + q(y * co, c->u_op), c->u_out);
         }
@@ -636,6 +639,9 @@ Test(bounds, a_class_that_is_too_strict_is_exceeded) {
                  {FD_OP_MATMUL, "f16", "bf16", 3},
                  {FD_OP_MATMUL, "f32", "q8", 3},
                  {FD_OP_MATMUL, "f32", "f16acc", 3},
+                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
+                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
+                 {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
                  {FD_OP_ATTN_MIX, "llama-cpu", "llama-cpu-fa", 80}}; /* 720 keys: the chain grows, one rounding does not */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trial t = open_trial(cases[i].op, fd_numerics_class_find(cases[i].right), cases[i].kind);
@@ -684,7 +690,8 @@ Test(bounds, lambda_is_what_the_document_says) {
 Test(numerics_class, names_are_found_and_unknown_ones_are_not) {
     cr_expect_str_eq(fd_numerics_class_find("q8act")->name, "q8");
     cr_expect_str_eq(fd_numerics_class_find("emulate-hf-f16:7")->name, "hf-f16");
-    cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cuda")->name, "f16acc");
+    cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cublas")->name, "f16acc");
+    cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cuda:3")->name, "llama-cuda");
     cr_expect_null(fd_numerics_class_find(""));
     cr_expect_null(fd_numerics_class_find("f1"));
     cr_expect_null(fd_numerics_class_find("emulate-"));

@@ -17,8 +17,8 @@ static const struct {
     {"f16", {4e-8, 3.2e-8}, {6.4e-7, 5.2e-7}},        {"bf16", {2.7e-6, 4.5e-6}, {4.3e-5, 7.2e-5}},
     {"f16acc", {9.6e-7, 1.3e-6}, {1.6e-5, 2.1e-5}},   {"q8", {1.7e-5, 2e-8}, {2.8e-4, 3.2e-7}},
     {"f16kv", {5e-9, 1.3e-8}, {8e-8, 2.1e-7}},        {"llama-cpu", {1.5e-5, 3.2e-8}, {2.4e-4, 5.2e-7}},
-    {"llama-cuda", {1.1e-6, 1.3e-6}, {1.8e-5, 2e-5}}, {"hf-bf16", {1.1e-5, 2.1e-5}, {1.8e-4, 3.3e-4}},
-    {"hf-f16", {1.3e-7, 1.6e-7}, {2.2e-6, 2.6e-6}},
+    {"llama-cublas", {1.1e-6, 1.3e-6}, {1.8e-5, 2e-5}}, {"hf-bf16", {1.1e-5, 2.1e-5}, {1.8e-4, 3.3e-4}},
+    {"hf-f16", {1.3e-7, 1.6e-7}, {2.2e-6, 2.6e-6}},   {"llama-cuda", {1.6e-5, 1.4e-6}, {2.6e-4, 2.3e-5}},
 };
 enum { N_RANGE = sizeof ranges / sizeof *ranges };
 
@@ -108,7 +108,7 @@ static fd_code count(void *user, const fd_observation *o, fd_error *err) {
 }
 
 Test(emulate_classes, threads_observers_and_resets_change_no_bit) {
-    static const char *const names[] = {"f32", "hf-bf16", "llama-cuda", "q8"};
+    static const char *const names[] = {"f32", "hf-bf16", "llama-cuda", "llama-cublas", "q8"};
     emulate_case c = case_open(0);
     int64_t n_vocab = c.graph->hparams.n_vocab;
     for (int i = 0; i < 4; i++) {

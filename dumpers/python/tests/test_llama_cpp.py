@@ -123,6 +123,25 @@ def test_llama_cpp_is_noise_and_a_mutant_is_not(model, kind, settings, requantis
     assert verdict["divergence"]["node"] == node and verdict["divergence"]["position"] == 9
 
 
+# A GPU build of llama.cpp: matrices by mmq (int8), mmf, mmvf and cuBLAS, which one depends on the type and the batch.
+@pytest.mark.gpu
+@pytest.mark.skipif(not llama_cpp.llama_supports_gpu_offload(), reason="this build of llama.cpp has no GPU")
+@pytest.mark.parametrize("n", [13, 80])
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kind", FILE_TYPES)
+@pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
+def test_llama_cpp_on_a_gpu_is_noise_and_a_mutant_is_not(model, kind, kv_type, n, requantised, tmp_path, firstdiff):
+    path = requantised(model, kind)
+    tokens = TOKENS if n == len(TOKENS) else [int(t) for t in np.random.default_rng(n).integers(3, 2048, n)]
+    settings = Settings(kv_type=kv_type, gpu_layers=-1)
+    run = record(path, tokens, tmp_path / "c.h5", prefill=n - 4, settings=settings, verify=True)
+    reference = firstdiff.reference(path, run.tokens, tmp_path / "r.h5")
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", path), ["tf32", "llama-cpu", "llama-cuda"])
+    alter(tmp_path / "c.h5", "ffn_swiglu-2.GLU", 9, lambda row: row * np.float32(1.05))
+    verdict = firstdiff.verdict(reference, tmp_path / "c.h5", path)
+    assert verdict["status"] == "diverged" and verdict["divergence"]["node"] == "blk.2.ffn_act"
+
+
 def test_long_flash_attention_is_noise(tmp_path, requantised, firstdiff):
     """Short batches sum V in binary16, long ones in binary32: 64 tokens, then 22, then one by one."""
     model = requantised(KJV_LLAMA, "F32")

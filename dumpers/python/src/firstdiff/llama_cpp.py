@@ -10,8 +10,9 @@ forward call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribu
 
 llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
 (ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which
-compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes: `verify=True` runs again without
-recording and compares the logits bit by bit."""
+compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes, and fused kernels round elsewhere: so
+fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on the GPU, unless you have set it.
+`verify=True` runs again without recording and compares the logits bit by bit."""
 
 from __future__ import annotations
 
@@ -159,6 +160,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
 @contextmanager
 def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int]]:
     """A context that is freed at the end, and the vocabulary's size."""
+    if settings.gpu_layers != 0:
+        os.environ.setdefault("GGML_CUDA_DISABLE_FUSION", "1")  # read once, at the first graph
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model_params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 2**31 - 1
