@@ -246,7 +246,7 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
-        code = fd_launch_matvec(run->queue, &in, 0, err);
+        code = fd_launch_matvec(run->queue, &in, NULL, err);
     } else {
         fd_attn_decode in = item_attention(engine, run, item);
         code = fd_launch_attn_decode(run->queue, &in, err);
