@@ -146,13 +146,26 @@ uint64_t fd_engine_memory_total(const fd_engine_memory *memory) {
     return memory->weights + memory->cache + memory->scratch;
 }
 
+typedef struct amount {
+    char text[24];
+} amount;
+
+static amount amount_of(uint64_t bytes) {
+    amount a;
+    if (bytes < 1u << 30)
+        snprintf(a.text, sizeof a.text, "%.1f MiB", (double)bytes / 0x1p20);
+    else
+        snprintf(a.text, sizeof a.text, "%.2f GiB", (double)bytes / 0x1p30);
+    return a;
+}
+
 void fd_engine_memory_text(const fd_engine_memory *m, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes, char *to,
                            size_t size) {
     char sequences[32] = "";
     if (n_seq > 1) snprintf(sequences, sizeof sequences, "%d times ", n_seq);
-    snprintf(to, size, "%.2f GiB needed (weights %.2f, K/V cache of %s%d positions %.2f, scratch %.2f), %.2f GiB free",
-             (double)fd_engine_memory_total(m) / 0x1p30, (double)m->weights / 0x1p30, sequences, n_ctx,
-             (double)m->cache / 0x1p30, (double)m->scratch / 0x1p30, (double)free_bytes / 0x1p30);
+    snprintf(to, size, "%s needed (weights %s, K/V cache of %s%d positions %s, scratch %s), %s free",
+             amount_of(fd_engine_memory_total(m)).text, amount_of(m->weights).text, sequences, n_ctx,
+             amount_of(m->cache).text, amount_of(m->scratch).text, amount_of(free_bytes).text);
 }
 
 /* The longest context below `n_ctx` that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt that

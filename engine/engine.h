@@ -53,7 +53,7 @@ fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_
                                 fd_error *err);
 uint64_t fd_engine_memory_total(const fd_engine_memory *memory);
 
-/* "3.10 GiB needed (weights 2.05, K/V cache of 2048 positions 0.04, scratch 0.50), 139.20 GiB free" */
+/* "2.70 GiB needed (weights 2.05 GiB, K/V cache of 2048 positions 88.0 MiB, scratch 579.4 MiB), 139.29 GiB free" */
 void fd_engine_memory_text(const fd_engine_memory *memory, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes, char *to,
                            size_t size);
 

@@ -46,7 +46,7 @@ fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, con
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
  * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
  * can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
- * depend on the others. With queue->overlap, *pos, the sequences and the caches' rows before *pos must be complete when the
+ * depend on the others. With queue->overlap, *pos, the sequences and the cache's rows before it must be complete when the
  * launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
     bool near; /* every *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */

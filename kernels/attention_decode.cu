@@ -185,8 +185,8 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
         const int64_t pieces = fd_blocks(in->n_ctx, STEP_THREADS / 8) * (int64_t)in->n_head_kv;
         const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
-        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows), STEP_THREADS,
-                         score_shared, err, *in));
+        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
+                         STEP_THREADS, score_shared, err, *in));
         const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
         return fd_launch(queue, "decode_mix", decode_mix<n_group>,
                          dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), STEP_THREADS, 0, err,

@@ -12,6 +12,9 @@
 extern "C" {
 #endif
 
+/* Up to so many rows the matrix-vector kernel is the faster one, though it takes more (docs/performance.md). */
+enum { FD_MATMUL_VECTORS = 4 };
+
 /* out [n_tok, n_row] = W x + bias; x [n_tok, n_col]; bias [n_row] or NULL; all device. Chooses the kernel. */
 fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
                          int32_t n_tok, float *out, fd_error *err);

@@ -310,7 +310,7 @@ bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
 
 fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
                          int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok > FD_MATVEC_TOKENS || !fd_matvec_fits(queue, weight->n_col, 1))
+    if (n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, weight->n_col, 1))
         return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
     fd_matvec in = {};
     in.x = x;
