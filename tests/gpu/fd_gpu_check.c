@@ -107,7 +107,19 @@ static bool same_logits(const check *c) {
     return differ == 0;
 }
 
-static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu) {
+/* Two observers of one run. */
+typedef struct both {
+    fd_observer first, second;
+} both;
+
+static fd_code show_both(void *user, const fd_observation *seen, fd_error *err) {
+    const both *b = user;
+    FD_TRY(b->first.observe(b->first.user, seen, err));
+    return b->second.observe(b->second.user, seen, err);
+}
+
+/* `expected`: gets what is to be worked out of the reference's tensors; NULL: that is known. */
+static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu, summaries *expected) {
     lockstep l;
     fd_error err = {0};
     bool complete = true;
@@ -115,7 +127,9 @@ static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu
     char name[120];
     must(lockstep_open(&l, c->graph, &err), &err);
     fd_exec_reset(cpu);
-    fd_exec_set_observer(cpu, lockstep_record(&l));
+    both recorders = {lockstep_record(&l), {0}};
+    if (expected) recorders.second = summaries_expect(expected);
+    fd_exec_set_observer(cpu, expected ? (fd_observer){.observe = show_both, .user = &recorders} : recorders.first);
     fd_exec_set_observer(gpu, lockstep_compare(&l));
     for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
         double start = now();
@@ -136,21 +150,15 @@ static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu
     lockstep_close(&l);
 }
 
-static void check_worked_out(check *c, fd_exec *cpu, fd_exec *gpu) {
-    summaries s;
+static void check_worked_out(check *c, fd_exec *gpu, summaries *s) {
     fd_error err = {0};
-    must(summaries_open(&s, c->graph, c->n_token, &err), &err);
-    fd_exec_set_observer(cpu, summaries_expect(&s));
-    run(cpu, c, c->n_prefill, 1, c->found);
-    fd_exec_set_observer(cpu, (fd_observer){0});
-    fd_exec_set_observer(gpu, summaries_compare(&s));
+    fd_exec_set_observer(gpu, summaries_compare(s));
     run(gpu, c, c->n_prefill, 1, c->found);
     must(fd_exec_settle(gpu, &err), &err);
     fd_exec_set_observer(gpu, (fd_observer){0});
-    bool same = summaries_report(&s, (int64_t)c->n_token * c->graph->n_node);
+    bool same = summaries_report(s, (int64_t)c->n_token * c->graph->n_node);
     verdict(c, "worked out on the device: fingerprints, statistics and health", same);
     verdict(c, "worked out on the device: logits", same_logits(c));
-    summaries_close(&s);
 }
 
 static void check_untraced(check *c, fd_exec *gpu) {
@@ -285,14 +293,17 @@ int main(int argc, char **argv) {
            (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
 
-    check_lockstep(&c, "decode as it runs", cpu, gpu);
-    check_worked_out(&c, cpu, gpu);
+    summaries worked_out;
+    must(summaries_open(&worked_out, graph, c.n_token, &err), &err);
+    check_lockstep(&c, "decode as it runs", cpu, gpu, &worked_out);
+    check_worked_out(&c, gpu, &worked_out);
+    summaries_close(&worked_out);
     check_untraced(&c, gpu);
     check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
     if (!o.quick) {
         must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true}, &gpu, &err), &err);
-        check_lockstep(&c, "node by node", cpu, gpu);
+        check_lockstep(&c, "node by node", cpu, gpu, NULL);
         fd_exec_free(gpu);
         check_variants(&c, n_ctx);
     }
