@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "cli/explain_runs.h"
+#include "cli/first_nan.h"
 #include "cli/run_args.h"
 #include "cli/run_many.h"
 #include "cli/text.h"
@@ -25,6 +26,7 @@ typedef struct run {
     int32_t n_decode; /* decode steps run */
     fd_cli_text text;
     fd_cli_progress progress;
+    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
 static fd_code open_trace(run *r, fd_error *err) {
@@ -89,7 +91,8 @@ static fd_code generate_traced(run *r, fd_error *err) {
     for (int32_t i = 0; i < r->args->n_generate; i++) {
         int32_t *next = &r->tokens[r->n_token];
         if (i > 0) FD_TRY(step(r, FD_STEP_DECODE, r->n_token - 1, 1, err));
-        FD_TRY(fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err));
+        r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
+        if (r->undecided) return err->code;
         fd_code code = on_token(r, *next, err);
         if (code == FD_STOP) return FD_OK;
         FD_TRY(code);
@@ -156,6 +159,17 @@ static void summary(const run *r) {
     fprintf(stderr, "%s%s\n", r->args->trace ? ", trace " : "", r->args->trace ? r->args->trace : "");
 }
 
+/* The trace of a run that ended for want of a next token is finished too: it is what shows why. */
+static fd_code end_trace(run *r, fd_code code, fd_error *err) {
+    if (code == FD_OK) return fd_trace_finish(r->trace, err);
+    fd_error other = {0};
+    if (!r->undecided)
+        fd_trace_abandon(r->trace);
+    else if (fd_trace_finish(r->trace, &other) == FD_OK)
+        fd_cli_add_first_nan(r->args->trace, err);
+    return code;
+}
+
 int fd_cmd_run(int argc, char **argv) {
     fd_run_args args = fd_run_parse(argc, argv);
     if (args.prompts) return fd_run_many(&args);
@@ -163,10 +177,7 @@ int fd_cmd_run(int argc, char **argv) {
     fd_error err = {0};
     fd_code code = prepare(&r, &err);
     if (code == FD_OK) code = generate(&r, &err);
-    if (r.trace) {
-        if (code == FD_OK) code = fd_trace_finish(r.trace, &err);
-        else fd_trace_abandon(r.trace);
-    }
+    if (r.trace) code = end_trace(&r, code, &err);
     if (code == FD_OK && !args.quiet) summary(&r);
     free(r.logits);
     free(r.tokens);

@@ -14,8 +14,8 @@ static const struct argp_option options[] = {
      "A prompt a line (\"tokens:1,2\" for ids), run in one batch where the backend can: each gets the text it gets alone", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
-    {"numerics", KEY_NUMERICS, "exact|f64|emulate-CLASS", 0,
-     "exact: the contract's bits; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
+    {"numerics", KEY_NUMERICS, "exact|fast|f64|emulate-CLASS", 0,
+     "exact: the contract's bits; fast: tensor cores, f16 K and V, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
      "does, f32, tf32, f16, bf16, q8, … (default exact)",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
@@ -29,7 +29,8 @@ static const struct argp_option options[] = {
     {"store", KEY_STORE, "f32|f16|bf16", 0,
      "Elements in the trace, rounded to 16 bits for half the size (default f32: as computed)", 3},
     {"compress", KEY_COMPRESS, 0, 0,
-     "Compress tensors with gzip: a few percent smaller, but milliseconds more for each token, and slower to compare", 3},
+     "Compress tensors with gzip: somewhat smaller, at 0.2 ms of a thread for each 16 KiB (threads run beside the model), and "
+     "slower to compare", 3},
     {"no-weights", KEY_NO_WEIGHTS, 0, 0,
      "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
     {"temperature", KEY_TEMP, "T", 0, "0: greedy (default)", 4},

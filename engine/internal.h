@@ -75,6 +75,7 @@ typedef struct fd_engine_sampling {
     fd_block results;         /* pinned, [FD_SAMPLED_AHEAD, n_seq] fd_sample_result */
     cudaEvent_t done[FD_SAMPLED_AHEAD];
 } fd_engine_sampling;
+struct fd_fast; /* engine/fast.h */
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
@@ -114,6 +115,8 @@ typedef struct fd_engine {
     bool keep_logits;     /* compute the last row though the host does not want it */
     fd_engine_sampling sampling;
     fd_watch watch;
+
+    struct fd_fast *fast; /* owned; NULL: exact. K and V are binary16 then, whatever the type of `cache` says */
 } fd_engine;
 
 /* ---- setup.c ---- */
@@ -148,6 +151,10 @@ fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *i
 fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 
 /* ---- watch.c ---- */
+bool fd_watch_wants(const fd_engine *engine, int32_t node);
+/* Rows of a node that the observer wants, wherever they lie: [n_tok, row stride], device. */
+fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t node, const void *rows, fd_watch *watch,
+                      fd_error *err);
 fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_watch *watch, fd_error *err);
 fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
 

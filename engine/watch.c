@@ -5,18 +5,27 @@
 /* Tensors gather here before the host looks; one that is larger gets the room it needs. */
 enum { WATCH_BYTES = 64 << 20 };
 
-fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t id, fd_watch *watch, fd_error *err) {
+bool fd_watch_wants(const fd_engine *engine, int32_t id) {
     const fd_observer *observer = &engine->exec.observer;
-    const fd_node *node = &engine->exec.graph->nodes[id];
-    if (observer->wants && !observer->wants(observer->user, node)) return FD_OK;
+    return !observer->wants || observer->wants(observer->user, &engine->exec.graph->nodes[id]);
+}
 
+fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t id, fd_watch *watch, fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[id];
+    if (!fd_watch_wants(engine, id)) return FD_OK;
+    const char *from = (const char *)fd_run_tensor(engine, run, id);
+    if (node->op == FD_OP_KV_WRITE) from += (size_t)fd_run_row_bytes(run, node) * (size_t)run->pos0;
+    return fd_watch_rows(engine, run, id, from, watch, err);
+}
+
+fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t id, const void *from, fd_watch *watch,
+                      fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[id];
     size_t size = (size_t)fd_run_row_bytes(run, node) * (size_t)run->n_tok;
     if (watch->used + size > watch->pinned.size) {
         FD_TRY(fd_watch_flush(engine, watch, err));
         FD_TRY(fd_pinned_reserve(&watch->pinned, size > WATCH_BYTES ? size : WATCH_BYTES, "observed tensors", err));
     }
-    const char *from = (const char *)fd_run_tensor(engine, run, id);
-    if (node->op == FD_OP_KV_WRITE) from += (size_t)fd_run_row_bytes(run, node) * (size_t)run->pos0;
     FD_TRY(fd_cuda_check(cudaMemcpyAsync((char *)watch->pinned.data + watch->used, from, size, cudaMemcpyDeviceToHost,
                                          engine->queue.stream),
                          node->name, err));

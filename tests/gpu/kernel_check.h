@@ -12,5 +12,6 @@ void check_experts(gpu_test *test);
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);
+void check_fast(gpu_test *test); /* against binary64, within bounds */
 
 #endif
