@@ -1,6 +1,6 @@
-/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, beside the bytes it must read for a
- * token and what the device's memory gives a plain copy in the same run. The rows take turns, round by round; the table
- * gives medians.
+/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, with --numerics=fast beside those of
+ * fast ones, and the bytes it must read for a token and what the device's memory gives a plain copy in the same run.
+ * The rows take turns, round by round; the table gives medians.
  *
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
  * and written. With --ablate the decode step also runs in its other forms, each in an executor of its own. */
@@ -19,7 +19,7 @@ enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 typedef struct options {
     const char *path;
     int n_decode, n_prefill, n_deep, n_round;
-    bool ablate;
+    bool ablate, fast;
 } options;
 
 typedef struct row {
@@ -41,6 +41,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
     switch (key) {
     case 'a': o->ablate = true; return 0;
+    case 'N':
+        o->fast = strcmp(arg, "fast") == 0;
+        if (!o->fast && strcmp(arg, "exact") != 0) argp_error(state, "numerics \"%s\": expected exact or fast", arg);
+        return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
@@ -204,11 +208,60 @@ static void show(const row *r, const options *o, double copy) {
     printf("\n");
 }
 
+/* What is measured of an engine. */
+enum { PREFILL, LOGITS, DEEP, DECODE, GENERATE, N_MEASURE = GENERATE + 2 * N_SAMPLER };
+
+static void name_rows(row rows[N_MEASURE], const options *o, const char *numerics, double weights, double cache) {
+    static const char *const text[] = {[PREFILL] = "%sprefill of %d, tokens/s",
+                                       [LOGITS] = "%sdecode with logits to the host, tokens/s",
+                                       [DEEP] = "%sdecode after %d, tokens/s",
+                                       [DECODE] = "%sdecode, tokens/s"};
+    for (int i = 0; i < 2 * N_SAMPLER; i++)
+        snprintf(rows[GENERATE + i].name, sizeof rows->name, "%s%s, %s", numerics, samplers[i / 2].name,
+                 i % 2 ? "host" : "device");
+    for (int i = 0; i < N_MEASURE; i++) {
+        int tokens = i == PREFILL ? o->n_prefill : o->n_deep;
+        if (i < GENERATE) snprintf(rows[i].name, sizeof rows->name, text[i], numerics, tokens);
+        if (i != PREFILL) rows[i].bytes = weights + cache * ((i == DEEP ? o->n_deep : WARM) + o->n_decode / 2.0);
+    }
+}
+
+/* All but plain decode. */
+static void measure(fd_exec *exec, const options *o, float *logits, row rows[N_MEASURE], int at) {
+    fd_exec_reset(exec);
+    rows[PREFILL].rate[at] = o->n_prefill / feed(exec, o->n_prefill, o->n_prefill, logits);
+    fd_exec_reset(exec);
+    feed(exec, WARM, 1, NULL);
+    rows[LOGITS].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, logits);
+    for (int i = 0; i < 2 * N_SAMPLER; i++)
+        rows[GENERATE + i].rate[at] = o->n_decode / generate(exec, o->n_decode, i % 2 == 1, &samplers[i / 2].options);
+    if (o->n_deep <= 0) return;
+    fd_exec_reset(exec);
+    feed(exec, o->n_deep, o->n_deep < 512 ? o->n_deep : 512, NULL);
+    feed(exec, WARM, 1, NULL);
+    rows[DEEP].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, NULL);
+}
+
+static double decode(fd_exec *exec, const options *o) {
+    fd_exec_reset(exec);
+    feed(exec, WARM, 1, NULL);
+    return o->n_decode / feed(exec, o->n_decode, 1, NULL);
+}
+
+static void show_measures(const row rows[N_MEASURE], const options *o, double copy, double count) {
+    show(&rows[LOGITS], o, copy);
+    for (int i = 0; i < 2 * N_SAMPLER; i++) show(&rows[GENERATE + i], o, copy);
+    if (o->n_deep > 0) show(&rows[DEEP], o, copy);
+    show(&rows[PREFILL], o, copy);
+    printf("%-44s %10.1f TFLOP/s of matrix products\n", "", 2e-12 * median(rows[PREFILL].rate, o->n_round) * count);
+}
+
 int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"decode", 'n', "N", 0, "tokens decoded one by one, a round (64)", 0},
                                                {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
                                                {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
+                                               {"numerics", 'N', "exact|fast", 0, "fast: beside exact", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
@@ -233,7 +286,7 @@ int main(int argc, char **argv) {
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
     double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
@@ -242,67 +295,47 @@ int main(int argc, char **argv) {
         must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
         if (v == 0) set_up = now() - start;
     }
+    fd_exec *fast = NULL;
+    if (o.fast)
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = FD_NUMERICS_FAST}, &fast, &err),
+             &err);
     cuda(cudaMalloc(&to, COPY_BYTES));
     cuda(cudaMemset(from, 0x5a, COPY_BYTES));
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
     if (!logits) return 2;
 
-    enum { COPY, PREFILL, LOGITS, DEEP, GENERATE, DECODE = GENERATE + 2 * N_SAMPLER };
-    static row rows[DECODE + N_VARIANT];
+    static row copies, exact_rows[N_MEASURE], fast_rows[N_MEASURE], decode_rows[N_VARIANT];
     double weights = weight_bytes(graph), cache = cache_row_bytes(graph);
-    snprintf(rows[COPY].name, sizeof rows->name, "device-to-device copy, GB/s");
-    snprintf(rows[PREFILL].name, sizeof rows->name, "prefill of %d, tokens/s", o.n_prefill);
-    snprintf(rows[LOGITS].name, sizeof rows->name, "decode with logits to the host, tokens/s");
-    snprintf(rows[DEEP].name, sizeof rows->name, "decode after %d, tokens/s", o.n_deep);
-    rows[LOGITS].bytes = weights + cache * (WARM + o.n_decode / 2.0);
-    rows[DEEP].bytes = weights + cache * (o.n_deep + o.n_decode / 2.0);
-    for (int i = 0; i < 2 * N_SAMPLER; i++) {
-        snprintf(rows[GENERATE + i].name, sizeof rows->name, "%s, %s", samplers[i / 2].name,
-                 i % 2 ? "host" : "device");
-        rows[GENERATE + i].bytes = rows[LOGITS].bytes;
-    }
+    snprintf(copies.name, sizeof copies.name, "device-to-device copy, GB/s");
+    name_rows(exact_rows, &o, "", weights, cache);
+    name_rows(fast_rows, &o, "fast: ", weights, cache / 2); /* K and V in binary16 */
     for (int v = 0; v < n_variant; v++) {
-        snprintf(rows[DECODE + v].name, sizeof rows->name, "decode%s, tokens/s", variants[v].name);
-        rows[DECODE + v].bytes = rows[LOGITS].bytes;
+        snprintf(decode_rows[v].name, sizeof decode_rows->name, "decode%s, tokens/s", variants[v].name);
+        decode_rows[v].bytes = exact_rows[DECODE].bytes;
     }
     for (int round = -1; round < o.n_round; round++) { /* round -1 warms up */
         int at = round < 0 ? 0 : round;
-        rows[COPY].rate[at] = copy_rate(from, to);
-        for (int v = 0; v < n_variant; v++) {
-            fd_exec_reset(exec[v]);
-            feed(exec[v], WARM, 1, NULL);
-            rows[DECODE + v].rate[at] = o.n_decode / feed(exec[v], o.n_decode, 1, NULL);
-        }
-        fd_exec_reset(exec[0]);
-        rows[PREFILL].rate[at] = o.n_prefill / feed(exec[0], o.n_prefill, o.n_prefill, logits);
-        fd_exec_reset(exec[0]);
-        feed(exec[0], WARM, 1, NULL);
-        rows[LOGITS].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, logits);
-        for (int i = 0; i < 2 * N_SAMPLER; i++)
-            rows[GENERATE + i].rate[at] =
-                o.n_decode / generate(exec[0], o.n_decode, i % 2 == 1, &samplers[i / 2].options);
-        if (o.n_deep <= 0) continue;
-        fd_exec_reset(exec[0]);
-        feed(exec[0], o.n_deep, o.n_deep < 512 ? o.n_deep : 512, NULL);
-        feed(exec[0], WARM, 1, NULL);
-        rows[DEEP].rate[at] = o.n_decode / feed(exec[0], o.n_decode, 1, NULL);
+        copies.rate[at] = copy_rate(from, to);
+        for (int v = 0; v < n_variant; v++) decode_rows[v].rate[at] = decode(exec[v], &o);
+        if (fast) fast_rows[DECODE].rate[at] = decode(fast, &o);
+        measure(exec[0], &o, logits, exact_rows, at);
+        if (fast) measure(fast, &o, logits, fast_rows, at);
     }
 
-    double copy = median(rows[COPY].rate, o.n_round);
+    double copy = median(copies.rate, o.n_round);
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
     printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.2f s, %.1f GB/s of weights\n",
            1e-9 * weights, 1e-3 * cache, set_up, 1e-9 * (double)memory.weights / set_up);
-    for (int v = 0; v < n_variant; v++) show(&rows[DECODE + v], &o, copy);
-    show(&rows[LOGITS], &o, copy);
-    for (int i = 0; i < 2 * N_SAMPLER; i++) show(&rows[GENERATE + i], &o, copy);
-    if (o.n_deep > 0) show(&rows[DEEP], &o, copy);
-    show(&rows[PREFILL], &o, copy);
-    printf("%-44s %10.1f TFLOP/s of matrix products\n", "",
-           2e-12 * median(rows[PREFILL].rate, o.n_round) * weight_count(graph));
-    show(&rows[COPY], &o, copy);
+    for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);
+    show_measures(exact_rows, &o, copy, weight_count(graph));
+    if (fast) {
+        show(&fast_rows[DECODE], &o, copy);
+        show_measures(fast_rows, &o, copy, weight_count(graph));
+    }
+    show(&copies, &o, copy);
     printf("command:");
     for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
     printf("\n");
@@ -311,6 +344,7 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     for (int v = 0; v < n_variant; v++) fd_exec_free(exec[v]);
+    fd_exec_free(fast);
     fd_graph_free(graph);
     fd_gguf_close(gguf);
     return 0;

@@ -1,14 +1,22 @@
 /* firstdiff golden: record exact goldens of a model, and check a build against them. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/golden.h"
+#include "compare/golden_near.h"
 
-enum { KEY_BACKEND = 256, KEY_FAULT, KEY_JSON, KEY_JUNIT };
+enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_TOLERANCE, KEY_FAULT, KEY_JSON, KEY_JUNIT };
 
 static const struct argp_option options[] = {
     {"output", 'o', "GOLDEN.h5", 0, "record: the golden to write", 1},
     {0, 'n', "N", 0, "record: tokens to generate after each prompt (default 8; 0: prefill only)", 1},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); exact on both", 2},
+    {"numerics", KEY_NUMERICS, "exact|fast|emulate-CLASS", 0,
+     "check: numerics that are not exact have their logits compared within a tolerance, and nothing else (default "
+     "exact)",
+     2},
+    {"tolerance", KEY_TOLERANCE, "NMSE", 0,
+     "check: of a position's logits, for numerics that are not exact (default 1e-4)", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the gate fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "check: the result as JSON", 3},
@@ -37,6 +45,11 @@ static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
     if (a->check && (a->output || a->n_given)) argp_error(state, "-o and -n go with record");
     if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden is of a sound run");
     if (!a->check && (a->report.json || a->report.junit)) argp_error(state, "--json and --junit go with check");
+    bool exact = strcmp(a->numerics, "exact") == 0;
+    if (!a->check && !exact)
+        argp_error(state, "record: numerics \"%s\": a golden is exact, in every bit", a->numerics);
+    if (a->check && exact && a->limit != FD_GOLDEN_NEAR_LIMIT)
+        argp_error(state, "--tolerance goes with --numerics: exact has none");
     if (strcmp(a->backend, "cpu") != 0 && strcmp(a->backend, "gpu") != 0)
         argp_error(state, "backend \"%s\": expected cpu or gpu", a->backend);
 }
@@ -51,6 +64,14 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
+    case KEY_NUMERICS: a->numerics = arg; return 0;
+    case KEY_TOLERANCE: {
+        char *end;
+        a->limit = strtod(arg, &end);
+        if (end == arg || *end || !(a->limit >= 0))
+            argp_error(state, "--tolerance %s: expected a number from 0", arg);
+        return 0;
+    }
     case KEY_FAULT: a->fault = arg; return 0;
     case KEY_JSON: a->report.json = true; return 0;
     case KEY_JUNIT: a->report.junit = arg; return 0;
@@ -65,7 +86,8 @@ static const struct argp argp = {options,
                                  "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
                                  "Records what a model computes, and checks that a build or a device still computes "
                                  "it: the tokens, the logits and a "
-                                 "fingerprint of every tensor at every position. Exact: there is no tolerance.\v"
+                                 "fingerprint of every tensor at every position. Exact: there is no tolerance. Other "
+                                 "numerics (check --numerics) have their logits compared alone, within one.\v"
                                  "PROMPTS has one prompt a line. Empty lines and lines that begin with # are skipped; "
                                  "\"tokens: 1,2,3\" gives ids.\n\n"
                                  "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
@@ -78,12 +100,12 @@ static const struct argp argp = {options,
 fd_code fd_golden_executor(const fd_golden_args *a, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
                            fd_error *err) {
     char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, "exact", a->fault, spec, err));
+    FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
     return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
 }
 
 int fd_cmd_golden(int argc, char **argv) {
-    fd_golden_args args = {.backend = "cpu", .n_generate = 8};
+    fd_golden_args args = {.backend = "cpu", .numerics = "exact", .limit = FD_GOLDEN_NEAR_LIMIT, .n_generate = 8};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_cli_model model;

@@ -24,9 +24,9 @@ typedef struct run {
     float *logits;   /* [n_vocab] */
     double started, prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
-    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
     fd_cli_text text;
     fd_cli_progress progress;
+    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
 static fd_code open_trace(run *r, fd_error *err) {

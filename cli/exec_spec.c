@@ -1,4 +1,4 @@
-/* Executors from specs: "gpu:exact", "cpu:exact+fault=rope_pairing@3". */
+/* Executors from specs: "gpu:exact", "gpu:fast", "cpu:exact+fault=rope_pairing@3". */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -57,15 +57,22 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
         return fd_emulate_new(graph, &options, out, err);
     }
-    if (is(spec, size, "gpu:exact")) {
+    if (is(spec, size, "cpu:fast"))
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
+    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
+        options.numerics = is(spec, size, "gpu:fast") ? FD_NUMERICS_FAST : FD_NUMERICS_EXACT;
         return fd_engine_new(graph, &options, out, err);
 #else
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor gpu:exact: this build has no GPU engine (no nvcc when it was made)");
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor %.*s: this build has no GPU engine (no nvcc when it was made)",
+                       (int)size, spec);
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, cpu:emulate-CLASS, gpu:exact", (int)size, spec);
+    return fd_fail(err, FD_ERR_INPUT,
+                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:fast",
+                   (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
@@ -92,10 +99,13 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     char why[256];
     fd_error ignored = {0};
     uint64_t free_bytes;
+    int32_t n_sm;
     fd_engine_memory memory;
     if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
-        fd_engine_memory_needed(graph, n_ctx, n_seq, &memory, &ignored) != FD_OK ||
-        fd_engine_memory_free(0, &free_bytes, &ignored) != FD_OK || fd_engine_memory_total(&memory) > free_bytes)
+        fd_engine_memory_free(0, &free_bytes, &n_sm, &ignored) != FD_OK ||
+        fd_engine_memory_needed(graph, n_ctx, n_seq, strncmp(spec, "gpu:fast", 8) == 0 ? n_sm : 0, &memory, &ignored) !=
+            FD_OK ||
+        fd_engine_memory_total(&memory) > free_bytes)
         return;
     fd_engine_memory_text(&memory, n_ctx, n_seq, free_bytes, to, size);
 #else

@@ -7,7 +7,7 @@
 #include "compare/golden_run.h"
 #include "compare/report.h"
 
-static void prompt_name(const fd_golden_prompt *p, int32_t i, char *to, size_t size) {
+void fd_golden_prompt_name(const fd_golden_prompt *p, int32_t i, char *to, size_t size) {
     if (p->text)
         snprintf(to, size, "prompt %d: %.60s", i + 1, p->text);
     else
@@ -67,7 +67,7 @@ static void print_text(const fd_golden *golden, const fd_golden_result *results,
         n_same += results[i].n_same;
         n_pos += golden->prompts[i].n_pos;
         if (results[i].kind == FD_GOLDEN_SAME) continue;
-        prompt_name(&golden->prompts[i], i, name, sizeof name);
+        fd_golden_prompt_name(&golden->prompts[i], i, name, sizeof name);
         describe_result(&results[i], message, sizeof message);
         printf("DIVERGED    %s\n            %s\n", name, message);
     }
@@ -83,7 +83,7 @@ static fd_code write_junit(const char *path, const fd_golden *golden, const fd_g
     FILE *file;
     if (!cases) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     for (int32_t i = 0; i < golden->n_prompt; i++) {
-        prompt_name(&golden->prompts[i], i, cases[i].name, sizeof cases[i].name);
+        fd_golden_prompt_name(&golden->prompts[i], i, cases[i].name, sizeof cases[i].name);
         if (results[i].kind == FD_GOLDEN_SAME) continue;
         cases[i].result = FD_JUNIT_FAILED;
         describe_result(&results[i], cases[i].message, sizeof cases[i].message);
@@ -129,7 +129,9 @@ int fd_golden_check_command(const fd_golden_args *a, const fd_cli_model *model) 
     for (int32_t i = 0; code == FD_OK && i < golden->n_prompt; i++)
         if (golden->prompts[i].n_pos > n_ctx) n_ctx = golden->prompts[i].n_pos;
     if (code == FD_OK) code = fd_golden_executor(a, model, n_ctx, &exec, &err);
-    if (code == FD_OK) code = check_all(a, golden, exec.exec, &n_failed, &err);
+    if (code == FD_OK)
+        code = strcmp(a->numerics, "exact") == 0 ? check_all(a, golden, exec.exec, &n_failed, &err)
+                                                 : fd_golden_check_all_near(a, golden, exec.exec, &n_failed, &err);
     fd_cli_exec_close(&exec);
     if (golden) fd_golden_free(golden);
     if (code != FD_OK) return fd_cli_fail("golden", &err);

@@ -120,7 +120,7 @@ enum { N_CLASS = sizeof table / sizeof *table };
 
 static const struct {
     const char *recorded, *name;
-} aliases[] = {{"q8act", "q8"},       {"fp32", "f32"},    {"float32", "f32"},      {"fp16", "hf-f16"},
+} aliases[] = {{"q8act", "q8"},       {"fast", "f16"},    {"fp32", "f32"},        {"float32", "f32"},      {"fp16", "hf-f16"},
                {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cublas", "f16acc"}};
 
 const fd_numerics_class *fd_numerics_class_at(int32_t i) {

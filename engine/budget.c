@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 
 enum {
@@ -28,8 +29,8 @@ int32_t fd_table_owner(const fd_graph *graph, int32_t id) {
     return id;
 }
 
-size_t fd_cache_bytes(const fd_node *node, int32_t n_ctx) {
-    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)width_of(node));
+size_t fd_cache_bytes(const fd_node *node, int32_t n_ctx, bool fast) {
+    return fd_align((fast ? sizeof(uint16_t) : sizeof(float)) * (size_t)n_ctx * (size_t)width_of(node));
 }
 
 size_t fd_table_bytes(const fd_node *node, int32_t n_ctx) {
@@ -64,16 +65,16 @@ size_t fd_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
     return fd_align(most);
 }
 
-static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
+static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
     uint64_t bytes = 0;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += fd_cache_bytes(&graph->nodes[i], n_ctx) * (uint64_t)n_seq;
+        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
     return bytes;
 }
 
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
-    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq) + fd_inputs_bytes(n_ctx) + fd_batch_inputs_bytes(n_seq) +
-                     fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq + fd_sampling_state_bytes(n_seq) +
+uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
+    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) + fd_batch_inputs_bytes(n_seq) +
+                     (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) + fd_sampling_state_bytes(n_seq) +
                      fd_history_bytes(n_ctx, n_seq);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_ROPE && fd_table_owner(graph, i) == i)
@@ -117,27 +118,32 @@ static void probe_close(fd_engine *probe) {
     free(probe->feeds_cache);
 }
 
-static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, int32_t n_ctx, int32_t n_seq) {
+static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, int32_t n_ctx, int32_t n_seq,
+                                int32_t fast_sm) {
     const fd_graph *graph = probe->exec.graph;
-    fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq)};
+    fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq, fast_sm > 0)};
+    uint64_t fixed = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast_sm > 0) - m.cache;
+    if (fast_sm > 0) {
+        m.scratch = fixed + fd_fast_bytes(graph, n_ctx, fast_sm);
+        return m;
+    }
     fd_run prompt = {
         .plan = &probe->nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
     fd_run step = {.plan = &probe->step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-    m.scratch = fd_engine_fixed_bytes(graph, n_ctx, n_seq) - m.cache + slots_bytes(probe, &prompt) +
-                slots_bytes(probe, &step);
+    m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);
     if (n_seq > 1 && fd_plan_batches(graph, &probe->batch)) m.scratch += slots_bytes(probe, &batch);
     return m;
 }
 
-fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_engine_memory *out,
-                                fd_error *err) {
+fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+                                fd_engine_memory *out, fd_error *err) {
     uint64_t weights;
     fd_engine probe;
     *out = (fd_engine_memory){0};
     FD_TRY(fd_weights_bytes(graph, &weights, err));
     fd_code code = probe_open(&probe, graph, err);
-    if (code == FD_OK) *out = measure(&probe, weights, n_ctx, n_seq > 1 ? n_seq : 1);
+    if (code == FD_OK) *out = measure(&probe, weights, n_ctx, n_seq > 1 ? n_seq : 1, fast_sm);
     probe_close(&probe);
     return code;
 }
@@ -171,11 +177,11 @@ void fd_engine_memory_text(const fd_engine_memory *m, int32_t n_ctx, int32_t n_s
 /* The longest context below `n_ctx` that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt that
  * run together, which change in whole rows; what is returned fits in any case. */
 static int32_t context_that_fits(const fd_engine *probe, uint64_t weights, int32_t n_ctx, int32_t n_seq,
-                                 uint64_t free_bytes) {
+                                 int32_t fast_sm, uint64_t free_bytes) {
     int32_t fits = 0, too_long = n_ctx;
     while (too_long - fits > 1) {
         int32_t middle = fits + (too_long - fits) / 2;
-        fd_engine_memory m = measure(probe, weights, middle, n_seq);
+        fd_engine_memory m = measure(probe, weights, middle, n_seq, fast_sm);
         if (fd_engine_memory_total(&m) <= free_bytes)
             fits = middle;
         else
@@ -184,16 +190,16 @@ static int32_t context_that_fits(const fd_engine *probe, uint64_t weights, int32
     return fits;
 }
 
-fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes,
-                              fd_error *err) {
+fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+                              uint64_t free_bytes, fd_error *err) {
     if (n_seq < 1) n_seq = 1;
     fd_engine_memory m;
-    FD_TRY(fd_engine_memory_needed(graph, n_ctx, n_seq, &m, err));
+    FD_TRY(fd_engine_memory_needed(graph, n_ctx, n_seq, fast_sm, &m, err));
     if (fd_engine_memory_total(&m) <= free_bytes) return FD_OK;
     char text[256], advice[96];
     fd_engine probe;
     fd_code code = probe_open(&probe, graph, err);
-    int32_t fits = code == FD_OK ? context_that_fits(&probe, m.weights, n_ctx, n_seq, free_bytes) : 0;
+    int32_t fits = code == FD_OK ? context_that_fits(&probe, m.weights, n_ctx, n_seq, fast_sm, free_bytes) : 0;
     probe_close(&probe);
     FD_TRY(code);
     if (fits > 0)

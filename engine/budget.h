@@ -8,7 +8,7 @@
 
 /* ---- parts of what lives as long as the engine ---- */
 
-size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx); /* of one sequence */
+size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool fast); /* of one sequence; fast: binary16 */
 size_t fd_table_bytes(const fd_node *rope, int32_t n_ctx); /* cosines, or sines */
 /* Tokens of a prompt, or a row for each sequence (fd_batch_inputs). */
 size_t fd_inputs_bytes(int32_t n_ctx);
@@ -23,7 +23,7 @@ size_t fd_sampling_state_bytes(int32_t n_seq);
 size_t fd_history_bytes(int32_t n_ctx, int32_t n_seq);
 
 /* Caches, tables, inputs and scratch together. */
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq);
+uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast);
 
 /* Rows of a long prompt that run together. */
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);

@@ -4,13 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 
 /* ---- forward ---- */
 
 /* Memory for the pass, then its tokens and positions to the device. */
-static fd_code prepare(fd_engine *e, const fd_run *run, fd_error *err) {
-    for (int32_t s = 0; s < e->nodes.n_slot; s++)
+static fd_code prepare(fd_engine *e, const fd_run *run, const fd_fast_plan *fast, fd_error *err) {
+    if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
+    for (int32_t s = 0; !fast && s < e->nodes.n_slot; s++)
         FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = run->pos0;
@@ -46,15 +48,18 @@ static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) 
 static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err) {
     bool watched = e->exec.observer.observe != NULL, all = batch->all_logits || watched;
     int32_t last = e->exec.graph->n_node - 1;
-    int32_t longest = e->may_split && !watched ? fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx) : batch->n_tok;
+    const fd_fast_plan *fast = !e->fast ? NULL : batch->n_tok == 1 ? &e->fast->one : &e->fast->many;
+    int32_t longest = !e->may_split || watched ? batch->n_tok
+                      : fast                   ? FD_FAST_ROWS
+                                               : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
         bool last_pass = done + n == batch->n_tok;
         bool wanted = batch->logits && (batch->all_logits || last_pass);
-        fd_run run = {.plan = &e->nodes,
-                      .slots = e->node_slots,
+        fd_run run = {.plan = fast ? &fast->real : &e->nodes,
+                      .slots = fast ? e->fast->slots : e->node_slots,
                       .queue = &e->queue,
                       .tokens = batch->tokens + done,
                       .pos0 = batch->pos0 + done,
@@ -64,8 +69,9 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .tail = all      ? FD_ROWS_ALL
                               : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
                                                                         : FD_ROWS_NONE};
-        FD_TRY(prepare(e, &run, err));
-        FD_TRY(fd_run_plan(e, &run, watched ? &e->watch : NULL, err));
+        fd_watch *watch = watched ? &e->watch : NULL;
+        FD_TRY(prepare(e, &run, fast, err));
+        FD_TRY(fast ? fd_fast_pass(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
         if (run.tail != FD_ROWS_NONE)
             e->logits = fd_run_tensor(e, &run, last) + (run.tail == FD_ROWS_ALL ? (size_t)(n - 1) * n_vocab : 0);
         if (wanted) {
@@ -199,18 +205,23 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 
-fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, fd_error *err) {
+fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err) {
+    struct cudaDeviceProp prop;
     size_t free_bytes = 0, total = 0;
     FD_TRY(fd_cuda_check(cudaSetDevice(device), "device", err));
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
+    FD_TRY(fd_cuda_check(cudaGetDeviceProperties(&prop, device), "device", err));
     *bytes = free_bytes;
+    *n_sm = prop.multiProcessorCount;
     return FD_OK;
 }
 
 static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     uint64_t free_bytes;
-    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, err));
-    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, free_bytes, err);
+    int32_t n_sm;
+    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &n_sm, err));
+    int32_t fast_sm = options->numerics == FD_NUMERICS_FAST ? n_sm : 0;
+    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, fast_sm, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -224,12 +235,25 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     *out = NULL;
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
+    bool fast = options->numerics == FD_NUMERICS_FAST;
+    if (fast && options->n_seq > 1)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "fast numerics: %d sequences, they hold one", options->n_seq);
+    if (!fast && options->numerics != FD_NUMERICS_EXACT)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact or fast",
+                       fd_numerics_name(options->numerics));
     FD_TRY(check_graph(graph, err));
+    if (fast) FD_TRY(fd_fast_check(graph, err));
     fd_engine *e = calloc(1, sizeof *e);
+    if (e && fast) e->fast = calloc(1, sizeof *e->fast);
+    if (fast && e && !e->fast) {
+        free(e);
+        e = NULL;
+    }
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     e->exec = (fd_exec){.class_ = &engine_class,
                         .graph = graph,
-                        .numerics = FD_NUMERICS_EXACT,
+                        .numerics = options->numerics,
+                        .kv_type = fast ? "f16" : NULL,
                         .backend = "gpu",
                         .n_ctx = options->n_ctx,
                         .n_seq = options->n_seq > 1 ? options->n_seq : 1};
@@ -246,6 +270,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     bool fuse = !options->no_fusion && rows_fit(e, graph);
     /* The CUDA graph was found faster at every position (docs/performance.md). */
     e->persistent_from = options->step == FD_STEP_PERSISTENT && e->exec.n_seq == 1 ? 0 : -1; /* it knows one cache */
+    if (fast) e->persistent_from = -1; /* that kernel reads K and V in binary32 */
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);

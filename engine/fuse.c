@@ -123,49 +123,87 @@ static bool match_attention(const fd_graph *graph, int32_t mix, fd_item *item) {
     return true;
 }
 
+/* A ROPE that only `reader` reads, taken along. */
+static int32_t rope_before(const fd_graph *graph, int32_t id, fd_op reader) {
+    return plain(graph, id, FD_OP_ROPE) && only_reader(graph, id, reader) >= 0 ? id : -1;
+}
+
+bool fd_match_fast_attention(const fd_graph *graph, int32_t mix, fd_item *item) {
+    const fd_node *nodes = graph->nodes;
+    int32_t softmax = nodes[mix].input[0], cache_v = nodes[mix].input[1];
+    if (!plain(graph, mix, FD_OP_ATTN_MIX) || !plain(graph, softmax, FD_OP_ATTN_SOFTMAX) ||
+        only_reader(graph, softmax, FD_OP_ATTN_MIX) != mix)
+        return false;
+    int32_t scores = nodes[softmax].input[0];
+    if (!plain(graph, scores, FD_OP_ATTN_SCORES) || only_reader(graph, scores, FD_OP_ATTN_SOFTMAX) != softmax)
+        return false;
+    int32_t q = nodes[scores].input[0], cache_k = nodes[scores].input[1];
+    if (!plain(graph, cache_k, FD_OP_KV_WRITE) || !plain(graph, cache_v, FD_OP_KV_WRITE) ||
+        nodes[cache_k].shape[0] != nodes[cache_v].shape[0] || nodes[cache_k].shape[1] != nodes[cache_v].shape[1])
+        return false;
+    *item = (fd_item){.kind = FD_ITEM_ATTENTION, .node = mix};
+    item->attention.q_rope = rope_before(graph, q, FD_OP_ATTN_SCORES);
+    item->attention.k_rope = item->attention.cache_k = item->attention.cache_v = -1;
+    item->attention.scores = scores;
+    item->attention.softmax = softmax;
+    item->attention.mix = mix;
+    if (only_reader(graph, cache_k, FD_OP_ATTN_SCORES) == scores &&
+        only_reader(graph, cache_v, FD_OP_ATTN_MIX) == mix && nodes[cache_k].row_offset == 0 && nodes[cache_v].row_offset == 0) {
+        item->attention.cache_k = cache_k;
+        item->attention.cache_v = cache_v;
+        item->attention.k_rope = rope_before(graph, nodes[cache_k].input[0], FD_OP_KV_WRITE);
+    }
+    return true;
+}
+
+static int32_t turned_or(const fd_graph *graph, int32_t rope, int32_t reader) {
+    return graph->nodes[rope >= 0 ? rope : reader].input[0];
+}
+int32_t fd_item_query(const fd_graph *graph, const fd_item *item) {
+    return turned_or(graph, item->attention.q_rope, item->attention.scores);
+}
+int32_t fd_item_key(const fd_graph *graph, const fd_item *item) {
+    return turned_or(graph, item->attention.k_rope, item->attention.cache_k);
+}
+int32_t fd_item_value(const fd_graph *graph, const fd_item *item) {
+    return graph->nodes[item->attention.cache_v].input[0];
+}
+
 /* ---- the list ---- */
 
 /* Attention items take the place of their last node, so that what they read is there; they are found before the walk.
  */
-static void cover_attention(const fd_graph *graph, bool *covered) {
+static void cover_attention(const fd_graph *graph, bool fast, bool *covered) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_item item;
-        if (!plain(graph, i, FD_OP_ATTN_MIX) || !match_attention(graph, i, &item)) continue;
-        covered[item.attention.q_rope] = covered[item.attention.k_rope] = covered[item.attention.cache_k] = true;
-        covered[item.attention.cache_v] = covered[item.attention.scores] = covered[item.attention.softmax] = true;
+        if (!plain(graph, i, FD_OP_ATTN_MIX)) continue;
+        if (!(fast ? fd_match_fast_attention(graph, i, &item) : match_attention(graph, i, &item))) continue;
+        const int32_t inside[] = {item.attention.q_rope,  item.attention.k_rope, item.attention.cache_k,
+                                  item.attention.cache_v, item.attention.scores, item.attention.softmax};
+        for (size_t k = 0; k < sizeof inside / sizeof *inside; k++)
+            if (inside[k] >= 0) covered[inside[k]] = true;
     }
 }
 
-int32_t fd_fuse(const fd_graph *graph, fd_item *items, bool *covered) {
+int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items, bool *covered) {
     int32_t n = 0;
-    cover_attention(graph, covered);
+    cover_attention(graph, fast, covered);
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (covered[i]) continue;
         fd_item item = {.kind = FD_ITEM_NODE, .node = i};
-        if (plain(graph, i, FD_OP_RMS_NORM) && read_by_matmuls_alone(graph, i) && i != graph->n_node - 1) {
+        if (products && plain(graph, i, FD_OP_RMS_NORM) && read_by_matmuls_alone(graph, i) && i != graph->n_node - 1) {
             int32_t reader;
             if (readers_of(graph, i, &reader) > 0) continue; /* every product that reads it norms for itself */
-        } else if (plain(graph, i, FD_OP_MATMUL)) {
+        } else if (products && plain(graph, i, FD_OP_MATMUL)) {
             match_matvec(graph, i, covered, &item);
             for (int k = 0; k < item.matvec.n_matmul; k++) covered[item.matvec.matmul[k]] = true;
             if (item.matvec.add >= 0) covered[item.matvec.add] = true;
             if (item.matvec.silu >= 0) covered[item.matvec.silu] = true;
         } else if (plain(graph, i, FD_OP_ATTN_MIX)) {
-            match_attention(graph, i, &item);
+            if (!(fast ? fd_match_fast_attention(graph, i, &item) : match_attention(graph, i, &item)))
+                item = (fd_item){.kind = FD_ITEM_NODE, .node = i};
         }
         items[n++] = item;
-    }
-    return n;
-}
-
-int32_t fd_fuse_attention(const fd_graph *graph, fd_item *items, bool *covered) {
-    int32_t n = 0;
-    cover_attention(graph, covered);
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        if (covered[i]) continue;
-        items[n] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
-        if (plain(graph, i, FD_OP_ATTN_MIX)) match_attention(graph, i, &items[n]);
-        n++;
     }
     return n;
 }

@@ -74,6 +74,7 @@ typedef struct fd_engine_sampling {
     fd_block results;         /* pinned, [FD_SAMPLED_AHEAD, n_seq] fd_sample_result */
     cudaEvent_t done[FD_SAMPLED_AHEAD];
 } fd_engine_sampling;
+struct fd_fast; /* engine/fast.h */
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
@@ -115,6 +116,8 @@ typedef struct fd_engine {
     fd_watch watch;
     fd_kept kept;
     bool watch_by_node; /* observed steps are not fused */
+
+    struct fd_fast *fast; /* owned; NULL: exact. K and V are binary16 then, whatever the type of `cache` says */
 } fd_engine;
 
 /* ---- setup.c ---- */

@@ -1,6 +1,7 @@
 /* From nodes to kernels: pointers and sizes out of the graph. */
 #include <assert.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 #include "kernels/activation.h"
 #include "kernels/embed.h"
@@ -79,6 +80,7 @@ static fd_code launch_rope(const job *j, fd_error *err) {
 }
 
 static fd_code launch_kv_write(const job *j, fd_error *err) {
+    if (j->engine->fast) return fd_fast_kv_write(j->engine, j->run, j->node->id, err);
     return fd_launch_kv_write(j->run->queue, j->in[0], j->n_tok, elements(j->node), j->pos0, j->node->row_offset,
                               j->out, j->engine->exec.n_ctx, err);
 }
@@ -255,6 +257,8 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
         code = fd_launch_matvec(run->queue, &in, NULL, err);
+    } else if (engine->fast) {
+        code = fd_fast_step_attention(engine, run, item, err);
     } else {
         fd_attn_decode in = item_attention(engine, run, item);
         code = fd_launch_attn_decode(run->queue, &in, err);

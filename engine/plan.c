@@ -16,9 +16,11 @@ int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_I
             nodes[n++] = add->input[0] == item->matvec.matmul[0] ? add->input[1] : add->input[0];
         }
     } else {
-        nodes[n++] = graph->nodes[item->attention.q_rope].input[0];
-        nodes[n++] = graph->nodes[item->attention.k_rope].input[0];
-        nodes[n++] = graph->nodes[item->attention.cache_v].input[0];
+        nodes[n++] = fd_item_query(graph, item);
+        if (item->attention.cache_k >= 0) {
+            nodes[n++] = fd_item_key(graph, item);
+            nodes[n++] = fd_item_value(graph, item);
+        }
     }
     return n;
 }
@@ -70,15 +72,10 @@ static fd_code assign_slots(const fd_graph *graph, fd_plan *plan, fd_error *err)
     return FD_OK;
 }
 
-typedef int32_t (*fuse_fn)(const fd_graph *graph, fd_item *items, bool *covered);
+/* What is fused: nothing, attention alone, or products too. */
+typedef enum fusion { NOTHING, ATTENTION, PRODUCTS } fusion;
 
-static int32_t fuse_nothing(const fd_graph *graph, fd_item *items, bool *covered) {
-    (void)covered;
-    for (int32_t i = 0; i < graph->n_node; i++) items[i] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
-    return graph->n_node;
-}
-
-static fd_code make(const fd_graph *graph, fuse_fn fuse, fd_plan *out, fd_error *err) {
+static fd_code make(const fd_graph *graph, fusion fuse, bool fast, fd_plan *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     bool *covered = calloc(n, sizeof *covered);
     *out = (fd_plan){.items = calloc(n, sizeof *out->items), .slot_of = malloc(sizeof *out->slot_of * n)};
@@ -88,7 +85,11 @@ static fd_code make(const fd_graph *graph, fuse_fn fuse, fd_plan *out, fd_error 
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    out->n_item = fuse(graph, out->items, covered);
+    if (fuse != NOTHING)
+        out->n_item = fd_fuse(graph, fuse == PRODUCTS, fast, out->items, covered);
+    else
+        for (int32_t i = 0; i < graph->n_node; i++)
+            out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
     free(covered);
     fd_code code = assign_slots(graph, out, err);
     if (code != FD_OK) fd_plan_free(out);
@@ -96,11 +97,15 @@ static fd_code make(const fd_graph *graph, fuse_fn fuse, fd_plan *out, fd_error 
 }
 
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse ? fd_fuse : fuse_nothing, out, err);
+    return make(graph, fuse ? PRODUCTS : NOTHING, false, out, err);
+}
+
+fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
+    return make(graph, fuse ? PRODUCTS : ATTENTION, true, out, err);
 }
 
 fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err) {
-    return make(graph, fd_fuse_attention, out, err);
+    return make(graph, ATTENTION, false, out, err);
 }
 
 bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {

@@ -10,7 +10,7 @@ enum { FD_ITEM_MATMULS = 3, FD_ITEM_EDGES = 8 };
 typedef enum fd_item_kind {
     FD_ITEM_NODE,      /* one node, one kernel */
     FD_ITEM_MATVEC,    /* [RMS_NORM of the input,] one to three MATMULs of it[, then ADD or SILU_MUL] */
-    FD_ITEM_ATTENTION, /* ROPE of q and k, both KV_WRITEs, scores, softmax, mix */
+    FD_ITEM_ATTENTION, /* ROPE of q and k, both KV_WRITEs, scores, softmax, mix; fast: not always the first four */
 } fd_item_kind;
 
 typedef struct fd_item {
@@ -23,7 +23,7 @@ typedef struct fd_item {
         int32_t silu; /* of the two products; -1 */
     } matvec;
     struct {
-        int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix;
+        int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix; /* -1: not in the item */
     } attention;
 } fd_item;
 
@@ -40,16 +40,24 @@ fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *e
 fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err);
 /* Whether such a plan can run: no other node of it depends on a row's position, or is computed on the host. */
 bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan);
+/* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. */
+fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
 void fd_plan_free(fd_plan *plan);
 
 /* Nodes whose tensors the item reads and leaves behind; at most FD_ITEM_EDGES. Returns the count. */
 int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
 int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
 
-/* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. */
-int32_t fd_fuse(const fd_graph *graph, fd_item *items, bool *covered);
-/* Likewise, attention alone. */
-int32_t fd_fuse_attention(const fd_graph *graph, fd_item *items, bool *covered);
+/* Appends the items of the fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. `products`:
+ * those of matrices are fused too; `fast`: attention as the fast kernel takes it. */
+int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items, bool *covered);
+
+/* Whether the fast kernels can do the attention that ends in this ATTN_MIX; what else of it they take with them. */
+bool fd_match_fast_attention(const fd_graph *graph, int32_t mix, fd_item *item);
+/* Where an attention item finds q and, when it writes the caches, k and v. */
+int32_t fd_item_query(const fd_graph *graph, const fd_item *item);
+int32_t fd_item_key(const fd_graph *graph, const fd_item *item);
+int32_t fd_item_value(const fd_graph *graph, const fd_item *item);
 
 /* feeds[i]: some later position needs every row of node i, because a cache is made from it. */
 void fd_mark_cache_feeders(const fd_graph *graph, bool *feeds);

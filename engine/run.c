@@ -21,7 +21,7 @@ size_t fd_run_slot_bytes(const fd_engine *engine, const fd_run *run, int32_t slo
 }
 
 int64_t fd_cache_floats(const fd_engine *engine, int32_t node) {
-    return (int64_t)(fd_cache_bytes(&engine->exec.graph->nodes[node], engine->exec.n_ctx) / sizeof(float));
+    return (int64_t)(fd_cache_bytes(&engine->exec.graph->nodes[node], engine->exec.n_ctx, false) / sizeof(float));
 }
 
 float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node) {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/fast.h"
 #include "engine/internal.h"
 #include "model/quant.h"
 
@@ -45,13 +46,13 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
 /* fixed: caches, inputs, attention scratch, sampling, rope tables. */
 static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     int32_t n_ctx = e->exec.n_ctx;
-    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq), "the K/V cache", err));
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq, e->fast), "the K/V cache", err));
     char *at = e->fixed.data;
     for (int32_t i = 0; i < graph->n_node; i++) {
         e->rope_of[i] = -1;
         if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
         e->cache[i] = (float *)at;
-        at += fd_cache_bytes(&graph->nodes[i], n_ctx) * (size_t)e->exec.n_seq;
+        at += fd_cache_bytes(&graph->nodes[i], n_ctx, e->fast) * (size_t)e->exec.n_seq;
     }
     e->cache_bytes = (size_t)(at - (char *)e->fixed.data);
     e->inputs = (int32_t *)at;
@@ -59,7 +60,7 @@ static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     e->batch_inputs = (int32_t *)(void *)at;
     at += fd_batch_inputs_bytes(e->exec.n_seq);
     e->attention_scratch = (float *)at;
-    at += fd_scratch_bytes(graph, n_ctx) * (size_t)e->exec.n_seq;
+    if (!e->fast) at += fd_scratch_bytes(graph, n_ctx) * (size_t)e->exec.n_seq;
     e->sampling.states = (fd_sample_state *)(void *)at;
     at += fd_sampling_state_bytes(e->exec.n_seq);
     e->sampling.history = (int32_t *)(void *)at;
@@ -100,14 +101,18 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     e->watch.pending = calloc(n, sizeof *e->watch.pending);
     if (!e->cache || !e->rope_of || !e->ropes || !e->feeds_cache || !e->watch.pending)
         return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %zu nodes", n);
-    fd_mark_cache_feeders(graph, e->feeds_cache);
+    if (e->fast)
+        fd_fast_mark_rows(graph, e->feeds_cache);
+    else
+        fd_mark_cache_feeders(graph, e->feeds_cache);
     FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
-    FD_TRY(fd_plan_make(graph, fuse, &e->step, err));
+    FD_TRY(e->fast ? fd_plan_make_fast(graph, fuse, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
     e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
+    if (e->fast) FD_TRY(fd_fast_setup(e, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, err));
     FD_TRY(make_batch(e, err));
     /* A captured step holds one sequence's cache where attention is not fused. */
@@ -121,6 +126,7 @@ void fd_engine_release(fd_engine *e) {
         if (e->graphs[i / 2][i % 2].exec) (void)cudaGraphExecDestroy(e->graphs[i / 2][i % 2].exec);
     fd_sampling_release(e);
     fd_step_free(e->persistent);
+    fd_fast_release(e);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
     for (int32_t s = 0; e->batch_slots && s < e->batch.n_slot; s++) fd_device_free(&e->batch_slots[s]);

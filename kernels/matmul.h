@@ -1,6 +1,6 @@
 /* MATMUL: y = W x (+ bias), every output the contract's dot of 64 partial sums.
  *
- * Two kernels give the same bits: matrix-vector for one row (and a few rows: weights are read once for up to eight),
+ * The kernels give the same bits: matrix-vector for one row (and a few rows: weights are read once for up to eight),
  * tiled for many. */
 #ifndef FD_KERNELS_MATMUL_H
 #define FD_KERNELS_MATMUL_H
@@ -61,9 +61,15 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in);
 /* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */
 bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok);
 
-/* Any n_tok ≥ 1. */
+/* Any n_tok ≥ 1. The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first
+ * function chooses: small up to 16 rows and on other devices. */
 fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
                               int32_t n_tok, float *out, fd_error *err);
+
+fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
+                                    const float *x, int32_t n_tok, float *out, fd_error *err);
+fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
+                                    const float *x, int32_t n_tok, float *out, fd_error *err);
 
 #ifdef __cplusplus
 }

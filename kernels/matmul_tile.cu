@@ -1,190 +1,114 @@
 /* Tiled matrix product for many token rows, in the order of the dot.
  *
- * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds about 512
- * outputs: 32 rows × 16 tokens, eight warps. Two warps share a 16 × 8 tile: lane l of the first follows partial l of
- * each of its 128 outputs, of the second partial 32 + l. Per group of 64 a warp reads 16 + 8 values from shared memory
- * for 128 fused multiply-adds. Weights are dequantised on their way into shared memory, which is filled one chunk
- * ahead. */
+ * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds 768 outputs:
+ * 24 rows × 32 tokens, eight warps. Two warps share a tile of 12 × 16: lane l of the first follows partial l of each of
+ * its 192 outputs, of the second partial 32 + l. Per group of 64 columns a warp reads 12 + 16 values from shared memory
+ * for 192 fused multiply-adds.
+ *
+ * Chunks of four groups go round three stages of shared memory. While chunk c is multiplied, c + 1 is complete or nearly
+ * so; at its end the block's warps fill c + 2: x comes by one copy of a box, weights through registers, dequantised on
+ * their way, asked for a chunk earlier. One barrier a stage is enough: a warp arrives there after its part of the fill,
+ * hence after its work on the chunk before the last, whose stage is the one that is filled next.
+ *
+ * Blocks are persistent and walk through tiles; the next tile's first chunks arrive while this one's sums are added. */
 #include "kernels/matmul.h"
 
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/tree.cuh"
-
-enum { ROWS = 32, TOKENS = 16, THREADS = 256, PAIR_ROWS = 16, PAIR_TOKENS = 8, OUTPUTS = PAIR_ROWS * PAIR_TOKENS };
-
-struct tile_args {
-    const uint8_t *data;
-    int64_t row_bytes, scale_offset, n_row;
-    int n_col, n_tok;
-    const float *bias, *x;
-    float *out;
-};
-
-/* Units a chunk has: four groups, so that a barrier comes every 512 fused multiply-adds. */
-template <class Format> struct chunk_of {
-    static constexpr int units = 4 / Format::groups, groups = 4, width = groups * 64;
-};
-
-/* What a thread copies of x into every chunk: WIDTH / 4 threads share a row, a thread takes the same columns of
- * several. */
-template <int WIDTH> struct x_share {
-    static constexpr int per_row = WIDTH / 4, rows_at_once = THREADS / per_row, rows = TOKENS / rows_at_once;
-    const float *from; /* its quad of its first row, in chunk 0 */
-    int k;             /* that quad's column in chunk 0 */
-    bool valid[rows];
-};
-
-template <int WIDTH> __device__ __forceinline__ x_share<WIDTH> share_of_x(const tile_args &a, int token0) {
-    x_share<WIDTH> share;
-    const int token = token0 + (int)threadIdx.x / x_share<WIDTH>::per_row;
-    share.k = (int)threadIdx.x % x_share<WIDTH>::per_row * 4;
-    share.from = a.x + (int64_t)token * a.n_col + share.k;
-#pragma unroll
-    for (int i = 0; i < x_share<WIDTH>::rows; i++) share.valid[i] = token + i * x_share<WIDTH>::rows_at_once < a.n_tok;
-    return share;
-}
-
-/* x of TOKENS rows at the chunk that begins at column k0; zero past the edges, where it takes part in nothing. */
-template <int WIDTH>
-__device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> &share, int k0, float *xs) {
-    const int64_t step = (int64_t)x_share<WIDTH>::rows_at_once * a.n_col;
-#pragma unroll
-    for (int i = 0; i < x_share<WIDTH>::rows; i++) {
-        float *to = xs + ((int)threadIdx.x + i * THREADS) * 4;
-        const float *from = share.from + i * step + k0;
-        if (a.n_col % 4 == 0) {
-            const bool valid = share.valid[i] && share.k + k0 < a.n_col;
-            fd_copy_async16(to, valid ? from : a.x, valid);
-        } else {
-            for (int j = 0; j < 4; j++) {
-                const bool valid = share.valid[i] && share.k + k0 + j < a.n_col;
-                fd_copy_async4(to + j, valid ? from + j : a.x, valid);
-            }
-        }
-    }
-}
-
-/* A thread owns a lane's share of one row: eight neighbouring weights of every group. */
-template <class Format>
-__device__ __forceinline__ void load_w(const tile_args &a, const fd_cursor &row, int chunk, int lane,
-                                       typename Format::unit (&units)[chunk_of<Format>::units]) {
-    constexpr int per_chunk = chunk_of<Format>::units, unit_width = 64 * Format::groups;
-    const int last = (a.n_col - 1) / unit_width;
-#pragma unroll
-    for (int u = 0; u < per_chunk; u++) {
-        const int at = chunk * per_chunk + u;
-        units[u] = Format::template load<FD_READ_AGAIN>(row, at < last ? at : last, lane);
-    }
-}
-
-template <class Format>
-__device__ __forceinline__ void fill_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row,
-                                       int lane, uint32_t magic, float *ws) {
-#pragma unroll
-    for (int u = 0; u < chunk_of<Format>::units; u++)
-#pragma unroll
-        for (int g = 0; g < Format::groups; g++) {
-            float w[8];
-            Format::decode(units[u], g, lane, magic, w);
-            float4 *to = (float4 *)(ws + own_row * chunk_of<Format>::width + (u * Format::groups + g) * 64 + lane * 8);
-            to[0] = make_float4(w[0], w[1], w[2], w[3]);
-            to[1] = make_float4(w[4], w[5], w[6], w[7]);
-        }
-}
-
-/* One group: this lane's partial of all outputs of the pair's tile. */
-template <int WIDTH>
-__device__ __forceinline__ void add_group(const float *ws, const float *xs, float (&acc)[PAIR_ROWS][PAIR_TOKENS]) {
-    float w[PAIR_ROWS], x[PAIR_TOKENS];
-#pragma unroll
-    for (int t = 0; t < PAIR_TOKENS; t++) x[t] = xs[t * WIDTH];
-#pragma unroll
-    for (int r = 0; r < PAIR_ROWS; r++) w[r] = ws[r * WIDTH];
-#pragma unroll
-    for (int r = 0; r < PAIR_ROWS; r++)
-#pragma unroll
-        for (int t = 0; t < PAIR_TOKENS; t++) acc[r][t] = fmaf(w[r], x[t], acc[r][t]);
-}
+#include "kernels/matmul_tile_fill.cuh"
+#include "kernels/matmul_tile_sums.cuh"
 
 template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_tile(const __grid_constant__ tile_args a) {
-    constexpr int width = chunk_of<Format>::width, stage = (ROWS + TOKENS) * width;
-    float *shared = fd_shared_floats();
+    float *shared = fd_shared_floats(), *exchange = shared + STAGES * STAGE;
+    const uint32_t barriers = fd_shared_address(exchange + 2 * 4 * OUTPUTS);
+    if (threadIdx.x == 0)
+        for (int s = 0; s < STAGES; s++) fd_phase_init(barriers + s * 8, WARPS);
     fd_allow_next();
     fd_wait_previous();
+    __syncthreads();
 
-    const int token0 = (int)blockIdx.x * TOKENS;
-    const int64_t row0 = (int64_t)blockIdx.y * ROWS;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int half = warp % 2, pair = warp / 2, pair_row = pair / 2 * PAIR_ROWS, pair_token = pair % 2 * PAIR_TOKENS;
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), half = warp % 2, pair = warp / 2;
     const int partial = half * 32 + lane;
-
-    const int fill_row = (int)threadIdx.x / 8, fill_lane = (int)threadIdx.x % 8;
-    const int64_t clamped = row0 + fill_row < a.n_row ? row0 + fill_row : a.n_row - 1;
-    const fd_cursor row = Format::begin(a.data + clamped * a.row_bytes, a.scale_offset, fill_lane);
+    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * WIDTH + swizzled(partial / 4) * 4 + partial % 4);
+    const int own_x = fd_hold((ROWS + pair % 2 * PAIR_TOKENS) * WIDTH + partial);
+    const int fill_at = (int)(threadIdx.x / 16) * WIDTH + (int)(threadIdx.x / 8 % 2) * 128;
+    const int quad = (int)(threadIdx.x % 8) * 2;
+    const swizzle to = {fd_hold(fill_at + swizzled(quad) * 4), fd_hold(fill_at + swizzled(quad + 1) * 4)};
     const uint32_t magic = fd_magic();
 
-    typename Format::unit units[chunk_of<Format>::units];
-    float acc[PAIR_ROWS][PAIR_TOKENS] = {};
-    const int n_chunk = (a.n_col + width - 1) / width;
-
-    const x_share<width> share = share_of_x<width>(a, token0);
-    fill_x<width>(a, share, 0, shared + ROWS * width);
-    load_w<Format>(a, row, 0, fill_lane, units);
-    fill_w<Format>(units, fill_row, fill_lane, magic, shared);
-    fd_copy_async_wait();
-    __syncthreads();
-
-    for (int chunk = 0; chunk < n_chunk; chunk++) {
-        const float *now = shared + chunk % 2 * stage;
-        float *next = shared + (chunk + 1) % 2 * stage;
-        const bool more = chunk + 1 < n_chunk;
-        if (more) {
-            fill_x<width>(a, share, (chunk + 1) * width, next + ROWS * width);
-            load_w<Format>(a, row, chunk + 1, fill_lane, units);
-        }
-        const float *ws = now + pair_row * width + partial, *xs = now + (ROWS + pair_token) * width + partial;
-        if ((chunk + 1) * width <= a.n_col) {
-#pragma unroll
-            for (int g = 0; g < chunk_of<Format>::groups; g++) add_group<width>(ws + g * 64, xs + g * 64, acc);
-        } else {
-            for (int g = 0; g < chunk_of<Format>::groups; g++)
-                if (chunk * width + g * 64 + partial < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
-        }
-        if (more) fill_w<Format>(units, fill_row, fill_lane, magic, next);
-        fd_copy_async_wait();
-        __syncthreads();
+    item<Format> items[2];
+    fill_place f;
+    fill_tile(a, blockIdx.x, f);
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++) {
+        load_items<Format>(a, f, items);
+        fill<Format>(a, items, to, magic, shared, barriers, f);
     }
+    load_items<Format>(a, f, items);
 
-    /* The tree: levels 0 to 4 across a warp's lanes, level 5 between the two warps through shared memory. */
-    float sum[OUTPUTS / 32];
+    stage_ring now;
+    fd_phase_wait(barriers, 0);
+    unsigned turn = 0;
+    /* At the end of a chunk: on to the next one, if there is one; then all have left the stage that is filled now. */
+    auto next = [&](bool more) {
+        now.advance();
+        if (more) fd_phase_wait(barriers + now.stage * 8, now.parity);
+        fill<Format>(a, items, to, magic, shared, barriers, f);
+        load_items<Format>(a, f, items);
+    };
+#pragma unroll 1
+    for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
+        float acc[PAIR_ROWS][PAIR_TOKENS] = {};
+        const int whole = a.n_col / WIDTH;
+#pragma unroll 1
+        for (int chunk = 0; chunk < whole; chunk++) {
+            const float *ws = shared + now.stage * STAGE + own_w, *xs = shared + now.stage * STAGE + own_x;
 #pragma unroll
-    for (int q = 0; q < OUTPUTS / 32; q++) {
-        float part[32];
-#pragma unroll
-        for (int i = 0; i < 32; i++) part[i] = acc[(q * 32 + i) / PAIR_TOKENS][(q * 32 + i) % PAIR_TOKENS];
-        fd_tree_scatter32(part, lane);
-        sum[q] = part[0];
-        if (half == 1) shared[pair * OUTPUTS + q * 32 + lane] = sum[q];
-    }
-    __syncthreads();
-    if (half == 1) return;
-#pragma unroll
-    for (int q = 0; q < OUTPUTS / 32; q++) {
-        const int output = q * 32 + fd_bit_reverse5(lane);
-        const int64_t to_row = row0 + pair_row + output / PAIR_TOKENS;
-        const int token = token0 + pair_token + output % PAIR_TOKENS;
-        if (to_row >= a.n_row || token >= a.n_tok) continue;
-        float total = sum[q] + shared[pair * OUTPUTS + q * 32 + lane];
-        if (a.bias) total = total + a.bias[to_row];
-        a.out[token * a.n_row + to_row] = total;
+            for (int g = 0; g < GROUPS; g++) add_group(ws + g * 64, xs + g * 64, acc);
+            next(chunk + 1 < a.n_chunk || tile + gridDim.x < a.n_tile);
+        }
+        if (whole < a.n_chunk) {
+            const float *ws = shared + now.stage * STAGE + own_w, *xs = shared + now.stage * STAGE + own_x;
+#pragma unroll 1
+            for (int g = 0; g < GROUPS; g++)
+                if (whole * WIDTH + g * 64 + partial < a.n_col) add_group(ws + g * 64, xs + g * 64, acc);
+            next(tile + gridDim.x < a.n_tile);
+        }
+        add_up(a, place_of(a, tile), acc, half, pair, exchange + (turn * 4 + pair) * OUTPUTS);
+        turn ^= 1u;
     }
 }
 
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                              int32_t n_tok, float *out, fd_error *err) {
-    const int64_t row_tiles = (weight->n_row + ROWS - 1) / ROWS;
-    if (n_tok < 1 || weight->n_row < 1 || row_tiles > 65535 || weight->n_col < 1 || weight->n_col > 1 << 30)
+static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMap *map, fd_error *err) {
+    typedef CUresult encode_tiled(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                  const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    static encode_tiled *encode; /* the driver's, the same for every caller */
+    if (!encode) {
+        void *found = nullptr;
+        cudaDriverEntryPointQueryResult status;
+        FD_TRY(fd_cuda_check(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status),
+            "matmul_tile", err));
+        if (!found) return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: the driver has no tensor maps");
+        encode = (encode_tiled *)found;
+    }
+    const cuuint64_t sizes[2] = {(cuuint64_t)n_col, (cuuint64_t)n_tok}, stride = (cuuint64_t)n_col * sizeof(float);
+    const cuuint32_t box[2] = {WIDTH, TOKENS}, steps[2] = {1, 1};
+    const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, (void *)x, sizes, &stride, box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return fd_fail(err, FD_ERR_DEVICE, "kernel matmul_tile: no tensor map of [%d, %lld] (error %d)", n_tok,
+                       (long long)n_col, (int)result);
+    return FD_OK;
+}
+
+fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
+                                    const float *x, int32_t n_tok, float *out, fd_error *err) {
+    const int64_t row_tiles = (weight->n_row + ROWS - 1) / ROWS, token_tiles = (n_tok + TOKENS - 1) / TOKENS;
+    if (n_tok < 1 || weight->n_row < 1 || row_tiles * token_tiles > 1 << 30 || weight->n_col < 1 ||
+        weight->n_col > 1 << 30)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: [%lld, %lld] times %d rows",
                        (long long)weight->n_row, (long long)weight->n_col, n_tok);
     tile_args args = {};
@@ -194,14 +118,30 @@ fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *wei
     args.n_row = weight->n_row;
     args.n_col = (int)weight->n_col;
     args.n_tok = n_tok;
+    args.n_chunk = (args.n_col + WIDTH - 1) / WIDTH;
+    args.row_tiles = (unsigned)row_tiles;
+    args.token_tiles = (unsigned)token_tiles;
+    args.n_tile = (unsigned)(row_tiles * token_tiles);
+    args.boxes = weight->n_col % 4 == 0 && (uintptr_t)x % 16 == 0; /* what a map asks for */
     args.bias = bias;
     args.x = x;
     args.out = out;
-    /* Token tiles first: blocks that run together share rows of weights, which then come from memory once. */
-    const dim3 grid(fd_blocks(n_tok, TOKENS), (unsigned)row_tiles);
+    if (args.boxes) FD_TRY(map_of_x(x, n_tok, weight->n_col, &args.x_map, err));
+    const unsigned blocks = args.n_tile < (unsigned)queue->n_sm ? args.n_tile : (unsigned)queue->n_sm;
     return fd_with_format(weight->dtype, err, [&](auto format) {
-        using Format = decltype(format);
-        const size_t shared = sizeof(float) * 2 * (ROWS + TOKENS) * chunk_of<Format>::width;
-        return fd_launch(queue, "matmul_tile", matmul_tile<Format>, grid, THREADS, shared, err, args);
+        args.last_unit = (args.n_col - 1) / (64 * decltype(format)::groups);
+        return fd_launch(queue, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
+                         sizeof(float) * SHARED, err, args);
     });
+}
+
+fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
+                              int32_t n_tok, float *out, fd_error *err) {
+    enum { SMALL = 16 };
+    int device, major;
+    FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
+    FD_TRY(
+        fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
+    return n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, weight, bias, x, n_tok, out, err)
+                                       : fd_launch_matmul_tile_large(queue, weight, bias, x, n_tok, out, err);
 }

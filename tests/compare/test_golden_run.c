@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/golden_near.h"
 #include "compare/golden_run.h"
 #include "tests/compare/fake_run.h"
 
@@ -171,4 +172,30 @@ Test(golden_run, goldens_of_something_else_are_refused) {
         cr_expect(strstr(err.message, cases[i].message), "case %zu: %s", i, err.message);
         fd_golden_free(g);
     }
+}
+
+static fd_golden_near near(const fd_golden *golden, const fake_options *run, double limit) {
+    fd_golden_near result;
+    fd_error err = {0};
+    fd_exec *exec = fake_exec(run);
+    cr_expect_eq(fd_golden_check_near(exec, golden, 0, limit, &result, &err), FD_OK, "%s", err.message);
+    fd_exec_free(exec);
+    return result;
+}
+
+Test(golden_near, only_logits_beyond_the_limit_fail_and_nan_does) {
+    fd_golden *g = golden_of_clean();
+    fd_golden_near r = near(g, &clean, 0);
+    cr_expect(r.near && r.worst == 0 && r.n_flip == 0);
+    fake_options ulp = {.edits = {{"logits", 2, 3, FAKE_ULP, 0}}};
+    r = near(g, &ulp, FD_GOLDEN_NEAR_LIMIT);
+    cr_expect(r.near && r.worst > 0 && r.pos == 2, "an ulp is near: %g at %d", r.worst, r.pos);
+    fake_options far = {.edits = {{"logits", N_PROMPT, 9, FAKE_SET, 50}}};
+    r = near(g, &far, FD_GOLDEN_NEAR_LIMIT);
+    cr_expect(!r.near && r.worst > FD_GOLDEN_NEAR_LIMIT && r.pos == N_PROMPT, "%g at %d", r.worst, r.pos);
+    cr_expect_eq(r.n_flip, 1, "the greedy token follows the logit");
+    fake_options nan = {.edits = {{"logits", 1, 0, FAKE_SET, NAN}}};
+    r = near(g, &nan, INFINITY);
+    cr_expect(!r.near && r.pos == 1, "NaN is near nothing");
+    fd_golden_free(g);
 }

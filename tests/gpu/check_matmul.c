@@ -82,24 +82,30 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int kernel = 0; kernel < 2 + N_FORM; kernel++) { /* chosen, tile, the forms of matrix-vector */
-            const fd_matvec_form *form = kernel < 2 ? NULL : &forms[kernel - 2];
+        for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, the tiles, the forms of matrix-vector */
+            static const char *const names[] = {"matmul", "large_tile", "small_tile"};
+            const fd_matvec_form *form = kernel < 3 ? NULL : &forms[kernel - 3];
             char kernel_name[32];
-            snprintf(kernel_name, sizeof kernel_name, form ? "vector_%d" : kernel ? "tile" : "matmul", kernel - 2);
+            if (form)
+                snprintf(kernel_name, sizeof kernel_name, "vector_%d", kernel - 3);
+            else
+                snprintf(kernel_name, sizeof kernel_name, "%s", names[kernel]);
             int32_t n = n_toks[i];
+            bool biased = kernel != 1 && kernel != 2;
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
             if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
-            if (kernel == 1) gpu_must(fd_launch_matmul_tile(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel >= 2) {
+            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (form) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
                 gpu_must(fd_launch_matvec(&test->queue, &in, form, &err), &err);
             }
             gpu_download(test, out, found, count);
-            host_matmul(w, kernel == 1 ? NULL : bias, x, s.n_row, s.n_col, n, expected);
+            host_matmul(w, biased ? bias : NULL, x, s.n_row, s.n_col, n, expected);
             snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernel_name, fd_dtype_get(dtype)->name,
                      (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
@@ -169,7 +175,7 @@ static void check_doubtful(gpu_test *test, uint32_t dtype) {
 }
 
 void check_matmul(gpu_test *test) {
-    static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40};
+    static const int32_t few[] = {1, 2, 3, 8, 9, 17}, one[] = {1, 5}, many[] = {1, 4, 16, 40}, band[] = {33, 545};
     for (int i = 0; i < N_TYPE; i++) {
         uint32_t dtype = types[i];
         int32_t block = fd_dtype_get(dtype)->block_elements;
@@ -179,10 +185,12 @@ void check_matmul(gpu_test *test) {
         check_shape(test, dtype, (shape){100, 512}, many, 4, false);
         if (block > 1 && dtype != FD_Q4_K) check_doubtful(test, dtype);
         check_shape(test, dtype, (shape){40, 256}, few, 6, true);
+        /* More tokens than a band of the tiled kernel has, and last tiles that are not full. */
+        check_shape(test, dtype, (shape){45, 768}, band, 2, false);
         /* Enough rows for eight lanes a row to be chosen, and a last tile that is not full. */
         check_shape(test, dtype, (shape){(int64_t)test->queue.n_sm * 64 + 37, 256}, one, 2, false);
         if (block > 1) continue;
-        static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}};
+        static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}, {41, 260}, {22, 511}};
         for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) check_shape(test, dtype, odd[k], few, 6, false);
     }
 }

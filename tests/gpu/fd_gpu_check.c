@@ -288,7 +288,7 @@ int main(int argc, char **argv) {
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
            (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();

@@ -1,13 +1,15 @@
-/* plan_check MODEL.gguf…: the decode step's plan (engine/plan.h), which needs no device.
+/* plan_check [--slots] MODEL.gguf…: the plans of the decode step and of a fast pass (engine/plan.h, engine/fast.h), which need no
+ * device.
  *
  *   every tensor is computed once, after what it is made from, and kept until its last reader
  *   no two results that are needed at the same time share a slot
+ *   with --slots nothing else, for models of any shape; without, of plain ones:
  *   a plain layer is five items; a graph that a fault has changed is fused only where the pattern still holds */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plan.h"
+#include "engine/fast.h"
 
 static int n_failed;
 
@@ -48,13 +50,6 @@ static bool simulate(const fd_graph *graph, const fd_plan *plan) {
     return good;
 }
 
-static fd_plan plan_of(const fd_graph *graph, bool fuse) {
-    fd_error err = {0};
-    fd_plan plan;
-    must(fd_plan_make(graph, fuse, &plan, &err), &err);
-    return plan;
-}
-
 static int count(const fd_plan *plan, fd_item_kind kind) {
     int n = 0;
     for (int32_t i = 0; i < plan->n_item; i++) n += plan->items[i].kind == kind;
@@ -65,7 +60,135 @@ static void nothing(const struct fd_op_args *args) {
     (void)args;
 }
 
-static void check(const char *path) {
+/* Slots in binary32 and in binary16 of a fast plan, likewise. */
+typedef struct holdings {
+    const fd_graph *graph;
+    const fd_fast_plan *plan;
+    int32_t *real, *half;
+} holdings;
+
+static bool holds_real(const holdings *h, int32_t id) {
+    int32_t slot = h->plan->real.slot_of[id];
+    return h->graph->nodes[id].op == FD_OP_KV_WRITE || (slot >= 0 && h->real[slot] == id);
+}
+
+static bool holds_half(const holdings *h, int32_t id) {
+    int32_t slot = h->plan->half_of[id];
+    return slot >= 0 && h->half[slot] == id;
+}
+
+/* Whether what node i reads is there, at the turn at which it is computed. */
+static bool finds_inputs(const holdings *h, int32_t i) {
+    const fd_node *nodes = h->graph->nodes, *node = &nodes[i];
+    switch ((fd_fast_how)h->plan->how[i]) {
+    case FD_FAST_INSIDE: return true;
+    case FD_FAST_BY_PRODUCT: return holds_half(h, node->input[0]);
+    case FD_FAST_BY_PRODUCT_ADD: {
+        int32_t other = node->input[0] == i - 1 ? node->input[1] : node->input[0];
+        return holds_half(h, nodes[i - 1].input[0]) && holds_real(h, other);
+    }
+    case FD_FAST_BY_TURN:
+        return holds_real(h, node->input[0]) && holds_real(h, nodes[i + 1].input[0]) &&
+               holds_real(h, nodes[i + 3].input[0]);
+    case FD_FAST_BY_ATTENTION: return holds_real(h, nodes[nodes[node->input[0]].input[0]].input[0]);
+    default:
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0 && !holds_real(h, node->input[k])) return false;
+        return true;
+    }
+}
+
+/* Whether node i would be written over what it reads; a product added in place is meant to be. */
+static bool spoils_inputs(const holdings *h, int32_t i) {
+    int32_t own = h->plan->real.slot_of[i];
+    if (h->plan->how[i] == FD_FAST_BY_PRODUCT_ADD || own < 0) return false;
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (h->graph->nodes[i].input[k] >= 0 && h->plan->real.slot_of[h->graph->nodes[i].input[k]] == own) return true;
+    return false;
+}
+
+static bool simulate_fast(const fd_graph *graph, const fd_fast_plan *plan) {
+    size_t n = (size_t)graph->n_node;
+    holdings h = {graph, plan, malloc(sizeof *h.real * n), malloc(sizeof *h.half * n)};
+    if (!h.real || !h.half) exit(1);
+    memset(h.real, -1, sizeof *h.real * n);
+    memset(h.half, -1, sizeof *h.half * n);
+    bool good = true;
+    for (int32_t i = 0; i < graph->n_node && good; i++) {
+        good = finds_inputs(&h, i) && !spoils_inputs(&h, i);
+        if (plan->real.slot_of[i] >= 0) h.real[plan->real.slot_of[i]] = i;
+        if (plan->half_of[i] >= 0) h.half[plan->half_of[i]] = i;
+    }
+    good = good && holds_real(&h, graph->n_node - 1);
+    free(h.real);
+    free(h.half);
+    return good;
+}
+
+static int count_how(const fd_graph *graph, const fd_fast_plan *plan, fd_fast_how how) {
+    int n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) n += plan->how[i] == how;
+    return n;
+}
+
+/* Both fast plans and the fast step, of any graph. */
+static void check_fast_slots(const fd_graph *graph, const char *path) {
+    fd_error err = {0};
+    fd_fast_plan many, one;
+    fd_plan step;
+    must(fd_fast_check(graph, &err), &err);
+    must(fd_fast_plan_make(graph, true, &many, &err), &err);
+    must(fd_fast_plan_make(graph, false, &one, &err), &err);
+    must(fd_plan_make_fast(graph, true, &step, &err), &err);
+    expect(simulate_fast(graph, &many), path, "fast, many rows: an input is gone when it is read");
+    expect(simulate_fast(graph, &one), path, "fast, one row: an input is gone when it is read");
+    expect(simulate(graph, &step), path, "fast step: an input is gone when it is read");
+    fd_fast_plan_free(&many);
+    fd_fast_plan_free(&one);
+    fd_plan_free(&step);
+}
+
+static void check_fast(const fd_graph *graph, const char *path) {
+    fd_error err = {0};
+    fd_fast_plan many, one;
+    fd_plan step;
+    fd_graph *changed;
+    int32_t n_layer = graph->hparams.n_layer;
+    must(fd_fast_plan_make(graph, true, &many, &err), &err);
+    must(fd_fast_plan_make(graph, false, &one, &err), &err);
+    must(fd_plan_make_fast(graph, true, &step, &err), &err);
+    expect(step.n_item == 2 + 5 * n_layer && count(&step, FD_ITEM_ATTENTION) == n_layer, path,
+           "fast step: five items a layer, embedding and logits");
+    expect(count_how(graph, &many, FD_FAST_BY_ATTENTION) == n_layer, path, "fast: one attention a layer");
+    expect(count_how(graph, &many, FD_FAST_BY_PRODUCT) == 5 * n_layer, path, "fast: five products a layer");
+    expect(count_how(graph, &many, FD_FAST_BY_PRODUCT_ADD) == 2 * n_layer, path, "fast: two more onto the residual");
+    expect(count_how(graph, &many, FD_FAST_BY_TURN) == n_layer, path, "fast: RoPE and cache writes together");
+    expect(count_how(graph, &one, FD_FAST_BY_PRODUCT) == 0, path, "fast, one row: no product by cuBLAS");
+
+    must(fd_graph_clone(graph, &changed, &err), &err);
+    changed->nodes[fd_graph_find(graph, "blk.0.attn_scores")].override = nothing;
+    expect(fd_fast_check(changed, &err) == FD_ERR_UNSUPPORTED, path, "fast: scores that a fault replaces are refused");
+    fd_graph_free(changed);
+
+    int32_t act = fd_graph_find(graph, "blk.0.ffn_act"), half = many.half_of[act];
+    many.half_of[act] = -1;
+    expect(!simulate_fast(graph, &many), path, "a tensor that is not there in binary16 is found");
+    many.half_of[act] = half;
+    many.real.slot_of[fd_graph_find(graph, "blk.0.attn_q")] = many.real.slot_of[fd_graph_find(graph, "token_embd")];
+    expect(!simulate_fast(graph, &many), path, "a residual that is written over is found");
+    fd_fast_plan_free(&many);
+    fd_fast_plan_free(&one);
+    fd_plan_free(&step);
+}
+
+static fd_plan plan_of(const fd_graph *graph, bool fuse) {
+    fd_error err = {0};
+    fd_plan plan;
+    must(fd_plan_make(graph, fuse, &plan, &err), &err);
+    return plan;
+}
+
+static void check(const char *path, bool slots_alone) {
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph, *changed;
@@ -77,6 +200,14 @@ static void check(const char *path) {
     expect(single.n_item == graph->n_node && simulate(graph, &single), path,
            "node by node: an input is gone when it is read");
     expect(simulate(graph, &fused), path, "fused: an input is gone when it is read");
+    check_fast_slots(graph, path);
+    if (slots_alone) {
+        fd_plan_free(&single);
+        fd_plan_free(&fused);
+        fd_graph_free(graph);
+        fd_gguf_close(gguf);
+        return;
+    }
     expect(fused.n_item == 2 + 5 * n_layer, path, "fused: five items a layer, embedding and logits");
     expect(count(&fused, FD_ITEM_ATTENTION) == n_layer, path, "fused: one attention a layer");
 
@@ -116,6 +247,8 @@ static void check(const char *path) {
     fused.slot_of[fd_graph_find(graph, "blk.0.attn_out")] = residual;
     expect(!simulate(graph, &fused), path, "a slot given away too early is found");
 
+    check_fast(graph, path);
+
     fd_plan_free(&single);
     fd_plan_free(&fused);
     fd_graph_free(graph);
@@ -123,7 +256,9 @@ static void check(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) check(argv[i]);
-    printf("%d plans, %d failed\n", argc - 1, n_failed);
-    return n_failed != 0 || argc < 2;
+    bool slots_alone = argc > 1 && strcmp(argv[1], "--slots") == 0;
+    int first = slots_alone ? 2 : 1;
+    for (int i = first; i < argc; i++) check(argv[i], slots_alone);
+    printf("%d models, %d failed\n", argc - first, n_failed);
+    return n_failed != 0 || argc <= first;
 }

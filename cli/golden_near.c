@@ -1,0 +1,101 @@
+/* firstdiff golden check --numerics NAME: numerics that are not exact, logits within a tolerance. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/golden.h"
+#include "compare/golden_near.h"
+#include "compare/golden_run.h"
+#include "compare/report.h"
+
+static void describe(const fd_golden_near *r, double limit, char *to, size_t size) {
+    int at = snprintf(to, size, "logits of position %d: NMSE %.3g, %s %.3g", r->pos, r->worst,
+                      r->near ? "within" : "expected at most", limit);
+    if (r->n_flip && at > 0 && (size_t)at < size)
+        snprintf(to + at, size - (size_t)at, "; %d greedy token%s differ%s", r->n_flip, r->n_flip == 1 ? "" : "s",
+                 r->n_flip == 1 ? "s" : "");
+}
+
+static fd_code print_json(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,
+                          int32_t n_failed, fd_error *err) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < golden->n_prompt; i++) {
+        const fd_golden_near *r = &results[i];
+        json_t *item =
+            json_pack("{s:i, s:s?, s:i, s:b, s:i, s:i}", "prompt", i + 1, "text", golden->prompts[i].text, "positions",
+                      golden->prompts[i].n_pos, "near", r->near, "position", r->pos, "greedy_differ", r->n_flip);
+        /* JSON has no NaN: a distance that is none is left out. */
+        if (item && r->worst == r->worst) json_object_set_new(item, "nmse", json_real(r->worst));
+        json_array_append_new(list, item);
+    }
+    json_t *root = json_pack("{s:s, s:s, s:s, s:f, s:i, s:o}", "schema", "firstdiff-golden-near 1", "status",
+                             n_failed ? "diverged" : "near", "numerics", a->numerics, "limit", a->limit, "failed",
+                             n_failed, "prompts", list);
+    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory");
+    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    if (failed || putchar('\n') == EOF) return fd_fail(err, FD_ERR_IO, "standard output: writing failed");
+    return FD_OK;
+}
+
+static void print_text(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,
+                       int32_t n_failed) {
+    int64_t n_pos = 0, n_flip = 0;
+    double worst = 0;
+    for (int32_t i = 0; i < golden->n_prompt; i++) {
+        char name[128], message[256];
+        n_pos += golden->prompts[i].n_pos;
+        n_flip += results[i].n_flip;
+        if (results[i].worst > worst) worst = results[i].worst;
+        if (results[i].near) continue;
+        fd_golden_prompt_name(&golden->prompts[i], i, name, sizeof name);
+        describe(&results[i], a->limit, message, sizeof message);
+        printf("DIVERGED    %s\n            %s\n", name, message);
+    }
+    if (n_failed)
+        printf("%d of %d prompts diverged\n", n_failed, golden->n_prompt);
+    else
+        printf("NEAR        %d prompt%s, %lld positions: logits within NMSE %.3g (limit %.3g), %lld greedy token%s "
+               "differ%s\n",
+               golden->n_prompt, golden->n_prompt == 1 ? "" : "s", (long long)n_pos, worst, a->limit, (long long)n_flip,
+               n_flip == 1 ? "" : "s", n_flip == 1 ? "s" : "");
+}
+
+static fd_code write_junit(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,
+                           fd_error *err) {
+    fd_junit_case *cases = calloc((size_t)golden->n_prompt, sizeof *cases);
+    FILE *file;
+    if (!cases) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    for (int32_t i = 0; i < golden->n_prompt; i++) {
+        fd_golden_prompt_name(&golden->prompts[i], i, cases[i].name, sizeof cases[i].name);
+        if (results[i].near) continue;
+        cases[i].result = FD_JUNIT_FAILED;
+        describe(&results[i], a->limit, cases[i].message, sizeof cases[i].message);
+    }
+    fd_code code = fd_cli_output_open(a->report.junit, &file, err);
+    if (code == FD_OK) {
+        fd_junit_write(file, "firstdiff golden", cases, golden->n_prompt);
+        code = fd_cli_output_close(file, a->report.junit, err);
+    }
+    free(cases);
+    return code;
+}
+
+fd_code fd_golden_check_all_near(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
+                                 fd_error *err) {
+    fd_golden_near *results = calloc((size_t)golden->n_prompt, sizeof *results);
+    if (!results) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    fd_cli_progress progress = fd_cli_progress_start("prompt", golden->n_prompt);
+    fd_code code = FD_OK;
+    for (int32_t i = 0; i < golden->n_prompt && code == FD_OK; i++) {
+        code = fd_golden_check_near(exec, golden, i, a->limit, &results[i], err);
+        *n_failed += !results[i].near;
+        fd_cli_progress_to(&progress, i + 1);
+    }
+    fd_cli_progress_end(&progress);
+    if (code == FD_OK && a->report.json) code = print_json(a, golden, results, *n_failed, err);
+    if (code == FD_OK && !a->report.json) print_text(a, golden, results, *n_failed);
+    if (code == FD_OK && a->report.junit) code = write_junit(a, golden, results, err);
+    free(results);
+    return code;
+}

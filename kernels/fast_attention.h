@@ -1,0 +1,67 @@
+/* Attention of the fast engine: scores, softmax and mix in one kernel, over K and V in binary16.
+ *
+ * For many rows on tensor cores: q and e^(s − max) are rounded to binary16, products summed in binary32. For one row in
+ * binary32, positions split over blocks. Both sum in an order that depends on positions and shapes alone, so a launch
+ * repeated has the same bits. Shapes and sinks as in kernels/attention.h. */
+#ifndef FD_KERNELS_FAST_ATTENTION_H
+#define FD_KERNELS_FAST_ATTENTION_H
+
+#include "kernels/fast_rows.h"
+#include "kernels/rope.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fd_fast_attention {
+    int32_t n_head, n_head_kv;   /* n_head % n_head_kv == 0 */
+    int32_t head_dim;            /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
+    int32_t n_tok;               /* rows */
+    int32_t n_ctx;               /* positions of the cache */
+    const int32_t *pos0;         /* device: position of the first row */
+    int32_t window;              /* a row sees so many positions, its own among them; 0: all before it */
+    float scale, softcap;        /* softcap 0: none */
+    const float *sinks;          /* device, [n_head]; NULL: none */
+    const float *q;              /* [n_tok, n_head, head_dim] */
+    uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
+    fd_fast_out out;             /* [n_tok, n_head, head_dim] */
+    float *sums; /* [n_tok, n_head, 2]: the largest score and Σ e^(s − max), sinks among them; NULL: not wanted */
+    /* One row only. */
+    bool near;                    /* *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    fd_rope_shape q_rope, k_rope; /* q and k turn on the way in; n_rot 0: they are turned already */
+    const float *k, *v;           /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
+                                     it are then read before the predecessor has ended. NULL: the row is there */
+    float *scratch;     /* device, fd_fast_decode_scratch bytes, zero before the first launch; one launch at a time */
+} fd_fast_attention;
+
+/* Rows that are in the cache already, any n_tok. */
+fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
+
+/* One row; the grid does not depend on the position, so that a CUDA graph can replay it. */
+size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                              int32_t n_ctx);
+fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
+
+/* RoPE of q and k, and their and v's rows into the caches: all an attention of many rows needs before it. Heads of an even
+ * number of elements, as many in q as in k. */
+typedef struct fd_fast_turn {
+    fd_rope_shape q_rope, k_rope;
+    int32_t n_tok, n_ctx;
+    const int32_t *pos0;         /* device: position of the first row */
+    const float *q, *k, *v;      /* [n_tok, n_head or n_head_kv, head_dim] */
+    float *q_out;                /* [n_tok, n_head, head_dim] */
+    float *k_out;                /* [n_tok, n_head_kv, head_dim]; NULL: not wanted */
+    uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
+} fd_fast_turn;
+fd_code fd_launch_fast_turn(const fd_queue *queue, const fd_fast_turn *in, fd_error *err);
+
+/* What the fused kernels keep to themselves, computed beside them for who wants to look: scores [n_tok, n_head, n_kv]
+ * with -inf where a row does not look, or with in->sums its weights, 0 there. `rounded`: q is rounded to binary16 first,
+ * as for many rows. */
+fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
+                              float *out, fd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

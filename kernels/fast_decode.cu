@@ -1,0 +1,323 @@
+/* Attention of one row: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
+ * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
+ * block; farther on up to four queries share what is read of K and V, and the last block of those queries to end adds
+ * what all of them left, in order of positions: the order of arrival changes nothing.
+ *
+ * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
+ * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
+#include "kernels/attention.h"
+#include "kernels/attention_scratch.cuh"
+#include "kernels/device.cuh"
+#include "kernels/fast_attention.h"
+#include "kernels/fast_math.cuh"
+#include "kernels/formats.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/tree.cuh"
+
+enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
+enum { HEADS_NEAR = 2, HEADS_FAR = 4 }; /* queries a block takes at most */
+enum { MAX_SPLIT = 512 };               /* their factors fit where their sums were: WARPS · 64 floats a query */
+
+/* How queries and positions are shared out. */
+struct share {
+    int sharing;     /* queries of a K/V head */
+    int n_group;     /* of them, a block each */
+    int n_split;     /* blocks of a group */
+    int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
+};
+
+static share share_of(const fd_queue *queue, bool near, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                      int32_t n_ctx) {
+    const int sharing = n_head / n_head_kv, heads = near ? HEADS_NEAR : HEADS_FAR;
+    const int n_group = (sharing + heads - 1) / heads;
+    const int tiles = (n_ctx + TILE - 1) / TILE;
+    int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    most = near || most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
+    return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
+}
+
+size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                              int32_t n_ctx) {
+    const share s = share_of(queue, false, n_head, n_head_kv, head_dim, n_ctx);
+    return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
+}
+
+/* Eight elements from `at` on of a row of a cache; zeros past the head's end. */
+__device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int head_dim) {
+    if (head_dim % 8 == 0) return at < head_dim ? __ldcg((const uint4 *)(row + at)) : make_uint4(0, 0, 0, 0);
+    uint32_t pair[4] = {0, 0, 0, 0};
+    for (int i = 0; i < 8; i++)
+        if (at + i < head_dim) pair[i / 2] |= (uint32_t)__ldcg(row + at + i) << i % 2 * 16;
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+__device__ __forceinline__ void to_reals(const uint4 &pairs, float (&x)[8]) {
+    const uint32_t pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[2 * i] = fd_low_half(pair[i]), x[2 * i + 1] = fd_high_half(pair[i]);
+}
+
+__device__ __forceinline__ uint16_t to_half(float x) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+}
+
+/* ROPE of one element of any head (kernels/rope.cuh): where its pair is, and its angle. */
+struct turn {
+    bool turns, first; /* first of its pair */
+    int own, other;
+    float cosine, sine;
+};
+
+__device__ __forceinline__ turn turn_of(const fd_rope_shape &shape, int i, int pos) {
+    if (i >= shape.n_rot) return {false, false, i, i, 0.0f, 0.0f};
+    const int half = shape.n_rot / 2, step = shape.interleaved ? 1 : half;
+    const int pair = shape.interleaved ? i / 2 : i < half ? i : i - half;
+    const bool first = shape.interleaved ? i % 2 == 0 : i < half;
+    const int64_t at = (int64_t)pos * half + pair;
+    return {true, first, i, first ? i + step : i - step, shape.cosine[at], shape.sine[at]};
+}
+
+__device__ __forceinline__ float turned(const turn &t, const float *head) {
+    const float own = __ldcg(head + t.own);
+    if (!t.turns) return own;
+    const float other = __ldcg(head + t.other);
+    return t.first ? fmaf(own, t.cosine, -(other * t.sine)) : fmaf(other, t.sine, own * t.cosine);
+}
+
+__device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float value) {
+    if (out.half) out.half[at] = to_half(value);
+    if (out.real) out.real[at] = value;
+}
+
+/* Grid: splits × groups × K/V heads. LANES lanes share a row, 8 elements each. */
+template <int LANES, int HEADS>
+__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention a, const share s) {
+    constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
+    __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
+    __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
+    float *area = fd_shared_floats();                   /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
+    const bool writes = a.k != nullptr;
+    fd_allow_next();
+    if (!writes) fd_wait_previous();
+    const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z, group = (int)blockIdx.y;
+    const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
+    const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
+    if (split >= active) return;
+    const int begin = first_tile + (int)((int64_t)n_tile * split / active);
+    const int end = first_tile + (int)((int64_t)n_tile * (split + 1) / active);
+    const int head0 = kv_head * s.sharing + group * HEADS;
+    const int heads = s.sharing - group * HEADS < HEADS ? s.sharing - group * HEADS : HEADS;
+    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % LANES, own = tid / LANES;
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim, of_head = (int64_t)kv_head * a.head_dim;
+    const int cached = writes ? pos : pos + 1; /* rows */
+
+    uint4 key[ROUNDS], value[ROUNDS];
+    const auto load = [&](const uint16_t *cache, int tile, uint4(&rows)[ROUNDS]) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int t = tile * TILE + r * AT_ONCE + own;
+            rows[r] =
+                t < cached ? load_eight(cache + t * stride + of_head, lane * 8, a.head_dim) : make_uint4(0, 0, 0, 0);
+        }
+    };
+    load(a.cache_k, begin, key);
+    load(a.cache_v, begin, value);
+    const int element = tid % WIDTH;
+    const turn q_turn = turn_of(a.q_rope, element, pos), k_turn = turn_of(a.k_rope, element, pos);
+    if (writes) fd_wait_previous();
+
+    for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
+        area[h * WIDTH + element] =
+            element < a.head_dim ? turned(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim) : 0.0f;
+    if (writes && split == active - 1 && tid < WIDTH) {
+        uint16_t k = 0, v = 0;
+        if (tid < a.head_dim) {
+            k = to_half(turned(k_turn, a.k + of_head)), v = to_half(__ldcg(a.v + of_head + tid));
+            if (group == 0) a.cache_k[pos * stride + of_head + tid] = k, a.cache_v[pos * stride + of_head + tid] = v;
+        }
+        newest[0][tid] = k, newest[1][tid] = v;
+    }
+    if (tid < HEADS) top[tid] = -(float)INFINITY, total[tid] = 0.0f;
+    __syncthreads();
+
+    float out[HEADS][8] = {};
+    for (int tile = begin; tile < end; tile++) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int slot = r * AT_ONCE + own, t = tile * TILE + slot;
+            float k[8];
+            if (writes && t == pos) {
+                key[r] = *(const uint4 *)(newest[0] + lane * 8);
+                value[r] = *(const uint4 *)(newest[1] + lane * 8);
+            }
+            to_reals(key[r], k);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                if (h >= heads) break;
+                const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
+                             high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
+                float dot = low.x * k[0];
+                dot = fmaf(low.y, k[1], dot), dot = fmaf(low.z, k[2], dot), dot = fmaf(low.w, k[3], dot);
+                dot = fmaf(high.x, k[4], dot), dot = fmaf(high.y, k[5], dot);
+                dot = fmaf(high.z, k[6], dot), dot = fmaf(high.w, k[7], dot);
+                dot = fd_tree_lanes<LANES>(dot) * a.scale;
+                if (a.softcap != 0.0f) dot = fd_fast_softcap(dot, a.softcap);
+                if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
+            }
+        }
+        if (tile + 1 < end) load(a.cache_k, tile + 1, key);
+        __syncthreads();
+        if (warp < heads) { /* a warp a query */
+            const int l = tid % 32;
+            const float low = score[warp][l], high = score[warp][l + 32], before = top[warp];
+            const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
+            const float base = now == -(float)INFINITY ? 0.0f : now;
+            const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
+            score[warp][l] = p, score[warp][l + 32] = q;
+            const float sum = fd_tree_lanes<32>(p + q);
+            if (l == 0) {
+                const float factor = fd_fast_exp(before, base);
+                shrink[warp] = factor;
+                total[warp] = total[warp] * factor + sum;
+                top[warp] = now;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            if (h >= heads) break;
+            const float factor = shrink[h];
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[h][i] *= factor;
+        }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            float v[8];
+            to_reals(value[r], v);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                if (h >= heads) break;
+                const float p = score[h][r * AT_ONCE + own];
+#pragma unroll
+                for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
+            }
+        }
+        if (tile + 1 < end) load(a.cache_v, tile + 1, value);
+        __syncthreads(); /* the next tile writes its scores here; after the last, `area` is free for sums */
+    }
+
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        if (h >= heads) break;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+#pragma unroll
+            for (int offset = LANES; offset < 32; offset *= 2)
+                out[h][i] = out[h][i] + __shfl_xor_sync(0xffffffffu, out[h][i], offset);
+        }
+        if (tid % 32 < LANES) {
+            float *to = area + (warp * heads + h) * WIDTH + lane * 8;
+            *(float4 *)to = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
+            *(float4 *)(to + 4) = make_float4(out[h][4], out[h][5], out[h][6], out[h][7]);
+        }
+    }
+    __syncthreads();
+
+    /* The block's sums: to the output when it has seen all positions, else to the scratch. */
+    const int unit = kv_head * (int)gridDim.y + group;
+    float *partials = a.scratch + (int64_t)head0 * s.n_split * s.partial; /* [heads, n_split, partial] */
+    unsigned *arrived = (unsigned *)(a.scratch + (int64_t)a.n_head * s.n_split * s.partial) + unit;
+    for (int i = tid; i < heads * WIDTH; i += THREADS) {
+        const int h = i / WIDTH, d = i % WIDTH;
+        if (d >= a.head_dim) continue;
+        float sum = area[h * WIDTH + d];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) sum = sum + area[(w * heads + h) * WIDTH + d];
+        if (active == 1) {
+            area[h * WIDTH + d] = sum; /* this thread alone reads and writes it */
+            continue;
+        }
+        partials[((int64_t)h * s.n_split + split) * s.partial + 2 + d] = sum;
+    }
+    if (active > 1) {
+        if (tid < heads) {
+            partials[((int64_t)tid * s.n_split + split) * s.partial] = top[tid];
+            partials[((int64_t)tid * s.n_split + split) * s.partial + 1] = total[tid];
+        }
+        if (!arrive_last(arrived, (unsigned)active)) return;
+        __syncthreads();
+        /* Maximum and sum over all blocks, a warp a query; what each block's share shrinks by stays in `area`. */
+        if (warp < heads) {
+            const float *from = partials + (int64_t)warp * s.n_split * s.partial;
+            float most = -(float)INFINITY, sum = 0.0f;
+            for (int i = tid % 32; i < active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
+            most = fd_warp_max(most);
+            const float base = most == -(float)INFINITY ? 0.0f : most;
+            for (int i = tid % 32; i < active; i += 32) {
+                const float factor = fd_fast_exp(__ldcg(from + i * s.partial), base);
+                area[warp * WARPS * WIDTH + i] = factor;
+                sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
+            }
+            sum = fd_tree_lanes<32>(sum);
+            if (tid % 32 == 0) top[warp] = most, total[warp] = sum;
+        }
+        __syncthreads();
+    }
+    for (int i = tid; i < heads * WIDTH; i += THREADS) {
+        const int h = i / WIDTH, d = i % WIDTH;
+        if (d >= a.head_dim) continue;
+        float sum = 0.0f;
+        if (active == 1) {
+            sum = area[h * WIDTH + d];
+        } else {
+            const float *from = partials + (int64_t)h * s.n_split * s.partial + 2 + d;
+            const float *factors = area + h * WARPS * WIDTH;
+            for (int j = 0; j < active; j += 16) {
+                float part[16];
+#pragma unroll
+                for (int n = 0; n < 16; n++) part[n] = j + n < active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
+#pragma unroll
+                for (int n = 0; n < 16; n++)
+                    if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
+            }
+        }
+        float most = top[h], all = total[h], factor = 1.0f;
+        if (a.sinks) {
+            most = fmaxf(most, a.sinks[head0 + h]);
+            factor = fd_fast_exp(top[h], most);
+            all = fmaf(all, factor, fd_fast_exp(a.sinks[head0 + h], most));
+        }
+        leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * (factor / all));
+        if (a.sums && d == 0) {
+            a.sums[2 * (head0 + h)] = most;
+            a.sums[2 * (head0 + h) + 1] = all;
+        }
+    }
+}
+
+template <int LANES, int HEADS>
+static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const share &s, fd_error *err) {
+    const int heads = s.sharing < HEADS ? s.sharing : HEADS;
+    const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)in->n_head_kv);
+    return fd_launch(queue, "fast_decode", fast_decode<LANES, HEADS>, grid, THREADS,
+                     sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
+}
+
+template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    const share s = share_of(queue, in->near, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+    return in->near ? launch<LANES, HEADS_NEAR>(queue, in, s, err) : launch<LANES, HEADS_FAR>(queue, in, s, err);
+}
+
+fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok != 1 || in->head_dim < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
+                       in->n_tok);
+    if (in->head_dim <= 64) return launch<8>(queue, in, err);
+    if (in->head_dim <= 128) return launch<16>(queue, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
+                   in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
+}

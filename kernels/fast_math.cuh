@@ -1,0 +1,33 @@
+/* Functions of the fast kernels: a few instructions and an error of a few units in the last place, where the contract's
+ * (numerics/contract.h) are the same bits everywhere. Results below 2^-126 are 0. */
+#ifndef FD_KERNELS_FAST_MATH_CUH
+#define FD_KERNELS_FAST_MATH_CUH
+
+#include <cuda_runtime.h>
+
+/* 2^x; 0 for -inf, NaN for NaN. */
+__device__ __forceinline__ float fd_fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#define FD_LOG2_E 1.44269504f
+
+/* e^(x − base). One product more is rounded than in e^x, relative to |base|·2^-24: the same for all that share a base. */
+__device__ __forceinline__ float fd_fast_exp(float x, float base) {
+    return fd_fast_exp2(fmaf(x, FD_LOG2_E, -(base * FD_LOG2_E)));
+}
+
+/* cap·tanh(x / cap), absolute error of a few cap·2^-24. */
+__device__ __forceinline__ float fd_fast_softcap(float x, float cap) {
+    const float twice = fd_fast_exp2(x * (2.0f * FD_LOG2_E / cap)); /* inf and 0 give ±cap */
+    return cap - 2.0f * cap * __fdividef(1.0f, 1.0f + twice);
+}
+
+/* x / (1 + e^(−slope·x)); an x of −inf gives NaN, as x·0 does. */
+__device__ __forceinline__ float fd_fast_swish(float x, float slope) {
+    return x * __fdividef(1.0f, 1.0f + fd_fast_exp2(x * (-FD_LOG2_E * slope)));
+}
+
+#endif

@@ -1,0 +1,67 @@
+/* Stages of shared memory that threads and the copy engine fill together (sm_90; before it the functions do nothing,
+ * and no kernel that calls them is launched).
+ *
+ * A barrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by their
+ * parity: a fresh barrier is in phase 0, so the first wait is for parity 0. Addresses are shared ones. */
+#ifndef FD_KERNELS_PIPELINE_CUH
+#define FD_KERNELS_PIPELINE_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t fd_shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+__device__ __forceinline__ void fd_phase_init(uint32_t barrier, unsigned arrivals) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine sees it too */
+#endif
+}
+__device__ __forceinline__ void fd_phase_arrive(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+/* The present phase waits for `bytes` more from copies. */
+__device__ __forceinline__ void fd_phase_expect(uint32_t barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+__device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra through;\n"
+                 "bra again;\n"
+                 "through:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+#endif
+}
+
+/* One thread asks for the map's box whose first element is `column` of `row`; elements past the edges are zero, and
+ * count as copied. */
+__device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map, int column, int row,
+                                            uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+#endif
+}
+
+/* The same value, in a register for as long as the kernel runs: what a lane exchanged the compiler cannot make anew
+ * before every use. */
+__device__ __forceinline__ int fd_hold(int value) {
+    return __shfl_sync(0xffffffffu, value, (int)(threadIdx.x % 32));
+}
+
+#endif

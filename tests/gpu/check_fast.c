@@ -1,0 +1,279 @@
+/* The fast engine's kernels against binary64 on the host: within what rounding to binary16 explains, and not within it
+ * where a key is missing. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/attention.h"
+#include "kernels/fast_attention.h"
+#include "model/quant.h"
+#include "numerics/contract.h"
+#include "tests/gpu/kernel_check.h"
+
+static void *room(size_t n, size_t size) {
+    void *p = calloc(n ? n : 1, size);
+    if (!p) exit(1);
+    return p;
+}
+
+/* Uniform in ±1. */
+static void fill(gpu_test *test, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-31f;
+}
+
+static float rounded(float x) {
+    return fd_f16_to_f32(fd_f32_to_f16(x));
+}
+
+/* A cache of n values in binary16, and what they are. */
+static uint16_t *random_cache(gpu_test *test, float *real, size_t n) {
+    uint16_t *half = room(n, sizeof *half);
+    fill(test, real, n);
+    for (size_t i = 0; i < n; i++) half[i] = fd_f32_to_f16(real[i]), real[i] = fd_f16_to_f32(half[i]);
+    return half;
+}
+
+/* ---- attention ---- */
+
+typedef struct shape {
+    int32_t n_head, n_head_kv, head_dim, window;
+    float softcap;
+    bool sinks;
+} shape;
+
+/* One head of one row at `pos`; `bound` gets Σ w|v| of each element: what a relative error of the weights makes. */
+static void host_attention(const shape *s, int32_t head, int32_t pos, bool round_q, const float *q, const float *k,
+                           const float *v, const float *sinks, double *weights, double *out, double *bound) {
+    int32_t first = s->window > 0 && pos >= s->window ? pos - s->window + 1 : 0, d = s->head_dim;
+    int64_t stride = (int64_t)s->n_head_kv * d, own = (int64_t)(head / (s->n_head / s->n_head_kv)) * d;
+    double max = s->sinks ? (double)sinks[head] : -INFINITY, sum = 0;
+    for (int32_t t = first; t <= pos; t++) {
+        double dot = 0;
+        for (int32_t i = 0; i < d; i++)
+            dot += (double)(round_q ? rounded(q[i]) : q[i]) * (double)k[t * stride + own + i];
+        dot /= sqrt((double)d);
+        if (s->softcap > 0) dot = (double)s->softcap * tanh(dot / (double)s->softcap);
+        weights[t] = dot;
+        max = fmax(max, dot);
+    }
+    for (int32_t t = first; t <= pos; t++) sum += weights[t] = exp(weights[t] - max);
+    if (s->sinks) sum += exp((double)sinks[head] - max);
+    for (int32_t i = 0; i < d; i++) out[i] = bound[i] = 0;
+    for (int32_t t = first; t <= pos; t++)
+        for (int32_t i = 0; i < d; i++) {
+            double value = (double)v[t * stride + own + i];
+            out[i] += weights[t] / sum * value;
+            bound[i] += weights[t] / sum * fabs(value);
+        }
+}
+
+/* Largest |found − expected| / (u·bound) of `rows` rows from position pos0 on. `late`: positions that the host takes each
+ * row to be farther on than it is. */
+static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late, bool round_q, double u, const float *q,
+                       const float *k, const float *v, const float *sinks, const float *found) {
+    double *weights = room((size_t)(pos0 + rows + late), sizeof *weights), worst = 0;
+    double out[FD_ATTENTION_MAX_HEAD_DIM], bound[FD_ATTENTION_MAX_HEAD_DIM];
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t head = 0; head < s->n_head; head++) {
+            int64_t at = ((int64_t)r * s->n_head + head) * s->head_dim;
+            host_attention(s, head, pos0 + r + late, round_q, q + at, k, v, sinks, weights, out, bound);
+            for (int32_t i = 0; i < s->head_dim; i++) {
+                double z = fabs((double)found[at + i] - out[i]) / (u * bound[i] + 1e-7);
+                if (!(z <= worst)) worst = z;
+            }
+        }
+    free(weights);
+    return worst;
+}
+
+/* Binary16 weights: 2^-11 relative each, and as much for the rounded result; sums and exponentials are far below. */
+static const double MANY = 0x1p-10, ONE = 0x1p-17;
+
+/* The same row with its K and V given beside the caches, whose own row holds NaN: it is written, and the bits stay. */
+static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, int32_t pos, const float *k,
+                         const float *v, const float *expected) {
+    fd_error err = {0};
+    size_t width = (size_t)(s->n_head_kv * s->head_dim), n_q = (size_t)(s->n_head * s->head_dim);
+    float *found = room(n_q, sizeof *found);
+    float *dk = gpu_upload(k + (size_t)pos * width, sizeof *k * width),
+          *dv = gpu_upload(v + (size_t)pos * width, sizeof *v * width);
+    uint16_t *rows = in.cache_k + (size_t)pos * width;
+    gpu_must(fd_cuda_check(cudaMemset(rows, 0xff, sizeof *rows * width), "memset", &err), &err);
+    in.k = dk, in.v = dv;
+    for (int i = 0; i < 2; i++) {
+        gpu_must(fd_launch_fast_decode(&test->queue, &in, &err), &err);
+        gpu_download(test, in.out.real, found, n_q);
+        gpu_expect_equal(test, i ? "fast_decode_after_it_wrote_a_row" : "fast_decode_writes_its_row", expected, found,
+                         n_q);
+        in.k = in.v = NULL;
+    }
+    gpu_free(dk), gpu_free(dv);
+    free(found);
+}
+
+static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t pos0, bool near) {
+    char name[192];
+    fd_error err = {0};
+    int32_t n_ctx = pos0 + n_tok + 3;
+    size_t n_q = (size_t)(n_tok * s->n_head * s->head_dim), n_cache = (size_t)(n_ctx * s->n_head_kv * s->head_dim);
+    float *q = room(n_q, sizeof *q), *k = room(n_cache, sizeof *k), *v = room(n_cache, sizeof *v);
+    float *found = room(n_q, sizeof *found), *again = room(n_q, sizeof *again);
+    float *sinks = room((size_t)s->n_head, sizeof *sinks);
+    uint16_t *k16 = random_cache(test, k, n_cache), *v16 = random_cache(test, v, n_cache);
+    fill(test, q, n_q);
+    for (size_t i = 0; i < n_q; i++) q[i] *= 8; /* weights that differ */
+    fill(test, sinks, (size_t)s->n_head);
+    bool one = n_tok == 1;
+    size_t scratch = fd_fast_decode_scratch(&test->queue, s->n_head, s->n_head_kv, s->head_dim, n_ctx);
+    char *zeros = room(scratch, 1);
+    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k16, sizeof *k16 * n_cache),
+          *dv = gpu_upload(v16, sizeof *v16 * n_cache), *dsinks = gpu_upload(sinks, sizeof *sinks * (size_t)s->n_head);
+    float *dout = gpu_poisoned(n_q), *dpos = gpu_upload(&pos0, sizeof pos0), *dscratch = gpu_upload(zeros, scratch);
+    fd_fast_attention in = {.n_head = s->n_head,
+                            .n_head_kv = s->n_head_kv,
+                            .head_dim = s->head_dim,
+                            .n_tok = n_tok,
+                            .n_ctx = n_ctx,
+                            .pos0 = (const int32_t *)(const void *)dpos,
+                            .window = s->window,
+                            .scale = 1.0f / sqrtf((float)s->head_dim),
+                            .softcap = s->softcap,
+                            .sinks = s->sinks ? dsinks : NULL,
+                            .q = dq,
+                            .cache_k = (uint16_t *)(void *)dk,
+                            .cache_v = (uint16_t *)(void *)dv,
+                            .out.real = dout,
+                            .near = near,
+                            .scratch = dscratch};
+    snprintf(name, sizeof name, "fast_attention_%d_heads_over_%d_of_%d_rows_%d_from_%d_window_%d%s%s%s", s->n_head,
+             s->n_head_kv, s->head_dim, n_tok, pos0, s->window, s->softcap > 0 ? "_softcap" : "",
+             s->sinks ? "_sinks" : "", near ? "_near" : "");
+    for (int i = 0; i < 2; i++) { /* the second launch finds the counters the first one left */
+        gpu_must(one ? fd_launch_fast_decode(&test->queue, &in, &err)
+                     : fd_launch_fast_attention(&test->queue, &in, &err),
+                 &err);
+        gpu_download(test, dout, i ? again : found, n_q);
+    }
+    double u = one ? ONE : MANY, z = worst_of(s, n_tok, pos0, 0, !one, u, q, k, v, sinks, found);
+    if (!(z <= 1)) printf("  %s: %.3g times the bound\n", name, z);
+    gpu_expect(test, name, z <= 1);
+    gpu_expect_equal(test, "fast_attention_twice_the_same_bits", found, again, n_q);
+    if (one) check_writes(test, s, in, pos0, k, v, found);
+    double late = worst_of(s, n_tok, pos0, 1, !one, u, q, k, v, sinks, found);
+    gpu_expect(test, "fast_attention_without_the_newest_key_is_beyond_the_bound", late > 1);
+    gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dsinks), gpu_free(dout), gpu_free(dpos), gpu_free(dscratch);
+    free(q), free(k), free(v), free(found), free(again), free(sinks), free(k16), free(v16), free(zeros);
+}
+
+static void check_attention_shapes(gpu_test *test) {
+    static const shape shapes[] = {
+        {2, 2, 8, 0, 0, false},   {4, 2, 64, 0, 0, false},  {14, 2, 64, 0, 0, false},  {8, 2, 128, 0, 0, false},
+        {4, 1, 80, 0, 0, false},  {2, 2, 6, 0, 0, false},   {2, 1, 256, 0, 0, false},  {20, 1, 32, 0, 0, false},
+        {4, 2, 64, 16, 0, false}, {4, 2, 128, 1, 0, false}, {2, 1, 256, 70, 2, false}, {4, 2, 64, 0, 2, false},
+        {4, 2, 64, 128, 0, true}, {4, 1, 96, 0, 30, true},  {9, 1, 112, 7, 0, true},
+    };
+    static const int32_t rows[][2] = {{1, 0},  {1, 63},  {1, 64},  {1, 300}, {5, 0},
+                                      {70, 0}, {64, 64}, {3, 299}, {130, 5}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            check_shape(test, &shapes[i], rows[k][0], rows[k][1], false);
+            if (rows[k][0] == 1 && rows[k][1] < FD_ATTENTION_NEAR)
+                check_shape(test, &shapes[i], rows[k][0], rows[k][1], true);
+        }
+    /* More tiles than a head has blocks. */
+    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16}, 1, 2000, false);
+    check_shape(test, &(shape){.n_head = 64, .n_head_kv = 64, .head_dim = 16, .window = 1000}, 1, 2000, false);
+}
+
+/* ---- rows ---- */
+
+static void expect_halves(gpu_test *test, const char *name, const float *expected, const float *device, size_t n) {
+    float *found = room(n / 2 + 1, sizeof *found), *real = room(n, sizeof *real), *want = room(n, sizeof *want);
+    gpu_download(test, device, found, (n + 1) / 2);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, (char *)found + sizeof half * i, sizeof half);
+        real[i] = fd_f16_to_f32(half);
+        want[i] = rounded(expected[i]);
+    }
+    gpu_expect_equal(test, name, want, real, n);
+    free(found), free(real), free(want);
+}
+
+static void check_weights(gpu_test *test) {
+    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        fd_error err = {0};
+        int64_t n_row = 37, n_col = 768;
+        float *real;
+        char name[64];
+        void *file = gpu_random_weight(test, types[i], n_row, n_col, &real);
+        fd_device_matrix matrix = gpu_upload_weight(types[i], n_row, n_col, file);
+        float *out = gpu_poisoned((size_t)(n_row * fd_fast_row_stride(&matrix)) / 2);
+        gpu_must(fd_launch_fast_weights(&test->queue, &matrix, (uint16_t *)(void *)out, &err), &err);
+        snprintf(name, sizeof name, "fast_weights_type_%u", (unsigned)types[i]);
+        gpu_expect(test, "fast_weights_rows_of_whole_units_follow_each_other", fd_fast_row_stride(&matrix) == n_col);
+        expect_halves(test, name, real, out, (size_t)(n_row * n_col));
+        gpu_free(out), gpu_free(matrix.data);
+        free(file), free(real);
+    }
+}
+
+static void check_elements(gpu_test *test) {
+    enum { ROWS = 5, WIDTH = 900, N = ROWS * WIDTH };
+    fd_error err = {0};
+    float *x = room(N, sizeof *x), *up = room(N, sizeof *up), *want = room(N, sizeof *want),
+          *found = room(N, sizeof *found);
+    fill(test, x, N), fill(test, up, N);
+    float *dx = gpu_upload(x, sizeof *x * N), *dup = gpu_upload(up, sizeof *up * N), *real = gpu_poisoned(N),
+          *half = gpu_poisoned(N / 2);
+    fd_fast_out out = {(uint16_t *)(void *)half, real};
+
+    gpu_must(fd_launch_fast_norm(&test->queue, dx, ROWS, WIDTH, dup, 1e-5f, out, &err), &err);
+    gpu_download(test, real, found, N);
+    double worst = 0;
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int i = 0; i < WIDTH; i++) sum += (double)x[r * WIDTH + i] * (double)x[r * WIDTH + i];
+        for (int i = 0; i < WIDTH; i++) {
+            double y = (double)x[r * WIDTH + i] / sqrt(sum / WIDTH + 1e-5) * (double)up[i];
+            double z = fabs((double)found[r * WIDTH + i] - y) / (fabs(y) * 0x1p-21 + 1e-12);
+            if (!(z <= worst)) worst = z;
+        }
+    }
+    gpu_expect(test, "fast_norm_is_near_binary64", worst <= 1);
+    expect_halves(test, "fast_norm_rounds_what_it_leaves", found, half, N);
+
+    for (int kind = FD_FAST_SILU; kind <= FD_FAST_SWIGLU_CLAMP; kind++) {
+        gpu_must(fd_launch_fast_gate(&test->queue, (fd_fast_gate)kind, dx, dup, 1.702f, 0.5f, N, out, &err), &err);
+        for (int i = 0; i < N; i++) {
+            float g = fd_at_most32(x[i], 0.5f), u = fd_at_least32(fd_at_most32(up[i], 0.5f), -0.5f);
+            want[i] = kind == FD_FAST_SILU   ? fd_silu32(x[i]) * up[i]
+                      : kind == FD_FAST_GELU ? fd_gelu32(x[i]) * up[i]
+                                             : fd_swish32(g, 1.702f) * (u + 1.0f);
+        }
+        gpu_download(test, real, found, N);
+        double off = 0;
+        for (int i = 0; i < N; i++) {
+            double z = fabs((double)found[i] - (double)want[i]) / (fabs((double)want[i]) * 0x1p-20 + 1e-9);
+            if (!(z <= off)) off = z;
+        }
+        gpu_expect(test, "fast_gate_is_near_the_contract", off <= 1);
+        expect_halves(test, "fast_gate_rounds_what_it_leaves", found, half, N);
+    }
+    gpu_must(fd_launch_fast_halves(&test->queue, dx, N, out.half, &err), &err);
+    expect_halves(test, "fast_halves", x, half, N);
+    gpu_must(fd_launch_fast_reals(&test->queue, out.half, N, real, &err), &err);
+    gpu_download(test, real, found, N);
+    for (int i = 0; i < N; i++) want[i] = rounded(x[i]);
+    gpu_expect_equal(test, "fast_reals", want, found, N);
+    gpu_free(dx), gpu_free(dup), gpu_free(real), gpu_free(half);
+    free(x), free(up), free(want), free(found);
+}
+
+void check_fast(gpu_test *test) {
+    check_attention_shapes(test);
+    check_weights(test);
+    check_elements(test);
+}
