@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/engine.h"
+#include "model/sampler.h"
 
 enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 
@@ -106,6 +107,35 @@ static double feed(fd_exec *exec, int n, int at_once, float *logits) {
     return now() - start;
 }
 
+/* Generates `n` tokens after `WARM` given ones; seconds without those. On the device, or from logits on the host. */
+static fd_code start_clock(void *user, int32_t token, fd_error *err) {
+    (void)token, (void)err;
+    double *start = user;
+    if (*start == 0) *start = now();
+    return FD_OK;
+}
+
+static double generate(fd_exec *exec, int n, bool on_host, const fd_sampler_options *from) {
+    static int32_t tokens[1 << 16];
+    fd_error err = {0};
+    fd_sampler *sampler;
+    double start = 0;
+    int32_t n_done;
+    for (int i = 0; i < WARM; i++) tokens[i] = token_at(i, exec->graph->hparams.n_vocab);
+    must(fd_sampler_new(from, exec->graph->hparams.n_vocab, &sampler, &err), &err);
+    fd_generation run = {.tokens = tokens,
+                         .n_token = WARM,
+                         .n_new = n + 1, /* the clock starts with the first */
+                         .sampler = sampler,
+                         .on_token = start_clock,
+                         .user = &start};
+    fd_exec_reset(exec);
+    must((on_host ? fd_exec_generate_on_host : fd_exec_generate)(exec, &run, &n_done, &err), &err);
+    double seconds = now() - start;
+    fd_sampler_free(sampler);
+    return seconds;
+}
+
 static double copy_rate(void *from, void *to) {
     cudaEvent_t begin, end;
     float ms;
@@ -161,6 +191,16 @@ static const struct {
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
+static const struct {
+    const char *name;
+    fd_sampler_options options;
+} samplers[] = {
+    {"greedy", {.top_p = 1, .repeat_penalty = 1}},
+    {"temperature 0.8, top-k 40, top-p 0.95",
+     {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .repeat_penalty = 1.1f, .repeat_last = 64}},
+};
+enum { N_SAMPLER = sizeof samplers / sizeof *samplers };
+
 static void show(const row *r, const options *o, double copy) {
     double rate = median(r->rate, o->n_round), low = r->rate[0], high = r->rate[0];
     for (int i = 1; i < o->n_round; i++) {
@@ -173,16 +213,19 @@ static void show(const row *r, const options *o, double copy) {
 }
 
 /* What is measured of an engine. */
-enum { PREFILL, LOGITS, DEEP, DECODE, N_MEASURE };
+enum { PREFILL, LOGITS, DEEP, DECODE, GENERATE, N_MEASURE = GENERATE + 2 * N_SAMPLER };
 
 static void name_rows(row rows[N_MEASURE], const options *o, const char *numerics, double weights, double cache) {
     static const char *const text[] = {[PREFILL] = "%sprefill of %d, tokens/s",
                                        [LOGITS] = "%sdecode with logits to the host, tokens/s",
                                        [DEEP] = "%sdecode after %d, tokens/s",
                                        [DECODE] = "%sdecode, tokens/s"};
+    for (int i = 0; i < 2 * N_SAMPLER; i++)
+        snprintf(rows[GENERATE + i].name, sizeof rows->name, "%s%s, %s", numerics, samplers[i / 2].name,
+                 i % 2 ? "host" : "device");
     for (int i = 0; i < N_MEASURE; i++) {
         int tokens = i == PREFILL ? o->n_prefill : o->n_deep;
-        snprintf(rows[i].name, sizeof rows->name, text[i], numerics, tokens);
+        if (i < GENERATE) snprintf(rows[i].name, sizeof rows->name, text[i], numerics, tokens);
         if (i != PREFILL) rows[i].bytes = weights + cache * ((i == DEEP ? o->n_deep : WARM) + o->n_decode / 2.0);
     }
 }
@@ -194,6 +237,8 @@ static void measure(fd_exec *exec, const options *o, float *logits, row rows[N_M
     fd_exec_reset(exec);
     feed(exec, WARM, 1, NULL);
     rows[LOGITS].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, logits);
+    for (int i = 0; i < 2 * N_SAMPLER; i++)
+        rows[GENERATE + i].rate[at] = o->n_decode / generate(exec, o->n_decode, i % 2 == 1, &samplers[i / 2].options);
     if (o->n_deep <= 0) return;
     fd_exec_reset(exec);
     feed(exec, o->n_deep, o->n_deep < 512 ? o->n_deep : 512, NULL);
@@ -209,6 +254,7 @@ static double decode(fd_exec *exec, const options *o) {
 
 static void show_measures(const row rows[N_MEASURE], const options *o, double copy, double count) {
     show(&rows[LOGITS], o, copy);
+    for (int i = 0; i < 2 * N_SAMPLER; i++) show(&rows[GENERATE + i], o, copy);
     if (o->n_deep > 0) show(&rows[DEEP], o, copy);
     show(&rows[PREFILL], o, copy);
     printf("%-44s %10.1f TFLOP/s of matrix products\n", "", 2e-12 * median(rows[PREFILL].rate, o->n_round) * count);
@@ -236,24 +282,27 @@ int main(int argc, char **argv) {
     }
     must(fd_gguf_open(o.path, &gguf, &err), &err);
     must(fd_graph_build(gguf, &graph, NULL, &err), &err);
-    int n_ctx = o.n_deep + o.n_decode + WARM;
+    int n_ctx = o.n_deep + o.n_decode + WARM + 1;
     if (n_ctx < o.n_prefill) n_ctx = o.n_prefill;
 
     fd_exec *exec[N_VARIANT] = {0};
     int n_variant = o.ablate ? N_VARIANT : 1;
-    double start = now();
+    void *from, *to;
+    cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
+    fd_engine_memory memory;
+    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
         options_of.n_ctx = n_ctx;
+        double start = now();
         must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
+        if (v == 0) set_up = now() - start;
     }
-    double set_up = now() - start;
     fd_exec *other = NULL;
     if (o.beside != FD_NUMERICS_EXACT)
         must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = o.beside}, &other, &err),
              &err);
-    void *from, *to;
-    cuda(cudaMalloc(&from, COPY_BYTES));
     cuda(cudaMalloc(&to, COPY_BYTES));
     cuda(cudaMemset(from, 0x5a, COPY_BYTES));
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
@@ -283,8 +332,8 @@ int main(int argc, char **argv) {
            o.n_round);
     printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(exec[0]));
-    printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.1f s\n", 1e-9 * weights,
-           1e-3 * cache, set_up);
+    printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.2f s, %.1f GB/s of weights\n",
+           1e-9 * weights, 1e-3 * cache, set_up, 1e-9 * (double)memory.weights / set_up);
     for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);
     show_measures(exact_rows, &o, copy, weight_count(graph));
     if (other) {

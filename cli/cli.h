@@ -71,7 +71,13 @@ typedef struct fd_cli_exec {
 } fd_cli_exec;
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
                          fd_error *err);
+/* The same with caches for n_seq sequences of n_ctx positions each (model/exec.h). */
+fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_thread,
+                              fd_cli_exec *out, fd_error *err);
 void fd_cli_exec_close(fd_cli_exec *exec);
+/* What the executor of `spec` will take of a device's memory, and what is free: a line without its end; "" on the CPU, and
+ * where it does not fit or cannot be told, for then opening it fails and says more. */
+void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, char *to, size_t size);
 
 /* The spec of --backend, --numerics and --fault: "cpu", "exact", "x@1+y" gives "cpu:exact+fault=x@1+fault=y". `faults` may be
  * NULL. */

@@ -8,6 +8,8 @@
 #include "cli/explain_runs.h"
 #include "cli/first_nan.h"
 #include "cli/run_args.h"
+#include "cli/run_many.h"
+#include "cli/text.h"
 #include "dumpers/trace.h"
 
 typedef struct run {
@@ -20,9 +22,10 @@ typedef struct run {
     int32_t *tokens; /* prompt and generated */
     int32_t n_prompt, n_token;
     float *logits;   /* [n_vocab] */
-    double prefill_s, decode_s;
+    double started, prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
-    bool printed;     /* something of the text is out */
+    fd_cli_text text;
+    fd_cli_progress progress;
     bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
@@ -46,59 +49,74 @@ static fd_code open_trace(run *r, fd_error *err) {
     fd_cli_trace_info(&r->model, &r->exec, &info);
     info.prompt = r->prompt_text;
     FD_TRY(fd_trace_create(&to, &info, r->exec.exec->graph, r->exec.exec->numerics, &r->trace, err));
-    fd_exec_set_observer(r->exec.exec, fd_trace_observer(r->trace));
+    fd_exec_set_observer(r->exec.exec, fd_trace_run_observer(r->trace));
     return FD_OK;
 }
 
-static fd_code step(run *r, fd_step_kind kind, int32_t pos0, int32_t n, fd_error *err) {
+static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
     fd_batch batch = {.tokens = r->tokens + pos0, .n_tok = n, .pos0 = pos0, .logits = r->logits};
-    if (r->trace) FD_TRY(fd_trace_begin_step(r->trace, kind, batch.tokens, n, pos0, err));
-    FD_TRY(fd_exec_forward(r->exec.exec, &batch, err));
-    if (r->trace) FD_TRY(fd_trace_end_step(r->trace, err));
+    return fd_exec_forward(r->exec.exec, &batch, err);
+}
+
+/* The prompt is in the cache and the first token is known. */
+static fd_code begin_text(run *r, fd_error *err) {
+    r->prefill_s = fd_cli_seconds() - r->started;
+    r->started = fd_cli_seconds();
+    for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++)
+        FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
     return FD_OK;
 }
 
-/* SentencePiece puts a space before the text; the first piece is printed without it when the prompt had none. */
-static void print_token(run *r, int32_t token) {
-    if (r->args->quiet) return;
-    if (r->args->ids_only || !r->model.tokenizer) {
-        printf("%d ", token);
-    } else {
-        char piece[256];
-        int32_t size = fd_token_bytes(r->model.tokenizer, token, false, piece, sizeof piece);
-        if (size > (int32_t)sizeof piece) size = sizeof piece;
-        bool own_space = size > 0 && piece[0] == ' ' && (!r->prompt_text || r->prompt_text[0] == ' ');
-        int32_t skip = !r->printed && size > 0 && piece[0] == ' ' && !own_space;
-        if (size > skip) fwrite(piece + skip, 1, (size_t)(size - skip), stdout);
-        r->printed = r->printed || size > 0;
+static bool ends(const run *r, int32_t token) {
+    return r->model.tokenizer && !r->args->ignore_eos && fd_tokenizer_is_end(r->model.tokenizer, token);
+}
+
+static fd_code on_token(void *user, int32_t token, fd_error *err) {
+    run *r = user;
+    if (r->n_token == r->n_prompt) FD_TRY(begin_text(r, err));
+    r->n_token++;
+    if (ends(r, token)) return FD_STOP;
+    if (!r->args->quiet) return fd_cli_text_token(&r->text, token, err);
+    fd_cli_progress_to(&r->progress, r->n_token - r->n_prompt); /* text is its own progress */
+    return FD_OK;
+}
+
+/* A trace wants to know of each step; the token sampled last is not fed. */
+static fd_code generate_traced(run *r, fd_error *err) {
+    FD_TRY(step(r, 0, r->n_prompt, err));
+    if (r->args->n_generate == 0) return begin_text(r, err);
+    for (int32_t i = 0; i < r->args->n_generate; i++) {
+        int32_t *next = &r->tokens[r->n_token];
+        if (i > 0) FD_TRY(step(r, r->n_token - 1, 1, err));
+        r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
+        if (r->undecided) return err->code;
+        fd_code code = on_token(r, *next, err);
+        if (code == FD_STOP) return FD_OK;
+        FD_TRY(code);
     }
-    fflush(stdout);
+    return FD_OK;
 }
 
 static fd_code generate(run *r, fd_error *err) {
-    double start = fd_cli_seconds();
-    FD_TRY(step(r, FD_STEP_PREFILL, 0, r->n_prompt, err));
-    r->prefill_s = fd_cli_seconds() - start;
-    for (int32_t i = 0; i < r->n_prompt; i++) print_token(r, r->tokens[i]);
-
-    fd_cli_progress progress = fd_cli_progress_start("decode", r->args->n_generate);
-    bool silent = r->args->quiet; /* streamed text is its own progress */
-    start = fd_cli_seconds();
-    for (int32_t i = 0; i < r->args->n_generate; i++) {
-        int32_t *next = &r->tokens[r->n_token];
-        r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
-        if (r->undecided) return err->code;
-        r->n_token++;
-        if (r->model.tokenizer && !r->args->ignore_eos && fd_tokenizer_is_end(r->model.tokenizer, *next)) break;
-        print_token(r, *next);
-        if (i + 1 == r->args->n_generate) break; /* the last token is not fed */
-        FD_TRY(step(r, FD_STEP_DECODE, r->n_token - 1, 1, err));
-        r->n_decode++;
-        if (silent) fd_cli_progress_to(&progress, i + 1);
-    }
-    fd_cli_progress_end(&progress);
-    r->decode_s = fd_cli_seconds() - start;
-    if (!r->args->quiet) printf("\n"), fflush(stdout); /* before what summary() says elsewhere */
+    fd_generation generation = {.tokens = r->tokens,
+                                .n_token = r->n_prompt,
+                                .n_new = r->args->n_generate,
+                                .sampler = r->sampler,
+                                .on_token = on_token,
+                                .user = r};
+    int32_t n_done;
+    r->text = fd_cli_text_begin(stdout, r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
+    r->progress = fd_cli_progress_start("decode", r->args->n_generate);
+    r->started = fd_cli_seconds();
+    if (r->trace || r->args->n_generate == 0)
+        FD_TRY(generate_traced(r, err));
+    else
+        FD_TRY(fd_exec_generate(r->exec.exec, &generation, &n_done, err));
+    fd_cli_progress_end(&r->progress);
+    FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
+    r->decode_s = fd_cli_seconds() - r->started;
+    if (r->n_token > r->n_prompt) r->n_decode = r->n_token - r->n_prompt - 1;
+    if (!r->args->quiet) fd_cli_text_end(&r->text); /* before what summary() says elsewhere */
     return FD_OK;
 }
 
@@ -122,6 +140,9 @@ static fd_code prepare(run *r, fd_error *err) {
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     char spec[256];
     FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
+    char memory[256];
+    fd_cli_exec_memory(spec, r->model.graph, (int32_t)total, 1, memory, sizeof memory);
+    if (!a->quiet && memory[0]) fprintf(stderr, "%s memory: %s\n", a->backend, memory);
     FD_TRY(fd_cli_exec_open(spec, r->model.graph, (int32_t)total, a->n_thread, &r->exec, err));
     FD_TRY(fd_sampler_new(&a->sampler, r->model.graph->hparams.n_vocab, &r->sampler, err));
     r->logits = malloc(sizeof *r->logits * (size_t)r->model.graph->hparams.n_vocab);
@@ -140,7 +161,7 @@ static void summary(const run *r) {
 static fd_code end_trace(run *r, fd_code code, fd_error *err) {
     if (code == FD_OK) return fd_trace_finish(r->trace, err);
     fd_error other = {0};
-    if (!r->undecided)
+    if (!r->undecided || fd_exec_settle(r->exec.exec, &other) != FD_OK)
         fd_trace_abandon(r->trace);
     else if (fd_trace_finish(r->trace, &other) == FD_OK)
         fd_cli_add_first_nan(r->args->trace, err);
@@ -149,6 +170,7 @@ static fd_code end_trace(run *r, fd_code code, fd_error *err) {
 
 int fd_cmd_run(int argc, char **argv) {
     fd_run_args args = fd_run_parse(argc, argv);
+    if (args.prompts) return fd_run_many(&args);
     run r = {.args = &args};
     fd_error err = {0};
     fd_code code = prepare(&r, &err);

@@ -42,19 +42,22 @@ static fd_code apply_faults(const char *rest, const fd_graph *graph, fd_cli_exec
     return FD_OK;
 }
 
-static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_thread,
-                        fd_exec **out, fd_error *err) {
+static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_seq,
+                        int32_t n_thread, fd_exec **out, fd_error *err) {
     static const fd_numerics on_cpu[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT, FD_NUMERICS_F64};
     for (size_t i = 0; i < sizeof on_cpu / sizeof *on_cpu; i++) {
         char name[32];
         snprintf(name, sizeof name, "cpu:%s", fd_numerics_name(on_cpu[i]));
         if (!is(spec, size, name)) continue;
-        fd_reference_options options = {.numerics = on_cpu[i], .n_ctx = n_ctx, .n_thread = n_thread};
+        fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
+        options.numerics = on_cpu[i];
         return fd_reference_new(graph, &options, out, err);
     }
     static const char emulate[] = "cpu:emulate-";
     if (size >= strlen(emulate) && memcmp(spec, emulate, strlen(emulate)) == 0) {
         fd_emulate_options options = {.n_ctx = n_ctx, .n_thread = n_thread};
+        if (n_seq > 1)
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "executor \"%.*s\": %d sequences, it holds one", (int)size, spec, n_seq);
         FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
         return fd_emulate_new(graph, &options, out, err);
     }
@@ -63,7 +66,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
                        "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
     if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act") || is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
-        fd_engine_options options = {.n_ctx = n_ctx};
+        fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
                            : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
                                                          : FD_NUMERICS_EXACT;
@@ -81,15 +84,40 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
                          fd_error *err) {
+    return fd_cli_exec_open_many(spec, graph, n_ctx, 1, n_thread, out, err);
+}
+
+fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_thread,
+                              fd_cli_exec *out, fd_error *err) {
     memset(out, 0, sizeof *out);
     out->fault_owner = calloc(1, sizeof(owners));
     if (!out->fault_owner) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     size_t size = strcspn(spec, "+");
     fd_code code = apply_faults(spec + size, graph, out, err);
     if (code == FD_OK)
-        code = new_exec(spec, size, out->graph ? out->graph : graph, n_ctx, n_thread, &out->exec, err);
+        code = new_exec(spec, size, out->graph ? out->graph : graph, n_ctx, n_seq, n_thread, &out->exec, err);
     if (code != FD_OK) fd_cli_exec_close(out);
     return code;
+}
+
+void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, char *to, size_t size) {
+    to[0] = '\0';
+#ifdef FD_HAVE_CUDA
+    char why[256];
+    fd_error ignored = {0};
+    uint64_t free_bytes;
+    int32_t n_sm;
+    fd_engine_memory memory;
+    if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
+        fd_engine_memory_free(0, &free_bytes, &n_sm, &ignored) != FD_OK ||
+        fd_engine_memory_needed(graph, n_ctx, n_seq, strncmp(spec, "gpu:fast", 8) == 0 ? n_sm : 0, &memory, &ignored) !=
+            FD_OK ||
+        fd_engine_memory_total(&memory) > free_bytes)
+        return;
+    fd_engine_memory_text(&memory, n_ctx, n_seq, free_bytes, to, size);
+#else
+    (void)spec, (void)graph, (void)n_ctx, (void)n_seq, (void)size;
+#endif
 }
 
 void fd_cli_exec_close(fd_cli_exec *exec) {

@@ -4,66 +4,10 @@
 #include <string.h>
 
 #include "cli/golden.h"
+#include "cli/prompt_list.h"
 #include "compare/golden_run.h"
 
-typedef struct prompt_line {
-    int32_t *ids;
-    int32_t n_id;
-    char *text; /* NULL for "tokens:" */
-    int32_t line;
-} prompt_line;
-
-typedef struct prompt_list {
-    prompt_line *items;
-    int32_t n;
-} prompt_list;
-
-static fd_code add_prompt(const fd_cli_model *model, char *text, int32_t line, prompt_list *list, fd_error *err) {
-    prompt_line *grown = realloc(list->items, sizeof *grown * (size_t)(list->n + 1));
-    if (!grown) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-    list->items = grown;
-    prompt_line *item = &grown[list->n];
-    *item = (prompt_line){.line = line};
-    bool is_ids = strncmp(text, "tokens:", 7) == 0;
-    fd_cli_prompt prompt = {.text = is_ids ? NULL : text, .tokens = is_ids ? text + 7 : NULL};
-    FD_TRY(fd_cli_prompt_ids(&prompt, model, &item->ids, &item->n_id, &item->text, err));
-    list->n++;
-    return FD_OK;
-}
-
-static fd_code read_prompts(const char *path, const fd_cli_model *model, prompt_list *list, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    char *text = NULL;
-    size_t capacity = 0;
-    fd_code code = FD_OK;
-    ssize_t size;
-    errno = 0;
-    for (int32_t line = 1; code == FD_OK && (size = getline(&text, &capacity, file)) >= 0; line++) {
-        while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) text[--size] = '\0';
-        if (size == 0 || text[0] == '#') continue;
-        if (strlen(text) != (size_t)size)
-            code = fd_fail(err, FD_ERR_INPUT, "a NUL byte in it: no text file");
-        else
-            code = add_prompt(model, text, line, list, err);
-        if (code != FD_OK) fd_error_prefix(err, "%s line %d", path, line);
-    }
-    if (code == FD_OK && ferror(file)) code = fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-    free(text);
-    fclose(file);
-    if (code == FD_OK && list->n == 0) code = fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", path);
-    return code;
-}
-
-static void free_prompts(prompt_list *list) {
-    for (int32_t i = 0; i < list->n; i++) {
-        free(list->items[i].ids);
-        free(list->items[i].text);
-    }
-    free(list->items);
-}
-
-static fd_code longest_prompt(const fd_golden_args *a, const prompt_list *list, int32_t n_ctx_train, int32_t *out,
+static fd_code longest_prompt(const fd_golden_args *a, const fd_cli_prompts *list, int32_t n_ctx_train, int32_t *out,
                               fd_error *err) {
     *out = 0;
     for (int32_t i = 0; i < list->n; i++) {
@@ -97,13 +41,13 @@ static fd_code describe_golden(const fd_golden_args *a, const fd_cli_model *mode
     return FD_OK;
 }
 
-static fd_code record_all(const fd_golden_args *a, prompt_list *list, fd_exec *exec, fd_golden *g, fd_error *err) {
+static fd_code record_all(const fd_golden_args *a, fd_cli_prompts *list, fd_exec *exec, fd_golden *g, fd_error *err) {
     g->prompts = calloc((size_t)list->n, sizeof *g->prompts);
     if (!g->prompts) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     fd_cli_progress progress = fd_cli_progress_start("prompt", list->n);
     fd_code code = FD_OK;
     for (int32_t i = 0; i < list->n && code == FD_OK; i++) {
-        prompt_line *item = &list->items[i];
+        fd_cli_prompt_line *item = &list->items[i];
         code = fd_golden_record(exec, item->ids, item->n_id, a->n_generate, &g->prompts[i], err);
         if (code == FD_OK) {
             g->prompts[i].text = item->text;
@@ -118,10 +62,10 @@ static fd_code record_all(const fd_golden_args *a, prompt_list *list, fd_exec *e
     return code;
 }
 
-static fd_code record(const fd_golden_args *a, const fd_cli_model *model, prompt_list *list, fd_cli_exec *exec,
+static fd_code record(const fd_golden_args *a, const fd_cli_model *model, fd_cli_prompts *list, fd_cli_exec *exec,
                       fd_golden *golden, fd_error *err) {
     int32_t n_ctx;
-    FD_TRY(read_prompts(a->file, model, list, err));
+    FD_TRY(fd_cli_prompts_read(a->file, model, list, err));
     FD_TRY(longest_prompt(a, list, model->graph->hparams.n_ctx_train, &n_ctx, err));
     FD_TRY(fd_golden_executor(a, a->numerics, model, n_ctx, exec, err));
     FD_TRY(describe_golden(a, model, exec->exec, golden, err));
@@ -136,13 +80,13 @@ static fd_code record(const fd_golden_args *a, const fd_cli_model *model, prompt
 
 int fd_golden_record_command(const fd_golden_args *a, const fd_cli_model *model) {
     fd_error err = {0};
-    prompt_list list = {0};
+    fd_cli_prompts list = {0};
     fd_cli_exec exec = {0};
     fd_golden *golden = calloc(1, sizeof *golden);
     fd_code code =
         golden ? record(a, model, &list, &exec, golden, &err) : fd_fail(&err, FD_ERR_MEMORY, "out of memory");
     if (golden) fd_golden_free(golden);
-    free_prompts(&list);
+    fd_cli_prompts_free(&list);
     fd_cli_exec_close(&exec);
     return code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("golden", &err);
 }

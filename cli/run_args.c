@@ -7,9 +7,11 @@
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_LEVEL, KEY_TENSORS, KEY_LAYERS, KEY_STEPS, KEY_COMPRESS, KEY_FAULT, KEY_TEMP,
        KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_LAST, KEY_SEED, KEY_IDS, KEY_IGNORE_EOS,
-       KEY_NO_WEIGHTS, KEY_STORE };
+       KEY_NO_WEIGHTS, KEY_STORE, KEY_PROMPTS };
 
 static const struct argp_option options[] = {
+    {"prompts-file", KEY_PROMPTS, "FILE", 0,
+     "A prompt a line (\"tokens:1,2\" for ids), run in one batch where the backend can: each gets the text it gets alone", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
@@ -64,6 +66,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     fd_run_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
+    case KEY_PROMPTS: a->prompts = arg; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
     case KEY_NUMERICS: a->numerics = arg; return 0;

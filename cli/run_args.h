@@ -6,7 +6,7 @@
 #include "model/sampler.h"
 
 typedef struct fd_run_args {
-    const char *model, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault;
+    const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault;
     fd_cli_prompt prompt;
     fd_sampler_options sampler;
     int32_t n_generate, n_thread, n_ctx;

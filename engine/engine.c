@@ -13,20 +13,20 @@
 static fd_code prepare(fd_engine *e, const fd_run *run, const fd_fast_plan *fast, fd_error *err) {
     if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
     for (int32_t s = 0; !fast && s < e->nodes.n_slot; s++)
-        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "activations", err));
+        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
     size_t q8_bytes = run->n_tok > 1 ? fd_q8_scratch_bytes(e->exec.graph, e->exec.numerics, run->n_tok) : 0;
     FD_TRY(fd_device_reserve(&e->q8_rows, q8_bytes, "int8 activations", err));
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = run->pos0;
     inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
+    inputs[FD_INPUT_SEQUENCE] = e->exec.sequence;
     memcpy(inputs + FD_INPUT_TOKENS, run->tokens, sizeof *inputs * (size_t)run->n_tok);
     return fd_cuda_check(cudaMemcpyAsync(e->inputs, inputs, sizeof *inputs * (size_t)(FD_INPUT_TOKENS + run->n_tok),
                                          cudaMemcpyHostToDevice, e->queue.stream),
                          "token upload", err);
 }
 
-/* The last n_row rows of the last node. `from`: where its row 0 is; `have`: rows it computed. */
-static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
+fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
     size_t row = sizeof(float) * (size_t)e->exec.graph->hparams.n_vocab;
     FD_TRY(fd_pinned_reserve(&e->logits_host, row, "logits", err));
     int32_t at_once = (int32_t)(e->logits_host.size / row);
@@ -43,8 +43,7 @@ static fd_code copy_logits(fd_engine *e, const float *from, int32_t have, int32_
 
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
     FD_TRY(fd_engine_step(e, batch->tokens[0], batch->pos0, err));
-    const float *logits = e->step_slots[e->step.slot_of[e->exec.graph->n_node - 1]].data;
-    if (batch->logits) return copy_logits(e, logits, 1, 1, batch->logits, err);
+    if (batch->logits) return fd_copy_logits(e, e->logits, 1, 1, batch->logits, err);
     return fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err);
 }
 
@@ -59,7 +58,8 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
-        bool wanted = batch->logits && (batch->all_logits || done + n == batch->n_tok);
+        bool last_pass = done + n == batch->n_tok;
+        bool wanted = batch->logits && (batch->all_logits || last_pass);
         fd_run run = {.plan = fast ? &fast->real : &e->nodes,
                       .slots = fast ? e->fast->slots : e->node_slots,
                       .queue = &e->queue,
@@ -69,14 +69,16 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
                       .tail = all      ? FD_ROWS_ALL
-                              : wanted ? FD_ROWS_LAST
-                                       : FD_ROWS_NONE};
+                              : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
+                                                                        : FD_ROWS_NONE};
         fd_watch *watch = watched ? &e->watch : NULL;
         FD_TRY(prepare(e, &run, fast, err));
         FD_TRY(fast ? fd_fast_pass(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
+        if (run.tail != FD_ROWS_NONE)
+            e->logits = fd_run_tensor(e, &run, last) + (run.tail == FD_ROWS_ALL ? (size_t)(n - 1) * n_vocab : 0);
         if (wanted) {
             float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
-            FD_TRY(copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
+            FD_TRY(fd_copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
                                batch->all_logits ? n : 1, to, err));
         }
         /* The next pass writes over the pinned tokens. */
@@ -85,20 +87,45 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     return FD_OK;
 }
 
+/* With an observer: one token as the fused step, anything else node by node, each shown when it has run. */
+static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
+    const fd_observer *observer = &e->exec.observer;
+    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node && e->exec.n_seq <= 1 &&
+                e->exec.numerics == FD_NUMERICS_EXACT;
+    if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
+    if (kept) return fd_kept_forward(e, batch, err);
+    FD_TRY(fd_kept_settle(e, err));
+    if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
+    FD_TRY(forward_nodes(e, batch, err));
+    return observer->end ? observer->end(observer->user, err) : FD_OK;
+}
+
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
     e->watch.n_pending = 0;
     e->watch.used = 0;
-    bool step = batch->n_tok == 1 && !exec->observer.observe && !e->has_override;
-    fd_code code = step ? forward_step(e, batch, err) : forward_nodes(e, batch, err);
-    if (code != FD_OK) (void)cudaStreamSynchronize(e->queue.stream); /* nothing of a failed call is still under way */
+    bool step = batch->n_tok == 1 && !e->has_override;
+    fd_code code = exec->observer.observe ? forward_watched(e, batch, err)
+                   : step                 ? forward_step(e, batch, err)
+                                          : forward_nodes(e, batch, err);
+    if (code != FD_OK) { /* nothing of a failed call is still under way */
+        (void)cudaStreamSynchronize(e->queue.stream);
+        fd_kept_forget(e);
+    }
     return code;
+}
+
+static fd_code settle(fd_exec *exec, fd_error *err) {
+    fd_engine *e = (fd_engine *)exec;
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    return fd_kept_settle(e, err);
 }
 
 static void reset(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
     (void)cudaSetDevice(e->device);
+    fd_kept_forget(e);
     (void)cudaMemsetAsync(e->fixed.data, 0, e->cache_bytes, e->queue.stream);
     (void)cudaStreamSynchronize(e->queue.stream);
 }
@@ -111,7 +138,18 @@ static void destroy(fd_exec *exec) {
     free(e);
 }
 
-static const fd_exec_class engine_class = {forward, reset, destroy};
+static const fd_exec_class engine_class = {.forward = forward,
+                                           .reset = reset,
+                                           .destroy = destroy,
+                                           .settle = settle,
+                                           .generate = fd_engine_generate};
+static const fd_exec_class batching_class = {.forward = forward,
+                                             .reset = reset,
+                                             .destroy = destroy,
+                                             .settle = settle,
+                                             .generate = fd_engine_generate,
+                                             .decode = fd_engine_decode,
+                                             .generate_many = fd_engine_generate_many};
 
 /* ---- making one ---- */
 
@@ -166,29 +204,33 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
+                          .has_clusters = prop.major >= 9,
                           .prefetch = options->prefetch && prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
+    e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
 }
 
-uint64_t fd_engine_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm) {
-    fd_error ignored = {0};
-    uint64_t weights, more = fd_fast_bytes(graph, n_ctx, n_sm);
-    if (more == 0 || fd_weights_bytes(graph, &weights, &ignored) != FD_OK) return 0;
-    return weights + fd_engine_fixed_bytes(graph, n_ctx, true) + more;
+fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err) {
+    struct cudaDeviceProp prop;
+    size_t free_bytes = 0, total = 0;
+    FD_TRY(fd_cuda_check(cudaSetDevice(device), "device", err));
+    FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
+    FD_TRY(fd_cuda_check(cudaGetDeviceProperties(&prop, device), "device", err));
+    *bytes = free_bytes;
+    *n_sm = prop.multiProcessorCount;
+    return FD_OK;
 }
 
-static fd_code check_memory(const fd_engine *e, const fd_graph *graph, int32_t n_ctx, fd_error *err) {
-    uint64_t weights;
-    FD_TRY(fd_weights_bytes(graph, &weights, err));
-    uint64_t need = e->fast ? fd_engine_fast_bytes(graph, n_ctx, e->queue.n_sm) : fd_engine_bytes(graph, n_ctx);
-    size_t free_bytes = 0, total = 0;
-    FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
-    if (need > free_bytes)
-        return fd_fail(err, FD_ERR_MEMORY,
-                       "device memory: %.2f GiB needed (%.2f GiB of them weights, context %d), %.2f GiB free",
-                       (double)need / 0x1p30, (double)weights / 0x1p30, n_ctx, (double)free_bytes / 0x1p30);
-    return FD_OK;
+static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
+    uint64_t free_bytes;
+    int32_t n_sm;
+    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &n_sm, err));
+    int32_t fast_sm = options->numerics == FD_NUMERICS_FAST ? n_sm : 0;
+    int32_t rows = fd_engine_batch_rows(graph, options->n_ctx);
+    uint64_t q8 = fd_q8_scratch_bytes(graph, options->numerics, rows); /* set aside: some MiB, in q8act alone */
+    free_bytes -= q8 < free_bytes ? q8 : free_bytes;
+    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, fast_sm, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -203,6 +245,9 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
+    if ((fast || q8act) && options->n_seq > 1)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "%s numerics: %d sequences, they hold one",
+                       fd_numerics_name(options->numerics), options->n_seq);
     if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
@@ -220,8 +265,10 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .numerics = options->numerics,
                         .kv_type = fast ? "f16" : NULL,
                         .backend = "gpu",
-                        .n_ctx = options->n_ctx};
+                        .n_ctx = options->n_ctx,
+                        .n_seq = options->n_seq > 1 ? options->n_seq : 1};
     e->no_graph = options->no_graph;
+    e->watch_by_node = options->watch_by_node;
     e->may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         /* A fault may look at the whole batch. */
@@ -229,16 +276,18 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
     }
     fd_code code = open_device(e, options, err);
-    if (code == FD_OK) code = check_memory(e, graph, options->n_ctx, err);
+    if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel reads K and V in
-     * binary32, and has exact products. */
-    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && !q8act ? 0 : -1;
+    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache,
+     * reads K and V in binary32, and has exact products. */
+    bool persistent = e->exec.n_seq == 1 && !fast && !q8act;
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && persistent ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;
     }
+    if (e->batches) e->exec.class_ = &batching_class;
     *out = &e->exec;
     return FD_OK;
 }

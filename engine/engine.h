@@ -3,8 +3,9 @@
  * (engine/fast.h).
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
- * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
- * node. Neither changes a bit (tests/gpu). */
+ * neighbouring nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
+ * whose kernels then keep what lies inside them too. Longer batches go node by node. None of it changes a bit
+ * (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
@@ -24,13 +25,15 @@ typedef enum fd_step_form {
 } fd_step_form;
 
 typedef struct fd_engine_options {
-    int32_t n_ctx;  /* positions of K/V cache; ≥ 1 */
+    int32_t n_ctx;  /* positions of K/V cache, of each sequence; ≥ 1 */
+    int32_t n_seq;  /* sequences; 0 counts as 1 */
     int32_t device; /* CUDA's number; 0 first */
     fd_numerics numerics; /* exact, q8act or fast */
     fd_step_form step;
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
+    bool watch_by_node; /* observed steps of one token go node by node, as batches do */
     bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
 } fd_engine_options; /* from `step` on none changes what is computed: they are for measuring and for doubt */
 
@@ -40,16 +43,34 @@ bool fd_engine_available(char *why, size_t size);
 /* The position from which one token without an observer runs as one persistent kernel; -1: nowhere. */
 int32_t fd_engine_persistent_from(const fd_exec *exec);
 
-/* Device memory that an engine takes: weights, K/V cache, the decode step, and a long prompt's activations, which are
- * taken when one comes (observed prompts and all_logits may need more). 0 when the graph cannot be run or the host has
- * no memory. `n_sm`: the device's multiprocessors. */
-uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx);
-uint64_t fd_engine_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm); /* in fast numerics */
+/* Device memory that an engine takes, in bytes. */
+typedef struct fd_engine_memory {
+    uint64_t weights;
+    uint64_t cache;   /* K and V of n_ctx positions of each sequence */
+    uint64_t scratch; /* tables, a decode step's activations, and a long prompt's, which are taken when one comes */
+} fd_engine_memory;
+
+/* `fast_sm`: 0 in exact numerics; in fast ones the device's multiprocessors, by which scratch is sized. Observed prompts
+ * and all_logits may need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
+fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+                                fd_engine_memory *out, fd_error *err);
+uint64_t fd_engine_memory_total(const fd_engine_memory *memory);
+
+/* "2.70 GiB needed (weights 2.05 GiB, K/V cache of 2048 positions 88.0 MiB, scratch 579.4 MiB), 139.29 GiB free" */
+void fd_engine_memory_text(const fd_engine_memory *memory, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes, char *to,
+                           size_t size);
+
+/* FD_OK when an engine fits in free_bytes; else FD_ERR_MEMORY: each part, and the context that would fit. */
+fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+                              uint64_t free_bytes, fd_error *err);
+
+/* What is free on CUDA device `device` now, and its multiprocessors. */
+fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err);
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
- * own text); FD_ERR_MEMORY: what is needed and what is free; FD_ERR_UNSUPPORTED: a weight type or head size without a
- * kernel, numerics that are not the GPU's, experts of quantised weights in q8act. Fast: FD_ERR_DEVICE too where CUDA's
- * libcublas is missing. */
+ * own text); FD_ERR_MEMORY: as fd_engine_memory_fits says it, and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or
+ * head size without a kernel, numerics that are not the GPU's, experts of quantised weights in q8act, several sequences in
+ * other numerics than exact. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

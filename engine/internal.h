@@ -2,13 +2,16 @@
 #ifndef FD_ENGINE_INTERNAL_H
 #define FD_ENGINE_INTERNAL_H
 
+#include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/kept.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "kernels/q8.h"
+#include "kernels/sample.h"
 #include "kernels/step.h"
 
 /* Rows of a batch that a node computes. Nodes that feed no cache need not compute all. */
@@ -24,15 +27,17 @@ typedef struct fd_rope_tables {
 
 /* The device's copy of what changes from call to call. */
 enum {
-    FD_INPUT_FIRST,
-    FD_INPUT_LAST,
-    FD_INPUT_TOKENS
-}; /* position of the first and of the last row, then the tokens */
+    FD_INPUT_FIRST, /* position of the first row */
+    FD_INPUT_LAST,  /* and of the last */
+    FD_INPUT_SEQUENCE,
+    FD_INPUT_TOKENS /* [n_tok] */
+};
 
 /* One pass over a plan. */
 typedef struct fd_run {
     const fd_plan *plan;
     const fd_block *slots; /* [plan->n_slot] */
+    float *const *tensors; /* [n_node]: instead of slots, and every tensor is kept; NULL: as the plan says */
     const fd_queue *queue;
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* for overrides and observers; kernels read positions from inputs */
@@ -40,28 +45,36 @@ typedef struct fd_run {
     const int32_t *inputs; /* device */
     fd_rows tail;
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 
-/* Tensors on their way to the observer: copied in stream order, shown when the copies are through. */
+/* Tensors on their way to the observer, or what was worked out of them: copied in stream order, shown when the copies are
+ * through. */
 typedef struct fd_pending {
     int32_t node, pos0, n_pos;
+    unsigned wants; /* fd_want */
     int64_t row_stride;
-    size_t offset;
+    size_t offset;  /* in pinned: the elements, or fingerprints, statistics, entropy and sink, best logits */
 } fd_pending;
 
 typedef struct fd_watch {
     fd_block pinned;
+    fd_block found, scratch; /* device: what is worked out of one tensor, and what that takes */
     size_t used;
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;
 } fd_watch;
 
-/* The decode step as a CUDA graph. */
-typedef struct fd_step_graph {
-    bool warm; /* its kernels have run once, so capturing loads none */
-    cudaGraphExec_t exec;
-} fd_step_graph;
+/* Steps whose tokens the host has not looked at: enough that the device never waits for it. */
+enum { FD_SAMPLED_AHEAD = 4 };
 
+typedef struct fd_engine_sampling {
+    bool possible;            /* by the device and the vocabulary */
+    fd_sample_state *states;  /* device, [n_seq], inside fixed */
+    int32_t *history;         /* device, [n_seq, n_ctx + 1], inside fixed */
+    fd_block results;         /* pinned, [FD_SAMPLED_AHEAD, n_seq] fd_sample_result */
+    cudaEvent_t done[FD_SAMPLED_AHEAD];
+} fd_engine_sampling;
 struct fd_fast; /* engine/fast.h */
 
 typedef struct fd_engine {
@@ -70,7 +83,7 @@ typedef struct fd_engine {
     int32_t device;
     fd_device_weights weights;
     fd_block fixed;     /* caches, rope tables, inputs, attention scratch */
-    float **cache;      /* [n_node] device, inside fixed; KV_WRITE nodes */
+    float **cache;      /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …] */
     size_t cache_bytes; /* they lie together at the start of fixed */
     int32_t *rope_of;   /* [n_node] index of ropes; -1 */
     fd_rope_tables *ropes;
@@ -85,15 +98,26 @@ typedef struct fd_engine {
     fd_block *node_slots; /* grown to the largest batch so far */
     fd_plan step;         /* of one token */
     fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
+    fd_plan batch;        /* of a token of each of several sequences */
+    fd_block *batch_slots;
+    bool batches;         /* there are several, and the plan can run */
+    int32_t *batch_inputs;       /* device: FD_INPUT_TOKENS unused, then tokens, positions, sequences [n_seq] each */
+    fd_block batch_inputs_host;  /* pinned, likewise */
+    fd_step_graph *batch_graphs; /* [n_seq + 1][sampled][near], by the rows of the step */
     bool overlap;         /* of the decode step's kernels; node by node each waits for the one before */
     bool no_graph;
-    fd_step_graph graphs[2]; /* of positions from FD_ATTENTION_NEAR on, and below */
+    fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
     fd_step *persistent;     /* the step as one kernel; NULL where it cannot be */
     int32_t persistent_from; /* position; -1: it is not wanted */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
+    const float *logits;  /* device: the last row that the last call computed, where it computed any */
+    bool keep_logits;     /* compute the last row though the host does not want it */
+    fd_engine_sampling sampling;
     fd_watch watch;
+    fd_kept kept;
+    bool watch_by_node; /* observed steps are not fused */
 
     struct fd_fast *fast; /* owned; NULL: exact. K and V are binary16 then, whatever the type of `cache` says */
 } fd_engine;
@@ -102,21 +126,24 @@ typedef struct fd_engine {
 /* `persistent`: the decode step as one kernel, if it can be. */
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
 void fd_engine_release(fd_engine *engine);
-/* `fast`: K and V in binary16, no attention scratch. */
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, bool fast);
-int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 
 /* ---- run.c ---- */
 fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node);
 int64_t fd_run_row_bytes(const fd_run *run, const fd_node *node);
 /* Bytes a slot needs for this pass. */
 size_t fd_run_slot_bytes(const fd_engine *engine, const fd_run *run, int32_t slot);
-/* Where the node's rows are; a KV_WRITE's cache from position 0. */
+/* Floats from one sequence's cache to the next one's. */
+int64_t fd_cache_floats(const fd_engine *engine, int32_t node);
+/* Where the node's rows are; a KV_WRITE's cache of the selected sequence from position 0. */
 float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node);
 /* Where reader `node` finds row 0 of input `input`, when it computes the last row alone too. */
 const float *fd_run_input(const fd_engine *engine, const fd_run *run, int32_t node, int32_t input);
 /* All items in order; shows nodes to the observer when `watch` is not NULL. */
 fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_error *err);
+
+/* ---- engine.c ---- */
+/* The last n_row of the `have` rows of logits from `from` on, to the host. */
+fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
 /* ---- launch.c ---- */
 /* q8act: bytes of q8_rows for n_tok positions; 0 in exact numerics. */
@@ -130,15 +157,38 @@ fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node
 
 /* ---- watch.c ---- */
 bool fd_watch_wants(const fd_engine *engine, int32_t node);
-/* Rows of a node that the observer wants, wherever they lie: [n_tok, row stride], device. */
+/* Rows of a node that the observer wants, wherever they lie: binary32 [n_tok, row stride], device. */
 fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t node, const void *rows, fd_watch *watch,
                       fd_error *err);
 fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_watch *watch, fd_error *err);
 fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
 
 /* ---- step.c: one token without an observer ---- */
+/* What is launched in between becomes a graph. The end is called in any case, with the code of what was launched: a stream
+ * left capturing refuses everything. */
+fd_code fd_capture_begin(fd_engine *engine, fd_error *err);
+fd_code fd_capture_end(fd_engine *engine, fd_code code, cudaGraphExec_t *out, fd_error *err);
 /* Leaves engine->persistent NULL when an item of the step has no place in it. */
 fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err);
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err);
+/* The step of the token that the device sampled last, at position `pos`, and the sampling of the next. */
+fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err);
+
+/* ---- generate.c: sampling on the device ---- */
+fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
+/* Samples a token from each row of the step's logits, where the next step reads it: of the selected sequence from
+ * inputs, or (n_row > 1, or `batch`) of those in batch_inputs. */
+fd_code fd_launch_sampling(const fd_engine *engine, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err);
+/* The selected sequence from `run` on, up to its first sample, which is on its way. */
+fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
+/* Sample number *n_done of `sequence`, which is there. FD_STOP: no more are wanted. */
+fd_code fd_engine_take_sample(fd_engine *engine, const fd_generation *run, int32_t sequence, int32_t *n_done,
+                              fd_error *err);
+void fd_sampling_release(fd_engine *engine);
+
+/* ---- batch.c: a token of each of several sequences ---- */
+fd_code fd_engine_decode(fd_exec *exec, const fd_decode *decode, fd_error *err);
+fd_code fd_engine_generate_many(fd_exec *exec, const fd_generation *runs, int32_t n_run, int32_t *n_done,
+                                fd_error *err);
 
 #endif

@@ -72,7 +72,10 @@ static fd_code assign_slots(const fd_graph *graph, fd_plan *plan, fd_error *err)
     return FD_OK;
 }
 
-static fd_code make(const fd_graph *graph, bool fuse, bool fast, fd_plan *out, fd_error *err) {
+/* What is fused: nothing, attention alone, or products too. */
+typedef enum fusion { NOTHING, ATTENTION, PRODUCTS } fusion;
+
+static fd_code make(const fd_graph *graph, fusion fuse, bool fast, fd_plan *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     bool *covered = calloc(n, sizeof *covered);
     *out = (fd_plan){.items = calloc(n, sizeof *out->items), .slot_of = malloc(sizeof *out->slot_of * n)};
@@ -82,8 +85,8 @@ static fd_code make(const fd_graph *graph, bool fuse, bool fast, fd_plan *out, f
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    if (fuse || fast)
-        out->n_item = fd_fuse(graph, fuse, fast, out->items, covered);
+    if (fuse != NOTHING)
+        out->n_item = fd_fuse(graph, fuse == PRODUCTS, fast, out->items, covered);
     else
         for (int32_t i = 0; i < graph->n_node; i++)
             out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
@@ -94,11 +97,26 @@ static fd_code make(const fd_graph *graph, bool fuse, bool fast, fd_plan *out, f
 }
 
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse, false, out, err);
+    return make(graph, fuse ? PRODUCTS : NOTHING, false, out, err);
 }
 
 fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse, true, out, err);
+    return make(graph, fuse ? PRODUCTS : ATTENTION, true, out, err);
+}
+
+fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err) {
+    return make(graph, ATTENTION, false, out, err);
+}
+
+bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        if (plan->items[i].kind != FD_ITEM_NODE) continue;
+        const fd_node *node = &graph->nodes[plan->items[i].node];
+        if (node->override || node->over_kv || node->op == FD_OP_ROPE || node->op == FD_OP_KV_WRITE ||
+            node->op == FD_OP_ATTN_MIX)
+            return false;
+    }
+    return true;
 }
 
 void fd_plan_free(fd_plan *plan) {

@@ -36,6 +36,10 @@ typedef struct fd_plan {
 
 /* With `fuse`, items for one token; without, a node each, for any number. */
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
+/* For a row of each of several sequences: a node each, but attention is fused, whose kernels know each row's position. */
+fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err);
+/* Whether such a plan can run: no other node of it depends on a row's position, or is computed on the host. */
+bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan);
 /* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. */
 fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
 void fd_plan_free(fd_plan *plan);

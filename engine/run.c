@@ -20,8 +20,14 @@ size_t fd_run_slot_bytes(const fd_engine *engine, const fd_run *run, int32_t slo
     return most;
 }
 
+int64_t fd_cache_floats(const fd_engine *engine, int32_t node) {
+    return (int64_t)(fd_cache_bytes(&engine->exec.graph->nodes[node], engine->exec.n_ctx, false) / sizeof(float));
+}
+
 float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node) {
-    if (engine->exec.graph->nodes[node].op == FD_OP_KV_WRITE) return engine->cache[node];
+    if (engine->exec.graph->nodes[node].op == FD_OP_KV_WRITE)
+        return engine->cache[node] + fd_cache_floats(engine, node) * engine->exec.sequence;
+    if (run->tensors) return run->tensors[node];
     return run->slots[run->plan->slot_of[node]].data;
 }
 

@@ -6,113 +6,12 @@
 #include "engine/internal.h"
 #include "model/quant.h"
 
-enum {
-    BATCH_ROWS = 512,         /* rows of a long prompt that run together: weights are read once for all of them */
-    SCORES_BYTES = 256 << 20, /* and no more than keep a row of scores for each within this */
-};
-
-static int64_t width_of(const fd_node *node) {
-    return fd_node_row_stride(node, 0);
-}
-
-/* ---- sizes ---- */
-
-static bool same_table(const fd_node *a, const fd_node *b) {
-    const fd_rope *x = &a->rope, *y = &b->rope; /* the pairing is no part of a table */
-    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
-           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
-           x->original_context == y->original_context && a->weight[0] == b->weight[0];
-}
-
-/* The first ROPE node with the same table. */
-static int32_t table_owner(const fd_graph *graph, int32_t id) {
-    for (int32_t i = 0; i < id; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && same_table(&graph->nodes[i], &graph->nodes[id])) return i;
-    return id;
-}
-
-static size_t cache_bytes(const fd_node *node, int32_t n_ctx, bool fast) {
-    return fd_align((fast ? sizeof(uint16_t) : sizeof(float)) * (size_t)n_ctx * (size_t)width_of(node));
-}
-
-static size_t table_bytes(const fd_node *node, int32_t n_ctx) {
-    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)(node->rope.n_rot / 2));
-}
-
-static size_t inputs_bytes(int32_t n_ctx) {
-    return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx));
-}
-
-/* The widest attention there is: one scratch serves all layers in turn. */
-static size_t scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
-    size_t most = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node *node = &graph->nodes[i];
-        if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes =
-            fd_attn_decode_scratch(node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
-        if (bytes > most) most = bytes;
-    }
-    return fd_align(most);
-}
-
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, bool fast) {
-    uint64_t bytes = inputs_bytes(n_ctx) + (fast ? 0 : scratch_bytes(graph, n_ctx));
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node *node = &graph->nodes[i];
-        if (node->op == FD_OP_KV_WRITE) bytes += cache_bytes(node, n_ctx, fast);
-        if (node->op == FD_OP_ROPE && table_owner(graph, i) == i) bytes += 2 * table_bytes(node, n_ctx);
-    }
-    return bytes;
-}
-
-int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
-    int64_t rows = BATCH_ROWS;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        if (!graph->nodes[i].over_kv) continue;
-        int64_t fit = SCORES_BYTES / (fd_node_row_stride(&graph->nodes[i], n_ctx) * (int64_t)sizeof(float));
-        if (fit < rows) rows = fit;
-    }
-    if (rows < 16) rows = 16;
-    return rows < n_ctx ? (int32_t)rows : n_ctx;
-}
-
-/* What a pass's slots take. */
-static uint64_t slots_bytes(const fd_engine *e, const fd_run *run) {
-    uint64_t bytes = 0;
-    for (int32_t s = 0; s < run->plan->n_slot; s++) bytes += fd_align(fd_run_slot_bytes(e, run, s));
-    return bytes;
-}
-
-uint64_t fd_engine_bytes(const fd_graph *graph, int32_t n_ctx) {
-    fd_error ignored = {0};
-    uint64_t bytes = 0;
-    fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
-    probe.feeds_cache = calloc((size_t)graph->n_node, sizeof *probe.feeds_cache);
-    fd_code code = probe.feeds_cache ? fd_weights_bytes(graph, &bytes, &ignored) : FD_ERR_MEMORY;
-    if (code == FD_OK) code = fd_plan_make(graph, false, &probe.nodes, &ignored);
-    if (code == FD_OK) code = fd_plan_make(graph, true, &probe.step, &ignored);
-    if (code == FD_OK) {
-        fd_mark_cache_feeders(graph, probe.feeds_cache);
-        fd_run prompt = {
-            .plan = &probe.nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
-        fd_run step = {.plan = &probe.step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-        bytes += fd_engine_fixed_bytes(graph, n_ctx, false) + slots_bytes(&probe, &prompt) + slots_bytes(&probe, &step);
-    }
-    fd_plan_free(&probe.nodes);
-    fd_plan_free(&probe.step);
-    free(probe.feeds_cache);
-    return code == FD_OK ? bytes : 0;
-}
-
-/* ---- setting up ---- */
-
 static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_error *err) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ROPE) continue;
-        if (table_owner(graph, i) != i) {
-            e->rope_of[i] = e->rope_of[table_owner(graph, i)];
+        if (fd_table_owner(graph, i) != i) {
+            e->rope_of[i] = e->rope_of[fd_table_owner(graph, i)];
             continue;
         }
         fd_rope_tables *t = &e->ropes[e->n_rope];
@@ -134,36 +33,55 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
         fd_rope_table(&t->rope, factors, 0, e->exec.n_ctx, t->host_cosine, t->host_sine);
         free(factors);
         t->cosine = (float *)at;
-        t->sine = (float *)(at + table_bytes(node, e->exec.n_ctx));
+        t->sine = (float *)(at + fd_table_bytes(node, e->exec.n_ctx));
         FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));
         FD_TRY(
-            fd_cuda_check(cudaMemcpy(at + table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
+            fd_cuda_check(cudaMemcpy(at + fd_table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
                           "rope tables", err));
-        at += 2 * table_bytes(node, e->exec.n_ctx);
+        at += 2 * fd_table_bytes(node, e->exec.n_ctx);
     }
     return FD_OK;
 }
 
-/* fixed: caches, inputs, attention scratch, rope tables. */
+/* fixed: caches, inputs, attention scratch, sampling, rope tables. */
 static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     int32_t n_ctx = e->exec.n_ctx;
-    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->fast), "the K/V cache", err));
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq, e->fast), "the K/V cache", err));
     char *at = e->fixed.data;
     for (int32_t i = 0; i < graph->n_node; i++) {
         e->rope_of[i] = -1;
         if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
         e->cache[i] = (float *)at;
-        at += cache_bytes(&graph->nodes[i], n_ctx, e->fast);
+        at += fd_cache_bytes(&graph->nodes[i], n_ctx, e->fast) * (size_t)e->exec.n_seq;
     }
     e->cache_bytes = (size_t)(at - (char *)e->fixed.data);
     e->inputs = (int32_t *)at;
-    at += inputs_bytes(n_ctx);
+    at += fd_inputs_bytes(n_ctx);
+    e->batch_inputs = (int32_t *)(void *)at;
+    at += fd_batch_inputs_bytes(e->exec.n_seq);
     e->attention_scratch = (float *)at;
-    if (!e->fast) at += scratch_bytes(graph, n_ctx);
+    if (!e->fast) at += fd_scratch_bytes(graph, n_ctx) * (size_t)e->exec.n_seq;
+    e->sampling.states = (fd_sample_state *)(void *)at;
+    at += fd_sampling_state_bytes(e->exec.n_seq);
+    e->sampling.history = (int32_t *)(void *)at;
+    at += fd_history_bytes(n_ctx, e->exec.n_seq);
     /* Zero caches: a fault may read rows that nothing wrote. Zero counters of the attention kernels. */
     FD_TRY(fd_cuda_check(cudaMemset(e->fixed.data, 0, (size_t)(at - (char *)e->fixed.data)), "clearing the K/V cache",
                          err));
     return make_ropes(e, graph, at, err);
+}
+
+static fd_code make_batch(fd_engine *e, fd_error *err) {
+    FD_TRY(fd_plan_make_batch(e->exec.graph, &e->batch, err));
+    e->batches = e->exec.n_seq > 1 && fd_plan_batches(e->exec.graph, &e->batch);
+    if (!e->batches) return FD_OK;
+    fd_run run = {.plan = &e->batch, .n_tok = e->exec.n_seq, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
+    e->batch_slots = calloc((size_t)e->batch.n_slot + 1, sizeof *e->batch_slots);
+    e->batch_graphs = calloc(4 * ((size_t)e->exec.n_seq + 1), sizeof *e->batch_graphs);
+    if (!e->batch_slots || !e->batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    for (int32_t s = 0; s < e->batch.n_slot; s++)
+        FD_TRY(fd_device_alloc(&e->batch_slots[s], fd_run_slot_bytes(e, &run, s), "the sequences' step", err));
+    return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
 static fd_code make_step_slots(fd_engine *e, fd_error *err) {
@@ -192,21 +110,28 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
-    FD_TRY(fd_weights_upload(graph, e->queue.stream, &e->weights, err));
+    FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (e->fast) FD_TRY(fd_fast_setup(e, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, err));
+    FD_TRY(make_batch(e, err));
+    /* A captured step holds one sequence's cache where attention is not fused. */
+    if (e->exec.n_seq > 1 && !e->batches) e->no_graph = true;
     if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));
-    return fd_pinned_reserve(&e->inputs_host, inputs_bytes(e->exec.n_ctx), "tokens", err);
+    return fd_pinned_reserve(&e->inputs_host, fd_inputs_bytes(e->exec.n_ctx), "tokens", err);
 }
 
 void fd_engine_release(fd_engine *e) {
-    for (int i = 0; i < 2; i++)
-        if (e->graphs[i].exec) (void)cudaGraphExecDestroy(e->graphs[i].exec);
+    for (int i = 0; i < 4; i++)
+        if (e->graphs[i / 2][i % 2].exec) (void)cudaGraphExecDestroy(e->graphs[i / 2][i % 2].exec);
+    fd_sampling_release(e);
     fd_step_free(e->persistent);
     fd_fast_release(e);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
+    for (int32_t s = 0; e->batch_slots && s < e->batch.n_slot; s++) fd_device_free(&e->batch_slots[s]);
+    for (int32_t i = 0; e->batch_graphs && i < 4 * (e->exec.n_seq + 1); i++)
+        if (e->batch_graphs[i].exec) (void)cudaGraphExecDestroy(e->batch_graphs[i].exec);
     for (int32_t i = 0; i < e->n_rope; i++) {
         free(e->ropes[i].host_cosine);
         free(e->ropes[i].host_sine);
@@ -215,13 +140,20 @@ void fd_engine_release(fd_engine *e) {
     fd_device_free(&e->fixed);
     fd_device_free(&e->q8_rows);
     fd_pinned_free(&e->inputs_host);
+    fd_pinned_free(&e->batch_inputs_host);
     fd_pinned_free(&e->logits_host);
     fd_pinned_free(&e->watch.pinned);
+    fd_device_free(&e->watch.found);
+    fd_device_free(&e->watch.scratch);
+    fd_kept_release(e);
     free(e->watch.pending);
     free(e->node_slots);
     free(e->step_slots);
     fd_plan_free(&e->nodes);
     fd_plan_free(&e->step);
+    fd_plan_free(&e->batch);
+    free(e->batch_slots);
+    free(e->batch_graphs);
     free(e->cache);
     free(e->rope_of);
     free(e->ropes);

@@ -31,43 +31,70 @@ fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err) {
     return code;
 }
 
-static fd_code enqueue(fd_engine *engine, bool near, fd_error *err) {
+static fd_code enqueue(fd_engine *engine, bool sampled, bool near, fd_error *err) {
     fd_queue queue = engine->queue;
     queue.overlap = engine->overlap;
     fd_run run = step_run(engine, &queue);
     run.near = near;
-    FD_TRY(
-        fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data, sizeof(int32_t) * (FD_INPUT_TOKENS + 1),
-                                      cudaMemcpyHostToDevice, engine->queue.stream),
-                      "token upload", err));
-    return fd_run_plan(engine, &run, NULL, err);
+    if (!sampled)
+        FD_TRY(fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data,
+                                             sizeof(int32_t) * (FD_INPUT_TOKENS + 1), cudaMemcpyHostToDevice,
+                                             engine->queue.stream),
+                             "token upload", err));
+    FD_TRY(fd_run_plan(engine, &run, NULL, err));
+    return sampled ? fd_launch_sampling(engine, &queue, false, 1, err) : FD_OK;
 }
 
-static fd_code capture(fd_engine *engine, bool near, fd_error *err) {
+fd_code fd_capture_begin(fd_engine *engine, fd_error *err) {
+    return fd_cuda_check(cudaStreamBeginCapture(engine->queue.stream, cudaStreamCaptureModeThreadLocal),
+                         "graph capture", err);
+}
+
+fd_code fd_capture_end(fd_engine *engine, fd_code code, cudaGraphExec_t *out, fd_error *err) {
     cudaGraph_t graph = NULL;
-    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(engine->queue.stream, cudaStreamCaptureModeThreadLocal),
-                         "graph capture", err));
-    fd_code code = enqueue(engine, near, err);
-    /* Ended in any case: a stream left capturing refuses everything. */
     cudaError_t ended = cudaStreamEndCapture(engine->queue.stream, &graph);
     if (code == FD_OK) code = fd_cuda_check(ended, "graph capture", err);
-    if (code == FD_OK)
-        code = fd_cuda_check(cudaGraphInstantiate(&engine->graphs[near].exec, graph, 0), "graph instantiation", err);
+    if (code == FD_OK) code = fd_cuda_check(cudaGraphInstantiate(out, graph, 0), "graph instantiation", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return code;
 }
 
-fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err) {
-    if (engine->persistent && pos >= engine->persistent_from && pos < fd_step_positions(engine->persistent))
-        return fd_launch_step(&engine->queue, engine->persistent, token, pos, err);
+static fd_code capture(fd_engine *engine, bool sampled, bool near, fd_error *err) {
+    FD_TRY(fd_capture_begin(engine, err));
+    return fd_capture_end(engine, enqueue(engine, sampled, near, err), &engine->graphs[sampled][near].exec, err);
+}
+
+static bool runs_persistent(const fd_engine *engine, int32_t pos) {
+    return engine->persistent && pos >= engine->persistent_from && pos < fd_step_positions(engine->persistent);
+}
+
+static fd_code run_graph(fd_engine *engine, bool sampled, int32_t pos, fd_error *err) {
     bool near = pos < FD_ATTENTION_NEAR;
-    fd_step_graph *graph = &engine->graphs[near];
-    int32_t *inputs = engine->inputs_host.data;
-    inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
-    inputs[FD_INPUT_TOKENS] = token;
-    if (graph->warm && !engine->no_graph && !graph->exec) FD_TRY(capture(engine, near, err));
+    fd_step_graph *graph = &engine->graphs[sampled][near];
+    if (graph->warm && !engine->no_graph && !graph->exec) FD_TRY(capture(engine, sampled, near, err));
     if (graph->exec) return fd_cuda_check(cudaGraphLaunch(graph->exec, engine->queue.stream), "graph launch", err);
-    FD_TRY(enqueue(engine, near, err));
+    FD_TRY(enqueue(engine, sampled, near, err));
     graph->warm = true;
     return FD_OK;
+}
+
+static const float *step_logits(const fd_engine *engine) {
+    return engine->step_slots[engine->step.slot_of[engine->exec.graph->n_node - 1]].data;
+}
+
+fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err) {
+    engine->logits = step_logits(engine);
+    if (runs_persistent(engine, pos)) return fd_launch_step(&engine->queue, engine->persistent, token, NULL, pos, err);
+    int32_t *inputs = engine->inputs_host.data;
+    inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
+    inputs[FD_INPUT_SEQUENCE] = engine->exec.sequence;
+    inputs[FD_INPUT_TOKENS] = token;
+    return run_graph(engine, false, pos, err);
+}
+
+fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err) {
+    engine->logits = step_logits(engine);
+    if (!runs_persistent(engine, pos)) return run_graph(engine, true, pos, err);
+    FD_TRY(fd_launch_step(&engine->queue, engine->persistent, 0, engine->inputs + FD_INPUT_TOKENS, pos, err));
+    return fd_launch_sampling(engine, &engine->queue, false, 1, err);
 }

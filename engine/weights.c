@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "engine/upload.h"
 
 /* A weight may be both: nothing forbids a graph that multiplies by a [1, n] matrix it also norms with. */
 typedef enum use { USED_AS_MATRIX = 1, USED_AS_VECTOR = 2 } use;
@@ -46,118 +46,53 @@ fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err) 
     return FD_OK;
 }
 
-/* ---- the way up: two pinned buffers, one being packed while the other is copied ---- */
+/* ---- upload ---- */
 
-enum { STAGES = 2, STAGE_BYTES = 32 << 20 };
-
-typedef struct uploader {
-    cudaStream_t stream;
-    fd_block stage[STAGES];
-    cudaEvent_t copied[STAGES];
-    int next;
-} uploader;
-
-static fd_code uploader_open(uploader *up, const fd_graph *graph, cudaStream_t stream, fd_error *err) {
-    size_t longest = STAGE_BYTES;
-    *up = (uploader){.stream = stream};
-    for (int32_t i = 0; i < graph->n_weight; i++) {
-        const fd_weight *w = &graph->weights[i];
-        size_t row = fd_can_pack(w->dtype) ? (size_t)fd_packed_row_bytes(w->dtype, w->n_col) : 0;
-        size_t vector = sizeof(float) * (size_t)w->n_col;
-        if (row > longest) longest = row;
-        if (vector > longest) longest = vector;
-    }
-    for (int i = 0; i < STAGES; i++) {
-        FD_TRY(fd_pinned_reserve(&up->stage[i], longest, "uploading weights", err));
-        FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&up->copied[i], cudaEventDisableTiming), "event", err));
-        FD_TRY(fd_cuda_check(cudaEventRecord(up->copied[i], stream), "event", err));
-    }
-    return FD_OK;
-}
-
-static void uploader_close(uploader *up) {
-    (void)cudaStreamSynchronize(up->stream);
-    for (int i = 0; i < STAGES; i++) {
-        fd_pinned_free(&up->stage[i]);
-        if (up->copied[i]) (void)cudaEventDestroy(up->copied[i]);
-    }
-}
-
-/* The buffer to fill next, once its last copy is through. */
-static fd_code stage_begin(uploader *up, char **to, fd_error *err) {
-    *to = up->stage[up->next].data;
-    return fd_cuda_check(cudaEventSynchronize(up->copied[up->next]), "upload of weights", err);
-}
-
-static fd_code stage_send(uploader *up, void *device, size_t size, fd_error *err) {
-    int i = up->next;
-    up->next = (i + 1) % STAGES;
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(device, up->stage[i].data, size, cudaMemcpyHostToDevice, up->stream),
-                         "upload of weights", err));
-    return fd_cuda_check(cudaEventRecord(up->copied[i], up->stream), "upload of weights", err);
-}
-
-static fd_code upload_matrix(uploader *up, const fd_weight *w, char *device, fd_device_matrix *out, fd_error *err) {
-    int64_t row_bytes = fd_packed_row_bytes(w->dtype, w->n_col), file_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
-    int64_t at_once = (int64_t)up->stage[0].size / row_bytes;
-    for (int64_t row = 0, n; row < w->n_row; row += n) {
-        char *to;
-        n = w->n_row - row < at_once ? w->n_row - row : at_once;
-        FD_TRY(stage_begin(up, &to, err));
-        for (int64_t r = 0; r < n; r++)
-            fd_pack_row(w->dtype, w->n_col, (const char *)w->data + (row + r) * file_bytes, to + r * row_bytes);
-        FD_TRY(stage_send(up, device + row * row_bytes, (size_t)(n * row_bytes), err));
-    }
-    *out = (fd_device_matrix){.data = device,
-                              .dtype = w->dtype,
-                              .n_row = w->n_row,
-                              .n_col = w->n_col,
-                              .row_bytes = row_bytes,
-                              .scale_offset = fd_packed_scale_offset(w->dtype, w->n_col)};
-    return FD_OK;
-}
-
-static fd_code upload_vector(uploader *up, const fd_weight *w, char *device, const float **out, fd_error *err) {
-    int64_t file_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
-    size_t row_bytes = sizeof(float) * (size_t)w->n_col;
-    for (int64_t row = 0; row < w->n_row; row++) {
-        char *to;
-        FD_TRY(stage_begin(up, &to, err));
-        fd_dequantize_row(w->dtype, (const char *)w->data + row * file_bytes, (float *)to, w->n_col);
-        FD_TRY(stage_send(up, device + (size_t)row * row_bytes, row_bytes, err));
-    }
-    *out = (const float *)device;
-    return FD_OK;
-}
-
-static fd_code upload_all(const fd_graph *graph, uploader *up, fd_device_weights *out, fd_error *err) {
-    size_t at = 0;
+/* Pieces of all weights in the order in which they lie on the device. With `list` NULL, counts them. */
+static int64_t cut(const fd_graph *graph, fd_device_weights *out, fd_upload_piece *list) {
+    char *at = out->block.data;
+    int64_t n = 0;
     for (int32_t i = 0; i < graph->n_weight; i++) {
         const fd_weight *w = &graph->weights[i];
         int uses = uses_of(graph, i);
-        if (uses & USED_AS_MATRIX) {
-            FD_TRY(upload_matrix(up, w, (char *)out->block.data + at, &out->matrix[i], err));
-            at += matrix_bytes(w);
-        }
-        if (uses & USED_AS_VECTOR) {
-            FD_TRY(upload_vector(up, w, (char *)out->block.data + at, &out->vector[i], err));
-            at += vector_bytes(w);
+        for (int vector = 0; vector < 2; vector++) {
+            if (!(uses & (vector ? USED_AS_VECTOR : USED_AS_MATRIX))) continue;
+            int64_t row_bytes = (int64_t)fd_upload_row_bytes(w, vector), rows = fd_upload_piece_rows(w, vector);
+            for (int64_t row = 0; row < w->n_row; row += rows, n++) {
+                if (!list) continue;
+                int64_t n_row = w->n_row - row < rows ? w->n_row - row : rows;
+                list[n] = (fd_upload_piece){
+                    .weight = w, .as_vector = vector, .row = row, .n_row = n_row, .to = at + row * row_bytes};
+            }
+            if (vector)
+                out->vector[i] = (const float *)(const void *)at;
+            else
+                out->matrix[i] = (fd_device_matrix){.data = at,
+                                                    .dtype = w->dtype,
+                                                    .n_row = w->n_row,
+                                                    .n_col = w->n_col,
+                                                    .row_bytes = row_bytes,
+                                                    .scale_offset = fd_packed_scale_offset(w->dtype, w->n_col)};
+            at += vector ? vector_bytes(w) : matrix_bytes(w);
         }
     }
-    return fd_cuda_check(cudaStreamSynchronize(up->stream), "upload of weights", err);
+    return n;
 }
 
-fd_code fd_weights_upload(const fd_graph *graph, cudaStream_t stream, fd_device_weights *out, fd_error *err) {
+fd_code fd_weights_upload(const fd_graph *graph, int32_t device, cudaStream_t stream, fd_device_weights *out,
+                          fd_error *err) {
     uint64_t bytes;
     FD_TRY(fd_weights_bytes(graph, &bytes, err));
     FD_TRY(fd_device_alloc(&out->block, bytes, "the weights", err));
     out->matrix = calloc((size_t)graph->n_weight + 1, sizeof *out->matrix);
     out->vector = calloc((size_t)graph->n_weight + 1, sizeof *out->vector);
     if (!out->matrix || !out->vector) return fd_fail(err, FD_ERR_MEMORY, "weights: out of memory");
-    uploader up;
-    fd_code code = uploader_open(&up, graph, stream, err);
-    if (code == FD_OK) code = upload_all(graph, &up, out, err);
-    uploader_close(&up);
+    int64_t n = cut(graph, out, NULL);
+    fd_upload_piece *pieces = calloc((size_t)n + 1, sizeof *pieces);
+    if (!pieces) return fd_fail(err, FD_ERR_MEMORY, "weights: out of memory for %lld pieces", (long long)n);
+    (void)cut(graph, out, pieces);
+    fd_code code = fd_upload(pieces, n, device, stream, err);
+    free(pieces);
     return code;
 }
 

@@ -15,7 +15,9 @@ typedef struct fd_device_weights {
 /* Bytes they will take. FD_ERR_UNSUPPORTED names a matrix whose type no kernel reads. */
 fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err);
 
-fd_code fd_weights_upload(const fd_graph *graph, cudaStream_t stream, fd_device_weights *out, fd_error *err);
+/* All cores read and rearrange, while what is ready is copied. */
+fd_code fd_weights_upload(const fd_graph *graph, int32_t device, cudaStream_t stream, fd_device_weights *out,
+                          fd_error *err);
 void fd_weights_free(fd_device_weights *weights);
 
 #endif

@@ -45,10 +45,11 @@ fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, con
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
  * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
- * can replay them. With queue->overlap, *pos and the cache's rows before it must be complete when the launch before
- * this one begins: they are read before it ends. */
+ * can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
+ * depend on the others. With queue->overlap, *pos, the sequences and the cache's rows before it must be complete when the
+ * launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
-    bool near; /* *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    bool near; /* every *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
     const float *q;           /* [n_head, head_dim] */
@@ -58,6 +59,14 @@ typedef struct fd_attn_decode {
     float scale;
     float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
     float *out;     /* [n_head, head_dim] */
+    int32_t n_seq;            /* rows of q, k, v, pos and out; 0 counts as 1 */
+    const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
+    int64_t cache_stride;     /* floats from one sequence's cache to the next one's */
+    int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
+    /* What else is kept of the nodes inside, each NULL for not: an observed step's, of one sequence. */
+    float *q_out;                    /* [n_head, head_dim]: q after RoPE */
+    float *k_out;                    /* [n_head_kv, head_dim]: k after RoPE */
+    float *scores_out, *weights_out; /* [n_head, n_ctx]: the first *pos + 1 of each row are written */
 } fd_attn_decode;
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);

@@ -18,12 +18,30 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * (size_t)n_head * per_head;
 }
 
+/* The row's part of everything; rows are the grid's third dimension. Read before the wait, as positions are. */
+__device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
+    fd_attn_decode a = all;
+    if (!all.sequences) return a;
+    const int64_t row = blockIdx.z, width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
+    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
+    a.q += row * width_q;
+    a.k += row * width;
+    a.v += row * width;
+    a.out += row * width_q;
+    a.pos += row;
+    a.cache_k += cache;
+    a.cache_v += cache;
+    a.scratch += row * all.scratch_stride;
+    return a;
+}
+
 /* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
  * before the wait: they were written in earlier steps. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_scores(const __grid_constant__ fd_attn_decode a) {
+__global__ void __launch_bounds__(STEP_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
     fd_allow_next();
-    step_scores<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
+    const fd_attn_decode a = row_of(all);
+    step_scores<GROUPS, true>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
 }
 
 /* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
@@ -71,10 +89,11 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
 /* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to
  * wait for one that does it. A thread mixes one element of the head over one chunk at a time. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant__ fd_attn_decode a) {
+__global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, ahead = 32;
     __shared__ __align__(16) float tile[TILE], weight[STEP_THREADS];
     fd_allow_next();
+    const fd_attn_decode a = row_of(all);
     const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.y;
     const int split = (int)gridDim.x, begin = n_chunk * (int)blockIdx.x / split,
               end = n_chunk * ((int)blockIdx.x + 1) / split;
@@ -96,8 +115,11 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
         const float2 of = maximum_and_sum(score, n, tile);
         for (int first = begin; first < end; first += at_once) {
             const int t = first * CHUNK + (int)threadIdx.x;
-            if ((int)threadIdx.x < at_once * CHUNK && t < n)
-                weight[threadIdx.x] = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+            if ((int)threadIdx.x < at_once * CHUNK && t < n) {
+                const float w = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+                weight[threadIdx.x] = w;
+                if (a.weights_out && t < end * CHUNK) a.weights_out[(int64_t)head * a.n_ctx + t] = w;
+            }
             __syncthreads();
             const int chunk = first + own, at = chunk * CHUNK, count = n - at < CHUNK ? n - at : CHUNK;
             const float *p = weight + own * CHUNK;
@@ -132,23 +154,30 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-/* Grid: heads. */
-template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode a) {
+/* Grid: heads. KEEP costs registers that a launch which keeps nothing does without. */
+template <int GROUPS, bool KEEP>
+__global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
+    const fd_attn_decode a = row_of(all);
     /* The position was there before the step's first kernel, and so were the cache's rows before it. */
-    step_attention_near<GROUPS>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
+    step_attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
+    const unsigned rows = in->n_seq > 1 ? (unsigned)in->n_seq : 1;
+    if (rows > 65535 || (rows > 1 && !in->sequences))
+        return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
+                       in->sequences ? "" : ", and nothing says which");
     if (in->near)
         return fd_with_groups(in->head_dim, err, [&](auto groups) {
-            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>, dim3((unsigned)in->n_head),
-                             STEP_THREADS, 0, err, *in);
+            constexpr int n_group = decltype(groups)::value;
+            const bool keep = in->q_out || in->k_out || in->scores_out || in->weights_out;
+            return fd_launch(queue, "decode_near", keep ? decode_near<n_group, true> : decode_near<n_group, false>,
+                             dim3((unsigned)in->n_head, 1, rows), STEP_THREADS, 0, err, *in);
         });
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
@@ -156,11 +185,11 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
         const int64_t pieces = fd_blocks(in->n_ctx, STEP_THREADS / 8) * (int64_t)in->n_head_kv;
         const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
-        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks), STEP_THREADS,
-                         score_shared, err, *in));
+        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
+                         STEP_THREADS, score_shared, err, *in));
         const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
         return fd_launch(queue, "decode_mix", decode_mix<n_group>,
-                         dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head), STEP_THREADS, 0, err,
+                         dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), STEP_THREADS, 0, err,
                          *in);
     });
 }

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
+                if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
                 if (a.silu_pair) {
                     if (at % 2 == 0 && lane == 0) part.out[own] = fd_silu32(sum[r][t]) * other;
                 } else if (lane == (r * T + t) % lanes) {
@@ -262,10 +263,12 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
     args.scale_offset = first->scale_offset;
     args.norm_weight = in->norm_weight;
     args.norm_eps = in->norm_eps;
+    args.norm_out = in->norm_out;
     args.silu_pair = in->silu_pair;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};
+        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
+                        part->out,                         part->product, part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
     if (in->n_tok == 1 && own.slots > 0) {
@@ -281,6 +284,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
             const int64_t skip = done * args.part[i].n_row;
             args.part[i].out = in->part[i].out + skip;
             args.part[i].residual = in->part[i].residual ? in->part[i].residual + skip : nullptr;
+            args.part[i].product = in->part[i].product ? in->part[i].product + skip : nullptr;
         }
         fd_code code;
         switch (first->dtype) {
@@ -306,7 +310,7 @@ bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
 
 fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
                          int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok > FD_MATVEC_TOKENS || !fd_matvec_fits(queue, weight->n_col, 1))
+    if (n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, weight->n_col, 1))
         return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
     fd_matvec in = {};
     in.x = x;

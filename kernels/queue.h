@@ -18,6 +18,7 @@ typedef struct fd_queue {
     cudaStream_t stream;
     int32_t n_sm;      /* multiprocessors */
     size_t max_shared; /* bytes of shared memory one block may ask for */
+    bool has_clusters; /* blocks can be launched in clusters that share their memory: sm_90 */
     bool overlap;      /* a kernel may start while its predecessor drains (programmatic dependent launch): it fetches
                           weights and waits for the predecessor before it reads anything else */
     bool prefetch;     /* matrix-vector kernels ask L2 for whole rows of weights before they need them */

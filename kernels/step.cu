@@ -14,6 +14,7 @@
 struct step_args {
     const step_op *ops;
     int n_op, token, pos;
+    const int32_t *token_at; /* the token, when not NULL */
     unsigned *arrived; /* [2] blocks that came to a barrier of the grid; that have ended. 0 between launches */
 };
 
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) decode_step(const __grid_cons
         if (op.kind == STEP_MATVEC)
             step_matvec_op(op, norm, tasks, stream, shared.ring, xs, limit);
         else if (op.kind == STEP_EMBED)
-            step_embed_op(op, a.token);
+            step_embed_op(op, a.token_at ? __ldcg(a.token_at) : a.token);
         else
             step_attention_op(op.attention, a.pos, xs, [&]() {
                 step_arrive(a);
@@ -288,10 +289,11 @@ int32_t fd_step_positions(const fd_step *step) {
     return step->positions;
 }
 
-fd_code fd_launch_step(const fd_queue *queue, const fd_step *step, int32_t token, int32_t pos, fd_error *err) {
+fd_code fd_launch_step(const fd_queue *queue, const fd_step *step, int32_t token, const int32_t *token_at, int32_t pos,
+                       fd_error *err) {
     if (!step->device || pos < 0 || pos >= step->positions)
         return fd_fail(err, FD_ERR_INPUT, "kernel decode_step: position %d of %d", pos, step->positions);
-    step_args args = {(const step_op *)step->device, step->n_op, token, pos, step->arrived};
+    step_args args = {(const step_op *)step->device, step->n_op, token, pos, token_at, step->arrived};
     cudaLaunchAttribute together = {};
     together.id = cudaLaunchAttributeCooperative;
     together.val.cooperative = 1;

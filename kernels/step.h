@@ -32,8 +32,10 @@ fd_code fd_step_finish(fd_step *step, fd_error *err);
 /* Positions it can decode at: 0 … the count − 1. */
 int32_t fd_step_positions(const fd_step *step);
 
-/* One token at position `pos`. One launch of a step at a time. */
-fd_code fd_launch_step(const fd_queue *queue, const fd_step *step, int32_t token, int32_t pos, fd_error *err);
+/* One token at position `pos`. One launch of a step at a time. `token_at`: device; the token is there when the kernel
+ * runs; NULL: it is `token`. */
+fd_code fd_launch_step(const fd_queue *queue, const fd_step *step, int32_t token, const int32_t *token_at, int32_t pos,
+                       fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "numerics/contract.h"
+#include "numerics/sampling.h"
 
 typedef struct candidate {
     float logit; /* after the penalty; finite */
@@ -15,10 +15,10 @@ typedef struct candidate {
 struct fd_sampler {
     fd_sampler_options options;
     int32_t n_vocab;
-    uint64_t state;        /* of the generator */
+    uint64_t n_draw;       /* so far */
     candidate *candidates; /* [n_vocab] scratch */
     candidate *best;       /* [n_vocab] scratch: candidates in falling order, as far as a cut needed them */
-    double *weights;       /* [n_vocab] scratch */
+    uint64_t *weights;     /* [n_vocab] scratch */
     bool *is_repeated;     /* [n_vocab] all false between calls */
 };
 
@@ -48,12 +48,14 @@ fd_code fd_sampler_new(const fd_sampler_options *options, int32_t n_vocab, fd_sa
     FD_TRY(fd_sampler_check(options, err));
     if (n_vocab <= 0)
         return fd_fail(err, FD_ERR_INPUT, "sampler: found a vocabulary of %d, expected at least 1", n_vocab);
+    if (n_vocab > FD_SAMPLING_MAX_VOCAB)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "sampler: found a vocabulary of %d, expected at most %d", n_vocab,
+                       FD_SAMPLING_MAX_VOCAB);
     size_t n = (size_t)n_vocab;
     fd_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler) return fd_fail(err, FD_ERR_MEMORY, "sampler: no memory");
     sampler->options = *options;
     sampler->n_vocab = n_vocab;
-    sampler->state = options->seed;
     sampler->candidates = malloc(n * sizeof *sampler->candidates);
     sampler->best = malloc(n * sizeof *sampler->best);
     sampler->weights = malloc(n * sizeof *sampler->weights);
@@ -75,18 +77,35 @@ void fd_sampler_free(fd_sampler *sampler) {
     free(sampler);
 }
 
-/* SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014), the top 53 bits as [0, 1).
- */
-static double next_uniform(fd_sampler *sampler) {
-    uint64_t z = sampler->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
+const fd_sampler_options *fd_sampler_options_of(const fd_sampler *sampler) {
+    return &sampler->options;
+}
+
+uint64_t fd_sampler_draws(const fd_sampler *sampler) {
+    return sampler->n_draw;
+}
+
+void fd_sampler_skip(fd_sampler *sampler, uint64_t n) {
+    sampler->n_draw += n;
 }
 
 static bool is_better(candidate a, candidate b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+static int by_id(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+fd_code fd_sampler_refuse(const fd_sampler *sampler, fd_bad_logit bad, int32_t id, fd_error *err) {
+    const char *found = bad == FD_LOGIT_NAN || bad == FD_LOGIT_NAN_PENALISED ? "NaN" : "+inf";
+    if (bad == FD_LOGITS_ALL_MINUS_INF)
+        return fd_fail(err, FD_ERR_INPUT, "logits: found -inf for all %d ids, expected a number", sampler->n_vocab);
+    if (bad == FD_LOGIT_NAN || bad == FD_LOGIT_INF)
+        return fd_fail(err, FD_ERR_INPUT, "logit of id %d: found %s, expected a number or -inf", id, found);
+    return fd_fail(err, FD_ERR_INPUT, "logit of id %d: found %s after repeat-penalty %g, expected a number or -inf", id,
+                   found, (double)sampler->options.repeat_penalty);
 }
 
 static fd_code mark_repeated(fd_sampler *sampler, const int32_t *history, int32_t n_history, fd_error *err) {
@@ -103,23 +122,19 @@ static fd_code collect(const fd_sampler *sampler, const float *logits, int32_t *
     *n = 0;
     *top = (candidate){-INFINITY, INT32_MAX};
     for (int32_t id = 0; id < sampler->n_vocab; id++) {
-        float logit = logits[id], penalty = sampler->options.repeat_penalty;
+        float logit = logits[id];
         if (!(logit < INFINITY))
-            return fd_fail(err, FD_ERR_INPUT, "logit of id %d: found %s, expected a number or -inf", id,
-                           logit != logit ? "NaN" : "+inf");
-        if (sampler->is_repeated[id]) logit = logit > 0 ? logit / penalty : logit * penalty;
+            return fd_sampler_refuse(sampler, logit != logit ? FD_LOGIT_NAN : FD_LOGIT_INF, id, err);
+        if (sampler->is_repeated[id]) logit = fd_sampling_penalise(logit, sampler->options.repeat_penalty);
         if (!(logit < INFINITY))
-            return fd_fail(err, FD_ERR_INPUT,
-                           "logit of id %d: found %s after repeat-penalty %g, expected a number or -inf", id,
-                           logit != logit ? "NaN" : "+inf", (double)penalty);
+            return fd_sampler_refuse(sampler, logit != logit ? FD_LOGIT_NAN_PENALISED : FD_LOGIT_INF_PENALISED, id,
+                                     err);
         if (logit == -INFINITY) continue;
         candidate one = {logit, id};
         if (is_better(one, *top)) *top = one;
         sampler->candidates[(*n)++] = one;
     }
-    return *n > 0
-               ? FD_OK
-               : fd_fail(err, FD_ERR_INPUT, "logits: found -inf for all %d ids, expected a number", sampler->n_vocab);
+    return *n > 0 ? FD_OK : fd_sampler_refuse(sampler, FD_LOGITS_ALL_MINUS_INF, -1, err);
 }
 
 static void sift_down(candidate *heap, int32_t n, int32_t at) {
@@ -139,21 +154,20 @@ static candidate pop_best(candidate *heap, int32_t *n) {
     return first;
 }
 
-/* Σ e^(logit - top) in the order of the list. */
-static double sum_weights(const candidate *list, int32_t n, float top) {
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += (double)fd_exp32(list[i].logit - top);
+static uint64_t sum_weights(const candidate *list, int32_t n, float top) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += fd_sampling_weight(list[i].logit - top);
     return sum;
 }
 
 /* Steps 2 and 3. A heap gives the candidates best first, so only those that are kept need be put in order: a nucleus of
- * a hundred out of 150,000 costs no sort of all. Returns the list that holds what is left, *n of them. */
+ * a hundred out of 150,000 costs no sort of all. Returns the list that holds what is left, *n of them in rising id. */
 static candidate *cut_top(fd_sampler *sampler, int32_t *n, float top) {
     int32_t k = sampler->options.top_k, n_heap = *n, n_best = 0;
     float top_p = sampler->options.top_p;
     bool cut_k = k > 0 && k < *n;
     if (!cut_k && !(top_p < 1)) return sampler->candidates;
-    double sum = cut_k ? 0 : sum_weights(sampler->candidates, *n, top);
+    uint64_t sum = cut_k ? 0 : sum_weights(sampler->candidates, *n, top);
     for (int32_t at = *n / 2; at-- > 0;) sift_down(sampler->candidates, *n, at);
     if (cut_k) {
         while (n_best < k) sampler->best[n_best++] = pop_best(sampler->candidates, &n_heap);
@@ -161,32 +175,30 @@ static candidate *cut_top(fd_sampler *sampler, int32_t *n, float top) {
     }
     if (top_p < 1) {
         int32_t n_left = cut_k ? n_best : *n;
-        double reached = 0;
-        for (n_best = 0; n_best < n_left && !(reached >= (double)top_p * sum); n_best++) {
+        uint64_t reached = 0;
+        double share = fd_sampling_share(top_p, sum);
+        for (n_best = 0; n_best < n_left && (double)reached < share; n_best++) {
             if (!cut_k) sampler->best[n_best] = pop_best(sampler->candidates, &n_heap);
-            reached += (double)fd_exp32(sampler->best[n_best].logit - top);
+            reached += fd_sampling_weight(sampler->best[n_best].logit - top);
         }
     }
     *n = n_best;
+    qsort(sampler->best, (size_t)n_best, sizeof *sampler->best, by_id);
     return sampler->best;
 }
 
 static int32_t draw(fd_sampler *sampler, const candidate *list, int32_t n, float top) {
-    double sum = 0;
+    const fd_sampler_options *o = &sampler->options;
+    uint64_t sum = 0, reached = 0;
     for (int32_t i = 0; i < n; i++) {
-        bool kept = fd_exp32(list[i].logit - top) >= sampler->options.min_p;
-        sampler->weights[i] = kept ? (double)fd_exp32((list[i].logit - top) / sampler->options.temperature) : 0;
+        float below = list[i].logit - top;
+        sampler->weights[i] = fd_exp32(below) >= o->min_p ? fd_sampling_weight(below / o->temperature) : 0;
         sum += sampler->weights[i];
     }
-    double target = next_uniform(sampler) * sum, reached = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (!(sampler->weights[i] > 0)) continue;
-        reached += sampler->weights[i]; /* the same sums in the same order: the last one equals `sum` */
-        last = i;
-        if (target < reached) break;
-    }
-    return list[last].id;
+    uint64_t target = fd_sampling_below(fd_sampling_random(o->seed, sampler->n_draw++), sum);
+    int32_t at = -1;
+    while (reached <= target) reached += sampler->weights[++at]; /* ends: target is below the sum of all */
+    return list[at].id;
 }
 
 fd_code fd_sample(fd_sampler *sampler, const float *logits, const int32_t *history, int32_t n_history, int32_t *token,

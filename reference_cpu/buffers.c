@@ -74,10 +74,15 @@ static fd_code rope_for(fd_ref_buffers *b, const fd_node *node, int32_t *out, fd
     return make_block(&table->sin, size, "rope table", err);
 }
 
+/* Of one node's cache, a sequence. */
+static size_t cache_bytes(const fd_ref_buffers *b, int32_t node, int32_t n_row) {
+    return b->real_size * (size_t)n_row * (size_t)fd_ref_width(&b->graph->nodes[node]);
+}
+
 fd_code fd_ref_buffers_make(fd_ref_buffers *b, const fd_graph *graph, fd_numerics numerics, int32_t n_ctx,
-                            fd_error *err) {
+                            int32_t n_seq, fd_error *err) {
     size_t n = (size_t)graph->n_node;
-    *b = (fd_ref_buffers){.graph = graph, .numerics = numerics, .n_ctx = n_ctx};
+    *b = (fd_ref_buffers){.graph = graph, .numerics = numerics, .n_ctx = n_ctx, .n_seq = n_seq};
     b->real_size = numerics == FD_NUMERICS_F64 ? sizeof(double) : sizeof(float);
     b->slots = calloc(n, sizeof *b->slots);
     b->slot_of = calloc(n, sizeof *b->slot_of);
@@ -94,8 +99,7 @@ fd_code fd_ref_buffers_make(fd_ref_buffers *b, const fd_graph *graph, fd_numeric
         b->slot_of[i] = cache ? -1 : slot_for(b, node);
         b->rope_of[i] = -1;
         if (cache)
-            FD_TRY(
-                make_block(&b->caches[i], b->real_size * (size_t)n_ctx * (size_t)fd_ref_width(node), node->name, err));
+            FD_TRY(make_block(&b->caches[i], cache_bytes(b, i, n_ctx) * (size_t)n_seq, node->name, err));
         if (node->op == FD_OP_ROPE) FD_TRY(rope_for(b, node, &b->rope_of[i], err));
     }
     mark_feeders(b);
@@ -155,11 +159,12 @@ fd_code fd_ref_buffers_reserve(fd_ref_buffers *b, int32_t n_row, int32_t n_kv, f
 
 void fd_ref_buffers_reset(fd_ref_buffers *b) {
     for (int32_t i = 0; i < b->graph->n_node; i++)
-        if (b->caches[i].data)
-            memset(b->caches[i].data, 0, b->real_size * (size_t)b->n_used * (size_t)fd_ref_width(&b->graph->nodes[i]));
+        for (int32_t s = 0; b->caches[i].data && s < b->n_seq; s++)
+            memset(b->caches[i].data + cache_bytes(b, i, b->n_ctx) * (size_t)s, 0, cache_bytes(b, i, b->n_used));
     b->n_used = 0;
 }
 
 void *fd_ref_rows_of(const fd_ref_buffers *b, int32_t node) {
-    return b->slot_of[node] < 0 ? b->caches[node].data : b->slots[b->slot_of[node]].block.data;
+    if (b->slot_of[node] >= 0) return b->slots[b->slot_of[node]].block.data;
+    return b->caches[node].data + cache_bytes(b, node, b->n_ctx) * (size_t)b->sequence;
 }

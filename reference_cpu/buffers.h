@@ -35,20 +35,21 @@ typedef struct fd_ref_buffers {
     const fd_graph *graph; /* borrowed */
     fd_numerics numerics;
     size_t real_size;
-    int32_t n_ctx;
+    int32_t n_ctx, n_seq;
+    int32_t sequence; /* whose caches fd_ref_rows_of gives */
     fd_ref_slot *slots;
     int32_t n_slot;
     int32_t *slot_of;     /* [n_node]; -1 for a KV_WRITE */
     bool *feeds_cache;    /* [n_node]: some later position needs this node's every row */
-    fd_ref_block *caches; /* [n_node]; filled for KV_WRITE: real [n_ctx, width] */
+    fd_ref_block *caches; /* [n_node]; filled for KV_WRITE: real [n_seq, n_ctx, width] */
     fd_ref_rope_table *ropes;
     int32_t n_rope;
     int32_t *rope_of; /* [n_node]; -1 for other ops */
-    int32_t n_used;   /* cache rows that may have been written since they were zeroed */
+    int32_t n_used;   /* cache rows of a sequence that may have been written since they were zeroed */
 } fd_ref_buffers;
 
 fd_code fd_ref_buffers_make(fd_ref_buffers *buffers, const fd_graph *graph, fd_numerics numerics, int32_t n_ctx,
-                            fd_error *err);
+                            int32_t n_seq, fd_error *err);
 void fd_ref_buffers_free(fd_ref_buffers *buffers);
 
 /* Room for n_row rows of which the last sees n_kv positions, and rope tables up to there. Pointers may move. */
@@ -57,7 +58,7 @@ fd_code fd_ref_buffers_reserve(fd_ref_buffers *buffers, int32_t n_row, int32_t n
 /* Zeroes the caches: a fault may read rows that nothing wrote, and two runs must see the same ones. */
 void fd_ref_buffers_reset(fd_ref_buffers *buffers);
 
-/* Where the node's rows are; a KV_WRITE's cache from position 0. */
+/* Where the node's rows are; a KV_WRITE's cache of the sequence from position 0. */
 void *fd_ref_rows_of(const fd_ref_buffers *buffers, int32_t node);
 
 #endif

@@ -74,6 +74,7 @@ static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     int64_t n_vocab = exec->graph->hparams.n_vocab;
     bool all = batch->all_logits || exec->observer.observe;
     int32_t longest = ref->may_split && !exec->observer.observe ? PASS_POSITIONS : batch->n_tok;
+    ref->buffers.sequence = exec->sequence;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
@@ -147,6 +148,7 @@ fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *opti
                        fd_numerics_name(options->numerics));
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
+    if (options->n_seq < 0) return fd_fail(err, FD_ERR_INPUT, "sequences: %d, expected 0 or more", options->n_seq);
     if (options->n_thread < 0) return fd_fail(err, FD_ERR_INPUT, "threads: %d, expected 0 or more", options->n_thread);
     FD_TRY(fd_isa_wanted(&isa, err));
     FD_TRY(check_graph(graph, options->numerics, err));
@@ -157,7 +159,8 @@ fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *opti
                           .graph = graph,
                           .numerics = options->numerics,
                           .backend = "cpu",
-                          .n_ctx = options->n_ctx};
+                          .n_ctx = options->n_ctx,
+                          .n_seq = options->n_seq > 1 ? options->n_seq : 1};
     name_device(ref->exec.device, sizeof ref->exec.device);
     ref->ops = fd_ref_select(options->numerics, isa, options->scalar);
     ref->n_thread = options->n_thread ? options->n_thread : omp_get_max_threads();
@@ -168,7 +171,7 @@ fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *opti
         if (node->row_offset > ref->write_ahead) ref->write_ahead = node->row_offset;
     }
     ref->tasks = calloc((size_t)graph->n_node, sizeof *ref->tasks);
-    fd_code code = fd_ref_buffers_make(&ref->buffers, graph, options->numerics, options->n_ctx, err);
+    fd_code code = fd_ref_buffers_make(&ref->buffers, graph, options->numerics, options->n_ctx, ref->exec.n_seq, err);
     if (code == FD_OK && !ref->tasks) code = fd_fail(err, FD_ERR_MEMORY, "executor: out of memory");
     if (code != FD_OK) {
         destroy(&ref->exec);

@@ -32,6 +32,7 @@ void gpu_open(gpu_test *test) {
     must(cudaGetDeviceProperties(&prop, 0), "device 0");
     test->queue.n_sm = prop.multiProcessorCount;
     test->queue.max_shared = prop.sharedMemPerBlockOptin;
+    test->queue.has_clusters = prop.major >= 9;
     must(cudaStreamCreateWithFlags(&test->queue.stream, cudaStreamNonBlocking), "stream");
     printf("device: %s, %d multiprocessors\n", prop.name, prop.multiProcessorCount);
 }

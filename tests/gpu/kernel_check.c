@@ -11,6 +11,7 @@ static const struct {
     {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
     {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
     {"experts", check_experts},           {"q8", check_q8},
+    {"sample", check_sample},             {"summary", check_summary},
     {"fast", check_fast},
 };
 

@@ -211,12 +211,24 @@ static void check(const char *path, bool slots_alone) {
     expect(fused.n_item == 2 + 5 * n_layer, path, "fused: five items a layer, embedding and logits");
     expect(count(&fused, FD_ITEM_ATTENTION) == n_layer, path, "fused: one attention a layer");
 
+    fd_plan rows;
+    must(fd_plan_make_batch(graph, &rows, &err), &err);
+    expect(simulate(graph, &rows), path, "rows of several sequences: an input is gone when it is read");
+    expect(fd_plan_batches(graph, &rows), path, "a plain model runs several sequences in one batch");
+    expect(rows.n_item < graph->n_node && count(&rows, FD_ITEM_ATTENTION) == n_layer, path,
+           "rows of several sequences: one attention a layer");
+    fd_plan_free(&rows);
+
     int32_t node = fd_graph_find(graph, "blk.1.attn_scores");
     must(fd_graph_clone(graph, &changed, &err), &err);
     changed->nodes[node].override = nothing;
     fd_plan overridden = plan_of(changed, true);
     expect(simulate(changed, &overridden), path, "an override: an input is gone when it is read");
     expect(count(&overridden, FD_ITEM_ATTENTION) == n_layer - 1, path, "an op that a fault replaces is not fused");
+    must(fd_plan_make_batch(changed, &rows, &err), &err);
+    expect(simulate(changed, &rows), path, "rows with an override: an input is gone when it is read");
+    expect(!fd_plan_batches(changed, &rows), path, "an op that a fault replaces is not run for several sequences");
+    fd_plan_free(&rows);
     fd_plan_free(&overridden);
     fd_graph_free(changed);
 
@@ -224,6 +236,9 @@ static void check(const char *path, bool slots_alone) {
     changed->nodes[fd_graph_find(graph, "blk.0.cache_v")].row_offset = 1;
     fd_plan shifted = plan_of(changed, true);
     expect(count(&shifted, FD_ITEM_ATTENTION) == n_layer - 1, path, "a shifted cache write is not fused");
+    must(fd_plan_make_batch(changed, &rows, &err), &err);
+    expect(!fd_plan_batches(changed, &rows), path, "a shifted cache write is not run for several sequences");
+    fd_plan_free(&rows);
     fd_plan_free(&shifted);
     fd_graph_free(changed);
 

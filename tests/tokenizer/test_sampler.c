@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/sampler.h"
+#include "numerics/sampling.h"
 
 enum { N = 6, N_DRAW = 20000 };
 
@@ -159,6 +160,89 @@ Test(sampler, ties_at_a_cut_go_to_the_lowest_ids) {
         for (int i = 0; i < N; i++) cr_expect(seen[i] == (i < 2), "cut %d, id %d", k, i);
         fd_sampler_free(sampler);
     }
+}
+
+/* ---- the definition by a full sort, against what the sampler does by heap and partial sums ---- */
+
+typedef struct ranked {
+    float logit;
+    int32_t id;
+} ranked;
+
+static int best_first(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int32_t by_definition(const fd_sampler_options *o, const float *logits, int32_t n_vocab, uint64_t n_draw) {
+    static ranked list[5000];
+    static uint64_t weight[5000];
+    int32_t n = 0, kept = 0;
+    uint64_t sum = 0, reached = 0;
+    for (int32_t id = 0; id < n_vocab; id++)
+        if (logits[id] != -INFINITY) list[n++] = (ranked){logits[id], id};
+    qsort(list, (size_t)n, sizeof *list, best_first);
+    if (o->temperature == 0) return list[0].id;
+    if (o->top_k > 0 && o->top_k < n) n = o->top_k;
+    for (int32_t i = 0; i < n; i++) sum += fd_sampling_weight(list[i].logit - list[0].logit);
+    double share = fd_sampling_share(o->top_p, sum);
+    for (kept = 0; kept < n && (o->top_p == 1 || (double)reached < share); kept++)
+        reached += fd_sampling_weight(list[kept].logit - list[0].logit);
+    memset(weight, 0, sizeof weight);
+    sum = reached = 0;
+    for (int32_t i = 0; i < kept; i++) {
+        float below = list[i].logit - list[0].logit;
+        if (!(fd_exp32(below) >= o->min_p)) continue;
+        weight[list[i].id] = fd_sampling_weight(below / o->temperature);
+        sum += weight[list[i].id];
+    }
+    unsigned __int128 product = (unsigned __int128)fd_sampling_random(o->seed, n_draw) * sum;
+    for (int32_t id = 0; id < n_vocab; id++)
+        if ((reached += weight[id]) > (uint64_t)(product >> 64)) return id;
+    return -1;
+}
+
+Test(sampler, equals_its_definition_by_a_full_sort) {
+    static const fd_sampler_options options[] = {
+        OPTIONS(0, 1, 0, 0),    OPTIONS(0, 1, 0, 1),          OPTIONS(40, 1, 0, 0.8f),  OPTIONS(0, 0.9f, 0, 1),
+        OPTIONS(7, 0.5f, 0, 2), OPTIONS(40, 0.95f, 0.05f, 1), OPTIONS(0, 1, 0.02f, 5), OPTIONS(4999, 0.999f, 0, 1),
+    };
+    enum { VOCAB = 5000 };
+    static float logits[VOCAB];
+    uint64_t random = 1;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        fd_sampler *sampler = make(options[i], VOCAB);
+        for (int32_t draw = 0; draw < 50; draw++) {
+            for (int32_t id = 0; id < VOCAB; id++) {
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                logits[id] = (float)(random >> 40) * 0x1p-20f - 8;
+                if (draw % 2) logits[id] = rintf(logits[id]); /* ties */
+                if (draw % 3 == 2 && id % 3 != 1) logits[id] = -INFINITY;
+            }
+            int32_t expected = by_definition(&options[i], logits, VOCAB, (uint64_t)draw);
+            cr_assert_eq(sample(sampler, logits, NULL, 0), expected, "options %zu, draw %d", i, draw);
+        }
+        cr_expect_eq(fd_sampler_draws(sampler), options[i].temperature > 0 ? 50u : 0u);
+        fd_sampler_free(sampler);
+    }
+}
+
+/* Draws made elsewhere are skipped: the next one is the same. */
+Test(sampler, skipped_draws_are_drawn_by_others) {
+    float logits[N];
+    fill_logits(logits);
+    fd_sampler_options options = OPTIONS(0, 1, 0, 1);
+    fd_sampler *all = make(options, N), *skips = make(options, N);
+    for (int i = 0; i < 30; i++) {
+        int32_t token = sample(all, logits, NULL, 0);
+        if (i % 3 == 2)
+            cr_expect(eq(i32, sample(skips, logits, NULL, 0), token));
+        else
+            fd_sampler_skip(skips, 1);
+    }
+    fd_sampler_free(all);
+    fd_sampler_free(skips);
 }
 
 Test(sampler, the_seed_decides_everything) {

@@ -1,0 +1,149 @@
+/* sequences_gpu MODEL.gguf: tokens per second, in total, of 1, 2, 4, … sequences that the GPU engine decodes in one
+ * batch, exact, sampled on the device. Each count is an engine of its own; rounds take turns within it. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "model/sampler.h"
+
+enum { MAX_ROUND = 64, MAX_COUNTS = 16 };
+
+typedef struct options {
+    const char *path;
+    int32_t counts[MAX_COUNTS];
+    int n_count, n_decode, n_prompt, n_round;
+} options;
+
+static void parse_counts(options *o, char *text) {
+    o->n_count = 0;
+    for (char *item = strtok(text, ","); item && o->n_count < MAX_COUNTS; item = strtok(NULL, ","))
+        o->counts[o->n_count++] = atoi(item);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    options *o = state->input;
+    switch (key) {
+    case 's': parse_counts(o, arg); return 0;
+    case 'n': o->n_decode = atoi(arg); return 0;
+    case 'p': o->n_prompt = atoi(arg); return 0;
+    case 'r': o->n_round = atoi(arg); return 0;
+    case ARGP_KEY_ARG: o->path = arg; return 0;
+    case ARGP_KEY_END:
+        for (int i = 0; i < o->n_count; i++)
+            if (o->counts[i] < 1) argp_usage(state);
+        if (!o->path || o->n_count < 1 || o->n_decode < 1 || o->n_prompt < 1 || o->n_round < 1 ||
+            o->n_round > MAX_ROUND)
+            argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(fd_code code, const fd_error *err) {
+    if (code == FD_OK) return;
+    fprintf(stderr, "sequences_gpu: %s\n", err->message);
+    exit(fd_exit_status(code));
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The clock starts when every sequence has its first token, and so its prompt behind it. */
+typedef struct first_tokens {
+    int32_t left;
+    double at;
+} first_tokens;
+
+static fd_code note_first(void *user, int32_t token, fd_error *err) {
+    (void)token, (void)err;
+    first_tokens *first = user;
+    if (first->left > 0 && --first->left == 0) first->at = now();
+    return FD_OK;
+}
+
+/* Seconds of the steps after the first tokens. */
+static double decode(fd_exec *exec, const options *o, int32_t n) {
+    fd_error err = {0};
+    fd_generation *runs = calloc((size_t)n, sizeof *runs);
+    int32_t *n_done = calloc((size_t)n, sizeof *n_done);
+    first_tokens first = {.left = n};
+    if (!runs || !n_done) exit(2);
+    for (int32_t i = 0; i < n; i++) {
+        fd_sampler_options greedy = fd_sampler_defaults();
+        runs[i] = (fd_generation){.n_token = o->n_prompt, .n_new = o->n_decode + 1, .user = &first};
+        runs[i].on_token = note_first;
+        must(fd_sampler_new(&greedy, exec->graph->hparams.n_vocab, &runs[i].sampler, &err), &err);
+        runs[i].tokens = malloc(sizeof(int32_t) * (size_t)(o->n_prompt + o->n_decode + 1));
+        if (!runs[i].tokens) exit(2);
+        for (int32_t k = 0; k < o->n_prompt; k++)
+            runs[i].tokens[k] = (int32_t)((uint32_t)(k + 1 + 7 * i) * 2654435761u %
+                                          (uint32_t)exec->graph->hparams.n_vocab);
+    }
+    fd_exec_reset(exec);
+    must(fd_exec_generate_many(exec, runs, n, n_done, &err), &err);
+    double seconds = now() - first.at;
+    for (int32_t i = 0; i < n; i++) {
+        fd_sampler_free(runs[i].sampler);
+        free(runs[i].tokens);
+    }
+    free(runs);
+    free(n_done);
+    return seconds;
+}
+
+int main(int argc, char **argv) {
+    static const struct argp_option known[] = {
+        {"sequences", 's', "N,N,…", 0, "how many at once (1,2,4,8,16,32)", 0},
+        {"decode", 'n', "N", 0, "tokens of each sequence, a round (64)", 0},
+        {"prompt", 'p', "N", 0, "tokens of each prompt (16)", 0},
+        {"rounds", 'r', "N", 0, "rounds (5)", 0},
+        {0}};
+    static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of sequences in one batch.", 0,
+                                       0,     0};
+    options o = {.counts = {1, 2, 4, 8, 16, 32}, .n_count = 6, .n_decode = 64, .n_prompt = 16, .n_round = 5};
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    char why[256];
+    fd_error err = {0};
+    fd_gguf *gguf;
+    fd_graph *graph;
+    if (!fd_engine_available(why, sizeof why)) {
+        printf("SKIPPED: %s\n", why);
+        return 77;
+    }
+    must(fd_gguf_open(o.path, &gguf, &err), &err);
+    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    for (int c = 0; c < o.n_count; c++) {
+        fd_exec *exec;
+        double rate[MAX_ROUND];
+        int32_t n = o.counts[c];
+        fd_engine_options several = {.n_ctx = o.n_prompt + o.n_decode, .n_seq = n};
+        must(fd_engine_new(graph, &several, &exec, &err), &err);
+        if (c == 0)
+            printf("%s (%s), %s, exact, greedy on the device; median of %d rounds [slowest – fastest]\n", exec->device,
+                   exec->driver, o.path, o.n_round);
+        for (int r = -1; r < o.n_round; r++) { /* round -1 warms up */
+            double seconds = decode(exec, &o, n);
+            rate[r < 0 ? 0 : r] = (double)n * o.n_decode / seconds;
+        }
+        qsort(rate, (size_t)o.n_round, sizeof *rate, ascending);
+        printf("%3d sequences %10.1f tokens/s [%.1f – %.1f]\n", n, rate[o.n_round / 2], rate[0], rate[o.n_round - 1]);
+        fd_exec_free(exec);
+    }
+    printf("command:");
+    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
+    printf("\n");
+    fd_graph_free(graph);
+    fd_gguf_close(gguf);
+    return 0;
+}

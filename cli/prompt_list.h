@@ -1,0 +1,23 @@
+/* Prompts from a file: a line each, "tokens:1,2,3" for ids; empty lines and those that begin with # are left out. */
+#ifndef FD_CLI_PROMPT_LIST_H
+#define FD_CLI_PROMPT_LIST_H
+
+#include "cli/cli.h"
+
+typedef struct fd_cli_prompt_line {
+    int32_t *ids;
+    int32_t n_id;
+    char *text; /* NULL for "tokens:" */
+    int32_t line;
+} fd_cli_prompt_line;
+
+typedef struct fd_cli_prompts {
+    fd_cli_prompt_line *items; /* owned, with what they point to */
+    int32_t n;
+} fd_cli_prompts;
+
+/* Messages name the file and the line. FD_ERR_INPUT: no prompt in it. Free the list in any case. */
+fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err);
+void fd_cli_prompts_free(fd_cli_prompts *list);
+
+#endif

@@ -1,0 +1,114 @@
+/* Sampling on the device: each step reads the token that the one before it sampled, and the host, which is told each
+ * token as it is known, is never waited for. */
+#include "engine/internal.h"
+#include "model/sampler.h"
+
+fd_code fd_launch_sampling(const fd_engine *e, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err) {
+    int32_t *inputs = batch ? e->batch_inputs : e->inputs, n_seq = e->exec.n_seq;
+    fd_sampling in = {.n_seq = n_row,
+                      .n_vocab = e->exec.graph->hparams.n_vocab,
+                      .logits = e->logits,
+                      .states = e->sampling.states,
+                      .history = e->sampling.history,
+                      .history_stride = e->exec.n_ctx + 1,
+                      .tokens = inputs + FD_INPUT_TOKENS,
+                      .results = e->sampling.results.data,
+                      .n_result = FD_SAMPLED_AHEAD,
+                      .result_stride = n_seq};
+    if (batch) {
+        in.positions[0] = inputs + FD_INPUT_TOKENS + n_seq;
+        in.sequences = inputs + FD_INPUT_TOKENS + 2 * n_seq;
+    } else {
+        in.positions[0] = inputs + FD_INPUT_FIRST;
+        in.positions[1] = inputs + FD_INPUT_LAST;
+        in.sequences = inputs + FD_INPUT_SEQUENCE;
+    }
+    return fd_launch_sample(queue, &in, err);
+}
+
+void fd_sampling_release(fd_engine *engine) {
+    for (int i = 0; i < FD_SAMPLED_AHEAD; i++)
+        if (engine->sampling.done[i]) (void)cudaEventDestroy(engine->sampling.done[i]);
+    fd_pinned_free(&engine->sampling.results);
+}
+
+static fd_code prepare(fd_engine *e, const fd_generation *run, fd_error *err) {
+    const fd_sampler_options *o = fd_sampler_options_of(run->sampler);
+    int32_t sequence = e->exec.sequence;
+    fd_sample_state state = {.temperature = o->temperature,
+                             .top_p = o->top_p,
+                             .min_p = o->min_p,
+                             .repeat_penalty = o->repeat_penalty,
+                             .top_k = o->top_k,
+                             .repeat_last = o->repeat_last,
+                             .seed = o->seed,
+                             .n_draw = fd_sampler_draws(run->sampler),
+                             .n_history = run->n_token};
+    FD_TRY(fd_pinned_reserve(&e->sampling.results,
+                             sizeof(fd_sample_result) * FD_SAMPLED_AHEAD * (size_t)e->exec.n_seq, "sampled tokens",
+                             err));
+    for (int i = 0; i < FD_SAMPLED_AHEAD; i++)
+        if (!e->sampling.done[i])
+            FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&e->sampling.done[i], cudaEventDisableTiming), "event", err));
+    FD_TRY(fd_cuda_check(cudaMemcpy(e->sampling.states + sequence, &state, sizeof state, cudaMemcpyHostToDevice),
+                         "sampler", err));
+    return fd_cuda_check(cudaMemcpy(e->sampling.history + (int64_t)sequence * (e->exec.n_ctx + 1), run->tokens,
+                                    sizeof *run->tokens * (size_t)run->n_token, cudaMemcpyHostToDevice),
+                         "sampler", err);
+}
+
+fd_code fd_engine_begin_generation(fd_engine *e, const fd_generation *run, fd_error *err) {
+    int32_t n_past = e->exec.n_past;
+    fd_batch batch = {.tokens = run->tokens + n_past, .n_tok = run->n_token - n_past, .pos0 = n_past};
+    e->keep_logits = true;
+    fd_code code = fd_exec_forward(&e->exec, &batch, err);
+    e->keep_logits = false;
+    FD_TRY(code);
+    FD_TRY(prepare(e, run, err));
+    return fd_launch_sampling(e, &e->queue, false, 1, err);
+}
+
+fd_code fd_engine_take_sample(fd_engine *e, const fd_generation *run, int32_t sequence, int32_t *n_done,
+                              fd_error *err) {
+    int32_t at = *n_done % FD_SAMPLED_AHEAD * e->exec.n_seq + sequence;
+    fd_sample_result result = ((const fd_sample_result *)e->sampling.results.data)[at];
+    if (result.token < 0) return fd_sampler_refuse(run->sampler, (fd_bad_logit)result.bad, result.id, err);
+    if (fd_sampler_options_of(run->sampler)->temperature != 0.0f) fd_sampler_skip(run->sampler, 1);
+    run->tokens[run->n_token + (*n_done)++] = result.token;
+    return run->on_token ? run->on_token(run->user, result.token, err) : FD_OK;
+}
+
+/* Sample number `launched`, of the prompt's logits for 0. */
+static fd_code launch(fd_engine *e, const fd_generation *run, int32_t launched, fd_error *err) {
+    FD_TRY(launched == 0 ? fd_engine_begin_generation(e, run, err)
+                         : fd_engine_step_sampled(e, run->n_token + launched - 1, err));
+    return fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->queue.stream), "event", err);
+}
+
+/* Sample number *n_done, when it is there. */
+static fd_code take(fd_engine *e, const fd_generation *run, int32_t *n_done, fd_error *err) {
+    FD_TRY(fd_cuda_check(cudaEventSynchronize(e->sampling.done[*n_done % FD_SAMPLED_AHEAD]), "decode step", err));
+    if (*n_done > 0) { /* the step that it was sampled from */
+        e->exec.n_past++;
+        e->exec.step++;
+    }
+    return fd_engine_take_sample(e, run, e->exec.sequence, n_done, err);
+}
+
+fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err) {
+    fd_engine *e = (fd_engine *)exec;
+    if (!e->sampling.possible || e->has_override || exec->observer.observe)
+        return fd_exec_generate_on_host(exec, run, n_done, err);
+    fd_code code = fd_cuda_check(cudaSetDevice(e->device), "device", err);
+    *n_done = 0;
+    for (int32_t launched = 0; code == FD_OK && *n_done < run->n_new;) {
+        /* Ahead of what the host has seen: the device never waits for it. One place of the results stays free, which the
+         * host reads while the device writes others. */
+        while (code == FD_OK && launched < run->n_new && launched - *n_done < FD_SAMPLED_AHEAD - 1)
+            code = launch(e, run, launched++, err);
+        if (code == FD_OK) code = take(e, run, n_done, err);
+    }
+    cudaError_t through = cudaStreamSynchronize(e->queue.stream); /* steps launched before a stop are forgotten */
+    if (code == FD_STOP) code = FD_OK;
+    return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
+}

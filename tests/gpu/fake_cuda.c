@@ -1,0 +1,166 @@
+#include "tests/gpu/fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+fake_cuda fake;
+
+typedef struct header { /* before each allocation */
+    uint64_t size;
+    char unused[248];
+} header;
+
+cudaError_t __wrap_cudaMalloc(void **to, size_t size) {
+    uint64_t whole = (size + 255) / 256 * 256;
+    *to = NULL;
+    if (fake.fail_alloc > 0 && --fake.fail_alloc == 0) return cudaErrorMemoryAllocation;
+    if (fake.taken + whole > fake.free_bytes) return cudaErrorMemoryAllocation;
+    header *block = calloc(1, sizeof *block + whole); /* untouched pages cost nothing */
+    if (!block) return cudaErrorMemoryAllocation;
+    block->size = whole;
+    fake.taken += whole;
+    fake.n_alloc++;
+    if (fake.taken > fake.peak) fake.peak = fake.taken;
+    *to = block + 1;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaFree(void *data) {
+    if (!data) return cudaSuccess;
+    header *block = (header *)data - 1;
+    fake.taken -= block->size;
+    fake.n_alloc--;
+    free(block);
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaMallocHost(void **to, size_t size) {
+    *to = malloc(size);
+    fake.n_pinned += *to != NULL;
+    return *to ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t __wrap_cudaFreeHost(void *data) {
+    fake.n_pinned -= data != NULL;
+    free(data);
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    *free_bytes = fake.free_bytes - fake.taken;
+    *total = fake.free_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaGetDeviceCount(int *n) {
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
+    (void)device;
+    memset(prop, 0, sizeof *prop);
+    strcpy(prop->name, "no device");
+    prop->major = 9;
+    prop->multiProcessorCount = 132;
+    prop->sharedMemPerBlockOptin = 227 << 10;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaDriverGetVersion(int *version) {
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaSetDevice(int device) {
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t __wrap_cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind) {
+    (void)kind;
+    memcpy(to, from, size);
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+    (void)stream;
+    return __wrap_cudaMemcpy(to, from, size, kind);
+}
+
+cudaError_t __wrap_cudaMemset(void *to, int value, size_t size) {
+    memset(to, value, size);
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream) {
+    (void)stream;
+    return __wrap_cudaMemset(to, value, size);
+}
+
+cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    (void)flags;
+    *stream = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaStreamDestroy(cudaStream_t stream) {
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    (void)flags;
+    *event = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    (void)event, (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event) {
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaGetLastError(void) {
+    return cudaSuccess;
+}
+
+/* An older device: kernels that ask the driver for more leave the work to those that do not. */
+cudaError_t __wrap_cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    (void)attribute, (void)device;
+    *value = 8;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
+    (void)function, (void)attribute, (void)value;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *function, int block,
+                                                                          size_t shared, unsigned flags) {
+    (void)function, (void)block, (void)shared, (void)flags;
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
+    (void)config, (void)function, (void)arguments;
+    fake.n_launch++;
+    return cudaSuccess;
+}

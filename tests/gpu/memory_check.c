@@ -1,0 +1,180 @@
+/* memory_check MODEL.gguf…: what an engine says it will take of a device's memory is what it takes, weights arrive as
+ * they are in the file, and what does not fit is refused before anything is taken. On a CUDA runtime in host memory
+ * (fake_cuda.h): no GPU is needed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/budget.h"
+#include "engine/engine.h"
+#include "engine/weights.h"
+#include "model/quant.h"
+#include "tests/gpu/fake_cuda.h"
+
+static int n_failed;
+
+static void must(fd_code code, const fd_error *err) {
+    if (code == FD_OK) return;
+    printf("FAIL: %s\n", err->message);
+    exit(1);
+}
+
+static void expect(bool holds, const char *path, const char *what) {
+    if (holds) return;
+    printf("FAIL %s: %s\n", path, what);
+    n_failed++;
+}
+
+static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
+    fd_error err = {0};
+    fd_engine_memory memory;
+    must(fd_engine_memory_needed(graph, n_ctx, n_seq, 0, &memory, &err), &err);
+    return memory;
+}
+
+static fd_exec *open_engine(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_error *err) {
+    /* The graph is captured by the driver, and the persistent kernel asks about the device: neither is here. */
+    fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .step = FD_STEP_GRAPH, .no_graph = true};
+    fd_exec *exec = NULL;
+    return fd_engine_new(graph, &options, &exec, err) == FD_OK ? exec : NULL;
+}
+
+/* `n` more tokens. */
+static void feed(fd_exec *exec, int32_t n) {
+    fd_error err = {0};
+    int32_t *tokens = calloc((size_t)n + 1, sizeof *tokens);
+    float *logits = calloc((size_t)exec->graph->hparams.n_vocab, sizeof *logits);
+    if (!tokens || !logits) exit(1);
+    fd_batch batch = {.tokens = tokens, .n_tok = n, .pos0 = exec->n_past, .logits = logits};
+    if (n > 0) must(fd_exec_forward(exec, &batch, &err), &err);
+    free(tokens);
+    free(logits);
+}
+
+static void check_estimate(const char *path, const fd_graph *graph) {
+    static const int32_t contexts[] = {1, 2, 17, 64, 65, 511, 512, 513, 1500}, sequences[] = {1, 2, 5};
+    enum { N_CONTEXT = sizeof contexts / sizeof *contexts };
+    for (size_t i = 0; i < 3 * N_CONTEXT; i++) {
+        char what[128];
+        fd_error err = {0};
+        int32_t n_ctx = contexts[i % N_CONTEXT], n_seq = sequences[i / N_CONTEXT];
+        fd_engine_memory m = needed(graph, n_ctx, n_seq);
+        fake = (fake_cuda){.free_bytes = 1ull << 40};
+        fd_exec *exec = open_engine(graph, n_ctx, n_seq, &err);
+        if (!exec) must(err.code, &err);
+        /* What needs most: as many rows as ever run together, and they see the whole context. */
+        int32_t rows = fd_engine_batch_rows(graph, n_ctx);
+        feed(exec, n_ctx - rows);
+        feed(exec, rows);
+        snprintf(what, sizeof what, "context %d, %d sequences: %llu bytes said, %llu taken", n_ctx, n_seq,
+                 (unsigned long long)fd_engine_memory_total(&m), (unsigned long long)fake.peak);
+        /* In a context of one position every pass is a decode step, and a prompt's memory is not taken. */
+        bool as_said = n_ctx == 1 ? fake.peak < fd_engine_memory_total(&m) : fake.peak == fd_engine_memory_total(&m);
+        expect(as_said, path, what);
+        expect(m.weights > 0 && m.cache >= (uint64_t)n_ctx * 2 * sizeof(float) && m.scratch > 0, path, "a part is 0");
+        fd_exec_free(exec);
+        expect(fake.taken == 0 && fake.n_alloc == 0 && fake.n_pinned == 0, path, "something is never given back");
+    }
+}
+
+static void check_refusal(const char *path, const fd_graph *graph) {
+    fd_error err = {0};
+    const int32_t n_ctx = 3000;
+    fd_engine_memory m = needed(graph, n_ctx, 1), one = needed(graph, 1, 1);
+    uint64_t half = fd_engine_memory_total(&one) + (fd_engine_memory_total(&m) - fd_engine_memory_total(&one)) / 2;
+
+    fake = (fake_cuda){.free_bytes = half};
+    expect(!open_engine(graph, n_ctx, 1, &err) && err.code == FD_ERR_MEMORY, path, "too much is not refused");
+    expect(fake.peak == 0, path, "something is taken before the refusal");
+    const char *fits = strstr(err.message, "a context of ");
+    int32_t said = fits ? atoi(fits + strlen("a context of ")) : 0;
+    expect(said > 0 && said < n_ctx, path, err.message);
+    if (said > 0) {
+        fd_exec *exec = open_engine(graph, said, 1, &err);
+        expect(exec != NULL, path, "the context that would fit does not");
+        if (exec) feed(exec, said);
+        fd_exec_free(exec);
+        expect(fd_engine_memory_fits(graph, said + 1, 1, 0, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
+    }
+
+    fake = (fake_cuda){.free_bytes = m.weights - 1};
+    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "the weights alone do not fit"), path, err.message);
+    expect(fake.peak == 0, path, "something is taken before the refusal of the weights");
+    fake = (fake_cuda){.free_bytes = m.weights};
+    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "no context fits"), path, err.message);
+
+    /* What was free when it was asked for may be gone: the message names what was refused, and all is given back. */
+    for (int64_t i = 1; i < 4; i++) {
+        fake = (fake_cuda){.free_bytes = 1ull << 40, .fail_alloc = i};
+        expect(!open_engine(graph, 64, 1, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
+               path, err.message);
+        expect(fake.taken == 0 && fake.n_pinned == 0, path, "a failed setup keeps memory");
+    }
+}
+
+/* Each row on the "device" is what its own packing gives, whatever thread brought it. */
+static void check_weights(const char *path, const fd_graph *graph) {
+    fd_error err = {0};
+    fd_device_weights on_device = {0};
+    fake = (fake_cuda){.free_bytes = 1ull << 40};
+    must(fd_weights_upload(graph, 0, NULL, &on_device, &err), &err);
+    int64_t n_wrong = 0, n_row = 0;
+    for (int32_t i = 0; i < graph->n_weight; i++) {
+        const fd_weight *w = &graph->weights[i];
+        const fd_device_matrix *m = &on_device.matrix[i];
+        int64_t file_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
+        char *packed = malloc(m->data ? (size_t)m->row_bytes : 1);
+        float *values = malloc(sizeof *values * (size_t)w->n_col);
+        if (!packed || !values) exit(1);
+        for (int64_t row = 0; row < w->n_row; row++) {
+            const char *from = (const char *)w->data + row * file_bytes;
+            if (m->data) {
+                fd_pack_row(w->dtype, w->n_col, from, packed);
+                n_wrong += memcmp((const char *)m->data + row * m->row_bytes, packed, (size_t)m->row_bytes) != 0;
+                n_row++;
+            }
+            if (on_device.vector[i]) {
+                fd_dequantize_row(w->dtype, from, values, w->n_col);
+                n_wrong += memcmp(on_device.vector[i] + row * w->n_col, values, sizeof *values * (size_t)w->n_col) != 0;
+                n_row++;
+            }
+        }
+        free(packed);
+        free(values);
+    }
+    expect(n_row > 0 && n_wrong == 0, path, "a row of weights is not as it was packed");
+
+    /* The comparison can fail: one bit of the first matrix. */
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (on_device.matrix[i].data) {
+            char *bits = (char *)on_device.block.data, *packed = malloc((size_t)on_device.matrix[i].row_bytes);
+            if (!packed) exit(1);
+            bits[(const char *)on_device.matrix[i].data - bits] ^= 1;
+            fd_pack_row(graph->weights[i].dtype, graph->weights[i].n_col, graph->weights[i].data, packed);
+            expect(memcmp(on_device.matrix[i].data, packed, (size_t)on_device.matrix[i].row_bytes) != 0, path,
+                   "a changed bit is not seen");
+            free(packed);
+            break;
+        }
+    fd_weights_free(&on_device);
+    expect(fake.taken == 0 && fake.n_pinned == 0, path, "uploading weights keeps memory");
+}
+
+static void check(const char *path) {
+    fd_error err = {0};
+    fd_gguf *gguf;
+    fd_graph *graph;
+    must(fd_gguf_open(path, &gguf, &err), &err);
+    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    check_estimate(path, graph);
+    check_refusal(path, graph);
+    check_weights(path, graph);
+    fd_graph_free(graph);
+    fd_gguf_close(gguf);
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) check(argv[i]);
+    printf("%d models, %d failed\n", argc - 1, n_failed);
+    return n_failed != 0 || argc < 2;
+}
