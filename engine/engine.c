@@ -182,6 +182,7 @@ static fd_code check_memory(const fd_engine *e, const fd_graph *graph, int32_t n
     uint64_t weights;
     FD_TRY(fd_weights_bytes(graph, &weights, err));
     uint64_t need = e->fast ? fd_engine_fast_bytes(graph, n_ctx, e->queue.n_sm) : fd_engine_bytes(graph, n_ctx);
+    need += fd_q8_scratch_bytes(graph, e->exec.numerics, fd_engine_batch_rows(graph, n_ctx));
     size_t free_bytes = 0, total = 0;
     FD_TRY(fd_cuda_check(cudaMemGetInfo(&free_bytes, &total), "device memory", err));
     if (need > free_bytes)
