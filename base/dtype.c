@@ -8,7 +8,7 @@
  * a file; model/quant.c says which of them can be read. */
 static const fd_dtype_info table[FD_DTYPE_LIMIT] = {
     [FD_F32] = {"F32", 1, 4, false},   [FD_F16] = {"F16", 1, 2, false},   [FD_Q4_0] = {"Q4_0", 32, 18, true},
-    [3] = {"Q4_1", 32, 20, true},      [6] = {"Q5_0", 32, 22, true},      [7] = {"Q5_1", 32, 24, true},
+    [3] = {"Q4_1", 32, 20, true},      [FD_Q5_0] = {"Q5_0", 32, 22, true}, [7] = {"Q5_1", 32, 24, true},
     [FD_Q8_0] = {"Q8_0", 32, 34, true}, [9] = {"Q8_1", 32, 36, true},     [10] = {"Q2_K", 256, 84, true},
     [11] = {"Q3_K", 256, 110, true},   [FD_Q4_K] = {"Q4_K", 256, 144, true}, [13] = {"Q5_K", 256, 176, true},
     [FD_Q6_K] = {"Q6_K", 256, 210, true}, [15] = {"Q8_K", 256, 292, true}, [16] = {"IQ2_XXS", 256, 66, true},

@@ -16,6 +16,7 @@ typedef enum fd_dtype {
     FD_F32 = 0,
     FD_F16 = 1,
     FD_Q4_0 = 2,
+    FD_Q5_0 = 6,
     FD_Q8_0 = 8,
     FD_Q4_K = 12,
     FD_Q6_K = 14,

@@ -89,19 +89,19 @@ typedef struct share { /* one thread's rows of a call to fill */
 } share;
 
 /* A row of blocks whose scales and quants are random, for types that nothing here quantises to. d makes the deviation:
- * Q4_K's value is d·(scale·q − 7.5·min), scales and mins of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's
+ * Q5_0's value is d·(q − 16), q of 0 … 31, whose deviation is 9.23 d; Q4_K's is d·(scale·q − 7.5·min), scales and mins of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's
  * d·scale·(q − 32), scales of −128 … 127, q of 0 … 63: 1365 d. */
 static void random_row(const weights *w, int64_t row, uint8_t *to) {
-    const bool q4 = w->dtype == FD_Q4_K;
+    const bool q4 = w->dtype == FD_Q4_K, q5 = w->dtype == FD_Q5_0;
     const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), block = fd_dtype_get(w->dtype)->block_bytes;
-    const float scales[2] = {w->deviation / (q4 ? 258.0f : 1365.0f), w->deviation / 258.0f * 7.5f};
+    const float scales[2] = {w->deviation / (q4 ? 258.0f : q5 ? 9.23f : 1365.0f), w->deviation / 258.0f * 7.5f};
     uint16_t halves[2];
     fd_quantize_row(FD_F16, scales, halves, 2);
     for (int64_t i = 0; i < row_bytes; i += 2) {
         const uint64_t r = random_at(w->stream, (uint64_t)(row * row_bytes + i));
         memcpy(to + i, &r, 2);
     }
-    for (int64_t at = 0; at < row_bytes; at += block) memcpy(to + at + (q4 ? 0 : block - 2), halves, q4 ? 4 : 2);
+    for (int64_t at = 0; at < row_bytes; at += block) memcpy(to + at + (q4 || q5 ? 0 : block - 2), halves, q4 ? 4 : 2);
 }
 
 static void *fill_share(void *argument) {
@@ -173,7 +173,9 @@ static fd_code put(maker *m, const char *name, int32_t n_dim, int64_t columns, i
 }
 
 static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out, bool more_bits) {
-    const uint32_t dtype = m->o->mixed && more_bits ? FD_Q6_K : m->o->dtype;
+    uint32_t dtype = m->o->mixed && more_bits ? FD_Q6_K : m->o->dtype;
+    /* Rows that are no whole blocks of 256: Q4_K_M takes Q5_0 for Q4_K and Q8_0 for Q6_K. */
+    if (m->o->mixed && in % 256 != 0) dtype = more_bits ? FD_Q8_0 : FD_Q5_0;
     return put(m, name, 2, in, out, dtype, 0.0f, 1.0f / sqrtf((float)in));
 }
 
@@ -284,7 +286,7 @@ static void check(const options *o, struct argp_state *state) {
     if (!o->out) argp_error(state, "expected the file to write");
     if (strcmp(s->arch, "llama") != 0 && strcmp(s->arch, "qwen2") != 0)
         argp_error(state, "--arch %s: expected llama or qwen2", s->arch);
-    const int block = fd_dtype_get(o->dtype)->block_elements;
+    const int block = o->mixed ? 32 : fd_dtype_get(o->dtype)->block_elements;
     if (s->embd % block || s->ff % block)
         argp_error(state, "--embd %d, --ff %d: expected multiples of %d", s->embd, s->ff, block);
     if (s->embd % s->heads || s->embd / s->heads % 2)
@@ -311,8 +313,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 't': {
         o->mixed = strcmp(arg, "Q4_K_M") == 0;
         int dtype = o->mixed ? FD_Q4_K : fd_dtype_parse(arg);
-        if (dtype < 0 || !(fd_can_quantize((uint32_t)dtype) || dtype == FD_Q4_K || dtype == FD_Q6_K))
-            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K or Q4_K_M", arg);
+        if (dtype < 0 ||
+            !(fd_can_quantize((uint32_t)dtype) || dtype == FD_Q5_0 || dtype == FD_Q4_K || dtype == FD_Q6_K))
+            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q6_K or Q4_K_M", arg);
         o->dtype = (uint32_t)dtype;
         return 0;
     }
@@ -344,7 +347,7 @@ static const struct argp_option described[] = {
     {"vocab", 'v', "N", 0, "vocabulary", 0},
     {"context", 'c', "N", 0, "trained context length", 0},
     {"tied", 'T', NULL, 0, "the output uses the embedding's matrix", 0},
-    {"type", 't', "TYPE", 0, "of the matrices: F32, F16 (default), BF16, Q8_0, Q4_0, Q4_K, Q6_K, Q4_K_M", 0},
+    {"type", 't', "TYPE", 0, "of the matrices: F32, F16 (default), BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q6_K, Q4_K_M", 0},
     {"seed", 's', "N", 0, "another seed, other weights", 0},
     {"layers-limit", 'L', "N", 0, "at most so many layers", 0},
     {0},

@@ -1,6 +1,6 @@
-/* matvec_gpu: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row with each mapping
- * of lanes, with and without the prefetch into L2, and TFLOP/s for 512 rows, beside a device-to-device copy of the same
- * run.
+/* matvec_gpu [TYPE [many]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row with
+ * each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
+ * device-to-device copy of the same run.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -11,7 +11,13 @@
 
 #include "kernels/matmul.h"
 
-enum { ROUNDS = 9, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
+enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
+
+static const fd_matvec_form forms[] = {
+    {8, 1, 8, 1, 0},  {8, 2, 8, 1, 0},  {2, 1, 16, 1, 2}, {2, 2, 8, 1, 2},  {2, 2, 16, 1, 2}, {8, 1, 8, 1, 2},
+    {8, 1, 12, 1, 2}, {8, 1, 16, 1, 2}, {8, 2, 8, 1, 2},  {8, 2, 12, 1, 2}, {8, 2, 16, 1, 2}, {8, 2, 8, 2, 2},
+};
+enum { N_FORM = sizeof forms / sizeof *forms };
 
 typedef struct bench {
     fd_queue queue;
@@ -39,8 +45,8 @@ typedef struct job {
     const bench *b;
     fd_device_matrix matrix; /* data: the first copy */
     int64_t copy_bytes;
-    int n_copy, n_tok, partials;
-    bool prefetch;
+    int n_copy, n_tok;
+    const fd_matvec_form *form; /* NULL: the chosen one */
     const float *x;
     float *out;
 } job;
@@ -48,7 +54,6 @@ typedef struct job {
 static void launch(const job *j, int i) {
     fd_error err = {0};
     fd_queue queue = j->b->queue;
-    queue.prefetch = j->prefetch;
     queue.overlap = i > 0 && j->n_tok == 1;
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
@@ -57,7 +62,7 @@ static void launch(const job *j, int i) {
         return;
     }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
-    must(fd_launch_matvec(&queue, &in, j->partials, &err), &err);
+    must(fd_launch_matvec(&queue, &in, j->form, &err), &err);
 }
 
 /* Median seconds of one launch. */
@@ -118,7 +123,7 @@ static double copy_rate(const bench *b, void *from, void *to) {
     return 2.0 * 8 * TOTAL / (1e6 * (double)ms[ROUNDS / 2]);
 }
 
-static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col) {
+static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, bool many) {
     const int64_t row_bytes = fd_packed_row_bytes(dtype, n_col), bytes = row_bytes * n_row;
     const size_t file_row = (size_t)fd_dtype_row_bytes(dtype, n_col);
     const int n_copy = (int)(TOTAL / bytes) + 1;
@@ -128,7 +133,9 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
     float *dx, *out;
     if (!file || !packed || !x) exit(2);
     fill(dtype, file, file_row);
-    for (int64_t r = 0; r < n_row; r++) fd_pack_row(dtype, n_col, file, packed + r * row_bytes);
+    /* All rows alike: the time does not depend on them. */
+    fd_pack_row(dtype, n_col, file, packed);
+    for (int64_t r = 1; r < n_row; r++) memcpy(packed + r * row_bytes, packed, (size_t)row_bytes);
     for (int64_t i = 0; i < n_col * MANY; i++) x[i] = (float)(i * 7919 % 1999 - 999) * 1e-3f;
     cuda(cudaMalloc((void **)&device, (size_t)(bytes * n_copy)));
     cuda(cudaMalloc((void **)&dx, sizeof *x * (size_t)(n_col * MANY)));
@@ -141,21 +148,19 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 
     printf("%-5s %6lldx%-6lld", fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col);
     const double gigabytes = 1e-9 * (double)file_row * (double)n_row, flops = 2e-12 * (double)n_row * (double)n_col;
-    for (int partials = 2; partials <= 8; partials += 6)
-        for (int prefetch = 0; prefetch < 2; prefetch++) {
-            j.partials = partials;
-            j.prefetch = prefetch;
-            if (partials == 2 && fd_dtype_get(dtype)->is_quantised)
-                printf("     –");
-            else
-                printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
-        }
-    j.partials = 0;
+    for (int i = 0; i < N_FORM; i++) {
+        j.form = &forms[i];
+        printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
+    }
+    j.form = NULL;
     printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
-    j.n_tok = 8;
-    printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
-    j.n_tok = MANY;
-    printf(" | %5.1f\n", flops * MANY / seconds(&j, 2));
+    if (many) {
+        j.n_tok = 8;
+        printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
+        j.n_tok = MANY;
+        printf(" | %5.1f", flops * MANY / seconds(&j, 2));
+    }
+    printf("\n");
     fflush(stdout);
     cuda(cudaFree(device));
     cuda(cudaFree(dx));
@@ -164,8 +169,9 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 }
 
 int main(int argc, char **argv) {
-    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_F32, FD_BF16};
+    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_Q5_0, FD_F32, FD_BF16};
     static const int64_t shapes[][2] = {{896, 896},   {1152, 896},  {9728, 896},   {896, 4864},   {151936, 896},
+                                        {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632},  {32000, 2048},
                                         {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
     int n = 0;
     struct cudaDeviceProp prop;
@@ -187,13 +193,19 @@ int main(int argc, char **argv) {
     printf("%s; device-to-device copy %.0f GB/s (read and written)\n", prop.name, copy_rate(&b, from, to));
     cuda(cudaFree(from));
     cuda(cudaFree(to));
-    printf("                     1 row, GB/s: lanes of 2       lanes of 8  | chosen | 8 rows | 512 rows\n");
-    printf("                    plain, prefetch, plain, prefetch           | GB/s   | GB/s   | TFLOP/s\n");
+    const bool many = argc > 2 && strcmp(argv[2], "many") == 0;
+    printf("one row, GB/s: partials a lane, rows a lane, warps (hex), blocks a multiprocessor, slots (0: no rings); "
+           "the chosen form%s\n",
+           many ? "; eight rows; 512 rows, TFLOP/s" : "");
+    printf("%19s", "");
+    for (int i = 0; i < N_FORM; i++)
+        printf(" %d%d%x%d%d", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks, forms[i].slots);
+    printf(" | chosen\n");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
             if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
-                measure(&b, types[t], shapes[s][0], shapes[s][1]);
+                measure(&b, types[t], shapes[s][0], shapes[s][1], many);
         }
     cuda(cudaEventDestroy(b.begin));
     cuda(cudaEventDestroy(b.end));

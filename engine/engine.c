@@ -199,28 +199,6 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     return true;
 }
 
-/* What was found fastest (docs/performance.md). Blocks of 256 cost more instructions than bytes, and kernels that wait for
- * each other on the multiprocessors take those from the one that works. In products so small that latency counts for
- * more than bytes, the persistent kernel wins: with those types everywhere, with others where attention is long. */
-static void choose_step(fd_engine *e, const fd_engine_options *options) {
-    enum { SMALL_BYTES = 16 << 20, FAR = 512 };
-    const fd_graph *graph = e->exec.graph;
-    uint64_t bytes = 0, in_blocks = 0, n = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        if (graph->nodes[i].op != FD_OP_MATMUL) continue;
-        const fd_weight *w = &graph->weights[graph->nodes[i].weight[0]];
-        bytes += w->bytes;
-        if (fd_dtype_get(w->dtype)->block_elements == 256) in_blocks += w->bytes;
-        n++;
-    }
-    bool blocks = in_blocks > bytes / 2, small = bytes < n * SMALL_BYTES;
-    if (blocks) e->overlap = false;
-    e->persistent_from = options->step == FD_STEP_PERSISTENT        ? 0
-                         : options->step == FD_STEP_GRAPH || !small ? -1
-                         : blocks                                   ? 0
-                                                                    : FAR;
-}
-
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
     if (options->n_ctx < 1)
@@ -254,8 +232,9 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(e, graph, options->n_ctx, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    choose_step(e, options);
-    if (fast || q8act) e->persistent_from = -1; /* that kernel reads K and V in binary32, and has exact products */
+    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel reads K and V in
+     * binary32, and its products are exact ones. */
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && !q8act ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);

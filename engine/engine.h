@@ -2,9 +2,9 @@
  * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in
  * binary16 (engine/fast.h).
  *
- * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, or, where
- * that is faster, as one persistent kernel; in both neighbouring nodes are fused where the contract's order allows it.
- * Longer batches, and every observed run, go node by node. Neither changes a bit (tests/gpu). */
+ * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
+ * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
+ * node. Neither changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
@@ -18,7 +18,7 @@ extern "C" {
 
 /* How one token without an observer runs. */
 typedef enum fd_step_form {
-    FD_STEP_FASTEST,    /* of the two below, by the weights and the position */
+    FD_STEP_FASTEST,    /* of the two below: the graph (docs/performance.md) */
     FD_STEP_GRAPH,      /* a kernel an item of the plan, in a CUDA graph; the switches below are the graph's */
     FD_STEP_PERSISTENT, /* one persistent kernel (kernels/step.h), where every item has a place in it */
 } fd_step_form;

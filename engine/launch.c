@@ -285,7 +285,7 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
         code = in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, 0, err)
-                                                 : fd_launch_matvec(run->queue, &in, 0, err);
+                                                 : fd_launch_matvec(run->queue, &in, NULL, err);
     } else if (engine->fast) {
         code = fd_fast_step_attention(engine, run, item, err);
     } else {

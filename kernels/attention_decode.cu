@@ -1,8 +1,8 @@
-/* Attention of one position: a block a head does it all while positions are few; else two kernels, scores with softmax,
- * and mix.
+/* Attention of one position: a block a head does it all while positions are few; else two kernels, scores, then softmax
+ * and mix (kernels/step_attention.cuh).
  *
- * Blocks take chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is:
- * it reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
+ * Blocks mix chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is: it
+ * reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
@@ -13,136 +13,132 @@
 #include "kernels/step_attention.cuh"
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
-    const size_t per_head = (size_t)n_ctx + 1 + (size_t)chunks_of(n_ctx) * (size_t)head_dim;
-    return sizeof(float) * ((size_t)n_head * per_head + (size_t)n_head_kv + (size_t)n_head);
+    (void)n_head_kv;
+    const size_t per_head = (size_t)n_ctx + (size_t)chunks_of(n_ctx) * (size_t)head_dim + 1;
+    return sizeof(float) * (size_t)n_head * per_head;
 }
 
-/* e^(s − max) in place and its sum, of `heads` heads in a row. Exponentials by all threads, each sum by one warp. */
-__device__ __forceinline__ void softmax_sums(float *scores, int stride, int n, int heads, float *maxima, float *sums) {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_warp = (int)blockDim.x / 32;
-    for (int h = warp; h < heads; h += n_warp) {
-        float max = -(float)INFINITY;
-#pragma unroll 4
-        for (int t = lane; t < n; t += 32) max = fmaxf(max, __ldcg(scores + (int64_t)h * stride + t));
-        max = fd_warp_max(max);
-        if (lane == 0) maxima[h] = max;
-    }
-    __syncthreads();
-    for (int h = 0; h < heads; h++) {
-        const float max = maxima[h];
-        float *e = scores + (int64_t)h * stride;
-        for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x) e[t] = fd_exp32(__ldcg(e + t) - max);
-    }
-    __syncthreads();
-    for (int h = warp; h < heads; h += n_warp) {
-        const float sum = fd_warp_sum(scores + (int64_t)h * stride, n, lane);
-        if (lane == 0) sums[h] = sum;
-    }
-}
-
-/* Grid: chunks × K/V heads. Turns the queries that share the K/V head; the block of the newest chunk turns and stores
- * its key and stores its value. */
+/* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
+ * before the wait: they were written in earlier steps. */
 template <int GROUPS>
-__global__ void __launch_bounds__(256) decode_scores(const __grid_constant__ fd_attn_decode a, const scratch_layout s) {
-    float *query = fd_shared_floats(); /* [sharing, 64·GROUPS], then [sharing] maxima */
+__global__ void __launch_bounds__(STEP_THREADS) decode_scores(const __grid_constant__ fd_attn_decode a) {
     fd_allow_next();
-    fd_wait_previous();
-    const int position = __ldcg(a.pos), n = position + 1, n_chunk = (n + CHUNK - 1) / CHUNK;
-    const int active = n_chunk < (int)gridDim.x ? n_chunk : (int)gridDim.x;
-    if ((int)blockIdx.x >= active) return;
-
-    const int sharing = a.n_head / a.n_head_kv, kv_head = (int)blockIdx.y, width = 64 * GROUPS;
-    for (int i = (int)threadIdx.x; i < sharing * width; i += (int)blockDim.x) {
-        const int k = i % width;
-        const int64_t angles = (int64_t)position * (a.q_rope.n_rot / 2);
-        const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
-        query[i / width * width + fd_query_at(k)] =
-            k < a.head_dim ? fd_rope_element(a.q_rope, head, k, a.q_rope.cosine + angles, a.q_rope.sine + angles)
-                           : 0.0f;
-    }
-    if ((n_chunk - 1) % (int)gridDim.x == (int)blockIdx.x) {
-        const int64_t angles = (int64_t)position * (a.k_rope.n_rot / 2);
-        const int64_t to = ((int64_t)position * a.n_head_kv + kv_head) * a.head_dim;
-        const int64_t from = (int64_t)kv_head * a.head_dim;
-        for (int i = (int)threadIdx.x; i < a.head_dim; i += (int)blockDim.x) {
-            a.cache_k[to + i] =
-                fd_rope_element(a.k_rope, a.k + from, i, a.k_rope.cosine + angles, a.k_rope.sine + angles);
-            a.cache_v[to + i] = __ldcg(a.v + from + i);
-        }
-    }
-    __syncthreads();
-
-    const int lane = (int)threadIdx.x % 8;
-    for (int chunk = (int)blockIdx.x; chunk < n_chunk; chunk += (int)gridDim.x) {
-        for (int t = chunk * CHUNK + (int)threadIdx.x / 8; t - (int)threadIdx.x / 8 < chunk * CHUNK + CHUNK; t += 32) {
-            const int read = t < n ? t : n - 1;
-            float key[GROUPS * 8];
-            fd_load_key<GROUPS>(a.cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane,
-                                key);
-            for (int h = 0; h < sharing; h++) {
-                const float dot = fd_query_dot<GROUPS>(query + h * width, key, a.head_dim, lane);
-                if (lane == h % 8 && t < n) s.scores[(int64_t)(kv_head * sharing + h) * a.n_ctx + t] = dot * a.scale;
-            }
-        }
-    }
-    if (!arrive_last(s.arrived + kv_head, (unsigned)active)) return;
-    softmax_sums(s.scores + (int64_t)kv_head * sharing * a.n_ctx, a.n_ctx, n, sharing, query + sharing * width,
-                 s.sums + kv_head * sharing);
+    step_scores<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
 }
 
-/* Grid: chunks × heads; a thread one element of the head (or two). */
-__global__ void __launch_bounds__(256) decode_mix(const __grid_constant__ fd_attn_decode a, const scratch_layout s) {
-    __shared__ float weight[CHUNK];
-    fd_allow_next();
-    fd_wait_previous();
-    const int n = __ldcg(a.pos) + 1, n_chunk = (n + CHUNK - 1) / CHUNK;
-    const int active = n_chunk < (int)gridDim.x ? n_chunk : (int)gridDim.x;
-    if ((int)blockIdx.x >= active) return;
-
-    const int head = (int)blockIdx.y, d = (int)threadIdx.x;
-    const int64_t v_stride = (int64_t)a.n_head_kv * a.head_dim;
-    const float *v = a.cache_v + (int64_t)(head / (a.n_head / a.n_head_kv)) * a.head_dim + d;
-    const float *e = s.scores + (int64_t)head * a.n_ctx;
-    const int64_t chunk_stride = a.head_dim;
-    float *chunk_sums = s.chunk_sums + (int64_t)head * ((a.n_ctx + CHUNK - 1) / CHUNK) * chunk_stride + d;
-    const float sum = __ldcg(s.sums + head);
-
-    for (int chunk = (int)blockIdx.x; chunk < n_chunk; chunk += (int)gridDim.x) {
-        const int first = chunk * CHUNK, count = n - first < CHUNK ? n - first : CHUNK;
-        if ((int)threadIdx.x < count) weight[threadIdx.x] = __ldcg(e + first + threadIdx.x) / sum;
+/* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
+ * scores go through `tile` once, further ones tile by tile. */
+enum { TILE = 4096 };
+__device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, float *tile) {
+    __shared__ float maxima[STEP_WARPS], total;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float max = -(float)INFINITY;
+#pragma unroll 8
+    for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) {
+        const float own = __ldcg(score + t);
+        if (t < TILE) tile[t] = own;
+        max = fmaxf(max, own);
+    }
+    max = fd_warp_max(max);
+    if (lane == 0) maxima[warp] = max;
+    __syncthreads();
+    max = fd_warp_max(maxima[lane % STEP_WARPS]);
+    float low = 0.0f, high = 0.0f;
+    for (int first = 0; first < n; first += TILE) {
+        const int count = n - first < TILE ? n - first : TILE;
+        for (int t = (int)threadIdx.x; t < count; t += STEP_THREADS)
+            tile[t] = fd_exp32((first == 0 ? tile[t] : __ldcg(score + first + t)) - max);
         __syncthreads();
-        if (d < a.head_dim) {
-            float acc = 0.0f;
-            int t = 0;
-            for (; t + 16 <= count; t += 16) {
-                float value[16];
-#pragma unroll
-                for (int i = 0; i < 16; i++) value[i] = __ldcg(v + (first + t + i) * v_stride);
-#pragma unroll
-                for (int i = 0; i < 16; i++) acc = fmaf(weight[t + i], value[i], acc);
+        if (warp == 0) {
+            int t = lane;
+#pragma unroll 8
+            for (; t + 32 < count; t += 64) {
+                low = low + tile[t];
+                high = high + tile[t + 32];
             }
-            for (; t < count; t++) acc = fmaf(weight[t], __ldcg(v + (first + t) * v_stride), acc);
-            if (n_chunk == 1)
-                a.out[(int64_t)head * a.head_dim + d] = 0.0f + acc;
-            else
-                chunk_sums[chunk * chunk_stride] = acc;
+            if (t < count) low = low + tile[t];
         }
         __syncthreads();
     }
-    if (n_chunk == 1 || !arrive_last(s.arrived + a.n_head_kv + head, (unsigned)active) || d >= a.head_dim) return;
+    if (warp == 0) {
+        const float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
+        if (lane == 0) total = sum;
+    }
+    __syncthreads();
+    return make_float2(max, total);
+}
+
+/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to wait
+ * for one that does it. A thread mixes one element of the head over one chunk at a time. */
+template <int GROUPS>
+__global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant__ fd_attn_decode a) {
+    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, ahead = 32;
+    __shared__ __align__(16) float tile[TILE], weight[STEP_THREADS];
+    fd_allow_next();
+    const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.y;
+    const int split = (int)gridDim.x, begin = n_chunk * (int)blockIdx.x / split,
+              end = n_chunk * ((int)blockIdx.x + 1) / split;
+    const int d = (int)threadIdx.x % width, own = (int)threadIdx.x / width;
+    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
+    const scratch_layout s = layout_of(&a);
+    const float *v = a.cache_v + (int64_t)(head / (a.n_head / a.n_head_kv)) * a.head_dim + d;
+    const float *score = s.scores + (int64_t)head * a.n_ctx;
+    float *chunk_sums = s.chunk_sums + (int64_t)head * chunks_of(a.n_ctx) * a.head_dim + d;
+
+    float value[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; i++) {
+        const int t = (begin + own) * CHUNK + i;
+        value[i] = begin + own < end && t < pos && d < a.head_dim ? __ldcg(v + t * stride) : 0.0f;
+    }
+    fd_wait_previous();
+    if (begin < end) {
+        const float2 of = maximum_and_sum(score, n, tile);
+        for (int first = begin; first < end; first += at_once) {
+            const int t = first * CHUNK + (int)threadIdx.x;
+            if ((int)threadIdx.x < at_once * CHUNK && t < n)
+                weight[threadIdx.x] = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+            __syncthreads();
+            const int chunk = first + own, at = chunk * CHUNK, count = n - at < CHUNK ? n - at : CHUNK;
+            const float *p = weight + own * CHUNK;
+            if (chunk < end && d < a.head_dim) {
+                float acc = 0.0f;
+                int done = 0;
+                if (first == begin) {
+                    /* The newest value was written by the kernel before. */
+                    const int held = pos - at < ahead ? pos - at : ahead;
+#pragma unroll
+                    for (int i = 0; i < ahead; i++)
+                        if (i < held) acc = fmaf(p[i], value[i], acc);
+                    done = held;
+                }
+                chunk_sums[chunk * a.head_dim] =
+                    step_mix_on(acc, p + done, v + (at + done) * stride, stride, count - done);
+            }
+            __syncthreads();
+        }
+    }
+    if (!arrive_last(s.arrived + head, (unsigned)split) || (int)threadIdx.x >= a.head_dim) return;
     float total = 0.0f;
-#pragma unroll 8
-    for (int chunk = 0; chunk < n_chunk; chunk++) total = total + __ldcg(chunk_sums + chunk * chunk_stride);
+#pragma unroll 1
+    for (int first = 0; first < n_chunk; first += ahead) {
+#pragma unroll
+        for (int i = 0; i < ahead; i++)
+            value[i] = first + i < n_chunk ? __ldcg(chunk_sums + (first + i) * a.head_dim) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < ahead; i++)
+            if (first + i < n_chunk) total = total + value[i];
+    }
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
 /* Grid: heads. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_near(const __grid_constant__ fd_attn_decode a) {
+__global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode a) {
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
-    fd_wait_previous();
-    step_attention_near<GROUPS>(a, __ldcg(a.pos), area);
+    /* The position was there before the step's first kernel, and so were the cache's rows before it. */
+    step_attention_near<GROUPS>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
@@ -154,17 +150,17 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
             return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>, dim3((unsigned)in->n_head),
                              STEP_THREADS, 0, err, *in);
         });
-    const scratch_layout scratch = layout_of(in);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
-    const int64_t score_blocks = fd_blocks((int64_t)queue->n_sm * 2, in->n_head_kv);
-    const int64_t mix_blocks = fd_blocks((int64_t)queue->n_sm * 4, in->n_head);
-    FD_TRY(fd_with_groups(in->head_dim, err, [&](auto groups) {
-        constexpr int n_group = decltype(groups)::value;
-        const dim3 grid((unsigned)(n_chunk < score_blocks ? n_chunk : score_blocks), (unsigned)in->n_head_kv);
-        const size_t shared = sizeof(float) * (size_t)sharing * (64 * n_group + 1);
-        return fd_launch(queue, "decode_scores", decode_scores<n_group>, grid, 256, shared, err, *in, scratch);
-    }));
-    const dim3 grid((unsigned)(n_chunk < mix_blocks ? n_chunk : mix_blocks), (unsigned)in->n_head);
-    const int threads = in->head_dim <= CHUNK ? CHUNK : (in->head_dim + 31) / 32 * 32;
-    return fd_launch(queue, "decode_mix", decode_mix, grid, threads, 0, err, *in, scratch);
+    return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
+        constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;
+        const int64_t pieces = fd_blocks(in->n_ctx, STEP_THREADS / 8) * (int64_t)in->n_head_kv;
+        const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
+        const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
+        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks), STEP_THREADS,
+                         score_shared, err, *in));
+        const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
+        return fd_launch(queue, "decode_mix", decode_mix<n_group>,
+                         dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head), STEP_THREADS, 0, err,
+                         *in);
+    });
 }

@@ -6,12 +6,11 @@
 
 enum { CHUNK = FD_ATTENTION_BLOCK };
 
-/* The scratch, in floats: scores, sums, chunk sums of the mix, then the counters of arrivals (0 between launches). */
+/* The scratch, in floats: scores, chunk sums of the mix, then the counters of arrivals (0 between launches). */
 struct scratch_layout {
-    float *scores;     /* [n_head, n_ctx]: scores, then e^(s − max) */
-    float *sums;       /* [n_head] */
+    float *scores;     /* [n_head, n_ctx] */
     float *chunk_sums; /* [n_head, n_chunk, head_dim] */
-    unsigned *arrived; /* [n_head_kv + n_head] */
+    unsigned *arrived; /* [n_head] */
 };
 
 static inline __host__ __device__ int32_t chunks_of(int32_t n_ctx) {
@@ -21,8 +20,7 @@ static inline __host__ __device__ int32_t chunks_of(int32_t n_ctx) {
 static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode *in) {
     scratch_layout s;
     s.scores = in->scratch;
-    s.sums = s.scores + (int64_t)in->n_head * in->n_ctx;
-    s.chunk_sums = s.sums + in->n_head;
+    s.chunk_sums = s.scores + (int64_t)in->n_head * in->n_ctx;
     s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
     return s;
 }

@@ -94,7 +94,23 @@ __device__ __forceinline__ void fd_copy_async16_once(uint32_t to, const void *fr
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "l"(policy)
                  : "memory");
+#else
+    (void)policy;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 #endif
+}
+/* What the thread has asked for since the last call is one group; then waits until at most 1, 2 or 3 (`ahead`) of its
+ * groups are under way. */
+__device__ __forceinline__ void fd_copy_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void fd_copy_async_wait_but(int ahead) {
+    if (ahead == 1)
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else if (ahead == 2)
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group 3;" ::: "memory");
 }
 __device__ __forceinline__ uint64_t fd_policy_evict_first() {
     uint64_t policy = 0;

@@ -38,9 +38,20 @@ typedef struct fd_matvec {
     bool silu_pair; /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
 
-/* Partials a lane holds: 8 (8 lanes a row), or 2 (32 lanes a row; F32, F16, BF16) for matrices of few rows; 0 chooses.
- */
-fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err);
+/* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
+ * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
+typedef struct fd_matvec_form {
+    int32_t partials; /* a lane holds: 8 (8 lanes a row) or 2 (32 lanes a row; rings only) */
+    int32_t rows;     /* a lane follows: 1 or 2; silu_pair with 2 partials wants 2 */
+    int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
+    int32_t blocks;   /* of a multiprocessor */
+    int32_t slots;    /* of each warp's ring: 2 to 4, or 0 */
+} fd_matvec_form;
+enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
+
+/* `form` NULL: the one that fd_matvec_choose gives. More than one token row always runs without rings. */
+fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);
+fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in);
 
 /* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */
 bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok);

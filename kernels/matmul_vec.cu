@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     const int n_unit = a.n_col / (64 * Format::groups); /* whole ones */
     const int64_t tile_rows = (int64_t)(blockDim.x / lanes) * R;
     const int64_t slot = threadIdx.x / lanes * R;
-    const uint32_t magic = fd_magic();
+    constexpr bool FUSED = Format::fused && T == 1;
+    const uint32_t magic = fd_magic(), fused_magic = FUSED ? fd_magic(Format::fused_bits) : 0u;
     bool staged = false;
 
     fd_allow_next();
@@ -75,7 +76,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         for (; at + 2 * depth <= n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
-                add_unit<Format, P, R, T, false>(units[u], at + u, lane, magic, xs, stride, a.n_col, acc);
+                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
 #pragma unroll
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
             }
@@ -86,7 +88,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 #pragma unroll
             for (int u = 0; u < depth; u++) {
                 if (at + u >= n_unit) break;
-                add_unit<Format, P, R, T, false>(units[u], at + u, lane, magic, xs, stride, a.n_col, acc);
+                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
                 if (at + u + depth < n_unit)
 #pragma unroll
                     for (int r = 0; r < R; r++)
@@ -98,7 +101,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         if (n_unit * 64 * Format::groups < a.n_col) {
 #pragma unroll
             for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], n_unit - at, lane);
-            add_unit<Format, P, R, T, true>(units[0], n_unit, lane, magic, xs, stride, a.n_col, acc);
+            add_unit<Format, P, R, T, true, FUSED>(units[0], n_unit, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                   acc);
         }
 
         float sum[R][T];
@@ -106,10 +110,25 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int t = 0; t < T; t++) sum[r][t] = fd_tree_lanes<lanes>(fd_tree(acc[r][t]));
+        if constexpr (FUSED) {
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (__any_sync(0xffffffffu, fd_doubtful(sum[r][0]))) {
+                    dot_again<Format, P>(a, tile + slot + r, lane, magic, xs, acc[r][0]);
+                    sum[r][0] = fd_tree_lanes<lanes>(fd_tree(acc[r][0]));
+                }
+        }
 
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int64_t at = tile + slot + r;
+            /* Row 2i + 1 of a pair is the lane's second, or that of the lanes beside it. */
+            float other = 0.0f;
+            if (T == 1 && a.silu_pair) {
+                other = R == 2 ? sum[R - 1][0] : sum[0][0];
+                if (a.part[1].bias && at < a.n_row) other = other + a.part[1].bias[at >> 1];
+                if (R == 1) other = __shfl_down_sync(0xffffffffu, other, lanes);
+            }
             if (at >= a.n_row) continue;
             int index;
             const int64_t own = row_of(a, at, &index);
@@ -118,7 +137,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             for (int t = 0; t < T; t++) {
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
                 if (a.silu_pair) {
-                    if (R == 2 && r == 1 && lane == 0) a.part[0].out[own] = fd_silu32(sum[0][t]) * sum[R - 1][t];
+                    if (at % 2 == 0 && lane == 0) part.out[own] = fd_silu32(sum[r][t]) * other;
                 } else if (lane == (r * T + t) % lanes) {
                     if (part.residual) sum[r][t] = __ldcg(part.residual + t * part.n_row + own) + sum[r][t];
                     part.out[t * part.n_row + own] = sum[r][t];
@@ -159,23 +178,12 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
 }
 
 template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int partials, fd_error *err) {
-    constexpr bool has_pairs = DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16;
+static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int rows, fd_error *err) {
     using Eight = fd_lane_format<DTYPE, 8>;
     if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
     if (n_tok == 4) return launch<Eight, 8, 1, 4>(queue, args, err);
     if (n_tok == 8) return launch<Eight, 8, 1, 8>(queue, args, err);
-    /* Eight lanes a row pay once there are 16 warps for every multiprocessor. */
-    const bool many = args.n_row / 4 >= (int64_t)queue->n_sm * 16;
-    if constexpr (has_pairs) {
-        using Two = fd_lane_format<DTYPE, 2>;
-        if (partials == 2 || (partials == 0 && !many))
-            return args.silu_pair ? launch<Two, 2, 2, 1>(queue, args, err) : launch<Two, 2, 1, 1>(queue, args, err);
-        return args.silu_pair ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
-    }
-    if (partials == 2) return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matvec: %u has no lanes of 2", (unsigned)DTYPE);
-    /* A block format spends more on x than on weights: two rows share what is read of it. */
-    return args.silu_pair || many ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
+    return rows == 2 ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
 }
 
 static fd_code check(const fd_matvec *in, fd_error *err) {
@@ -191,7 +199,7 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     for (int i = 0; i < in->n_part; i++) {
         const fd_device_matrix *w = &in->part[i].weight;
         if (w->dtype != first->dtype || w->n_col != first->n_col || w->n_row < 1 || w->n_col < 1 ||
-            w->n_col > (1 << 30))
+            w->n_row > (1 << 29) || w->n_col > (1 << 30))
             return fd_fail(err, FD_ERR_INPUT,
                            "kernel matvec: part %d is [%lld, %lld] of type %u, part 0 has %lld columns of type %u", i,
                            (long long)w->n_row, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
@@ -200,8 +208,53 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t partials, fd_error *err) {
+/* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want the
+ * rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay with
+ * more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
+fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
+    enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
+    static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};
+    const fd_device_matrix *first = &in->part[0].weight;
+    const fd_dtype_info *type = fd_dtype_get(first->dtype);
+    const bool blocks_of_256 = type && type->block_elements == 256, floats = type && !type->is_quantised;
+    int64_t n_row = 0;
+    for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
+    const int64_t rows = n_row / queue->n_sm;
+    fd_matvec_form form;
+    if (in->n_tok != 1 || first->n_col % 64 != 0) return plain;
+    if (rows >= LOTS && blocks_of_256) {
+        if (first->n_col < LONG) return plain_2;
+        form = {8, 2, 16, 1, 2};
+    } else if (rows >= LOTS && in->silu_pair && floats) {
+        return plain_2;
+    } else if (rows >= SOME) {
+        return plain;
+    } else if (rows < FEW) {
+        form = {2, in->silu_pair ? 2 : 1, 16, 1, 2};
+    } else if (floats) {
+        form = {2, 2, 16, 1, 2};
+    } else {
+        form = {8, 1, 8, 1, 2};
+    }
+    const int64_t ring = (int64_t)form.warps * form.slots * FD_MATVEC_SLOT_BYTES;
+    const int64_t x = first->n_col * (int64_t)sizeof(float);
+    return ring + x + 1024 <= (int64_t)queue->max_shared ? form : plain;
+}
+
+static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
+    if ((form->partials == 2 || form->partials == 8) && (form->rows == 1 || form->rows == 2) && form->warps >= 1 &&
+        form->warps <= FD_MATVEC_WARPS && form->blocks >= 1 && form->slots >= 2 && form->slots <= 4 &&
+        (form->rows == 2 || form->partials == 8 || !in->silu_pair) && in->part[0].weight.n_col % 64 == 0)
+        return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT,
+                   "kernel matvec: no form of %d partials, %d rows, %d warps, %d blocks, %d slots for %lld columns",
+                   form->partials, form->rows, form->warps, form->blocks, form->slots,
+                   (long long)in->part[0].weight.n_col);
+}
+
+fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
+    const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = {};
     args.n_col = (int)first->n_col;
@@ -215,6 +268,11 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
         args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
+    if (in->n_tok == 1 && own.slots > 0) {
+        FD_TRY(check_form(in, &own, err));
+        args.x = in->x;
+        return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
+    }
     for (int done = 0; done < in->n_tok;) {
         int n = 8;
         while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
@@ -226,13 +284,14 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, int32_t par
         }
         fd_code code;
         switch (first->dtype) {
-        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, partials, err); break;
-        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, partials, err); break;
-        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, partials, err); break;
-        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, partials, err); break;
-        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, partials, err); break;
-        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, partials, err); break;
-        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, partials, err); break;
+        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, own.rows, err); break;
+        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, own.rows, err); break;
+        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, own.rows, err); break;
+        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, own.rows, err); break;
+        case FD_Q5_0: code = launch_dtype<FD_Q5_0>(queue, args, n, own.rows, err); break;
+        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, own.rows, err); break;
+        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, own.rows, err); break;
+        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, own.rows, err); break;
         default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)first->dtype);
         }
         if (code != FD_OK) return code;
@@ -256,5 +315,5 @@ fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, 
     in.part[0].weight = *weight;
     in.part[0].bias = bias;
     in.part[0].out = out;
-    return fd_launch_matvec(queue, &in, 0, err);
+    return fd_launch_matvec(queue, &in, NULL, err);
 }

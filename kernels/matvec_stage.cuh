@@ -24,6 +24,10 @@ struct matvec_args {
     bool silu_pair;
 };
 
+/* The kernel with rings (kernels/matvec_ring.cu); n_col % 64 == 0. */
+fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
+                              const fd_matvec_form *form, fd_error *err);
+
 /* Where row `at` of all the parts lies. */
 __device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
     *part = 0;

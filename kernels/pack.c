@@ -18,6 +18,7 @@ static layout layout_of(uint32_t dtype) {
     case FD_BF16: return (layout){64, 128, 0};
     case FD_Q8_0: return (layout){128, 128, 8};
     case FD_Q4_0: return (layout){128, 64, 8};
+    case FD_Q5_0: return (layout){128, 80, 8};
     case FD_Q4_K: return (layout){256, 144, 0};
     case FD_Q6_K: return (layout){256, 208, 2};
     default: return (layout){0, 0, 0};
@@ -83,6 +84,17 @@ static void pack_q4_0(int64_t n_col, const uint8_t *from, uint8_t *to, uint8_t *
     }
 }
 
+/* from: blocks of 32, {d, fifth bits[4], nibbles[16]}: nibbles as in Q4_0, bit i of the 32 is element i's. */
+static void pack_q5_0(int64_t n_col, const uint8_t *from, uint8_t *to, uint8_t *scales) {
+    for (int64_t k = 0; k < n_col; k += 8) {
+        const uint8_t *block = from + k / 32 * 22;
+        int64_t unit = k / 128, group = k / GROUP % 2, lane = k % GROUP / 8;
+        store_u32(to + unit * 80 + lane * 8 + group * 4, nibble_word(block + 6 + k % 16, k % 32 >= 16));
+        to[unit * 80 + 64 + lane * 2 + group] = block[2 + k % 32 / 8];
+        if (k % 32 == 0) memcpy(scales + k / 32 * 2, block, 2);
+    }
+}
+
 /* from: blocks of 256, {d, dmin, scales[12], nibbles[128]}: of group g, bytes 32g…: elements 0…31 low, 32…63 high. */
 static void pack_q4_k(int64_t n_col, const uint8_t *from, uint8_t *to) {
     for (int64_t block = 0; block < n_col / 256; block++, from += 144, to += 144) {
@@ -130,6 +142,7 @@ void fd_pack_row(uint32_t dtype, int64_t n_col, const void *from, void *to) {
     switch (dtype) {
     case FD_Q8_0: pack_q8_0(n_col, from, to, scales); break;
     case FD_Q4_0: pack_q4_0(n_col, from, to, scales); break;
+    case FD_Q5_0: pack_q5_0(n_col, from, to, scales); break;
     case FD_Q4_K: pack_q4_k(n_col, from, to); break;
     case FD_Q6_K: pack_q6_k(n_col, from, to, scales); break;
     default: memcpy(to, from, (size_t)file_size);

@@ -7,10 +7,12 @@
  *   F32, F16, BF16   unit of 64: as in the file
  *   Q8_0             unit of 128: 128 bytes: lane l's 8 + 8 int8 of the unit's two groups at byte 16 l
  *   Q4_0             unit of 128: 64 bytes: lane l's words for the two groups at byte 8 l
+ *   Q5_0             unit of 128: 64 bytes as Q4_0's, then 16: lane l's fifth bits at byte 2 l, a byte a group, bit i
+ *                    element i's
  *   Q4_K             unit of 256: 16 bytes d, dmin, scales as in the file, then 128: lane l's four words at byte 16 l
  *   Q6_K             unit of 256: 128 bytes: lane l's four words of low nibbles at byte 16 l; 64: its two words of high
  *                    bits at byte 8 l; 16: scales, those of lanes 2p and 2p + 1 for the four groups at byte 4 p
- *   Q8_0, Q4_0 and Q6_K have their f16 block scales d, in file order, in a plane after the row's units.
+ *   Q8_0, Q4_0, Q5_0 and Q6_K have their f16 block scales d, in file order, in a plane after the row's units.
  *
  *   word of nibbles  byte i (0…3): element i low, element i + 4 high
  *   word of Q6_K's high bits, for groups 2h and 2h + 1: byte i: element i, i + 4 of group 2h, i, i + 4 of 2h + 1;

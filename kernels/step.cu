@@ -202,8 +202,8 @@ fd_code fd_step_add_matvec(fd_step *step, const fd_matvec *in, fd_error *err) {
     int64_t n_row = 0;
     for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
     if (in->n_tok != 1 || in->n_part < 1 || in->n_part > FD_MATVEC_PARTS || first->n_col % 64 != 0 ||
-        n_row > INT32_MAX / step->n_sm || first->row_bytes > INT32_MAX || !fd_can_pack(first->dtype) ||
-        (in->norm_weight && first->n_col > STEP_MAX_NORM))
+        n_row > INT32_MAX / step->n_sm || first->row_bytes > INT32_MAX ||
+        step_slice_of(first->dtype, 1).unit_bytes == 0 || (in->norm_weight && first->n_col > STEP_MAX_NORM))
         return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: %lld rows of %lld columns of type %u, %d tokens",
                        (long long)n_row, (long long)first->n_col, (unsigned)first->dtype, in->n_tok);
     step_op *op = nullptr;

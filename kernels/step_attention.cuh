@@ -21,6 +21,19 @@ __device__ __forceinline__ void step_stage_query(const fd_attn_decode &a, int he
         query[fd_query_at(k)] = k < a.head_dim ? step_turned(a.q_rope, a.q + (int64_t)head * a.head_dim, k, pos) : 0.0f;
 }
 
+/* The queries of all heads that share a K/V head, one after the other. */
+template <int GROUPS>
+__device__ __forceinline__ void step_stage_queries(const fd_attn_decode &a, int kv_head, int sharing, int pos,
+                                                   float *query) {
+    constexpr int width = 64 * GROUPS;
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < sharing * width; i += STEP_THREADS) {
+        const int k = i % width;
+        const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
+        query[i / width * width + fd_query_at(k)] = k < a.head_dim ? step_turned(a.q_rope, head, k, pos) : 0.0f;
+    }
+}
+
 /* The newest key to shared memory; to the cache, and the value with it, when `store`. */
 __device__ __forceinline__ void step_stage_key(const fd_attn_decode &a, int kv_head, int pos, float *key, bool store) {
     const int i = (int)threadIdx.x;
@@ -71,9 +84,7 @@ __device__ __forceinline__ float step_softmax(float *score, int n, float *scalar
 }
 
 /* acc = fma(p, v, acc) over `count` positions from `v` on; then over the newest position, when `newest`. */
-__device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, int64_t stride, int count,
-                                                const float *newest) {
-    float acc = 0.0f;
+__device__ __forceinline__ float step_mix_on(float acc, const float *p, const float *v, int64_t stride, int count) {
 #pragma unroll 1
     for (int t = 0; t < count; t += 32) {
         float value[32];
@@ -83,42 +94,114 @@ __device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, 
         for (int i = 0; i < 32; i++)
             if (t + i < count) acc = fmaf(p[t + i], value[i], acc);
     }
+    return acc;
+}
+__device__ __forceinline__ float step_mix_chunk(const float *p, const float *v, int64_t stride, int count,
+                                                const float *newest) {
+    const float acc = step_mix_on(0.0f, p, v, stride, count);
     return newest ? fmaf(p[count], __ldcg(newest), acc) : acc;
 }
 
-/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. */
-template <int GROUPS>
-__device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area) {
-    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width;
-    float *query = area, *key_new = query + width, *score = key_new + width, *scalars = score + STEP_NEAR,
-          *chunk_sums = scalars + 2 * STEP_WARPS;
+/* score[0 … n − 1], n ≤ STEP_THREADS, to e^(s − max) / sum. Every warp finds maximum and sum for itself: a block has
+ * little else to do, and barriers are what takes the time. `e`: room for as many. Starts and ends with a barrier. */
+__device__ __forceinline__ void step_near_softmax(float *score, float *e, int n) {
+    const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x;
+    static_assert(STEP_NEAR <= STEP_THREADS, "a thread an element");
+    __syncthreads();
+    float max = -(float)INFINITY;
+#pragma unroll
+    for (int i = 0; i < STEP_NEAR / 32; i++)
+        if (lane + i * 32 < n) max = fmaxf(max, score[lane + i * 32]);
+    max = fd_warp_max(max);
+    const float own_e = own < n ? fd_exp32(score[own] - max) : 0.0f;
+    if (own < n) e[own] = own_e;
+    __syncthreads();
+    float low = 0.0f, high = 0.0f;
+#pragma unroll
+    for (int i = 0; i < STEP_NEAR / 64; i++) {
+        if (lane + i * 64 < n) low = low + e[lane + i * 64];
+        if (lane + i * 64 + 32 < n) high = high + e[lane + i * 64 + 32];
+    }
+    const float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
+    if (own < n) score[own] = own_e / sum;
+    __syncthreads();
+}
+
+/* What a thread asks of the cache before it waits for the step's queries: keys of the first positions and the first
+ * values it mixes. Those rows were written in earlier steps. */
+template <int GROUPS> struct step_near_held {
+    static constexpr int passes = 4 / GROUPS, values = 32;
+    float key[passes][GROUPS * 8], value[values];
+};
+
+/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. `wait` returns when q, k and v are there. */
+template <int GROUPS, class Wait>
+__device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area, Wait wait) {
+    using Held = step_near_held<GROUPS>;
+    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, pass_rows = STEP_THREADS / 8;
+    float *query = area, *key_new = query + width, *score = key_new + width, *e = score + STEP_NEAR,
+          *chunk_sums = e + STEP_NEAR;
     const int n = pos + 1, n_chunk = chunks_of(n), sharing = a.n_head / a.n_head_kv, lane = (int)threadIdx.x % 8;
     const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
+    const int d = (int)threadIdx.x % width, own_chunk = (int)threadIdx.x / width;
     for (int head = (int)blockIdx.x; head < a.n_head; head += (int)gridDim.x) {
         const int kv_head = head / sharing;
         const float *cache_k = a.cache_k + (int64_t)kv_head * a.head_dim;
+        const float *cache_v = a.cache_v + (int64_t)kv_head * a.head_dim + d;
+        Held held;
+#pragma unroll
+        for (int pass = 0; pass < Held::passes; pass++) {
+            const int t = pass * pass_rows + (int)threadIdx.x / 8;
+            if (t < pos) fd_load_key<GROUPS>(cache_k + t * stride, a.head_dim, lane, held.key[pass]);
+        }
+#pragma unroll
+        for (int i = 0; i < Held::values; i++) {
+            const int t = own_chunk * CHUNK + i;
+            held.value[i] = t < pos && d < a.head_dim ? __ldcg(cache_v + t * stride) : 0.0f;
+        }
+        wait();
         step_stage_query<GROUPS>(a, head, pos, query);
         step_stage_key(a, kv_head, pos, key_new, head % sharing == 0);
         __syncthreads();
-        for (int base = 0; base < n; base += STEP_THREADS / 8) {
+        const auto put_score = [&](int t, const float(&key)[GROUPS * 8]) {
+            const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
+            if (lane == 0 && t < n) score[t] = dot * a.scale;
+        };
+#pragma unroll
+        for (int pass = 0; pass < Held::passes; pass++) {
+            const int t = pass * pass_rows + (int)threadIdx.x / 8;
+            if (pass * pass_rows >= n) break;
+            if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, held.key[pass]);
+            put_score(t, held.key[pass]);
+        }
+#pragma unroll 1
+        for (int base = Held::passes * pass_rows; base < n; base += pass_rows) {
             const int t = base + (int)threadIdx.x / 8;
             float key[GROUPS * 8];
             if (t < pos)
                 fd_load_key<GROUPS>(cache_k + t * stride, a.head_dim, lane, key);
             else
                 step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
-            const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
-            if (lane == 0 && t < n) score[t] = dot * a.scale;
+            put_score(t, key);
         }
-        const float sum = step_softmax(score, n, scalars);
-        for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) score[t] = score[t] / sum;
-        __syncthreads();
-        const int d = (int)threadIdx.x % width;
-        for (int chunk = (int)threadIdx.x / width; chunk < n_chunk && d < a.head_dim; chunk += at_once) {
+        step_near_softmax(score, e, n);
+        for (int chunk = own_chunk; chunk < n_chunk && d < a.head_dim; chunk += at_once) {
             const int first = chunk * CHUNK, cached = pos - first < CHUNK ? pos - first : CHUNK;
-            const int64_t at = (int64_t)kv_head * a.head_dim + d;
-            chunk_sums[chunk * width + d] = step_mix_chunk(score + first, a.cache_v + first * stride + at, stride,
-                                                           cached, cached < CHUNK ? a.v + at : nullptr);
+            const float *newest = cached < CHUNK ? a.v + (int64_t)kv_head * a.head_dim + d : nullptr;
+            if (chunk == own_chunk) {
+                float acc = 0.0f;
+#pragma unroll
+                for (int i = 0; i < Held::values; i++)
+                    if (i < cached) acc = fmaf(score[first + i], held.value[i], acc);
+                if (Held::values < CHUNK && cached > Held::values) {
+                    acc = step_mix_on(acc, score + first + Held::values, cache_v + (first + Held::values) * stride,
+                                      stride, cached - Held::values);
+                }
+                chunk_sums[chunk * width + d] = newest ? fmaf(score[first + cached], __ldcg(newest), acc) : acc;
+            } else {
+                chunk_sums[chunk * width + d] =
+                    step_mix_chunk(score + first, cache_v + first * stride, stride, cached, newest);
+            }
         }
         __syncthreads();
         if ((int)threadIdx.x < a.head_dim) {
@@ -130,8 +213,10 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
     }
 }
 
-/* Scores of all heads: a block takes some positions of a K/V head at a time. `area` holds the queries that share it. */
-template <int GROUPS> __device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, float *area) {
+/* Scores of all heads: a block takes some positions of a K/V head at a time. `area` holds the queries that share it.
+ * `wait` returns when q, k and v are there. */
+template <int GROUPS, class Wait>
+__device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, float *area, Wait wait) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / 8;
     const int n = pos + 1, n_piece = (n + at_once - 1) / at_once, sharing = a.n_head / a.n_head_kv;
     const int lane = (int)threadIdx.x % 8;
@@ -142,7 +227,8 @@ template <int GROUPS> __device__ __forceinline__ void step_scores(const fd_attn_
         float key[GROUPS * 8];
         if (t < pos)
             fd_load_key<GROUPS>(a.cache_k + ((int64_t)t * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
-        for (int h = 0; h < sharing; h++) step_stage_query<GROUPS>(a, kv_head * sharing + h, pos, query + h * width);
+        if (item == (int)blockIdx.x) wait();
+        step_stage_queries<GROUPS>(a, kv_head, sharing, pos, query);
         if (piece == n_piece - 1) step_stage_key(a, kv_head, pos, key_new, true);
         __syncthreads();
         if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
@@ -194,9 +280,9 @@ template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_dec
 template <int GROUPS, class Barrier>
 __device__ __forceinline__ void step_attention_of(const fd_attn_decode &a, int pos, float *area, Barrier barrier) {
     if (pos < STEP_NEAR) {
-        step_attention_near<GROUPS>(a, pos, area);
+        step_attention_near<GROUPS>(a, pos, area, [] {});
     } else {
-        step_scores<GROUPS>(a, pos, area);
+        step_scores<GROUPS>(a, pos, area, [] {});
         barrier();
         step_mix<GROUPS>(a, pos, area);
     }

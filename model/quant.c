@@ -16,6 +16,7 @@
 
 /* The table of base/dtype.c cannot be read at compile time; test_quant compares it with these. */
 static_assert(sizeof(fd_block_q4_0) == 2 + 16, "Q4_0: 18 bytes for 32 elements");
+static_assert(sizeof(fd_block_q5_0) == 2 + 4 + 16, "Q5_0: 22 bytes for 32 elements");
 static_assert(sizeof(fd_block_q8_0) == 2 + 32, "Q8_0: 34 bytes for 32 elements");
 static_assert(sizeof(fd_block_q4_K) == 2 + 2 + 12 + 128, "Q4_K: 144 bytes for 256 elements");
 static_assert(sizeof(fd_block_q6_K) == 128 + 64 + 16 + 2, "Q6_K: 210 bytes for 256 elements");
@@ -134,6 +135,19 @@ FOR_EACH_CPU static void decode_q4_0(const uint8_t *restrict from, float *restri
         const uint8_t *q = from + offsetof(fd_block_q4_0, qs);
         for (int i = 0; i < 16; i++) to[i] = d * (float)((q[i] & 15) - 8);
         for (int i = 0; i < 16; i++) to[16 + i] = d * (float)((q[i] >> 4) - 8);
+    }
+}
+
+/* Q5_0, 32 elements:  0 d  2 fifth bits[4]  6 nibbles[16]          value = d·(q − 16)
+ * nibbles as in Q4_0; bit i of the 32 is element i's highest */
+FOR_EACH_CPU static void decode_q5_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
+    for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_q5_0)) {
+        const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q5_0, d)));
+        const uint8_t *q = from + offsetof(fd_block_q5_0, qs);
+        uint32_t high;
+        memcpy(&high, from + offsetof(fd_block_q5_0, qh), sizeof high);
+        for (int i = 0; i < 16; i++) to[i] = d * (float)((int)((q[i] & 15) | (high >> i & 1) << 4) - 16);
+        for (int i = 0; i < 16; i++) to[16 + i] = d * (float)((int)((q[i] >> 4) | (high >> (16 + i) & 1) << 4) - 16);
     }
 }
 
@@ -264,7 +278,7 @@ static const struct {
     [FD_F32] = {decode_f32, encode_f32},    [FD_F16] = {decode_f16, encode_f16},
     [FD_BF16] = {decode_bf16, encode_bf16}, [FD_Q8_0] = {decode_q8_0, encode_q8_0},
     [FD_Q4_0] = {decode_q4_0, encode_q4_0}, [FD_Q4_K] = {decode_q4_k, NULL},
-    [FD_Q6_K] = {decode_q6_k, NULL},
+    [FD_Q6_K] = {decode_q6_k, NULL},        [FD_Q5_0] = {decode_q5_0, NULL},
 };
 
 bool fd_can_dequantize(uint32_t dtype) {

@@ -130,7 +130,7 @@ static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_
 }
 
 void check_experts(gpu_test *test) {
-    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
     check_router(test);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         check_products(test, types[i], 70, 256, false, true);

@@ -1,13 +1,15 @@
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/matmul.h"
 #include "model/quant.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
 enum { N_TYPE = sizeof types / sizeof *types };
 
 /* out[t, r] = W[r]·x[t] + bias[r] */
@@ -54,6 +56,13 @@ typedef struct shape {
     int64_t n_row, n_col;
 } shape;
 
+/* The forms of the matrix-vector kernel, that without rings first. */
+static const fd_matvec_form forms[] = {
+    {8, 1, 8, 1, 0}, {8, 2, 8, 1, 0},  {8, 1, 8, 1, 3}, {8, 2, 8, 2, 2}, {2, 1, 8, 2, 3},
+    {2, 2, 8, 1, 4}, {8, 2, 16, 1, 2}, {2, 2, 1, 1, 2}, {8, 1, 3, 1, 2},
+};
+enum { N_FORM = sizeof forms / sizeof *forms };
+
 static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *n_toks, int n_n_tok, bool special) {
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
@@ -73,26 +82,31 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int kernel = 0; kernel < 5; kernel++) { /* chosen, tiles, vector with 8 and with 2 partials a lane */
-            static const char *const kernels[] = {"matmul", "large tile", "vector 8", "vector 2", "small tile"};
-            int32_t n = n_toks[i], partials = kernel == 2 ? 8 : 2;
-            bool biased = kernel != 1 && kernel != 4;
-            if ((kernel == 2 || kernel == 3) && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1)))
-                continue;
-            if (kernel == 3 && (n > 1 || fd_dtype_get(dtype)->is_quantised)) continue;
+        for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, the tiles, the forms of matrix-vector */
+            static const char *const kernels[] = {"matmul", "large tile", "small tile"};
+            const fd_matvec_form *form = kernel < 3 ? NULL : &forms[kernel - 3];
+            char kernel_name[32];
+            if (form)
+                snprintf(kernel_name, sizeof kernel_name, "vector %d", kernel - 3);
+            else
+                snprintf(kernel_name, sizeof kernel_name, "%s", kernels[kernel]);
+            int32_t n = n_toks[i];
+            bool biased = kernel != 1 && kernel != 2;
+            if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
+            if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
             if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel == 4) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel == 2 || kernel == 3) {
+            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            if (form) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
-                gpu_must(fd_launch_matvec(&test->queue, &in, partials, &err), &err);
+                gpu_must(fd_launch_matvec(&test->queue, &in, form, &err), &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(w, biased ? bias : NULL, x, s.n_row, s.n_col, n, expected);
-            snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernels[kernel], fd_dtype_get(dtype)->name,
+            snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernel_name, fd_dtype_get(dtype)->name,
                      (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
             gpu_free(out);
@@ -101,6 +115,63 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     gpu_free(dx);
     gpu_free(dbias);
     free(w), free(x), free(bias), free(expected), free(found), free(file);
+}
+
+/* ---- what an offset inside the multiply-add gets wrong (kernels/formats.cuh), and the rows done again for it ---- */
+
+/* A block whose elements are all `d`, or all `d`·0. */
+static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {
+    uint8_t nibbles = 0;
+    if (dtype == FD_Q8_0) memset(((fd_block_q8_0 *)block)->qs, zero ? 0 : 1, 32);
+    if (dtype == FD_Q4_0) nibbles = zero ? 0x88 : 0x99, memset(((fd_block_q4_0 *)block)->qs, nibbles, 16);
+    if (dtype == FD_Q5_0) {
+        memset(((fd_block_q5_0 *)block)->qh, 0xff, 4);
+        memset(((fd_block_q5_0 *)block)->qs, zero ? 0x00 : 0x11, 16);
+    }
+    if (dtype == FD_Q6_K) {
+        fd_block_q6_K *b = (fd_block_q6_K *)block;
+        memset(b->ql, zero ? 0x00 : 0x11, sizeof b->ql);
+        memset(b->qh, 0xaa, sizeof b->qh);
+        memset(b->scales, 1, sizeof b->scales);
+    }
+    memcpy(dtype == FD_Q6_K ? block + offsetof(fd_block_q6_K, d) : block, &d, sizeof d);
+}
+
+/* Row 0: products that underflow to -0, then elements that are -0: the dot is -0. Row 1: an infinite scale. Row 2: a
+ * zero scale. */
+static void check_doubtful(gpu_test *test, uint32_t dtype) {
+    enum { N_ROW = 3, MOST = 512 };
+    const int64_t block = fd_dtype_get(dtype)->block_elements, bytes = fd_dtype_get(dtype)->block_bytes;
+    const int64_t n_block = block == 256 ? 2 : 8, n_col = n_block * block;
+    static uint8_t file[N_ROW * 8 * 256];
+    static float w[N_ROW * MOST], x[MOST];
+    float expected[N_ROW], found[N_ROW];
+    char name[96];
+    fd_error err = {0};
+    for (int64_t r = 0; r < N_ROW; r++)
+        for (int64_t b = 0; b < n_block; b++) {
+            const uint16_t scales[N_ROW] = {0x8001, b == 0 ? 0x7c00 : 0x8001, 0x0000}; /* -2^-24, Inf, 0 */
+            fill_block(dtype, file + (r * n_block + b) * bytes, b >= n_block - n_block / 4 - (block == 256), scales[r]);
+        }
+    for (int64_t i = 0; i < n_col; i++) x[i] = 0x1p-149f;
+    for (int64_t r = 0; r < N_ROW; r++) fd_dequantize_row(dtype, file + r * n_block * bytes, w + r * n_col, n_col);
+    host_matmul(w, NULL, x, N_ROW, n_col, 1, expected);
+    snprintf(name, sizeof name, "doubtful_%s_has_a_negative_zero_and_an_infinity", fd_dtype_get(dtype)->name);
+    gpu_expect(test, name, fd_bits32(expected[0]) == 0x80000000u && isinf(expected[1]) && expected[2] == 0.0f);
+
+    fd_device_matrix matrix = gpu_upload_weight(dtype, N_ROW, n_col, file);
+    float *dx = gpu_upload(x, sizeof *x * (size_t)n_col);
+    for (int i = 0; i < N_FORM; i++) {
+        float *out = gpu_poisoned(N_ROW);
+        fd_matvec in = {.x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .out = out}};
+        gpu_must(fd_launch_matvec(&test->queue, &in, &forms[i], &err), &err);
+        gpu_download(test, out, found, N_ROW);
+        snprintf(name, sizeof name, "doubtful_%s_form_%d", fd_dtype_get(dtype)->name, i);
+        gpu_expect_equal(test, name, expected, found, N_ROW);
+        gpu_free(out);
+    }
+    gpu_free(matrix.data);
+    gpu_free(dx);
 }
 
 void check_matmul(gpu_test *test) {
@@ -112,6 +183,7 @@ void check_matmul(gpu_test *test) {
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             if (shapes[k].n_col % block == 0) check_shape(test, dtype, shapes[k], few, 6, false);
         check_shape(test, dtype, (shape){100, 512}, many, 4, false);
+        if (block > 1 && dtype != FD_Q4_K) check_doubtful(test, dtype);
         check_shape(test, dtype, (shape){40, 256}, few, 6, true);
         /* More tokens than a band of the tiled kernel has, and last tiles that are not full. */
         check_shape(test, dtype, (shape){45, 768}, band, 2, false);
@@ -167,14 +239,15 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
         free(w), free(file);
     }
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
-    for (int partials = 2; partials <= 8; partials += 6) {
-        if (partials == 2 && fd_dtype_get(dtype)->is_quantised) continue;
-        gpu_must(fd_launch_matvec(&queue, &in, partials, &err), &err);
+    for (int i = 0; i < N_FORM; i++) {
+        if (forms[i].slots > 0 && (f->n_col % 64 != 0 || (f->silu && forms[i].rows != 2 && forms[i].partials == 2)))
+            continue;
+        gpu_must(fd_launch_matvec(&queue, &in, &forms[i], &err), &err);
         for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
             gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
-            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_partials_%d", fd_dtype_get(dtype)->name,
+            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_form_%d", fd_dtype_get(dtype)->name,
                      (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
-                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", partials);
+                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", i);
             gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
         }
     }

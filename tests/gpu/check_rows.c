@@ -146,7 +146,7 @@ static void check_elementwise(gpu_test *test) {
 }
 
 void check_rows(gpu_test *test) {
-    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
     static const int64_t widths[] = {64, 96, 256, 172, 7, 896, 1024};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)

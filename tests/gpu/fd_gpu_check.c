@@ -1,11 +1,13 @@
 /* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against
  * the CPU reference, bit by bit.
  *
- * lockstep      every node of a prefill of N tokens and N decode steps, both backends observed untraced      logits of
- * prefill and decode without an observer (fused, one CUDA graph) = the reference's twice         the same again splits
- * the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits variants      persistent kernel or not, without
- * CUDA graph, fusion, overlap, with prefetch: the same logits (not with --quick) last row      a prompt's last logits
- * without the others'
+ *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed
+ *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
+ *   twice         the same again
+ *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
+ *   variants      persistent kernel or not, without CUDA graph, fusion, overlap, with prefetch: the same logits (not
+ *                 with --quick)
+ *   last row      a prompt's last logits without the others'
  *
  * Exit status: 0 equal, 1 a difference, 2 unusable input, 77 no device. */
 #include <argp.h>

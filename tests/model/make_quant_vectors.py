@@ -19,8 +19,8 @@ rng = np.random.default_rng(20240607)
 # Scales that have gone wrong somewhere: zeros, subnormals, the ends of the range, infinities, NaN.
 SCALES = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x2E66, 0xA1B2],
                   dtype=np.uint16)
-SCALE_AT = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208]}
-BLOCKS = {T.Q8_0: 24, T.Q4_0: 24, T.Q4_K: 6, T.Q6_K: 6}
+SCALE_AT = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208], T.Q5_0: [0]}
+BLOCKS = {T.Q8_0: 24, T.Q4_0: 24, T.Q4_K: 6, T.Q6_K: 6, T.Q5_0: 24}
 
 
 def blocks_of(kind):

@@ -172,7 +172,7 @@ Test(quant, blocks_decode_to_the_gguf_packages_bits) {
         free(expected);
         n_decoded++;
     }
-    cr_expect_eq(n_decoded, 4);
+    cr_expect_eq(n_decoded, 5);
     cr_expect(n_nan && n_inf, "the vectors hold extreme scales");
 }
 
@@ -205,6 +205,7 @@ Test(quant, block_sizes_are_the_tables) {
         int32_t elements;
     } cases[] = {
         {FD_Q4_0, sizeof(fd_block_q4_0), 32},
+        {FD_Q5_0, sizeof(fd_block_q5_0), 32},
         {FD_Q8_0, sizeof(fd_block_q8_0), 32},
         {FD_Q4_K, sizeof(fd_block_q4_K), 256},
         {FD_Q6_K, sizeof(fd_block_q6_K), 256},

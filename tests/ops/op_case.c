@@ -55,7 +55,7 @@ static void set_input(op_case *c, int i, float *data, int64_t n, int32_t n_dim, 
     c->nodes[i].shape[1] = shape1;
 }
 
-/* Random bytes are valid blocks of the K formats, but for their scales, which must not be huge. */
+/* Random bytes are valid blocks of the formats that nothing here encodes, but for their scales, which must not be huge. */
 static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
     int64_t size = fd_dtype_get(dtype)->block_bytes;
     for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);
@@ -63,6 +63,8 @@ static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
         uint16_t scale[2] = {fd_f32_to_f16(case_random(c) * 0.01f), fd_f32_to_f16(case_random(c) * 0.01f)};
         if (dtype == FD_Q4_K)
             memcpy(to + at + offsetof(fd_block_q4_K, d), scale, sizeof scale);
+        else if (dtype == FD_Q5_0)
+            memcpy(to + at + offsetof(fd_block_q5_0, d), scale, sizeof scale[0]);
         else
             memcpy(to + at + offsetof(fd_block_q6_K, d), scale, sizeof scale[0]);
     }

@@ -37,8 +37,8 @@ static const struct {
 } cases[] = {{FD_F32, 1, 1, 1, -1},        {FD_F32, 63, 5, 3, -1},        {FD_F32, 64, 5, 1, FD_F32},
              {FD_F32, 65, 7, 2, -1},       {FD_F32, 1000, 3, 1, -1},      {FD_F16, 100, 9, 3, FD_F32},
              {FD_F16, 896, 4, 1, FD_F16},  {FD_BF16, 130, 9, 2, FD_BF16}, {FD_Q8_0, 96, 9, 2, FD_F32},
-             {FD_Q4_0, 288, 9, 2, FD_F32}, {FD_Q4_K, 768, 5, 2, -1},      {FD_Q6_K, 512, 5, 2, FD_F32},
-             {FD_F32, 64, 600, 1, FD_F32}, {FD_Q8_0, 64, 320, 1, FD_Q8_0}};
+             {FD_Q4_0, 288, 9, 2, FD_F32}, {FD_Q5_0, 160, 9, 2, FD_F32},  {FD_Q4_K, 768, 5, 2, -1},
+             {FD_Q6_K, 512, 5, 2, FD_F32}, {FD_F32, 64, 600, 1, FD_F32},  {FD_Q8_0, 64, 320, 1, FD_Q8_0}};
 #define N_CASE (sizeof cases / sizeof *cases)
 
 static op_case *make(size_t i) {

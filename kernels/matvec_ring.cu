@@ -1,0 +1,235 @@
+/* Matrix-vector for one token row, weights through rings in shared memory (kernels/matvec_ring.cuh).
+ *
+ * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, and follow R rows with the same
+ * x. Rows come in tasks of as many as a warp follows at once. */
+#include "kernels/matvec_ring.cuh"
+
+#include "kernels/formats_pair.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/matvec_add.cuh"
+#include "kernels/tree.cuh"
+
+/* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with a
+ * barrier. */
+enum { HELD_QUADS = 4 };
+struct held_norm {
+    float4 quad[HELD_QUADS];
+};
+__device__ __forceinline__ void hold_norm(const matvec_args &a, held_norm &held) {
+#pragma unroll
+    for (int i = 0; i < HELD_QUADS; i++) {
+        const int quad = (int)(threadIdx.x + i * blockDim.x);
+        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = __ldg((const float4 *)a.norm_weight + quad);
+    }
+}
+
+__device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w) {
+    return make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
+}
+
+template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs) {
+    __shared__ float factor;
+    float4 *quads = (float4 *)xs;
+    const int n_quad = a.n_col / 4;
+#pragma unroll 4
+    for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
+        quads[quad_at<P>(quad)] = __ldcg((const float4 *)a.x + quad);
+    __syncthreads();
+    if (!a.norm_weight) return;
+    if (threadIdx.x < 32) {
+        const int lane = (int)threadIdx.x;
+        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+        const float r =
+            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+        if (lane == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+#pragma unroll
+    for (int i = 0; i < HELD_QUADS; i++) {
+        const int quad = (int)(threadIdx.x + i * blockDim.x);
+        if (quad < n_quad) quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, held.quad[i]);
+    }
+    for (int quad = (int)(threadIdx.x + HELD_QUADS * blockDim.x); quad < n_quad; quad += (int)blockDim.x)
+        quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
+    __syncthreads();
+}
+
+/* What decoding wants of the warp's registers. */
+struct ring_magic {
+    uint32_t plain, fused;
+};
+
+/* Adds the products of one unit, the row's number `unit`; when it is not known to be WHOLE, without the groups past
+ * n_col. */
+template <class Format, int P, int R, bool WHOLE, bool FUSED>
+__device__ __forceinline__ void add_ring_unit(const typename Format::unit (&units)[R], int unit, int row_lane,
+                                              ring_magic magic, const float *xs, int n_col, float (&acc)[R][P]) {
+#pragma unroll
+    for (int g = 0; g < Format::groups; g++) {
+        const int group = unit * Format::groups + g;
+        if (!WHOLE && group * 64 >= n_col) return;
+        lane_x<P> x;
+        read_x(xs, group, row_lane, x);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float w[P];
+            if constexpr (FUSED)
+                Format::decode_fused(units[r], g, row_lane, magic.plain, magic.fused, w);
+            else
+                Format::decode(units[r], g, row_lane, magic.plain, w);
+#pragma unroll
+            for (int i = 0; i < P; i++) acc[r][i] = fmaf(w[i], x.value[i], acc[r][i]);
+        }
+    }
+}
+
+/* Those of a slice: of `n` units, those of the row from `unit` on, that lie at `slice`. */
+template <class Format, int P, int R, bool WHOLE>
+__device__ __forceinline__ void add_slice(const unsigned char *slice, int unit, int n, int row_lane, ring_magic magic,
+                                          const float *xs, int n_col, float (&acc)[R][P]) {
+    using Slice = ring_slice<Format, P, R>;
+    constexpr int weights = Format::groups * P * R, unroll = !WHOLE || weights >= 64 ? 1 : 64 / weights;
+    fd_cursor row[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        row[r] = Format::begin(slice + r * Slice::row_bytes, Slice::units * Slice::unit_bytes, row_lane);
+        row[r].shared += unit * Slice::scale_bytes % 16;
+    }
+#pragma unroll unroll
+    for (int u = 0; u < (WHOLE ? Slice::units : n); u++) {
+        typename Format::unit units[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) units[r] = Format::template load<FD_READ_SHARED>(row[r], u, row_lane);
+        add_ring_unit<Format, P, R, WHOLE, Format::fused>(units, unit + u, row_lane, magic, xs, n_col, acc);
+    }
+}
+
+template <int LANES, int P, int R> __device__ __forceinline__ void ring_sums(float (&acc)[R][P], float (&sum)[R]) {
+#pragma unroll
+    for (int r = 0; r < R; r++) sum[r] = fd_tree_lanes<LANES>(fd_tree(acc[r]));
+}
+
+template <class Format, int P, int R>
+__global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
+    using Slice = ring_slice<Format, P, R>;
+    const matvec_args &a = s.matvec;
+    unsigned char *shared = (unsigned char *)fd_shared_floats();
+    const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    const int row_lane = lane % Slice::lanes, row_slot = lane / Slice::lanes;
+    unsigned char *slots = shared + warp * s.n_slot * Slice::bytes;
+    float *xs = (float *)(shared + n_warp * s.n_slot * Slice::bytes);
+
+    fd_allow_next();
+    matvec_ring<Format, P, R> ring;
+    ring.begin(s, slots);
+    held_norm held;
+    hold_norm(a, held);
+    const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
+    fd_wait_previous();
+    stage_ring_x<P>(a, held, xs);
+
+    const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
+    int slot = 0;
+    for (int task = first_task(); task < s.n_task; task += task_step()) {
+        /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there. */
+        const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
+        const bool has_row = row_lane < R && at < a.n_row;
+        const float *bias_at = nullptr, *residual_at = nullptr;
+        float bias = 0.0f, residual = 0.0f, *out = nullptr;
+        if (has_row) {
+            int index;
+            const int64_t own_row = row_of(a, at, &index);
+            const matvec_part &part = part_of(a, index);
+            out = part.out + own_row;
+            bias_at = part.bias;
+            residual_at = part.residual;
+            if (bias_at) bias = __ldg(bias_at + own_row);
+            if (residual_at) residual = __ldcg(residual_at + own_row);
+        }
+
+        float acc[R][P] = {};
+        for (int unit = 0; unit < s.n_unit; unit += Slice::units) {
+            const int left = s.n_unit - unit, n = left < Slice::units ? left : Slice::units;
+            fd_copy_async_wait_but(s.n_slot - 1);
+            __syncwarp();
+            const unsigned char *slice = own + slot * Slice::bytes;
+            if ((unit + Slice::units) * Format::groups * 64 <= a.n_col)
+                add_slice<Format, P, R, true>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
+            else
+                add_slice<Format, P, R, false>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
+            __syncwarp();
+            ring.request(s);
+            slot = slot + 1 == s.n_slot ? 0 : slot + 1;
+        }
+
+        float sums[R];
+        ring_sums<Slice::lanes>(acc, sums);
+        if constexpr (Format::fused) {
+            bool doubtful = false;
+#pragma unroll
+            for (int r = 0; r < R; r++) doubtful = doubtful || !(fabsf(sums[r]) > 0.0f);
+            if (__any_sync(0xffffffffu, doubtful)) {
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const int64_t wanted = at - row_lane + r;
+                    dot_again<Format, P>(a, wanted, row_lane, magic.plain, xs, acc[r]);
+                }
+                ring_sums<Slice::lanes>(acc, sums);
+            }
+        }
+        float sum = R == 2 && row_lane == 1 ? sums[R - 1] : sums[0];
+        if (bias_at) sum = sum + bias;
+        if (a.silu_pair) {
+            /* Row 2i + 1 is the lane's second, or that of the lanes beside it. */
+            const float up = __shfl_down_sync(0xffffffffu, sum, R == 2 ? 1 : Slice::lanes);
+            if (has_row && row_lane == 0 && at % 2 == 0) *out = fd_silu32(sum) * up;
+        } else if (has_row) {
+            *out = residual_at ? residual + sum : sum;
+        }
+    }
+}
+
+template <class Format, int P, int R>
+static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
+    using Slice = ring_slice<Format, P, R>;
+    auto kernel = matvec_ring_kernel<Format, P, R>;
+    matvec_ring_args s = {args, 0, 0, form->slots};
+    const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
+    const int64_t blocks = n_task < most ? n_task : most;
+    s.n_task = (int32_t)n_task;
+    s.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
+
+    const int64_t busy = (n_task + blocks - 1) / blocks;
+    const int warps = busy < form->warps ? (int)busy : form->warps;
+    size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
+    /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
+     * unevenly several blocks would share one multiprocessor while another has none. */
+    const size_t half = queue->max_shared / 2 + 1024;
+    if (form->blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
+    return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
+}
+
+template <uint32_t DTYPE>
+static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
+    using Two = fd_lane_format<DTYPE, 2>;
+    using Eight = fd_lane_format<DTYPE, 8>;
+    if (form->partials == 2)
+        return form->rows == 2 ? launch<Two, 2, 2>(queue, args, form, err) : launch<Two, 2, 1>(queue, args, form, err);
+    return form->rows == 2 ? launch<Eight, 8, 2>(queue, args, form, err) : launch<Eight, 8, 1>(queue, args, form, err);
+}
+
+fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
+                              const fd_matvec_form *form, fd_error *err) {
+    switch (dtype) {
+    case FD_F32: return launch_dtype<FD_F32>(queue, args, form, err);
+    case FD_F16: return launch_dtype<FD_F16>(queue, args, form, err);
+    case FD_BF16: return launch_dtype<FD_BF16>(queue, args, form, err);
+    case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, form, err);
+    case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, form, err);
+    case FD_Q5_0: return launch_dtype<FD_Q5_0>(queue, args, form, err);
+    case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, form, err);
+    case FD_Q6_K: return launch_dtype<FD_Q6_K>(queue, args, form, err);
+    default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
+    }
+}
