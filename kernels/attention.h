@@ -45,8 +45,8 @@ fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, con
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
  * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
- * can replay them. With queue->overlap, *pos and the cache's rows before it must be complete when the launch before this
- * one begins: they are read before it ends. */
+ * can replay them. With queue->overlap, *pos and the cache's rows before it must be complete when the launch before
+ * this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
     bool near; /* *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
