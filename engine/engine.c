@@ -233,7 +233,8 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     if (code == FD_OK) code = check_memory(e, graph, options->n_ctx, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
     /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel reads K and V in
-t    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && !q8act ? 0 : -1;
+     * binary32, and has exact products. */
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && !q8act ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);

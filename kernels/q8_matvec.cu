@@ -47,9 +47,11 @@ __device__ __forceinline__ const q8_part &q8_part_of(const q8_matvec_args &a, in
     return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
 }
 
-/* ---- x in shared memory ---- q: a unit of 128 elements is 128 bytes; the lane of a row that reads 16 bytes at 16·lane
- * has its eight elements of both of its blocks. Then d and d·Σq of each block. When it is normed, x itself and the
- * norm's weights lie behind them. */
+/* ---- x in shared memory ---- */
+
+/* q: a unit of 128 elements is 128 bytes; the lane of a row that reads 16 bytes at 16·lane has its eight elements of
+ * both of its blocks. Then d and d·Σq of each block. When it is normed, x itself and the norm's weights lie behind them.
+ */
 __device__ __forceinline__ int q8_padded(int n_col) {
     return (n_col + 255) / 256 * 256;
 }
