@@ -76,10 +76,11 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
                        (int)size, spec);
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT,
-                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
-                   "gpu:fast",
-                   (int)size, spec);
+    return fd_fail(
+        err, FD_ERR_INPUT,
+        "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
+        "gpu:fast",
+        (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,

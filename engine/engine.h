@@ -1,6 +1,6 @@
-/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu computes;
- * in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
- * (engine/fast.h).
+/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu
+ * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in
+ * binary16 (engine/fast.h).
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
  * neighbouring nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,

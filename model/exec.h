@@ -14,7 +14,8 @@ typedef enum fd_numerics {
 } fd_numerics;
 const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64", "q8act", "fast" */
 
-/* The contract's version where it fixes every bit (exact, q8act), so that two runs are compared by fingerprint; else 0. */
+/* The contract's version where it fixes every bit (exact, q8act), so that two runs are compared by fingerprint;
+ * else 0. */
 int32_t fd_numerics_contract(fd_numerics numerics);
 
 /* What a node's op reads and writes; real is double for f64, else float (the pointers are void then cast).

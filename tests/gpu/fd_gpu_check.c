@@ -1,5 +1,5 @@
-/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against the CPU
- * reference, bit by bit.
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against
+ * the CPU reference, bit by bit.
  *
  *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
  *                 and node by node
@@ -287,8 +287,9 @@ int main(int argc, char **argv) {
     fd_numerics numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
     must(fd_reference_new(graph, &(fd_reference_options){.numerics = numerics, .n_ctx = n_ctx}, &cpu, &err), &err);
     must(fd_engine_new(graph, &(fd_engine_options){.numerics = numerics, .n_ctx = n_ctx}, &gpu, &err), &err);
-    printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, fd_numerics_name(numerics), graph->n_node,
-           o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
+    printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch,
+           fd_numerics_name(numerics), graph->n_node, o.n_prefill, o.n_decode, o.fault ? ", fault " : "",
+           o.fault ? o.fault : "", gpu->device, gpu->driver);
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
