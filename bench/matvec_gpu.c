@@ -1,6 +1,6 @@
 /* matvec_gpu [TYPE [many]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row with
- * each mapping to the device (fd_matvec_form), and for `many` TFLOP/s for 512 rows, beside a device-to-device copy of
- * the same run.
+ * each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
+ * device-to-device copy of the same run.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -133,6 +133,7 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
     float *dx, *out;
     if (!file || !packed || !x) exit(2);
     fill(dtype, file, file_row);
+    /* All rows alike: the time does not depend on them. */
     fd_pack_row(dtype, n_col, file, packed);
     for (int64_t r = 1; r < n_row; r++) memcpy(packed + r * row_bytes, packed, (size_t)row_bytes);
     for (int64_t i = 0; i < n_col * MANY; i++) x[i] = (float)(i * 7919 % 1999 - 999) * 1e-3f;

@@ -4,8 +4,7 @@
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
  * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
- * node. Neither changes a bit (tests/gpu).
- */
+ * node. Neither changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 

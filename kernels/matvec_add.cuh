@@ -17,7 +17,8 @@ __device__ __forceinline__ void read_x(const float *xs, int group, int lane, lan
     x = {{pair.x, pair.y}};
 }
 
-/* Adds the products of one unit, decoded by decode_fused when FUSED. In a row's last unit elements past n_col take part in nothing (tail). */
+/* Adds the products of one unit, decoded by decode_fused when FUSED. In a row's last unit elements past n_col take part in
+ * nothing (tail). */
 template <class Format, int P, int R, int T, bool TAIL, bool FUSED>
 __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int at, int lane, uint32_t magic,
                                          uint32_t fused_magic, const float *xs, int stride, int n_col,

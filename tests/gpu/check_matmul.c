@@ -83,13 +83,13 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
         for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, the tiles, the forms of matrix-vector */
-            static const char *const names[] = {"matmul", "large_tile", "small_tile"};
+            static const char *const kernels[] = {"matmul", "large tile", "small tile"};
             const fd_matvec_form *form = kernel < 3 ? NULL : &forms[kernel - 3];
             char kernel_name[32];
             if (form)
-                snprintf(kernel_name, sizeof kernel_name, "vector_%d", kernel - 3);
+                snprintf(kernel_name, sizeof kernel_name, "vector %d", kernel - 3);
             else
-                snprintf(kernel_name, sizeof kernel_name, "%s", names[kernel]);
+                snprintf(kernel_name, sizeof kernel_name, "%s", kernels[kernel]);
             int32_t n = n_toks[i];
             bool biased = kernel != 1 && kernel != 2;
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
