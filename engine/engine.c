@@ -268,9 +268,9 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache, and
-     * reads K and V in binary32. */
-    e->persistent_from = options->step == FD_STEP_PERSISTENT && e->exec.n_seq == 1 && !fast ? 0 : -1;
+    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache, and K
+     * and V in binary32. */
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && e->exec.n_seq == 1 ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);
