@@ -1,5 +1,5 @@
-/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, with --numerics=fast beside those of
- * fast ones, and the bytes it must read for a token and what the device's memory gives a plain copy in the same run.
+/* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, with --numerics=fast or q8act beside
+ * those of these, and the bytes it must read for a token and what the device's memory gives a plain copy in the same run.
  * The rows take turns, round by round; the table gives medians.
  *
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
@@ -19,7 +19,8 @@ enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 typedef struct options {
     const char *path;
     int n_decode, n_prefill, n_deep, n_round;
-    bool ablate, fast;
+    bool ablate;
+    fd_numerics beside; /* exact: nothing */
 } options;
 
 typedef struct row {
@@ -42,8 +43,11 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'a': o->ablate = true; return 0;
     case 'N':
-        o->fast = strcmp(arg, "fast") == 0;
-        if (!o->fast && strcmp(arg, "exact") != 0) argp_error(state, "numerics \"%s\": expected exact or fast", arg);
+        o->beside = strcmp(arg, "fast") == 0    ? FD_NUMERICS_FAST
+                    : strcmp(arg, "q8act") == 0 ? FD_NUMERICS_Q8ACT
+                                                : FD_NUMERICS_EXACT;
+        if (o->beside == FD_NUMERICS_EXACT && strcmp(arg, "exact") != 0)
+            argp_error(state, "numerics \"%s\": expected exact, q8act or fast", arg);
         return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
@@ -261,7 +265,7 @@ int main(int argc, char **argv) {
                                                {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
                                                {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
-                                               {"numerics", 'N', "exact|fast", 0, "fast: beside exact", 0},
+                                               {"numerics", 'N', "exact|q8act|fast", 0, "those beside exact ones", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
@@ -286,7 +290,7 @@ int main(int argc, char **argv) {
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, FD_NUMERICS_EXACT, 0, &memory, &err), &err);
     double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
@@ -295,20 +299,21 @@ int main(int argc, char **argv) {
         must(fd_engine_new(graph, &options_of, &exec[v], &err), &err);
         if (v == 0) set_up = now() - start;
     }
-    fd_exec *fast = NULL;
-    if (o.fast)
-        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = FD_NUMERICS_FAST}, &fast, &err),
+    fd_exec *other = NULL;
+    if (o.beside != FD_NUMERICS_EXACT)
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = o.beside}, &other, &err),
              &err);
     cuda(cudaMalloc(&to, COPY_BYTES));
     cuda(cudaMemset(from, 0x5a, COPY_BYTES));
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
     if (!logits) return 2;
 
-    static row copies, exact_rows[N_MEASURE], fast_rows[N_MEASURE], decode_rows[N_VARIANT];
+    static row copies, exact_rows[N_MEASURE], other_rows[N_MEASURE], decode_rows[N_VARIANT];
     double weights = weight_bytes(graph), cache = cache_row_bytes(graph);
     snprintf(copies.name, sizeof copies.name, "device-to-device copy, GB/s");
     name_rows(exact_rows, &o, "", weights, cache);
-    name_rows(fast_rows, &o, "fast: ", weights, cache / 2); /* K and V in binary16 */
+    bool fast = o.beside == FD_NUMERICS_FAST; /* K and V in binary16 */
+    name_rows(other_rows, &o, fast ? "fast: " : "q8act: ", weights, fast ? cache / 2 : cache);
     for (int v = 0; v < n_variant; v++) {
         snprintf(decode_rows[v].name, sizeof decode_rows->name, "decode%s, tokens/s", variants[v].name);
         decode_rows[v].bytes = exact_rows[DECODE].bytes;
@@ -317,9 +322,9 @@ int main(int argc, char **argv) {
         int at = round < 0 ? 0 : round;
         copies.rate[at] = copy_rate(from, to);
         for (int v = 0; v < n_variant; v++) decode_rows[v].rate[at] = decode(exec[v], &o);
-        if (fast) fast_rows[DECODE].rate[at] = decode(fast, &o);
+        if (other) other_rows[DECODE].rate[at] = decode(other, &o);
         measure(exec[0], &o, logits, exact_rows, at);
-        if (fast) measure(fast, &o, logits, fast_rows, at);
+        if (other) measure(other, &o, logits, other_rows, at);
     }
 
     double copy = median(copies.rate, o.n_round);
@@ -331,9 +336,9 @@ int main(int argc, char **argv) {
            1e-9 * weights, 1e-3 * cache, set_up, 1e-9 * (double)memory.weights / set_up);
     for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);
     show_measures(exact_rows, &o, copy, weight_count(graph));
-    if (fast) {
-        show(&fast_rows[DECODE], &o, copy);
-        show_measures(fast_rows, &o, copy, weight_count(graph));
+    if (other) {
+        show(&other_rows[DECODE], &o, copy);
+        show_measures(other_rows, &o, copy, weight_count(graph));
     }
     show(&copies, &o, copy);
     printf("command:");
@@ -344,7 +349,7 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     for (int v = 0; v < n_variant; v++) fd_exec_free(exec[v]);
-    fd_exec_free(fast);
+    fd_exec_free(other);
     fd_graph_free(graph);
     fd_gguf_close(gguf);
     return 0;

@@ -89,8 +89,9 @@ typedef struct share { /* one thread's rows of a call to fill */
 } share;
 
 /* A row of blocks whose scales and quants are random, for types that nothing here quantises to. d makes the deviation:
- * Q5_0's value is d·(q − 16), q of 0 … 31, whose deviation is 9.23 d; Q4_K's is d·(scale·q − 7.5·min), scales and mins of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's
- * d·scale·(q − 32), scales of −128 … 127, q of 0 … 63: 1365 d. */
+ * Q5_0's value is d·(q − 16), q of 0 … 31, whose deviation is 9.23 d; Q4_K's is d·(scale·q − 7.5·min), scales and mins
+ * of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's d·scale·(q − 32), scales of −128 … 127, q of 0 … 63:
+ * 1365 d. */
 static void random_row(const weights *w, int64_t row, uint8_t *to) {
     const bool q4 = w->dtype == FD_Q4_K, q5 = w->dtype == FD_Q5_0;
     const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), block = fd_dtype_get(w->dtype)->block_bytes;

@@ -10,13 +10,13 @@ enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_TOLERANCE, KEY_FAULT, KEY_JSON, KEY_
 static const struct argp_option options[] = {
     {"output", 'o', "GOLDEN.h5", 0, "record: the golden to write", 1},
     {0, 'n', "N", 0, "record: tokens to generate after each prompt (default 8; 0: prefill only)", 1},
-    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); exact on both", 2},
-    {"numerics", KEY_NUMERICS, "exact|fast|emulate-CLASS", 0,
-     "check: numerics that are not exact have their logits compared within a tolerance, and nothing else (default "
-     "exact)",
+    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); the same bits on both", 2},
+    {"numerics", KEY_NUMERICS, "exact|q8act|fast|emulate-CLASS", 0,
+     "record: exact (default) or q8act, of which every bit is fixed. check: others than the golden's (default) have "
+     "their logits compared within a tolerance, and nothing else",
      2},
     {"tolerance", KEY_TOLERANCE, "NMSE", 0,
-     "check: of a position's logits, for numerics that are not exact (default 1e-4)", 2},
+     "check: of a position's logits, for numerics that are not the golden's (default 1e-4)", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the gate fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "check: the result as JSON", 3},
@@ -45,11 +45,10 @@ static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
     if (a->check && (a->output || a->n_given)) argp_error(state, "-o and -n go with record");
     if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden is of a sound run");
     if (!a->check && (a->report.json || a->report.junit)) argp_error(state, "--json and --junit go with check");
-    bool exact = strcmp(a->numerics, "exact") == 0;
-    if (!a->check && !exact)
-        argp_error(state, "record: numerics \"%s\": a golden is exact, in every bit", a->numerics);
-    if (a->check && exact && a->limit != FD_GOLDEN_NEAR_LIMIT)
-        argp_error(state, "--tolerance goes with --numerics: exact has none");
+    if (!a->check && a->numerics && strcmp(a->numerics, "exact") != 0 && strcmp(a->numerics, "q8act") != 0)
+        argp_error(state, "record: numerics \"%s\": a golden is exact or q8act, in every bit", a->numerics);
+    if (a->check && !a->numerics && a->limit != FD_GOLDEN_NEAR_LIMIT)
+        argp_error(state, "--tolerance goes with --numerics: the golden's own have none");
     if (strcmp(a->backend, "cpu") != 0 && strcmp(a->backend, "gpu") != 0)
         argp_error(state, "backend \"%s\": expected cpu or gpu", a->backend);
 }
@@ -97,15 +96,15 @@ static const struct argp argp = {options,
                                  NULL,
                                  NULL};
 
-fd_code fd_golden_executor(const fd_golden_args *a, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
-                           fd_error *err) {
+fd_code fd_golden_executor(const fd_golden_args *a, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
+                           fd_cli_exec *out, fd_error *err) {
     char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
+    FD_TRY(fd_cli_spec(a->backend, numerics ? numerics : "exact", a->fault, spec, err));
     return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
 }
 
 int fd_cmd_golden(int argc, char **argv) {
-    fd_golden_args args = {.backend = "cpu", .numerics = "exact", .limit = FD_GOLDEN_NEAR_LIMIT, .n_generate = 8};
+    fd_golden_args args = {.backend = "cpu", .limit = FD_GOLDEN_NEAR_LIMIT, .n_generate = 8};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_cli_model model;

@@ -24,7 +24,7 @@ static const struct argp_option options[] = {
     {0, 'n', "N", 0, "Tokens to generate greedily after the prompt, before the sweep (default 8; the last is not fed)",
      2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); gpu is also compared with the CPU", 2},
-    {"numerics", KEY_NUMERICS, "exact|fast|f64|emulate-CLASS", 0, "Default exact", 2},
+    {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0, "Default exact", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0,
      "Inject a fault into the swept runs, not into the baseline, to see the gate fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "The result as JSON", 3},

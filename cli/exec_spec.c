@@ -44,9 +44,12 @@ static fd_code apply_faults(const char *rest, const fd_graph *graph, fd_cli_exec
 
 static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_seq,
                         int32_t n_thread, fd_exec **out, fd_error *err) {
-    if (is(spec, size, "cpu:exact") || is(spec, size, "cpu:f64")) {
-        fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
-        options.numerics = is(spec, size, "cpu:f64") ? FD_NUMERICS_F64 : FD_NUMERICS_EXACT;
+    static const fd_numerics on_cpu[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT, FD_NUMERICS_F64};
+    for (size_t i = 0; i < sizeof on_cpu / sizeof *on_cpu; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "cpu:%s", fd_numerics_name(on_cpu[i]));
+        if (!is(spec, size, name)) continue;
+        fd_reference_options options = {.numerics = on_cpu[i], .n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
         return fd_reference_new(graph, &options, out, err);
     }
     static const char emulate[] = "cpu:emulate-";
@@ -60,10 +63,12 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
     if (is(spec, size, "cpu:fast"))
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
-    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:fast")) {
+    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act") || is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
-        options.numerics = is(spec, size, "gpu:fast") ? FD_NUMERICS_FAST : FD_NUMERICS_EXACT;
+        options.numerics = is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
+                           : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
+                                                         : FD_NUMERICS_EXACT;
         return fd_engine_new(graph, &options, out, err);
 #else
         return fd_fail(err, FD_ERR_UNSUPPORTED, "executor %.*s: this build has no GPU engine (no nvcc when it was made)",
@@ -71,7 +76,8 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
 #endif
     }
     return fd_fail(err, FD_ERR_INPUT,
-                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:fast",
+                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
+                   "gpu:fast",
                    (int)size, spec);
 }
 
@@ -101,10 +107,12 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     uint64_t free_bytes;
     int32_t n_sm;
     fd_engine_memory memory;
+    fd_numerics numerics = strncmp(spec, "gpu:fast", 8) == 0    ? FD_NUMERICS_FAST
+                           : strncmp(spec, "gpu:q8act", 9) == 0 ? FD_NUMERICS_Q8ACT
+                                                                : FD_NUMERICS_EXACT;
     if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
         fd_engine_memory_free(0, &free_bytes, &n_sm, &ignored) != FD_OK ||
-        fd_engine_memory_needed(graph, n_ctx, n_seq, strncmp(spec, "gpu:fast", 8) == 0 ? n_sm : 0, &memory, &ignored) !=
-            FD_OK ||
+        fd_engine_memory_needed(graph, n_ctx, n_seq, numerics, n_sm, &memory, &ignored) != FD_OK ||
         fd_engine_memory_total(&memory) > free_bytes)
         return;
     fd_engine_memory_text(&memory, n_ctx, n_seq, free_bytes, to, size);

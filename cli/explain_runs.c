@@ -28,7 +28,7 @@ void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_tr
     memset(info, 0, sizeof *info);
     snprintf(info->producer, sizeof info->producer, "firstdiff " FD_VERSION);
     snprintf(info->numerics, sizeof info->numerics, "%s", fd_exec_numerics_name(e));
-    info->contract = e->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0;
+    info->contract = fd_numerics_contract(e->numerics);
     snprintf(info->backend, sizeof info->backend, "%s", e->backend);
     snprintf(info->device, sizeof info->device, "%s", e->device);
     snprintf(info->driver, sizeof info->driver, "%s", e->driver);

@@ -9,8 +9,9 @@ typedef struct fd_golden_args {
     bool check;
     const char *model, *file; /* file: PROMPTS of record, GOLDEN of check */
     const char *output, *backend, *fault; /* fault: of check alone; NULL: none */
-    const char *numerics;                 /* "exact"; of check also others, whose logits are compared within `limit` */
-    double limit;                         /* NMSE of a position's logits */
+    const char *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, whose logits alone are
+                             compared, within `limit` */
+    double limit;         /* NMSE of a position's logits */
     int32_t n_generate, n_thread;
     bool n_given;
     fd_cli_output report;
@@ -21,14 +22,14 @@ typedef struct fd_golden_args {
 int fd_golden_record_command(const fd_golden_args *args, const fd_cli_model *model);
 int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *model);
 
-/* Every prompt in numerics that are not exact: prints, and counts those beyond the limit. */
+/* Every prompt in numerics that are not the golden's: prints, and counts those beyond the limit. */
 fd_code fd_golden_check_all_near(const fd_golden_args *args, const fd_golden *golden, fd_exec *exec,
                                  int32_t *n_failed, fd_error *err);
 /* "prompt 3: To be, or not" for reports. */
 void fd_golden_prompt_name(const fd_golden_prompt *prompt, int32_t i, char *to, size_t size);
 
-/* The executor of args->backend and args->numerics. */
-fd_code fd_golden_executor(const fd_golden_args *args, const fd_cli_model *model, int32_t n_ctx, fd_cli_exec *out,
-                           fd_error *err);
+/* The executor of args->backend. */
+fd_code fd_golden_executor(const fd_golden_args *args, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
+                           fd_cli_exec *out, fd_error *err);
 
 #endif

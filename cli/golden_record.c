@@ -31,7 +31,7 @@ static fd_code describe_golden(const fd_golden_args *a, const fd_cli_model *mode
     snprintf(g->backend, sizeof g->backend, "%s", exec->backend);
     snprintf(g->device, sizeof g->device, "%s", exec->device);
     snprintf(g->numerics, sizeof g->numerics, "%s", fd_numerics_name(exec->numerics));
-    g->contract = FD_CONTRACT_VERSION;
+    g->contract = fd_numerics_contract(exec->numerics);
     g->n_vocab = graph->hparams.n_vocab;
     g->n_node = graph->n_node;
     g->n_generate = a->n_generate;
@@ -67,7 +67,7 @@ static fd_code record(const fd_golden_args *a, const fd_cli_model *model, fd_cli
     int32_t n_ctx;
     FD_TRY(fd_cli_prompts_read(a->file, model, list, err));
     FD_TRY(longest_prompt(a, list, model->graph->hparams.n_ctx_train, &n_ctx, err));
-    FD_TRY(fd_golden_executor(a, model, n_ctx, exec, err));
+    FD_TRY(fd_golden_executor(a, a->numerics, model, n_ctx, exec, err));
     FD_TRY(describe_golden(a, model, exec->exec, golden, err));
     FD_TRY(record_all(a, list, exec->exec, golden, err));
     FD_TRY(fd_golden_write(golden, a->output, err));

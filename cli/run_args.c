@@ -14,8 +14,9 @@ static const struct argp_option options[] = {
      "A prompt a line (\"tokens:1,2\" for ids), run in one batch where the backend can: each gets the text it gets alone", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
-    {"numerics", KEY_NUMERICS, "exact|fast|f64|emulate-CLASS", 0,
-     "exact: the contract's bits; fast: tensor cores, f16 K and V, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
+    {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
+     "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: tensor "
+     "cores, f16 K and V, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
      "does, f32, tf32, f16, bf16, q8, … (default exact)",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},

@@ -99,8 +99,9 @@ fd_code fd_golden_usable(const fd_golden *golden, const fd_graph *graph, const c
     if (strcmp(golden->model_hash, model_hash) != 0)
         return fd_fail(err, FD_ERR_INPUT, "golden of another model: %s (%s), expected %s", golden->model_name,
                        golden->model_hash, model_hash);
-    if (strcmp(golden->numerics, fd_numerics_name(FD_NUMERICS_EXACT)) != 0)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics \"%s\", expected \"exact\"", golden->numerics);
+    if (strcmp(golden->numerics, fd_numerics_name(FD_NUMERICS_EXACT)) != 0 &&
+        strcmp(golden->numerics, fd_numerics_name(FD_NUMERICS_Q8ACT)) != 0)
+        return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics \"%s\", expected \"exact\" or \"q8act\"", golden->numerics);
     if (golden->contract != FD_CONTRACT_VERSION)
         return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics contract %d, this build follows %d: record it again",
                        golden->contract, FD_CONTRACT_VERSION);

@@ -76,7 +76,7 @@ static void describe_side(const fd_lockstep_side *side, const fd_exec *model_of,
     snprintf(out->device, sizeof out->device, "%s", side->exec->device);
     snprintf(out->model_name, sizeof out->model_name, "%s", h->name);
     snprintf(out->arch, sizeof out->arch, "%s", h->arch);
-    out->contract = side->exec->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0;
+    out->contract = fd_numerics_contract(side->exec->numerics);
     out->complete = true;
 }
 

@@ -21,7 +21,7 @@ fd_code fd_judge_open(const fd_graph *graph, const fd_trace *trace, bool trace_i
     if (trace) {
         const fd_trace_info *info = fd_trace_get_info(trace);
         out->same_contract = strcmp(info->numerics, fd_exec_numerics_name(exec)) == 0 &&
-                             info->contract == (exec->numerics == FD_NUMERICS_EXACT ? FD_CONTRACT_VERSION : 0);
+                             info->contract == fd_numerics_contract(exec->numerics);
     }
     return FD_OK;
 }

@@ -1,5 +1,5 @@
-/* The GPU executor: the graph on one CUDA device. In `exact` numerics bit for bit what reference_cpu computes; in
- * `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
+/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu computes;
+ * in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
  * (engine/fast.h).
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
@@ -27,7 +27,7 @@ typedef struct fd_engine_options {
     int32_t n_ctx;  /* positions of K/V cache, of each sequence; ≥ 1 */
     int32_t n_seq;  /* sequences; 0 counts as 1 */
     int32_t device; /* CUDA's number; 0 first */
-    fd_numerics numerics; /* exact or fast */
+    fd_numerics numerics; /* exact, q8act or fast */
     fd_step_form step;
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
@@ -48,9 +48,9 @@ typedef struct fd_engine_memory {
     uint64_t scratch; /* tables, a decode step's activations, and a long prompt's, which are taken when one comes */
 } fd_engine_memory;
 
-/* `fast_sm`: 0 in exact numerics; in fast ones the device's multiprocessors, by which scratch is sized. Observed prompts
- * and all_logits may need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
-fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+/* `n_sm`: the device's multiprocessors, by which scratch is sized in fast numerics. Observed prompts and all_logits may
+ * need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
+fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_numerics numerics, int32_t n_sm,
                                 fd_engine_memory *out, fd_error *err);
 uint64_t fd_engine_memory_total(const fd_engine_memory *memory);
 
@@ -59,7 +59,7 @@ void fd_engine_memory_text(const fd_engine_memory *memory, int32_t n_ctx, int32_
                            size_t size);
 
 /* FD_OK when an engine fits in free_bytes; else FD_ERR_MEMORY: each part, and the context that would fit. */
-fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
+fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_numerics numerics, int32_t n_sm,
                               uint64_t free_bytes, fd_error *err);
 
 /* What is free on CUDA device `device` now, and its multiprocessors. */
@@ -67,8 +67,8 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: as fd_engine_memory_fits says it, and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or
- * head size without a kernel, numerics that are not the GPU's, several sequences in fast numerics. Fast: FD_ERR_DEVICE
- * too where CUDA's libcublas is missing. */
+ * head size without a kernel, numerics that are not the GPU's, experts of quantised weights in q8act, several sequences
+ * in fast numerics. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include "engine/weights.h"
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
+#include "kernels/q8.h"
 #include "kernels/sample.h"
 #include "kernels/step.h"
 
@@ -92,6 +93,7 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
+    fd_block q8_rows; /* q8act: activations of several positions as int8 blocks, made before each product of theirs */
 
     fd_plan nodes;        /* a node each */
     fd_block *node_slots; /* grown to the largest batch so far */
@@ -143,6 +145,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
 /* ---- launch.c ---- */
+/* q8act: bytes of q8_rows for n_tok positions; 0 in exact numerics. */
+size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);

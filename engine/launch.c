@@ -69,7 +69,50 @@ static fd_code launch_rms_norm(const job *j, fd_error *err) {
                               j->node->eps, j->out, err);
 }
 
+static bool in_q8(const fd_engine *engine, const fd_device_matrix *weight) {
+    return engine->exec.numerics == FD_NUMERICS_Q8ACT && fd_q8_can(weight->dtype);
+}
+
+size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok) {
+    size_t most = 0;
+    for (int32_t i = 0; i < graph->n_node && numerics == FD_NUMERICS_Q8ACT; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_MATMUL || !fd_q8_can(graph->weights[node->weight[0]].dtype)) continue;
+        size_t bytes = fd_q8_rows_bytes(graph->weights[node->weight[0]].n_col, n_tok);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* True when the product before this one has left the same input's blocks in q8_rows. Nodes run in the graph's order. */
+static bool has_blocks(const job *j) {
+    const fd_graph *graph = j->engine->exec.graph;
+    fd_rows rows = fd_run_rows(j->engine, j->run, j->node->id);
+    for (int32_t i = j->node->id - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_MATMUL || node->override || !fd_q8_can(graph->weights[node->weight[0]].dtype)) continue;
+        if (fd_run_rows(j->engine, j->run, i) == FD_ROWS_NONE) continue;
+        return node->input[0] == j->node->input[0] && fd_run_rows(j->engine, j->run, i) == rows;
+    }
+    return false;
+}
+
+static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd_error *err) {
+    const float *bias = vector_of(j->engine, j->node->weight[1]);
+    if (j->n_tok == 1) {
+        fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
+        in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
+        return fd_launch_q8_matvec(j->run->queue, &in, 0, err);
+    }
+    fd_q8_rows rows = fd_q8_rows_at(j->engine->q8_rows.data, weight->n_col, j->n_tok);
+    if (!has_blocks(j))
+        FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
+    return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, 0, j->out, err);
+}
+
 static fd_code launch_matmul(const job *j, fd_error *err) {
+    if (in_q8(j->engine, matrix_of(j->engine, j->node)))
+        return launch_q8_matmul(j, matrix_of(j->engine, j->node), err);
     return fd_launch_matmul(j->run->queue, matrix_of(j->engine, j->node), vector_of(j->engine, j->node->weight[1]),
                             j->in[0], j->n_tok, j->out, err);
 }
@@ -248,7 +291,8 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
-        code = fd_launch_matvec(run->queue, &in, NULL, err);
+        code = in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, 0, err)
+                                                 : fd_launch_matvec(run->queue, &in, NULL, err);
     } else if (engine->fast) {
         code = fd_fast_step_attention(engine, run, item, err);
     } else {

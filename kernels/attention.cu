@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
+#include "kernels/attention_scores_tile.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 
@@ -54,6 +55,14 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_kv < 1 || n_query > 65535 * QUERIES)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_scores: %d heads over %d, %d rows, %d positions", shape->n_head,
                        shape->n_head_kv, shape->n_tok, shape->n_kv);
+    if (n_query >= SCORES_LEAST_ROWS && scores_tile_takes(shape)) {
+        const dim3 tiles(fd_blocks(shape->n_kv, SCORES_TILE), (unsigned)shape->n_head_kv, fd_blocks(n_query, SCORES_TILE));
+        return fd_with_groups(shape->head_dim, err, [&](auto groups) {
+            constexpr int n = decltype(groups)::value;
+            return fd_launch(queue, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err, *shape, q,
+                             cache_k, scale, scores);
+        });
+    }
     const dim3 grid(fd_blocks(shape->n_kv, POSITIONS), (unsigned)shape->n_head_kv, fd_blocks(n_query, QUERIES));
     return fd_with_groups(shape->head_dim, err, [&](auto groups) {
         return fd_launch(queue, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q,

@@ -86,8 +86,8 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
     return make_float2(max, total);
 }
 
-/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to wait
- * for one that does it. A thread mixes one element of the head over one chunk at a time. */
+/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to
+ * wait for one that does it. A thread mixes one element of the head over one chunk at a time. */
 template <int GROUPS>
 __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, ahead = 32;

@@ -208,9 +208,9 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
-/* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want the
- * rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay with
- * more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
+/* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
+ * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
+ * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
     enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};

@@ -17,8 +17,8 @@ __device__ __forceinline__ void read_x(const float *xs, int group, int lane, lan
     x = {{pair.x, pair.y}};
 }
 
-/* Adds the products of one unit, decoded by decode_fused when FUSED. In a row's last unit elements past n_col take part in
- * nothing (tail). */
+/* Adds the products of one unit, decoded by decode_fused when FUSED. In a row's last unit elements past n_col take part
+ * in nothing (tail). */
 template <class Format, int P, int R, int T, bool TAIL, bool FUSED>
 __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R], int at, int lane, uint32_t magic,
                                          uint32_t fused_magic, const float *xs, int stride, int n_col,
@@ -48,8 +48,8 @@ __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R]
     }
 }
 
-/* The partial sums of a row again, from memory and without decode_fused: that is wrong about the sign of a zero and about
- * infinite scales, which only a dot that is zero or NaN can show. `fd_doubtful` tells. */
+/* The partial sums of a row again, from memory and without decode_fused: that is wrong about the sign of a zero and
+ * about infinite scales, which only a dot that is zero or NaN can show. `fd_doubtful` tells. */
 __device__ __forceinline__ bool fd_doubtful(float dot) {
     return !(fabsf(dot) > 0.0f);
 }

@@ -9,8 +9,8 @@
 #include "kernels/matvec_add.cuh"
 #include "kernels/tree.cuh"
 
-/* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with a
- * barrier. */
+/* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with
+ * a barrier. */
 enum { HELD_QUADS = 4 };
 struct held_norm {
     float4 quad[HELD_QUADS];

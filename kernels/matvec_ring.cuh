@@ -44,8 +44,8 @@ template <class Format, int P, int R> struct ring_slice {
                   "a slice's scales do not straddle windows");
 };
 
-/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each other
- * in memory, and none has more than one task more than another. */
+/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each
+ * other in memory, and none has more than one task more than another. */
 __device__ __forceinline__ int first_task() {
     return (int)(threadIdx.x / 32 * gridDim.x + blockIdx.x);
 }

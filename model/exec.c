@@ -2,10 +2,18 @@
 
 #include <stdlib.h>
 
+#include "numerics/contract.h"
+
 const char *fd_numerics_name(fd_numerics numerics) {
-    static const char *const names[] = {
-        [FD_NUMERICS_EXACT] = "exact", [FD_NUMERICS_F64] = "f64", [FD_NUMERICS_FAST] = "fast"};
+    static const char *const names[] = {[FD_NUMERICS_EXACT] = "exact",
+                                        [FD_NUMERICS_F64] = "f64",
+                                        [FD_NUMERICS_Q8ACT] = "q8act",
+                                        [FD_NUMERICS_FAST] = "fast"};
     return names[numerics];
+}
+
+int32_t fd_numerics_contract(fd_numerics numerics) {
+    return numerics == FD_NUMERICS_EXACT || numerics == FD_NUMERICS_Q8ACT ? FD_CONTRACT_VERSION : 0;
 }
 
 const char *fd_exec_numerics_name(const fd_exec *exec) {

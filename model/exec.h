@@ -7,11 +7,15 @@
 typedef enum fd_numerics {
     FD_NUMERICS_EXACT,
     FD_NUMERICS_F64,
-    FD_NUMERICS_FAST, /* as production engines compute: binary32 tensors, compared with tolerance */
+    FD_NUMERICS_Q8ACT, /* exact but for products with quantised weights: those of integers (numerics/q8act.h) */
+    FD_NUMERICS_FAST,  /* as production engines compute: binary32 tensors, compared with tolerance */
 } fd_numerics;
-const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64", "fast" */
+const char *fd_numerics_name(fd_numerics numerics); /* "exact", "f64", "q8act", "fast" */
 
-/* What a node's op reads and writes; real is float for exact, double for f64 (the pointers are void then cast).
+/* The contract's version where it fixes every bit (exact, q8act), so that two runs are compared by fingerprint; else 0. */
+int32_t fd_numerics_contract(fd_numerics numerics);
+
+/* What a node's op reads and writes; real is double for f64, else float (the pointers are void then cast).
  * Rows of a batch are contiguous: row r of in[i] starts at r * fd_node_row_stride(input node, n_kv). */
 typedef struct fd_op_args {
     const fd_graph *graph;

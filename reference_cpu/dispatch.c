@@ -14,10 +14,24 @@
 #define DECLARE(isa) extern const fd_ref_ops fd_ref_ops_f32_##isa, fd_ref_ops_f64_##isa, fd_simd_ops_##isa;
 FOR_EACH_ISA(DECLARE)
 
+/* The products of q8act, which stand in the place of the exact ones. */
+#define DECLARE_Q8(isa)                                                                                                \
+    void fd_ref_q8act_matmul_f32_##isa(const fd_op_args *, int64_t, int64_t);                                          \
+    void fd_ref_q8act_expert_matmul_f32_##isa(const fd_op_args *, int64_t, int64_t);                                   \
+    void fd_simd_q8act_matmul_##isa(const fd_op_args *, int64_t, int64_t);                                             \
+    void fd_simd_q8act_expert_matmul_##isa(const fd_op_args *, int64_t, int64_t);
+FOR_EACH_ISA(DECLARE_Q8)
+
 static const struct {
     const fd_ref_ops *f32, *f64, *twins;
+    fd_ref_fn q8_matmul[2], q8_expert_matmul[2]; /* definition, twin */
 } built[FD_ISA_COUNT] = {
-#define ROW(isa) {&fd_ref_ops_f32_##isa, &fd_ref_ops_f64_##isa, &fd_simd_ops_##isa},
+#define ROW(isa)                                                                                                       \
+    {&fd_ref_ops_f32_##isa,                                                                                            \
+     &fd_ref_ops_f64_##isa,                                                                                            \
+     &fd_simd_ops_##isa,                                                                                               \
+     {fd_ref_q8act_matmul_f32_##isa, fd_simd_q8act_matmul_##isa},                                                      \
+     {fd_ref_q8act_expert_matmul_f32_##isa, fd_simd_q8act_expert_matmul_##isa}},
     FOR_EACH_ISA(ROW)};
 
 static const char *const names[FD_ISA_COUNT] = {"baseline", "v3", "v4"};
@@ -63,8 +77,13 @@ fd_code fd_isa_wanted(fd_isa *out, fd_error *err) {
 
 fd_ref_ops fd_ref_select(fd_numerics numerics, fd_isa isa, bool scalar) {
     if (numerics == FD_NUMERICS_F64) return *built[scalar ? FD_ISA_BASELINE : isa].f64;
-    fd_ref_ops ops = *built[scalar ? FD_ISA_BASELINE : isa].f32;
+    if (scalar) isa = FD_ISA_BASELINE;
+    fd_ref_ops ops = *built[isa].f32;
     for (int op = 0; op < FD_OP_COUNT && !scalar; op++)
         if (built[isa].twins->run[op]) ops.run[op] = built[isa].twins->run[op];
+    if (numerics == FD_NUMERICS_Q8ACT) {
+        ops.run[FD_OP_MATMUL] = built[isa].q8_matmul[!scalar];
+        ops.run[FD_OP_EXPERT_MATMUL] = built[isa].q8_expert_matmul[!scalar];
+    }
     return ops;
 }

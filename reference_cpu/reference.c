@@ -143,8 +143,8 @@ static void name_device(char *to, size_t size) {
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err) {
     fd_isa isa;
     *out = NULL;
-    if (options->numerics != FD_NUMERICS_EXACT && options->numerics != FD_NUMERICS_F64)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "numerics %s: the CPU reference computes exact or f64",
+    if (options->numerics == FD_NUMERICS_FAST)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "numerics %s: the CPU reference computes exact, q8act or f64",
                        fd_numerics_name(options->numerics));
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);

@@ -1,4 +1,4 @@
-/* The CPU reference: scalar C in contract order, and the same ops in binary64. */
+/* The CPU reference: scalar C in contract order (exact, q8act), and the same ops in binary64. */
 #ifndef FD_REFERENCE_CPU_REFERENCE_H
 #define FD_REFERENCE_CPU_REFERENCE_H
 
@@ -18,8 +18,8 @@ typedef struct fd_reference_options {
  * bit. */
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err);
 
-/* Runs one node's op (or its override: exact only) on given inputs: args as in model/exec.h, real = float for exact,
- * double for f64. Uses all cores for a large node, unless it is called from a team of threads. */
+/* Runs one node's op (or its override: not in f64) on given inputs: args as in model/exec.h, real = double for
+ * f64, else float. Uses all cores for a large node, unless it is called from a team of threads. */
 void fd_reference_op(fd_numerics numerics, const fd_op_args *args);
 
 #endif

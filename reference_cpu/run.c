@@ -90,7 +90,7 @@ fd_code fd_ref_run(fd_reference *ref, fd_error *err) {
 }
 
 void fd_reference_op(fd_numerics numerics, const fd_op_args *args) {
-    assert(numerics == FD_NUMERICS_EXACT || !args->node->override);
+    assert(numerics != FD_NUMERICS_F64 || !args->node->override);
     fd_ref_fn op = fd_ref_select(numerics, fd_isa_best(), false).run[args->node->op];
     fd_ref_task task = {.args = *args};
     fd_ref_cut(&task, omp_in_parallel() ? 1 : omp_get_max_threads());

@@ -26,7 +26,8 @@ fd_trace *record(const fd_graph *graph, recording how) {
     to.tensors = how.tensors;
     to.weights = how.weights;
     fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
-    const char *truth = how.emulated ? how.emulated : "exact";
+    fd_numerics own = how.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
+    const char *truth = how.emulated ? how.emulated : fd_numerics_name(own);
     snprintf(info.numerics, sizeof info.numerics, "%s", how.numerics ? how.numerics : truth);
     const int32_t *tokens = how.tokens ? how.tokens : fed;
     int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PREFILL, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
@@ -36,7 +37,7 @@ fd_trace *record(const fd_graph *graph, recording how) {
         cr_assert(o.class_);
         must(fd_emulate_new(graph, &o, &exec, &err), &err);
     } else {
-        fd_reference_options o = {.n_ctx = 16, .n_thread = 1};
+        fd_reference_options o = {.numerics = own, .n_ctx = 16, .n_thread = 1};
         must(fd_reference_new(graph, &o, &exec, &err), &err);
     }
     must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);

@@ -10,6 +10,7 @@ enum { N_PREFILL = 6, N_DECODE = 2 };
 
 typedef struct recording {
     const char *emulated; /* class; NULL: exact */
+    bool q8act;           /* the reference in q8act instead of exact */
     const char *numerics; /* what the trace says; NULL: the truth */
     const char *tensors;  /* glob */
     bool fingerprints_only;

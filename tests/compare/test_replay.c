@@ -37,6 +37,26 @@ Test(replay, a_clean_run_is_noise_in_every_class_recorded_or_inferred) {
     }
 }
 
+Test(replay, a_q8act_run_is_noise_of_class_q8_recorded_or_inferred) {
+    bench b = open_model(models[0]);
+    fd_trace *ref = record(b.graph, (recording){0});
+    static const char *const said[] = {NULL, "unknown"};
+    for (int i = 0; i < 2; i++) {
+        fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.q8act = true, .numerics = said[i]}), NULL);
+        cr_expect_str_eq(v.replay.numerics, "q8", "%s", v.replay.numerics);
+        expect_noise(v, models[0], "q8act");
+    }
+    /* the other way round: exact beside a reference in q8act, and llama.cpp's way of rounding beside it */
+    fd_trace *q8 = record(b.graph, (recording){.q8act = true});
+    expect_noise(judge(b.graph, q8, record(b.graph, (recording){.emulated = "q8"}), NULL), models[0], "q8 beside q8act");
+    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.q8act = true}), "f32");
+    cr_expect_eq(v.status, FD_DIVERGED, "as binary32 it is an error");
+    fd_verdict_free(&v);
+    fd_trace_close(q8);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(replay, a_trace_in_16_bits_is_inferred_to_be_of_a_class_that_stores_them) {
     static const struct {
         const char *emulated, *inferred;

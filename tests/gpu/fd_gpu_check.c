@@ -1,4 +1,4 @@
-/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick]: the GPU engine against the CPU
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against the CPU
  * reference, bit by bit.
  *
  *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed
@@ -30,7 +30,7 @@ enum { SKIPPED = 77 };
 typedef struct options {
     const char *path, *fault;
     int n_prefill, n_decode;
-    bool quick;
+    bool quick, q8act;
 } options;
 
 typedef struct check {
@@ -50,6 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'd': o->n_decode = atoi(arg); return 0;
     case 'f': o->fault = arg; return 0;
     case 'q': o->quick = true; return 0;
+    case '8': o->q8act = true; return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_prefill < 1 || o->n_decode < 0) argp_usage(state);
@@ -153,7 +154,7 @@ static void check_untraced(check *c, fd_exec *gpu) {
     verdict(c, "last row alone: its logits", same_logits(c));
 }
 
-static void check_variants(check *c, int32_t n_ctx) {
+static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
     static const struct {
         const char *name;
         fd_engine_options options;
@@ -172,6 +173,7 @@ static void check_variants(check *c, int32_t n_ctx) {
         char name[64];
         fd_engine_options variant = variants[i].options;
         variant.n_ctx = n_ctx;
+        variant.numerics = numerics;
         must(fd_engine_new(c->graph, &variant, &exec, &err), &err);
         run(exec, c, c->n_prefill, 1, c->found);
         snprintf(name, sizeof name, "variants: %s", variants[i].name);
@@ -226,6 +228,7 @@ int main(int argc, char **argv) {
                                                {"decode", 'd', "N", 0, "tokens after it, one at a time (32)", 0},
                                                {"fault", 'f', "NAME[@LAYER]", 0, "inject a fault into both", 0},
                                                {"quick", 'q', NULL, 0, "leave out the variants", 0},
+                                               {"q8act", '8', NULL, 0, "both in q8act instead of exact", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0,
                                        0,     0};
@@ -250,14 +253,15 @@ int main(int argc, char **argv) {
     check c = {.graph = graph, .n_prefill = o.n_prefill, .n_token = o.n_prefill + o.n_decode, .started = now()};
     int32_t n_ctx = c.n_token;
     make_tokens(&c);
-    must(fd_reference_new(graph, &(fd_reference_options){.n_ctx = n_ctx}, &cpu, &err), &err);
-    must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx}, &gpu, &err), &err);
-    printf("%s: %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, graph->n_node,
+    fd_numerics numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
+    must(fd_reference_new(graph, &(fd_reference_options){.numerics = numerics, .n_ctx = n_ctx}, &cpu, &err), &err);
+    must(fd_engine_new(graph, &(fd_engine_options){.numerics = numerics, .n_ctx = n_ctx}, &gpu, &err), &err);
+    printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, fd_numerics_name(numerics), graph->n_node,
            o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, FD_NUMERICS_EXACT, 0, &memory, &err), &err);
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
            (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
@@ -266,7 +270,7 @@ int main(int argc, char **argv) {
     check_untraced(&c, gpu);
     check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
-    if (!o.quick) check_variants(&c, n_ctx);
+    if (!o.quick) check_variants(&c, n_ctx, numerics);
     printf("%s\n", c.n_failed ? "DIFFERENT" : "EQUAL");
 
     fd_exec_free(cpu);

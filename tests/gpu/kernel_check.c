@@ -10,7 +10,7 @@ static const struct {
 } parts[] = {
     {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
     {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
-    {"experts", check_experts},           {"sample", check_sample},
+    {"experts", check_experts},           {"sample", check_sample},       {"q8", check_q8},
     {"fast", check_fast},
 };
 

@@ -9,6 +9,7 @@ void check_matmul(gpu_test *test);
 void check_matvec_fused(gpu_test *test);
 void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, ops by element */
 void check_experts(gpu_test *test);
+void check_q8(gpu_test *test); /* products of q8act, against blocks made on the host from the dequantised rows */
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);

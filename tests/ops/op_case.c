@@ -55,7 +55,8 @@ static void set_input(op_case *c, int i, float *data, int64_t n, int32_t n_dim, 
     c->nodes[i].shape[1] = shape1;
 }
 
-/* Random bytes are valid blocks of the formats that nothing here encodes, but for their scales, which must not be huge. */
+/* Random bytes are valid blocks of the formats that nothing here encodes, but for their scales, which must not be huge.
+ */
 static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
     int64_t size = fd_dtype_get(dtype)->block_bytes;
     for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);

@@ -1,0 +1,177 @@
+/* The kernels of q8act against the CPU's op, which tests/ops holds to the contract. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/q8.h"
+#include "numerics/contract.h"
+#include "reference_cpu/reference.h"
+#include "tests/gpu/kernel_check.h"
+
+static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+enum { N_TYPE = sizeof types / sizeof *types };
+
+static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t n_col, const float *bias,
+                        const float *x, int32_t n_tok, float *out) {
+    fd_weight w = {.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = file};
+    fd_weight b = {.dtype = FD_F32, .n_row = 1, .n_col = n_row, .data = bias};
+    fd_node node = {.op = FD_OP_MATMUL, .n_dim = 1, .shape = {(int32_t)n_row}};
+    fd_op_args args = {
+        .node = &node, .n_pos = n_tok, .n_kv = n_tok, .in = {x}, .weight = {&w, bias ? &b : NULL}, .out = out};
+    fd_reference_op(FD_NUMERICS_Q8ACT, &args);
+}
+
+/* ---- one matrix: every kernel, several numbers of rows ---- */
+
+/* Rows of weights together in the matrix-vector kernel, or tokens of a tile on tensor cores (0: chosen). */
+static const struct { int32_t rows, tile; } forms[] = {{0, 0}, {0, 32}, {0, 64}, {0, 128}, {1, 0}, {2, 0}, {4, 0}};
+enum { N_FORM = sizeof forms / sizeof *forms };
+
+static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
+                        int n_n_tok, bool special) {
+    char name[160];
+    int32_t most = n_toks[n_n_tok - 1];
+    float *w, *x = malloc(sizeof *x * (size_t)(n_col * most)), *bias = malloc(sizeof *bias * (size_t)n_row);
+    float *expected = malloc(sizeof *expected * (size_t)(n_row * most)),
+          *found = malloc(sizeof *found * (size_t)(n_row * most));
+    void *file = gpu_random_weight(test, dtype, n_row, n_col, &w);
+    fd_device_matrix matrix = gpu_upload_weight(dtype, n_row, n_col, file);
+    fd_error err = {0};
+    gpu_fill(test, x, (size_t)(n_col * most));
+    gpu_fill(test, bias, (size_t)n_row);
+    if (special) { /* infinities, NaN, the largest value, a block of zeros and one too small for a scale, in some rows only */
+        x[n_col / 2] = INFINITY;
+        x[n_col * (most / 2) + n_col - 1] = NAN;
+        x[n_col * (most - 1)] = 3.4e38f;
+        for (int k = 32; k < 64; k++) x[n_col * (most - 1) + k] = 0.0f;
+        for (int k = 0; k < 32; k++) x[n_col * (most / 2) + k] *= 1e-35f;
+    }
+    float *dx = gpu_upload(x, sizeof *x * (size_t)(n_col * most)),
+          *dbias = gpu_upload(bias, sizeof *bias * (size_t)n_row);
+    for (int i = 0; i < n_n_tok; i++)
+        for (int form = 0; form < N_FORM; form++) {
+            int32_t n = n_toks[i], rows = forms[form].rows;
+            if (rows && n > 1) continue;
+            size_t count = (size_t)(n_row * n);
+            float *out = gpu_poisoned(count), *scratch = NULL;
+            if (rows) {
+                fd_matvec in = {
+                    .x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
+                gpu_must(fd_launch_q8_matvec(&test->queue, &in, rows, &err), &err);
+            } else {
+                scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
+                fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
+                gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
+                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, forms[form].tile, out, &err),
+                         &err);
+            }
+            gpu_download(test, out, found, count);
+            host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
+            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s", rows ? "vector" : "tile",
+                     rows + forms[form].tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
+                     special ? "_special" : "");
+            gpu_expect_equal(test, name, expected, found, count);
+            gpu_free(out);
+            gpu_free(scratch);
+        }
+    gpu_free(matrix.data);
+    gpu_free(dx);
+    gpu_free(dbias);
+    free(w), free(x), free(bias), free(expected), free(found), free(file);
+}
+
+/* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
+
+typedef struct fused {
+    int n_part;
+    int64_t n_row[FD_MATVEC_PARTS], n_col;
+    bool norm, silu, residual;
+} fused;
+
+static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int rows, bool overlap) {
+    enum { MOST = 4096 };
+    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
+        found[MOST];
+    const float eps = 1e-5f;
+    char name[160];
+    fd_error err = {0};
+    fd_queue queue = test->queue;
+    queue.overlap = overlap;
+    gpu_fill(test, x, (size_t)f->n_col);
+    gpu_fill(test, norm_weight, (size_t)f->n_col);
+    gpu_fill(test, bias, MOST);
+    gpu_fill(test, residual, MOST);
+    float r = 1.0f / sqrtf(fd_dot(x, x, f->n_col) / (float)f->n_col + eps);
+    for (int64_t i = 0; i < f->n_col; i++) in_x[i] = (x[i] * r) * norm_weight[i];
+    float *dx = gpu_upload(x, sizeof x), *dnorm = gpu_upload(norm_weight, sizeof norm_weight);
+    float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
+    fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
+    in.norm_weight = f->norm ? dnorm : NULL;
+    for (int p = 0; p < f->n_part; p++) {
+        float *w;
+        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
+        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
+        in.part[p].bias = p == 1 ? NULL : dbias;
+        in.part[p].residual = f->residual ? dresidual : NULL;
+        in.part[p].out = gpu_poisoned((size_t)f->n_row[p]);
+        host_matmul(dtype, file, f->n_row[p], f->n_col, p == 1 ? NULL : bias, f->norm ? in_x : x, 1, expected[p]);
+        for (int64_t i = 0; f->residual && i < f->n_row[p]; i++) expected[p][i] = residual[i] + expected[p][i];
+        free(w), free(file);
+    }
+    for (int64_t i = 0; f->silu && i < f->n_row[0]; i++) expected[0][i] = fd_silu32(expected[0][i]) * expected[1][i];
+    gpu_must(fd_launch_q8_matvec(&queue, &in, rows, &err), &err);
+    for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
+        gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
+        snprintf(name, sizeof name, "q8_fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_rows_%d", fd_dtype_get(dtype)->name,
+                 (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
+                 f->silu ? "_silu" : "", f->residual ? "_residual" : "", rows);
+        gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
+    }
+    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
+}
+
+/* The data tell q8act from exact products, and an element's last bit shows. */
+static void check_data(gpu_test *test, uint32_t dtype) {
+    enum { N = 512, ROWS = 8 };
+    float *w, x[N], exact[ROWS], q8[ROWS], other[ROWS];
+    size_t first;
+    void *file = gpu_random_weight(test, dtype, ROWS, N, &w);
+    gpu_fill(test, x, N);
+    host_matmul(dtype, file, ROWS, N, NULL, x, 1, q8);
+    for (int r = 0; r < ROWS; r++) exact[r] = fd_dot(w + r * N, x, N);
+    gpu_expect(test, "q8_is_not_exact", gpu_differing(exact, q8, ROWS, &first) > 0);
+    float largest = 0;
+    for (int k = 0; k < 32; k++) largest = fmaxf(largest, fabsf(x[k]));
+    for (int k = 0; k < 32; k++)
+        if (fabsf(x[k]) == largest) x[k] *= 1 + 0x1p-20f; /* the scale of the first block, some last bits */
+    host_matmul(dtype, file, ROWS, N, NULL, x, 1, other);
+    gpu_expect(test, "q8_scale_has_all_bits", gpu_differing(other, q8, ROWS, &first) > 0);
+    free(w), free(file);
+}
+
+void check_q8(gpu_test *test) {
+    static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
+    static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
+                                        {16, 2048}, {5, 4864}, {257, 512}, {9, 160}};
+    static const fused cases[] = {
+        {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
+        {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
+        {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
+        {2, {2500, 2500}, 256, true, true, false},
+    };
+    for (int i = 0; i < N_TYPE; i++) {
+        int32_t block = fd_dtype_get(types[i])->block_elements;
+        check_data(test, types[i]);
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            if (shapes[k][1] % block == 0) check_shape(test, types[i], shapes[k][0], shapes[k][1], few, 4, false);
+        check_shape(test, types[i], 300, 1024, many, 7, false);
+        check_shape(test, types[i], 40, 256, few, 4, true);
+        /* Enough rows for several to go together when the launcher chooses, and a last tile that is not full. */
+        check_shape(test, types[i], (int64_t)test->queue.n_sm * 64 + 37, 256, one, 1, false);
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            for (int rows = 0; rows <= 4; rows = rows ? 2 * rows : 1)
+                if (rows != 1 || !cases[k].silu) check_fused(test, types[i], &cases[k], rows, k % 3 == 0);
+    }
+}
