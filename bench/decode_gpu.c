@@ -1,6 +1,6 @@
 /* decode_gpu MODEL.gguf: tokens per second of the GPU engine in exact numerics, with --numerics=fast or q8act beside
- * those of these, and the bytes it must read for a token and what the device's memory gives a plain copy in the same run.
- * The rows take turns, round by round; the table gives medians.
+ * those of these, and the bytes it must read for a token and what the device's memory gives a plain copy in the same
+ * run. The rows take turns, round by round; the table gives medians.
  *
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
  * and written. With --ablate the decode step also runs in its other forms, each in an executor of its own. */
@@ -290,7 +290,7 @@ int main(int argc, char **argv) {
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, FD_NUMERICS_EXACT, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
     double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;

@@ -49,16 +49,13 @@ static fd_code open_trace(run *r, fd_error *err) {
     fd_cli_trace_info(&r->model, &r->exec, &info);
     info.prompt = r->prompt_text;
     FD_TRY(fd_trace_create(&to, &info, r->exec.exec->graph, r->exec.exec->numerics, &r->trace, err));
-    fd_exec_set_observer(r->exec.exec, fd_trace_observer(r->trace));
+    fd_exec_set_observer(r->exec.exec, fd_trace_run_observer(r->trace));
     return FD_OK;
 }
 
-static fd_code step(run *r, fd_step_kind kind, int32_t pos0, int32_t n, fd_error *err) {
+static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
     fd_batch batch = {.tokens = r->tokens + pos0, .n_tok = n, .pos0 = pos0, .logits = r->logits};
-    if (r->trace) FD_TRY(fd_trace_begin_step(r->trace, kind, batch.tokens, n, pos0, err));
-    FD_TRY(fd_exec_forward(r->exec.exec, &batch, err));
-    if (r->trace) FD_TRY(fd_trace_end_step(r->trace, err));
-    return FD_OK;
+    return fd_exec_forward(r->exec.exec, &batch, err);
 }
 
 /* The prompt is in the cache and the first token is known. */
@@ -86,11 +83,11 @@ static fd_code on_token(void *user, int32_t token, fd_error *err) {
 
 /* A trace wants to know of each step; the token sampled last is not fed. */
 static fd_code generate_traced(run *r, fd_error *err) {
-    FD_TRY(step(r, FD_STEP_PREFILL, 0, r->n_prompt, err));
+    FD_TRY(step(r, 0, r->n_prompt, err));
     if (r->args->n_generate == 0) return begin_text(r, err);
     for (int32_t i = 0; i < r->args->n_generate; i++) {
         int32_t *next = &r->tokens[r->n_token];
-        if (i > 0) FD_TRY(step(r, FD_STEP_DECODE, r->n_token - 1, 1, err));
+        if (i > 0) FD_TRY(step(r, r->n_token - 1, 1, err));
         r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
         if (r->undecided) return err->code;
         fd_code code = on_token(r, *next, err);
@@ -116,6 +113,7 @@ static fd_code generate(run *r, fd_error *err) {
     else
         FD_TRY(fd_exec_generate(r->exec.exec, &generation, &n_done, err));
     fd_cli_progress_end(&r->progress);
+    FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
     r->decode_s = fd_cli_seconds() - r->started;
     if (r->n_token > r->n_prompt) r->n_decode = r->n_token - r->n_prompt - 1;
     if (!r->args->quiet) fd_cli_text_end(&r->text); /* before what summary() says elsewhere */
@@ -163,7 +161,7 @@ static void summary(const run *r) {
 static fd_code end_trace(run *r, fd_code code, fd_error *err) {
     if (code == FD_OK) return fd_trace_finish(r->trace, err);
     fd_error other = {0};
-    if (!r->undecided)
+    if (!r->undecided || fd_exec_settle(r->exec.exec, &other) != FD_OK)
         fd_trace_abandon(r->trace);
     else if (fd_trace_finish(r->trace, &other) == FD_OK)
         fd_cli_add_first_nan(r->args->trace, err);

@@ -49,7 +49,8 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         char name[32];
         snprintf(name, sizeof name, "cpu:%s", fd_numerics_name(on_cpu[i]));
         if (!is(spec, size, name)) continue;
-        fd_reference_options options = {.numerics = on_cpu[i], .n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
+        fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
+        options.numerics = on_cpu[i];
         return fd_reference_new(graph, &options, out, err);
     }
     static const char emulate[] = "cpu:emulate-";
@@ -75,10 +76,11 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
                        (int)size, spec);
 #endif
     }
-    return fd_fail(err, FD_ERR_INPUT,
-                   "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
-                   "gpu:fast",
-                   (int)size, spec);
+    return fd_fail(
+        err, FD_ERR_INPUT,
+        "executor \"%.*s\": unknown; known: cpu:exact, cpu:q8act, cpu:f64, cpu:emulate-CLASS, gpu:exact, gpu:q8act, "
+        "gpu:fast",
+        (int)size, spec);
 }
 
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
@@ -107,12 +109,10 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     uint64_t free_bytes;
     int32_t n_sm;
     fd_engine_memory memory;
-    fd_numerics numerics = strncmp(spec, "gpu:fast", 8) == 0    ? FD_NUMERICS_FAST
-                           : strncmp(spec, "gpu:q8act", 9) == 0 ? FD_NUMERICS_Q8ACT
-                                                                : FD_NUMERICS_EXACT;
     if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
         fd_engine_memory_free(0, &free_bytes, &n_sm, &ignored) != FD_OK ||
-        fd_engine_memory_needed(graph, n_ctx, n_seq, numerics, n_sm, &memory, &ignored) != FD_OK ||
+        fd_engine_memory_needed(graph, n_ctx, n_seq, strncmp(spec, "gpu:fast", 8) == 0 ? n_sm : 0, &memory, &ignored) !=
+            FD_OK ||
         fd_engine_memory_total(&memory) > free_bytes)
         return;
     fd_engine_memory_text(&memory, n_ctx, n_seq, free_bytes, to, size);

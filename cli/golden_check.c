@@ -131,8 +131,9 @@ int fd_golden_check_command(const fd_golden_args *a, const fd_cli_model *model) 
     const char *numerics = code == FD_OK && !a->numerics ? golden->numerics : a->numerics;
     if (code == FD_OK) code = fd_golden_executor(a, numerics, model, n_ctx, &exec, &err);
     if (code == FD_OK)
-        code = strcmp(numerics, golden->numerics) == 0 ? check_all(a, golden, exec.exec, &n_failed, &err)
-                                                       : fd_golden_check_all_near(a, golden, exec.exec, &n_failed, &err);
+        code = strcmp(numerics, golden->numerics) == 0
+                   ? check_all(a, golden, exec.exec, &n_failed, &err)
+                   : fd_golden_check_all_near(a, golden, exec.exec, &n_failed, &err);
     fd_cli_exec_close(&exec);
     if (golden) fd_golden_free(golden);
     if (code != FD_OK) return fd_cli_fail("golden", &err);

@@ -42,8 +42,10 @@ static fd_code take_logits(const fd_trace *trace, fd_inspect_health_table *t, fd
         if (node < 0 || !fd_trace_holds(trace, node, pos)) continue;
         double *logits;
         int64_t n;
+        fd_top_logits top;
         FD_TRY(fd_inspect_read(trace, node, pos, &logits, &n, err));
-        fd_health_logits(FD_F64, logits, n, h);
+        fd_health_logits(FD_F64, logits, n, &top);
+        fd_health_note(&top, h);
         free(logits);
         t->n_logits++;
     }

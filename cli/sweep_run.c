@@ -61,7 +61,7 @@ fd_code fd_sweep_record(fd_exec *exec, const int32_t *tokens, int32_t n_pos, fd_
         watcher w = {.recorded = out, .seen = seen, .result = &unused};
         fd_batch batch = {.tokens = tokens, .n_tok = n_pos, .all_logits = true, .logits = out->logits};
         fd_exec_reset(exec);
-        fd_exec_set_observer(exec, (fd_observer){watch, NULL, &w});
+        fd_exec_set_observer(exec, (fd_observer){.observe = watch, .wants = fd_want_fingerprints, .user = &w});
         code = fd_exec_forward(exec, &batch, err);
         fd_exec_set_observer(exec, (fd_observer){0});
         if (code == FD_OK) code = all_seen(&w, out, exec->graph, err);
@@ -122,7 +122,8 @@ fd_code fd_sweep_run(fd_exec *exec, const fd_sweep_baseline *b, const fd_sweep_s
         watcher w = {.expect = b, .seen = seen, .result = out};
         double start = fd_cli_seconds();
         fd_exec_reset(exec);
-        if (!split->unobserved) fd_exec_set_observer(exec, (fd_observer){watch, NULL, &w});
+        fd_observer observer = {.observe = watch, .wants = fd_want_fingerprints, .user = &w};
+        if (!split->unobserved) fd_exec_set_observer(exec, observer);
         code = run_split(exec, b, split, logits, out, err);
         fd_exec_set_observer(exec, (fd_observer){0});
         out->seconds = fd_cli_seconds() - start;

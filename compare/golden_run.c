@@ -78,7 +78,7 @@ fd_code fd_golden_record(fd_exec *exec, const int32_t *ids, int32_t n_prompt, in
 
     recorder r = {out->fingerprints, n_node, 0};
     fd_exec_reset(exec);
-    fd_exec_set_observer(exec, (fd_observer){record_tensor, NULL, &r});
+    fd_exec_set_observer(exec, (fd_observer){.observe = record_tensor, .wants = fd_want_fingerprints, .user = &r});
     fd_code code = run_and_record(exec, &r, n_prompt, n_vocab, out, err);
     fd_exec_set_observer(exec, (fd_observer){0});
     if (code != FD_OK) fd_golden_prompt_clear(out);
@@ -101,7 +101,8 @@ fd_code fd_golden_usable(const fd_golden *golden, const fd_graph *graph, const c
                        golden->model_hash, model_hash);
     if (strcmp(golden->numerics, fd_numerics_name(FD_NUMERICS_EXACT)) != 0 &&
         strcmp(golden->numerics, fd_numerics_name(FD_NUMERICS_Q8ACT)) != 0)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics \"%s\", expected \"exact\" or \"q8act\"", golden->numerics);
+        return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics \"%s\", expected \"exact\" or \"q8act\"",
+                       golden->numerics);
     if (golden->contract != FD_CONTRACT_VERSION)
         return fd_fail(err, FD_ERR_INCOMPLETE, "golden: numerics contract %d, this build follows %d: record it again",
                        golden->contract, FD_CONTRACT_VERSION);
@@ -200,7 +201,7 @@ fd_code fd_golden_check(fd_exec *exec, const fd_golden *golden, int32_t prompt, 
     if (!logits) return fd_fail(err, FD_ERR_MEMORY, "logits of %d positions: out of memory", p->n_prompt);
     checker c = {p, golden->n_node, out, 0};
     fd_exec_reset(exec);
-    fd_exec_set_observer(exec, (fd_observer){check_tensor, NULL, &c});
+    fd_exec_set_observer(exec, (fd_observer){.observe = check_tensor, .wants = fd_want_fingerprints, .user = &c});
     fd_code code = run_and_check(exec, &c, logits, err);
     fd_exec_set_observer(exec, (fd_observer){0});
     free(logits);

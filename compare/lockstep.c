@@ -146,7 +146,7 @@ static fd_code open_sides(lockstep *l, fd_error *err) {
     l->judge.n_allow_missing = o->n_allow_missing;
     if (!l->trace) return fd_rendezvous_open(o->ref.exec, o->cand.exec, &l->judge, &l->rendezvous, err);
     FD_TRY(list_foreign_nodes(l, err));
-    fd_exec_set_observer(l->exec, (fd_observer){show_beside_trace, NULL, &l->judge});
+    fd_exec_set_observer(l->exec, (fd_observer){.observe = show_beside_trace, .user = &l->judge});
     return FD_OK;
 }
 

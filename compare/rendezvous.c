@@ -158,7 +158,7 @@ fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_judge *judge, fd_rend
     m->exec[CAND] = cand;
     for (int side = 0; side < SIDES; side++) {
         m->sides[side] = (observer_side){m, side};
-        fd_exec_set_observer(m->exec[side], (fd_observer){show, NULL, &m->sides[side]});
+        fd_exec_set_observer(m->exec[side], (fd_observer){.observe = show, .user = &m->sides[side]});
     }
     m->has_thread = pthread_create(&m->thread, NULL, candidate_thread, m) == 0;
     if (!m->has_thread) {

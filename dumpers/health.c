@@ -7,12 +7,6 @@ static double element(uint32_t dtype, const void *data, int64_t i) {
     return dtype == FD_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
-/* p ln p; fd_log64 wants a normal number, and below it p ln p is under 1e-305: nothing in a sum of nats. */
-static double plogp(double p) {
-    if (!(p >= 0.0) || isinf(p)) return NAN;
-    return p < 2.2250738585072014e-308 ? 0.0 : p * fd_log64(p);
-}
-
 /* Many fused multiply-adds: a call of libm's fma for each unless the machine's own instruction may be used. Both are
  * correctly rounded, so the bits are the same. (clang 14 emits clones that other files cannot call; under ThreadSanitizer
  * clones are chosen before it runs, and crash.) */
@@ -23,40 +17,30 @@ void fd_health_attention(uint32_t dtype, const void *weights, int32_t n_head, in
                          float *entropy, float *sink) {
     for (int32_t head = 0; head < n_head; head++) {
         int64_t first = head * head_stride;
-        double sum = 0.0;
-        for (int32_t k = 0; k < n_kv; k++) sum += plogp(element(dtype, weights, first + k));
-        entropy[head] = (float)(0.0 - sum); /* +0 for a single certain position, not -0 */
+        fd_sum64 sum = {0};
+        for (int32_t k = 0; k < n_kv; k++) fd_sum64_add(&sum, fd_plogp(element(dtype, weights, first + k)));
+        entropy[head] = (float)(0.0 - fd_sum64_end(&sum)); /* +0 for a single certain position, not -0 */
         sink[head] = (float)element(dtype, weights, first);
     }
 }
 
-void fd_health_clear(fd_trace_health *out) {
-    memset(out, 0, sizeof *out);
+static void no_logits(fd_top_logits *out) {
     for (int i = 0; i < FD_TOP_K; i++) {
-        out->top_logit[i] = NAN;
-        out->top_id[i] = -1;
+        out->logit[i] = NAN;
+        out->id[i] = -1;
     }
-    out->top1_probability = NAN;
-    out->logit_range = NAN;
+    out->probability = out->range = NAN;
 }
 
-/* e^x for x ≤ 0; below -700 the term is nothing beside the largest one's 1. */
-static double weight_of(double x) {
-    return x < -700.0 ? 0.0 : fd_exp64(x);
-}
-
-void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_trace_health *out) {
+void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_top_logits *out) {
     double best[FD_TOP_K];
     int n_best = 0;
-    int32_t n_kv = out->n_kv, loop = out->loop_length;
-    fd_health_clear(out);
-    out->n_kv = n_kv;
-    out->loop_length = loop;
     int32_t id[FD_TOP_K];
+    no_logits(out);
     for (int64_t i = 0; i < n_vocab; i++) {
         double x = element(dtype, logits, i);
         if (isnan(x)) {
-            out->top_id[0] = (int32_t)i;
+            out->id[0] = (int32_t)i;
             return;
         }
         if (n_best == FD_TOP_K && !(x > best[FD_TOP_K - 1])) continue;
@@ -69,14 +53,28 @@ void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_tr
         id[at] = (int32_t)i;
     }
     for (int i = 0; i < n_best; i++) {
-        out->top_logit[i] = (float)best[i];
-        out->top_id[i] = id[i];
+        out->logit[i] = (float)best[i];
+        out->id[i] = id[i];
     }
     if (n_best == 0) return;
-    double sum = 0.0;
-    for (int64_t i = 0; i < n_vocab; i++) sum += weight_of(element(dtype, logits, i) - best[0]);
-    out->top1_probability = isinf(best[0]) ? NAN : (float)(1.0 / sum);
-    if (n_best == FD_TOP_K) out->logit_range = (float)(best[0] - best[FD_TOP_K - 1]);
+    fd_sum64 sum = {0};
+    for (int64_t i = 0; i < n_vocab; i++) fd_sum64_add(&sum, fd_share64(element(dtype, logits, i) - best[0]));
+    out->probability = isinf(best[0]) ? NAN : (float)(1.0 / fd_sum64_end(&sum));
+    if (n_best == FD_TOP_K) out->range = (float)(best[0] - best[FD_TOP_K - 1]);
+}
+
+void fd_health_note(const fd_top_logits *top, fd_trace_health *out) {
+    memcpy(out->top_logit, top->logit, sizeof out->top_logit);
+    memcpy(out->top_id, top->id, sizeof out->top_id);
+    out->top1_probability = top->probability;
+    out->logit_range = top->range;
+}
+
+void fd_health_clear(fd_trace_health *out) {
+    fd_top_logits none;
+    memset(out, 0, sizeof *out);
+    no_logits(&none);
+    fd_health_note(&none, out);
 }
 
 int32_t fd_health_loop(const int32_t *tokens, int32_t n) {

@@ -11,9 +11,11 @@
 void fd_health_attention(uint32_t dtype, const void *weights, int32_t n_head, int64_t head_stride, int32_t n_kv,
                          float *entropy, float *sink);
 
-/* Best logits of one row [n_vocab]: fills top_logit, top_id, top1_probability, logit_range. Lowest id first among
- * equals. A NaN anywhere leaves no order: top_id[0] is then the first NaN's id, everything else NaN and -1. */
-void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_trace_health *out);
+/* Best logits of one row [n_vocab]. Lowest id first among equals; -0 and +0 are equal. */
+void fd_health_logits(uint32_t dtype, const void *logits, int64_t n_vocab, fd_top_logits *out);
+
+/* The logits' part of a position's health. */
+void fd_health_note(const fd_top_logits *top, fd_trace_health *out);
 
 /* All of the above as not recorded: NaN, -1, loop_length and n_kv 0. */
 void fd_health_clear(fd_trace_health *out);

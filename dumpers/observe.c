@@ -89,6 +89,7 @@ static fd_fingerprint fingerprint_runs_f64(const row_runs *runs) {
 }
 
 fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int32_t row) {
+    if (observation->fingerprints) return observation->fingerprints[row];
     row_runs runs = runs_of(observation, row);
     if (runs.n_run == 1)
         return observation->dtype == FD_F64 ? fd_fingerprint_f64(run_at(&runs, 0), runs.run_elements)
@@ -96,49 +97,82 @@ fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int
     return observation->dtype == FD_F64 ? fingerprint_runs_f64(&runs) : fingerprint_runs_f32(&runs);
 }
 
-typedef struct tally {
-    double min, max, sum, squares;
-    int64_t n_finite, n_nan, n_pos_inf, n_neg_inf, n_zero;
-} tally;
+/* A row of binary32 so far: minima and maxima side by side, as the partial sums are. */
+typedef struct row_tally {
+    fd_tally tally; /* but for min and max */
+    fd_sum64 sum, squares;
+    double low[FD_PARTIALS], high[FD_PARTIALS];
+} row_tally;
 
-static void count(tally *t, double x) {
-    if (isfinite(x)) {
-        t->min = x < t->min ? x : t->min;
-        t->max = x > t->max ? x : t->max;
-        t->sum += x;
-        t->squares += x * x;
-        t->n_finite++;
-        t->n_zero += x == 0.0;
-    } else if (isnan(x)) {
-        t->n_nan++;
-    } else if (x > 0.0) {
-        t->n_pos_inf++;
-    } else {
-        t->n_neg_inf++;
+/* fd_tally_add and fd_sum64_add for the row's next n elements. */
+FOR_EACH_CPU
+static void tally_f32(const float *x, int64_t n, row_tally *t) {
+    int64_t n_nan = 0, n_pos_inf = 0, n_neg_inf = 0, n_zero = 0;
+    for (int64_t i = 0, m; i < n; i += m) {
+        int64_t at = t->sum.n % FD_PARTIALS; /* the partial sum that takes the next element */
+        double *restrict sum = t->sum.partial + at, *restrict squares = t->squares.partial + at;
+        double *restrict low = t->low + at, *restrict high = t->high + at;
+        m = n - i < FD_PARTIALS - at ? n - i : FD_PARTIALS - at;
+        for (int64_t j = 0; j < m; j++) {
+            double v = (double)x[i + j], term = fabs(v) < INFINITY ? v : 0.0;
+            double below = fabs(v) < INFINITY ? v : INFINITY, above = fabs(v) < INFINITY ? v : -INFINITY;
+            sum[j] = sum[j] + term;
+            squares[j] = squares[j] + term * term;
+            low[j] = below < low[j] ? below : low[j];
+            high[j] = above > high[j] ? above : high[j];
+        }
+        t->sum.n += m;
+        t->squares.n += m;
+        if (t->sum.n % FD_SUM_BLOCK != 0) continue;
+        fd_sum64_close_block(&t->sum);
+        fd_sum64_close_block(&t->squares);
     }
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = fd_bits32(x[i]);
+        n_nan += (bits & 0x7fffffffu) > 0x7f800000u;
+        n_pos_inf += bits == 0x7f800000u;
+        n_neg_inf += bits == 0xff800000u;
+        n_zero += (bits & 0x7fffffffu) == 0;
+    }
+    t->tally.n_nan += n_nan;
+    t->tally.n_pos_inf += n_pos_inf;
+    t->tally.n_neg_inf += n_neg_inf;
+    t->tally.n_zero += n_zero;
+    t->tally.n_finite += n - n_nan - n_pos_inf - n_neg_inf;
 }
 
-void fd_observation_stats(const fd_observation *observation, int32_t row, fd_trace_stats *out) {
-    row_runs runs = runs_of(observation, row);
-    tally t = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0, 0};
-    for (int64_t r = 0; r < runs.n_run; r++) {
-        const void *data = run_at(&runs, r);
-        if (observation->dtype == FD_F64)
-            for (int64_t i = 0; i < runs.run_elements; i++) count(&t, ((const double *)data)[i]);
-        else
-            for (int64_t i = 0; i < runs.run_elements; i++) count(&t, (double)((const float *)data)[i]);
+static fd_stats stats_f32(const row_runs *runs) {
+    row_tally t = {.tally = fd_tally_none()};
+    for (int j = 0; j < FD_PARTIALS; j++) t.low[j] = INFINITY, t.high[j] = -INFINITY;
+    for (int64_t r = 0; r < runs->n_run; r++) tally_f32(run_at(runs, r), runs->run_elements, &t);
+    for (int j = 0; j < FD_PARTIALS; j++) {
+        t.tally.min = t.low[j] < t.tally.min ? t.low[j] : t.tally.min;
+        t.tally.max = t.high[j] > t.tally.max ? t.high[j] : t.tally.max;
     }
-    bool any = t.n_finite > 0;
-    double n = (double)t.n_finite;
-    out->min = any ? t.min : NAN;
-    out->max = any ? t.max : NAN;
-    out->mean = any ? t.sum / n : NAN;
-    out->rms = any ? sqrt(t.squares / n) : NAN;
-    out->absmax = any ? fmax(fabs(t.min), fabs(t.max)) : NAN;
-    out->n_nan = (double)t.n_nan;
-    out->n_pos_inf = (double)t.n_pos_inf;
-    out->n_neg_inf = (double)t.n_neg_inf;
-    out->n_zero = (double)t.n_zero;
+    return fd_tally_end(&t.tally, fd_sum64_end(&t.sum), fd_sum64_end(&t.squares));
+}
+
+static fd_stats stats_f64(const row_runs *runs) {
+    fd_tally tally = fd_tally_none();
+    fd_sum64 sum = {0}, squares = {0};
+    for (int64_t r = 0; r < runs->n_run; r++) {
+        const double *x = run_at(runs, r);
+        for (int64_t i = 0; i < runs->run_elements; i++) {
+            double term = fd_tally_add(&tally, x[i]);
+            fd_sum64_add(&sum, term);
+            fd_sum64_add(&squares, term * term);
+        }
+    }
+    return fd_tally_end(&tally, fd_sum64_end(&sum), fd_sum64_end(&squares));
+}
+
+void fd_observation_stats(const fd_observation *observation, int32_t row, fd_stats *out) {
+    if (observation->stats) {
+        *out = observation->stats[row];
+        return;
+    }
+    row_runs runs = runs_of(observation, row);
+    *out = observation->dtype == FD_F64 ? stats_f64(&runs) : stats_f32(&runs);
 }
 
 void fd_observation_copy(const fd_observation *observation, int32_t row, void *out) {

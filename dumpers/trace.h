@@ -14,6 +14,7 @@
 
 #include "model/exec.h"
 #include "numerics/fingerprint.h"
+#include "numerics/summary.h"
 
 typedef enum fd_trace_level {
     FD_TRACE_FINGERPRINT, /* fingerprints and health */
@@ -45,18 +46,14 @@ typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated
     bool complete;
 } fd_trace_info;
 
-typedef struct fd_trace_stats { /* of one node at one position; finite values only in min…absmax */
-    double min, max, mean, rms, absmax;
-    double n_nan, n_pos_inf, n_neg_inf, n_zero; /* counts */
-} fd_trace_stats;
+typedef fd_stats fd_trace_stats; /* of one node at one position (numerics/summary.h) */
 
-enum { FD_TOP_K = 10 };
 typedef struct fd_trace_health { /* of one position */
     int32_t n_kv;
-    float top_logit[FD_TOP_K]; /* best first, lowest id first among equals; NaN where the vocabulary is smaller */
-    int32_t top_id[FD_TOP_K];  /* -1 likewise. A NaN logit: top_id[0] is the first one's id, all else -1 and NaN */
-    float top1_probability;    /* softmax over the whole vocabulary, binary64; NaN when the largest logit is infinite */
-    float logit_range;         /* top_logit[0] - top_logit[9]; NaN where the vocabulary is smaller */
+    float top_logit[FD_TOP_K]; /* these four: fd_top_logits */
+    int32_t top_id[FD_TOP_K];
+    float top1_probability;
+    float logit_range;
     int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6
                                   tokens) up to here; 0: none */
 } fd_trace_health;
@@ -86,6 +83,9 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
                         fd_numerics numerics, fd_trace_writer **out, fd_error *err);
 /* The observer to hand to fd_exec_set_observer for the steps between begin and end. */
 fd_observer fd_trace_observer(fd_trace_writer *writer);
+/* The same, and it begins and ends the steps itself, a forward call each: the caller does neither, and settles the
+ * executor before it finishes. A call at position 0 or of several tokens is a prefill. */
+fd_observer fd_trace_run_observer(fd_trace_writer *writer);
 fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const int32_t *tokens, int32_t n_tok,
                             int32_t pos0, fd_error *err);
 /* The step is written and flushed by another thread, at once or together with others that end while that one is busy. A
@@ -162,7 +162,8 @@ fd_code fd_trace_read(const fd_trace *trace, int32_t node, int32_t pos, float *o
 /* "xxh3-128:…" of a file's bytes (XXH3, seed 0; `xxh128sum` prints the same digits). */
 void fd_model_hash(const void *data, size_t size, char out[48]);
 
-/* The observation's rows without padding at row r: fingerprint and statistics. n = fd_node_elements(node, pos + 1). */
+/* The observation's rows without padding at row r: fingerprint and statistics, as handed over or worked out here.
+ * n = fd_node_elements(node, pos + 1). */
 fd_fingerprint fd_observation_fingerprint(const fd_observation *observation, int32_t row);
 void fd_observation_stats(const fd_observation *observation, int32_t row, fd_trace_stats *out);
 /* Copies row r without padding to out (observation dtype). */

@@ -9,10 +9,24 @@
 enum { PARALLEL_ELEMENTS = 1 << 20 };
 
 /* Health describes the run, not a tensor: what it needs is looked at even where the filters leave it out. */
-bool fd_trace_wants(void *user, const fd_node *node) {
+unsigned fd_trace_wants(void *user, const fd_node *node) {
     const fd_trace_writer *writer = user;
-    if (node->id < 0 || node->id >= writer->graph->n_node) return true; /* refused by fd_trace_observe */
-    return writer->selected[node->id] || fd_trace_feeds_health(writer, node);
+    if (node->id < 0 || node->id >= writer->graph->n_node) return FD_WANT_DATA; /* refused by fd_trace_observe */
+    /* Executors take the last node for the logits. */
+    bool logits = node->id == writer->logits, last = node->id == writer->graph->n_node - 1;
+    unsigned health = !fd_trace_feeds_health(writer, node) ? 0 : logits && !last ? FD_WANT_DATA : FD_WANT_HEALTH;
+    fd_trace_level level = writer->step ? writer->step->level : writer->options.level;
+    if (!writer->selected[node->id]) return health;
+    return health | FD_WANT_FINGERPRINT | (level >= FD_TRACE_STATS ? FD_WANT_STATS : 0) |
+           (level >= FD_TRACE_FULL ? FD_WANT_DATA : 0);
+}
+
+/* What is wanted beside the elements and was not handed over; NULL: nothing. */
+static const char *left_out(const fd_observation *o, unsigned wants) {
+    if ((wants & FD_WANT_FINGERPRINT) && !o->fingerprints) return "its fingerprint";
+    if ((wants & FD_WANT_STATS) && !o->stats) return "its statistics";
+    if ((wants & FD_WANT_HEALTH) && !(o->top || (o->entropy && o->sink))) return "its health";
+    return NULL;
 }
 
 static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
@@ -28,6 +42,9 @@ static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_
     if (o->dtype != writer->dtype)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: element type %u, the trace was created for %s", writer->path,
                        o->node->name, o->dtype, fd_dtype_get(writer->dtype)->name);
+    unsigned wants = fd_trace_wants((void *)writer, o->node);
+    const char *lacks = o->data ? NULL : wants & FD_WANT_DATA ? "its elements" : left_out(o, wants);
+    if (lacks) return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown without %s", writer->path, o->node->name, lacks);
     int64_t n = fd_node_row_stride(o->node, o->pos0 + o->n_pos);
     if (o->row_stride < n)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: rows %lld elements apart, expected at least %lld", writer->path,
@@ -71,7 +88,12 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     const fd_node *node = observation->node;
     FD_TRY(fd_trace_failed(writer, err));
     FD_TRY(check(writer, observation, err));
-    if (!fd_trace_wants(writer, node)) return FD_OK;
+    unsigned wants = fd_trace_wants(writer, node);
+    if (!wants) return FD_OK;
+    bool handed = !left_out(observation, wants); /* nothing is left to work out: no more than to note it */
+    if (handed)
+        for (int32_t r = 0; r < observation->n_pos; r++) fd_trace_digest_row(writer, writer->step, observation, r);
+    if (handed && !(wants & FD_WANT_DATA)) return FD_OK;
     int64_t row = fd_node_row_stride(node, observation->pos0 + observation->n_pos);
     size_t size = writer->dtype == FD_F64 ? 8 : 4, bytes = (size_t)(observation->n_pos * row) * size;
     size_t packing = fd_trace_packs(writer, node) ? (size_t)observation->n_pos * sizeof(uint32_t) : 0;
@@ -82,6 +104,7 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     record->pos0 = observation->pos0;
     record->n_pos = observation->n_pos;
     record->row_elements = row;
+    record->handed = handed;
     if (observation->row_stride == row)
         memcpy(record->data, observation->data, bytes);
     else

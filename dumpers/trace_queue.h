@@ -22,6 +22,7 @@ typedef struct fd_trace_record {
     int64_t row_elements; /* rows lie without a gap */
     uint64_t begin, end;  /* in the ring */
     bool digested;
+    bool handed; /* what is to be worked out of the rows has come with them, and is noted */
     _Alignas(64) char data[];
 } fd_trace_record;
 

@@ -128,7 +128,23 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
 }
 
 fd_observer fd_trace_observer(fd_trace_writer *writer) {
-    return (fd_observer){fd_trace_observe, fd_trace_wants, writer};
+    return (fd_observer){.observe = fd_trace_observe, .wants = fd_trace_wants, .user = writer};
+}
+
+static fd_code begin_call(void *user, const fd_batch *batch, fd_error *err) {
+    fd_step_kind kind = batch->pos0 == 0 || batch->n_tok > 1 ? FD_STEP_PREFILL : FD_STEP_DECODE;
+    return fd_trace_begin_step(user, kind, batch->tokens, batch->n_tok, batch->pos0, err);
+}
+
+static fd_code end_call(void *user, fd_error *err) {
+    return fd_trace_end_step(user, err);
+}
+
+fd_observer fd_trace_run_observer(fd_trace_writer *writer) {
+    fd_observer observer = fd_trace_observer(writer);
+    observer.begin = begin_call;
+    observer.end = end_call;
+    return observer;
 }
 
 /* ---- the end ---- */

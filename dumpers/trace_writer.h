@@ -66,7 +66,7 @@ bool fd_trace_close_file(fd_trace_writer *writer);
 
 /* fd_observe_fn and fd_wants_fn with the writer as `user`. */
 fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err);
-bool fd_trace_wants(void *user, const fd_node *node);
+unsigned fd_trace_wants(void *user, const fd_node *node);
 
 /* Bytes of an element in the file. */
 size_t fd_trace_stored_bytes(const fd_trace_writer *writer);

@@ -87,20 +87,45 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     return FD_OK;
 }
 
+/* With an observer: one token as the fused step, anything else node by node, each shown when it has run. */
+static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
+    const fd_observer *observer = &e->exec.observer;
+    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node && e->exec.n_seq <= 1 &&
+                e->exec.numerics == FD_NUMERICS_EXACT;
+    if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
+    if (kept) return fd_kept_forward(e, batch, err);
+    FD_TRY(fd_kept_settle(e, err));
+    if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
+    FD_TRY(forward_nodes(e, batch, err));
+    return observer->end ? observer->end(observer->user, err) : FD_OK;
+}
+
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
     e->watch.n_pending = 0;
     e->watch.used = 0;
-    bool step = batch->n_tok == 1 && !exec->observer.observe && !e->has_override;
-    fd_code code = step ? forward_step(e, batch, err) : forward_nodes(e, batch, err);
-    if (code != FD_OK) (void)cudaStreamSynchronize(e->queue.stream); /* nothing of a failed call is still under way */
+    bool step = batch->n_tok == 1 && !e->has_override;
+    fd_code code = exec->observer.observe ? forward_watched(e, batch, err)
+                   : step                 ? forward_step(e, batch, err)
+                                          : forward_nodes(e, batch, err);
+    if (code != FD_OK) { /* nothing of a failed call is still under way */
+        (void)cudaStreamSynchronize(e->queue.stream);
+        fd_kept_forget(e);
+    }
     return code;
+}
+
+static fd_code settle(fd_exec *exec, fd_error *err) {
+    fd_engine *e = (fd_engine *)exec;
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    return fd_kept_settle(e, err);
 }
 
 static void reset(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
     (void)cudaSetDevice(e->device);
+    fd_kept_forget(e);
     (void)cudaMemsetAsync(e->fixed.data, 0, e->cache_bytes, e->queue.stream);
     (void)cudaStreamSynchronize(e->queue.stream);
 }
@@ -113,11 +138,15 @@ static void destroy(fd_exec *exec) {
     free(e);
 }
 
-static const fd_exec_class engine_class = {
-    .forward = forward, .reset = reset, .destroy = destroy, .generate = fd_engine_generate};
+static const fd_exec_class engine_class = {.forward = forward,
+                                           .reset = reset,
+                                           .destroy = destroy,
+                                           .settle = settle,
+                                           .generate = fd_engine_generate};
 static const fd_exec_class batching_class = {.forward = forward,
                                              .reset = reset,
                                              .destroy = destroy,
+                                             .settle = settle,
                                              .generate = fd_engine_generate,
                                              .decode = fd_engine_decode,
                                              .generate_many = fd_engine_generate_many};
@@ -197,7 +226,11 @@ static fd_code check_memory(const fd_graph *graph, const fd_engine_options *opti
     uint64_t free_bytes;
     int32_t n_sm;
     FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &n_sm, err));
-    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, options->numerics, n_sm, free_bytes, err);
+    int32_t fast_sm = options->numerics == FD_NUMERICS_FAST ? n_sm : 0;
+    int32_t rows = fd_engine_batch_rows(graph, options->n_ctx);
+    uint64_t q8 = fd_q8_scratch_bytes(graph, options->numerics, rows); /* set aside: some MiB, in q8act alone */
+    free_bytes -= q8 < free_bytes ? q8 : free_bytes;
+    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, fast_sm, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -212,8 +245,9 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
-    if (fast && options->n_seq > 1)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "fast numerics: %d sequences, they hold one", options->n_seq);
+    if ((fast || q8act) && options->n_seq > 1)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "%s numerics: %d sequences, they hold one",
+                       fd_numerics_name(options->numerics), options->n_seq);
     if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
@@ -234,6 +268,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .n_ctx = options->n_ctx,
                         .n_seq = options->n_seq > 1 ? options->n_seq : 1};
     e->no_graph = options->no_graph;
+    e->watch_by_node = options->watch_by_node;
     e->may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         /* A fault may look at the whole batch. */
@@ -243,9 +278,10 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache, K and
-     * V in binary32, and has exact products. */
-    e->persistent_from = options->step == FD_STEP_PERSISTENT && !fast && !q8act && e->exec.n_seq == 1 ? 0 : -1;
+    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache,
+     * reads K and V in binary32, and has exact products. */
+    bool persistent = e->exec.n_seq == 1 && !fast && !q8act;
+    e->persistent_from = options->step == FD_STEP_PERSISTENT && persistent ? 0 : -1;
     if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
     if (code != FD_OK) {
         destroy(&e->exec);

@@ -1,10 +1,11 @@
-/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu computes;
- * in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in binary16
- * (engine/fast.h).
+/* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu
+ * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in
+ * binary16 (engine/fast.h).
  *
  * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
- * neighbouring nodes fused where the contract's order allows it. Longer batches, and every observed run, go node by
- * node. Neither changes a bit (tests/gpu). */
+ * neighbouring nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
+ * whose kernels then keep what lies inside them too. Longer batches go node by node. None of it changes a bit
+ * (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
@@ -32,6 +33,7 @@ typedef struct fd_engine_options {
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
+    bool watch_by_node; /* observed steps of one token go node by node, as batches do */
     bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
 } fd_engine_options; /* from `step` on none changes what is computed: they are for measuring and for doubt */
 
@@ -48,9 +50,9 @@ typedef struct fd_engine_memory {
     uint64_t scratch; /* tables, a decode step's activations, and a long prompt's, which are taken when one comes */
 } fd_engine_memory;
 
-/* `n_sm`: the device's multiprocessors, by which scratch is sized in fast numerics. Observed prompts and all_logits may
- * need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
-fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_numerics numerics, int32_t n_sm,
+/* `fast_sm`: 0 in exact numerics; in fast ones the device's multiprocessors, by which scratch is sized. Observed prompts
+ * and all_logits may need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
+fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
                                 fd_engine_memory *out, fd_error *err);
 uint64_t fd_engine_memory_total(const fd_engine_memory *memory);
 
@@ -59,7 +61,7 @@ void fd_engine_memory_text(const fd_engine_memory *memory, int32_t n_ctx, int32_
                            size_t size);
 
 /* FD_OK when an engine fits in free_bytes; else FD_ERR_MEMORY: each part, and the context that would fit. */
-fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_numerics numerics, int32_t n_sm,
+fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
                               uint64_t free_bytes, fd_error *err);
 
 /* What is free on CUDA device `device` now, and its multiprocessors. */
@@ -67,8 +69,8 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: as fd_engine_memory_fits says it, and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or
- * head size without a kernel, numerics that are not the GPU's, experts of quantised weights in q8act, several sequences
- * in fast numerics. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
+ * head size without a kernel, numerics that are not the GPU's, experts of quantised weights in q8act, several sequences in
+ * other numerics than exact. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

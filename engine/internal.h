@@ -4,6 +4,7 @@
 
 #include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/kept.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
@@ -36,6 +37,7 @@ enum {
 typedef struct fd_run {
     const fd_plan *plan;
     const fd_block *slots; /* [plan->n_slot] */
+    float *const *tensors; /* [n_node]: instead of slots, and every tensor is kept; NULL: as the plan says */
     const fd_queue *queue;
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* for overrides and observers; kernels read positions from inputs */
@@ -46,25 +48,22 @@ typedef struct fd_run {
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 
-/* Tensors on their way to the observer: copied in stream order, shown when the copies are through. */
+/* Tensors on their way to the observer, or what was worked out of them: copied in stream order, shown when the copies are
+ * through. */
 typedef struct fd_pending {
     int32_t node, pos0, n_pos;
+    unsigned wants; /* fd_want */
     int64_t row_stride;
-    size_t offset;
+    size_t offset;  /* in pinned: the elements, or fingerprints, statistics, entropy and sink, best logits */
 } fd_pending;
 
 typedef struct fd_watch {
     fd_block pinned;
+    fd_block found, scratch; /* device: what is worked out of one tensor, and what that takes */
     size_t used;
     fd_pending *pending; /* owned, [n_node] */
     int32_t n_pending;
 } fd_watch;
-
-/* The decode step as a CUDA graph. */
-typedef struct fd_step_graph {
-    bool warm; /* its kernels have run once, so capturing loads none */
-    cudaGraphExec_t exec;
-} fd_step_graph;
 
 /* Steps whose tokens the host has not looked at: enough that the device never waits for it. */
 enum { FD_SAMPLED_AHEAD = 4 };
@@ -117,6 +116,8 @@ typedef struct fd_engine {
     bool keep_logits;     /* compute the last row though the host does not want it */
     fd_engine_sampling sampling;
     fd_watch watch;
+    fd_kept kept;
+    bool watch_by_node; /* observed steps are not fused */
 
     struct fd_fast *fast; /* owned; NULL: exact. K and V are binary16 then, whatever the type of `cache` says */
 } fd_engine;
@@ -156,7 +157,7 @@ fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node
 
 /* ---- watch.c ---- */
 bool fd_watch_wants(const fd_engine *engine, int32_t node);
-/* Rows of a node that the observer wants, wherever they lie: [n_tok, row stride], device. */
+/* Rows of a node that the observer wants, wherever they lie: binary32 [n_tok, row stride], device. */
 fd_code fd_watch_rows(fd_engine *engine, const fd_run *run, int32_t node, const void *rows, fd_watch *watch,
                       fd_error *err);
 fd_code fd_watch_node(fd_engine *engine, const fd_run *run, int32_t node, fd_watch *watch, fd_error *err);

@@ -238,14 +238,17 @@ static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const f
         in.x = fd_run_tensor(engine, run, norm->input[0]);
         in.norm_weight = vector_of(engine, norm->weight[0]);
         in.norm_eps = norm->eps;
+        in.norm_out = run->tensors ? fd_run_tensor(engine, run, norm->id) : NULL;
     } else {
         in.x = fd_run_tensor(engine, run, first->input[0]);
     }
+    bool inside = in.silu_pair || item->matvec.add >= 0; /* the products, if they go on into silu or a sum */
     for (int i = 0; i < in.n_part; i++) {
         const fd_node *node = &nodes[item->matvec.matmul[i]];
         in.part[i].weight = *matrix_of(engine, node);
         in.part[i].bias = vector_of(engine, node->weight[1]);
-        in.part[i].out = item->matvec.silu < 0 && item->matvec.add < 0 ? fd_run_tensor(engine, run, node->id) : NULL;
+        in.part[i].product = inside && run->tensors ? fd_run_tensor(engine, run, node->id) : NULL;
+        in.part[i].out = inside ? NULL : fd_run_tensor(engine, run, node->id);
     }
     if (in.silu_pair) in.part[0].out = fd_run_tensor(engine, run, item->matvec.silu);
     if (item->matvec.add >= 0) {
@@ -261,6 +264,7 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
     const fd_node *cache_v = &nodes[item->attention.cache_v];
+    bool kept = run->tensors != NULL;
     return (fd_attn_decode){.near = run->near,
                             .n_head = q_rope->shape[0],
                             .n_head_kv = k_rope->shape[0],
@@ -283,7 +287,11 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
                                                                   : NULL,
                             .cache_stride = fd_cache_floats(engine, item->attention.cache_k),
                             .scratch_stride =
-                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float))};
+                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float)),
+                            .q_out = kept ? fd_run_tensor(engine, run, item->attention.q_rope) : NULL,
+                            .k_out = kept ? fd_run_tensor(engine, run, item->attention.k_rope) : NULL,
+                            .scores_out = kept ? fd_run_tensor(engine, run, item->attention.scores) : NULL,
+                            .weights_out = kept ? fd_run_tensor(engine, run, item->attention.softmax) : NULL};
 }
 
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {

@@ -27,6 +27,7 @@ int64_t fd_cache_floats(const fd_engine *engine, int32_t node) {
 float *fd_run_tensor(const fd_engine *engine, const fd_run *run, int32_t node) {
     if (engine->exec.graph->nodes[node].op == FD_OP_KV_WRITE)
         return engine->cache[node] + fd_cache_floats(engine, node) * engine->exec.sequence;
+    if (run->tensors) return run->tensors[node];
     return run->slots[run->plan->slot_of[node]].data;
 }
 

@@ -73,7 +73,7 @@ static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
 
 static fd_code make_batch(fd_engine *e, fd_error *err) {
     FD_TRY(fd_plan_make_batch(e->exec.graph, &e->batch, err));
-    e->batches = e->exec.n_seq > 1 && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(e->exec.graph, &e->batch);
+    e->batches = e->exec.n_seq > 1 && fd_plan_batches(e->exec.graph, &e->batch);
     if (!e->batches) return FD_OK;
     fd_run run = {.plan = &e->batch, .n_tok = e->exec.n_seq, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
     e->batch_slots = calloc((size_t)e->batch.n_slot + 1, sizeof *e->batch_slots);
@@ -143,6 +143,9 @@ void fd_engine_release(fd_engine *e) {
     fd_pinned_free(&e->batch_inputs_host);
     fd_pinned_free(&e->logits_host);
     fd_pinned_free(&e->watch.pinned);
+    fd_device_free(&e->watch.found);
+    fd_device_free(&e->watch.scratch);
+    fd_kept_release(e);
     free(e->watch.pending);
     free(e->node_slots);
     free(e->step_slots);

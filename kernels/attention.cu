@@ -56,11 +56,12 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_scores: %d heads over %d, %d rows, %d positions", shape->n_head,
                        shape->n_head_kv, shape->n_tok, shape->n_kv);
     if (n_query >= SCORES_LEAST_ROWS && scores_tile_takes(shape)) {
-        const dim3 tiles(fd_blocks(shape->n_kv, SCORES_TILE), (unsigned)shape->n_head_kv, fd_blocks(n_query, SCORES_TILE));
+        const dim3 tiles(fd_blocks(shape->n_kv, SCORES_TILE), (unsigned)shape->n_head_kv,
+                         fd_blocks(n_query, SCORES_TILE));
         return fd_with_groups(shape->head_dim, err, [&](auto groups) {
             constexpr int n = decltype(groups)::value;
-            return fd_launch(queue, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err, *shape, q,
-                             cache_k, scale, scores);
+            return fd_launch(queue, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err,
+                             *shape, q, cache_k, scale, scores);
         });
     }
     const dim3 grid(fd_blocks(shape->n_kv, POSITIONS), (unsigned)shape->n_head_kv, fd_blocks(n_query, QUERIES));

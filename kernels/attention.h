@@ -63,6 +63,10 @@ typedef struct fd_attn_decode {
     const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
     int64_t cache_stride;     /* floats from one sequence's cache to the next one's */
     int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
+    /* What else is kept of the nodes inside, each NULL for not: an observed step's, of one sequence. */
+    float *q_out;                    /* [n_head, head_dim]: q after RoPE */
+    float *k_out;                    /* [n_head_kv, head_dim]: k after RoPE */
+    float *scores_out, *weights_out; /* [n_head, n_ctx]: the first *pos + 1 of each row are written */
 } fd_attn_decode;
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);

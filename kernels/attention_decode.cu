@@ -18,7 +18,7 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * (size_t)n_head * per_head;
 }
 
-/* The row's part of everything; rows are the grid's third dimension. */
+/* The row's part of everything; rows are the grid's third dimension. Read before the wait, as positions are. */
 __device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
     fd_attn_decode a = all;
     if (!all.sequences) return a;
@@ -41,7 +41,7 @@ template <int GROUPS>
 __global__ void __launch_bounds__(STEP_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
-    step_scores<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
+    step_scores<GROUPS, true>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
 }
 
 /* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
@@ -115,8 +115,11 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
         const float2 of = maximum_and_sum(score, n, tile);
         for (int first = begin; first < end; first += at_once) {
             const int t = first * CHUNK + (int)threadIdx.x;
-            if ((int)threadIdx.x < at_once * CHUNK && t < n)
-                weight[threadIdx.x] = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+            if ((int)threadIdx.x < at_once * CHUNK && t < n) {
+                const float w = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+                weight[threadIdx.x] = w;
+                if (a.weights_out && t < end * CHUNK) a.weights_out[(int64_t)head * a.n_ctx + t] = w;
+            }
             __syncthreads();
             const int chunk = first + own, at = chunk * CHUNK, count = n - at < CHUNK ? n - at : CHUNK;
             const float *p = weight + own * CHUNK;
@@ -151,14 +154,14 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-/* Grid: heads. */
-template <int GROUPS>
+/* Grid: heads. KEEP costs registers that a launch which keeps nothing does without. */
+template <int GROUPS, bool KEEP>
 __global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
     __shared__ __align__(16) float area[STEP_MIN_X];
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
     /* The position was there before the step's first kernel, and so were the cache's rows before it. */
-    step_attention_near<GROUPS>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
+    step_attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
@@ -171,7 +174,9 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
                        in->sequences ? "" : ", and nothing says which");
     if (in->near)
         return fd_with_groups(in->head_dim, err, [&](auto groups) {
-            return fd_launch(queue, "decode_near", decode_near<decltype(groups)::value>,
+            constexpr int n_group = decltype(groups)::value;
+            const bool keep = in->q_out || in->k_out || in->scores_out || in->weights_out;
+            return fd_launch(queue, "decode_near", keep ? decode_near<n_group, true> : decode_near<n_group, false>,
                              dim3((unsigned)in->n_head, 1, rows), STEP_THREADS, 0, err, *in);
         });
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;

@@ -1,8 +1,9 @@
 /* Scores of many query rows: 64 positions × 64 rows a block, a thread 4 × 4 whole dots.
  *
- * A thread follows the contract's tree from the left: it makes the partial sums of its dots one after the other and adds
- * neighbours as soon as both are there, so that a dot takes one register a level instead of lanes that exchange. Heads of 64·GROUPS
- * elements, or of fewer than 64: zeros fill those, and leave a partial sum at the +0 it starts from. */
+ * A thread follows the contract's tree from the left: it makes the partial sums of its dots one after the other and
+ * adds neighbours as soon as both are there, so that a dot takes one register a level instead of lanes that exchange.
+ * Heads of 64·GROUPS elements, or of fewer than 64: zeros fill those, and leave a partial sum at the +0 it
+ * starts from. */
 #ifndef FD_KERNELS_ATTENTION_SCORES_TILE_CUH
 #define FD_KERNELS_ATTENTION_SCORES_TILE_CUH
 

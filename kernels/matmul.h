@@ -29,6 +29,7 @@ typedef struct fd_matvec_part {
     const float *bias;     /* [n_row] or NULL */
     const float *residual; /* [n_tok, n_row], added after the bias; NULL: none */
     float *out;            /* [n_tok, n_row] */
+    float *product;        /* [n_tok, n_row]: with the bias, before silu or the addition; NULL: not kept */
 } fd_matvec_part;
 
 typedef struct fd_matvec {
@@ -36,6 +37,7 @@ typedef struct fd_matvec {
     int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
     const float *norm_weight; /* [n_col]: x is RMS-normed first (n_tok = 1); NULL: as it is */
     float norm_eps;
+    float *norm_out; /* [n_col]: the normed x; NULL: not kept */
     int32_t n_part; /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
     bool silu_pair; /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
+                if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
                 if (a.silu_pair) {
                     if (at % 2 == 0 && lane == 0) part.out[own] = fd_silu32(sum[r][t]) * other;
                 } else if (lane == (r * T + t) % lanes) {
@@ -262,10 +263,12 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
     args.scale_offset = first->scale_offset;
     args.norm_weight = in->norm_weight;
     args.norm_eps = in->norm_eps;
+    args.norm_out = in->norm_out;
     args.silu_pair = in->silu_pair;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias, part->residual, part->out, part->weight.n_row};
+        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
+                        part->out,                         part->product, part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
     if (in->n_tok == 1 && own.slots > 0) {
@@ -281,6 +284,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
             const int64_t skip = done * args.part[i].n_row;
             args.part[i].out = in->part[i].out + skip;
             args.part[i].residual = in->part[i].residual ? in->part[i].residual + skip : nullptr;
+            args.part[i].product = in->part[i].product ? in->part[i].product + skip : nullptr;
         }
         fd_code code;
         switch (first->dtype) {

@@ -53,6 +53,9 @@ template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args 
     for (int quad = (int)(threadIdx.x + HELD_QUADS * blockDim.x); quad < n_quad; quad += (int)blockDim.x)
         quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
     __syncthreads();
+    if (a.norm_out && blockIdx.x == 0)
+        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
+            ((float4 *)a.norm_out)[quad] = quads[quad_at<P>(quad)];
 }
 
 /* What decoding wants of the warp's registers. */
@@ -136,12 +139,13 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
         const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
         const bool has_row = row_lane < R && at < a.n_row;
         const float *bias_at = nullptr, *residual_at = nullptr;
-        float bias = 0.0f, residual = 0.0f, *out = nullptr;
+        float bias = 0.0f, residual = 0.0f, *out = nullptr, *product = nullptr;
         if (has_row) {
             int index;
             const int64_t own_row = row_of(a, at, &index);
             const matvec_part &part = part_of(a, index);
             out = part.out + own_row;
+            if (part.product) product = part.product + own_row;
             bias_at = part.bias;
             residual_at = part.residual;
             if (bias_at) bias = __ldg(bias_at + own_row);
@@ -180,6 +184,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
         }
         float sum = R == 2 && row_lane == 1 ? sums[R - 1] : sums[0];
         if (bias_at) sum = sum + bias;
+        if (product) *product = sum;
         if (a.silu_pair) {
             /* Row 2i + 1 is the lane's second, or that of the lanes beside it. */
             const float up = __shfl_down_sync(0xffffffffu, sum, R == 2 ? 1 : Slice::lanes);

@@ -9,7 +9,7 @@
 struct matvec_part {
     const uint8_t *data;
     const float *bias, *residual;
-    float *out;
+    float *out, *product;
     int64_t n_row;
 };
 
@@ -20,6 +20,7 @@ struct matvec_args {
     int n_col;
     const float *x, *norm_weight;
     float norm_eps;
+    float *norm_out;
     uint32_t prefetch; /* bytes of each row of a block's first tile to ask L2 for */
     bool silu_pair;
 };
@@ -93,7 +94,7 @@ template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_
     }
 }
 
-/* The staged row to (x·r)·w, in place, then a barrier. */
+/* The staged row to (x·r)·w, in place, then a barrier. Each block has all of it: the first one keeps it where asked. */
 template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
     __shared__ float factor;
     if (threadIdx.x < 32) {
@@ -110,6 +111,9 @@ template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, fl
     for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
         x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
     __syncthreads();
+    if (a.norm_out && blockIdx.x == 0)
+        for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x)
+            a.norm_out[k] = xs[quad_at<P>(k / 4) * 4 + k % 4];
 }
 
 #endif

@@ -31,17 +31,14 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
 fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
                               fd_error *err);
 
-/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or 128; 0
- * chooses. */
+/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or
+ * 128; 0 chooses. */
 fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
                             const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
 
-/* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `rows`: how many share what is read of x: 1, 2 or
- * 4; 0 chooses. silu_pair takes 2 or 4. */
+/* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `rows`: how many share what is read of x: 1,
+ * 2 or 4; 0 chooses. silu_pair takes 2 or 4. */
 fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, int32_t rows, fd_error *err);
-
-/* True when the row fits the shared memory of a matrix-vector block. */
-bool fd_q8_matvec_fits(const fd_queue *queue, int64_t n_col);
 
 #ifdef __cplusplus
 }

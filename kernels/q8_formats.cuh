@@ -1,12 +1,13 @@
 /* How the q8act kernels read packed weights (kernels/pack.h): as int8 in words of four, and scales.
  *
- * Of eight lanes that share a row lane l owns elements 8l … 8l + 7 of every group of 64: eight elements of each block of 32
- * whose number has the parity l / 4, which is the number of the partial sum. So the four lanes of one parity hold its blocks, and
- * lane l % 4 holds elements 8(l % 4) … + 7 of each: what the tensor core instruction wants of thread l % 4 of a row, too,
- * because an integer dot may take the elements of a block in any order.
+ * Of eight lanes that share a row lane l owns elements 8l … 8l + 7 of every group of 64: eight elements of each block
+ * of 32 whose number has the parity l / 4, which is the number of the partial sum. So the four lanes of one parity hold
+ * its blocks, and lane l % 4 holds elements 8(l % 4) … + 7 of each: what the tensor core instruction wants of thread l
+ * % 4 of a row, too, because an integer dot may take the elements of a block in any order.
  *
- * `words` are a lane's of a unit; `ints` gives the two words of its block number j in the unit (block parity + 2j), scaled
- * by `factor`, which its scale is divided by: nibbles become signed bytes in place, and powers of two are exact. */
+ * `words` are a lane's of a unit; `ints` gives the two words of its block number j in the unit (block parity + 2j),
+ * scaled by `factor`, which its scale is divided by: nibbles become signed bytes in place, and powers of two are
+ * exact. */
 #ifndef FD_KERNELS_Q8_FORMATS_CUH
 #define FD_KERNELS_Q8_FORMATS_CUH
 
@@ -72,8 +73,8 @@ template <> struct q8_format<FD_Q4_K> {
     }
 };
 
-/* (q − 32)·4: six bits above zeros, the sign bit turned. words: four of low nibbles, two of high bits. head: the int8 scales of the
- * parity's first and last halves of blocks, a byte for each j, then d. */
+/* (q − 32)·4: six bits above zeros, the sign bit turned. words: four of low nibbles, two of high bits. head: the int8
+ * scales of the parity's first and last halves of blocks, a byte for each j, then d. */
 template <> struct q8_format<FD_Q6_K> {
     static constexpr int blocks = 4, halves = 2, words = 6, unit_bytes = 208, head_words = 3;
     static constexpr bool minimum = false;

@@ -1,12 +1,14 @@
 /* Matrix product of q8act on tensor cores, for several rows of activations.
  *
- * A thread block computes 128 rows of weights by 16·NT tokens. Half of its warps take the blocks of even number, half those of odd
- * number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the integer dot of one block for 16 × 8
- * outputs (k16 where a block has two scales); it starts at the bits that make the sum a float, so that what is left are
- * two fused multiply-adds an output. Activations come through a ring of stages in shared memory; weights through registers,
- * a unit ahead, from which they are stored as int8 in the file's order, with their scales as floats.
+ * A thread block computes 128 rows of weights by 16·NT tokens. Half of its warps take the blocks of even number, half
+ * those of odd number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the integer dot of one
+ * block for 16 × 8 outputs (k16 where a block has two scales); it starts at the bits that make the sum a float, so that
+ * what is left are two fused multiply-adds an output. Activations come through a ring of stages in shared memory;
+ * weights through registers, a unit ahead, from which they are stored as int8 in the file's order, with their scales as
+ * floats.
  *
- * Rows of 128 bytes in shared memory are swizzled, piece of 16 bytes p of row r at p ^ r % 8: ldmatrix reads eight rows at once. */
+ * Rows of 128 bytes in shared memory are swizzled, piece of 16 bytes p of row r at p ^ r % 8: ldmatrix reads eight rows
+ * at once. */
 #include "kernels/launch.cuh"
 #include "kernels/q8.h"
 #include "kernels/q8_formats.cuh"
@@ -47,7 +49,8 @@ __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
-/* Four tiles of 8 rows of 16 bytes; thread 4g + t gets bytes 4t … 4t + 3 of row g of each. `at`: of row lane % 8 of tile lane / 8. */
+/* Four tiles of 8 rows of 16 bytes; thread 4g + t gets bytes 4t … 4t + 3 of row g of each. `at`: of row lane % 8 of
+ * tile lane / 8. */
 __device__ __forceinline__ void load_tiles(uint32_t (&w)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
@@ -69,7 +72,8 @@ __device__ __forceinline__ void mma16(int (&s)[4], uint32_t w0, uint32_t w1, uin
 
 /* ---- weights: from memory to registers, from registers to shared memory ---- */
 
-/* Eight threads have the eight lanes' words (kernels/pack.h) of a row, of several rows in turn; two threads the scales of a row. */
+/* Eight threads have the eight lanes' words (kernels/pack.h) of a row, of several rows in turn; two threads the scales
+ * of a row. */
 template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
     using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;

@@ -1,9 +1,10 @@
 /* Matrix-vector of q8act: one pass over the weights for one row of activations, with dp4a.
  *
- * Eight lanes share R rows of weights; four of them own the blocks of one parity, which is one of the two partial sums. Each
- * lane has a quarter of a block's integer dot for R rows; the quarters are exchanged so that lane r of the four ends with row r's
- * whole dot (with fewer rows than lanes, several do), and adds it to the row's partial sum. A block keeps x in shared memory,
- * RMS-normed when asked and quantised; the first weights are requested before the previous kernel has ended. */
+ * Eight lanes share R rows of weights; four of them own the blocks of one parity, which is one of the two partial sums.
+ * Each lane has a quarter of a block's integer dot for R rows; the quarters are exchanged so that lane r of the four
+ * ends with row r's whole dot (with fewer rows than lanes, several do), and adds it to the row's partial sum. A block
+ * keeps x in shared memory, RMS-normed when asked and quantised; the first weights are requested before the previous
+ * kernel has ended. */
 #include "kernels/launch.cuh"
 #include "kernels/norm.cuh"
 #include "kernels/q8.h"
@@ -46,9 +47,11 @@ __device__ __forceinline__ const q8_part &q8_part_of(const q8_matvec_args &a, in
     return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
 }
 
-/* ---- x in shared memory ----
- * q: a unit of 128 elements is 128 bytes; the lane of a row that reads 16 bytes at 16·lane has its eight elements of both of
- * its blocks. Then d and d·Σq of each block. When it is normed, x itself and the norm's weights lie behind them. */
+/* ---- x in shared memory ---- */
+
+/* q: a unit of 128 elements is 128 bytes; the lane of a row that reads 16 bytes at 16·lane has its eight elements of
+ * both of its blocks. Then d and d·Σq of each block. When it is normed, x itself and the norm's weights lie behind them.
+ */
 __device__ __forceinline__ int q8_padded(int n_col) {
     return (n_col + 255) / 256 * 256;
 }
@@ -118,7 +121,8 @@ __device__ __forceinline__ void q8_keep(const q8_shared &s, int k, const fd_q8_e
 
 __device__ __forceinline__ void q8_stage(const q8_matvec_args &a, const q8_shared &s) {
     const float r = a.norm_weight ? q8_stage_x(a, s) : 1.0f;
-    /* Two at a time, for their latencies. Whole warps: blockDim and the padded row's number of eighths are multiples of 32. */
+    /* Two at a time, for their latencies. Whole warps: blockDim and the padded row's number of eighths are multiples of
+     * 32. */
     const int n = q8_padded(a.n_col), step = (int)blockDim.x * 8;
     for (int k = (int)threadIdx.x * 8; k < n; k += 2 * step) {
         float first[8], second[8];
@@ -170,8 +174,8 @@ __device__ __forceinline__ q8_head<DTYPE> q8_load_head(const uint8_t *row, int64
     return u;
 }
 
-/* From each of four lanes' quarters for R rows to whole sums: lane i gets row i % R's. With two halves a block, lanes 0 and 1 hold
- * quarters of the first, 2 and 3 of the last: both come out. */
+/* From each of four lanes' quarters for R rows to whole sums: lane i gets row i % R's. With two halves a block, lanes 0
+ * and 1 hold quarters of the first, 2 and 3 of the last: both come out. */
 template <int R, int HALVES> __device__ __forceinline__ void q8_gather(int (&v)[R], int lane, int (&s)[HALVES]) {
     const bool odd = lane & 1, upper = lane & 2;
     int w[R > 2 ? 2 : 1];
@@ -304,10 +308,6 @@ __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_co
 static size_t shared_bytes(int64_t n_col, bool normed) {
     const size_t n = (size_t)(n_col + 255) / 256 * 256;
     return n + 2 * sizeof(float) * n / 32 + (normed ? 2 * sizeof(float) * n : 0);
-}
-
-bool fd_q8_matvec_fits(const fd_queue *queue, int64_t n_col) {
-    return shared_bytes(n_col, true) + 1024 <= queue->max_shared;
 }
 
 template <uint32_t DTYPE, int R>

@@ -46,6 +46,15 @@ __device__ __forceinline__ void step_stage_key(const fd_attn_decode &a, int kv_h
     a.cache_v[to] = __ldcg(a.v + from);
 }
 
+/* A head's query and its K/V head's newest key, from shared memory to where they are kept. */
+__device__ __forceinline__ void step_keep_turned(const fd_attn_decode &a, int head, const float *query,
+                                                 const float *key) {
+    const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
+    if (i >= a.head_dim) return;
+    if (a.q_out) a.q_out[(int64_t)head * a.head_dim + i] = query[fd_query_at(i)];
+    if (a.k_out && head % sharing == 0) a.k_out[(int64_t)(head / sharing) * a.head_dim + i] = key[i];
+}
+
 template <int GROUPS>
 __device__ __forceinline__ void step_key_from(const float *key, int head_dim, int lane, float (&k)[GROUPS * 8]) {
 #pragma unroll
@@ -134,8 +143,9 @@ template <int GROUPS> struct step_near_held {
     float key[passes][GROUPS * 8], value[values];
 };
 
-/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. `wait` returns when q, k and v are there. */
-template <int GROUPS, class Wait>
+/* pos < STEP_NEAR; `area` has STEP_MIN_X floats. `wait` returns when q, k and v are there. KEEP: what the outputs beside
+ * `out` ask for is written too. */
+template <int GROUPS, bool KEEP, class Wait>
 __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int pos, float *area, Wait wait) {
     using Held = step_near_held<GROUPS>;
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, pass_rows = STEP_THREADS / 8;
@@ -163,9 +173,11 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
         step_stage_query<GROUPS>(a, head, pos, query);
         step_stage_key(a, kv_head, pos, key_new, head % sharing == 0);
         __syncthreads();
+        if (KEEP) step_keep_turned(a, head, query, key_new);
         const auto put_score = [&](int t, const float(&key)[GROUPS * 8]) {
             const float dot = fd_query_dot<GROUPS>(query, key, a.head_dim, lane);
             if (lane == 0 && t < n) score[t] = dot * a.scale;
+            if (KEEP && a.scores_out && lane == 0 && t < n) a.scores_out[(int64_t)head * a.n_ctx + t] = dot * a.scale;
         };
 #pragma unroll
         for (int pass = 0; pass < Held::passes; pass++) {
@@ -185,6 +197,8 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
             put_score(t, key);
         }
         step_near_softmax(score, e, n);
+        if (KEEP && a.weights_out && (int)threadIdx.x < n)
+            a.weights_out[(int64_t)head * a.n_ctx + threadIdx.x] = score[threadIdx.x];
         for (int chunk = own_chunk; chunk < n_chunk && d < a.head_dim; chunk += at_once) {
             const int first = chunk * CHUNK, cached = pos - first < CHUNK ? pos - first : CHUNK;
             const float *newest = cached < CHUNK ? a.v + (int64_t)kv_head * a.head_dim + d : nullptr;
@@ -214,8 +228,8 @@ __device__ __forceinline__ void step_attention_near(const fd_attn_decode &a, int
 }
 
 /* Scores of all heads: a block takes some positions of a K/V head at a time. `area` holds the queries that share it.
- * `wait` returns when q, k and v are there. */
-template <int GROUPS, class Wait>
+ * `wait` returns when q, k and v are there. KEEP: as above. */
+template <int GROUPS, bool KEEP, class Wait>
 __device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, float *area, Wait wait) {
     constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / 8;
     const int n = pos + 1, n_piece = (n + at_once - 1) / at_once, sharing = a.n_head / a.n_head_kv;
@@ -234,7 +248,10 @@ __device__ __forceinline__ void step_scores(const fd_attn_decode &a, int pos, fl
         if (t >= pos) step_key_from<GROUPS>(key_new, a.head_dim, lane, key);
         for (int h = 0; h < sharing; h++) {
             const float dot = fd_query_dot<GROUPS>(query + h * width, key, a.head_dim, lane);
-            if (lane == h % 8 && t < n) s.scores[(int64_t)(kv_head * sharing + h) * a.n_ctx + t] = dot * a.scale;
+            const int64_t at = (int64_t)(kv_head * sharing + h) * a.n_ctx + t;
+            if (lane == h % 8 && t < n) s.scores[at] = dot * a.scale;
+            if (KEEP && a.scores_out && lane == h % 8 && t < n) a.scores_out[at] = dot * a.scale;
+            if (KEEP && piece == n_piece - 1) step_keep_turned(a, kv_head * sharing + h, query + h * width, key_new);
         }
         __syncthreads();
     }
@@ -280,9 +297,9 @@ template <int GROUPS> __device__ __forceinline__ void step_mix(const fd_attn_dec
 template <int GROUPS, class Barrier>
 __device__ __forceinline__ void step_attention_of(const fd_attn_decode &a, int pos, float *area, Barrier barrier) {
     if (pos < STEP_NEAR) {
-        step_attention_near<GROUPS>(a, pos, area, [] {});
+        step_attention_near<GROUPS, false>(a, pos, area, [] {});
     } else {
-        step_scores<GROUPS>(a, pos, area, [] {});
+        step_scores<GROUPS, false>(a, pos, area, [] {});
         barrier();
         step_mix<GROUPS>(a, pos, area);
     }

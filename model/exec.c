@@ -25,6 +25,10 @@ const char *fd_exec_kv_type(const fd_exec *exec) {
     return exec->numerics == FD_NUMERICS_F64 ? "f64" : "f32";
 }
 
+unsigned fd_want_fingerprints(void *user, const fd_node *node) {
+    return (void)user, (void)node, FD_WANT_FINGERPRINT;
+}
+
 static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error *err) {
     if (batch->n_tok < 1) return fd_fail(err, FD_ERR_INPUT, "batch: %d tokens, expected at least 1", batch->n_tok);
     if (batch->pos0 != exec->n_past)
@@ -41,13 +45,24 @@ static fd_code check_batch(const fd_exec *exec, const fd_batch *batch, fd_error 
 
 fd_code fd_exec_forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     FD_TRY(check_batch(exec, batch, err));
+    const fd_observer *observer = &exec->observer;
+    bool bracket = observer->begin && !exec->class_->settle;
+    if (bracket) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(exec->class_->forward(exec, batch, err));
+    if (bracket) FD_TRY(observer->end(observer->user, err));
     exec->n_past += batch->n_tok;
     exec->step++;
     return FD_OK;
 }
 
-void fd_exec_set_observer(fd_exec *exec, fd_observer observer) { exec->observer = observer; }
+fd_code fd_exec_settle(fd_exec *exec, fd_error *err) {
+    return exec->class_->settle ? exec->class_->settle(exec, err) : FD_OK;
+}
+
+void fd_exec_set_observer(fd_exec *exec, fd_observer observer) {
+    exec->observer = observer;
+    exec->n_observer++;
+}
 
 void fd_exec_reset(fd_exec *exec) {
     exec->n_past = 0;

@@ -62,15 +62,15 @@ fd_code fd_exec_generate(fd_exec *exec, const fd_generation *run, int32_t *n_don
 
 /* ---- several sequences ---- */
 
-typedef struct round {
+typedef struct decode_round {
     int32_t *sequences, *tokens; /* [n] of those that go on */
     int32_t n;
     float *logits; /* [n, n_vocab] */
-} round;
+} decode_round;
 
 /* The next token of `sequence`; when it goes on, a place in the round. */
-static fd_code next_of(const fd_generation *run, int32_t sequence, const float *logits, int32_t *n_done, round *r,
-                       fd_error *err) {
+static fd_code next_of(const fd_generation *run, int32_t sequence, const float *logits, int32_t *n_done,
+                       decode_round *r, fd_error *err) {
     fd_code code = next(run, logits, n_done, err);
     if (code == FD_STOP || (code == FD_OK && *n_done == run->n_new)) return FD_OK;
     if (code != FD_OK) return fd_error_prefix(err, "sequence %d", sequence);
@@ -79,7 +79,7 @@ static fd_code next_of(const fd_generation *run, int32_t sequence, const float *
     return FD_OK;
 }
 
-static fd_code loop_many(fd_exec *exec, const fd_generation *runs, int32_t n_run, round *r, int32_t *n_done,
+static fd_code loop_many(fd_exec *exec, const fd_generation *runs, int32_t n_run, decode_round *r, int32_t *n_done,
                          fd_error *err) {
     for (int32_t i = 0; i < n_run; i++) {
         FD_TRY(fd_exec_select(exec, i, err));
@@ -116,7 +116,8 @@ static fd_code check_many(const fd_exec *exec, const fd_generation *runs, int32_
 fd_code fd_exec_generate_many_on_host(fd_exec *exec, const fd_generation *runs, int32_t n_run, int32_t *n_done,
                                       fd_error *err) {
     FD_TRY(check_many(exec, runs, n_run, n_done, err));
-    round r = {.sequences = malloc(sizeof(int32_t) * (size_t)n_run), .tokens = malloc(sizeof(int32_t) * (size_t)n_run)};
+    decode_round r = {.sequences = malloc(sizeof(int32_t) * (size_t)n_run),
+                      .tokens = malloc(sizeof(int32_t) * (size_t)n_run)};
     r.logits = malloc(sizeof *r.logits * (size_t)n_run * (size_t)exec->graph->hparams.n_vocab);
     fd_code code = r.sequences && r.tokens && r.logits
                        ? loop_many(exec, runs, n_run, &r, n_done, err)

@@ -1,8 +1,10 @@
-/* The numerics contract for `q8act`: how a matrix product with quantised weights is made of integers (docs/numerics.md).
+/* The numerics contract for `q8act`: how a matrix product with quantised weights is made of integers
+ * (docs/numerics.md).
  *
- * The activations of a row become int8 in blocks of 32 with a binary32 scale each; a weight block of 32 (of 16 in Q6_K) has
- * integers q, a scale a and, in Q4_K, a minimum b. The dot of two blocks of integers is exact, so its order is free: dp4a,
- * tensor cores and scalar C agree. What rounds is one product and one fused multiply-add a block, in the order below.
+ * The activations of a row become int8 in blocks of 32 with a binary32 scale each; a weight block of 32 (of 16 in Q6_K)
+ * has integers q, a scale a and, in Q4_K, a minimum b. The dot of two blocks of integers is exact, so its order is
+ * free: dp4a, tensor cores and scalar C agree. What rounds is one product and one fused multiply-add a block, in the
+ * order below.
  *
  * Like contract.h: one header for C and nvcc, nothing but correctly rounded operations. */
 #ifndef FD_NUMERICS_Q8ACT_H
@@ -23,8 +25,8 @@ FD_HD float fd_q8_larger(float largest, float x) {
     return fd_from_bits32(a > b ? a : b);
 }
 
-/* d of a block, from its largest magnitude: largest / 127; 0 below FD_Q8_LEAST; NaN where an element is infinite or NaN, so
- * that every output which reads the block is NaN. */
+/* d of a block, from its largest magnitude: largest / 127; 0 below FD_Q8_LEAST; NaN where an element is infinite or
+ * NaN, so that every output which reads the block is NaN. */
 FD_HD float fd_q8_scale(float largest) {
     if (largest < FD_Q8_LEAST) return 0.0f;
     return largest < (float)INFINITY ? largest / 127.0f : fd_from_bits32(0x7fc00000u);
@@ -47,9 +49,9 @@ FD_HD float fd_q8_sum(float d, int32_t sum_of_q) {
 
 /* ---- a row of weights times a row of activations: two partial sums ---- */
 
-/* Partial j takes the blocks ≡ j (mod 2) in rising order, from +0; the dot is partial 0 + partial 1, the bias one addition
- * more. Two: tensor cores then need two accumulators an output, held by two halves of a thread block, and as many lanes
- * as one likes may share the integers of a matrix-vector product. */
+/* Partial j takes the blocks ≡ j (mod 2) in rising order, from +0; the dot is partial 0 + partial 1, the bias one
+ * addition more. Two: tensor cores then need two accumulators an output, held by two halves of a thread block, and as
+ * many lanes as one likes may share the integers of a matrix-vector product. */
 enum { FD_Q8_PARTIALS = 2 };
 
 /* 1.5·2^23: added to an integer s below 2^22 in magnitude it makes the float whose last bits are s, so that a GPU which
@@ -57,8 +59,8 @@ enum { FD_Q8_PARTIALS = 2 };
 #define FD_Q8_MAGIC      12582912.0f
 #define FD_Q8_MAGIC_BITS 0x4b400000
 
-/* a·s for a finite a, rounded once: magic·a is exact (a has at most 18 significant bits: f16 scales times 7-bit integers).
- * NaN for an infinite one. `magic_s` is the float of FD_Q8_MAGIC_BITS + s. */
+/* a·s for a finite a, rounded once: magic·a is exact (a has at most 18 significant bits: f16 scales times 7-bit
+ * integers). NaN for an infinite one. `magic_s` is the float of FD_Q8_MAGIC_BITS + s. */
 FD_HD float fd_q8_times(float magic_s, float a) {
     return fmaf(magic_s, a, -FD_Q8_MAGIC * a);
 }

@@ -1,5 +1,5 @@
-/* MATMUL and EXPERT_MATMUL of `q8act`, where the weight is quantised: y[o] = Σ blocks of a·d·(integers' dot) [− minimum],
- * by numerics/q8act.h. Other weights go to the exact op. An item is an output row o, for all positions. */
+/* MATMUL and EXPERT_MATMUL of `q8act`, where the weight is quantised: y[o] = Σ blocks of a·d·(integers' dot) [−
+ * minimum], by numerics/q8act.h. Other weights go to the exact op. An item is an output row o, for all positions. */
 #include "reference_cpu/q8act_blocks.h"
 #include "reference_cpu/real.h"
 #include "reference_cpu/weight_rows.h"

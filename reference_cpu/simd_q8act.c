@@ -1,5 +1,6 @@
 /* The twins of q8act.c: activations are quantised once for all rows of the range, a weight row is decoded once for all
- * positions, and the integers' dots of a row come first, eight blocks at a time; then the sums in the contract's order. */
+ * positions, and the integers' dots of a row come first, eight blocks at a time; then the sums in the contract's
+ * order. */
 #include <stdlib.h>
 
 #include "reference_cpu/q8act_blocks.h"

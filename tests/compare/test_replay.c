@@ -48,7 +48,8 @@ Test(replay, a_q8act_run_is_noise_of_class_q8_recorded_or_inferred) {
     }
     /* the other way round: exact beside a reference in q8act, and llama.cpp's way of rounding beside it */
     fd_trace *q8 = record(b.graph, (recording){.q8act = true});
-    expect_noise(judge(b.graph, q8, record(b.graph, (recording){.emulated = "q8"}), NULL), models[0], "q8 beside q8act");
+    expect_noise(judge(b.graph, q8, record(b.graph, (recording){.emulated = "q8"}), NULL), models[0],
+                 "q8 beside q8act");
     fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.q8act = true}), "f32");
     cr_expect_eq(v.status, FD_DIVERGED, "as binary32 it is an error");
     fd_verdict_free(&v);

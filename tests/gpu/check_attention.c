@@ -171,6 +171,12 @@ static void turn(const fd_rope_shape *host, const float *x, int32_t pos, float *
         }
 }
 
+/* What a kept [n_head, n_ctx] holds: n of each row written, the rest as it was poisoned. */
+static void keep_rows(int32_t n_head, int32_t n_ctx, int32_t n, const float *compact, float *rows) {
+    for (int32_t i = 0; i < n_head * n_ctx; i++)
+        rows[i] = i % n_ctx < n ? compact[i / n_ctx * n + i % n_ctx] : (float)NAN;
+}
+
 static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_rot, int32_t n_ctx,
                          const int32_t *positions, int n_position, bool overlap) {
     char name[160];
@@ -198,6 +204,9 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
     in.scale = 1.0f / sqrtf((float)h.head_dim);
     in.scratch = gpu_upload(zeros, scratch);
     in.out = gpu_poisoned((size_t)width_q);
+    size_t n_scores = (size_t)(h.n_head * n_ctx);
+    float *rows = floats(n_scores), *row_found = floats(n_scores);
+    float *dq_out = gpu_poisoned((size_t)width_q), *dk_out = gpu_poisoned((size_t)width_kv);
     for (int i = 0; i < n_position; i++) {
         int32_t pos = positions[i];
         gpu_fill(test, q, (size_t)width_q), gpu_fill(test, kv, (size_t)(2 * width_kv));
@@ -214,11 +223,27 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         /* The second launch finds the counters the first one left; the third is one kernel, where it may be. */
         for (int twice = 0; twice < (pos < FD_ATTENTION_NEAR ? 3 : 2); twice++) {
             in.near = twice == 2;
+            in.q_out = twice == 0 ? NULL : dq_out, in.k_out = twice == 0 ? NULL : dk_out;
+            in.scores_out = twice == 0 ? NULL : gpu_poisoned(n_scores);
+            in.weights_out = twice == 0 ? NULL : gpu_poisoned(n_scores);
             gpu_must(fd_launch_attn_decode(&queue, &in, &err), &err);
             gpu_download(test, in.out, found, (size_t)width_q);
             snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv,
                      h.head_dim, pos, n_ctx, twice);
             gpu_expect_equal(test, name, out, found, (size_t)width_q);
+            if (!in.q_out) continue;
+            gpu_download(test, in.q_out, found, (size_t)width_q);
+            gpu_expect_equal(test, "decode_keeps_q_after_rope", turned, found, (size_t)width_q);
+            gpu_download(test, in.k_out, found, (size_t)width_kv);
+            gpu_expect_equal(test, "decode_keeps_k_after_rope", k + (size_t)pos * (size_t)width_kv, found,
+                             (size_t)width_kv);
+            keep_rows(h.n_head, n_ctx, pos + 1, scores, rows);
+            gpu_download(test, in.scores_out, row_found, n_scores);
+            gpu_expect_equal(test, "decode_keeps_scores_and_writes_no_further", rows, row_found, n_scores);
+            keep_rows(h.n_head, n_ctx, pos + 1, weights, rows);
+            gpu_download(test, in.weights_out, row_found, n_scores);
+            gpu_expect_equal(test, "decode_keeps_weights_and_writes_no_further", rows, row_found, n_scores);
+            gpu_free(in.scores_out), gpu_free(in.weights_out);
         }
         gpu_download(test, in.cache_k, found, n_cache);
         gpu_expect_equal(test, "decode_writes_its_key_and_no_other", k, found, n_cache);
@@ -228,7 +253,8 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
     }
     gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.cache_k), gpu_free(in.cache_v),
         gpu_free(in.scratch);
-    gpu_free(in.out);
+    gpu_free(in.out), gpu_free(dq_out), gpu_free(dk_out);
+    free(rows), free(row_found);
     free(q), free(kv), free(turned), free(cosine), free(sine), free(k), free(v), free(scores), free(weights), free(out);
     free(found), free(zeros);
 }

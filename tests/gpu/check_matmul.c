@@ -211,7 +211,7 @@ static void host_norm(const float *x, const float *weight, int64_t n, float eps,
 static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool prefetch, bool overlap) {
     enum { MOST = 4096 };
     static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
-        found[MOST];
+        products[FD_MATVEC_PARTS][MOST], found[MOST];
     const float eps = 1e-5f;
     char name[160];
     fd_error err = {0};
@@ -227,6 +227,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
     float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
     fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
     in.norm_weight = f->norm ? dnorm : NULL;
+    in.norm_out = f->norm ? gpu_poisoned((size_t)f->n_col) : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
         void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
@@ -235,6 +236,8 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
         in.part[p].residual = f->residual ? dresidual : NULL;
         in.part[p].out = gpu_poisoned((size_t)f->n_row[p]);
         host_matmul(w, p == 1 ? NULL : bias, f->norm ? in_x : x, f->n_row[p], f->n_col, 1, expected[p]);
+        in.part[p].product = gpu_poisoned((size_t)f->n_row[p]);
+        memcpy(products[p], expected[p], sizeof products[p]);
         for (int64_t r = 0; f->residual && r < f->n_row[p]; r++) expected[p][r] = residual[r] + expected[p][r];
         free(w), free(file);
     }
@@ -250,8 +253,20 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
                      f->silu ? "_silu" : "", f->residual ? "_residual" : "", i);
             gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
         }
+        for (int p = 0; p < f->n_part; p++) {
+            gpu_download(test, in.part[p].product, found, (size_t)f->n_row[p]);
+            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_product_kept", fd_dtype_get(dtype)->name,
+                     (long long)f->n_row[p], (long long)f->n_col, p);
+            gpu_expect_equal(test, name, products[p], found, (size_t)f->n_row[p]);
+        }
+        if (!f->norm) continue;
+        gpu_download(test, in.norm_out, found, (size_t)f->n_col);
+        snprintf(name, sizeof name, "fused_%s_%lld_columns_norm_kept", fd_dtype_get(dtype)->name, (long long)f->n_col);
+        gpu_expect_equal(test, name, in_x, found, (size_t)f->n_col);
     }
-    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    for (int p = 0; p < f->n_part; p++)
+        gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out), gpu_free(in.part[p].product);
+    gpu_free(in.norm_out);
     gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
 }
 

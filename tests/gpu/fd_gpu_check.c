@@ -1,7 +1,9 @@
-/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against the CPU
- * reference, bit by bit.
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against
+ * the CPU reference, bit by bit.
  *
- *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed
+ *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
+ *                 and node by node
+ *   worked out    fingerprints, statistics and health of the same tensors, worked out on the device, decode steps late
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
@@ -24,6 +26,7 @@
 #include "reference_cpu/reference.h"
 #include "tests/gpu/generation.h"
 #include "tests/gpu/lockstep.h"
+#include "tests/gpu/summaries.h"
 
 enum { SKIPPED = 77 };
 
@@ -105,13 +108,29 @@ static bool same_logits(const check *c) {
     return differ == 0;
 }
 
-static void check_lockstep(check *c, fd_exec *cpu, fd_exec *gpu) {
+/* Two observers of one run. */
+typedef struct both {
+    fd_observer first, second;
+} both;
+
+static fd_code show_both(void *user, const fd_observation *seen, fd_error *err) {
+    const both *b = user;
+    FD_TRY(b->first.observe(b->first.user, seen, err));
+    return b->second.observe(b->second.user, seen, err);
+}
+
+/* `expected`: gets what is to be worked out of the reference's tensors; NULL: that is known. */
+static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu, summaries *expected) {
     lockstep l;
     fd_error err = {0};
     bool complete = true;
     double cpu_seconds = 0, gpu_seconds = 0;
+    char name[120];
     must(lockstep_open(&l, c->graph, &err), &err);
-    fd_exec_set_observer(cpu, lockstep_record(&l));
+    fd_exec_reset(cpu);
+    both recorders = {lockstep_record(&l), {0}};
+    if (expected) recorders.second = summaries_expect(expected);
+    fd_exec_set_observer(cpu, expected ? (fd_observer){.observe = show_both, .user = &recorders} : recorders.first);
     fd_exec_set_observer(gpu, lockstep_compare(&l));
     for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
         double start = now();
@@ -126,9 +145,21 @@ static void check_lockstep(check *c, fd_exec *cpu, fd_exec *gpu) {
     fd_exec_set_observer(gpu, (fd_observer){0});
     bool equal = lockstep_report(&l, c->graph);
     printf("  cpu %.1f s, gpu with every tensor copied and compared %.1f s\n", cpu_seconds, gpu_seconds);
-    verdict(c, "lockstep: every tensor of every node and position", equal && complete);
+    snprintf(name, sizeof name, "lockstep, %s: every tensor of every node and position", how);
+    verdict(c, name, equal && complete);
     verdict(c, "lockstep: logits", same_logits(c));
     lockstep_close(&l);
+}
+
+static void check_worked_out(check *c, fd_exec *gpu, summaries *s) {
+    fd_error err = {0};
+    fd_exec_set_observer(gpu, summaries_compare(s));
+    run(gpu, c, c->n_prefill, 1, c->found);
+    must(fd_exec_settle(gpu, &err), &err);
+    fd_exec_set_observer(gpu, (fd_observer){0});
+    bool same = summaries_report(s, (int64_t)c->n_token * c->graph->n_node);
+    verdict(c, "worked out on the device: fingerprints, statistics and health", same);
+    verdict(c, "worked out on the device: logits", same_logits(c));
 }
 
 static void check_untraced(check *c, fd_exec *gpu) {
@@ -256,21 +287,33 @@ int main(int argc, char **argv) {
     fd_numerics numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
     must(fd_reference_new(graph, &(fd_reference_options){.numerics = numerics, .n_ctx = n_ctx}, &cpu, &err), &err);
     must(fd_engine_new(graph, &(fd_engine_options){.numerics = numerics, .n_ctx = n_ctx}, &gpu, &err), &err);
-    printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch, fd_numerics_name(numerics), graph->n_node,
-           o.n_prefill, o.n_decode, o.fault ? ", fault " : "", o.fault ? o.fault : "", gpu->device, gpu->driver);
+    printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch,
+           fd_numerics_name(numerics), graph->n_node, o.n_prefill, o.n_decode, o.fault ? ", fault " : "",
+           o.fault ? o.fault : "", gpu->device, gpu->driver);
     printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
            fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, FD_NUMERICS_EXACT, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
            (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
 
-    check_lockstep(&c, cpu, gpu);
+    summaries worked_out;
+    must(summaries_open(&worked_out, graph, c.n_token, &err), &err);
+    check_lockstep(&c, "decode as it runs", cpu, gpu, &worked_out);
+    check_worked_out(&c, gpu, &worked_out);
+    summaries_close(&worked_out);
     check_untraced(&c, gpu);
     check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
-    if (!o.quick) check_variants(&c, n_ctx, numerics);
+    if (!o.quick) {
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true, .numerics = numerics}, &gpu,
+                           &err),
+             &err);
+        check_lockstep(&c, "node by node", cpu, gpu, NULL);
+        fd_exec_free(gpu);
+        check_variants(&c, n_ctx, numerics);
+    }
     printf("%s\n", c.n_failed ? "DIFFERENT" : "EQUAL");
 
     fd_exec_free(cpu);

@@ -10,7 +10,8 @@ static const struct {
 } parts[] = {
     {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
     {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
-    {"experts", check_experts},           {"sample", check_sample},       {"q8", check_q8},
+    {"experts", check_experts},           {"q8", check_q8},
+    {"sample", check_sample},             {"summary", check_summary},
     {"fast", check_fast},
 };
 

@@ -13,6 +13,7 @@ void check_q8(gpu_test *test); /* products of q8act, against blocks made on the 
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);
+void check_summary(gpu_test *test); /* fingerprints, statistics, entropy, best logits */
 void check_fast(gpu_test *test); /* against binary64, within bounds */
 
 #endif

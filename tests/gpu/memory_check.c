@@ -28,7 +28,7 @@ static void expect(bool holds, const char *path, const char *what) {
 static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
     fd_error err = {0};
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, n_seq, FD_NUMERICS_EXACT, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, n_ctx, n_seq, 0, &memory, &err), &err);
     return memory;
 }
 
@@ -94,7 +94,7 @@ static void check_refusal(const char *path, const fd_graph *graph) {
         expect(exec != NULL, path, "the context that would fit does not");
         if (exec) feed(exec, said);
         fd_exec_free(exec);
-        expect(fd_engine_memory_fits(graph, said + 1, 1, FD_NUMERICS_EXACT, 0, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
+        expect(fd_engine_memory_fits(graph, said + 1, 1, 0, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
     }
 
     fake = (fake_cuda){.free_bytes = m.weights - 1};

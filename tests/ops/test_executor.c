@@ -291,7 +291,7 @@ Test(executor, an_observer_can_stop_the_run, .init = fill_tokens) {
     random_model_free(&m);
 }
 
-static bool only_norms(void *user, const fd_node *node) {
+static unsigned only_norms(void *user, const fd_node *node) {
     return (void)user, node->op == FD_OP_RMS_NORM;
 }
 static fd_code count(void *user, const fd_observation *o, fd_error *err) {

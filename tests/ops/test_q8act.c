@@ -28,8 +28,8 @@ static void round_x(const float *x, int64_t n, double *to) {
     }
 }
 
-/* The largest |y − Σ w·d·q| in units of its bound: three roundings a block and one for the last addition, each of what has
- * been summed, at most Σ|w·d·q| and the minimum's share. */
+/* The largest |y − Σ w·d·q| in units of its bound: three roundings a block and one for the last addition, each of what
+ * has been summed, at most Σ|w·d·q| and the minimum's share. */
 static double worst(const op_case *c, const float *y) {
     const fd_weight *weight = &c->weights[0];
     int64_t n = weight->n_col;

@@ -56,43 +56,42 @@ Test(health, heads_are_apart_and_padding_is_left_out) {
 
 Test(health, lowest_id_wins_ties) {
     float logits[20] = {0};
-    fd_trace_health h = {.n_kv = 3, .loop_length = 2};
+    fd_top_logits h;
     logits[17] = logits[4] = logits[9] = 2.0f;
     logits[12] = 3.0f;
     fd_health_logits(FD_F32, logits, 20, &h);
     const int32_t expected[FD_TOP_K] = {12, 4, 9, 17, 0, 1, 2, 3, 5, 6};
-    cr_expect_arr_eq(h.top_id, expected, sizeof expected);
-    cr_expect(h.top_logit[0] == 3.0f && h.top_logit[3] == 2.0f && h.top_logit[9] == 0.0f && h.logit_range == 3.0f);
+    cr_expect_arr_eq(h.id, expected, sizeof expected);
+    cr_expect(h.logit[0] == 3.0f && h.logit[3] == 2.0f && h.logit[9] == 0.0f && h.range == 3.0f);
     double e = exp(-1.0), z = exp(-3.0);
-    cr_expect(fabs((double)h.top1_probability - 1.0 / (1.0 + 3.0 * e + 16.0 * z)) <= 1e-7);
-    cr_expect(h.n_kv == 3 && h.loop_length == 2);
+    cr_expect(fabs((double)h.probability - 1.0 / (1.0 + 3.0 * e + 16.0 * z)) <= 1e-7);
 }
 
 Test(health, small_vocabulary_and_far_logits) {
     const double logits[3] = {-1e30, 5.0, -INFINITY};
-    fd_trace_health h = {0};
+    fd_top_logits h;
     fd_health_logits(FD_F64, logits, 3, &h);
-    cr_expect(h.top_id[0] == 1 && h.top_id[1] == 0 && h.top_id[2] == 2 && h.top_id[3] == -1);
-    cr_expect(isnan(h.top_logit[3]) && isnan(h.logit_range));
-    cr_expect_eq(h.top1_probability, 1.0f);
+    cr_expect(h.id[0] == 1 && h.id[1] == 0 && h.id[2] == 2 && h.id[3] == -1);
+    cr_expect(isnan(h.logit[3]) && isnan(h.range));
+    cr_expect_eq(h.probability, 1.0f);
 }
 
 Test(health, a_nan_logit_is_named_and_ranks_nothing) {
     float logits[20] = {0};
-    fd_trace_health h = {0};
+    fd_top_logits h;
     logits[3] = 7;
     logits[11] = logits[15] = NAN;
     fd_health_logits(FD_F32, logits, 20, &h);
-    cr_expect_eq(h.top_id[0], 11);
-    cr_expect(isnan(h.top_logit[0]) && isnan(h.top1_probability) && isnan(h.logit_range));
-    for (int i = 1; i < FD_TOP_K; i++) cr_expect(h.top_id[i] == -1 && isnan(h.top_logit[i]));
+    cr_expect_eq(h.id[0], 11);
+    cr_expect(isnan(h.logit[0]) && isnan(h.probability) && isnan(h.range));
+    for (int i = 1; i < FD_TOP_K; i++) cr_expect(h.id[i] == -1 && isnan(h.logit[i]));
 }
 
 Test(health, an_infinite_logit_has_no_probability) {
     const float logits[2] = {INFINITY, 1};
-    fd_trace_health h = {0};
+    fd_top_logits h;
     fd_health_logits(FD_F32, logits, 2, &h);
-    cr_expect(h.top_id[0] == 0 && isinf(h.top_logit[0]) && isnan(h.top1_probability));
+    cr_expect(h.id[0] == 0 && isinf(h.logit[0]) && isnan(h.probability));
 }
 
 typedef struct loop_case {

@@ -1,0 +1,157 @@
+#include "engine/kept.h"
+
+#include <stdlib.h>
+
+#include "engine/internal.h"
+
+static size_t row_bytes(const fd_node *node) {
+    return sizeof(float) * (size_t)fd_node_row_stride(node, 0);
+}
+
+static size_t over_bytes(const fd_engine *e) {
+    return fd_align(sizeof(float) * (size_t)e->kept.layout.n_head * (size_t)e->exec.n_ctx);
+}
+
+/* What runs along the positions has the same number of rows everywhere, or the layout is refused. */
+static bool lay_out(fd_engine *e) {
+    const fd_graph *graph = e->exec.graph;
+    fd_kept_layout *l = &e->kept.layout;
+    size_t n_node = (size_t)graph->n_node;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        int64_t elements = fd_node_row_stride(node, e->exec.n_ctx);
+        l->n_block += (elements + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
+        if (!node->over_kv) {
+            l->at[i] = l->other_bytes;
+            l->other_bytes += fd_align(row_bytes(node));
+            continue;
+        }
+        if (l->n_head != 0 && l->n_head != node->shape[0]) return false;
+        l->n_head = node->shape[0];
+        l->at[i] = (size_t)l->n_over * over_bytes(e);
+        l->n_over++;
+        if (node->op == FD_OP_ATTN_SOFTMAX) l->order[i] = l->n_weights++;
+    }
+    l->over_bytes = (size_t)l->n_over * over_bytes(e);
+    size_t heads = fd_align(sizeof(float) * (size_t)l->n_weights * (size_t)l->n_head);
+    l->entropy = fd_align(n_node * sizeof(fd_fingerprint));
+    l->sink = l->entropy + heads;
+    l->top = l->sink + heads;
+    l->stats = l->top + fd_align(sizeof(fd_top_logits));
+    l->found_bytes = l->stats + fd_align(n_node * sizeof(fd_stats));
+    return true;
+}
+
+static fd_row_view view_of(const fd_engine *e, const fd_kept_set *set, const fd_node *node) {
+    const fd_kept_layout *l = &e->kept.layout;
+    fd_row_view view = {.data = set->tensor[node->id], .row_stride = fd_node_row_stride(node, e->exec.n_ctx)};
+    if (node->op == FD_OP_KV_WRITE) {
+        view.data = e->cache[node->id];
+        view.by_position = true;
+        view.copy = set->tensor[node->id];
+    }
+    if (node->over_kv) {
+        view.n_run = node->shape[0];
+        view.run_stride = e->exec.n_ctx;
+        view.copy = (float *)((char *)set->tensor[node->id] + l->over_bytes);
+    } else {
+        view.n = (int32_t)view.row_stride;
+    }
+    return view;
+}
+
+static fd_code upload_views(fd_engine *e, fd_kept_set *set, fd_error *err) {
+    const fd_graph *graph = e->exec.graph;
+    size_t n = (size_t)graph->n_node + (size_t)e->kept.layout.n_weights;
+    fd_row_view *views = calloc(n, sizeof *views);
+    if (!views) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
+    int64_t first = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        views[i] = view_of(e, set, node);
+        views[i].first = first;
+        first += (fd_node_row_stride(node, e->exec.n_ctx) + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
+        if (node->op == FD_OP_ATTN_SOFTMAX) views[graph->n_node + e->kept.layout.order[i]] = views[i];
+    }
+    fd_code code = fd_device_alloc(&set->views, n * sizeof *views, "kept tensors", err);
+    if (code == FD_OK)
+        code = fd_cuda_check(cudaMemcpy(set->views.data, views, n * sizeof *views, cudaMemcpyHostToDevice),
+                             "kept tensors", err);
+    free(views);
+    return code;
+}
+
+static fd_code make_set(fd_engine *e, fd_kept_set *set, fd_error *err) {
+    const fd_graph *graph = e->exec.graph;
+    const fd_kept_layout *l = &e->kept.layout;
+    set->tensor = calloc((size_t)graph->n_node, sizeof *set->tensor);
+    set->wants = calloc((size_t)graph->n_node, sizeof *set->wants);
+    if (!set->tensor || !set->wants) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
+    FD_TRY(fd_device_alloc(&set->tensors, 2 * l->over_bytes + l->other_bytes, "kept tensors", err));
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        size_t from = graph->nodes[i].over_kv ? 0 : 2 * l->over_bytes;
+        set->tensor[i] = (float *)((char *)set->tensors.data + from + l->at[i]);
+    }
+    FD_TRY(fd_device_alloc(&set->found, l->found_bytes, "kept tensors", err));
+    FD_TRY(fd_pinned_reserve(&set->found_host, l->found_bytes, "kept tensors", err));
+    FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&set->computed, cudaEventDisableTiming), "event", err));
+    FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&set->brought, cudaEventDisableTiming), "event", err));
+    return upload_views(e, set, err);
+}
+
+static fd_code make(fd_engine *e, fd_error *err) {
+    fd_kept *k = &e->kept;
+    size_t n_node = (size_t)e->exec.graph->n_node;
+    k->layout.at = calloc(n_node, sizeof *k->layout.at);
+    k->layout.order = calloc(n_node, sizeof *k->layout.order);
+    if (!k->layout.at || !k->layout.order) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
+    if (!lay_out(e)) return fd_fail(err, FD_ERR_UNSUPPORTED, "kept tensors: layers with different numbers of heads");
+    FD_TRY(fd_cuda_check(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking), "stream", err));
+    size_t top = fd_align(fd_top_scratch(e->exec.graph->hparams.n_vocab, 1));
+    FD_TRY(fd_device_alloc(&k->scratch, top + fd_summary_scratch(k->layout.n_block, 1), "kept tensors", err));
+    for (int i = 0; i < 2; i++) FD_TRY(make_set(e, &k->sets[i], err));
+    return FD_OK;
+}
+
+fd_code fd_kept_prepare(fd_engine *e, bool *possible, fd_error *err) {
+    fd_kept *k = &e->kept;
+    fd_error why = {0};
+    if (!k->ready && !k->refused) {
+        fd_code code = make(e, &why);
+        k->ready = code == FD_OK;
+        k->refused = code == FD_ERR_MEMORY || code == FD_ERR_UNSUPPORTED;
+        if (!k->ready) fd_kept_release(e);
+        if (!k->ready && !k->refused) {
+            *err = why;
+            return code;
+        }
+    }
+    *possible = k->ready;
+    return FD_OK;
+}
+
+static void release_set(fd_kept_set *set) {
+    for (int i = 0; i < 2; i++)
+        if (set->graphs[i].exec) (void)cudaGraphExecDestroy(set->graphs[i].exec);
+    if (set->computed) (void)cudaEventDestroy(set->computed);
+    if (set->brought) (void)cudaEventDestroy(set->brought);
+    fd_device_free(&set->tensors);
+    fd_device_free(&set->views);
+    fd_device_free(&set->found);
+    fd_pinned_free(&set->found_host);
+    fd_pinned_free(&set->tensors_host);
+    free(set->tensor);
+    free(set->wants);
+}
+
+void fd_kept_release(fd_engine *e) {
+    fd_kept *k = &e->kept;
+    bool refused = k->refused;
+    if (k->stream) (void)cudaStreamSynchronize(k->stream);
+    for (int i = 0; i < 2; i++) release_set(&k->sets[i]);
+    fd_device_free(&k->scratch);
+    if (k->stream) (void)cudaStreamDestroy(k->stream);
+    free(k->layout.at);
+    free(k->layout.order);
+    *k = (fd_kept){.refused = refused};
+}
