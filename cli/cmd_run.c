@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "cli/explain_runs.h"
+#include "cli/first_nan.h"
 #include "cli/run_args.h"
 #include "dumpers/trace.h"
 
@@ -22,6 +23,7 @@ typedef struct run {
     double prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
     bool printed;     /* something of the text is out */
+    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
 static fd_code open_trace(run *r, fd_error *err) {
@@ -84,7 +86,8 @@ static fd_code generate(run *r, fd_error *err) {
     start = fd_cli_seconds();
     for (int32_t i = 0; i < r->args->n_generate; i++) {
         int32_t *next = &r->tokens[r->n_token];
-        FD_TRY(fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err));
+        r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
+        if (r->undecided) return err->code;
         r->n_token++;
         if (r->model.tokenizer && !r->args->ignore_eos && fd_tokenizer_is_end(r->model.tokenizer, *next)) break;
         print_token(r, *next);
@@ -133,16 +136,24 @@ static void summary(const run *r) {
     fprintf(stderr, "%s%s\n", r->args->trace ? ", trace " : "", r->args->trace ? r->args->trace : "");
 }
 
+/* The trace of a run that ended for want of a next token is finished too: it is what shows why. */
+static fd_code end_trace(run *r, fd_code code, fd_error *err) {
+    if (code == FD_OK) return fd_trace_finish(r->trace, err);
+    fd_error other = {0};
+    if (!r->undecided)
+        fd_trace_abandon(r->trace);
+    else if (fd_trace_finish(r->trace, &other) == FD_OK)
+        fd_cli_add_first_nan(r->args->trace, err);
+    return code;
+}
+
 int fd_cmd_run(int argc, char **argv) {
     fd_run_args args = fd_run_parse(argc, argv);
     run r = {.args = &args};
     fd_error err = {0};
     fd_code code = prepare(&r, &err);
     if (code == FD_OK) code = generate(&r, &err);
-    if (r.trace) {
-        if (code == FD_OK) code = fd_trace_finish(r.trace, &err);
-        else fd_trace_abandon(r.trace);
-    }
+    if (r.trace) code = end_trace(&r, code, &err);
     if (code == FD_OK && !args.quiet) summary(&r);
     free(r.logits);
     free(r.tokens);

@@ -27,7 +27,8 @@ static const struct argp_option options[] = {
     {"store", KEY_STORE, "f32|f16|bf16", 0,
      "Elements in the trace, rounded to 16 bits for half the size (default f32: as computed)", 3},
     {"compress", KEY_COMPRESS, 0, 0,
-     "Compress tensors with gzip: a few percent smaller, but milliseconds more for each token, and slower to compare", 3},
+     "Compress tensors with gzip: somewhat smaller, at 0.2 ms of a thread for each 16 KiB (threads run beside the model), and "
+     "slower to compare", 3},
     {"no-weights", KEY_NO_WEIGHTS, 0, 0,
      "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
     {"temperature", KEY_TEMP, "T", 0, "0: greedy (default)", 4},

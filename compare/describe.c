@@ -47,12 +47,14 @@ void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, 
     if (at < size) snprintf(to + at, size - at, "]");
 }
 
-void fd_index_text(int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to, size_t size) {
+void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to,
+                   size_t size) {
+    const char *first = strstr(node, ".ffn_moe_") ? "chosen expert" : "head";
     if (n_dim <= 1) {
         snprintf(to, size, over_kv ? "key position %lld" : "element %lld", (long long)index);
     } else if (n_dim == 2 && dims[1] > 0) {
-        snprintf(to, size, over_kv ? "head %lld · key position %lld" : "head %lld · element %lld",
-                 (long long)(index / dims[1]), (long long)(index % dims[1]));
+        snprintf(to, size, "%s %lld · %s %lld", first, (long long)(index / dims[1]), over_kv ? "key position" : "element",
+                 (long long)(index % dims[1]));
     } else {
         int64_t at[4] = {0};
         for (int32_t i = n_dim - 1; i >= 0 && i < 4; i--) {

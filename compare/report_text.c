@@ -41,7 +41,7 @@ static void place_text(const fd_divergence *d, int64_t index, char *to, size_t s
     to[0] = '\0';
     if (!d->has_values) return;
     char place[128];
-    fd_index_text(d->n_dim, d->dims, d->over_kv, index, place, sizeof place);
+    fd_index_text(d->node, d->n_dim, d->dims, d->over_kv, index, place, sizeof place);
     snprintf(to, size, " · %s", place);
 }
 

@@ -14,8 +14,9 @@ static double plogp(double p) {
 }
 
 /* Many fused multiply-adds: a call of libm's fma for each unless the machine's own instruction may be used. Both are
- * correctly rounded, so the bits are the same. (clang 14 emits clones that other files cannot call.) */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+ * correctly rounded, so the bits are the same. (clang 14 emits clones that other files cannot call; under ThreadSanitizer
+ * clones are chosen before it runs, and crash.) */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("fma", "default")))
 #endif
 void fd_health_attention(uint32_t dtype, const void *weights, int32_t n_head, int64_t head_stride, int32_t n_kv,

@@ -1,11 +1,14 @@
 /* Traces: everything a run computed, in one HDF5 file (schema firstdiff-trace 1, docs/trace-format.md).
  *
- * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. Every step is flushed;
- * the attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
- * got. Reading: fd_trace_open reads the small parts; tensors are read when asked for.
+ * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. What is shown is copied;
+ * threads of the writer's digest it and write it, with a flush for each step or for several that end while they are
+ * busy. The attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
+ * got. A writer is finished or abandoned before the program exits: its threads must not outlive HDF5.
+ *
+ * Reading: fd_trace_open reads the small parts; tensors are read when asked for.
  *
  * HDF5 need not be built thread-safe: use traces and goldens from one thread at a time. Any number of writers and
- * readers in that thread is fine. */
+ * readers in that thread is fine. (Where HDF5 is not thread-safe, a writer has no threads of its own.) */
 #ifndef FD_DUMPERS_TRACE_H
 #define FD_DUMPERS_TRACE_H
 
@@ -70,6 +73,8 @@ typedef struct fd_trace_options {
     uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
                                         are of what was computed; FD_F32 (the default): as computed */
     bool compress;                   /* shuffle + gzip of /tensors */
+    size_t memory;                   /* bytes of tensors that may wait to be written; 0: 256 MiB */
+    bool one_thread;                 /* all work in the calling thread, at the end of each step */
     const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
                                 they have there (dumpers/weights.h); NULL: none */
 } fd_trace_options;
@@ -83,8 +88,12 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
 fd_observer fd_trace_observer(fd_trace_writer *writer);
 fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const int32_t *tokens, int32_t n_tok,
                             int32_t pos0, fd_error *err);
-/* Writes what the step gathered and flushes; a full disk is an error that names the file, and finished steps stay. */
+/* The step is written and flushed by another thread, at once or together with others that end while that one is busy. A
+ * failure (a full disk: it names the file, and written steps stay) is returned by the next call, at the latest by
+ * fd_trace_finish. */
 fd_code fd_trace_end_step(fd_trace_writer *writer, fd_error *err);
+/* Waits until every ended step is in the file, flushed. */
+fd_code fd_trace_flush(fd_trace_writer *writer, fd_error *err);
 /* Last flush, `finished`, `complete` = 1; frees the writer in every case. */
 fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err);
 /* Leaves the file incomplete and frees the writer. NULL is fine. */

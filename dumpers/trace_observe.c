@@ -1,39 +1,30 @@
-/* What a node's tensor becomes when it is shown: fingerprints, statistics, health, and its rows in the file.
- *
- * Rows are written while they are shown: an executor shows a node once for the whole batch, so that is one block for
- * each dataset and step, and nothing of the tensor is copied or kept. */
+/* Takes what a run shows: copied into the queue, so that the run goes on while it is digested and written. What is too
+ * large for the queue is digested and written here, by the thread that shows it, without a copy. */
 #include <omp.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/health.h"
 #include "dumpers/trace_writer.h"
-#include "model/quant.h"
 
 /* About two milliseconds of one core's work: below it, waking the others costs more than they save. */
 enum { PARALLEL_ELEMENTS = 1 << 20 };
-
-static bool feeds_health(const fd_trace_writer *writer, const fd_node *node) {
-    return node->id == writer->logits || (node->op == FD_OP_ATTN_SOFTMAX && writer->step_entropy);
-}
 
 /* Health describes the run, not a tensor: what it needs is looked at even where the filters leave it out. */
 bool fd_trace_wants(void *user, const fd_node *node) {
     const fd_trace_writer *writer = user;
     if (node->id < 0 || node->id >= writer->graph->n_node) return true; /* refused by fd_trace_observe */
-    return writer->selected[node->id] || feeds_health(writer, node);
+    return writer->selected[node->id] || fd_trace_feeds_health(writer, node);
 }
 
 static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
     int32_t id = o->node->id;
-    if (!writer->in_step)
-        return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
+    const fd_trace_pending *step = writer->step;
+    if (!step) return fd_fail(err, FD_ERR_INPUT, "%s: %s was shown outside a step", writer->path, o->node->name);
     if (id < 0 || id >= writer->graph->n_node || strcmp(writer->graph->nodes[id].name, o->node->name) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: node %d is %s, the trace was created for another graph", writer->path,
                        id, o->node->name);
-    if (o->pos0 < writer->pos0 || o->n_pos < 1 || o->n_pos > writer->pos0 + writer->n_tok - o->pos0)
+    if (o->pos0 < step->pos0 || o->n_pos < 1 || o->n_pos > step->pos0 + step->n_tok - o->pos0)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: positions %d to %d, the step has %d to %d", writer->path,
-                       o->node->name, o->pos0, o->pos0 + o->n_pos - 1, writer->pos0, writer->pos0 + writer->n_tok - 1);
+                       o->node->name, o->pos0, o->pos0 + o->n_pos - 1, step->pos0, step->pos0 + step->n_tok - 1);
     if (o->dtype != writer->dtype)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s: element type %u, the trace was created for %s", writer->path,
                        o->node->name, o->dtype, fd_dtype_get(writer->dtype)->name);
@@ -44,125 +35,59 @@ static fd_code check(const fd_trace_writer *writer, const fd_observation *o, fd_
     return FD_OK;
 }
 
-typedef void (*row_fn)(fd_trace_writer *writer, const fd_observation *o, int32_t row);
-
 /* Rows are independent. The CPU executor shows a node from inside its parallel region, where the other threads wait
  * at a barrier and take tasks; elsewhere the rows get a region of their own. */
-static void each_row(fd_trace_writer *writer, const fd_observation *o, row_fn fn) {
+static void digest(fd_trace_writer *writer, const fd_observation *o) {
+    fd_trace_pending *step = writer->step;
     bool small = o->n_pos == 1 || o->n_pos * o->row_stride < PARALLEL_ELEMENTS;
     if (small) {
-        for (int32_t row = 0; row < o->n_pos; row++) fn(writer, o, row);
+        for (int32_t row = 0; row < o->n_pos; row++) fd_trace_digest_row(writer, step, o, row);
     } else if (omp_get_level() > 0) {
         for (int32_t row = 0; row < o->n_pos; row++) {
-#pragma omp task default(none) firstprivate(writer, o, fn, row)
-            fn(writer, o, row);
+#pragma omp task default(none) firstprivate(writer, step, o, row)
+            fd_trace_digest_row(writer, step, o, row);
         }
 #pragma omp taskwait
     } else {
-#pragma omp parallel for schedule(static) default(none) firstprivate(writer, o, fn)
-        for (int32_t row = 0; row < o->n_pos; row++) fn(writer, o, row);
+#pragma omp parallel for schedule(static) default(none) firstprivate(writer, step, o)
+        for (int32_t row = 0; row < o->n_pos; row++) fd_trace_digest_row(writer, step, o, row);
     }
 }
 
-static void summarise_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
-    size_t first = (size_t)(o->pos0 - writer->pos0 + row) * (size_t)writer->graph->n_node;
-    size_t at = first + (size_t)o->node->id;
-    writer->step_fingerprints[at] = fd_observation_fingerprint(o, row);
-    if (writer->level >= FD_TRACE_STATS) fd_observation_stats(o, row, &writer->step_stats[at]);
-}
-
-static void attention_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
-    const fd_hparams *h = &writer->graph->hparams;
-    const fd_node *node = o->node;
-    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
-    size_t at = (size_t)(o->pos0 - writer->pos0 + row);
-    size_t slot = (at * (size_t)h->n_layer + (size_t)node->layer) * (size_t)h->n_head;
-    fd_health_attention(o->dtype, data, node->shape[0], o->pos0 + o->n_pos, o->pos0 + row + 1,
-                        writer->step_entropy + slot, writer->step_sink + slot);
-}
-
-static void logits_row(fd_trace_writer *writer, const fd_observation *o, int32_t row) {
-    const char *data = (const char *)o->data + (size_t)row * (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
-    fd_health_logits(o->dtype, data, o->node->shape[0], &writer->step_health[o->pos0 - writer->pos0 + row]);
-}
-
-static void note_health(fd_trace_writer *writer, const fd_observation *o) {
-    const fd_hparams *h = &writer->graph->hparams;
-    const fd_node *node = o->node;
-    if (node->id == writer->logits)
-        each_row(writer, o, logits_row);
-    else if (node->layer >= 0 && node->layer < h->n_layer && node->shape[0] <= h->n_head)
-        each_row(writer, o, attention_row);
-}
-
-/* Rounds n elements for the file; NULL when memory is out. */
-static const void *rounded(fd_trace_writer *writer, const float *x, size_t n) {
-    if (n > writer->n_half) {
-        uint16_t *grown = realloc(writer->half, n * sizeof *grown);
-        if (!grown) return NULL;
-        writer->half = grown;
-        writer->n_half = n;
-    }
-    if (writer->stored == FD_F16)
-        for (size_t i = 0; i < n; i++) writer->half[i] = fd_f32_to_f16(x[i]);
-    else
-        for (size_t i = 0; i < n; i++) writer->half[i] = fd_f32_to_bf16(x[i]);
-    return writer->half;
-}
-
-/* Writes `count` rows that lie one after the other. */
-static bool write_block(fd_trace_writer *writer, hid_t set, int rank, const hsize_t *start, const hsize_t *count,
-                        const void *data) {
-    if (writer->stored == writer->dtype)
-        return fd_h5_write_block(set, writer->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT, rank, start, count,
-                                 data);
-    size_t n = 1;
-    for (int i = 0; i < rank; i++) n *= (size_t)count[i];
-    data = rounded(writer, data, n);
-    return data && fd_h5_write_block(set, H5T_NATIVE_UINT16, rank, start, count, data);
-}
-
-/* Padding along n_kv is written too: it holds what the dataset is filled with (scores -inf, weights 0). */
-static bool write_rows(fd_trace_writer *writer, const fd_observation *o) {
-    const fd_node *node = o->node;
-    hid_t set = writer->tensor[node->id];
-    int rank = 1 + node->n_dim;
-    hsize_t n_kv = (hsize_t)o->pos0 + (hsize_t)o->n_pos, end = (hsize_t)writer->pos0 + (hsize_t)writer->n_tok;
-    hsize_t extent[3] = {end}, start[3] = {(hsize_t)o->pos0}, count[3] = {(hsize_t)o->n_pos};
-    for (int i = 0; i < node->n_dim; i++) {
-        bool along_kv = node->over_kv && i == node->n_dim - 1;
-        extent[1 + i] = along_kv ? end : (hsize_t)node->shape[i];
-        count[1 + i] = along_kv ? n_kv : (hsize_t)node->shape[i];
-    }
-    if (H5Dset_extent(set, extent) < 0) return false;
-    if (o->row_stride == fd_node_row_stride(node, (int32_t)n_kv))
-        return write_block(writer, set, rank, start, count, o->data);
-    const char *data = o->data;
-    size_t row_bytes = (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4);
-    count[0] = 1;
-    for (int32_t row = 0; row < o->n_pos; row++, start[0]++)
-        if (!write_block(writer, set, rank, start, count, data + (size_t)row * row_bytes)) return false;
-    return true;
+static fd_code take_here(fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
+    const fd_trace_pending *step = writer->step;
+    digest(writer, o);
+    if (step->level < FD_TRACE_FULL || writer->tensor[o->node->id] < 0) return FD_OK;
+    fd_trace_queue_drain(writer); /* rows of a tensor are written in the order in which they are shown */
+    FD_TRY(fd_trace_failed(writer, err));
+    fd_h5_guard guard = fd_h5_begin();
+    bool ok = fd_trace_write_shown(writer, o, step->pos0 + step->n_tok, err);
+    fd_h5_end(guard);
+    return ok ? FD_OK : fd_trace_latch(writer, err);
 }
 
 fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err) {
     fd_trace_writer *writer = user;
     const fd_node *node = observation->node;
-    if (writer->failure.code != FD_OK) {
-        *err = writer->failure;
-        return err->code;
-    }
+    FD_TRY(fd_trace_failed(writer, err));
     FD_TRY(check(writer, observation, err));
-    if (feeds_health(writer, node)) note_health(writer, observation);
-    if (!writer->selected[node->id]) return FD_OK;
-    each_row(writer, observation, summarise_row);
-    if (writer->level < FD_TRACE_FULL) return FD_OK;
-    fd_h5_guard guard = fd_h5_begin();
-    if (!write_rows(writer, observation) || writer->target.error != 0) {
-        fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name,
-                          observation->pos0);
-        fd_trace_latch(writer, err);
-    }
-    fd_h5_end(guard);
-    return writer->failure.code;
+    if (!fd_trace_wants(writer, node)) return FD_OK;
+    int64_t row = fd_node_row_stride(node, observation->pos0 + observation->n_pos);
+    size_t size = writer->dtype == FD_F64 ? 8 : 4, bytes = (size_t)(observation->n_pos * row) * size;
+    size_t packing = fd_trace_packs(writer, node) ? (size_t)observation->n_pos * sizeof(uint32_t) : 0;
+    if (!fd_trace_queue_fits(&writer->queue, bytes + packing)) return take_here(writer, observation, err);
+    fd_trace_record *record = fd_trace_queue_take(writer, bytes + packing);
+    record->step = writer->step;
+    record->node = &writer->graph->nodes[node->id];
+    record->pos0 = observation->pos0;
+    record->n_pos = observation->n_pos;
+    record->row_elements = row;
+    if (observation->row_stride == row)
+        memcpy(record->data, observation->data, bytes);
+    else
+        for (int32_t r = 0; r < observation->n_pos; r++)
+            memcpy(record->data + (size_t)(r * row) * size,
+                   (const char *)observation->data + (size_t)(r * observation->row_stride) * size, (size_t)row * size);
+    fd_trace_queue_put(writer, record);
+    return FD_OK;
 }

@@ -9,27 +9,26 @@ fd_trace_options fd_trace_defaults(const char *path) {
     return (fd_trace_options){.path = path, .level = FD_TRACE_FULL, .layer_last = INT32_MAX, .step_last = INT32_MAX};
 }
 
-fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err) {
-    if (writer->failure.code == FD_OK) writer->failure = *err;
-    return writer->failure.code;
-}
-
 size_t fd_trace_stored_bytes(const fd_trace_writer *writer) {
     return writer->stored == FD_F64 ? 8 : writer->stored == FD_F32 ? 4 : 2;
 }
 
 static void free_writer(fd_trace_writer *writer) {
+    fd_trace_queue_stop(writer);
+    fd_trace_pending_free(writer->step);
+    pthread_mutex_destroy(&writer->queue.lock);
+    pthread_cond_destroy(&writer->queue.work);
+    pthread_cond_destroy(&writer->queue.digested);
+    pthread_cond_destroy(&writer->queue.room);
     free(writer->path);
     free(writer->tensors);
-    free(writer->half);
     free(writer->selected);
     free(writer->tensor);
+    free(writer->extent);
+    free(writer->first);
+    free(writer->last);
+    free(writer->gathered);
     free(writer->all_tokens);
-    free(writer->step_fingerprints);
-    free(writer->step_stats);
-    free(writer->step_health);
-    free(writer->step_entropy);
-    free(writer->step_sink);
     free(writer);
 }
 
@@ -61,12 +60,14 @@ static fd_code check_options(const fd_trace_options *options, const fd_graph *gr
         return fd_fail(err, FD_ERR_INPUT, "%s: elements stored as type %u, expected F32, F16 or BF16", options->path,
                        options->store);
     if (half && numerics == FD_NUMERICS_F64)
-        return fd_fail(err, FD_ERR_INPUT, "%s: binary64 elements stored as %s would be rounded twice: leave --store out",
-                       options->path, fd_dtype_get(options->store)->name);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: binary64 elements stored as %s would be rounded twice: leave --store out", options->path,
+                       fd_dtype_get(options->store)->name);
     if (graph->n_node < 1) return fd_fail(err, FD_ERR_INPUT, "%s: the graph has no nodes", options->path);
     for (const char *glob = options->tensors; glob && *glob; glob += strcspn(glob, ",") + (strchr(glob, ',') != NULL))
         if (strcspn(glob, ",") > 255)
-            return fd_fail(err, FD_ERR_INPUT, "%s: tensors \"%.40s…\": a glob of more than 255 bytes", options->path, glob);
+            return fd_fail(err, FD_ERR_INPUT, "%s: tensors \"%.40s…\": a glob of more than 255 bytes", options->path,
+                           glob);
     return FD_OK;
 }
 
@@ -74,6 +75,10 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
     fd_trace_writer *writer = calloc(1, sizeof *writer);
     if (!writer) return NULL;
     size_t n_node = (size_t)graph->n_node;
+    pthread_mutex_init(&writer->queue.lock, NULL);
+    pthread_cond_init(&writer->queue.work, NULL);
+    pthread_cond_init(&writer->queue.digested, NULL);
+    pthread_cond_init(&writer->queue.room, NULL);
     writer->options = *options;
     writer->graph = graph;
     writer->dtype = numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32;
@@ -87,7 +92,11 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
     writer->options.tensors = writer->tensors;
     writer->selected = calloc(n_node, sizeof *writer->selected);
     writer->tensor = malloc(n_node * sizeof *writer->tensor);
-    if (!writer->path || (options->tensors && !writer->tensors) || !writer->selected || !writer->tensor) {
+    writer->extent = calloc(n_node, sizeof *writer->extent);
+    writer->first = calloc(n_node, sizeof *writer->first);
+    writer->last = calloc(n_node, sizeof *writer->last);
+    if (!writer->path || (options->tensors && !writer->tensors) || !writer->selected || !writer->tensor ||
+        !writer->extent || !writer->first || !writer->last) {
         free_writer(writer);
         return NULL;
     }
@@ -109,10 +118,12 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = fd_trace_create_file(writer, &said, err);
     fd_h5_end(guard);
+    if (code == FD_OK && !fd_trace_queue_start(writer))
+        code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", options->path);
     if (code == FD_OK)
         *out = writer;
     else
-        free_writer(writer);
+        fd_trace_abandon(writer);
     return code;
 }
 
@@ -154,23 +165,24 @@ static bool complete(fd_trace_writer *writer) {
     return false;
 }
 
+fd_code fd_trace_flush(fd_trace_writer *writer, fd_error *err) {
+    fd_trace_queue_drain(writer);
+    return fd_trace_failed(writer, err);
+}
+
+static fd_code end(fd_trace_writer *writer, fd_error *err) {
+    FD_TRY(fd_trace_flush(writer, err));
+    if (writer->step) return fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->path, writer->n_step);
+    FD_TRY(fd_disk_room(writer->target.fd, writer->path, 1 << 20, err));
+    return even_out(writer) ? FD_OK : fd_h5_target_fail(&writer->target, err, "%s", writer->path);
+}
+
 fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
     fd_h5_guard guard = fd_h5_begin();
-    if (writer->failure.code == FD_OK && writer->in_step) {
-        fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->path, writer->n_step);
-        fd_trace_latch(writer, err);
-    }
-    if (writer->failure.code == FD_OK &&
-        (fd_disk_room(writer->target.fd, writer->path, 1 << 20, err) != FD_OK ||
-         (!even_out(writer) && fd_h5_target_fail(&writer->target, err, "%s", writer->path))))
-        fd_trace_latch(writer, err);
+    fd_code code = end(writer, err);
     bool closed = fd_trace_close_file(writer);
-    if (writer->failure.code == FD_OK && (!closed || !complete(writer))) {
-        fd_h5_target_fail(&writer->target, err, "%s: cannot complete the trace", writer->path);
-        fd_trace_latch(writer, err);
-    }
-    fd_code code = writer->failure.code;
-    if (code != FD_OK) *err = writer->failure;
+    if (code == FD_OK && (!closed || !complete(writer)))
+        code = fd_h5_target_fail(&writer->target, err, "%s: cannot complete the trace", writer->path);
     free_writer(writer);
     fd_h5_end(guard);
     return code;
@@ -179,6 +191,7 @@ fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
 void fd_trace_abandon(fd_trace_writer *writer) {
     if (!writer) return;
     fd_h5_guard guard = fd_h5_begin();
+    if (writer->queue.ring) fd_trace_queue_drain(writer);
     fd_trace_close_file(writer);
     free_writer(writer);
     fd_h5_end(guard);

@@ -1,41 +1,60 @@
-/* The writer's insides, shared by trace_create.c (the empty file), trace_observe.c (what a node's tensor becomes) and
- * trace_write.c (steps, flushing, the end). */
+/* The writer's insides.
+ *
+ *     observe ── copies rows ──▶ ring ──▶ helpers: fingerprints, statistics, health, rounding     trace_digest.c
+ *                                     ──▶ writer:  rows into /tensors                             trace_rows.c
+ *     end_step ── the step's end ──▶      ──▶      tables, flush, /steps, flush                   trace_commit.c
+ *
+ * trace_pack.c compresses rows, trace_create.c makes the empty file, trace_observe.c takes what is shown, trace_step.c a step's buffers, trace_queue.c
+ * has the ring and the threads, trace_write.c opens and ends all of it. */
 #ifndef FD_DUMPERS_TRACE_WRITER_H
 #define FD_DUMPERS_TRACE_WRITER_H
 
 #include "dumpers/h5_driver.h"
+#include "dumpers/trace_queue.h"
 #include "dumpers/trace_schema.h"
+
+/* A forward call: filled by whoever digests its rows, freed when it was written. */
+struct fd_trace_pending {
+    fd_trace_pending *next; /* of those that are written together */
+    fd_step_kind kind;
+    fd_trace_level level; /* of this step */
+    int32_t pos0, n_tok;
+    int64_t bytes;                /* that it may add to the file */
+    int32_t *tokens;              /* [n_tok] */
+    fd_fingerprint *fingerprints; /* [n_tok, n_node] */
+    fd_trace_stats *stats;        /* [n_tok, n_node]; NULL where the file has none */
+    fd_trace_health *health;      /* [n_tok] */
+    float *entropy, *sink;        /* [n_tok, n_layer, n_head]; NULL without attention */
+};
 
 struct fd_trace_writer {
     char *path;
     char *tensors; /* copy of options.tensors; NULL */
     fd_trace_options options;
     const fd_graph *graph;
-    uint32_t dtype;   /* of every tensor that is shown: FD_F32 or FD_F64 */
-    uint32_t stored;  /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
-    uint16_t *half;   /* [n_half] rows rounded to 16 bits; grown on demand */
-    size_t n_half;
-    int32_t logits;   /* node id; -1: no such node */
-    bool *selected;   /* [n_node] passes the filters */
-    fd_error failure; /* the first failure; the writer then refuses everything but being freed */
+    uint32_t dtype;  /* of every tensor that is shown: FD_F32 or FD_F64 */
+    uint32_t stored; /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
+    int32_t logits;  /* node id; -1: no such node */
+    bool *selected;  /* [n_node] passes the filters */
 
+    /* of the calling thread */
+    int32_t n_pos, n_step;  /* ended */
+    int32_t *all_tokens;    /* [n_pos + n_tok] */
+    fd_trace_pending *step; /* NULL: between steps */
+
+    fd_trace_queue queue;
+
+    /* of the thread that writes; of the calling thread while the queue is drained */
     hid_t file; /* -1: none of the ids below is open */
     fd_h5_target target;
     hid_t tokens, steps, fingerprints, stats; /* datasets; stats -1 below FD_TRACE_STATS */
     hid_t health[FD_HEALTH_COUNT];            /* entropy and sink -1 without attention */
     hid_t *tensor;                            /* [n_node]; -1: not selected, or below FD_TRACE_FULL */
-
-    int32_t n_pos, n_step; /* finished */
-    int32_t *all_tokens;   /* [n_pos + n_tok] */
-
-    bool in_step;
-    fd_step_kind kind;
-    fd_trace_level level; /* of this step */
-    int32_t pos0, n_tok;
-    fd_fingerprint *step_fingerprints; /* [n_tok, n_node] */
-    fd_trace_stats *step_stats;        /* [n_tok, n_node]; NULL below FD_TRACE_STATS */
-    fd_trace_health *step_health;      /* [n_tok] */
-    float *step_entropy, *step_sink;   /* [n_tok, n_layer, n_head]; NULL without attention */
+    int32_t *extent;                          /* [n_node] rows that the dataset has */
+    fd_trace_record **first, **last;          /* [n_node] of a batch */
+    char *gathered;                           /* [gathered_bytes] rows of one tensor side by side; grown on demand */
+    size_t gathered_bytes;
+    int32_t n_written; /* rows of /steps */
 };
 
 /* Creates the whole empty file beside `path`, opens it for single-writer use and moves it to `path`. On failure nothing
@@ -52,7 +71,33 @@ bool fd_trace_wants(void *user, const fd_node *node);
 /* Bytes of an element in the file. */
 size_t fd_trace_stored_bytes(const fd_trace_writer *writer);
 
-/* Latches the failure and returns its code. */
-fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err);
+void fd_trace_pending_free(fd_trace_pending *step); /* NULL is fine */
+
+/* ---- trace_digest.c ---- */
+bool fd_trace_feeds_health(const fd_trace_writer *writer, const fd_node *node);
+/* Fingerprint, statistics and health of one row into the step's buffers. Rows may be digested in any order and at once. */
+void fd_trace_digest_row(const fd_trace_writer *writer, fd_trace_pending *step, const fd_observation *o, int32_t row);
+/* All rows of a record; its data become what the file stores. */
+void fd_trace_digest(const fd_trace_writer *writer, fd_trace_record *record);
+/* n elements of binary32 to the stored 16-bit type; `to` may be `from`. */
+void fd_trace_round(const fd_trace_writer *writer, const char *from, size_t n, char *to);
+
+/* ---- trace_pack.c ---- */
+/* Whether rows of the node are compressed before they reach HDF5; its records have 4 bytes more for each row. */
+bool fd_trace_packs(const fd_trace_writer *writer, const fd_node *node);
+/* Compresses each row of a record in its place; rows that get no smaller stay as they are. */
+void fd_trace_pack(const fd_trace_writer *writer, fd_trace_record *record);
+/* Bytes of a row as HDF5 stores its chunk, at the row's place; 0: not compressed. */
+uint32_t fd_trace_packed_bytes(const fd_trace_writer *writer, fd_trace_record *record, int32_t row);
+
+/* ---- trace_rows.c ---- */
+/* The rows of the records first … last, those of a tensor side by side in as few writes as memory allows. */
+bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err);
+/* Rows as they are shown, without a record. */
+bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err);
+
+/* ---- trace_commit.c ---- */
+/* What a step adds to the tables, for a chain of steps, flushed; then their rows in /steps, flushed. */
+bool fd_trace_commit(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err);
 
 #endif

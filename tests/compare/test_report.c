@@ -59,6 +59,23 @@ Test(report, the_text_says_where_what_and_from_what) {
     fd_verdict_free(&v);
 }
 
+Test(report, an_index_is_said_in_the_words_of_its_node) {
+    static const struct {
+        const char *node;
+        int32_t n_dim;
+        bool over_kv;
+        const char *text;
+    } cases[] = {{"blk.0.attn_q", 2, false, "head 1 · element 5"},
+                 {"blk.0.attn_scores", 2, true, "head 1 · key position 5"},
+                 {"blk.0.ffn_moe_up", 2, false, "chosen expert 1 · element 5"},
+                 {"blk.0.ffn_moe_out", 1, false, "element 21"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64];
+        fd_index_text(cases[i].node, cases[i].n_dim, (int64_t[]){4, 16}, cases[i].over_kv, 21, text, sizeof text);
+        cr_expect_str_eq(text, cases[i].text);
+    }
+}
+
 Test(report, what_is_not_finite_is_written_out) {
     fake_options faulty = {.edits = {{"blk.0.attn_out", 3, 0, FAKE_SET, NAN}}};
     fd_verdict v = verdict_of(&clean, &faulty);

@@ -1,4 +1,5 @@
-/* A run that is killed, or whose disk is full, leaves a file that opens and holds every finished step. */
+/* A run that is killed, or whose disk is full, leaves a file that opens and holds every step that was flushed, and of
+ * later ones only whole ones. */
 #include <criterion/criterion.h>
 #include <hdf5.h>
 #include <signal.h>
@@ -35,6 +36,11 @@ static void check_finished_steps(const char *path, fd_graph *graph, int32_t at_l
     H5Fclose(file);
 }
 
+static fd_code step_and_flush(fd_trace_writer *writer, const fd_graph *graph, int32_t pos, int32_t n, fd_error *err) {
+    FD_TRY(fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_DECODE, pos, n, err));
+    return fd_trace_flush(writer, err);
+}
+
 static fd_trace_writer *create_or_exit(const char *path, const fd_graph *graph, bool compress) {
     fd_error err = {0};
     fd_trace_options options = fd_trace_defaults(path);
@@ -49,7 +55,7 @@ Test(trace_crash, killed_at_any_moment_the_file_opens) {
     fd_graph *graph = fixture_graph(size);
     const char *path = fixture_path("killed.h5");
     for (int round = 0; round < 12; round++) {
-        int reports[2];
+        int reports[2], every = 1 + round % 3; /* steps between flushes */
         cr_assert_eq(pipe(reports), 0);
         pid_t child = fork();
         if (child == 0) {
@@ -57,12 +63,14 @@ Test(trace_crash, killed_at_any_moment_the_file_opens) {
             fd_trace_writer *writer = create_or_exit(path, graph, round % 4 == 3);
             for (int32_t pos = 0;; pos++) {
                 if (fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_DECODE, pos, 1, &err) != FD_OK) _exit(98);
+                if ((pos + 1) % every) continue;
+                if (fd_trace_flush(writer, &err) != FD_OK) _exit(96);
                 if (write(reports[1], "s", 1) != 1) _exit(97);
             }
         }
         close(reports[1]);
         char report;
-        int32_t seen = 0, wanted = 3 + 9 * round;
+        int32_t seen = 0, wanted = (3 + 9 * round) / every;
         while (seen < wanted && read(reports[0], &report, 1) == 1) seen++;
         usleep((useconds_t)(round * 371 % 1000));
         kill(child, SIGKILL);
@@ -71,7 +79,7 @@ Test(trace_crash, killed_at_any_moment_the_file_opens) {
         cr_assert(WIFSIGNALED(status), "the writer ended by itself: %d", WEXITSTATUS(status));
         while (read(reports[0], &report, 1) == 1) seen++;
         close(reports[0]);
-        check_finished_steps(path, graph, seen, seen + 1);
+        check_finished_steps(path, graph, seen * every, (seen + 1) * every);
     }
     fd_graph_free(graph);
 }
@@ -84,7 +92,7 @@ Test(trace_crash, killed_between_the_tensors_of_a_step) {
         fd_error err = {0};
         fd_trace_writer *writer = create_or_exit(path, graph, false);
         int32_t token = 1;
-        if (fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_PREFILL, 0, 9, &err) != FD_OK ||
+        if (step_and_flush(writer, graph, 0, 9, &err) != FD_OK ||
             fd_trace_begin_step(writer, FD_STEP_DECODE, &token, 1, 9, &err) != FD_OK)
             _exit(98);
         fd_observer observer = fd_trace_observer(writer);
@@ -133,6 +141,14 @@ static int judge(fd_trace_writer *writer, fd_code code, const fd_error *first, c
     return 0;
 }
 
+/* Without a flush the failure comes with a later call, whichever it is, and with finish if there is none. */
+static int wait_for_failure(fd_trace_writer *writer) {
+    fd_error err = {0};
+    fd_code code = fd_trace_finish(writer, &err);
+    H5close();
+    return code == FD_ERR_IO ? 0 : NO_FAILURE;
+}
+
 Test(trace_crash, full_disk_is_found_before_the_step_is_written) {
     fd_graph *graph = fixture_graph(size);
     const char *path = fixture_path("full.h5");
@@ -140,7 +156,7 @@ Test(trace_crash, full_disk_is_found_before_the_step_is_written) {
     if (child == 0) {
         fd_error err = {0};
         fd_trace_writer *writer = create_or_exit(path, graph, false);
-        if (fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_PREFILL, 0, 5, &err) != FD_OK) _exit(98);
+        if (step_and_flush(writer, graph, 0, 5, &err) != FD_OK) _exit(98);
         limit_file_size(size_of(path) + 100000);
         fd_code code = fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_VERIFY, 5, 300, &err);
         if (code != FD_OK && !strstr(err.message, "no room")) _exit(97);
@@ -164,11 +180,13 @@ Test(trace_crash, write_error_inside_hdf5_is_reported_and_finished_steps_stay) {
             int32_t tokens[300] = {0};
             fd_trace_writer *writer = create_or_exit(path, graph, false);
             for (int32_t pos = 0; pos < 5; pos++)
-                if (fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_DECODE, pos, 1, &err) != FD_OK) _exit(98);
+                if (step_and_flush(writer, graph, pos, 1, &err) != FD_OK) _exit(98);
             if (fd_trace_begin_step(writer, FD_STEP_VERIFY, tokens, 300, 5, &err) != FD_OK) _exit(97);
             limit_file_size(size_of(path) + (round + 1) * 50000);
             fd_code code = fixture_show(fd_trace_observer(writer), graph, FD_NUMERICS_EXACT, 5, 300, &err);
             if (code == FD_OK) code = fd_trace_end_step(writer, &err);
+            if (code == FD_OK && round % 2) code = fd_trace_flush(writer, &err);
+            if (code == FD_OK) _exit(wait_for_failure(writer));
             int verdict = judge(writer, code, &err, path);
             H5close(); /* what HDF5 does at exit: it must not hang over what it could not write */
             _exit(verdict);

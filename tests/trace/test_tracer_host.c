@@ -11,40 +11,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
 #include "fixture.h"
+#include "tracer_steps.h"
 
-enum { WIDTH = 700, N_TENSOR = 20 };
 static float data[16 * WIDTH];
 
-static int put_step(fd_tracer *tracer, int32_t n) {
-    static const int32_t tokens[16];
-    int failed = fd_tracer_step(tracer, tokens, n);
-    for (int i = 0; i < N_TENSOR; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "blk.%d.l_out", i);
-        failed |= fd_tracer_put_f32(tracer, name, data, n, WIDTH);
-    }
-    return failed;
-}
-
-/* The file opens, has between `least` and `most` positions, and each is whole. */
 static void check_steps(const char *path, int32_t least, int32_t most, bool complete) {
-    fd_trace *trace;
-    fd_error err = {0};
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
-    int32_t n_pos = fd_trace_n_pos(trace);
-    cr_assert(n_pos >= least && n_pos <= most, "%d positions, expected %d to %d", n_pos, least, most);
-    cr_assert_eq(fd_trace_get_info(trace)->complete, complete);
-    for (int32_t i = 0; i < fd_trace_n_node(trace); i++)
-        for (int32_t pos = 0; pos < n_pos; pos++) {
-            float row[WIDTH];
-            cr_assert_eq(fd_trace_read(trace, i, pos, row, NULL, &err), FD_OK, "%s", err.message);
-            fd_fingerprint print = fd_fingerprint_f32(row, WIDTH);
-            cr_assert_arr_eq(&print, fd_trace_fingerprint(trace, i, pos), sizeof print);
-        }
-    fd_trace_close(trace);
+    char why[1200];
+    cr_assert(holds_steps(path, data, least, most, complete, why), "%s", why);
 }
 
 /* ---- state ---- */
@@ -91,17 +65,17 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     set_state();
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     check_state("open");
-    int failed = put_step(tracer, 2);
+    int failed = put_step(tracer, data, 2);
     check_state("step and puts");
     failed |= fd_tracer_put(tracer, &ints);
     check_state("a put of integers");
-    failed |= put_step(tracer, 1);
+    failed |= put_step(tracer, data, 1);
     check_state("a step that is written");
     failed |= fd_tracer_close(tracer, NULL, 0);
     check_state("close");
     tracer = fd_tracer_open("/nonexistent/x.h5", NULL);
     check_state("an open that fails");
-    put_step(tracer, 1);
+    put_step(tracer, data, 1);
     check_state("a step of a trace that is off");
     fd_tracer_close(tracer, NULL, 0);
     check_state("close of a trace that is off");
@@ -125,7 +99,7 @@ Test(tracer_host, a_pending_SIGXFSZ_of_the_host_is_left_to_it) {
     sigprocmask(SIG_BLOCK, &mask, NULL);
     raise(SIGXFSZ);
     fd_tracer *tracer = fd_tracer_open(fixture_path("pending.h5"), NULL);
-    put_step(tracer, 1);
+    put_step(tracer, data, 1);
     cr_expect_eq(fd_tracer_close(tracer, NULL, 0), 0);
     sigpending(&pending);
     cr_expect(sigismember(&pending, SIGXFSZ), "the host's signal was taken");
@@ -145,7 +119,7 @@ Test(tracer_host, killed_at_any_moment_the_file_opens_and_says_how_far) {
         if (child == 0) {
             fd_tracer *tracer = fd_tracer_open(path, NULL);
             for (int i = 0;; i++) {
-                if (put_step(tracer, 1)) _exit(1);
+                if (put_step(tracer, data, 1)) _exit(1);
                 if (i % 7 == 6) { /* now and then a new name: the file is copied and replaced */
                     char name[32];
                     snprintf(name, sizeof name, "new.%d", i);
@@ -190,7 +164,7 @@ Test(tracer_host, a_changed_directory_does_not_move_the_trace) {
     cr_assert_eq(chdir(directory), 0);
     fd_tracer *tracer = fd_tracer_open("moved.h5", NULL);
     cr_assert_eq(chdir("/"), 0);
-    put_step(tracer, 1);
+    put_step(tracer, data, 1);
     char message[1024];
     cr_assert_eq(fd_tracer_close(tracer, message, sizeof message), 0, "%s", message);
     cr_assert_eq(chdir(here), 0);

@@ -8,10 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
+#include "tracer_steps.h"
 
-enum { WIDTH = 700, N_TENSOR = 20 };
 static float data[16 * WIDTH];
 
 #define CHECK(holds, ...)                                                                                              \
@@ -23,34 +21,9 @@ static float data[16 * WIDTH];
         exit(1);                                                                                                       \
     } while (0)
 
-static int put_step(fd_tracer *tracer, int32_t n) {
-    static const int32_t tokens[16];
-    int failed = fd_tracer_step(tracer, tokens, n);
-    for (int i = 0; i < N_TENSOR; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "blk.%d.l_out", i);
-        failed |= fd_tracer_put_f32(tracer, name, data, n, WIDTH);
-    }
-    return failed;
-}
-
-/* The file opens, has between `least` and `most` positions, and each is whole. */
 static void check_steps(const char *path, int32_t least, int32_t most, bool complete) {
-    fd_trace *trace;
-    fd_error err = {0};
-    CHECK(fd_trace_open(path, &trace, &err) == FD_OK, "%s", err.message);
-    int32_t n_pos = fd_trace_n_pos(trace);
-    CHECK(n_pos >= least && n_pos <= most, "%d positions, expected %d to %d", n_pos, least, most);
-    CHECK(fd_trace_get_info(trace)->complete == complete, "complete, or not");
-    for (int i = 0; i < N_TENSOR; i++)
-        for (int32_t pos = 0; pos < n_pos; pos++) {
-            char name[32];
-            float row[WIDTH];
-            snprintf(name, sizeof name, "blk.%d.l_out", i);
-            CHECK(fd_trace_read(trace, fd_trace_find(trace, name), pos, row, NULL, &err) == FD_OK, "%s", err.message);
-            CHECK(memcmp(row, data, sizeof row) == 0, "%s[%d]: other elements than were put", name, pos);
-        }
-    fd_trace_close(trace);
+    char why[1200];
+    CHECK(holds_steps(path, data, least, most, complete, why), "%s", why);
 }
 
 static void wait_for(pid_t child, const char *what, int round) {
@@ -69,7 +42,7 @@ static void full_disk(const char *path) {
             setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
             setrlimit(RLIMIT_FSIZE, &limit);
             fd_tracer *tracer = fd_tracer_open(path, NULL);
-            for (int i = 0; i < 30; i++) put_step(tracer, 1);
+            for (int i = 0; i < 30; i++) put_step(tracer, data, 1);
             CHECK(fd_tracer_error(tracer), "a full disk went unnoticed");
             CHECK(fd_tracer_close(tracer, message, sizeof message) != 0, "close says that all is well");
             CHECK(strstr(message, path), "the file is not named: %s", message);
@@ -85,7 +58,7 @@ static void full_disk(const char *path) {
 static void tiny_file_system(const char *path) {
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     char message[1024];
-    for (int i = 0; i < 300; i++) put_step(tracer, 1);
+    for (int i = 0; i < 300; i++) put_step(tracer, data, 1);
     CHECK(fd_tracer_close(tracer, message, sizeof message) != 0, "a full file system went unnoticed");
     CHECK(strstr(message, "No space left"), "%s", message);
     check_steps(path, 1, 299, false);
@@ -95,7 +68,7 @@ static void exit_without_close(const char *path) {
     pid_t child = fork();
     if (child == 0) {
         fd_tracer *tracer = fd_tracer_open(path, NULL);
-        for (int i = 0; i < 5; i++) put_step(tracer, 1);
+        for (int i = 0; i < 5; i++) put_step(tracer, data, 1);
         exit(0);
     }
     wait_for(child, "exit without close", 0);
@@ -108,17 +81,17 @@ static void forks(const char *path) {
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     int32_t n = 0;
     for (int kind = 0; kind < 8; kind++) {
-        CHECK(put_step(tracer, 1) == 0, "%s", fd_tracer_error(tracer));
+        CHECK(put_step(tracer, data, 1) == 0, "%s", fd_tracer_error(tracer));
         if (kind == 4) fd_tracer_put_f32(tracer, "late", data, 1, WIDTH); /* the next step grows */
         pid_t child = fork();
         if (child == 0) {
-            bool wrote = kind % 4 >= 2 && put_step(tracer, 2) == 0;
+            bool wrote = kind % 4 >= 2 && put_step(tracer, data, 2) == 0;
             bool closed = kind % 4 == 3 && fd_tracer_close(tracer, NULL, 0) == 0;
             if (kind % 4 == 0 || kind % 4 == 2) _exit(wrote);
             exit(wrote || closed);
         }
         if (kind < 4) wait_for(child, "fork", kind);
-        CHECK(put_step(tracer, 1) == 0 && put_step(tracer, 1) == 0, "%s", fd_tracer_error(tracer));
+        CHECK(put_step(tracer, data, 1) == 0 && put_step(tracer, data, 1) == 0, "%s", fd_tracer_error(tracer));
         if (kind >= 4) wait_for(child, "fork", kind); /* the parent wrote while the child lived */
         n += 3;
     }

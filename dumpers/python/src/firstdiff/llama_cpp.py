@@ -16,7 +16,6 @@ fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import sys
@@ -32,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.ggml import TYPES, Ggml, Node
+from firstdiff.options import run_parser, token_ids
 from firstdiff.trace.arrays import Array, Bfloat16, TraceError
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
@@ -314,15 +314,13 @@ def record(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python3 -m firstdiff.llama_cpp", description="Records llama.cpp as a trace.")
-    parser.add_argument("model", metavar="MODEL.gguf")
-    parser.add_argument("--tokens", required=True, metavar="1,2,3", help="token ids to feed")
-    parser.add_argument("-o", "--output", required=True, metavar="TRACE.h5")
-    parser.add_argument(
-        "--prefill", type=int, metavar="N", help="so many in batches, the rest one by one (default: all)"
-    )
-    parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="then so many tokens of llama.cpp's choice"
+    parser = run_parser(
+        "python3 -m firstdiff.llama_cpp",
+        "Records llama.cpp as a trace.",
+        "MODEL.gguf",
+        None,
+        "in batches",
+        "llama.cpp",
     )
     parser.add_argument("--kv-type", default="f16", choices=list(KV_TYPES))
     parser.add_argument("--flash-attn", action="store_true")
@@ -334,10 +332,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(args.kv_type, args.flash_attn, args.threads, args.batch, args.gpu_layers)
     llama_cpp._logger.set_verbose(False)
     try:
-        tokens = [int(t) for t in args.tokens.replace(",", " ").split()]
         run = record(
             args.model,
-            tokens,
+            token_ids(args.tokens),
             args.output,
             prefill=args.prefill,
             generate=args.generate,

@@ -17,7 +17,6 @@ attention gives to its softmax `…self_attn.scores`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import weakref
@@ -30,6 +29,7 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from firstdiff.options import run_parser, token_ids
 from firstdiff.trace.arrays import TraceError
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
@@ -271,17 +271,13 @@ def record(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python3 -m firstdiff.transformers", description="Records a transformers model as a trace."
-    )
-    parser.add_argument("model", metavar="MODEL", help="a GGUF, or a folder with config.json and safetensors")
-    parser.add_argument("--tokens", required=True, metavar="1,2,3", help="token ids to feed")
-    parser.add_argument("-o", "--output", required=True, metavar="TRACE.h5")
-    parser.add_argument(
-        "--prefill", type=int, metavar="N", help="so many in one call, the rest one by one (default: all)"
-    )
-    parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="then so many tokens of the model's choice"
+    parser = run_parser(
+        "python3 -m firstdiff.transformers",
+        "Records a transformers model as a trace.",
+        "MODEL",
+        "a GGUF, or a folder with config.json and safetensors",
+        "in one call",
+        "the model",
     )
     parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
     parser.add_argument("--attention", default="eager", choices=["eager", "sdpa"])
@@ -291,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fed, _ = record(
             args.model,
-            [int(t) for t in args.tokens.replace(",", " ").split()],
+            token_ids(args.tokens),
             args.output,
             prefill=args.prefill,
             generate=args.generate,
