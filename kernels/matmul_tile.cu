@@ -1,14 +1,13 @@
 /* Tiled matrix product for many token rows, in the order of the dot.
  *
- * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds 768 outputs:
- * 24 rows × 32 tokens, eight warps. Two warps share a tile of 12 × 16: lane l of the first follows partial l of each of
- * its 192 outputs, of the second partial 32 + l. Per group of 64 columns a warp reads 12 + 16 values from shared memory
- * for 192 fused multiply-adds.
+ * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds 640 outputs:
+ * 20 rows × 32 tokens, eight warps. Two warps share a tile of 10 × 16: lane l of the first follows partial l of each of
+ * its 160 outputs, of the second partial 32 + l. Per group of 64 columns a warp reads 10 + 16 values from shared memory
+ * for 160 fused multiply-adds. (12 × 16 would read less, but leaves too few registers for the rest.)
  *
- * Chunks of four groups go round three stages of shared memory. While chunk c is multiplied, c + 1 is complete or nearly
- * so; at its end the block's warps fill c + 2: x comes by one copy of a box, weights through registers, dequantised on
- * their way, asked for a chunk earlier. One barrier a stage is enough: a warp arrives there after its part of the fill,
- * hence after its work on the chunk before the last, whose stage is the one that is filled next.
+ * Four more warps fill three stages of shared memory, each a chunk of four groups: x by one copy of a box, weights
+ * through registers, dequantised on their way. Those that multiply have 208 registers, those that fill 88 (sm_90a;
+ * elsewhere all have 168, and it is slow).
  *
  * Blocks are persistent and walk through tiles; the next tile's first chunks arrive while this one's sums are added. */
 #include "kernels/matmul.h"
@@ -18,64 +17,57 @@
 #include "kernels/matmul_tile_fill.cuh"
 #include "kernels/matmul_tile_sums.cuh"
 
-template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_tile(const __grid_constant__ tile_args a) {
-    float *shared = fd_shared_floats(), *exchange = shared + STAGES * STAGE;
-    const uint32_t barriers = fd_shared_address(exchange + 2 * 4 * OUTPUTS);
-    if (threadIdx.x == 0)
-        for (int s = 0; s < STAGES; s++) fd_phase_init(barriers + s * 8, WARPS);
-    fd_allow_next();
-    fd_wait_previous();
-    __syncthreads();
-
+static __device__ __forceinline__ void multiply(const tile_args &a, float *shared, float *exchange, uint32_t full,
+                                                uint32_t empty) {
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), half = warp % 2, pair = warp / 2;
     const int partial = half * 32 + lane;
-    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * WIDTH + swizzled(partial / 4) * 4 + partial % 4);
+    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * WIDTH + swizzled(partial / 2) * 4 + partial % 2 * 2);
     const int own_x = fd_hold((ROWS + pair % 2 * PAIR_TOKENS) * WIDTH + partial);
-    const int fill_at = (int)(threadIdx.x / 16) * WIDTH + (int)(threadIdx.x / 8 % 2) * 128;
-    const int quad = (int)(threadIdx.x % 8) * 2;
-    const swizzle to = {fd_hold(fill_at + swizzled(quad) * 4), fd_hold(fill_at + swizzled(quad + 1) * 4)};
-    const uint32_t magic = fd_magic();
-
-    item<Format> items[2];
-    fill_place f;
-    fill_tile(a, blockIdx.x, f);
-#pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++) {
-        load_items<Format>(a, f, items);
-        fill<Format>(a, items, to, magic, shared, barriers, f);
-    }
-    load_items<Format>(a, f, items);
-
     stage_ring now;
-    fd_phase_wait(barriers, 0);
     unsigned turn = 0;
-    /* At the end of a chunk: on to the next one, if there is one; then all have left the stage that is filled now. */
-    auto next = [&](bool more) {
-        now.advance();
-        if (more) fd_phase_wait(barriers + now.stage * 8, now.parity);
-        fill<Format>(a, items, to, magic, shared, barriers, f);
-        load_items<Format>(a, f, items);
-    };
 #pragma unroll 1
     for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
-        float acc[PAIR_ROWS][PAIR_TOKENS] = {};
-        const int whole = a.n_col / WIDTH;
+        packed_sums acc = {};
 #pragma unroll 1
-        for (int chunk = 0; chunk < whole; chunk++) {
+        for (int left = a.n_col; left > 0; left -= WIDTH) {
+            fd_phase_wait(full + now.stage * 8, now.parity);
             const float *ws = shared + now.stage * STAGE + own_w, *xs = shared + now.stage * STAGE + own_x;
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++) add_group(ws + g * 64, xs + g * 64, acc);
-            next(chunk + 1 < a.n_chunk || tile + gridDim.x < a.n_tile);
-        }
-        if (whole < a.n_chunk) {
-            const float *ws = shared + now.stage * STAGE + own_w, *xs = shared + now.stage * STAGE + own_x;
+            if (left >= WIDTH) {
+                add_groups<GROUPS>(ws, xs, acc);
+            } else {
 #pragma unroll 1
-            for (int g = 0; g < GROUPS; g++)
-                if (whole * WIDTH + g * 64 + partial < a.n_col) add_group(ws + g * 64, xs + g * 64, acc);
-            next(tile + gridDim.x < a.n_tile);
+                for (int g = 0; g < GROUPS; g++)
+                    if (g * 64 + partial < left) add_groups<1>(ws + g * 128, xs + g * 64, acc);
+            }
+            __syncwarp();
+            if (lane == 0) fd_phase_arrive(empty + now.stage * 8);
+            now.advance();
         }
         add_up(a, place_of(a, tile), acc, half, pair, exchange + (turn * 4 + pair) * OUTPUTS);
         turn ^= 1u;
+    }
+}
+
+template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_tile(const __grid_constant__ tile_args a) {
+    float *shared = fd_shared_floats(), *exchange = shared + STAGES * STAGE;
+    const uint32_t full = fd_shared_address(exchange + 2 * 4 * OUTPUTS), empty = full + STAGES * 8;
+    if (threadIdx.x == 0)
+        for (int s = 0; s < STAGES; s++) {
+            fd_phase_init(full + s * 8, FILL_WARPS + 1);
+            fd_phase_init(empty + s * 8, READERS / 32);
+        }
+    fd_allow_next();
+    fd_wait_previous();
+    __syncthreads();
+    if (threadIdx.x < READERS) {
+        fd_take_registers<208>();
+        multiply(a, shared, exchange, full, empty);
+    } else {
+        fd_give_registers<88>();
+        if (threadIdx.x < READERS + FILL_WARPS * 32)
+            fill_w<Format>(a, shared, full, empty);
+        else
+            fill_x(a, shared, full, empty);
     }
 }
 

@@ -6,20 +6,21 @@
 #include "kernels/pipeline.cuh"
 
 enum {
-    PAIR_ROWS = 12,
+    PAIR_ROWS = 10,
     PAIR_TOKENS = 16,
     OUTPUTS = PAIR_ROWS * PAIR_TOKENS,
     ROWS = 2 * PAIR_ROWS,
     TOKENS = 2 * PAIR_TOKENS,
-    THREADS = 256,
-    WARPS = THREADS / 32,
+    READERS = 256,
+    FILLERS = 128,
+    THREADS = READERS + FILLERS,
+    FILL_WARPS = 3, /* that bring weights; the fourth brings x */
     GROUPS = 4,
     WIDTH = GROUPS * 64,
     STAGES = 3,
     STAGE = (ROWS + TOKENS) * WIDTH,
-    ITEMS = ROWS * 16, /* see item */
-    BAND = 16,         /* token tiles of a band */
-    SHARED = STAGES * STAGE + 2 * 4 * OUTPUTS + 2 * STAGES + 2
+    BAND = 16, /* token tiles of a band */
+    SHARED = STAGES * STAGE + 2 * 4 * OUTPUTS + 2 * 2 * STAGES
 };
 
 struct tile_args {
@@ -53,102 +54,110 @@ struct stage_ring {
     }
 };
 
-/* An item is 16 weights of a row: eight neighbours in each of two groups. A chunk has 24 rows × 2 pairs of groups ×
- * 8 lanes of them: a thread takes one, and the threads of the first four warps, one on each scheduler, a second one. */
+/* An item is 32 weights: eight neighbours in each of two groups, of two rows. */
 template <class Format> struct item {
     static constexpr int n_unit = Format::groups == 1 ? 2 : 1;
-    typename Format::unit units[n_unit];
+    typename Format::unit units[2][n_unit];
 };
 
-/* The chunk that is filled next. */
-struct fill_place {
-    stage_ring at;
-    unsigned tile;
-    int chunk, token0;
-    const uint8_t *row; /* of the thread's first item */
-    uint32_t second;    /* bytes from there to the row of its second one */
-};
-
-__device__ __forceinline__ void fill_tile(const tile_args &a, unsigned tile, fill_place &f) {
-    f.tile = tile;
-    f.chunk = 0;
-    if (tile >= a.n_tile) return;
-    const tile_place place = place_of(a, tile);
-    /* Past the last row the last one again: nobody keeps those products. */
-    const int64_t last = a.n_row - 1, row = place.row0 + threadIdx.x / 16, further = row + 16;
-    f.token0 = place.token0;
-    f.row = a.data + (row < last ? row : last) * a.row_bytes;
-    f.second = (uint32_t)((further < last ? further : last) - (row < last ? row : last)) * (uint32_t)a.row_bytes;
-}
-
+/* `row`: the first one; `second`: bytes from there to the other; `group`: the first of the item's two in the row. */
 template <class Format>
-__device__ __forceinline__ void load_items(const tile_args &a, const fill_place &f, item<Format> (&items)[2]) {
-    if (f.tile >= a.n_tile) return;
-    const int lane = (int)(threadIdx.x % 8), pair = (int)(threadIdx.x / 8 % 2);
-    const int unit0 = f.chunk * (GROUPS / Format::groups) + pair * (2 / Format::groups);
-    const fd_cursor from = Format::begin(f.row, a.scale_offset, lane);
+__device__ __forceinline__ void load_item(const tile_args &a, const uint8_t *row, uint32_t second, int group,
+                                          item<Format> &to) {
+    const int lane = (int)(threadIdx.x % 8), unit0 = group / Format::groups;
+    const fd_cursor from = Format::begin(row, a.scale_offset, lane);
 #pragma unroll
     for (int u = 0; u < item<Format>::n_unit; u++) {
         const int at = unit0 + u < a.last_unit ? unit0 + u : a.last_unit; /* past it lies what nothing multiplies */
-        items[0].units[u] = Format::template load<FD_READ_AGAIN>(from, at, lane);
-        if (threadIdx.x < ITEMS - THREADS)
-            items[1].units[u] =
-                Format::template load<FD_READ_AGAIN>({from.own + f.second, from.shared + f.second}, at, lane);
+        to.units[0][u] = Format::template load<FD_READ_AGAIN>(from, at, lane);
+        to.units[1][u] = Format::template load<FD_READ_AGAIN>({from.own + second, from.shared + second}, at, lane);
     }
 }
 
-/* Where a thread's eight neighbours of a group go, in floats from the group's begin: quads 2·lane and 2·lane + 1 of 16,
- * with neighbours exchanged in the upper half so that the eight lanes of a row use all banks. */
-struct swizzle {
-    int low, high;
-};
+/* Weights lie in shared memory as [pair of rows][group][partial][second row, first row]. A quad is two partials of a
+ * group; within eight quads they are permuted so that the eight lanes of an item's row use all banks. */
 __device__ __forceinline__ int swizzled(int quad) {
     return quad ^ quad / 8;
 }
 
+/* `half`: of its chunk; `to`: where the chunk's first group of these rows lies. */
 template <class Format>
-__device__ __forceinline__ void store_item(const item<Format> &from, swizzle to, uint32_t magic, float *ws) {
-    const int lane = (int)(threadIdx.x % 8), pair = (int)(threadIdx.x / 8 % 2);
+__device__ __forceinline__ void store_item(const item<Format> &from, uint32_t magic, int half, float *to) {
+    const int lane = (int)(threadIdx.x % 8);
 #pragma unroll
     for (int g = 0; g < 2; g++) {
-        float w[8];
-        if (Format::groups == 1)
-            Format::decode(from.units[g % item<Format>::n_unit], 0, lane, magic, w);
-        else
-            Format::decode(from.units[0], Format::groups == 2 ? g : pair * 2 + g, lane, magic, w);
-        *(float4 *)(ws + to.low + g * 64) = make_float4(w[0], w[1], w[2], w[3]);
-        *(float4 *)(ws + to.high + g * 64) = make_float4(w[4], w[5], w[6], w[7]);
+        const int unit = g % item<Format>::n_unit;
+        const int group = Format::groups == 1 ? 0 : Format::groups == 2 ? g : half * 2 + g;
+        float first[8], second[8];
+        Format::decode(from.units[0][unit], group, lane, magic, first);
+        Format::decode(from.units[1][unit], group, lane, magic, second);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            *(float4 *)(to + (half * 2 + g) * 128 + swizzled(lane * 4 + j) * 4) =
+                make_float4(second[2 * j], first[2 * j], second[2 * j + 1], first[2 * j + 1]);
+    }
+}
+
+/* Three warps bring weights, eight lanes a pair of rows. While one half of a chunk is dequantised, the other's words are
+ * on their way. */
+template <class Format>
+__device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
+    const uint32_t magic = fd_magic();
+    const unsigned rows = (threadIdx.x - READERS) / 8;
+    const bool own = rows < ROWS / 2;
+    stage_ring at;
+    for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
+        /* Past the last row the last one again: nobody keeps those products. */
+        const int64_t last = a.n_row - 1, row = place_of(a, tile).row0 + rows * 2;
+        const uint8_t *first = a.data + (row < last ? row : last) * a.row_bytes;
+        const uint32_t second = row < last ? (uint32_t)a.row_bytes : 0;
+        item<Format> low, high;
+        load_item<Format>(a, first, second, 0, low);
+#pragma unroll 1
+        for (int chunk = 0; chunk < a.n_chunk; chunk++) {
+            load_item<Format>(a, first, second, chunk * GROUPS + 2, high);
+            fd_phase_wait(empty + at.stage * 8, at.parity ^ 1u);
+            float *to = shared + at.stage * STAGE + rows * 2 * WIDTH;
+            if (own) store_item<Format>(low, magic, 0, to);
+            load_item<Format>(a, first, second, (chunk + 1) * GROUPS, low);
+            if (own) store_item<Format>(high, magic, 1, to);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) fd_phase_arrive(full + at.stage * 8);
+            at.advance();
+        }
     }
 }
 
 /* x whose rows are not whole quads. */
 static __device__ __noinline__ void fill_x_plain(const float *x, int n_tok, int n_col, int token0, int k0, float *xs) {
-    const int k = k0 + (int)threadIdx.x;
-    for (int slot = 0; slot < TOKENS && k < n_col; slot++) {
+    for (int slot = 0; slot < TOKENS; slot++) {
         const int token = token0 + slot < n_tok ? token0 + slot : n_tok - 1;
-        xs[slot * WIDTH + (int)threadIdx.x] = x[(int64_t)token * n_col + k];
+        for (int k = (int)(threadIdx.x % 32); k < WIDTH && k0 + k < n_col; k += 32)
+            xs[slot * WIDTH + k] = x[(int64_t)token * n_col + k0 + k];
     }
 }
 
-/* Fills the next chunk with what load_items fetched, and goes on to the one after it. */
-template <class Format>
-__device__ __forceinline__ void fill(const tile_args &a, const item<Format> (&items)[2], swizzle to, uint32_t magic,
-                                     float *shared, uint32_t barriers, fill_place &f) {
-    if (f.tile >= a.n_tile) return;
-    float *ws = shared + f.at.stage * STAGE;
-    const uint32_t barrier = barriers + f.at.stage * 8;
-    if (!a.boxes) {
-        fill_x_plain(a.x, a.n_tok, a.n_col, f.token0, f.chunk * WIDTH, ws + ROWS * WIDTH);
-    } else if (threadIdx.x == THREADS - 1) {
-        fd_phase_expect(barrier, TOKENS * WIDTH * sizeof(float));
-        fd_copy_box(fd_shared_address(ws + ROWS * WIDTH), &a.x_map, f.chunk * WIDTH, f.token0, barrier);
+/* The fourth warp brings x. */
+static __device__ __forceinline__ void fill_x(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
+    stage_ring at;
+    for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
+        const int token0 = place_of(a, tile).token0;
+        for (int chunk = 0; chunk < a.n_chunk; chunk++) {
+            fd_phase_wait(empty + at.stage * 8, at.parity ^ 1u);
+            float *xs = shared + at.stage * STAGE + ROWS * WIDTH;
+            const uint32_t barrier = full + at.stage * 8;
+            if (!a.boxes) fill_x_plain(a.x, a.n_tok, a.n_col, token0, chunk * WIDTH, xs);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) {
+                if (a.boxes) {
+                    fd_phase_expect(barrier, TOKENS * WIDTH * sizeof(float));
+                    fd_copy_box(fd_shared_address(xs), &a.x_map, chunk * WIDTH, token0, barrier);
+                }
+                fd_phase_arrive(barrier);
+            }
+            at.advance();
+        }
     }
-    store_item<Format>(items[0], to, magic, ws);
-    if (threadIdx.x < ITEMS - THREADS) store_item<Format>(items[1], to, magic, ws + 16 * WIDTH);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) fd_phase_arrive(barrier);
-    f.at.advance();
-    if (++f.chunk == a.n_chunk) fill_tile(a, f.tile + gridDim.x, f);
 }
 
 #endif

@@ -64,4 +64,16 @@ __device__ __forceinline__ int fd_hold(int value) {
     return __shfl_sync(0xffffffffu, value, (int)(threadIdx.x % 32));
 }
 
+/* Registers a thread of this warpgroup (four warps) has from here on (sm_90a). */
+template <int REGISTERS> __device__ __forceinline__ void fd_take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+}
+template <int REGISTERS> __device__ __forceinline__ void fd_give_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+}
+
 #endif
