@@ -225,6 +225,7 @@ static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
         snprintf(name, sizeof name, "generation: %s", generation_sampler_name(i));
         verdict(c, name, generation_equals_cpu(&t, i));
     }
+    if (cpu->numerics != FD_NUMERICS_EXACT) return; /* other numerics hold one sequence */
     fd_error err = {0};
     static const int32_t counts[] = {2, 3, 8, 11};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
