@@ -117,7 +117,7 @@ def check_health(f):
 
 
 def check_killed(path):
-    """A run that was killed opens without ado and holds its steps."""
+    """A run that was killed opens without ado and holds the steps that it flushed."""
     with h5py.File(path, "r") as f:
         check(f.attrs["complete"] == 0, "a killed run is not complete")
         steps = f["steps"][:]

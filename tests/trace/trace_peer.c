@@ -1,6 +1,6 @@
 /* The C side of check_with_h5py.py:
  *   trace_peer write FILE full|stats|fingerprint f32|f64   a fabricated trace, 7 positions and 25 single steps
- *   trace_peer killed FILE                                 the same, ended by SIGKILL in the middle of a step
+ *   trace_peer killed FILE                                 the same, flushed, then ended by SIGKILL in the middle of a step
  *   trace_peer read FILE                                   what the reader makes of a file, one line for each fact */
 #include <inttypes.h>
 #include <signal.h>
@@ -31,6 +31,7 @@ static int write_trace(const char *path, const char *level, const char *dtype, b
         if (fixture_step(writer, graph, numerics, FD_STEP_DECODE, pos, 1, &err) != FD_OK) return fail(&err);
     if (killed) {
         int32_t token = 1;
+        if (fd_trace_flush(writer, &err) != FD_OK) return fail(&err);
         fd_trace_begin_step(writer, FD_STEP_DECODE, &token, 1, 32, &err);
         fixture_show(fd_trace_observer(writer), graph, numerics, 32, 1, &err);
         raise(SIGKILL);
