@@ -1,6 +1,6 @@
 /* The C side of check_with_h5py.py:
  *   trace_peer write FILE full|stats|fingerprint f32|f64   a fabricated trace, 7 positions and 25 single steps
- *   trace_peer killed FILE                                 the same, flushed, then ended by SIGKILL in the middle of a step
+ *   trace_peer killed FILE                                 the same, flushed, ended by SIGKILL in the middle of a step
  *   trace_peer read FILE                                   what the reader makes of a file, one line for each fact */
 #include <inttypes.h>
 #include <signal.h>
