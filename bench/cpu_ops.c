@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bench/measure.h"
 #include "model/quant.h"
 #include "reference_cpu/ops.h"
 
@@ -17,12 +17,6 @@ typedef struct bench {
     fd_weight weight;
     fd_op_args args;
 } bench;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *must(void *block) {
     if (block) return block;

@@ -8,9 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench/llama2c_loop.h"
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "reference_cpu/reference.h"
 
 typedef struct options {
@@ -41,27 +42,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-/* Any tokens do: the time does not depend on them. */
-static int32_t token_at(int i, int32_t n_vocab) {
-    return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab);
 }
 
 static _Noreturn void die(const fd_error *err) {

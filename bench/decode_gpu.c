@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "engine/engine.h"
 #include "model/sampler.h"
 
@@ -58,39 +59,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "decode_gpu: %s\n", err->message);
-    exit(fd_exit_status(code));
-}
-
 static void cuda(cudaError_t status) {
     if (status == cudaSuccess) return;
     fprintf(stderr, "decode_gpu: %s\n", cudaGetErrorString(status));
     exit(2);
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int n) {
-    double copy[MAX_ROUND];
-    memcpy(copy, values, sizeof *copy * (size_t)n);
-    qsort(copy, (size_t)n, sizeof *copy, ascending);
-    return n % 2 ? copy[n / 2] : 0.5 * (copy[n / 2 - 1] + copy[n / 2]);
-}
-
-/* Any tokens do: the time does not depend on them. */
-static int32_t token_at(int i, int32_t n_vocab) {
-    return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab);
 }
 
 /* Feeds `n` tokens from where the executor is, `at_once` at a time; seconds. */
@@ -201,7 +173,7 @@ static const struct {
 };
 enum { N_SAMPLER = sizeof samplers / sizeof *samplers };
 
-static void show(const row *r, const options *o, double copy) {
+static void show(row *r, const options *o, double copy) {
     double rate = median(r->rate, o->n_round), low = r->rate[0], high = r->rate[0];
     for (int i = 1; i < o->n_round; i++) {
         low = r->rate[i] < low ? r->rate[i] : low;
@@ -252,7 +224,7 @@ static double decode(fd_exec *exec, const options *o) {
     return o->n_decode / feed(exec, o->n_decode, 1, NULL);
 }
 
-static void show_measures(const row rows[N_MEASURE], const options *o, double copy, double count) {
+static void show_measures(row rows[N_MEASURE], const options *o, double copy, double count) {
     show(&rows[LOGITS], o, copy);
     for (int i = 0; i < 2 * N_SAMPLER; i++) show(&rows[GENERATE + i], o, copy);
     if (o->n_deep > 0) show(&rows[DEEP], o, copy);

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "engine/engine.h"
 #include "model/sampler.h"
 
@@ -42,23 +43,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "sequences_gpu: %s\n", err->message);
-    exit(fd_exit_status(code));
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The clock starts when every sequence has its first token, and so its prompt behind it. */
 typedef struct first_tokens {
     int32_t left;
@@ -87,8 +71,7 @@ static double decode(fd_exec *exec, const options *o, int32_t n) {
         runs[i].tokens = malloc(sizeof(int32_t) * (size_t)(o->n_prompt + o->n_decode + 1));
         if (!runs[i].tokens) exit(2);
         for (int32_t k = 0; k < o->n_prompt; k++)
-            runs[i].tokens[k] = (int32_t)((uint32_t)(k + 1 + 7 * i) * 2654435761u %
-                                          (uint32_t)exec->graph->hparams.n_vocab);
+            runs[i].tokens[k] = token_at(k + 7 * i, exec->graph->hparams.n_vocab);
     }
     fd_exec_reset(exec);
     must(fd_exec_generate_many(exec, runs, n, n_done, &err), &err);
@@ -136,7 +119,7 @@ int main(int argc, char **argv) {
             double seconds = decode(exec, &o, n);
             rate[r < 0 ? 0 : r] = (double)n * o.n_decode / seconds;
         }
-        qsort(rate, (size_t)o.n_round, sizeof *rate, ascending);
+        qsort(rate, (size_t)o.n_round, sizeof *rate, rising);
         printf("%3d sequences %10.1f tokens/s [%.1f – %.1f]\n", n, rate[o.n_round / 2], rate[0], rate[o.n_round - 1]);
         fd_exec_free(exec);
     }

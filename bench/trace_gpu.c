@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "dumpers/trace.h"
 #include "engine/engine.h"
 
@@ -57,30 +58,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "trace_gpu: %s\n", err->message);
-    exit(fd_exit_status(code));
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int n) {
-    double copy[MAX_ROUND];
-    memcpy(copy, values, sizeof *copy * (size_t)n);
-    qsort(copy, (size_t)n, sizeof *copy, ascending);
-    return n % 2 ? copy[n / 2] : 0.5 * (copy[n / 2 - 1] + copy[n / 2]);
-}
-
 static fd_code take(void *user, const fd_observation *o, fd_error *err) {
     sink *s = user;
     size_t bytes = o->data ? sizeof(float) * (size_t)(o->row_stride * o->n_pos) : 0;
@@ -106,14 +83,12 @@ static fd_code take_end(void *user, fd_error *err) {
     return (void)user, (void)err, FD_OK;
 }
 
-/* Any tokens do: the time does not depend on them. */
 static void feed(fd_exec *exec, int n, int at_once, float *logits) {
     static int32_t tokens[1 << 16];
     fd_error err = {0};
     for (int done = 0, k; done < n; done += k) {
         k = n - done < at_once ? n - done : at_once;
-        for (int i = 0; i < k; i++)
-            tokens[i] = (int32_t)((uint32_t)(exec->n_past + i + 1) * 2654435761u % (uint32_t)exec->graph->hparams.n_vocab);
+        for (int i = 0; i < k; i++) tokens[i] = token_at(exec->n_past + i, exec->graph->hparams.n_vocab);
         fd_batch batch = {.tokens = tokens, .n_tok = k, .pos0 = exec->n_past, .logits = logits};
         must(fd_exec_forward(exec, &batch, &err), &err);
     }

@@ -11,9 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "dumpers/trace.h"
 
 enum { MAX_ROUNDS = 15, N_TENSOR = 16 };
@@ -36,23 +37,6 @@ static int32_t steps_of(const shape *s, int level) {
     return level <= FD_TRACE_FULL ? s->n_step : s->n_tok > 1 ? 0 : s->n_step / 8;
 }
 enum { N_SHAPE = sizeof shapes / sizeof *shapes, N_LEVEL = sizeof levels / sizeof *levels };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int rising(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "trace_writer: %s\n", err->message);
-    exit(2);
-}
 
 static fd_graph make_graph(const shape *s) {
     int32_t n = s->n_layer * N_TENSOR;
@@ -106,11 +90,6 @@ static void measure(const shape *s, int level, const char *path, const float *da
     unlink(path);
 }
 
-static double median(double *x) {
-    qsort(x, (size_t)n_round, sizeof *x, rising);
-    return x[n_round / 2];
-}
-
 static void report(const char *folder, const float *data) {
     static double call[N_SHAPE][N_LEVEL][MAX_ROUNDS], whole[N_SHAPE][N_LEVEL][MAX_ROUNDS];
     char path[4096];
@@ -131,7 +110,7 @@ static void report(const char *folder, const float *data) {
             int32_t n_step = steps_of(s, level);
             if (n_step == 0) continue;
             double tensors = (double)s->n_layer * N_TENSOR * n_step, mb = tensors * s->n_tok * s->n_column * 4e-6;
-            double a = median(call[i][level]), b = median(whole[i][level]);
+            double a = median(call[i][level], n_round), b = median(whole[i][level], n_round);
             printf("%-32s %-17s %9.2f %9.2f %11.0f %8.0f %9.3f\n", s->name, levels[level], 1e6 * a / tensors,
                    1e6 * b / tensors, tensors / b, mb / b, 1e3 * a / (n_step * s->n_tok));
         }
