@@ -25,8 +25,16 @@ int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *mode
 /* Every prompt in numerics that are not the golden's: prints, and counts those beyond the limit. */
 fd_code fd_golden_check_all_near(const fd_golden_args *args, const fd_golden *golden, fd_exec *exec,
                                  int32_t *n_failed, fd_error *err);
+
+/* ---- golden_failures.c ---- */
 /* "prompt 3: To be, or not" for reports. */
 void fd_golden_prompt_name(const fd_golden_prompt *prompt, int32_t i, char *to, size_t size);
+/* What is wrong with a prompt, in words; false, and `message` as it was, when nothing is. */
+typedef bool (*fd_golden_failure_fn)(const void *results, int32_t prompt, char *message, size_t size);
+/* The prompts that diverged and their number; nothing when none did. */
+void fd_golden_print_failures(const fd_golden *golden, fd_golden_failure_fn failure, const void *results);
+fd_code fd_golden_write_junit(const char *path, const fd_golden *golden, fd_golden_failure_fn failure,
+                              const void *results, fd_error *err);
 
 /* The executor of args->backend. */
 fd_code fd_golden_executor(const fd_golden_args *args, const char *numerics, const fd_cli_model *model, int32_t n_ctx,

@@ -7,13 +7,6 @@
 #include "compare/golden_run.h"
 #include "compare/report.h"
 
-void fd_golden_prompt_name(const fd_golden_prompt *p, int32_t i, char *to, size_t size) {
-    if (p->text)
-        snprintf(to, size, "prompt %d: %.60s", i + 1, p->text);
-    else
-        snprintf(to, size, "prompt %d: %d tokens", i + 1, p->n_prompt);
-}
-
 static void describe_result(const fd_golden_result *r, char *to, size_t size) {
     size_t at = 0;
     char was[40], is[40];
@@ -32,6 +25,12 @@ static void describe_result(const fd_golden_result *r, char *to, size_t size) {
     if (r->choice_differs && at < size)
         snprintf(to + at, size - at, "%sgreedy token: golden %d, now %d", at ? "; " : "", r->choice_golden,
                  r->choice_now);
+}
+
+static bool failure(const void *results, int32_t prompt, char *message, size_t size) {
+    const fd_golden_result *r = (const fd_golden_result *)results + prompt;
+    if (r->kind != FD_GOLDEN_SAME) describe_result(r, message, size);
+    return r->kind != FD_GOLDEN_SAME;
 }
 
 static json_t *result_json(const fd_golden *golden, const fd_golden_result *r, int32_t i) {
@@ -63,38 +62,13 @@ static fd_code print_json(const fd_golden *golden, const fd_golden_result *resul
 static void print_text(const fd_golden *golden, const fd_golden_result *results, int32_t n_failed) {
     int64_t n_same = 0, n_pos = 0;
     for (int32_t i = 0; i < golden->n_prompt; i++) {
-        char name[128], message[1024];
         n_same += results[i].n_same;
         n_pos += golden->prompts[i].n_pos;
-        if (results[i].kind == FD_GOLDEN_SAME) continue;
-        fd_golden_prompt_name(&golden->prompts[i], i, name, sizeof name);
-        describe_result(&results[i], message, sizeof message);
-        printf("DIVERGED    %s\n            %s\n", name, message);
     }
-    if (n_failed)
-        printf("%d of %d prompts diverged\n", n_failed, golden->n_prompt);
-    else
+    fd_golden_print_failures(golden, failure, results);
+    if (!n_failed)
         printf("IDENTICAL   %d prompt%s, %lld positions, %lld tensors, every bit\n", golden->n_prompt,
                golden->n_prompt == 1 ? "" : "s", (long long)n_pos, (long long)n_same);
-}
-
-static fd_code write_junit(const char *path, const fd_golden *golden, const fd_golden_result *results, fd_error *err) {
-    fd_junit_case *cases = calloc((size_t)golden->n_prompt, sizeof *cases);
-    FILE *file;
-    if (!cases) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-    for (int32_t i = 0; i < golden->n_prompt; i++) {
-        fd_golden_prompt_name(&golden->prompts[i], i, cases[i].name, sizeof cases[i].name);
-        if (results[i].kind == FD_GOLDEN_SAME) continue;
-        cases[i].result = FD_JUNIT_FAILED;
-        describe_result(&results[i], cases[i].message, sizeof cases[i].message);
-    }
-    fd_code code = fd_cli_output_open(path, &file, err);
-    if (code == FD_OK) {
-        fd_junit_write(file, "firstdiff golden", cases, golden->n_prompt);
-        code = fd_cli_output_close(file, path, err);
-    }
-    free(cases);
-    return code;
 }
 
 static fd_code check_all(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
@@ -111,7 +85,7 @@ static fd_code check_all(const fd_golden_args *a, const fd_golden *golden, fd_ex
     fd_cli_progress_end(&progress);
     if (code == FD_OK && a->report.json) code = print_json(golden, results, *n_failed, err);
     if (code == FD_OK && !a->report.json) print_text(golden, results, *n_failed);
-    if (code == FD_OK && a->report.junit) code = write_junit(a->report.junit, golden, results, err);
+    if (code == FD_OK && a->report.junit) code = fd_golden_write_junit(a->report.junit, golden, failure, results, err);
     free(results);
     return code;
 }

@@ -1,19 +1,26 @@
 /* firstdiff golden check --numerics NAME: numerics that are not exact, logits within a tolerance. */
 #include <jansson.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/golden.h"
 #include "compare/golden_near.h"
 #include "compare/golden_run.h"
-#include "compare/report.h"
 
-static void describe(const fd_golden_near *r, double limit, char *to, size_t size) {
-    int at = snprintf(to, size, "logits of position %d: NMSE %.3g, %s %.3g", r->pos, r->worst,
-                      r->near ? "within" : "expected at most", limit);
+typedef struct near_results {
+    const fd_golden_near *of; /* [n_prompt] */
+    double limit;
+} near_results;
+
+static bool failure(const void *results, int32_t prompt, char *message, size_t size) {
+    const near_results *all = results;
+    const fd_golden_near *r = &all->of[prompt];
+    if (r->near) return false;
+    int at = snprintf(message, size, "logits of position %d: NMSE %.3g, expected at most %.3g", r->pos, r->worst,
+                      all->limit);
     if (r->n_flip && at > 0 && (size_t)at < size)
-        snprintf(to + at, size - (size_t)at, "; %d greedy token%s differ%s", r->n_flip, r->n_flip == 1 ? "" : "s",
+        snprintf(message + at, size - (size_t)at, "; %d greedy token%s differ%s", r->n_flip, r->n_flip == 1 ? "" : "s",
                  r->n_flip == 1 ? "s" : "");
+    return true;
 }
 
 static fd_code print_json(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,
@@ -43,42 +50,16 @@ static void print_text(const fd_golden_args *a, const fd_golden *golden, const f
     int64_t n_pos = 0, n_flip = 0;
     double worst = 0;
     for (int32_t i = 0; i < golden->n_prompt; i++) {
-        char name[128], message[256];
         n_pos += golden->prompts[i].n_pos;
         n_flip += results[i].n_flip;
         if (results[i].worst > worst) worst = results[i].worst;
-        if (results[i].near) continue;
-        fd_golden_prompt_name(&golden->prompts[i], i, name, sizeof name);
-        describe(&results[i], a->limit, message, sizeof message);
-        printf("DIVERGED    %s\n            %s\n", name, message);
     }
-    if (n_failed)
-        printf("%d of %d prompts diverged\n", n_failed, golden->n_prompt);
-    else
+    fd_golden_print_failures(golden, failure, &(near_results){results, a->limit});
+    if (!n_failed)
         printf("NEAR        %d prompt%s, %lld positions: logits within NMSE %.3g (limit %.3g), %lld greedy token%s "
                "differ%s\n",
                golden->n_prompt, golden->n_prompt == 1 ? "" : "s", (long long)n_pos, worst, a->limit, (long long)n_flip,
                n_flip == 1 ? "" : "s", n_flip == 1 ? "s" : "");
-}
-
-static fd_code write_junit(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,
-                           fd_error *err) {
-    fd_junit_case *cases = calloc((size_t)golden->n_prompt, sizeof *cases);
-    FILE *file;
-    if (!cases) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-    for (int32_t i = 0; i < golden->n_prompt; i++) {
-        fd_golden_prompt_name(&golden->prompts[i], i, cases[i].name, sizeof cases[i].name);
-        if (results[i].near) continue;
-        cases[i].result = FD_JUNIT_FAILED;
-        describe(&results[i], a->limit, cases[i].message, sizeof cases[i].message);
-    }
-    fd_code code = fd_cli_output_open(a->report.junit, &file, err);
-    if (code == FD_OK) {
-        fd_junit_write(file, "firstdiff golden", cases, golden->n_prompt);
-        code = fd_cli_output_close(file, a->report.junit, err);
-    }
-    free(cases);
-    return code;
 }
 
 fd_code fd_golden_check_all_near(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
@@ -95,7 +76,8 @@ fd_code fd_golden_check_all_near(const fd_golden_args *a, const fd_golden *golde
     fd_cli_progress_end(&progress);
     if (code == FD_OK && a->report.json) code = print_json(a, golden, results, *n_failed, err);
     if (code == FD_OK && !a->report.json) print_text(a, golden, results, *n_failed);
-    if (code == FD_OK && a->report.junit) code = write_junit(a, golden, results, err);
+    if (code == FD_OK && a->report.junit)
+        code = fd_golden_write_junit(a->report.junit, golden, failure, &(near_results){results, a->limit}, err);
     free(results);
     return code;
 }
