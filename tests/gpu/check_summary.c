@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/summary.h"
+#include "tests/gpu/best_logits.h"
 #include "tests/gpu/kernel_check.h"
 
 /* One tensor of a table: rows of n elements, or of n_run runs along the positions, `spare` elements between runs. */
@@ -152,35 +153,6 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
     free(p), free(out);
 }
 
-/* As dumpers/health.h says it, by sorting. */
-static const float *by_logit;
-static int better(const void *a, const void *b) {
-    int32_t i = *(const int32_t *)a, k = *(const int32_t *)b;
-    if (by_logit[i] != by_logit[k]) return by_logit[i] > by_logit[k] ? -1 : 1;
-    return i < k ? -1 : 1;
-}
-
-static void host_top(const float *x, int32_t n, fd_top_logits *out) {
-    for (int i = 0; i < FD_TOP_K; i++) out->logit[i] = NAN, out->id[i] = -1;
-    out->probability = out->range = NAN;
-    for (int32_t i = 0; i < n; i++)
-        if (isnan(x[i])) {
-            out->id[0] = i;
-            return;
-        }
-    int32_t *ids = malloc(sizeof *ids * (size_t)n);
-    if (!ids) exit(2);
-    for (int32_t i = 0; i < n; i++) ids[i] = i;
-    by_logit = x;
-    qsort(ids, (size_t)n, sizeof *ids, better);
-    for (int i = 0; i < FD_TOP_K && i < n; i++) out->id[i] = ids[i], out->logit[i] = x[ids[i]];
-    fd_sum64 sum = {0};
-    for (int32_t i = 0; i < n; i++) fd_sum64_add(&sum, fd_share64((double)x[i] - (double)x[ids[0]]));
-    if (!isinf(x[ids[0]])) out->probability = (float)(1.0 / fd_sum64_end(&sum));
-    if (n >= FD_TOP_K) out->range = (float)((double)out->logit[0] - (double)out->logit[FD_TOP_K - 1]);
-    free(ids);
-}
-
 enum { TIES = 1, ONE_NAN = 2, INFINITE = 4, FAR = 8 };
 
 static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
@@ -203,7 +175,7 @@ static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
     gpu_download(test, top, (float *)(void *)found, sizeof *found / sizeof(float) * (size_t)n_row);
     for (int32_t r = 0; r < n_row; r++) {
         char name[100];
-        host_top(x + (size_t)r * (size_t)n, n, &expected);
+        best_logits(x + (size_t)r * (size_t)n, n, &expected);
         snprintf(name, sizeof name, "top_of_%d_row_%d_kind_%u", n, r, kind);
         bool ids = memcmp(expected.id, found[r].id, sizeof expected.id) == 0;
         gpu_expect(test, name, ids);

@@ -22,6 +22,7 @@
 #include "faults/faults.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
+#include "tests/gpu/check_run.h"
 
 enum { SKIPPED = 77 };
 /* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst node 5.3e-6. */
@@ -61,12 +62,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(fd_exit_status(code));
 }
 
 static void *room(size_t n, size_t size) {
@@ -301,14 +296,6 @@ static void check_last_row(check *c, fd_exec *gpu) {
             same_bits("logits", c->fast + (size_t)(c->n_prefill - 1) * n_vocab, c->again, n_vocab));
 }
 
-static void make_tokens(check *c) {
-    uint64_t z = 0x9e3779b97f4a7c15u;
-    for (int32_t i = 0; i < c->n_token; i++) {
-        z = z * 6364136223846793005u + 1442695040888963407u;
-        c->tokens[i] = (int32_t)((z >> 33) % (uint64_t)c->graph->hparams.n_vocab);
-    }
-}
-
 int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"prefill", 'p', "N", 0, "tokens of the first batch (70)", 0},
                                                {"decode", 'd', "N", 0, "tokens after it, one at a time (20)", 0},
@@ -339,7 +326,7 @@ int main(int argc, char **argv) {
     c.seen = room(n_node, sizeof *c.seen);
     c.error = room(n_node, sizeof *c.error);
     c.power = room(n_node, sizeof *c.power);
-    make_tokens(&c);
+    fill_tokens(c.tokens, c.n_token, graph->hparams.n_vocab);
 
     must(fd_reference_new(graph, &(fd_reference_options){.n_ctx = c.n_token}, &cpu, &err), &err);
     must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = c.n_token, .numerics = FD_NUMERICS_FAST}, &gpu, &err),

@@ -24,6 +24,7 @@
 #include "faults/faults.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
+#include "tests/gpu/check_run.h"
 #include "tests/gpu/generation.h"
 #include "tests/gpu/lockstep.h"
 #include "tests/gpu/summaries.h"
@@ -66,12 +67,6 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(fd_exit_status(code));
 }
 
 static void verdict(check *c, const char *what, bool holds) {
@@ -241,7 +236,6 @@ static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
 }
 
 static void make_tokens(check *c) {
-    uint64_t z = 0x9e3779b97f4a7c15u;
     c->tokens = calloc((size_t)c->n_token, sizeof *c->tokens);
     c->logits = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->logits);
     c->found = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->found);
@@ -249,10 +243,7 @@ static void make_tokens(check *c) {
         printf("FAIL: out of memory\n");
         exit(2);
     }
-    for (int32_t i = 0; i < c->n_token; i++) {
-        z = z * 6364136223846793005u + 1442695040888963407u;
-        c->tokens[i] = (int32_t)((z >> 33) % (uint64_t)c->graph->hparams.n_vocab);
-    }
+    fill_tokens(c->tokens, c->n_token, c->graph->hparams.n_vocab);
 }
 
 int main(int argc, char **argv) {

@@ -6,6 +6,7 @@
 
 #include "model/sampler.h"
 #include "numerics/contract.h"
+#include "tests/gpu/check_run.h"
 
 static const struct {
     const char *name;
@@ -25,12 +26,6 @@ int generation_samplers(void) {
 
 const char *generation_sampler_name(int sampler) {
     return samplers[sampler].name;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(fd_exit_status(code));
 }
 
 static void *allocate(size_t n, size_t size) {

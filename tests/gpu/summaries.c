@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/gpu/best_logits.h"
+
 fd_code summaries_open(summaries *s, const fd_graph *graph, int32_t n_pos, fd_error *err) {
     *s = (summaries){.graph = graph, .n_pos = n_pos, .at = -1};
     s->expected = calloc((size_t)n_pos * (size_t)graph->n_node, sizeof *s->expected);
@@ -18,31 +20,6 @@ void summaries_close(summaries *s) {
 
 static summary *summary_at(summaries *s, int32_t pos, int32_t node) {
     return &s->expected[(int64_t)pos * s->graph->n_node + node];
-}
-
-static void best_logits(const float *x, int32_t n, fd_top_logits *out) {
-    fd_sum64 sum = {0};
-    int32_t n_best = 0;
-    for (int i = 0; i < FD_TOP_K; i++) out->logit[i] = NAN, out->id[i] = -1;
-    out->range = out->probability = NAN;
-    for (int32_t i = 0; i < n; i++)
-        if (isnan(x[i])) {
-            out->id[0] = i;
-            return;
-        }
-    for (; n_best < FD_TOP_K && n_best < n; n_best++) {
-        int32_t best = -1;
-        for (int32_t i = 0; i < n; i++) {
-            bool taken = false;
-            for (int32_t k = 0; k < n_best; k++) taken = taken || out->id[k] == i;
-            if (!taken && (best < 0 || x[i] > x[best])) best = i;
-        }
-        out->id[n_best] = best;
-        out->logit[n_best] = x[best];
-    }
-    for (int32_t i = 0; i < n; i++) fd_sum64_add(&sum, fd_share64((double)x[i] - (double)out->logit[0]));
-    if (!isinf(out->logit[0])) out->probability = (float)(1.0 / fd_sum64_end(&sum));
-    if (n_best == FD_TOP_K) out->range = (float)((double)out->logit[0] - (double)out->logit[FD_TOP_K - 1]);
 }
 
 static fd_code expect(void *user, const fd_observation *o, fd_error *err) {
