@@ -14,6 +14,7 @@
 
 typedef struct driver_file {
     H5FD_t base; /* HDF5's part comes first */
+    hid_t driver; /* the file's own reference: HDF5 gives its up before it calls close through what the id held */
     fd_h5_target *target;
     haddr_t eoa, eof; /* end of what HDF5 allocated, end of what was written */
     dev_t device;
@@ -44,6 +45,8 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
         free(file);
         return NULL;
     }
+    file->driver = H5Pget_driver(access);
+    H5Iinc_ref(file->driver);
     file->target = info->target;
     file->eof = (haddr_t)there.st_size;
     file->device = there.st_dev;
@@ -57,6 +60,7 @@ static herr_t driver_close(H5FD_t *base) {
     driver_file *file = (driver_file *)base;
     if (close(file->target->fd) != 0) note_failure(file->target);
     file->target->fd = -1;
+    H5Idec_ref(file->driver);
     free(file);
     return 0;
 }
