@@ -55,6 +55,9 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       : fast                   ? FD_FAST_ROWS
                                                : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
+    /* Kernels may start while the one before drains, unless something else than kernels comes between them. */
+    fd_queue queue = e->queue;
+    queue.overlap = e->overlap && !watched && !e->has_override && !fast;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
@@ -62,7 +65,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
         bool wanted = batch->logits && (batch->all_logits || last_pass);
         fd_run run = {.plan = fast ? &fast->real : &e->nodes,
                       .slots = fast ? e->fast->slots : e->node_slots,
-                      .queue = &e->queue,
+                      .queue = &queue,
                       .tokens = batch->tokens + done,
                       .pos0 = batch->pos0 + done,
                       .n_tok = n,
