@@ -128,6 +128,10 @@ fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error 
 void fd_engine_release(fd_engine *engine);
 
 /* ---- run.c ---- */
+/* What a node's kernel is given: its matrix, a vector by its weight index (NULL for -1), a ROPE's heads and tables. */
+const fd_device_matrix *fd_node_matrix(const fd_engine *engine, const fd_node *node);
+const float *fd_engine_vector(const fd_engine *engine, int32_t weight);
+fd_rope_shape fd_node_rope(const fd_engine *engine, int32_t node);
 fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node);
 int64_t fd_run_row_bytes(const fd_run *run, const fd_node *node);
 /* Bytes a slot needs for this pass. */
@@ -145,10 +149,14 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 /* The last n_row of the `have` rows of logits from `from` on, to the host. */
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
-/* ---- launch.c ---- */
+/* ---- launch.c: single nodes ---- */
 /* q8act: bytes of q8_rows for n_tok positions; 0 in exact numerics. */
 size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok);
+/* q8act: whether products with this weight multiply integers. */
+bool fd_engine_in_q8(const fd_engine *engine, const fd_device_matrix *weight);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
+
+/* ---- launch_item.c: fused ones ---- */
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);
 

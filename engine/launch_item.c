@@ -1,0 +1,102 @@
+/* From fused items to kernels, and to the ops of the persistent step. */
+#include "engine/fast.h"
+#include "engine/internal.h"
+#include "kernels/matmul.h"
+
+static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
+    const fd_node *nodes = engine->exec.graph->nodes;
+    const fd_node *first = &nodes[item->matvec.matmul[0]];
+    fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
+    if (item->matvec.norm >= 0) {
+        const fd_node *norm = &nodes[item->matvec.norm];
+        in.x = fd_run_tensor(engine, run, norm->input[0]);
+        in.norm_weight = fd_engine_vector(engine, norm->weight[0]);
+        in.norm_eps = norm->eps;
+        in.norm_out = run->tensors ? fd_run_tensor(engine, run, norm->id) : NULL;
+    } else {
+        in.x = fd_run_tensor(engine, run, first->input[0]);
+    }
+    bool inside = in.silu_pair || item->matvec.add >= 0; /* the products, if they go on into silu or a sum */
+    for (int i = 0; i < in.n_part; i++) {
+        const fd_node *node = &nodes[item->matvec.matmul[i]];
+        in.part[i].weight = *fd_node_matrix(engine, node);
+        in.part[i].bias = fd_engine_vector(engine, node->weight[1]);
+        in.part[i].product = inside && run->tensors ? fd_run_tensor(engine, run, node->id) : NULL;
+        in.part[i].out = inside ? NULL : fd_run_tensor(engine, run, node->id);
+    }
+    if (in.silu_pair) in.part[0].out = fd_run_tensor(engine, run, item->matvec.silu);
+    if (item->matvec.add >= 0) {
+        const fd_node *add = &nodes[item->matvec.add];
+        int32_t other = add->input[0] == first->id ? add->input[1] : add->input[0];
+        in.part[0].residual = fd_run_tensor(engine, run, other);
+        in.part[0].out = fd_run_tensor(engine, run, add->id);
+    }
+    return in;
+}
+
+static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item) {
+    const fd_node *nodes = engine->exec.graph->nodes;
+    const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
+    const fd_node *cache_v = &nodes[item->attention.cache_v];
+    bool kept = run->tensors != NULL;
+    return (fd_attn_decode){.near = run->near,
+                            .n_head = q_rope->shape[0],
+                            .n_head_kv = k_rope->shape[0],
+                            .head_dim = q_rope->shape[1],
+                            .n_ctx = engine->exec.n_ctx,
+                            .q_rope = fd_node_rope(engine, item->attention.q_rope),
+                            .k_rope = fd_node_rope(engine, item->attention.k_rope),
+                            .q = fd_run_tensor(engine, run, q_rope->input[0]),
+                            .k = fd_run_tensor(engine, run, k_rope->input[0]),
+                            .v = fd_run_tensor(engine, run, cache_v->input[0]),
+                            .cache_k = engine->cache[item->attention.cache_k],
+                            .cache_v = engine->cache[item->attention.cache_v],
+                            .pos = run->positions ? run->positions : run->inputs + FD_INPUT_FIRST,
+                            .scale = nodes[item->attention.scores].scale,
+                            .scratch = engine->attention_scratch,
+                            .out = fd_run_tensor(engine, run, item->attention.mix),
+                            .n_seq = run->n_tok,
+                            .sequences = run->sequences           ? run->sequences
+                                         : engine->exec.n_seq > 1 ? run->inputs + FD_INPUT_SEQUENCE
+                                                                  : NULL,
+                            .cache_stride = fd_cache_floats(engine, item->attention.cache_k),
+                            .scratch_stride =
+                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float)),
+                            .q_out = kept ? fd_run_tensor(engine, run, item->attention.q_rope) : NULL,
+                            .k_out = kept ? fd_run_tensor(engine, run, item->attention.k_rope) : NULL,
+                            .scores_out = kept ? fd_run_tensor(engine, run, item->attention.scores) : NULL,
+                            .weights_out = kept ? fd_run_tensor(engine, run, item->attention.softmax) : NULL};
+}
+
+fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    if (item->kind == FD_ITEM_NODE) return fd_launch_node(engine, run, item->node, err);
+    fd_code code;
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        code = fd_engine_in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, 0, err)
+                                                 : fd_launch_matvec(run->queue, &in, NULL, err);
+    } else if (engine->fast) {
+        code = fd_fast_step_attention(engine, run, item, err);
+    } else {
+        fd_attn_decode in = item_attention(engine, run, item);
+        code = fd_launch_attn_decode(run->queue, &in, err);
+    }
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
+}
+
+/* ---- the same items in the persistent step ---- */
+
+fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err) {
+    const fd_node *node = &engine->exec.graph->nodes[item->node];
+    if (item->kind == FD_ITEM_MATVEC) {
+        fd_matvec in = item_matvec(engine, run, item);
+        return fd_step_add_matvec(step, &in, err);
+    }
+    if (item->kind == FD_ITEM_ATTENTION) {
+        fd_attn_decode in = item_attention(engine, run, item);
+        return fd_step_add_attention(step, &in, err);
+    }
+    if (node->op != FD_OP_EMBED)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: node %s is not fused", node->name);
+    return fd_step_add_embed(step, fd_node_matrix(engine, node), fd_run_tensor(engine, run, item->node), err);
+}
