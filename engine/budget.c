@@ -106,13 +106,13 @@ static fd_code probe_open(fd_engine *probe, const fd_graph *graph, fd_error *err
     probe->feeds_cache = calloc((size_t)graph->n_node, sizeof *probe->feeds_cache);
     if (!probe->feeds_cache) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %d nodes", graph->n_node);
     fd_mark_cache_feeders(graph, probe->feeds_cache);
-    FD_TRY(fd_plan_make(graph, false, &probe->nodes, err));
+    FD_TRY(fd_plan_make_rows(graph, &probe->rows, err));
     FD_TRY(fd_plan_make(graph, true, &probe->step, err));
     return fd_plan_make_batch(graph, &probe->batch, err);
 }
 
 static void probe_close(fd_engine *probe) {
-    fd_plan_free(&probe->nodes);
+    fd_plan_free(&probe->rows);
     fd_plan_free(&probe->step);
     fd_plan_free(&probe->batch);
     free(probe->feeds_cache);
@@ -128,7 +128,7 @@ static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, int32_
         return m;
     }
     fd_run prompt = {
-        .plan = &probe->nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
+        .plan = &probe->rows, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
     fd_run step = {.plan = &probe->step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);

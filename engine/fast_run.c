@@ -1,6 +1,7 @@
 /* A fast pass: node by node, each by whom the plan says; what an observer wants to see of the insides of a kernel is
  * left beside its result or computed again behind it, and changes nothing of what runs. */
 #include "engine/fast.h"
+#include "kernels/turn.h"
 
 typedef struct pass {
     fd_engine *engine;
@@ -176,7 +177,7 @@ static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
 static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
     const fd_engine *e = p->engine;
     int32_t k_rope = id + 1, cache_k = id + 2, cache_v = id + 3;
-    fd_fast_turn in = {.q_rope = rope_shape(e, id),
+    fd_turn in = {.q_rope = rope_shape(e, id),
                        .k_rope = rope_shape(e, k_rope),
                        .n_tok = p->run->n_tok,
                        .n_ctx = e->exec.n_ctx,
@@ -186,9 +187,10 @@ static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
                        .v = kept(p, node_at(p, cache_v)->input[0]),
                        .q_out = kept(p, id),
                        .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
-                       .cache_k = (uint16_t *)e->cache[cache_k],
-                       .cache_v = (uint16_t *)e->cache[cache_v]};
-    FD_TRY(fd_launch_fast_turn(p->run->queue, &in, err));
+                       .halves = true,
+                       .cache_k = e->cache[cache_k],
+                       .cache_v = e->cache[cache_v]};
+    FD_TRY(fd_launch_turn(p->run->queue, &in, err));
     FD_TRY(show(p, id, in.q_out, err));
     FD_TRY(show(p, k_rope, in.k_out, err));
     FD_TRY(show_cache(p, cache_k, err));

@@ -92,10 +92,13 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
+    bool fuses_rows; /* a prompt's nodes too */
     fd_block q8_rows; /* q8act: activations of several positions as int8 blocks, made before each product of theirs */
 
     fd_plan nodes;        /* a node each */
-    fd_block *node_slots; /* grown to the largest batch so far */
+    fd_plan rows;         /* of a prompt that nobody observes */
+    fd_block *node_slots; /* [n_node_slot], of both; grown to the largest batch so far */
+    int32_t n_node_slot;
     fd_plan step;         /* of one token */
     fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
     fd_plan batch;        /* of a token of each of several sequences */

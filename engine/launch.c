@@ -91,8 +91,9 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
 static fd_code launch_matmul(const job *j, fd_error *err) {
     if (fd_engine_in_q8(j->engine, fd_node_matrix(j->engine, j->node)))
         return launch_q8_matmul(j, fd_node_matrix(j->engine, j->node), err);
-    return fd_launch_matmul(j->run->queue, fd_node_matrix(j->engine, j->node), fd_engine_vector(j->engine, j->node->weight[1]),
-                            j->in[0], j->n_tok, j->out, err);
+    fd_matmul in = fd_matmul_of(fd_node_matrix(j->engine, j->node), fd_engine_vector(j->engine, j->node->weight[1]),
+                                j->in[0], j->n_tok, j->out);
+    return fd_launch_matmul(j->run->queue, &in, err);
 }
 
 static fd_code launch_rope(const job *j, fd_error *err) {

@@ -2,6 +2,8 @@
 #include "engine/fast.h"
 #include "engine/internal.h"
 #include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/turn.h"
 
 static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
@@ -68,8 +70,69 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
                             .weights_out = kept ? fd_run_tensor(engine, run, item->attention.softmax) : NULL};
 }
 
+/* ---- many rows ---- */
+
+static fd_code launch_products(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    const fd_node *nodes = engine->exec.graph->nodes;
+    fd_matmul in = {.n_tok = run->n_tok, .n_part = item->matvec.n_matmul};
+    in.x = fd_run_tensor(engine, run, nodes[item->matvec.matmul[0]].input[0]);
+    for (int i = 0; i < in.n_part; i++) {
+        const fd_node *node = &nodes[item->matvec.matmul[i]];
+        in.part[i] = (fd_matmul_part){.weight = *fd_node_matrix(engine, node),
+                                      .bias = fd_engine_vector(engine, node->weight[1]),
+                                      .out = fd_run_tensor(engine, run, node->id)};
+    }
+    return fd_launch_matmul(run->queue, &in, err);
+}
+
+static fd_code launch_add_norm(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    const fd_node *add = &engine->exec.graph->nodes[item->node], *norm = &engine->exec.graph->nodes[item->matvec.norm];
+    return fd_launch_add_rms_norm(run->queue, fd_run_tensor(engine, run, add->input[0]),
+                                  fd_run_tensor(engine, run, add->input[1]), run->n_tok, norm->shape[0],
+                                  fd_engine_vector(engine, norm->weight[0]), norm->eps,
+                                  fd_run_tensor(engine, run, add->id), fd_run_tensor(engine, run, norm->id), err);
+}
+
+static fd_code launch_turn(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    const fd_node *q = &engine->exec.graph->nodes[item->node];
+    fd_turn in = {.q_rope = fd_node_rope(engine, q->id),
+                  .k_rope = fd_node_rope(engine, q[1].id),
+                  .n_tok = run->n_tok,
+                  .n_ctx = engine->exec.n_ctx,
+                  .pos0 = run->inputs + FD_INPUT_FIRST,
+                  .q = fd_run_tensor(engine, run, q->input[0]),
+                  .k = fd_run_tensor(engine, run, q[1].input[0]),
+                  .v = fd_run_tensor(engine, run, q[3].input[0]),
+                  .q_out = fd_run_tensor(engine, run, q->id),
+                  .k_out = fd_run_tensor(engine, run, q[1].id),
+                  .cache_k = fd_run_tensor(engine, run, q[2].id),
+                  .cache_v = fd_run_tensor(engine, run, q[3].id)};
+    return fd_launch_turn(run->queue, &in, err);
+}
+
+/* Each node as it is alone. */
+static fd_code launch_apart(const fd_engine *engine, const fd_run *run, const int32_t *nodes, int n, fd_error *err) {
+    for (int i = 0; i < n; i++)
+        if (fd_run_rows(engine, run, nodes[i]) != FD_ROWS_NONE) FD_TRY(fd_launch_node(engine, run, nodes[i], err));
+    return FD_OK;
+}
+
+static fd_code launch_rows(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
+    int32_t nodes[FD_ITEM_EDGES];
+    int n = fd_item_writes(item, nodes);
+    bool together = item->kind != FD_ITEM_PRODUCTS ||
+                    !fd_engine_in_q8(engine, fd_node_matrix(engine, &engine->exec.graph->nodes[item->node]));
+    for (int i = 0; i < n; i++) together = together && fd_run_rows(engine, run, nodes[i]) == FD_ROWS_ALL;
+    if (!together) return launch_apart(engine, run, nodes, n, err);
+    fd_code code = item->kind == FD_ITEM_PRODUCTS   ? launch_products(engine, run, item, err)
+                   : item->kind == FD_ITEM_ADD_NORM ? launch_add_norm(engine, run, item, err)
+                                                    : launch_turn(engine, run, item, err);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
+}
+
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     if (item->kind == FD_ITEM_NODE) return fd_launch_node(engine, run, item->node, err);
+    if (item->kind != FD_ITEM_MATVEC && item->kind != FD_ITEM_ATTENTION) return launch_rows(engine, run, item, err);
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);

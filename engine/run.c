@@ -71,9 +71,9 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_
     for (int32_t i = 0; i < whole->plan->n_item; i++) {
         const fd_run *run = i == 0 ? &first : whole;
         const fd_item *item = &run->plan->items[i];
-        if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) ==
-            FD_ROWS_NONE)
-            continue;
+        int32_t leading = item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node;
+        bool one = item->kind == FD_ITEM_NODE || item->kind == FD_ITEM_MATVEC || item->kind == FD_ITEM_ATTENTION;
+        if (one && fd_run_rows(engine, run, leading) == FD_ROWS_NONE) continue;
         if (item->kind != FD_ITEM_NODE) {
             FD_TRY(fd_launch_item(engine, run, item, err));
         } else {

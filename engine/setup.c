@@ -106,8 +106,11 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     else
         fd_mark_cache_feeders(graph, e->feeds_cache);
     FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
+    FD_TRY(fd_plan_make_rows(graph, &e->rows, err));
+    e->fuses_rows = fuse;
     FD_TRY(e->fast ? fd_plan_make_fast(graph, fuse, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
-    e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
+    e->n_node_slot = e->nodes.n_slot > e->rows.n_slot ? e->nodes.n_slot : e->rows.n_slot;
+    e->node_slots = calloc((size_t)e->n_node_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
@@ -127,7 +130,7 @@ void fd_engine_release(fd_engine *e) {
     fd_sampling_release(e);
     fd_step_free(e->persistent);
     fd_fast_release(e);
-    for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
+    for (int32_t s = 0; e->node_slots && s < e->n_node_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
     for (int32_t s = 0; e->batch_slots && s < e->batch.n_slot; s++) fd_device_free(&e->batch_slots[s]);
     for (int32_t i = 0; e->batch_graphs && i < 4 * (e->exec.n_seq + 1); i++)
@@ -150,6 +153,7 @@ void fd_engine_release(fd_engine *e) {
     free(e->node_slots);
     free(e->step_slots);
     fd_plan_free(&e->nodes);
+    fd_plan_free(&e->rows);
     fd_plan_free(&e->step);
     fd_plan_free(&e->batch);
     free(e->batch_slots);

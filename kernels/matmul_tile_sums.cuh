@@ -77,12 +77,13 @@ __device__ __forceinline__ void add_up(const tile_args &a, tile_place place, con
     if (half == 1) return;
     const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + output % 2;
     const int token = place.token0 + pair % 2 * PAIR_TOKENS + output / 2;
-    float *to = a.out + token * a.n_row + row;
+    const tile_part &part = *place.part;
+    float *to = part.out + token * part.n_row + row;
 #pragma unroll
     for (int q = 0; q < PARTS; q++) {
-        if (row + q * 2 >= a.n_row || token >= a.n_tok) continue;
+        if (row + q * 2 >= part.n_row || token >= a.n_tok) continue;
         float total = sum[q] + exchange[q * 32 + lane];
-        if (a.bias) total = total + a.bias[row + q * 2];
+        if (part.bias) total = total + part.bias[row + q * 2];
         to[q * 2] = total;
     }
 }

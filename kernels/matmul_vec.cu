@@ -308,16 +308,17 @@ bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
     return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= queue->max_shared;
 }
 
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                         int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, weight->n_col, 1))
-        return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
-    fd_matvec in = {};
-    in.x = x;
-    in.n_tok = n_tok;
-    in.n_part = 1;
-    in.part[0].weight = *weight;
-    in.part[0].bias = bias;
-    in.part[0].out = out;
-    return fd_launch_matvec(queue, &in, NULL, err);
+fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, in->part[0].weight.n_col, 1))
+        return fd_launch_matmul_tile(queue, in, err);
+    fd_matvec own = {};
+    own.x = in->x;
+    own.n_tok = in->n_tok;
+    own.n_part = in->n_part;
+    for (int i = 0; i < in->n_part && i < FD_MATVEC_PARTS; i++) {
+        own.part[i].weight = in->part[i].weight;
+        own.part[i].bias = in->part[i].bias;
+        own.part[i].out = in->part[i].out;
+    }
+    return fd_launch_matvec(queue, &own, NULL, err);
 }

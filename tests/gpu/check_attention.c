@@ -154,6 +154,10 @@ void check_attention(gpu_test *test) {
             check_ops(test, shapes[i], 3, n_past[k], 0, (extras){.window = 1, .softcap = 2.0f, .sinks = true});
             check_ops(test, shapes[i], 2, n_past[k], 5, (extras){.sinks = true});
         }
+    /* Enough rows for a warp each in softmax, and for tiles of rows whose first and last see other blocks. */
+    check_ops(test, (heads){8, 2, 64}, 150, 0, 3, (extras){0});
+    check_ops(test, (heads){16, 2, 128}, 70, 130, 0, (extras){.window = 16, .sinks = true});
+    check_ops(test, (heads){12, 12, 12}, 129, 700, 1, (extras){.softcap = 20.0f});
 }
 
 /* ---- the decode step's kernels: positions one after the other, RoPE and cache writes included ---- */

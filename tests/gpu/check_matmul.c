@@ -96,9 +96,10 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
-            if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
-            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            fd_matmul one = fd_matmul_of(&matrix, biased ? dbias : NULL, dx, n, out);
+            if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &one, &err), &err);
+            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &one, &err), &err);
+            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &one, &err), &err);
             if (form) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
