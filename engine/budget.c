@@ -93,6 +93,10 @@ int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
     return rows < n_ctx ? (int32_t)rows : n_ctx;
 }
 
+int32_t fd_step_rows(int32_t n_seq) {
+    return n_seq < FD_MATMUL_VECTORS ? n_seq : FD_MATMUL_VECTORS;
+}
+
 /* What a pass's slots take. */
 static uint64_t slots_bytes(const fd_engine *e, const fd_run *run) {
     uint64_t bytes = 0;
@@ -129,7 +133,7 @@ static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, int32_
     }
     fd_run prompt = {
         .plan = &probe->rows, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
-    fd_run step = {.plan = &probe->step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
+    fd_run step = {.plan = &probe->step, .n_tok = fd_step_rows(n_seq), .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);
     if (n_seq > 1 && fd_plan_batches(graph, &probe->batch)) m.scratch += slots_bytes(probe, &batch);

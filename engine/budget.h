@@ -28,4 +28,7 @@ uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_s
 /* Rows of a long prompt that run together. */
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 
+/* Rows that the step of one token has room for: of so many sequences, up to a few. */
+int32_t fd_step_rows(int32_t n_seq);
+
 #endif

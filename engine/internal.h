@@ -99,7 +99,8 @@ typedef struct fd_engine {
     fd_plan rows;         /* of a prompt that nobody observes */
     fd_block *node_slots; /* [n_node_slot], of both; grown to the largest batch so far */
     int32_t n_node_slot;
-    fd_plan step;         /* of one token */
+    fd_plan step;         /* of one token; of one each of up to step_rows sequences */
+    int32_t step_rows;    /* 0: several sequences never run so */
     fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
     fd_plan batch;        /* of a token of each of several sequences */
     fd_block *batch_slots;

@@ -84,8 +84,21 @@ static fd_code make_batch(fd_engine *e, fd_error *err) {
     return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
-static fd_code make_step_slots(fd_engine *e, fd_error *err) {
-    fd_run run = {.plan = &e->step, .n_tok = 1, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
+/* Whether every product of the step can run for a few rows at once. */
+static bool takes_few(const fd_engine *e) {
+    for (int32_t i = 0; i < e->step.n_item; i++) {
+        const fd_item *item = &e->step.items[i];
+        if (item->kind != FD_ITEM_MATVEC) continue;
+        const fd_node *node = &e->exec.graph->nodes[item->matvec.matmul[0]];
+        if (!fd_matvec_tokens_takes(&e->queue, e->exec.graph->weights[node->weight[0]].n_col, 2)) return false;
+    }
+    return true;
+}
+
+static fd_code make_step_slots(fd_engine *e, bool fuse, fd_error *err) {
+    if (e->batches && fuse && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(e->exec.graph, &e->step))
+        e->step_rows = takes_few(e) ? fd_step_rows(e->exec.n_seq) : 1;
+    fd_run run = {.plan = &e->step, .n_tok = fd_step_rows(e->exec.n_seq), .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
     for (int32_t s = 0; s < e->step.n_slot; s++)
         FD_TRY(fd_device_alloc(&e->step_slots[s], fd_run_slot_bytes(e, &run, s), "the decode step", err));
     return FD_OK;
@@ -116,8 +129,8 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (e->fast) FD_TRY(fd_fast_setup(e, err));
-    if (!e->has_override) FD_TRY(make_step_slots(e, err));
     FD_TRY(make_batch(e, err));
+    if (!e->has_override) FD_TRY(make_step_slots(e, fuse, err));
     /* A captured step holds one sequence's cache where attention is not fused. */
     if (e->exec.n_seq > 1 && !e->batches) e->no_graph = true;
     if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));

@@ -56,13 +56,16 @@ typedef struct fd_matvec_part {
 typedef struct fd_matvec {
     const float *x;           /* [n_tok, n_col] */
     int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
-    const float *norm_weight; /* [n_col]: x is RMS-normed first (n_tok = 1); NULL: as it is */
+    const float *norm_weight; /* [n_col]: x is RMS-normed first; NULL: as it is */
     float norm_eps;
-    float *norm_out; /* [n_col]: the normed x; NULL: not kept */
+    float *norm_out; /* [n_col]: the normed x (n_tok = 1); NULL: not kept */
     int32_t n_part; /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
-    bool silu_pair; /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */
+    bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
+
+/* True when 2 to 4 token rows can run through the rings: then with norm and silu too, as one row always can. */
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int32_t n_tok);
 
 /* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */

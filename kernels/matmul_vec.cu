@@ -193,8 +193,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
     if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS)
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
-    if ((in->norm_weight || in->silu_pair) && in->n_tok != 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: norm and silu take one row, not %d", in->n_tok);
+    if (in->norm_out && in->n_tok != 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: the normed x of %d rows is not kept", in->n_tok);
     if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row))
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: silu takes two parts of equal rows");
     for (int i = 0; i < in->n_part; i++) {
@@ -276,6 +276,13 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }
+    if (!form && fd_matvec_tokens_takes(queue, args.n_col, in->n_tok)) {
+        args.x = in->x;
+        return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
+    }
+    if (in->n_tok != 1 && (in->norm_weight || in->silu_pair))
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matvec: no norm or silu with %d rows of %d columns", in->n_tok,
+                       args.n_col);
     for (int done = 0; done < in->n_tok;) {
         int n = 8;
         while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;

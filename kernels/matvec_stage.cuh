@@ -29,6 +29,10 @@ struct matvec_args {
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
+/* The one for 2 to 4 token rows (kernels/matvec_tokens.cu), where fd_matvec_tokens_takes says so. */
+fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
+                                fd_error *err);
+
 /* Where row `at` of all the parts lies. */
 __device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
     *part = 0;
