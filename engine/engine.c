@@ -74,6 +74,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .n_tok = n,
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
+                      .unobserved = alone,
                       .tail = all      ? FD_ROWS_ALL
                               : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
                                                                         : FD_ROWS_NONE};

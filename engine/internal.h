@@ -45,6 +45,7 @@ typedef struct fd_run {
     const int32_t *inputs; /* device */
     fd_rows tail;
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool unobserved; /* kernels alone read what nodes leave */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 

@@ -8,7 +8,7 @@
 static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *first = &nodes[item->matvec.matmul[0]];
-    fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
+    fd_matvec in = {.n_tok = run->n_tok, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
     if (item->matvec.norm >= 0) {
         const fd_node *norm = &nodes[item->matvec.norm];
         in.x = fd_run_tensor(engine, run, norm->input[0]);

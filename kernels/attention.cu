@@ -73,39 +73,66 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
     });
 }
 
-/* Warp: one head of one row. Lane l follows partial sums l and l + 32, whose elements it made itself. */
+/* Warp: one head of one row. Lane l has positions l, l + 32, …, and so partial sums l and l + 32; it holds 16 of them at a
+ * time, all of a row where it is not longer. */
+enum { HELD = 16, HELD_POSITIONS = HELD * 32 };
+
+__device__ __forceinline__ void read_positions(const float *row, int first, int n, int lane, float (&value)[HELD]) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const int t = first + i * 32 + lane;
+        value[i] = t < n ? __ldcg(row + t) : -(float)INFINITY;
+    }
+}
+
 __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, const float *scores, float *weights) {
     fd_allow_next();
     fd_wait_previous();
     const int64_t at = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (at >= (int64_t)a.n_tok * a.n_head) return;
     const int n = *a.pos0 + (int)(at / a.n_head) + 1, lane = (int)threadIdx.x % 32;
+    const bool held = n <= HELD_POSITIONS;
     const float *score = scores + at * a.n_kv;
     float *weight = weights + at * a.n_kv;
-
     const float sink = a.sinks ? a.sinks[at % a.n_head] : -(float)INFINITY;
-    float max = sink;
-#pragma unroll 8
-    for (int t = lane; t < n; t += 32) max = fmaxf(max, __ldcg(score + t));
+    float max = sink, low = 0.0f, high = 0.0f, value[HELD];
+
+    for (int first = 0; first < n; first += HELD_POSITIONS) {
+        read_positions(score, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) max = fmaxf(max, value[i]);
+    }
     max = fd_warp_max(max);
 
-    float low = 0.0f, high = 0.0f;
-#pragma unroll 4
-    for (int t = lane; t < n; t += 64) {
-        const float e = fd_exp32(__ldcg(score + t) - max);
-        weight[t] = e;
-        low = low + e;
-        if (t + 32 < n) {
-            const float f = fd_exp32(__ldcg(score + t + 32) - max);
-            weight[t + 32] = f;
-            high = high + f;
+    for (int first = 0; first < n; first += HELD_POSITIONS) {
+        if (!held) read_positions(score, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (first + i * 32 >= n) break;
+            if (first + i * 32 + lane >= n) continue;
+            value[i] = fd_exp32(value[i] - max);
+            if (i % 2 == 0)
+                low = low + value[i];
+            else
+                high = high + value[i];
+            if (!held) weight[first + i * 32 + lane] = value[i];
         }
     }
     float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
     if (a.sinks) sum = sum + fd_exp32(sink - max);
-#pragma unroll 4
-    for (int t = lane; t < n; t += 32) weight[t] = weight[t] / sum;
-    for (int t = n + (lane - n % 32 + 32) % 32; t < a.n_kv; t += 32) weight[t] = 0.0f;
+
+    const int end = a.seen_alone ? n : a.n_kv;
+    for (int first = 0; first < end; first += HELD_POSITIONS) {
+        if (!held) read_positions(weight, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int t = first + i * 32 + lane;
+            if (t < n)
+                weight[t] = value[i] / sum;
+            else if (t < end)
+                weight[t] = 0.0f;
+        }
+    }
 }
 
 /* Block: one head of one row, for few rows. */

@@ -20,7 +20,7 @@ struct tokens_args {
 /* x [T, n_col] in the order it has in memory, each row normed by a warp's sum; ends with a barrier. A block has T warps at
  * least. */
 template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args &a, int n_tok, float *xs) {
-    __shared__ float factor[T];
+    float *factor = xs + T * a.n_col; /* [T] */
     float4 *quads = (float4 *)xs;
     const int n_quad = a.n_col / 4, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x)
@@ -191,7 +191,7 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok,
     tokens_args s = {{args, 0, 0, SLOTS}, n_tok};
     s.ring.n_task = (int32_t)n_task;
     s.ring.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
-    const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * (size_t)args.n_col;
+    const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
     return fd_launch(queue, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
                      s);
 }
