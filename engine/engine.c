@@ -153,11 +153,6 @@ static const fd_exec_class batching_class = {.forward = forward,
 
 /* ---- making one ---- */
 
-int32_t fd_engine_persistent_from(const fd_exec *exec) {
-    const fd_engine *e = (const fd_engine *)exec;
-    return e->persistent ? e->persistent_from : -1;
-}
-
 bool fd_engine_available(char *why, size_t size) {
     int n = 0;
     cudaError_t status = cudaGetDeviceCount(&n);
@@ -278,11 +273,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    /* The CUDA graph was found faster at every position (docs/performance.md); the persistent kernel knows one cache,
-     * reads K and V in binary32, and has exact products. */
-    bool persistent = e->exec.n_seq == 1 && !fast && !q8act;
-    e->persistent_from = options->step == FD_STEP_PERSISTENT && persistent ? 0 : -1;
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, fuse && e->persistent_from >= 0, err);
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

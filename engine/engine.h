@@ -17,31 +17,20 @@
 extern "C" {
 #endif
 
-/* How one token without an observer runs. */
-typedef enum fd_step_form {
-    FD_STEP_FASTEST,    /* of the two below: the graph (docs/performance.md) */
-    FD_STEP_GRAPH,      /* a kernel an item of the plan, in a CUDA graph; the switches below are the graph's */
-    FD_STEP_PERSISTENT, /* one persistent kernel (kernels/step.h), where every item has a place in it */
-} fd_step_form;
-
 typedef struct fd_engine_options {
     int32_t n_ctx;  /* positions of K/V cache, of each sequence; ≥ 1 */
     int32_t n_seq;  /* sequences; 0 counts as 1 */
     int32_t device; /* CUDA's number; 0 first */
     fd_numerics numerics; /* exact, q8act or fast */
-    fd_step_form step;
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
     bool watch_by_node; /* observed steps of one token go node by node, as batches do */
     bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
-} fd_engine_options; /* from `step` on none changes what is computed: they are for measuring and for doubt */
+} fd_engine_options; /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
-
-/* The position from which one token without an observer runs as one persistent kernel; -1: nowhere. */
-int32_t fd_engine_persistent_from(const fd_exec *exec);
 
 /* Device memory that an engine takes, in bytes. */
 typedef struct fd_engine_memory {

@@ -309,20 +309,3 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     }
     return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
 }
-
-/* ---- the same items in the persistent step ---- */
-
-fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err) {
-    const fd_node *node = &engine->exec.graph->nodes[item->node];
-    if (item->kind == FD_ITEM_MATVEC) {
-        fd_matvec in = item_matvec(engine, run, item);
-        return fd_step_add_matvec(step, &in, err);
-    }
-    if (item->kind == FD_ITEM_ATTENTION) {
-        fd_attn_decode in = item_attention(engine, run, item);
-        return fd_step_add_attention(step, &in, err);
-    }
-    if (node->op != FD_OP_EMBED)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: node %s is not fused", node->name);
-    return fd_step_add_embed(step, matrix_of(engine, node), fd_run_tensor(engine, run, item->node), err);
-}

@@ -91,7 +91,7 @@ static fd_code make_step_slots(fd_engine *e, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err) {
+fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     size_t n = (size_t)graph->n_node;
     e->cache = calloc(n, sizeof *e->cache);
@@ -117,7 +117,6 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, bool persistent, fd_error *err)
     FD_TRY(make_batch(e, err));
     /* A captured step holds one sequence's cache where attention is not fused. */
     if (e->exec.n_seq > 1 && !e->batches) e->no_graph = true;
-    if (persistent && !e->has_override) FD_TRY(fd_engine_make_persistent(e, err));
     return fd_pinned_reserve(&e->inputs_host, fd_inputs_bytes(e->exec.n_ctx), "tokens", err);
 }
 
@@ -125,7 +124,6 @@ void fd_engine_release(fd_engine *e) {
     for (int i = 0; i < 4; i++)
         if (e->graphs[i / 2][i % 2].exec) (void)cudaGraphExecDestroy(e->graphs[i / 2][i % 2].exec);
     fd_sampling_release(e);
-    fd_step_free(e->persistent);
     fd_fast_release(e);
     for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);

@@ -6,6 +6,7 @@
  * keeps x in shared memory, RMS-normed when asked and quantised; the first weights are requested before the previous
  * kernel has ended. */
 #include "kernels/launch.cuh"
+#include "kernels/matvec_rows.cuh"
 #include "kernels/norm.cuh"
 #include "kernels/q8.h"
 #include "kernels/q8_block.cuh"
@@ -27,25 +28,6 @@ struct q8_matvec_args {
     float norm_eps;
     bool silu_pair;
 };
-
-__device__ __forceinline__ int64_t q8_row_of(const q8_matvec_args &a, int64_t at, int *part) {
-    *part = 0;
-    if (a.silu_pair) {
-        *part = (int)(at & 1);
-        return at >> 1;
-    }
-#pragma unroll
-    for (int i = 0; i < FD_MATVEC_PARTS - 1; i++)
-        if (*part == i && at >= a.part[i].n_row) {
-            at -= a.part[i].n_row;
-            *part = i + 1;
-        }
-    return at;
-}
-
-__device__ __forceinline__ const q8_part &q8_part_of(const q8_matvec_args &a, int part) {
-    return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
-}
 
 /* ---- x in shared memory ---- */
 
@@ -254,12 +236,12 @@ __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_co
         for (int r = 0; r < R; r++) {
             /* Lanes past the last row read it again and store nothing: all 32 take part in the exchanges. */
             const int64_t at = tile + slot + r < a.n_row ? tile + slot + r : a.n_row - 1;
-            const int64_t own = q8_row_of(a, at, &part);
-            row[r] = q8_part_of(a, part).data + own * a.row_bytes;
+            const int64_t own = row_of(a, at, &part);
+            row[r] = part_of(a, part).data + own * a.row_bytes;
         }
         const int64_t at_mine = tile + slot + mine < a.n_row ? tile + slot + mine : a.n_row - 1;
-        const int64_t own = q8_row_of(a, at_mine, &part);
-        own_row = q8_part_of(a, part).data + own * a.row_bytes;
+        const int64_t own = row_of(a, at_mine, &part);
+        own_row = part_of(a, part).data + own * a.row_bytes;
 #pragma unroll
         for (int u = 0; u < depth; u++)
             if (u < n_unit) {
@@ -290,7 +272,7 @@ __global__ void __launch_bounds__(256, R == 4 ? 2 : 3) q8_matvec(const __grid_co
         }
 
         float y = acc + __shfl_xor_sync(0xffffffffu, acc, 4); /* partial 0 + partial 1 */
-        const q8_part &of = q8_part_of(a, part);
+        const q8_part &of = part_of(a, part);
         if (of.bias) y = y + of.bias[own];
         const float up = R > 1 ? __shfl_xor_sync(0xffffffffu, y, 1) : 0.0f;
         if (lane >= R || tile + slot + mine >= a.n_row) continue;

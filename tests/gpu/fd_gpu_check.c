@@ -7,7 +7,7 @@
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
- *   variants      persistent kernel or not, without CUDA graph, fusion, overlap, with prefetch: the same logits (not
+ *   variants      without CUDA graph, fusion, overlap, with prefetch: the same logits (not
  *                 with --quick)
  *   last row      a prompt's last logits without the others'
  *   generation    tokens sampled on the device = those the CPU samples from its own logits
@@ -185,12 +185,10 @@ static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
         const char *name;
         fd_engine_options options;
     } variants[] = {
-        {"persistent kernel", {.step = FD_STEP_PERSISTENT}},
-        {"CUDA graph", {.step = FD_STEP_GRAPH}},
-        {"without CUDA graph", {.step = FD_STEP_GRAPH, .no_graph = true}},
+        {"without CUDA graph", {.no_graph = true}},
         {"without fusion", {.no_fusion = true}},
-        {"without overlap", {.step = FD_STEP_GRAPH, .no_overlap = true}},
-        {"with prefetch", {.step = FD_STEP_GRAPH, .prefetch = true}},
+        {"without overlap", {.no_overlap = true}},
+        {"with prefetch", {.prefetch = true}},
         {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true}},
     };
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -282,8 +280,6 @@ int main(int argc, char **argv) {
     printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch,
            fd_numerics_name(numerics), graph->n_node, o.n_prefill, o.n_decode, o.fault ? ", fault " : "",
            o.fault ? o.fault : "", gpu->device, gpu->driver);
-    printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
-           fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
     must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",

@@ -33,8 +33,8 @@ static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx, int32_t n_s
 }
 
 static fd_exec *open_engine(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_error *err) {
-    /* The graph is captured by the driver, and the persistent kernel asks about the device: neither is here. */
-    fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .step = FD_STEP_GRAPH, .no_graph = true};
+    /* The graph is captured by the driver, which is not here. */
+    fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .no_graph = true};
     fd_exec *exec = NULL;
     return fd_engine_new(graph, &options, &exec, err) == FD_OK ? exec : NULL;
 }
