@@ -1,4 +1,4 @@
-/* From fused items to kernels, and to the ops of the persistent step. */
+/* From fused items to kernels. */
 #include "engine/fast.h"
 #include "engine/internal.h"
 #include "kernels/matmul.h"
@@ -136,8 +136,8 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
-        code = fd_engine_in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, 0, err)
-                                                 : fd_launch_matvec(run->queue, &in, NULL, err);
+        code = fd_engine_in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, NULL, err)
+                                                           : fd_launch_matvec(run->queue, &in, NULL, err);
     } else if (engine->fast) {
         code = fd_fast_step_attention(engine, run, item, err);
     } else {
@@ -145,21 +145,4 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
         code = fd_launch_attn_decode(run->queue, &in, err);
     }
     return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
-}
-
-/* ---- the same items in the persistent step ---- */
-
-fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err) {
-    const fd_node *node = &engine->exec.graph->nodes[item->node];
-    if (item->kind == FD_ITEM_MATVEC) {
-        fd_matvec in = item_matvec(engine, run, item);
-        return fd_step_add_matvec(step, &in, err);
-    }
-    if (item->kind == FD_ITEM_ATTENTION) {
-        fd_attn_decode in = item_attention(engine, run, item);
-        return fd_step_add_attention(step, &in, err);
-    }
-    if (node->op != FD_OP_EMBED)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "persistent step: node %s is not fused", node->name);
-    return fd_step_add_embed(step, fd_node_matrix(engine, node), fd_run_tensor(engine, run, item->node), err);
 }
