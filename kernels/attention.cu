@@ -245,10 +245,12 @@ template <int LANES>
 static fd_code launch_mix_tile(const fd_queue *queue, const fd_attention *shape, const float *weights,
                                const float *cache_v, float *out, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
-    const dim3 grid(fd_blocks(n_query, MIX_TILE), fd_blocks(shape->head_dim, mix_tile<LANES>::width),
-                    (unsigned)shape->n_head_kv);
+    const unsigned blocks = fd_blocks(n_query, MIX_TILE) * (unsigned)shape->n_head_kv;
+    /* Where all blocks run at once, two a multiprocessor, one that sees much goes with one that sees little. */
+    const int turn = (int)blocks <= 2 * queue->n_sm ? queue->n_sm : (int)blocks;
+    const dim3 grid(blocks, fd_blocks(shape->head_dim, mix_tile<LANES>::width));
     return fd_launch(queue, "attn_mix_tile", attn_mix_tile<LANES>, grid, 256, mix_tile<LANES>::bytes, err, *shape,
-                     weights, cache_v, out);
+                     weights, cache_v, turn, out);
 }
 
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,

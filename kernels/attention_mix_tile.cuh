@@ -82,20 +82,23 @@ __device__ __forceinline__ void mix_ask(const fd_attention &a, const mix_rows &r
     }
 }
 
-/* Grid: tiles of rows, those that see most first; slices of a head; K/V heads. */
+/* Grid: tiles of rows and K/V heads, those that see most first, but from number `turn` on last; slices of a head. */
 template <int LANES>
 __global__ void __launch_bounds__(256, 2)
-    attn_mix_tile(const fd_attention a, const float *weights, const float *cache_v, float *out) {
+    attn_mix_tile(const fd_attention a, const float *weights, const float *cache_v, int turn, float *out) {
     using tile = mix_tile<LANES>;
     __shared__ mix_rows rows;
     float *stages = fd_shared_floats();
     fd_allow_next();
     fd_wait_previous();
     const int sharing = a.n_head / a.n_head_kv, pos0 = *a.pos0;
-    const int n_query = a.n_tok * sharing, first = (int)(gridDim.x - 1 - blockIdx.x) * MIX_TILE;
+    const int n_query = a.n_tok * sharing, n_block = (int)gridDim.x;
+    const int block_at = (int)blockIdx.x < turn ? (int)blockIdx.x : turn + n_block - 1 - (int)blockIdx.x;
+    const int kv_head = block_at % a.n_head_kv;
+    const int first = (n_block / a.n_head_kv - 1 - block_at / a.n_head_kv) * MIX_TILE;
     if (threadIdx.x < MIX_TILE) {
         const int row = first + (int)threadIdx.x, token = row / sharing;
-        const int64_t head = (int64_t)token * a.n_head + blockIdx.z * sharing + row % sharing;
+        const int64_t head = (int64_t)token * a.n_head + kv_head * sharing + row % sharing;
         rows.head[threadIdx.x] = row < n_query ? head : -1;
         rows.weights[threadIdx.x] = row < n_query ? head * a.n_kv : -1;
         rows.seen[threadIdx.x] = pos0 + token + 1;
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(256, 2)
     __syncthreads();
     const int all_see = rows.seen[0], n = pos0 + (min(first + MIX_TILE, n_query) - 1) / sharing + 1;
     const int own_row = (int)threadIdx.x / LANES * tile::rows, lane = (int)threadIdx.x % LANES;
-    const float *values = cache_v + (int64_t)blockIdx.z * a.head_dim;
+    const float *values = cache_v + (int64_t)kv_head * a.head_dim;
     float total[tile::rows][4] = {};
 
     mix_ask<LANES>(a, rows, weights, values, 0, stages);

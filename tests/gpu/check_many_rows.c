@@ -71,6 +71,62 @@ static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, in
     gpu_free(x);
 }
 
+/* ---- matrix-vector for a few token rows ---- */
+
+typedef struct product {
+    int n_part;
+    int64_t n_row[FD_MATVEC_PARTS], n_col;
+    bool norm, silu, residual;
+} product;
+
+/* Two to four token rows at once: each gets what it gets alone. */
+static void check_tokens(gpu_test *test, uint32_t dtype, const product *f, int32_t n_tok) {
+    enum { TOKENS = 4 };
+    char name[160];
+    fd_error err = {0};
+    size_t most = 0;
+    for (int p = 0; p < f->n_part; p++) most = (size_t)f->n_row[p] > most ? (size_t)f->n_row[p] : most;
+    float *expected = malloc(sizeof *expected * most), *found = malloc(sizeof *found * TOKENS * most);
+    if (!expected || !found) exit(1);
+    float *dx = random_rows(test, (size_t)(TOKENS * f->n_col)), *dnorm = random_rows(test, (size_t)f->n_col);
+    float *dresidual = random_rows(test, TOKENS * most), *dbias = random_rows(test, most), *alone = gpu_poisoned(most);
+    fd_matvec in = {.x = dx, .n_tok = n_tok, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = 1e-5f};
+    in.norm_weight = f->norm ? dnorm : NULL;
+    for (int p = 0; p < f->n_part; p++) {
+        float *w;
+        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
+        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
+        in.part[p].bias = p == 1 ? NULL : dbias;
+        in.part[p].residual = f->residual ? dresidual : NULL;
+        in.part[p].out = gpu_poisoned((size_t)(n_tok * f->n_row[p]));
+        free(w), free(file);
+    }
+    gpu_must(fd_launch_matvec(&test->queue, &in, NULL, &err), &err);
+    for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
+        size_t n_row = (size_t)f->n_row[p];
+        gpu_download(test, in.part[p].out, found, n_row * (size_t)n_tok);
+        for (int32_t t = 0; t < n_tok; t++) {
+            fd_matvec one = in;
+            one.n_tok = 1;
+            one.x = dx + t * f->n_col;
+            for (int i = 0; i < f->n_part; i++) {
+                one.part[i].out = alone;
+                one.part[i].residual = f->residual ? dresidual + t * f->n_row[i] : NULL;
+            }
+            if (!f->silu) one.part[0] = one.part[p], one.n_part = 1;
+            gpu_must(fd_launch_matvec(&test->queue, &one, NULL, &err), &err);
+            gpu_download(test, alone, expected, n_row);
+            snprintf(name, sizeof name, "tokens_%s_%lldx%lld_part_%d_of_%d%s%s%s_row_%d_of_%d",
+                     fd_dtype_get(dtype)->name, (long long)n_row, (long long)f->n_col, p, f->n_part,
+                     f->norm ? "_norm" : "", f->silu ? "_silu" : "", f->residual ? "_residual" : "", t, n_tok);
+            gpu_expect_equal(test, name, expected, found + (size_t)t * n_row, n_row);
+        }
+    }
+    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    gpu_free(dx), gpu_free(dnorm), gpu_free(dresidual), gpu_free(dbias), gpu_free(alone);
+    free(expected), free(found);
+}
+
 /* ---- ADD and the norm of the sum ---- */
 
 static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
@@ -136,6 +192,18 @@ void check_many_rows(gpu_test *test) {
         check_parts(test, types[i], three, 3, 512, 17);
         check_parts(test, types[i], three, 3, 256, 3);
         check_parts(test, types[i], two, 2, 256, 545);
+    }
+    static const uint32_t all_types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
+    static const product products[] = {
+        {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
+        {2, {77, 77}, 512, true, true, false},     {1, {301}, 256, true, false, true},
+        {2, {2500, 2500}, 256, false, true, false},
+    };
+    static const product wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
+    for (size_t i = 0; i < sizeof all_types / sizeof *all_types; i++) {
+        for (size_t k = 0; k < sizeof products / sizeof *products; k++)
+            for (int32_t n_tok = 2; n_tok <= 4; n_tok++) check_tokens(test, all_types[i], &products[k], n_tok);
+        check_tokens(test, all_types[i], &wide, 2), check_tokens(test, all_types[i], &wide, 4);
     }
     check_add_norm(test, 5, 896);
     check_add_norm(test, 3, 77);

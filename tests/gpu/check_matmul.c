@@ -283,60 +283,6 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
     gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
 }
 
-/* Two to four token rows at once: each gets what it gets alone. */
-static void check_tokens(gpu_test *test, uint32_t dtype, const fused *f, int32_t n_tok) {
-    enum { TOKENS = 4 };
-    char name[160];
-    fd_error err = {0};
-    size_t n_x = (size_t)(TOKENS * f->n_col), most = 0;
-    for (int p = 0; p < f->n_part; p++) most = (size_t)f->n_row[p] > most ? (size_t)f->n_row[p] : most;
-    float *rows = malloc(sizeof *rows * (n_x > TOKENS * most ? n_x : TOKENS * most)), *expected = malloc(sizeof *expected * most),
-          *found = malloc(sizeof *found * TOKENS * most);
-    if (!rows || !expected || !found) exit(1);
-    gpu_fill(test, rows, n_x);
-    float *dx = gpu_upload(rows, sizeof *rows * n_x);
-    gpu_fill(test, rows, n_x);
-    float *dnorm = gpu_upload(rows, sizeof *rows * (size_t)f->n_col);
-    gpu_fill(test, rows, TOKENS * most);
-    float *dresidual = gpu_upload(rows, sizeof *rows * TOKENS * most);
-    float *dbias = gpu_upload(rows, sizeof *rows * most), *alone = gpu_poisoned(most);
-    fd_matvec in = {.x = dx, .n_tok = n_tok, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = 1e-5f};
-    in.norm_weight = f->norm ? dnorm : NULL;
-    for (int p = 0; p < f->n_part; p++) {
-        float *w;
-        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
-        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
-        in.part[p].bias = p == 1 ? NULL : dbias;
-        in.part[p].residual = f->residual ? dresidual : NULL;
-        in.part[p].out = gpu_poisoned((size_t)(n_tok * f->n_row[p]));
-        free(w), free(file);
-    }
-    gpu_must(fd_launch_matvec(&test->queue, &in, NULL, &err), &err);
-    for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
-        size_t n_row = (size_t)f->n_row[p];
-        gpu_download(test, in.part[p].out, found, n_row * (size_t)n_tok);
-        for (int32_t t = 0; t < n_tok; t++) {
-            fd_matvec one = in;
-            one.n_tok = 1;
-            one.x = dx + t * f->n_col;
-            for (int i = 0; i < f->n_part; i++) {
-                one.part[i].out = alone;
-                one.part[i].residual = f->residual ? dresidual + t * f->n_row[i] : NULL;
-            }
-            if (!f->silu) one.part[0] = one.part[p], one.n_part = 1;
-            gpu_must(fd_launch_matvec(&test->queue, &one, NULL, &err), &err);
-            gpu_download(test, alone, expected, n_row);
-            snprintf(name, sizeof name, "tokens_%s_%lldx%lld_part_%d_of_%d%s%s%s_row_%d_of_%d",
-                     fd_dtype_get(dtype)->name, (long long)n_row, (long long)f->n_col, p, f->n_part,
-                     f->norm ? "_norm" : "", f->silu ? "_silu" : "", f->residual ? "_residual" : "", t, n_tok);
-            gpu_expect_equal(test, name, expected, found + (size_t)t * n_row, n_row);
-        }
-    }
-    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
-    gpu_free(dx), gpu_free(dnorm), gpu_free(dresidual), gpu_free(dbias), gpu_free(alone);
-    free(rows), free(expected), free(found);
-}
-
 void check_matvec_fused(gpu_test *test) {
     static const fused cases[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
@@ -347,12 +293,6 @@ void check_matvec_fused(gpu_test *test) {
     for (int i = 0; i < N_TYPE; i++)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             check_fused(test, types[i], &cases[k], k % 2 == 0, k % 3 == 0);
-    static const fused wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
-    for (int i = 0; i < N_TYPE; i++) {
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-            for (int32_t n_tok = 2; n_tok <= 4; n_tok++) check_tokens(test, types[i], &cases[k], n_tok);
-        check_tokens(test, types[i], &wide, 2), check_tokens(test, types[i], &wide, 4);
-    }
     static const fused odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false, false);
 }
