@@ -87,20 +87,9 @@ static fd_code make_batch(fd_engine *e, fd_error *err) {
     return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
-/* Whether every product of the step can run for a few rows at once. */
-static bool takes_few(const fd_engine *e) {
-    for (int32_t i = 0; i < e->step.n_item; i++) {
-        const fd_item *item = &e->step.items[i];
-        if (item->kind != FD_ITEM_MATVEC) continue;
-        const fd_node *node = &e->exec.graph->nodes[item->matvec.matmul[0]];
-        if (!fd_matvec_tokens_takes(&e->queue, e->exec.graph->weights[node->weight[0]].n_col, 2)) return false;
-    }
-    return true;
-}
-
 static fd_code make_step_slots(fd_engine *e, bool fuse, fd_error *err) {
     if (e->batches && fuse && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(e->exec.graph, &e->step))
-        e->step_rows = takes_few(e) ? fd_step_rows(e->exec.n_seq) : 1;
+        e->step_rows = fd_step_rows(e->exec.n_seq);
     int32_t rows = e->fast ? 1 : fd_step_rows(e->exec.n_seq);
     fd_run run = {.plan = &e->step, .n_tok = rows, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
     for (int32_t s = 0; s < e->step.n_slot; s++)

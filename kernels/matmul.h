@@ -64,8 +64,6 @@ typedef struct fd_matvec {
     bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
 
-/* True when 2 to 4 token rows can run through the rings: then with norm and silu too, as one row always can. */
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int32_t n_tok);
 
 /* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */

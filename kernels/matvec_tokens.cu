@@ -133,12 +133,12 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
         if constexpr (Format::fused) {
             bool doubtful = false;
 #pragma unroll
-            for (int i = 0; i < R * T; i++) doubtful = doubtful || fd_doubtful(sums[i]);
+            for (int i = 0; i < R * T; i++) doubtful = doubtful || (i % T < s.n_tok && fd_doubtful(sums[i]));
             if (__any_sync(0xffffffffu, doubtful)) {
 #pragma unroll
                 for (int r = 0; r < R; r++)
 #pragma unroll 1
-                    for (int t = 0; t < T; t++) {
+                    for (int t = 0; t < s.n_tok; t++) {
                         float again[P];
                         dot_again<Format, P>(a, (int64_t)task * R + r, lane, magic, xs + t * a.n_col, again);
                         const float sum = fd_tree_lanes<32>(fd_tree(again));
@@ -178,7 +178,7 @@ static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
     return {0, 0};
 }
 
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int n_tok) {
     return n_tok >= 2 && n_tok <= 4 && n_col % 64 == 0 && form_of(queue, n_col, n_tok).tokens > 0;
 }
 
