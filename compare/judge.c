@@ -80,7 +80,8 @@ static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, d
 static bool is_blind(const fd_node *node, const fd_node_finding *f, const fd_replayed *row, int32_t r) {
     double tau = 0, y = 0;
     if (f->span_first == f->node || f->n_beyond > 0) return false;
-    if (node->op == FD_OP_TOP_K) return false; /* τ of an id says that the margin is small, not how large an error may be */
+    if (node->op == FD_OP_TOP_K)
+        return false; /* τ of an id says that the margin is small, not how large an error may be */
     for (int64_t i = r * row->stride; i < (r + 1) * row->stride; i++) {
         if (!isfinite(row->y[i])) continue;
         tau += row->tau[i] * row->tau[i];

@@ -1,5 +1,5 @@
 /* Rows on their way from the run to the file, and the threads that bring them there: one that calls HDF5, and helpers
- * that digest rows. The memory is a ring of fixed size; whoever has rows to put waits while it is full.
+ * that digest rows and write them (trace_jobs.c). The memory is a ring of fixed size; whoever has rows to put waits while it is full.
  *
  * Where HDF5 is not built for threads, or none can be had, the calling thread does all of it at the end of a step. */
 #ifndef FD_DUMPERS_TRACE_QUEUE_H
@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/uio.h>
 
 #include "dumpers/trace.h"
 
@@ -26,7 +27,17 @@ typedef struct fd_trace_record {
     _Alignas(64) char data[];
 } fd_trace_record;
 
-enum { FD_TRACE_MAX_HELPERS = 4 };
+/* A stretch of the file, and the pieces of memory that belong there. */
+enum { FD_TRACE_JOB_PIECES = 256 };
+typedef struct fd_trace_job {
+    struct fd_trace_job *next;
+    uint64_t address;
+    size_t bytes;
+    int n;
+    struct iovec piece[FD_TRACE_JOB_PIECES];
+} fd_trace_job;
+
+enum { FD_TRACE_MAX_HELPERS = 8 };
 
 typedef struct fd_trace_queue {
     pthread_mutex_t lock;
@@ -47,6 +58,12 @@ typedef struct fd_trace_queue {
     int64_t step_bytes;               /* that they may add to the file */
     int n_sleeping;                   /* threads that wait for work */
     bool busy;                        /* a batch is being written */
+
+    pthread_cond_t jobs_done;             /* for the writer */
+    fd_trace_job *jobs, *last_job, *idle; /* to be done; not in use */
+    int n_doing;                          /* jobs that somebody is at */
+    int job_error;                        /* errno of the first that failed; 0: none */
+
     bool writer_waits, run_waits;     /* for rows to be digested; for room */
 
     atomic_bool failed;

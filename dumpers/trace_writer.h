@@ -1,8 +1,9 @@
 /* The writer's insides.
  *
  *     observe ── copies rows ──▶ ring ──▶ helpers: fingerprints, statistics, health, rounding     trace_digest.c
- *                                     ──▶ writer:  rows into /tensors                             trace_rows.c
- *     end_step ── the step's end ──▶      ──▶      tables, flush, /steps, flush                   trace_commit.c
+ *                                     ──▶ writer:  chunks for rows of /tensors, where they lie    trace_rows.c, trace_chunks.c
+ *                                         helpers and writer: rows from the ring into the file    trace_jobs.c
+ *     end_step ── the step's end ──▶      ──▶ writer: tables, flush, /steps, flush                trace_commit.c
  *
  * trace_pack.c compresses rows, trace_create.c makes the empty file, trace_observe.c takes what is shown, trace_step.c a step's buffers, trace_queue.c
  * has the ring and the threads, trace_write.c opens and ends all of it. */
@@ -26,6 +27,26 @@ struct fd_trace_pending {
     fd_trace_health *health;      /* [n_tok] */
     float *entropy, *sink;        /* [n_tok, n_layer, n_head]; NULL without attention */
 };
+
+/* The chunks of a tensor's newest rows: [from, from + rows), a chunk for each FD_KV_CHUNK keys, or one. */
+typedef struct fd_trace_chunks {
+    int32_t rows; /* 0: nothing was written yet */
+    int32_t from;
+    int32_t end; /* behind the last row that was written */
+    int32_t n, room;
+    uint64_t *address;       /* [n] in the file; FD_TRACE_NO_CHUNK: not there yet */
+    size_t row_bytes, bytes; /* of a row in a chunk; of a chunk */
+    bool through_hdf5;       /* rows came out of order: HDF5 writes all that follow */
+} fd_trace_chunks;
+#define FD_TRACE_NO_CHUNK UINT64_MAX
+
+/* Rows of one tensor, as stored. */
+typedef struct fd_trace_rows {
+    const char *data;
+    size_t stride; /* bytes from row to row */
+    int32_t pos0, n;
+    int32_t n_kv; /* keys in each row (over_kv) */
+} fd_trace_rows;
 
 struct fd_trace_writer {
     char *path;
@@ -52,8 +73,14 @@ struct fd_trace_writer {
     hid_t *tensor;                            /* [n_node]; -1: not selected, or below FD_TRACE_FULL */
     int32_t *extent;                          /* [n_node] rows that the dataset has */
     fd_trace_record **first, **last;          /* [n_node] of a batch */
-    char *gathered;                           /* [gathered_bytes] rows of one tensor side by side; grown on demand */
-    size_t gathered_bytes;
+    fd_trace_chunks *chunks;                  /* [n_node] */
+    fd_trace_rows *rows;                      /* [n_rows] of a tensor in a batch; grown on demand */
+    size_t n_rows;
+    char *made; /* [made_bytes] what the file needs and no record has; grown on demand */
+    size_t made_bytes, made_used;
+    char *nan_rows;    /* [FD_TRACE_NAN_BYTES] */
+    void *nothing;     /* as large as the largest chunk; never looked at */
+    fd_trace_job *job; /* being filled; NULL */
     int32_t n_written; /* rows of /steps */
 };
 
@@ -91,10 +118,34 @@ void fd_trace_pack(const fd_trace_writer *writer, fd_trace_record *record);
 uint32_t fd_trace_packed_bytes(const fd_trace_writer *writer, fd_trace_record *record, int32_t row);
 
 /* ---- trace_rows.c ---- */
-/* The rows of the records first … last, those of a tensor side by side in as few writes as memory allows. */
+/* The rows of the records first … last; they are in the file on return. */
 bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err);
-/* Rows as they are shown, without a record. */
+/* Rows as they are shown, without a record; likewise. */
 bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err);
+
+/* ---- trace_chunks.c ---- */
+/* Below it a chunk has several rows. */
+enum { FD_TRACE_NAN_BYTES = 1 << 16 };
+bool fd_trace_chunks_begin(fd_trace_writer *writer); /* false: out of memory */
+void fd_trace_chunks_free(fd_trace_writer *writer);
+/* Rows in rising order, in the dataset's extent, to where HDF5 has or makes room for them; they lie still until
+ * fd_trace_finish_jobs. */
+bool fd_trace_put_rows(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *rows, size_t n);
+/* n rows of `n_kv` keys (over_kv) without a gap, by HDF5. */
+bool fd_trace_write_block(fd_trace_writer *writer, const fd_node *node, int32_t pos0, int32_t n, int32_t n_kv,
+                          const void *data);
+/* Memory that stays until fd_trace_finish_jobs, or NULL. It may call that itself. */
+char *fd_trace_make(fd_trace_writer *writer, size_t bytes);
+
+/* ---- trace_jobs.c ---- */
+/* `bytes` at `data` go to `address` of the file, by the time that fd_trace_finish_jobs returns. No two jobs write the same
+ * bytes. False: out of memory. */
+bool fd_trace_send(fd_trace_writer *writer, uint64_t address, const void *data, size_t bytes);
+/* Does what is left and waits for the helpers. A failure is noted in the target; false then. */
+bool fd_trace_finish_jobs(fd_trace_writer *writer);
+/* A helper's share; the queue's lock is held before and after, and there are jobs. */
+void fd_trace_do_job(fd_trace_writer *writer);
+void fd_trace_free_jobs(fd_trace_queue *queue);
 
 /* ---- trace_commit.c ---- */
 /* What a step adds to the tables, for a chain of steps, flushed; then their rows in /steps, flushed. */

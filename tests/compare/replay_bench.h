@@ -14,11 +14,11 @@ typedef struct recording {
     const char *numerics; /* what the trace says; NULL: the truth */
     const char *tensors;  /* glob */
     bool fingerprints_only;
-    int32_t n_prompt; /* 0: N_PREFILL, then N_DECODE steps; else no decode */
-    const int32_t *tokens; /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
+    int32_t n_prompt;        /* 0: N_PREFILL, then N_DECODE steps; else no decode */
+    const int32_t *tokens;   /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
     const fd_graph *weights; /* the model's: hashes of the weights are recorded; NULL: none */
-    bool one_by_one;  /* every position is a step of its own */
-    uint32_t store;   /* element type in the file; 0: as computed */
+    bool one_by_one;         /* every position is a step of its own */
+    uint32_t store;          /* element type in the file; 0: as computed */
 } recording;
 
 /* Opened from a temporary file that is gone already. Fails the running test when something goes wrong. */

@@ -634,15 +634,16 @@ Test(bounds, a_class_that_is_too_strict_is_exceeded) {
         fd_op op;
         const char *strict, *right;
         int kind;
-    } cases[] = {{FD_OP_MATMUL, "f32", "f16", 3},
-                 {FD_OP_MATMUL, "f32", "bf16", 3},
-                 {FD_OP_MATMUL, "f16", "bf16", 3},
-                 {FD_OP_MATMUL, "f32", "q8", 3},
-                 {FD_OP_MATMUL, "f32", "f16acc", 3},
-                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
-                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
-                 {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
-                 {FD_OP_ATTN_MIX, "llama-cpu", "llama-cpu-fa", 80}}; /* 720 keys: the chain grows, one rounding does not */
+    } cases[] = {
+        {FD_OP_MATMUL, "f32", "f16", 3},
+        {FD_OP_MATMUL, "f32", "bf16", 3},
+        {FD_OP_MATMUL, "f16", "bf16", 3},
+        {FD_OP_MATMUL, "f32", "q8", 3},
+        {FD_OP_MATMUL, "f32", "f16acc", 3},
+        {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
+        {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
+        {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
+        {FD_OP_ATTN_MIX, "llama-cpu", "llama-cpu-fa", 80}}; /* 720 keys: the chain grows, one rounding does not */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trial t = open_trial(cases[i].op, fd_numerics_class_find(cases[i].right), cases[i].kind);
         cr_expect(!(largest_z(&t, fd_numerics_class_find(cases[i].strict)) <= 1), "%s as %s in %s", cases[i].right,

@@ -307,7 +307,8 @@ Test(replay, a_nan_behind_the_divergence_is_named_too) {
     close_model(&b);
 }
 
-static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out", "*[!s]"};
+static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out",
+                                    "*[!s]"};
 enum { N_SPAN = sizeof spans / sizeof *spans };
 
 Test(replay, a_clean_run_is_never_an_error_through_any_span) {
@@ -319,7 +320,8 @@ Test(replay, a_clean_run_is_never_an_error_through_any_span) {
         for (int i = 0; i < 3; i++)
             for (int s = m; s < N_SPAN; s += N_MODEL) { /* half of them with each model */
                 const char *name = classes[i];
-                fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
+                fd_verdict v =
+                    judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
                 n_noise += v.status == FD_NOISE;
                 n_blind += v.status == FD_INCOMPLETE;
                 cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
@@ -375,7 +377,8 @@ Test(replay, a_fault_inside_a_span_is_no_noise) {
                 n++;
                 n_found += v.status == FD_DIVERGED;
                 if (v.status != FD_DIVERGED)
-                    fprintf(stderr, "  %s, %s, %s: %s\n", faults[f], classes[c], spans[s], fd_verdict_status_name(v.status));
+                    fprintf(stderr, "  %s, %s, %s: %s\n", faults[f], classes[c], spans[s],
+                            fd_verdict_status_name(v.status));
                 fd_verdict_free(&v);
             }
         fd_graph_free(graph);

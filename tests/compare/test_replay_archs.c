@@ -56,10 +56,14 @@ Test(replay_archs, clean_runs_with_few_tensors_are_no_errors) {
         const char *class, *tensors;
         bool told; /* NOISE; else it may also be "cannot tell" */
     } cases[] = {
-        {"f32", "*l_out", true},           {"q8", "*attn_out", true},
-        {"f32", "*ffn_moe_out", true},     {"q8", "*ffn_moe_weights", true},
-        {"hf-bf16", "*l_out", false},      {"hf-bf16", "*ffn_moe_out", false},
-        {"hf-bf16", "*attn_out", false},   {"hf-bf16", "*ffn_moe_weights", false},
+        {"f32", "*l_out", true},
+        {"q8", "*attn_out", true},
+        {"f32", "*ffn_moe_out", true},
+        {"q8", "*ffn_moe_weights", true},
+        {"hf-bf16", "*l_out", false},
+        {"hf-bf16", "*ffn_moe_out", false},
+        {"hf-bf16", "*attn_out", false},
+        {"hf-bf16", "*ffn_moe_weights", false},
         {"hf-bf16", "*ffn_inp,*ffn_moe_topk,*ffn_moe_out,*l_out", true},
     };
     int n_told = 0;
