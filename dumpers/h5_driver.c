@@ -144,10 +144,12 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
     (void)transfer;
     driver_file *file = (driver_file *)base;
     fd_h5_target *target = file->target;
-    if (type == H5FD_MEM_DRAW && target->placing && buffer == target->placing)
-        target->placed = address;
-    else if (target->error == 0 && !write_all(target->fd, buffer, size, (off_t)address))
-        note_failure(target);
+    if (type == H5FD_MEM_DRAW && target->placing && buffer == target->placing) {
+        target->placed =
+            address; /* beyond the end of what was written: the next truncation makes the file reach there */
+        return 0;
+    }
+    if (target->error == 0 && !write_all(target->fd, buffer, size, (off_t)address)) note_failure(target);
     if (address + size > file->eof) file->eof = address + size;
     return 0;
 }

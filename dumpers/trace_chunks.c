@@ -1,16 +1,10 @@
 /* Where rows of /tensors lie in the file. HDF5 makes room for a chunk and enters it in the dataset's index; the rows go
- * there past it, from where they are. HDF5 itself would fill a chunk, lay the rows into it and write that, a copy of every
- * byte more, all of it in the one thread that may call it. */
+ * there past it, from where they are (trace_jobs.c). HDF5 itself would fill a chunk, lay the rows into it and write that, a
+ * copy of every byte more, all of it in the one thread that may call it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/trace_writer.h"
-
-static void fill(const fd_trace_writer *writer, const fd_node *node, char *to, size_t n_element) {
-    size_t size = fd_trace_stored_bytes(writer);
-    const void *value = fd_trace_fill_value(node, writer->stored);
-    for (size_t i = 0; i < n_element; i++) memcpy(to + i * size, value, size);
-}
 
 static size_t chunk_bytes(const fd_trace_writer *writer, const fd_node *node, size_t *rows) {
     hsize_t chunk[3] = {1, 1, 1};
@@ -22,172 +16,25 @@ static size_t chunk_bytes(const fd_trace_writer *writer, const fd_node *node, si
 bool fd_trace_chunks_begin(fd_trace_writer *writer) {
     const fd_graph *graph = writer->graph;
     size_t most = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        size_t rows, bytes = writer->tensor[i] < 0 ? 0 : chunk_bytes(writer, &graph->nodes[i], &rows);
-        most = bytes > most ? bytes : most;
-    }
     writer->chunks = calloc((size_t)graph->n_node, sizeof *writer->chunks);
-    writer->nan_rows = malloc(FD_TRACE_NAN_BYTES);
+    for (int32_t i = 0; writer->chunks && i < graph->n_node; i++) {
+        fd_trace_chunks *c = &writer->chunks[i];
+        size_t rows, bytes = chunk_bytes(writer, &graph->nodes[i], &rows);
+        c->rows = (int32_t)rows;
+        c->row_bytes = bytes / rows;
+        if (writer->tensor[i] >= 0 && bytes > most) most = bytes;
+    }
     writer->nothing = calloc(most + 1, 1);
-    if (!writer->chunks || !writer->nan_rows || !writer->nothing) return false;
-    static const fd_node plain = {.over_kv = false};
-    fill(writer, &plain, writer->nan_rows, FD_TRACE_NAN_BYTES / fd_trace_stored_bytes(writer));
-    return true;
+    return writer->chunks && writer->nothing;
 }
 
 void fd_trace_chunks_free(fd_trace_writer *writer) {
     for (int32_t i = 0; writer->chunks && i < writer->graph->n_node; i++) free(writer->chunks[i].address);
     free(writer->chunks);
-    free(writer->nan_rows);
     free(writer->nothing);
-    free(writer->made);
+    free(writer->runs);
+    free(writer->places);
     free(writer->rows);
-    free(writer->job);
-}
-
-char *fd_trace_make(fd_trace_writer *writer, size_t bytes) {
-    enum { MADE = 16 << 20 };
-    if (bytes > writer->made_bytes - writer->made_used) {
-        if (!fd_trace_finish_jobs(writer)) return NULL;
-        if (bytes > writer->made_bytes) {
-            free(writer->made);
-            writer->made_bytes = bytes > MADE ? bytes : MADE;
-            writer->made = malloc(writer->made_bytes);
-            if (!writer->made) writer->made_bytes = 0;
-        }
-    }
-    if (bytes > writer->made_bytes) return NULL;
-    char *at = writer->made + writer->made_used;
-    writer->made_used += (bytes + 63) / 64 * 64;
-    if (writer->made_used > writer->made_bytes) writer->made_used = writer->made_bytes;
-    return at;
-}
-
-/* ---- HDF5's part ---- */
-
-/* Makes room for a chunk whose first row is c->from, in column `column`. */
-static bool place(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, int32_t column) {
-    fd_h5_target *target = &writer->target;
-    hsize_t offset[3] = {(hsize_t)c->from};
-    if (node->over_kv) offset[node->n_dim] = (hsize_t)column * FD_KV_CHUNK;
-    target->placing = writer->nothing;
-    target->placed = FD_TRACE_NO_CHUNK;
-    bool ok = H5Dwrite_chunk(writer->tensor[node->id], H5P_DEFAULT, 0, offset, c->bytes, writer->nothing) >= 0;
-    target->placing = NULL;
-    c->address[column] = target->placed;
-    return ok && target->placed != FD_TRACE_NO_CHUNK;
-}
-
-/* The addresses of the chunks whose first row is `from`, as far as they are known, for n columns. */
-static bool look_at(fd_trace_chunks *c, int32_t from, int32_t n) {
-    if (c->from != from) c->n = 0;
-    c->from = from;
-    if (n > c->room) {
-        uint64_t *grown = realloc(c->address, 2 * (size_t)n * sizeof *grown);
-        if (!grown) return false;
-        c->address = grown;
-        c->room = 2 * n;
-    }
-    for (; c->n < n; c->n++) c->address[c->n] = FD_TRACE_NO_CHUNK;
-    return true;
-}
-
-/* ---- rows ---- */
-
-/* A place in a list of rows. */
-typedef struct cursor {
-    const fd_trace_rows *rows;
-    size_t i, n;
-    int32_t row; /* of rows[i] */
-} cursor;
-
-static int32_t position(const cursor *at) {
-    return at->rows[at->i].pos0 + at->row;
-}
-
-static void step(cursor *at, int32_t n) {
-    at->row += n;
-    if (at->row < at->rows[at->i].n) return;
-    at->row = 0;
-    at->i++;
-}
-
-static const char *data_of(const cursor *at) {
-    return at->rows[at->i].data + (size_t)at->row * at->rows[at->i].stride;
-}
-
-/* How far the rows from here on follow one another, not beyond `limit`. */
-static int32_t reach(cursor at, int32_t limit) {
-    int32_t pos = position(&at);
-    while (at.i < at.n && position(&at) == pos && pos < limit) {
-        pos = at.rows[at.i].pos0 + at.rows[at.i].n;
-        step(&at, at.rows[at.i].n - at.row);
-    }
-    return pos < limit ? pos : limit;
-}
-
-/* Rows [pos, end) of one chunk, which are those at the cursor. */
-static bool put_plain(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, cursor *at, int32_t end) {
-    int32_t pos = position(at);
-    bool fresh = c->address[0] == FD_TRACE_NO_CHUNK;
-    if (fresh && !place(writer, node, c, 0)) return false;
-    uint64_t base = c->address[0];
-    if (fresh && pos > c->from &&
-        !fd_trace_send(writer, base, writer->nan_rows, (size_t)(pos - c->from) * c->row_bytes))
-        return false;
-    while (pos < end) {
-        const fd_trace_rows *r = &at->rows[at->i];
-        int32_t n = r->stride != c->row_bytes ? 1 : r->n - at->row < end - pos ? r->n - at->row : end - pos;
-        if (!fd_trace_send(writer, base + (uint64_t)(pos - c->from) * c->row_bytes, data_of(at),
-                           (size_t)n * c->row_bytes))
-            return false;
-        step(at, n);
-        pos += n;
-    }
-    size_t left = (size_t)(c->from + c->rows - end) * c->row_bytes;
-    return !fresh || left == 0 || fd_trace_send(writer, base + (uint64_t)c->bytes - left, writer->nan_rows, left);
-}
-
-/* The keys of a chunk's column, from rows of `have` keys, of every head. */
-static void cut(const fd_trace_writer *writer, const fd_node *node, const char *row, int32_t have, int32_t column,
-                char *to) {
-    size_t size = fd_trace_stored_bytes(writer);
-    int32_t first = column * FD_KV_CHUNK, n = have - first < 0             ? 0
-                                              : have - first < FD_KV_CHUNK ? have - first
-                                                                           : FD_KV_CHUNK;
-    for (int32_t head = 0; head < node->shape[0]; head++, to += FD_KV_CHUNK * size) {
-        if (n > 0) memcpy(to, row + (size_t)(head * (int64_t)have + first) * size, (size_t)n * size);
-        if (n < FD_KV_CHUNK) fill(writer, node, to + (size_t)n * size, (size_t)(FD_KV_CHUNK - n));
-    }
-}
-
-/* The same for a tensor over keys. What earlier rows have in a new column is fill. */
-static bool put_over_keys(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, cursor *at, int32_t end) {
-    int32_t pos = position(at);
-    cursor after = *at;
-    size_t row_elements = (size_t)node->shape[0] * FD_KV_CHUNK;
-    for (int32_t column = 0; column < c->n; column++) {
-        bool fresh = c->address[column] == FD_TRACE_NO_CHUNK;
-        int32_t from = fresh ? c->from : pos, to = fresh ? c->from + c->rows : end;
-        if (fresh && !place(writer, node, c, column)) return false;
-        char *made = fd_trace_make(writer, (size_t)(to - from) * c->row_bytes);
-        if (!made) return false;
-        char *next = made;
-        after = *at;
-        for (int32_t p = from; p < to; p++, next += c->row_bytes) {
-            if (p < pos || p >= end) {
-                fill(writer, node, next, row_elements);
-                continue;
-            }
-            cut(writer, node, data_of(&after), after.rows[after.i].n_kv, column, next);
-            step(&after, 1);
-        }
-        if (!fd_trace_send(writer, c->address[column] + (uint64_t)(from - c->from) * c->row_bytes, made,
-                           (size_t)(to - from) * c->row_bytes))
-            return false;
-    }
-    *at = after;
-    return true;
 }
 
 bool fd_trace_write_block(fd_trace_writer *writer, const fd_node *node, int32_t pos0, int32_t n, int32_t n_kv,
@@ -201,32 +48,133 @@ bool fd_trace_write_block(fd_trace_writer *writer, const fd_node *node, int32_t 
     return fd_h5_write_block(writer->tensor[node->id], type, 1 + node->n_dim, start, count, data);
 }
 
-/* Rows at places that are no longer known, or that no longer follow one another: HDF5 knows. */
-static bool write_through(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, cursor *at) {
+/* ---- places ---- */
+
+/* Grows to hold one more than n. */
+static bool grow(void **list, size_t *room, size_t n, size_t size) {
+    if (n < *room) return true;
+    size_t more = 2 * n + 64;
+    void *grown = realloc(*list, more * size);
+    if (!grown) return false;
+    *list = grown;
+    *room = more;
+    return true;
+}
+
+/* HDF5 makes room for a chunk whose first row is c->from, in column `column`. */
+static bool place(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, int32_t column) {
+    fd_h5_target *target = &writer->target;
+    size_t bytes = (size_t)c->rows * c->row_bytes;
+    hsize_t offset[3] = {(hsize_t)c->from};
+    if (node->over_kv) offset[node->n_dim] = (hsize_t)column * FD_KV_CHUNK;
+    target->placing = writer->nothing;
+    target->placed = FD_TRACE_NO_CHUNK;
+    bool ok = H5Dwrite_chunk(writer->tensor[node->id], H5P_DEFAULT, 0, offset, bytes, writer->nothing) >= 0;
+    target->placing = NULL;
+    c->address[column] = target->placed;
+    return ok && target->placed != FD_TRACE_NO_CHUNK;
+}
+
+/* Moves to the chunks whose first row is `from`, in n columns. */
+static bool look_at(fd_trace_chunks *c, int32_t from, int32_t n) {
+    void *address = c->address;
+    if (c->from != from) c->n = 0;
+    c->from = from;
+    bool ok = grow(&address, &c->room, (size_t)n, sizeof *c->address);
+    c->address = address;
+    for (; ok && c->n < n; c->n++) c->address[c->n] = FD_TRACE_NO_CHUNK;
+    return ok;
+}
+
+/* Rows [pos, end) of the chunks that are looked at, behind fill from `fill` on, as the put's next run. */
+static bool add_run(fd_trace_writer *writer, const fd_node *node, fd_trace_put *put, int32_t fill, int32_t pos,
+                    int32_t end) {
+    fd_trace_chunks *c = &writer->chunks[node->id];
+    void *runs = writer->runs, *places = writer->places;
+    bool ok = grow(&runs, &writer->room_runs, put->n_run, sizeof *writer->runs) &&
+              grow(&places, &writer->room_places, put->n_place + (size_t)c->n, sizeof *writer->places);
+    writer->runs = runs;
+    writer->places = places;
+    if (!ok) return false;
+    writer->runs[put->n_run++] =
+        (fd_trace_run){.from = c->from, .fill = fill, .pos = pos, .end = end, .n_column = c->n};
+    for (int32_t column = 0; column < c->n; column++) {
+        bool fresh = c->address[column] == FD_TRACE_NO_CHUNK;
+        if (fresh && !place(writer, node, c, column)) return false;
+        writer->places[put->n_place++] = (fd_trace_place_at){c->address[column], fresh};
+    }
+    return true;
+}
+
+/* Rows [c->end, pos) were not shown: they are fill where chunks have them. *fill: the first of those in pos's own chunk. */
+static bool skip_to(fd_trace_writer *writer, const fd_node *node, fd_trace_put *put, int32_t pos, int32_t *fill) {
+    fd_trace_chunks *c = &writer->chunks[node->id];
+    int32_t from = pos - pos % c->rows, behind = c->from + c->rows;
+    *fill = c->n > 0 && c->from == from ? c->end : from;
+    if (c->n == 0 || c->from == from || c->end >= behind) return true;
+    return add_run(writer, node, put, c->end, behind, behind);
+}
+
+static bool send(fd_trace_writer *writer, const fd_node *node, const fd_trace_put *put, const fd_trace_rows *rows,
+                 size_t n_row) {
+    const fd_trace_chunks *c = &writer->chunks[node->id];
+    fd_trace_put *out = put->n_run == 0 ? NULL : fd_trace_new_put(put->n_run, put->n_place, n_row);
+    if (!out) return put->n_run == 0;
+    out->node = node;
+    out->row_bytes = c->row_bytes;
+    memcpy(out->runs, writer->runs, put->n_run * sizeof *out->runs);
+    memcpy(out->places, writer->places, put->n_place * sizeof *out->places);
+    if (n_row > 0) memcpy(out->rows, rows, n_row * sizeof *rows);
+    fd_trace_send(writer, out);
+    return true;
+}
+
+/* Rows [c->end, to) of the chunks that are looked at become fill. */
+static bool fill_to(fd_trace_writer *writer, const fd_node *node, int32_t to) {
+    fd_trace_chunks *c = &writer->chunks[node->id];
+    fd_trace_put put = {0};
+    if (c->n == 0 || c->end >= to) return true;
+    if (!add_run(writer, node, &put, c->end, to, to) || !send(writer, node, &put, NULL, 0)) return false;
+    c->end = to;
+    return true;
+}
+
+/* Rows that do not follow those before: only HDF5 knows their places, and it takes what chunks hold for written. */
+static bool write_through(fd_trace_writer *writer, const fd_node *node, fd_trace_cursor at) {
+    fd_trace_chunks *c = &writer->chunks[node->id];
+    bool ok = c->through_hdf5 || fill_to(writer, node, c->from + c->rows);
     c->through_hdf5 = true;
-    bool ok = fd_trace_finish_jobs(writer);
-    for (; ok && at->i < at->n; step(at, 1))
-        ok = fd_trace_write_block(writer, node, position(at), 1, at->rows[at->i].n_kv, data_of(at));
+    ok = fd_trace_finish_jobs(writer) && ok;
+    for (; ok && !fd_trace_cursor_ended(&at); fd_trace_cursor_step(&at, 1))
+        ok = fd_trace_write_block(writer, node, fd_trace_cursor_pos(&at), 1, at.rows[at.i].n_kv,
+                                  fd_trace_cursor_data(&at));
     return ok;
 }
 
 bool fd_trace_put_rows(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *rows, size_t n) {
     fd_trace_chunks *c = &writer->chunks[node->id];
-    if (c->rows == 0) {
-        size_t n_row;
-        c->bytes = chunk_bytes(writer, node, &n_row);
-        c->rows = (int32_t)n_row;
-        c->row_bytes = c->bytes / n_row;
-    }
-    for (cursor at = {.rows = rows, .n = n}; at.i < at.n;) {
-        int32_t pos = position(&at), from = pos - pos % c->rows, end = reach(at, from + c->rows);
-        if (pos < c->end || c->through_hdf5) return write_through(writer, node, c, &at);
+    fd_trace_put put = {0};
+    fd_trace_cursor at = {.rows = rows, .n = n};
+    while (!fd_trace_cursor_ended(&at)) {
+        int32_t pos = fd_trace_cursor_pos(&at), from = pos - pos % c->rows, fill;
+        if (pos < c->end || c->through_hdf5)
+            return send(writer, node, &put, rows, n) && write_through(writer, node, at);
+        int32_t end = fd_trace_cursor_reach(at, from + c->rows);
         int32_t n_column = node->over_kv ? (end + FD_KV_CHUNK - 1) / FD_KV_CHUNK : 1;
-        /* rows of this chunk that are under way were followed by fill */
-        if (pos != c->end && from == c->from && c->n > 0 && !fd_trace_finish_jobs(writer)) return false;
-        if (!look_at(c, from, n_column)) return false;
-        if (!(node->over_kv ? put_over_keys : put_plain)(writer, node, c, &at, end)) return false;
+        if (!skip_to(writer, node, &put, pos, &fill) || !look_at(c, from, n_column) ||
+            !add_run(writer, node, &put, fill, pos, end))
+            return false;
         c->end = end;
+        fd_trace_cursor_step(&at, end - pos);
+    }
+    return send(writer, node, &put, rows, n);
+}
+
+bool fd_trace_put_fill(fd_trace_writer *writer, int32_t end) {
+    for (int32_t i = 0; i < writer->graph->n_node; i++) {
+        const fd_trace_chunks *c = &writer->chunks[i];
+        int32_t behind = c->from + c->rows;
+        if (!fill_to(writer, &writer->graph->nodes[i], end < behind ? end : behind)) return false;
     }
     return true;
 }

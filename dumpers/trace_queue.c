@@ -142,9 +142,9 @@ static void write_batch(fd_trace_writer *writer) {
     q->busy = true;
     pthread_mutex_unlock(&q->lock);
     fd_h5_guard guard = fd_h5_begin();
-    bool written = !ok || fd_trace_write_records(writer, first, &err);
+    bool written = !ok || fd_trace_write_batch(writer, first, steps, &err);
     pthread_mutex_lock(&q->lock);
-    q->tail = end; /* the run has room while the tables are written */
+    q->tail = end; /* the run has room while the steps are entered */
     pthread_cond_broadcast(&q->room);
     pthread_mutex_unlock(&q->lock);
     if (ok && written && steps) written = fd_trace_commit(writer, steps, &err);
@@ -314,7 +314,6 @@ void fd_trace_queue_stop(fd_trace_writer *writer) {
         for (int i = 0; i < q->n_helper; i++) pthread_join(q->helpers[i], NULL);
         q->threaded = false;
     }
-    fd_trace_free_jobs(q);
     free(q->ring);
     q->ring = NULL;
 }

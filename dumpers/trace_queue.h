@@ -7,11 +7,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/uio.h>
 
 #include "dumpers/trace.h"
 
 typedef struct fd_trace_pending fd_trace_pending; /* a step, trace_writer.h */
+typedef struct fd_trace_put fd_trace_put;         /* rows on their way to known places, trace_writer.h */
 
 /* Rows [pos0, pos0 + n_pos) of a node, or the end of a step. Lies in the ring. */
 typedef struct fd_trace_record {
@@ -26,16 +26,6 @@ typedef struct fd_trace_record {
     bool handed; /* what is to be worked out of the rows has come with them, and is noted */
     _Alignas(64) char data[];
 } fd_trace_record;
-
-/* A stretch of the file, and the pieces of memory that belong there. */
-enum { FD_TRACE_JOB_PIECES = 256 };
-typedef struct fd_trace_job {
-    struct fd_trace_job *next;
-    uint64_t address;
-    size_t bytes;
-    int n;
-    struct iovec piece[FD_TRACE_JOB_PIECES];
-} fd_trace_job;
 
 enum { FD_TRACE_MAX_HELPERS = 8 };
 
@@ -59,10 +49,10 @@ typedef struct fd_trace_queue {
     int n_sleeping;                   /* threads that wait for work */
     bool busy;                        /* a batch is being written */
 
-    pthread_cond_t jobs_done;             /* for the writer */
-    fd_trace_job *jobs, *last_job, *idle; /* to be done; not in use */
-    int n_doing;                          /* jobs that somebody is at */
-    int job_error;                        /* errno of the first that failed; 0: none */
+    pthread_cond_t jobs_done;      /* for the writer */
+    fd_trace_put *jobs, *last_job; /* nobody has taken them */
+    int n_doing;                   /* jobs that somebody is at */
+    int job_error;                 /* errno of the first that failed; 0: none */
 
     bool writer_waits, run_waits;     /* for rows to be digested; for room */
 

@@ -36,12 +36,12 @@ static bool write_filtered(fd_trace_writer *writer, const fd_trace_record *r) {
 }
 
 static bool room_for_rows(fd_trace_writer *writer, size_t n) {
-    if (n < writer->n_rows) return true;
+    if (n < writer->room_rows) return true;
     size_t more = 2 * n + 64;
     fd_trace_rows *grown = realloc(writer->rows, more * sizeof *grown);
     if (!grown) return false;
     writer->rows = grown;
-    writer->n_rows = more;
+    writer->room_rows = more;
     return true;
 }
 
@@ -65,7 +65,8 @@ static bool write_node(fd_trace_writer *writer, fd_trace_record *r) {
     return fd_trace_put_rows(writer, node, writer->rows, n);
 }
 
-bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err) {
+/* Puts the rows of the records on their way. */
+static bool write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err) {
     const fd_graph *graph = writer->graph;
     bool any = false;
     for (fd_trace_record *r = first; r; r = r->next) {
@@ -80,7 +81,6 @@ bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_
         any = true;
     }
     bool ok = true;
-    int32_t pos0 = first->step->pos0;
     for (int32_t i = 0; any && i < graph->n_node; i++) {
         fd_trace_record *r = writer->first[i];
         if (r && ok && (!write_node(writer, r) || writer->target.error != 0)) {
@@ -90,8 +90,22 @@ bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_
         }
         writer->first[i] = writer->last[i] = NULL;
     }
+    return ok;
+}
+
+/* What steps leave out of a tensor is fill, not what the disk has there. */
+static bool fill_up(fd_trace_writer *writer, const fd_trace_pending *steps) {
+    while (steps->next) steps = steps->next;
+    return writer->options.compress || fd_trace_put_fill(writer, steps->pos0 + steps->n_tok);
+}
+
+bool fd_trace_write_batch(fd_trace_writer *writer, fd_trace_record *first, const fd_trace_pending *steps,
+                          fd_error *err) {
+    int32_t pos0 = first->step->pos0;
+    bool ok = write_records(writer, first, err), sent = !ok || !steps || fill_up(writer, steps);
+    if (ok && sent && steps) ok = fd_trace_commit_tables(writer, steps, err); /* meanwhile the helpers write */
     bool written = fd_trace_finish_jobs(writer);
-    if (!ok || written) return ok;
+    if (!ok || (sent && written)) return ok;
     fd_h5_target_fail(&writer->target, err, "%s: cannot write the tensors from position %d on", writer->path, pos0);
     return false;
 }
@@ -108,31 +122,31 @@ static bool write_some(fd_trace_writer *writer, const fd_node *node, const fd_tr
     return ok;
 }
 
-bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err) {
-    const fd_node *node = o->node;
-    size_t shown = o->dtype == FD_F64 ? 8 : 4;
-    fd_trace_rows rows = {o->data, (size_t)o->row_stride * shown, o->pos0, o->n_pos, o->pos0 + o->n_pos};
-    int64_t row = fd_node_row_stride(node, rows.n_kv), at_once = o->n_pos;
-    bool round = writer->stored != writer->dtype, ok = extend(writer, node, end);
-    if (round) at_once = row * 2 >= ROUNDED ? 1 : ROUNDED / (row * 2);
-    for (int32_t r = 0; ok && r < o->n_pos; r += rows.n) {
-        rows.n = (int32_t)(o->n_pos - r < at_once ? o->n_pos - r : at_once);
-        rows.pos0 = o->pos0 + r;
-        const char *from = (const char *)o->data + (size_t)(r * o->row_stride) * shown;
-        rows.data = from;
-        if (round) {
-            char *to = fd_trace_make(writer, (size_t)(rows.n * row) * 2);
-            if (!(ok = to != NULL)) break;
-            for (int32_t i = 0; i < rows.n; i++)
-                fd_trace_round(writer, from + (size_t)(i * o->row_stride) * shown, (size_t)row,
-                               to + (size_t)(i * row) * 2);
-            rows.data = to;
-            rows.stride = (size_t)row * 2;
-        }
+static bool write_rounded(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *shown) {
+    size_t n = (size_t)fd_node_row_stride(node, shown->n_kv);
+    int32_t at_once = 2 * n >= ROUNDED ? 1 : (int32_t)(ROUNDED / (2 * n));
+    char *half = malloc((size_t)at_once * n * 2);
+    fd_trace_rows rows = {half, n * 2, shown->pos0, 0, shown->n_kv};
+    bool ok = half != NULL;
+    for (int32_t done = 0; ok && done < shown->n; done += rows.n) {
+        rows.n = shown->n - done < at_once ? shown->n - done : at_once;
+        rows.pos0 = shown->pos0 + done;
+        for (int32_t r = 0; r < rows.n; r++)
+            fd_trace_round(writer, shown->data + (size_t)(done + r) * shown->stride, n, half + (size_t)r * n * 2);
         ok = write_some(writer, node, &rows);
     }
     ok = fd_trace_finish_jobs(writer) && ok;
-    if (ok && writer->target.error == 0) return true;
+    free(half);
+    return ok;
+}
+
+bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err) {
+    const fd_node *node = o->node;
+    fd_trace_rows rows = {o->data, (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4), o->pos0, o->n_pos,
+                          o->pos0 + o->n_pos};
+    bool ok = extend(writer, node, end) &&
+              (writer->stored != writer->dtype ? write_rounded : write_some)(writer, node, &rows);
+    if (fd_trace_finish_jobs(writer) && ok) return true;
     fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name, o->pos0);
     return false;
 }

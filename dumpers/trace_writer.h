@@ -28,15 +28,16 @@ struct fd_trace_pending {
     float *entropy, *sink;        /* [n_tok, n_layer, n_head]; NULL without attention */
 };
 
-/* The chunks of a tensor's newest rows: [from, from + rows), a chunk for each FD_KV_CHUNK keys, or one. */
+/* The chunks of a tensor's newest rows, [from, from + rows): one for each FD_KV_CHUNK keys, or one. */
 typedef struct fd_trace_chunks {
-    int32_t rows; /* 0: nothing was written yet */
+    int32_t rows; /* of a chunk */
+    size_t row_bytes;
     int32_t from;
-    int32_t end; /* behind the last row that was written */
-    int32_t n, room;
-    uint64_t *address;       /* [n] in the file; FD_TRACE_NO_CHUNK: not there yet */
-    size_t row_bytes, bytes; /* of a row in a chunk; of a chunk */
-    bool through_hdf5;       /* rows came out of order: HDF5 writes all that follow */
+    int32_t end; /* behind the last row that was written, or filled */
+    int32_t n;   /* columns; 0: nothing was written yet */
+    size_t room;
+    uint64_t *address; /* [n] in the file; FD_TRACE_NO_CHUNK: not there yet */
+    bool through_hdf5; /* rows came out of order: HDF5 writes all that follow */
 } fd_trace_chunks;
 #define FD_TRACE_NO_CHUNK UINT64_MAX
 
@@ -47,6 +48,34 @@ typedef struct fd_trace_rows {
     int32_t pos0, n;
     int32_t n_kv; /* keys in each row (over_kv) */
 } fd_trace_rows;
+
+/* A place in a list of them. */
+typedef struct fd_trace_cursor {
+    const fd_trace_rows *rows;
+    size_t i, n;
+    int32_t row; /* of rows[i] */
+} fd_trace_cursor;
+
+/* Rows [pos, end) of the chunks whose first row is `from`; those of [fill, pos) were not recorded. */
+typedef struct fd_trace_run {
+    int32_t from, fill, pos, end;
+    int32_t n_column; /* chunks */
+} fd_trace_run;
+
+typedef struct fd_trace_place_at {
+    uint64_t address;
+    bool fresh; /* nothing was written there: [from, pos) is fill */
+} fd_trace_place_at;
+
+struct fd_trace_put {
+    fd_trace_put *next;
+    const fd_node *node;
+    size_t row_bytes;
+    size_t n_run, n_place, n_row;
+    fd_trace_run *runs;
+    fd_trace_place_at *places; /* of the runs' columns, in order */
+    fd_trace_rows *rows;       /* of the runs, in order; what they point to lies still */
+};
 
 struct fd_trace_writer {
     char *path;
@@ -74,13 +103,11 @@ struct fd_trace_writer {
     int32_t *extent;                          /* [n_node] rows that the dataset has */
     fd_trace_record **first, **last;          /* [n_node] of a batch */
     fd_trace_chunks *chunks;                  /* [n_node] */
-    fd_trace_rows *rows;                      /* [n_rows] of a tensor in a batch; grown on demand */
-    size_t n_rows;
-    char *made; /* [made_bytes] what the file needs and no record has; grown on demand */
-    size_t made_bytes, made_used;
-    char *nan_rows;    /* [FD_TRACE_NAN_BYTES] */
-    void *nothing;     /* as large as the largest chunk; never looked at */
-    fd_trace_job *job; /* being filled; NULL */
+    void *nothing;                            /* as large as the largest chunk; never looked at */
+    fd_trace_rows *rows;                      /* of a tensor in a batch; these three grow on demand */
+    fd_trace_run *runs;
+    fd_trace_place_at *places;
+    size_t room_rows, room_runs, room_places;
     int32_t n_written; /* rows of /steps */
 };
 
@@ -118,37 +145,46 @@ void fd_trace_pack(const fd_trace_writer *writer, fd_trace_record *record);
 uint32_t fd_trace_packed_bytes(const fd_trace_writer *writer, fd_trace_record *record, int32_t row);
 
 /* ---- trace_rows.c ---- */
-/* The rows of the records first … last; they are in the file on return. */
-bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err);
-/* Rows as they are shown, without a record; likewise. */
+/* The rows of the records from `first` on, and what the steps that end among them add to the tables: all of it is flushed
+ * when it returns true, and nobody looks at the records any more when it returns. */
+bool fd_trace_write_batch(fd_trace_writer *writer, fd_trace_record *first, const fd_trace_pending *steps,
+                          fd_error *err);
+/* Rows as they are shown, without a record; they are in the file on return. */
 bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err);
 
 /* ---- trace_chunks.c ---- */
-/* Below it a chunk has several rows. */
-enum { FD_TRACE_NAN_BYTES = 1 << 16 };
 bool fd_trace_chunks_begin(fd_trace_writer *writer); /* false: out of memory */
 void fd_trace_chunks_free(fd_trace_writer *writer);
-/* Rows in rising order, in the dataset's extent, to where HDF5 has or makes room for them; they lie still until
- * fd_trace_finish_jobs. */
+/* Rows inside the dataset's extent on their way to where HDF5 has, or makes, room for them. False: out of memory, or HDF5
+ * refused. */
 bool fd_trace_put_rows(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *rows, size_t n);
+/* Likewise fill for rows before `end` that chunks have and nobody showed. */
+bool fd_trace_put_fill(fd_trace_writer *writer, int32_t end);
 /* n rows of `n_kv` keys (over_kv) without a gap, by HDF5. */
 bool fd_trace_write_block(fd_trace_writer *writer, const fd_node *node, int32_t pos0, int32_t n, int32_t n_kv,
                           const void *data);
-/* Memory that stays until fd_trace_finish_jobs, or NULL. It may call that itself. */
-char *fd_trace_make(fd_trace_writer *writer, size_t bytes);
 
 /* ---- trace_jobs.c ---- */
-/* `bytes` at `data` go to `address` of the file, by the time that fd_trace_finish_jobs returns. No two jobs write the same
- * bytes. False: out of memory. */
-bool fd_trace_send(fd_trace_writer *writer, uint64_t address, const void *data, size_t bytes);
+bool fd_trace_cursor_ended(const fd_trace_cursor *at);
+int32_t fd_trace_cursor_pos(const fd_trace_cursor *at);
+const char *fd_trace_cursor_data(const fd_trace_cursor *at);
+void fd_trace_cursor_step(fd_trace_cursor *at, int32_t n);
+/* How far the rows from here on follow one another, not beyond `limit`. */
+int32_t fd_trace_cursor_reach(fd_trace_cursor at, int32_t limit);
+
+/* A put with room for so much; NULL: out of memory. Given away by fd_trace_send. */
+fd_trace_put *fd_trace_new_put(size_t n_run, size_t n_place, size_t n_row);
+/* It is in the file when fd_trace_finish_jobs returns true. No two of them write the same bytes. */
+void fd_trace_send(fd_trace_writer *writer, fd_trace_put *put);
 /* Does what is left and waits for the helpers. A failure is noted in the target; false then. */
 bool fd_trace_finish_jobs(fd_trace_writer *writer);
 /* A helper's share; the queue's lock is held before and after, and there are jobs. */
 void fd_trace_do_job(fd_trace_writer *writer);
-void fd_trace_free_jobs(fd_trace_queue *queue);
 
 /* ---- trace_commit.c ---- */
-/* What a step adds to the tables, for a chain of steps, flushed; then their rows in /steps, flushed. */
+/* What a chain of steps adds to the tables, flushed. */
+bool fd_trace_commit_tables(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err);
+/* Their rows in /steps, flushed. */
 bool fd_trace_commit(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err);
 
 #endif
