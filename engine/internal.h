@@ -12,7 +12,6 @@
 #include "kernels/matmul.h"
 #include "kernels/q8.h"
 #include "kernels/sample.h"
-#include "kernels/step.h"
 
 /* Rows of a batch that a node computes. Nodes that feed no cache need not compute all. */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
@@ -45,6 +44,7 @@ typedef struct fd_run {
     const int32_t *inputs; /* device */
     fd_rows tail;
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 
@@ -92,7 +92,8 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
-    fd_block q8_rows; /* q8act: activations of several positions as int8 blocks, made before each product of theirs */
+    fd_block q8_rows;       /* q8act: activations as int8 blocks, made before each product of several rows: a prompt's, */
+    fd_block batch_q8_rows; /* and those of a step of several sequences, whose CUDA graphs hold the address */
 
     fd_plan nodes;        /* a node each */
     fd_block *node_slots; /* grown to the largest batch so far */
@@ -107,8 +108,6 @@ typedef struct fd_engine {
     bool overlap;         /* of the decode step's kernels; node by node each waits for the one before */
     bool no_graph;
     fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
-    fd_step *persistent;     /* the step as one kernel; NULL where it cannot be */
-    int32_t persistent_from; /* position; -1: it is not wanted */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
@@ -123,8 +122,7 @@ typedef struct fd_engine {
 } fd_engine;
 
 /* ---- setup.c ---- */
-/* `persistent`: the decode step as one kernel, if it can be. */
-fd_code fd_engine_setup(fd_engine *engine, bool fuse, bool persistent, fd_error *err);
+fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 
 /* ---- run.c ---- */
@@ -146,11 +144,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
 /* ---- launch.c ---- */
-/* q8act: bytes of q8_rows for n_tok positions; 0 in exact numerics. */
-size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
-fd_code fd_add_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_step *step, fd_error *err);
 
 /* ---- override.c: a node computed on the host ---- */
 fd_code fd_run_override(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
@@ -168,8 +163,6 @@ fd_code fd_watch_flush(fd_engine *engine, fd_watch *watch, fd_error *err);
  * left capturing refuses everything. */
 fd_code fd_capture_begin(fd_engine *engine, fd_error *err);
 fd_code fd_capture_end(fd_engine *engine, fd_code code, cudaGraphExec_t *out, fd_error *err);
-/* Leaves engine->persistent NULL when an item of the step has no place in it. */
-fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err);
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err);
 /* The step of the token that the device sampled last, at position `pos`, and the sampling of the next. */
 fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err);

@@ -3,7 +3,7 @@
 #define FD_KERNELS_MATVEC_STAGE_CUH
 
 #include "kernels/device.cuh"
-#include "kernels/matmul.h"
+#include "kernels/matvec_rows.cuh"
 #include "kernels/norm.cuh"
 
 struct matvec_part {
@@ -28,26 +28,6 @@ struct matvec_args {
 /* The kernel with rings (kernels/matvec_ring.cu); n_col % 64 == 0. */
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
-
-/* Where row `at` of all the parts lies. */
-__device__ __forceinline__ int64_t row_of(const matvec_args &a, int64_t at, int *part) {
-    *part = 0;
-    if (a.silu_pair) {
-        *part = (int)(at & 1);
-        return at >> 1;
-    }
-#pragma unroll
-    for (int i = 0; i < FD_MATVEC_PARTS - 1; i++)
-        if (*part == i && at >= a.part[i].n_row) {
-            at -= a.part[i].n_row;
-            *part = i + 1;
-        }
-    return at;
-}
-
-__device__ __forceinline__ const matvec_part &part_of(const matvec_args &a, int part) {
-    return part == 0 ? a.part[0] : part == 1 ? a.part[1] : a.part[2];
-}
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
  * quads of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */

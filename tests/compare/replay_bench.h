@@ -27,4 +27,19 @@ fd_trace *record(const fd_graph *graph, recording how);
 /* Compares and judges by replay; closes the candidate. class_name NULL: what the trace says, else inferred. */
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name);
 
+/* What a verdict must say of a clean run; frees it. */
+void expect_noise(fd_verdict v, const char *model, const char *what);
+
+/* What it must say of a fault: diverged, at that node. */
+void expect_at(fd_verdict *v, const char *node, const char *what);
+
+/* ---- spoiled results ---- */
+
+/* The op as the reference computes it: what an override spoils afterwards. */
+void run_clean(const fd_op_args *args);
+void third_head_scaled(const fd_op_args *args); /* by 1.01 */
+
+/* A copy of the graph in which `how` computes the node; freed by fd_graph_free. */
+fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how);
+
 #endif

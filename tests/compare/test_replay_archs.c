@@ -26,13 +26,6 @@ static bench open_arch(const char *name) {
     return b;
 }
 
-static void expect_noise(fd_verdict v, const char *model, const char *what) {
-    cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
-                 fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, v.replay.source, v.replay.z);
-    cr_expect_eq(v.replay.n_introduced, 0);
-    fd_verdict_free(&v);
-}
-
 Test(replay_archs, a_clean_run_is_noise_in_every_class_told_or_inferred) {
     for (int a = 0; a < N_ARCH; a++) {
         bench b = open_arch(archs[a]);
