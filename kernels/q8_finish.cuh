@@ -4,16 +4,18 @@
 
 #include "kernels/q8_ring.cuh"
 
-/* What one lane adds to its row's dot, on its way before that is there. */
+/* What one lane adds to its row's dot: found, and the bias loaded, before anything of the previous kernel is read. */
 struct q8_finish {
     float *out, *product; /* out NULL: this lane finishes no row */
+    const float *residual_at;
     float bias, residual;
-    bool adds_bias, adds_residual, is_even;
+    bool adds_bias, is_even;
 
     __device__ __forceinline__ void begin(const q8_matvec_args &a, int64_t at, bool finishes) {
         out = product = nullptr;
+        residual_at = nullptr;
         bias = residual = 0.0f;
-        adds_bias = adds_residual = false;
+        adds_bias = false;
         is_even = at % 2 == 0;
         if (!finishes || at >= a.n_row) return;
         int index;
@@ -21,9 +23,13 @@ struct q8_finish {
         const q8_part &part = part_of(a, index);
         out = part.out + own;
         if (part.product) product = part.product + own;
-        adds_bias = part.bias, adds_residual = part.residual;
+        if (part.residual) residual_at = part.residual + own;
+        adds_bias = part.bias != nullptr;
         if (adds_bias) bias = __ldg(part.bias + own);
-        if (adds_residual) residual = __ldcg(part.residual + own);
+    }
+    /* On its way before the dot is there. */
+    __device__ __forceinline__ void load_residual() {
+        if (residual_at) residual = __ldcg(residual_at);
     }
 
     /* `apart`: lanes from a row's to the next one's. All lanes call it. */
@@ -34,7 +40,7 @@ struct q8_finish {
             const float up = __shfl_down_sync(0xffffffffu, y, (unsigned)apart);
             if (out && is_even) *out = fd_silu32(y) * up;
         } else if (out) {
-            *out = adds_residual ? residual + y : y;
+            *out = residual_at ? residual + y : y;
         }
     }
 };

@@ -6,14 +6,17 @@
 #include "kernels/q8.h"
 #include "kernels/q8_team.cuh"
 
-enum { Q8_ELEMENTS = 512 /* of each row in a slice */, Q8_WARPS = FD_MATVEC_WARPS };
+enum { Q8_WARPS = FD_MATVEC_WARPS };
+
+/* Of each row in a slice: about half a kilobyte in a row, so that memory is read in long pieces. */
+template <uint32_t DTYPE> constexpr int q8_elements = DTYPE == FD_Q8_0 || DTYPE == FD_Q6_K ? 512 : 1024;
 
 /* Of a slice's `n` units, those of the row from `unit` on. */
 template <uint32_t DTYPE, bool WHOLE>
 __device__ __forceinline__ void q8_add_slice(const uint8_t *row, int unit, int n, const q8_lane_x &x, float &acc) {
     using F = q8_format<DTYPE>;
-    using Slice = q8_slice<DTYPE, Q8_ELEMENTS>;
-    constexpr int unroll = WHOLE ? Slice::units : 1;
+    using Slice = q8_slice<DTYPE, q8_elements<DTYPE>>;
+    constexpr int unroll = !WHOLE ? 1 : Slice::units < 4 ? Slice::units : 4;
     const uint8_t *scales = row + Slice::units * F::unit_bytes + unit * F::scale_bytes % 16;
 #pragma unroll unroll
     for (int u = 0; u < (WHOLE ? Slice::units : n); u++)
@@ -24,7 +27,7 @@ __device__ __forceinline__ void q8_add_slice(const uint8_t *row, int unit, int n
  * in memory, and none has more than one task more than another. */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_constant__ q8_matvec_args a) {
-    using Slice = q8_slice<DTYPE, Q8_ELEMENTS>;
+    using Slice = q8_slice<DTYPE, q8_elements<DTYPE>>;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     unsigned char *shared = (unsigned char *)fd_shared_floats();
     const q8_shared staged = q8_shared_at(shared, a.n_col);
@@ -32,19 +35,21 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
     const int first_task = warp * (int)gridDim.x + (int)blockIdx.x, at_once = (int)(blockDim.x / 32 * gridDim.x);
 
     fd_allow_next();
-    q8_ring<DTYPE, Q8_ELEMENTS> ring;
+    q8_ring<DTYPE, q8_elements<DTYPE>> ring;
     ring.begin(a, slots, first_task, at_once, 0);
     q8_eights held;
     if (a.norm_weight) q8_load_eights(a.norm_weight, a.n_col, (int)threadIdx.x, held);
+    q8_finish finish;
+    finish.begin(a, (int64_t)first_task * Q8_ROWS + lane / 4, lane % 4 == 0);
     fd_wait_previous();
-    q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held);
+    q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held, [&] { ring.fill(a); });
     const q8_lane_x x = q8_lane_x_of(staged, a.n_col);
 
     const unsigned char *own = slots + lane / 4 * Slice::row_bytes;
     int slot = 0;
     for (int task = first_task; task < a.n_task; task += at_once) {
-        q8_finish finish;
-        finish.begin(a, (int64_t)task * Q8_ROWS + lane / 4, lane % 4 == 0);
+        if (task != first_task) finish.begin(a, (int64_t)task * Q8_ROWS + lane / 4, lane % 4 == 0);
+        finish.load_residual();
         float acc = 0.0f;
         for (int unit = 0; unit < a.n_unit; unit += Slice::units) {
             fd_copy_async_wait_but(a.n_slot - 1);
@@ -72,16 +77,17 @@ template <uint32_t DTYPE> static size_t shared_bytes(const q8_matvec_args &a, co
                (size_t)(workers * form.slots) * q8_slice<DTYPE, Q8_TEAM_ELEMENTS>::bytes;
     }
     const size_t rings = (size_t)(of_block < form.warps ? of_block : form.warps); /* others have nothing to bring */
-    return x + rings * (size_t)form.slots * q8_slice<DTYPE, Q8_ELEMENTS>::bytes;
+    return x + rings * (size_t)form.slots * q8_slice<DTYPE, q8_elements<DTYPE>>::bytes;
 }
 
-/* Where a block has few tasks, all of its warps share them. Else as many warps as give each the same number of tasks, one
- * more or less, and at least those that quantise x soon. Rings as deep as fits. */
+/* As measured (docs/performance.md). A block's only task is shared by all of its warps, where its rows are long. Else as
+ * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
+ * quantise x together. Rings as deep as fits. */
 template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const q8_matvec_args &a) {
     const int64_t of_block = (a.n_task + queue->n_sm - 1) / queue->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t slices = (a.n_col + Q8_TEAM_ELEMENTS - 1) / Q8_TEAM_ELEMENTS;
     fd_q8_form form = {Q8_WARPS, 1, Q8_SLOTS, 1};
-    if (of_block <= Q8_WARPS / 2) form.team = (int32_t)(Q8_WARPS / of_block < slices ? Q8_WARPS / of_block : slices);
+    if (of_block == 1 && slices >= Q8_WARPS / 2) form.team = (int32_t)(slices < Q8_WARPS ? slices : Q8_WARPS);
     if (rounds > 1) form.warps = (int32_t)((of_block + rounds - 1) / rounds);
     while (form.slots > 2 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) form.slots--;
     while (form.warps > 1 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) {

@@ -1,8 +1,8 @@
 /* A warp's ring of slices of weights in shared memory, of eight rows side by side.
  *
- * As in kernels/matvec_ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp; the
- * first slices are requested before the previous kernel has ended. Warps may share a task, each taking every n-th slice
- * of its rows. */
+ * As in kernels/matvec_ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp. The
+ * first slice is requested before the previous kernel has ended, the others when x has been asked for, which would wait
+ * behind them. Warps may share a task, each taking every n-th slice of its rows. */
 #ifndef FD_KERNELS_Q8_RING_CUH
 #define FD_KERNELS_Q8_RING_CUH
 
@@ -59,7 +59,10 @@ template <uint32_t DTYPE, int ELEMENTS> struct q8_ring {
         task = first_task, task_step = tasks_at_once;
         unit = first_unit = member * Slice::units, step = a.team * Slice::units;
         policy = fd_policy_evict_first();
-        for (int i = 0; i < a.n_slot; i++) request(a);
+        request(a);
+    }
+    __device__ __forceinline__ void fill(const q8_matvec_args &a) {
+        for (int i = 1; i < a.n_slot; i++) request(a);
     }
 
     /* One slice into the next slot, or nothing when there is none; in any case a group of copies. */

@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_team(const 
     q8_eights held;
     if (a.norm_weight) q8_load_eights(a.norm_weight, a.n_col, (int)threadIdx.x, held);
     fd_wait_previous();
-    q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held);
+    q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held, [&] {
+        if (warp < n_worker) ring.fill(a);
+    });
     if (warp >= n_worker) return;
     const q8_lane_x x = q8_lane_x_of(staged, a.n_col);
 
@@ -101,6 +103,7 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_team(const 
         const bool is_last = (turn + n_round - 1) % a.team == member; /* adds the last round's */
         q8_finish finish;
         finish.begin(a, (int64_t)task * Q8_ROWS + lane, is_last && lane < Q8_ROWS);
+        finish.load_residual();
         for (int round = 0; round < n_round; round++, turn++) {
             const int slice = round * a.team + member, unit = slice * Slice::units;
             Terms *buffer = terms + turn % 2 * a.team;
