@@ -65,8 +65,10 @@ static fd_code try_launch(const job *j, int i, fd_error *err) {
     queue.overlap = i > 0 && j->n_tok == 1;
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
-    if (j->n_tok > FD_MATVEC_TOKENS)
-        return fd_launch_matmul_tile(&queue, &matrix, NULL, j->x, j->n_tok, j->out, err);
+    if (j->n_tok > FD_MATVEC_TOKENS) {
+        fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
+        return fd_launch_matmul_tile(&queue, &tiled, err);
+    }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
     return j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, err) : fd_launch_matvec(&queue, &in, j->form, err);
 }

@@ -20,7 +20,7 @@ __device__ __forceinline__ const uint8_t *fd_kept(const uint8_t *pointer) {
 
 /* Blocks of 256 threads that must fit a multiprocessor: their loads in flight hide the memory's latency. */
 constexpr int blocks_at_least(int rows, int tokens) {
-    return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
+    return tokens > 4 ? 1 : tokens > 1 || rows > 1 ? 2 : 3;
 }
 
 template <class Format, int P, int R, int T>
@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
 
         if (!staged) {
-            if (T == 1 && a.norm_weight) stage_norm_weight<P>(a, xs, stride);
+            if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
             fd_wait_previous();
             stage_x<P, T>(a, xs, stride);
-            if (T == 1 && a.norm_weight) norm_x<P>(a, xs, stride);
+            if (a.norm_weight) norm_x<P, T>(a, xs, stride);
             staged = true;
         }
 
@@ -123,11 +123,14 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         for (int r = 0; r < R; r++) {
             const int64_t at = tile + slot + r;
             /* Row 2i + 1 of a pair is the lane's second, or that of the lanes beside it. */
-            float other = 0.0f;
-            if (T == 1 && a.silu_pair) {
-                other = R == 2 ? sum[R - 1][0] : sum[0][0];
-                if (a.part[1].bias && at < a.n_row) other = other + a.part[1].bias[at >> 1];
-                if (R == 1) other = __shfl_down_sync(0xffffffffu, other, lanes);
+            float other[T] = {};
+            if (a.silu_pair) {
+#pragma unroll
+                for (int t = 0; t < T; t++) {
+                    other[t] = R == 2 ? sum[R - 1][t] : sum[0][t];
+                    if (a.part[1].bias && at < a.n_row) other[t] = other[t] + a.part[1].bias[at >> 1];
+                    if (R == 1) other[t] = __shfl_down_sync(0xffffffffu, other[t], lanes);
+                }
             }
             if (at >= a.n_row) continue;
             int index;
@@ -135,10 +138,11 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             const matvec_part &part = part_of(a, index);
 #pragma unroll
             for (int t = 0; t < T; t++) {
+                if (T > 1 && t >= a.n_tok) break;
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
                 if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
                 if (a.silu_pair) {
-                    if (at % 2 == 0 && lane == 0) part.out[own] = fd_silu32(sum[r][t]) * other;
+                    if (at % 2 == 0 && lane == 0) part.out[t * part.n_row + own] = fd_silu32(sum[r][t]) * other[t];
                 } else if (lane == (r * T + t) % lanes) {
                     if (part.residual) sum[r][t] = __ldcg(part.residual + t * part.n_row + own) + sum[r][t];
                     part.out[t * part.n_row + own] = sum[r][t];
@@ -157,7 +161,7 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
-    while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
+    while (warps > (T > 2 ? T : 2) && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
     const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
     /* As many blocks as run at once, each with the same number of tiles, one more or less. */
@@ -193,8 +197,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
     if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS)
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
-    if ((in->norm_weight || in->silu_pair) && in->n_tok != 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: norm and silu take one row, not %d", in->n_tok);
+    if (in->norm_out && in->n_tok != 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: the normed x of %d rows is not kept", in->n_tok);
     if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row))
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: silu takes two parts of equal rows");
     for (int i = 0; i < in->n_part; i++) {
@@ -212,8 +216,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
 /* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
  * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
+enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
-    enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
@@ -253,11 +257,17 @@ static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_er
                    (long long)in->part[0].weight.n_col);
 }
 
+/* Two to four token rows: as with one, rings where a multiprocessor has few rows of weights. */
+static bool rings_for_tokens(const fd_queue *queue, const fd_matvec *in, int64_t n_row) {
+    return n_row / queue->n_sm < SOME && fd_matvec_tokens_takes(queue, in->part[0].weight.n_col, in->n_tok);
+}
+
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
     const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = {};
+    args.n_tok = in->n_tok;
     args.n_col = (int)first->n_col;
     args.row_bytes = first->row_bytes;
     args.scale_offset = first->scale_offset;
@@ -276,9 +286,16 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }
-    for (int done = 0; done < in->n_tok;) {
-        int n = 8;
-        while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
+    if (!form && rings_for_tokens(queue, in, args.n_row)) {
+        args.x = in->x;
+        return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
+    }
+    const int norms = in->norm_weight ? 1 : 0;
+    for (int done = 0; done < in->n_tok; done += args.n_tok) {
+        const int left = in->n_tok - done;
+        int n = FD_MATVEC_TOKENS;
+        while (n > 1 && (n / 2 >= left || !fd_matvec_fits(queue, args.n_col, n + norms))) n /= 2;
+        args.n_tok = n < left ? n : left;
         args.x = in->x + (int64_t)done * args.n_col;
         for (int i = 0; i < in->n_part; i++) {
             const int64_t skip = done * args.part[i].n_row;
@@ -299,7 +316,6 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)first->dtype);
         }
         if (code != FD_OK) return code;
-        done += n;
     }
     return FD_OK;
 }
@@ -308,16 +324,17 @@ bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
     return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= queue->max_shared;
 }
 
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                         int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, weight->n_col, 1))
-        return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
-    fd_matvec in = {};
-    in.x = x;
-    in.n_tok = n_tok;
-    in.n_part = 1;
-    in.part[0].weight = *weight;
-    in.part[0].bias = bias;
-    in.part[0].out = out;
-    return fd_launch_matvec(queue, &in, NULL, err);
+fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, in->part[0].weight.n_col, 1))
+        return fd_launch_matmul_tile(queue, in, err);
+    fd_matvec own = {};
+    own.x = in->x;
+    own.n_tok = in->n_tok;
+    own.n_part = in->n_part;
+    for (int i = 0; i < in->n_part && i < FD_MATVEC_PARTS; i++) {
+        own.part[i].weight = in->part[i].weight;
+        own.part[i].bias = in->part[i].bias;
+        own.part[i].out = in->part[i].out;
+    }
+    return fd_launch_matvec(queue, &own, NULL, err);
 }

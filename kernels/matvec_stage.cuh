@@ -18,6 +18,7 @@ struct matvec_args {
     int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
     int64_t row_bytes, scale_offset;
     int n_col;
+    int n_tok; /* rows of x; a kernel for more repeats the last one, and nobody gets those sums */
     const float *x, *norm_weight;
     float norm_eps;
     float *norm_out;
@@ -28,6 +29,11 @@ struct matvec_args {
 /* The kernel with rings (kernels/matvec_ring.cu); n_col % 64 == 0. */
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
+
+/* The one for 2 to 4 token rows (kernels/matvec_tokens.cu), and whether it takes them. */
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int n_tok);
+fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
+                                fd_error *err);
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
  * quads of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
@@ -43,7 +49,7 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
     for (int token = 0; token < T; token++) {
         for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
             const int k = quad * 4;
-            const float *from = a.x + token * (int64_t)a.n_col + k;
+            const float *from = a.x + (token < a.n_tok ? token : a.n_tok - 1) * (int64_t)a.n_col + k;
             float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (aligned && k < a.n_col) {
                 value = __ldcg((const float4 *)from);
@@ -61,8 +67,9 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
 
 /* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
  */
-template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)(xs + stride);
+template <int P, int T>
+__device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)(xs + T * stride);
     const float *w = a.norm_weight;
     for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
         const int k = quad * 4;
@@ -74,22 +81,27 @@ template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_
     }
 }
 
-/* The staged row to (x·r)·w, in place, then a barrier. Each block has all of it: the first one keeps it where asked. */
-template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
-    __shared__ float factor;
-    if (threadIdx.x < 32) {
-        const int lane = (int)threadIdx.x;
-        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+/* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one keeps
+ * a single row where asked. A block has T warps at least. */
+template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
+    __shared__ float factor[T];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (warp < T) {
+        const float *pairs = xs + warp * stride + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
         const float r =
             fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor = r;
+        if (lane == 0) factor[warp] = r;
     }
     __syncthreads();
-    const float r = factor;
-    float4 *x = (float4 *)xs;
-    const float4 *w = (const float4 *)(xs + stride);
-    for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
-        x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
+    const float4 *w = (const float4 *)(xs + T * stride);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        const float r = factor[t];
+        float4 *x = (float4 *)(xs + t * stride);
+        for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
+            x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z,
+                               (x[i].w * r) * w[i].w);
+    }
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)
         for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x)

@@ -87,7 +87,7 @@ template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const 
     const int64_t of_block = (a.n_task + queue->n_sm - 1) / queue->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t slices = (a.n_col + Q8_TEAM_ELEMENTS - 1) / Q8_TEAM_ELEMENTS;
     fd_q8_form form = {Q8_WARPS, 1, Q8_SLOTS, 1};
-    if (of_block == 1 && slices >= Q8_WARPS / 2) form.team = (int32_t)(slices < Q8_WARPS ? slices : Q8_WARPS);
+    if (of_block == 1 && slices >= Q8_WARPS / 2) form.team = slices < Q8_WARPS ? (int32_t)slices : (int32_t)Q8_WARPS;
     if (rounds > 1) form.warps = (int32_t)((of_block + rounds - 1) / rounds);
     while (form.slots > 2 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) form.slots--;
     while (form.warps > 1 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) {
