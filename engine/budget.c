@@ -94,7 +94,7 @@ int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
 }
 
 int32_t fd_step_rows(int32_t n_seq) {
-    return n_seq < FD_MATMUL_VECTORS ? n_seq : FD_MATMUL_VECTORS;
+    return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
 }
 
 /* What a pass's slots take. */

@@ -1,4 +1,4 @@
-/* Matrix-vector: one pass over the weights for 1, 2, 4 or 8 token rows.
+/* Matrix-vector: one pass over the weights for one token row, or two where kernels/matvec_tokens.cu takes none.
  *
  * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes
  * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
@@ -20,7 +20,7 @@ __device__ __forceinline__ const uint8_t *fd_kept(const uint8_t *pointer) {
 
 /* Blocks of 256 threads that must fit a multiprocessor: their loads in flight hide the memory's latency. */
 constexpr int blocks_at_least(int rows, int tokens) {
-    return tokens > 4 ? 1 : tokens > 1 || rows > 1 ? 2 : 3;
+    return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
 }
 
 template <class Format, int P, int R, int T>
@@ -138,7 +138,6 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             const matvec_part &part = part_of(a, index);
 #pragma unroll
             for (int t = 0; t < T; t++) {
-                if (T > 1 && t >= a.n_tok) break;
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
                 if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
                 if (a.silu_pair) {
@@ -161,7 +160,7 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
-    while (warps > (T > 2 ? T : 2) && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
+    while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
     const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
     /* As many blocks as run at once, each with the same number of tiles, one more or less. */
@@ -186,8 +185,6 @@ template <uint32_t DTYPE>
 static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int rows, fd_error *err) {
     using Eight = fd_lane_format<DTYPE, 8>;
     if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
-    if (n_tok == 4) return launch<Eight, 8, 1, 4>(queue, args, err);
-    if (n_tok == 8) return launch<Eight, 8, 1, 8>(queue, args, err);
     return rows == 2 ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
 }
 
@@ -216,8 +213,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
 /* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
  * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
-enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
+    enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
@@ -257,17 +254,11 @@ static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_er
                    (long long)in->part[0].weight.n_col);
 }
 
-/* Two to four token rows: as with one, rings where a multiprocessor has few rows of weights. */
-static bool rings_for_tokens(const fd_queue *queue, const fd_matvec *in, int64_t n_row) {
-    return n_row / queue->n_sm < SOME && fd_matvec_tokens_takes(queue, in->part[0].weight.n_col, in->n_tok);
-}
-
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
     const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = {};
-    args.n_tok = in->n_tok;
     args.n_col = (int)first->n_col;
     args.row_bytes = first->row_bytes;
     args.scale_offset = first->scale_offset;
@@ -286,16 +277,14 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }
-    if (!form && rings_for_tokens(queue, in, args.n_row)) {
+    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(queue, args.n_col)) {
         args.x = in->x;
         return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
     }
     const int norms = in->norm_weight ? 1 : 0;
-    for (int done = 0; done < in->n_tok; done += args.n_tok) {
+    for (int done = 0, n; done < in->n_tok; done += n) {
         const int left = in->n_tok - done;
-        int n = FD_MATVEC_TOKENS;
-        while (n > 1 && (n / 2 >= left || !fd_matvec_fits(queue, args.n_col, n + norms))) n /= 2;
-        args.n_tok = n < left ? n : left;
+        n = left > 1 && fd_matvec_fits(queue, args.n_col, 2 + norms) ? 2 : 1;
         args.x = in->x + (int64_t)done * args.n_col;
         for (int i = 0; i < in->n_part; i++) {
             const int64_t skip = done * args.part[i].n_row;

@@ -18,7 +18,6 @@ struct matvec_args {
     int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
     int64_t row_bytes, scale_offset;
     int n_col;
-    int n_tok; /* rows of x; a kernel for more repeats the last one, and nobody gets those sums */
     const float *x, *norm_weight;
     float norm_eps;
     float *norm_out;
@@ -30,8 +29,8 @@ struct matvec_args {
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
-/* The one for 2 to 4 token rows (kernels/matvec_tokens.cu), and whether it takes them. */
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int n_tok);
+/* The one for several token rows (kernels/matvec_tokens.cu), and whether it takes so many columns. */
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col);
 fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
                                 fd_error *err);
 
@@ -49,7 +48,7 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
     for (int token = 0; token < T; token++) {
         for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
             const int k = quad * 4;
-            const float *from = a.x + (token < a.n_tok ? token : a.n_tok - 1) * (int64_t)a.n_col + k;
+            const float *from = a.x + token * (int64_t)a.n_col + k;
             float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (aligned && k < a.n_col) {
                 value = __ldcg((const float4 *)from);

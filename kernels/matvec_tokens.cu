@@ -1,4 +1,4 @@
-/* Matrix-vector for 2 to 4 token rows at once, weights through rings in shared memory (kernels/matvec_ring.cuh): they are
+/* Matrix-vector for 2, 4 or 8 token rows at once, weights through rings in shared memory (kernels/matvec_ring.cuh): they are
  * read once, each dequantised once, for all the rows.
  *
  * A warp follows two rows of weights, lane l their partials 2l and 2l + 1 of every group of 64, for T token rows of x,
@@ -17,12 +17,11 @@ struct tokens_args {
     int n_tok; /* ≤ T; the rows past it are zero, and nobody gets their sums */
 };
 
-/* x [T, n_col] in the order it has in memory, each row normed by a warp's sum; ends with a barrier. A block has T warps at
- * least. */
+/* x [T, n_col] in the order it has in memory, each row normed by a warp's sum; ends with a barrier. */
 template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args &a, int n_tok, float *xs) {
     float *factor = xs + T * a.n_col; /* [T] */
     float4 *quads = (float4 *)xs;
-    const int n_quad = a.n_col / 4, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int n_quad = a.n_col / 4, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x)
 #pragma unroll
         for (int t = 0; t < T; t++)
@@ -30,17 +29,18 @@ template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args 
                                                : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     __syncthreads();
     if (!a.norm_weight) return;
-    if (warp < T) {
-        const float *pairs = xs + warp * a.n_col + lane * 2;
+    for (int row = (int)threadIdx.x / 32; row < n_tok; row += n_warp) {
+        const float *pairs = xs + row * a.n_col + lane * 2;
         const float r =
             fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor[warp] = r;
+        if (lane == 0) factor[row] = r;
     }
     __syncthreads();
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x) {
         const float4 w = __ldg((const float4 *)a.norm_weight + at);
 #pragma unroll
         for (int t = 0; t < T; t++) {
+            if (t >= n_tok) break;
             const float r = factor[t];
             const float4 x = quads[t * n_quad + at];
             quads[t * n_quad + at] = make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
@@ -163,14 +163,15 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
     }
 }
 
-/* Tokens that go together, 0 where not even two fit beside the smallest rings; and warps a block. */
+/* Token rows that go together, of at most n_tok but for the last power of two, and warps a block. 0 rows: not even two
+ * fit beside the smallest rings. */
 struct tokens_form {
     int tokens, warps;
 };
 enum { LEAST_WARPS = 4, SLOTS = 2 };
 
 static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
-    for (int tokens = n_tok > 2 ? 4 : 2; tokens >= 2; tokens -= 2) {
+    for (int tokens = n_tok > 4 ? 8 : n_tok > 2 ? 4 : 2; tokens >= 2; tokens /= 2) {
         const int64_t left = (int64_t)queue->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
         const int64_t warps = left / (SLOTS * FD_MATVEC_SLOT_BYTES);
         if (left > 0 && warps >= LEAST_WARPS) return {tokens, warps < FD_MATVEC_WARPS ? (int)warps : (int)FD_MATVEC_WARPS};
@@ -178,8 +179,8 @@ static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
     return {0, 0};
 }
 
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col, int n_tok) {
-    return n_tok >= 2 && n_tok <= 4 && n_col % 64 == 0 && form_of(queue, n_col, n_tok).tokens > 0;
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col) {
+    return n_col % 64 == 0 && form_of(queue, n_col, 2).tokens > 0;
 }
 
 template <class Format, int T>
@@ -187,7 +188,7 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok,
     using Slice = ring_slice<Format, P, R>;
     const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < queue->n_sm ? n_task : queue->n_sm;
     const int64_t busy = (n_task + blocks - 1) / blocks;
-    const int wanted = busy < most_warps ? (int)busy : most_warps, warps = wanted < T ? T : wanted;
+    const int warps = busy < most_warps ? (int)busy : most_warps;
     tokens_args s = {{args, 0, 0, SLOTS}, n_tok};
     s.ring.n_task = (int32_t)n_task;
     s.ring.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
@@ -200,6 +201,7 @@ template <uint32_t DTYPE>
 static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, tokens_form form,
                             fd_error *err) {
     using Format = fd_lane_format<DTYPE, P>;
+    if (form.tokens == 8) return launch<Format, 8>(queue, args, n_tok, form.warps, err);
     return form.tokens == 4 ? launch<Format, 4>(queue, args, n_tok, form.warps, err)
                             : launch<Format, 2>(queue, args, n_tok, form.warps, err);
 }

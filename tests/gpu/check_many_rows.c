@@ -79,9 +79,9 @@ typedef struct product {
     bool norm, silu, residual;
 } product;
 
-/* Two to four token rows at once: each gets what it gets alone. */
+/* Several token rows at once: each gets what it gets alone. */
 static void check_tokens(gpu_test *test, uint32_t dtype, const product *f, int32_t n_tok) {
-    enum { TOKENS = 4 };
+    enum { TOKENS = 8 };
     char name[160];
     fd_error err = {0};
     size_t most = 0;
@@ -197,13 +197,14 @@ void check_many_rows(gpu_test *test) {
     static const product products[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
         {2, {77, 77}, 512, true, true, false},     {1, {301}, 256, true, false, true},
-        {2, {2500, 2500}, 256, false, true, false},
+        {2, {2500, 2500}, 256, true, true, false}, {1, {40}, 4096, true, false, false},
     };
     static const product wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
     for (size_t i = 0; i < sizeof all_types / sizeof *all_types; i++) {
         for (size_t k = 0; k < sizeof products / sizeof *products; k++)
-            for (int32_t n_tok = 2; n_tok <= 4; n_tok++) check_tokens(test, all_types[i], &products[k], n_tok);
-        check_tokens(test, all_types[i], &wide, 2), check_tokens(test, all_types[i], &wide, 4);
+            for (int32_t n_tok = 2; n_tok <= 8; n_tok += n_tok < 5 ? 1 : 3)
+                check_tokens(test, all_types[i], &products[k], n_tok);
+        check_tokens(test, all_types[i], &wide, 2), check_tokens(test, all_types[i], &wide, 7);
     }
     check_add_norm(test, 5, 896);
     check_add_norm(test, 3, 77);
