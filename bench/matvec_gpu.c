@@ -219,7 +219,8 @@ int main(int argc, char **argv) {
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
     printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings)%s; the chosen form%s\n",
-           q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "", many ? "; eight rows; 512 rows, TFLOP/s" : "");
+           q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
+           many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
     for (int i = 0; q8act && i < N_Q8_FORM; i++)
         printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);

@@ -1,5 +1,6 @@
 /* sequences_gpu MODEL.gguf: tokens per second, in total, of 1, 2, 4, … sequences that the GPU engine decodes in one
- * batch, sampled on the device, in exact numerics or others. Each count is an engine of its own; rounds take turns within it. */
+ * batch, sampled on the device, in exact numerics or others. Each count is an engine of its own; rounds take turns within
+ * it. */
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
- * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
- * block; farther on up to four queries share what is read of K and V, and the last block of those queries to end adds
- * what all of them left, in order of positions: the order of arrival changes nothing.
+/* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and some queries of
+ * one K/V head, with a running maximum and sum. Near the beginning one block sees all positions for two queries, so that
+ * nothing waits for another block; farther on up to four queries share what is read of K and V, and the last block of
+ * those queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
  *
  * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */

@@ -1,8 +1,8 @@
 /* MATMUL in `q8act`: int8 activations times quantised weights, every output the sum that numerics/q8act.h fixes.
  *
  * One row goes through the matrix-vector kernel, which quantises it on the way in; several rows are quantised first
- * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are packed as for `exact`
- * (kernels/pack.h). */
+ * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are
+ * packed as for `exact` (kernels/pack.h). */
 #ifndef FD_KERNELS_Q8_H
 #define FD_KERNELS_Q8_H
 

@@ -8,7 +8,7 @@
 
 enum { Q8_WARPS = FD_MATVEC_WARPS };
 
-/* Of each row in a slice: about half a kilobyte in a row, so that memory is read in long pieces. */
+/* Columns of a slice: about half a kilobyte of each row, so that memory is read in long pieces. */
 template <uint32_t DTYPE> constexpr int q8_elements = DTYPE == FD_Q8_0 || DTYPE == FD_Q6_K ? 512 : 1024;
 
 /* Of a slice's `n` units, those of the row from `unit` on. */
@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
 
 /* ---- launching ---- */
 
-template <uint32_t DTYPE> static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int64_t of_block) {
+template <uint32_t DTYPE>
+static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int64_t of_block) {
     const size_t x = q8_shared_bytes(a.n_col, a.norm_weight != nullptr);
     if (form.team > 1) {
         const int workers = form.warps / form.team * form.team;
@@ -110,9 +111,8 @@ static fd_code launch(const fd_queue *queue, q8_matvec_args a, const fd_q8_form 
      * unevenly several blocks would share one multiprocessor while another has none. */
     const size_t half = queue->max_shared / 2 + 1024;
     if (form.blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
-    const dim3 grid((unsigned)blocks);
-    return form.team > 1 ? fd_launch(queue, "q8_matvec_team", q8_matvec_team<DTYPE>, grid, form.warps * 32, shared, err, a)
-                         : fd_launch(queue, "q8_matvec", q8_matvec<DTYPE>, grid, form.warps * 32, shared, err, a);
+    return fd_launch(queue, "q8_matvec", form.team > 1 ? q8_matvec_team<DTYPE> : q8_matvec<DTYPE>,
+                     dim3((unsigned)blocks), form.warps * 32, shared, err, a);
 }
 
 static fd_code check(const fd_matvec *in, const fd_q8_form *form, fd_error *err) {

@@ -25,7 +25,9 @@ static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t
 /* ---- one matrix: every kernel, several numbers of rows ---- */
 
 /* The matrix-vector kernel as it is laid over the device, or tokens of a tile of the matrix kernel. 0: chosen. */
-static const fd_q8_form vector_forms[] = {{0}, {16, 1, 2, 1}, {1, 1, 4, 1}, {5, 2, 3, 1}, {16, 1, 2, 4}, {7, 1, 4, 3}, {8, 2, 3, 2}};
+static const fd_q8_form vector_forms[] = {
+    {0}, {16, 1, 2, 1}, {1, 1, 4, 1}, {5, 2, 3, 1}, {16, 1, 2, 4}, {7, 1, 4, 3}, {8, 2, 3, 2},
+};
 static const int32_t tiles[] = {0, 32, 64, 128};
 enum { N_VECTOR = sizeof vector_forms / sizeof *vector_forms, N_TILE = sizeof tiles / sizeof *tiles };
 
