@@ -21,7 +21,8 @@ static const fd_matvec_form forms[] = {
 enum { N_FORM = sizeof forms / sizeof *forms };
 
 static const fd_q8_form q8_forms[] = {
-    {16, 1, 2}, {16, 1, 3}, {14, 1, 3}, {12, 1, 4}, {8, 1, 4}, {8, 2, 2}, {8, 2, 3}, {4, 2, 4}, {4, 4, 3},
+    {16, 1, 2, 1}, {16, 1, 3, 1}, {16, 1, 4, 1}, {12, 1, 4, 1}, {8, 2, 2, 1}, {16, 1, 2, 2},
+    {16, 1, 4, 2}, {16, 1, 4, 3}, {16, 1, 2, 4}, {16, 1, 4, 4}, {16, 1, 4, 8}, {8, 2, 3, 4},
 };
 enum { N_Q8_FORM = sizeof q8_forms / sizeof *q8_forms };
 
@@ -59,20 +60,28 @@ typedef struct job {
     float *out;
 } job;
 
-static void launch(const job *j, int i) {
-    fd_error err = {0};
+static fd_code try_launch(const job *j, int i, fd_error *err) {
     fd_queue queue = j->b->queue;
     queue.overlap = i > 0 && j->n_tok == 1;
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
     if (j->n_tok > FD_MATVEC_TOKENS) {
         fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
-        must(fd_launch_matmul_tile(&queue, &tiled, &err), &err);
-        return;
+        return fd_launch_matmul_tile(&queue, &tiled, err);
     }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
-    must(j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, &err) : fd_launch_matvec(&queue, &in, j->form, &err),
-         &err);
+    return j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, err) : fd_launch_matvec(&queue, &in, j->form, err);
+}
+
+/* Not every form suits every shape. */
+static bool runs(const job *j) {
+    fd_error ignored = {0};
+    return try_launch(j, 0, &ignored) == FD_OK;
+}
+
+static void launch(const job *j, int i) {
+    fd_error err = {0};
+    must(try_launch(j, i, &err), &err);
 }
 
 /* Median seconds of one launch. */
@@ -162,7 +171,10 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
         j.form = q8act ? NULL : &forms[i];
         j.q8_form = q8act ? &q8_forms[i] : NULL;
         j.q8act = q8act;
-        printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
+        if (runs(&j))
+            printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
+        else
+            printf("     -");
     }
     j.form = NULL, j.q8_form = NULL;
     printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
@@ -206,11 +218,12 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
-    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings); the chosen form%s\n",
-           q8act ? "" : "partials a lane, rows a lane, ", many ? "; eight rows; 512 rows, TFLOP/s" : "");
+    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings)%s; the chosen form%s\n",
+           q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
+           many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
     for (int i = 0; q8act && i < N_Q8_FORM; i++)
-        printf("   %x%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots);
+        printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
     for (int i = 0; !q8act && i < N_FORM; i++)
         printf(" %d%d%x%d%d", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks, forms[i].slots);
     printf(" | chosen\n");

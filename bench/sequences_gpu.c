@@ -1,5 +1,6 @@
 /* sequences_gpu MODEL.gguf: tokens per second, in total, of 1, 2, 4, … sequences that the GPU engine decodes in one
- * batch, exact, sampled on the device. Each count is an engine of its own; rounds take turns within it. */
+ * batch, sampled on the device, in exact numerics or others. Each count is an engine of its own; rounds take turns within
+ * it. */
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ typedef struct options {
     const char *path;
     int32_t counts[MAX_COUNTS];
     int n_count, n_decode, n_prompt, n_round;
+    fd_numerics numerics;
 } options;
 
 static void parse_counts(options *o, char *text) {
@@ -31,6 +33,13 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'n': o->n_decode = atoi(arg); return 0;
     case 'p': o->n_prompt = atoi(arg); return 0;
     case 'r': o->n_round = atoi(arg); return 0;
+    case 'N':
+        o->numerics = strcmp(arg, "fast") == 0    ? FD_NUMERICS_FAST
+                      : strcmp(arg, "q8act") == 0 ? FD_NUMERICS_Q8ACT
+                                                  : FD_NUMERICS_EXACT;
+        if (o->numerics == FD_NUMERICS_EXACT && strcmp(arg, "exact") != 0)
+            argp_error(state, "numerics \"%s\": expected exact, q8act or fast", arg);
+        return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         for (int i = 0; i < o->n_count; i++)
@@ -91,6 +100,7 @@ int main(int argc, char **argv) {
         {"decode", 'n', "N", 0, "tokens of each sequence, a round (64)", 0},
         {"prompt", 'p', "N", 0, "tokens of each prompt (16)", 0},
         {"rounds", 'r', "N", 0, "rounds (5)", 0},
+        {"numerics", 'N', "exact|q8act|fast", 0, "default exact", 0},
         {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of sequences in one batch.", 0,
                                        0,     0};
@@ -110,11 +120,11 @@ int main(int argc, char **argv) {
         fd_exec *exec;
         double rate[MAX_ROUND];
         int32_t n = o.counts[c];
-        fd_engine_options several = {.n_ctx = o.n_prompt + o.n_decode, .n_seq = n};
+        fd_engine_options several = {.n_ctx = o.n_prompt + o.n_decode, .n_seq = n, .numerics = o.numerics};
         must(fd_engine_new(graph, &several, &exec, &err), &err);
         if (c == 0)
-            printf("%s (%s), %s, exact, greedy on the device; median of %d rounds [slowest – fastest]\n", exec->device,
-                   exec->driver, o.path, o.n_round);
+            printf("%s (%s), %s, %s, greedy on the device; median of %d rounds [slowest – fastest]\n", exec->device,
+                   exec->driver, o.path, fd_exec_numerics_name(exec), o.n_round);
         for (int r = -1; r < o.n_round; r++) { /* round -1 warms up */
             double seconds = decode(exec, &o, n);
             rate[r < 0 ? 0 : r] = (double)n * o.n_decode / seconds;

@@ -242,9 +242,6 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
-    if (fast && options->n_seq > 1)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "%s numerics: %d sequences, they hold one",
-                       fd_numerics_name(options->numerics), options->n_seq);
     if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));

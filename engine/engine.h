@@ -66,7 +66,7 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: as fd_engine_memory_fits says it, and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or
- * head size without a kernel, numerics that are not the GPU's, several sequences in other numerics than exact. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
+ * head size without a kernel, numerics that are not the GPU's. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

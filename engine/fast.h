@@ -39,6 +39,7 @@ typedef struct fd_fast_plan {
 /* A pass of many rows, captured; good for as long as no block that it uses moves. */
 typedef struct fd_fast_graph {
     int32_t n_tok;        /* 0: no pass yet */
+    int32_t sequence;     /* whose caches its kernels have */
     cudaGraphExec_t exec; /* NULL: not captured yet */
 } fd_fast_graph;
 
@@ -49,7 +50,7 @@ struct fd_fast {
     int32_t n_slot;              /* as many as the larger plan needs */
     fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
     fd_block weights;            /* one matrix in binary16; NULL when all are */
-    fd_block scratch;            /* of fast_decode */
+    fd_block scratch;            /* of fast_decode, for a row of each sequence */
     fd_fast_graph graphs[FD_ROWS_NONE + 1]; /* by the rows that have logits */
 };
 
@@ -67,6 +68,8 @@ fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
 void fd_fast_release(fd_engine *engine);
 /* Beside weights, caches and tables; 0 when the host has no memory. */
 uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_sm);
+/* Floats from one row's scratch of fast_decode to the next one's. */
+int64_t fd_fast_scratch_stride(const fd_engine *engine);
 /* Memory for a pass. */
 fd_code fd_fast_reserve(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_error *err);
 
@@ -76,7 +79,9 @@ fd_code fd_fast_run(fd_engine *engine, const fd_run *run, const fd_fast_plan *pl
 fd_code fd_fast_pass(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err);
 void fd_fast_forget_graphs(struct fd_fast *fast);
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
-/* An attention item of the decode step. */
+/* Elements from one sequence's cache to the next one's. */
+int64_t fd_fast_cache_stride(const fd_engine *engine, int32_t node);
+/* An attention item of the decode step, or of a step of several sequences. */
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 
 #endif

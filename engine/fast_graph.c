@@ -28,9 +28,10 @@ static fd_code capture(fd_engine *e, const fd_run *run, const fd_fast_plan *plan
 fd_code fd_fast_pass(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, fd_watch *watch, fd_error *err) {
     fd_fast_graph *graph = &e->fast->graphs[run->tail];
     if (watch || e->has_override || e->no_graph || plan != &e->fast->many) return fd_fast_run(e, run, plan, watch, err);
-    if (graph->n_tok != run->n_tok) {
+    if (graph->n_tok != run->n_tok || graph->sequence != e->exec.sequence) {
         forget(graph);
         FD_TRY(fd_fast_run(e, run, plan, NULL, err));
+        graph->sequence = e->exec.sequence;
         graph->n_tok = run->n_tok; /* its kernels are loaded now, and their attributes set */
         return FD_OK;
     }

@@ -95,6 +95,20 @@ static fd_rope_shape rope_shape(const fd_engine *engine, int32_t id) {
     return id < 0 ? (fd_rope_shape){.n_rot = 0} : fd_node_rope(engine, id);
 }
 
+/* Of the selected sequence. */
+static uint16_t *cache_of(const fd_engine *engine, int32_t node) {
+    return (uint16_t *)engine->cache[node] + fd_fast_cache_stride(engine, node) * engine->exec.sequence;
+}
+
+int64_t fd_fast_cache_stride(const fd_engine *engine, int32_t node) {
+    return (int64_t)(fd_cache_bytes(&engine->exec.graph->nodes[node], engine->exec.n_ctx, true) / sizeof(uint16_t));
+}
+
+/* Several sequences are always taken as far ones: what one gets must not depend on where the others are. */
+static bool takes_near(const fd_engine *engine, bool near) {
+    return near && engine->exec.n_seq == 1;
+}
+
 static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run, int32_t mix) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *softmax = &nodes[nodes[mix].input[0]], *scores = &nodes[softmax->input[0]];
@@ -109,8 +123,8 @@ static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run
                                .scale = scores->scale,
                                .softcap = scores->softcap,
                                .sinks = fd_engine_vector(engine, softmax->weight[0]),
-                               .cache_k = (uint16_t *)engine->cache[cache_k],
-                               .cache_v = (uint16_t *)engine->cache[cache_v],
+                               .cache_k = cache_of(engine, cache_k),
+                               .cache_v = cache_of(engine, cache_v),
                                .scratch = engine->fast->scratch.data};
 }
 
@@ -129,7 +143,7 @@ static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
     /* The weights want the sums of the kernel that makes the mix; they are shown before it. */
     bool beside = !in.out.real && wanted(p, mix);
     if (beside) in.out.real = fast->mixed.data;
-    in.near = p->run->pos0 < FD_ATTENTION_NEAR; /* as the step has it */
+    in.near = takes_near(p->engine, p->run->pos0 < FD_ATTENTION_NEAR); /* as the step has it */
     if (wanted(p, softmax)) in.sums = fast->sums.data;
     FD_TRY(many ? fd_launch_fast_attention(queue, &in, err) : fd_launch_fast_decode(queue, &in, err));
     if (wanted(p, softmax)) {
@@ -142,7 +156,17 @@ static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_graph *graph = engine->exec.graph;
     fd_fast_attention in = attention_of(engine, run, item->attention.mix);
-    in.near = run->near;
+    in.near = takes_near(engine, run->near);
+    if (engine->exec.n_seq > 1) { /* the device knows which sequences: a CUDA graph serves all */
+        const fd_node *mix = &graph->nodes[item->attention.mix];
+        const fd_node *scores = &graph->nodes[item->attention.scores];
+        in.pos0 = run->positions ? run->positions : run->inputs + FD_INPUT_FIRST;
+        in.sequences = run->sequences ? run->sequences : run->inputs + FD_INPUT_SEQUENCE;
+        in.cache_k = (uint16_t *)engine->cache[scores->input[1]];
+        in.cache_v = (uint16_t *)engine->cache[mix->input[1]];
+        in.cache_stride = fd_fast_cache_stride(engine, mix->input[1]);
+        in.scratch_stride = fd_fast_scratch_stride(engine);
+    }
     in.q_rope = rope_shape(engine, item->attention.q_rope);
     in.k_rope = rope_shape(engine, item->attention.k_rope);
     in.q = fd_run_tensor(engine, run, fd_item_query(graph, item));
@@ -160,7 +184,7 @@ fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t id,
     const fd_node *node = &engine->exec.graph->nodes[id];
     return fd_launch_fast_kv_write(run->queue, fd_run_input(engine, run, id, node->input[0]), run->n_tok,
                                    elements(node), run->inputs + FD_INPUT_FIRST, node->row_offset,
-                                   (uint16_t *)engine->cache[id], engine->exec.n_ctx, err);
+                                   cache_of(engine, id), engine->exec.n_ctx, err);
 }
 
 /* What the cache holds of this pass, as an observer sees it. */
@@ -168,7 +192,7 @@ static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
     if (!wanted(p, id)) return FD_OK;
     int64_t width = elements(node_at(p, id));
     float *shown = p->engine->fast->shown.data;
-    FD_TRY(fd_launch_fast_reals(p->run->queue, (uint16_t *)p->engine->cache[id] + p->run->pos0 * width,
+    FD_TRY(fd_launch_fast_reals(p->run->queue, cache_of(p->engine, id) + p->run->pos0 * width,
                                 width * p->run->n_tok, shown, err));
     return show(p, id, shown, err);
 }
@@ -188,8 +212,8 @@ static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
                        .q_out = kept(p, id),
                        .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
                        .halves = true,
-                       .cache_k = e->cache[cache_k],
-                       .cache_v = e->cache[cache_v]};
+                       .cache_k = cache_of(e, cache_k),
+                       .cache_v = cache_of(e, cache_v)};
     FD_TRY(fd_launch_turn(p->run->queue, &in, err));
     FD_TRY(show(p, id, in.q_out, err));
     FD_TRY(show(p, k_rope, in.k_out, err));

@@ -38,19 +38,27 @@ static size_t scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_
             fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
         if (bytes > most) most = bytes;
     }
-    return most;
+    return fd_align(most);
+}
+
+int64_t fd_fast_scratch_stride(const fd_engine *e) {
+    return (int64_t)(scratch_bytes(e->exec.graph, &e->queue, e->exec.n_ctx) / sizeof(float));
 }
 
 uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_sm) {
-    (void)n_seq;
     fd_error ignored = {0};
     fd_fast_plan plan;
-    fd_plan step;
+    fd_plan step, batch;
     fd_queue queue = {.n_sm = n_sm};
     fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
     if (fd_fast_plan_make(graph, true, &plan, &ignored) != FD_OK) return 0;
     if (fd_plan_make_fast(graph, true, &step, &ignored) != FD_OK) {
         fd_fast_plan_free(&plan);
+        return 0;
+    }
+    if (fd_plan_make_fast(graph, false, &batch, &ignored) != FD_OK) {
+        fd_fast_plan_free(&plan);
+        fd_plan_free(&step);
         return 0;
     }
     probe.feeds_cache = calloc((size_t)graph->n_node, sizeof *probe.feeds_cache);
@@ -62,14 +70,18 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int3
                        .n_kv = n_ctx,
                        .tail = FD_ROWS_LAST};
         fd_run one = {.plan = &step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-        bytes = FD_CUBLAS_WORKSPACE + weight_bytes(graph, &plan) + scratch_bytes(graph, &queue, n_ctx);
+        bytes = FD_CUBLAS_WORKSPACE + weight_bytes(graph, &plan) + scratch_bytes(graph, &queue, n_ctx) * (uint64_t)n_seq;
         for (int32_t s = 0; s < plan.real.n_slot; s++) bytes += fd_align(fd_run_slot_bytes(&probe, &many, s));
         for (int32_t s = 0; s < plan.n_half; s++) bytes += fd_align(half_bytes(graph, &plan, s, many.n_tok));
         for (int32_t s = 0; s < step.n_slot; s++) bytes += fd_align(fd_run_slot_bytes(&probe, &one, s));
+        fd_run each = {.plan = &batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
+        bool batches = n_seq > 1 && fd_plan_batches(graph, &batch);
+        for (int32_t s = 0; batches && s < batch.n_slot; s++) bytes += fd_align(fd_run_slot_bytes(&probe, &each, s));
     }
     free(probe.feeds_cache);
     fd_fast_plan_free(&plan);
     fd_plan_free(&step);
+    fd_plan_free(&batch);
     return bytes;
 }
 
@@ -85,7 +97,7 @@ fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
     if (!fast->slots || !fast->halves) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     fast->n_slot = n_real;
     FD_TRY(fd_device_alloc(&fast->weights, weight_bytes(graph, &fast->many), "a matrix in binary16", err));
-    size_t scratch = scratch_bytes(graph, &e->queue, e->exec.n_ctx);
+    size_t scratch = scratch_bytes(graph, &e->queue, e->exec.n_ctx) * (size_t)e->exec.n_seq;
     FD_TRY(fd_device_alloc(&fast->scratch, scratch, "attention", err));
     return fd_cuda_check(cudaMemset(fast->scratch.data, 0, scratch), "attention", err); /* counters of arrivals */
 }

@@ -46,7 +46,8 @@ fd_code fd_plan_make_rows(const fd_graph *graph, fd_plan *out, fd_error *err);
 fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err);
 /* Whether such a plan can run: no other node of it depends on a row's position, or is computed on the host. */
 bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan);
-/* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. */
+/* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. Without, for a row of each of
+ * several sequences, where fd_plan_batches says so. */
 fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
 void fd_plan_free(fd_plan *plan);
 

@@ -72,7 +72,8 @@ static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
 }
 
 static fd_code make_batch(fd_engine *e, fd_error *err) {
-    FD_TRY(fd_plan_make_batch(e->exec.graph, &e->batch, err));
+    FD_TRY(e->fast ? fd_plan_make_fast(e->exec.graph, false, &e->batch, err)
+                   : fd_plan_make_batch(e->exec.graph, &e->batch, err));
     e->batches = e->exec.n_seq > 1 && fd_plan_batches(e->exec.graph, &e->batch);
     if (!e->batches) return FD_OK;
     fd_run run = {.plan = &e->batch, .n_tok = e->exec.n_seq, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};

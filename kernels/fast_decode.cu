@@ -1,7 +1,7 @@
-/* Attention of one row: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
- * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
- * block; farther on up to four queries share what is read of K and V, and the last block of those queries to end adds
- * what all of them left, in order of positions: the order of arrival changes nothing.
+/* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and some queries of
+ * one K/V head, with a running maximum and sum. Near the beginning one block sees all positions for two queries, so that
+ * nothing waits for another block; farther on up to four queries share what is read of K and V, and the last block of
+ * those queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
  *
  * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
@@ -91,17 +91,37 @@ __device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float 
     if (out.real) out.real[at] = value;
 }
 
-/* Grid: splits × groups × K/V heads. LANES lanes share a row, 8 elements each. */
+/* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
+__device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all, int row) {
+    fd_fast_attention a = all;
+    if (!all.sequences) return a;
+    const int64_t width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
+    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
+    a.q += row * width_q;
+    a.k += a.k ? row * width : 0;
+    a.v += a.v ? row * width : 0;
+    a.out.half += a.out.half ? row * width_q : 0;
+    a.out.real += a.out.real ? row * width_q : 0;
+    a.sums += a.sums ? row * 2 * a.n_head : 0;
+    a.pos0 += row;
+    a.cache_k += cache;
+    a.cache_v += cache;
+    a.scratch += row * all.scratch_stride;
+    return a;
+}
+
+/* Grid: splits × groups × (rows × K/V heads). LANES lanes share a row of a cache, 8 elements each. */
 template <int LANES, int HEADS>
-__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention a, const share s) {
+__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention all, const share s) {
     constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
     __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
     __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
     float *area = fd_shared_floats();                   /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
-    const bool writes = a.k != nullptr;
+    const bool writes = all.k != nullptr;
     fd_allow_next();
     if (!writes) fd_wait_previous();
-    const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z, group = (int)blockIdx.y;
+    const fd_fast_attention a = row_of(all, (int)blockIdx.z / all.n_head_kv);
+    const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z % all.n_head_kv, group = (int)blockIdx.y;
     const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
     const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
@@ -301,7 +321,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
 template <int LANES, int HEADS>
 static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const share &s, fd_error *err) {
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
-    const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)in->n_head_kv);
+    const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
     return fd_launch(queue, "fast_decode", fast_decode<LANES, HEADS>, grid, THREADS,
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
 }
@@ -312,7 +332,8 @@ template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_
 }
 
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok != 1 || in->head_dim < 1)
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 ||
+        in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
                        in->n_tok);
     if (in->head_dim <= 64) return launch<8>(queue, in, err);

@@ -1,8 +1,8 @@
 /* MATMUL in `q8act`: int8 activations times quantised weights, every output the sum that numerics/q8act.h fixes.
  *
  * One row goes through the matrix-vector kernel, which quantises it on the way in; several rows are quantised first
- * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are packed as for `exact`
- * (kernels/pack.h). */
+ * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are
+ * packed as for `exact` (kernels/pack.h). */
 #ifndef FD_KERNELS_Q8_H
 #define FD_KERNELS_Q8_H
 
@@ -42,6 +42,7 @@ typedef struct fd_q8_form {
     int32_t warps;  /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
     int32_t blocks; /* of a multiprocessor */
     int32_t slots;  /* of each warp's ring: 2 to 4 */
+    int32_t team;   /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
 } fd_q8_form;
 
 /* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(EXPERT_WARPS * 32) q8_expert_matmul(const __gr
     const q8_input in = {a.x + (a.x_each ? item : item / a.k) * n_col, nullptr, 0.0f, nullptr, (int)n_col};
     const q8_shared staged = q8_shared_at(fd_shared_floats(), in.n_col);
     q8_eights unused;
-    q8_stage(in, staged, unused);
+    q8_stage(in, staged, unused, [] {});
     const q8_lane_x x = q8_lane_x_of(staged, in.n_col);
 
     const int64_t wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 4;

@@ -71,9 +71,22 @@ __device__ __forceinline__ void q8_keep_eights(const q8_shared &s, int n_col, in
 }
 
 /* The norm's factor; x goes to s.x on the way. Barriers of the block. */
-__device__ __forceinline__ float q8_norm_factor(const q8_input &in, const q8_shared &s) {
+template <class Then> __device__ __forceinline__ float q8_norm_factor(const q8_input &in, const q8_shared &s, Then then) {
     __shared__ float factor;
-    for (int k = (int)threadIdx.x * 4; k < in.n_col; k += (int)blockDim.x * 4)
+    const int step = (int)blockDim.x * 4;
+    float4 x[Q8_AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < Q8_AT_ONCE; i++) {
+        const int k = (int)threadIdx.x * 4 + i * step;
+        if (k < in.n_col) x[i] = __ldcg((const float4 *)(in.x + k));
+    }
+    then();
+#pragma unroll
+    for (int i = 0; i < Q8_AT_ONCE; i++) {
+        const int k = (int)threadIdx.x * 4 + i * step;
+        if (k < in.n_col) *(float4 *)(s.x + k) = x[i];
+    }
+    for (int k = (int)threadIdx.x * 4 + Q8_AT_ONCE * step; k < in.n_col; k += step)
         *(float4 *)(s.x + k) = __ldcg((const float4 *)(in.x + k));
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -87,29 +100,43 @@ __device__ __forceinline__ float q8_norm_factor(const q8_input &in, const q8_sha
     return factor;
 }
 
-/* `held`: the first of a thread's norm weights, loaded before x was there. Ends with a barrier. */
-__device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held) {
-    const int step = (int)blockDim.x * Q8_AT_ONCE, n = q8_padded(in.n_col) / 8;
-    const float r = in.norm_weight ? q8_norm_factor(in, s) : 1.0f;
-    for (int first = (int)threadIdx.x; first - (int)threadIdx.x < n; first += step) {
-        q8_eights x;
-        if (!in.norm_weight) {
-            q8_load_eights(in.x, in.n_col, first, x);
-        } else {
-            if (first >= step) q8_load_eights(in.norm_weight, in.n_col, first, held);
+__device__ __forceinline__ void q8_norm_eights(const q8_input &in, const q8_shared &s, int first, float r,
+                                               const q8_eights &weights, q8_eights &x) {
 #pragma unroll
-            for (int i = 0; i < Q8_AT_ONCE; i++) {
-                const int k = (first + i * (int)blockDim.x) * 8;
+    for (int i = 0; i < Q8_AT_ONCE; i++) {
+        const int k = (first + i * (int)blockDim.x) * 8;
 #pragma unroll
-                for (int e = 0; e < 8; e++) x.v[i][e] = k < in.n_col ? (s.x[k + e] * r) * held.v[i][e] : 0.0f;
-                if (in.norm_out && blockIdx.x == 0 && k < in.n_col) {
-                    float4 *to = (float4 *)(in.norm_out + k);
-                    to[0] = make_float4(x.v[i][0], x.v[i][1], x.v[i][2], x.v[i][3]);
-                    to[1] = make_float4(x.v[i][4], x.v[i][5], x.v[i][6], x.v[i][7]);
-                }
-            }
+        for (int e = 0; e < 8; e++) x.v[i][e] = k < in.n_col ? (s.x[k + e] * r) * weights.v[i][e] : 0.0f;
+        if (in.norm_out && blockIdx.x == 0 && k < in.n_col) {
+            float4 *to = (float4 *)(in.norm_out + k);
+            to[0] = make_float4(x.v[i][0], x.v[i][1], x.v[i][2], x.v[i][3]);
+            to[1] = make_float4(x.v[i][4], x.v[i][5], x.v[i][6], x.v[i][7]);
         }
-        q8_keep_eights(s, in.n_col, first, x);
+    }
+}
+
+/* `held`: the first of a thread's norm weights, loaded before x was there. `then` is called when x has been asked for:
+ * what it asks memory for does not keep x waiting. Ends with a barrier. */
+template <class Then>
+__device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held, Then then) {
+    const int step = (int)blockDim.x * Q8_AT_ONCE, n = q8_padded(in.n_col) / 8, own = (int)threadIdx.x;
+    if (in.norm_weight) {
+        const float r = q8_norm_factor(in, s, then);
+        for (int first = own; first - own < n; first += step) {
+            q8_eights x;
+            if (first >= step) q8_load_eights(in.norm_weight, in.n_col, first, held);
+            q8_norm_eights(in, s, first, r, held, x);
+            q8_keep_eights(s, in.n_col, first, x);
+        }
+    } else {
+        q8_eights x;
+        q8_load_eights(in.x, in.n_col, own, x);
+        then();
+        q8_keep_eights(s, in.n_col, own, x);
+        for (int first = own + step; first - own < n; first += step) {
+            q8_load_eights(in.x, in.n_col, first, x);
+            q8_keep_eights(s, in.n_col, first, x);
+        }
     }
     __syncthreads();
 }

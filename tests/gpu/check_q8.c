@@ -25,12 +25,19 @@ static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t
 /* ---- one matrix: every kernel, several numbers of rows ---- */
 
 /* The matrix-vector kernel as it is laid over the device, or tokens of a tile of the matrix kernel. 0: chosen. */
-static const fd_q8_form vector_forms[] = {{0}, {16, 1, 2}, {1, 1, 4}, {5, 2, 3}};
+static const fd_q8_form vector_forms[] = {
+    {0}, {16, 1, 2, 1}, {1, 1, 4, 1}, {5, 2, 3, 1}, {16, 1, 2, 4}, {7, 1, 4, 3}, {8, 2, 3, 2},
+};
 static const int32_t tiles[] = {0, 32, 64, 128};
 enum { N_VECTOR = sizeof vector_forms / sizeof *vector_forms, N_TILE = sizeof tiles / sizeof *tiles };
 
 static const fd_q8_form *form_of(int i) {
     return vector_forms[i].warps ? &vector_forms[i] : NULL;
+}
+
+/* No team has more warps than a row has slices. */
+static bool suits(int form, int64_t n_col) {
+    return vector_forms[form].team <= (n_col + 255) / 256;
 }
 
 static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
@@ -58,7 +65,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
         for (int form = 0; form < N_VECTOR + N_TILE; form++) {
             int32_t n = n_toks[i], tile = form < N_VECTOR ? 0 : tiles[form - N_VECTOR];
             bool vector = form < N_VECTOR;
-            if (vector && n > 1) continue;
+            if (vector && (n > 1 || !suits(form, n_col))) continue;
             size_t count = (size_t)(n_row * n);
             float *out = gpu_poisoned(count), *scratch = NULL;
             if (vector) {
@@ -227,6 +234,7 @@ void check_q8(gpu_test *test) {
         /* Enough rows for each warp to have several tasks, the last of them not full. */
         check_shape(test, types[i], (int64_t)test->queue.n_sm * 160 + 37, 256, one, 1, false);
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-            for (int form = 0; form < N_VECTOR; form++) check_fused(test, types[i], &cases[k], form, k % 3 == 0);
+            for (int form = 0; form < N_VECTOR; form++)
+                if (suits(form, cases[k].n_col)) check_fused(test, types[i], &cases[k], form, k % 3 == 0);
     }
 }
