@@ -154,12 +154,10 @@ static const struct {
     fd_engine_options options;
 } variants[] = {
     {"", {0}},
-    {" as a persistent kernel", {.step = FD_STEP_PERSISTENT}},
-    {" as a CUDA graph", {.step = FD_STEP_GRAPH}},
-    {" without CUDA graph", {.step = FD_STEP_GRAPH, .no_graph = true}},
-    {" without fusion", {.step = FD_STEP_GRAPH, .no_fusion = true}},
-    {" without overlap", {.step = FD_STEP_GRAPH, .no_overlap = true}},
-    {" with prefetch", {.step = FD_STEP_GRAPH, .prefetch = true}},
+    {" without CUDA graph", {.no_graph = true}},
+    {" without fusion", {.no_fusion = true}},
+    {" without overlap", {.no_overlap = true}},
+    {" with prefetch", {.prefetch = true}},
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 
@@ -262,7 +260,7 @@ int main(int argc, char **argv) {
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, &(fd_engine_size){.n_ctx = n_ctx}, &memory, &err), &err);
     double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;
@@ -302,8 +300,6 @@ int main(int argc, char **argv) {
     double copy = median(copies.rate, o.n_round);
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
-    printf("one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
-           fd_engine_persistent_from(exec[0]));
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.2f s, %.1f GB/s of weights\n",
            1e-9 * weights, 1e-3 * cache, set_up, 1e-9 * (double)memory.weights / set_up);
     for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);

@@ -1,6 +1,5 @@
-/* One token without an observer. The whole step is one persistent kernel where every item of the plan has a place in
- * it and that is faster; else one CUDA graph: its kernels read token and position from device memory, and their grids do
- * not depend on the position, so that one graph serves the first positions and one all others. */
+/* One token without an observer, as one CUDA graph: its kernels read token and position from device memory, and their
+ * grids do not depend on the position, so that one graph serves the first positions and one all others. */
 #include "engine/internal.h"
 
 static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
@@ -11,24 +10,6 @@ static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
                     .n_kv = engine->exec.n_ctx,
                     .inputs = engine->inputs,
                     .tail = FD_ROWS_ALL};
-}
-
-fd_code fd_engine_make_persistent(fd_engine *engine, fd_error *err) {
-    fd_step *step;
-    fd_error why = {0};
-    fd_run run = step_run(engine, &engine->queue);
-    fd_code code = fd_step_new(&engine->queue, engine->step.n_item, &step, &why);
-    for (int32_t i = 0; code == FD_OK && i < engine->step.n_item; i++)
-        code = fd_add_item(engine, &run, &engine->step.items[i], step, &why);
-    if (code == FD_OK) code = fd_step_finish(step, &why);
-    if (code == FD_OK) {
-        engine->persistent = step;
-        return FD_OK;
-    }
-    fd_step_free(step);
-    if (code == FD_ERR_UNSUPPORTED) return FD_OK; /* the CUDA graph does it */
-    *err = why;
-    return code;
 }
 
 static fd_code enqueue(fd_engine *engine, bool sampled, bool near, fd_error *err) {
@@ -64,10 +45,6 @@ static fd_code capture(fd_engine *engine, bool sampled, bool near, fd_error *err
     return fd_capture_end(engine, enqueue(engine, sampled, near, err), &engine->graphs[sampled][near].exec, err);
 }
 
-static bool runs_persistent(const fd_engine *engine, int32_t pos) {
-    return engine->persistent && pos >= engine->persistent_from && pos < fd_step_positions(engine->persistent);
-}
-
 static fd_code run_graph(fd_engine *engine, bool sampled, int32_t pos, fd_error *err) {
     bool near = pos < FD_ATTENTION_NEAR;
     fd_step_graph *graph = &engine->graphs[sampled][near];
@@ -84,7 +61,6 @@ static const float *step_logits(const fd_engine *engine) {
 
 fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err) {
     engine->logits = step_logits(engine);
-    if (runs_persistent(engine, pos)) return fd_launch_step(&engine->queue, engine->persistent, token, NULL, pos, err);
     int32_t *inputs = engine->inputs_host.data;
     inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
     inputs[FD_INPUT_SEQUENCE] = engine->exec.sequence;
@@ -94,7 +70,5 @@ fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *
 
 fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err) {
     engine->logits = step_logits(engine);
-    if (!runs_persistent(engine, pos)) return run_graph(engine, true, pos, err);
-    FD_TRY(fd_launch_step(&engine->queue, engine->persistent, 0, engine->inputs + FD_INPUT_TOKENS, pos, err));
-    return fd_launch_sampling(engine, &engine->queue, false, 1, err);
+    return run_graph(engine, true, pos, err);
 }

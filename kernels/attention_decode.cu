@@ -1,16 +1,13 @@
 /* Attention of one position: a block a head does it all while positions are few; else two kernels, scores, then softmax
- * and mix (kernels/step_attention.cuh).
+ * and mix (kernels/attention_decode.cuh).
  *
  * Blocks mix chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is: it
  * reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention.h"
 
-#include "kernels/attention_dot.cuh"
-#include "kernels/attention_scratch.cuh"
+#include "kernels/attention_decode.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/rope.cuh"
-#include "kernels/step_attention.cuh"
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
     (void)n_head_kv;
@@ -38,21 +35,21 @@ __device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
 /* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
  * before the wait: they were written in earlier steps. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
+__global__ void __launch_bounds__(DECODE_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
-    step_scores<GROUPS, true>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
+    scores_of_pieces<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
 }
 
 /* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
  * scores go through `tile` once, further ones tile by tile. */
 enum { TILE = 4096 };
 __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, float *tile) {
-    __shared__ float maxima[STEP_WARPS], total;
+    __shared__ float maxima[DECODE_WARPS], total;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float max = -(float)INFINITY;
 #pragma unroll 8
-    for (int t = (int)threadIdx.x; t < n; t += STEP_THREADS) {
+    for (int t = (int)threadIdx.x; t < n; t += DECODE_THREADS) {
         const float own = __ldcg(score + t);
         if (t < TILE) tile[t] = own;
         max = fmaxf(max, own);
@@ -60,11 +57,11 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
     max = fd_warp_max(max);
     if (lane == 0) maxima[warp] = max;
     __syncthreads();
-    max = fd_warp_max(maxima[lane % STEP_WARPS]);
+    max = fd_warp_max(maxima[lane % DECODE_WARPS]);
     float low = 0.0f, high = 0.0f;
     for (int first = 0; first < n; first += TILE) {
         const int count = n - first < TILE ? n - first : TILE;
-        for (int t = (int)threadIdx.x; t < count; t += STEP_THREADS)
+        for (int t = (int)threadIdx.x; t < count; t += DECODE_THREADS)
             tile[t] = fd_exp32((first == 0 ? tile[t] : __ldcg(score + first + t)) - max);
         __syncthreads();
         if (warp == 0) {
@@ -89,9 +86,9 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
 /* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to
  * wait for one that does it. A thread mixes one element of the head over one chunk at a time. */
 template <int GROUPS>
-__global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
-    constexpr int width = 64 * GROUPS, at_once = STEP_THREADS / width, ahead = 32;
-    __shared__ __align__(16) float tile[TILE], weight[STEP_THREADS];
+__global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
+    constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width, ahead = 32;
+    __shared__ __align__(16) float tile[TILE], weight[DECODE_THREADS];
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
     const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.y;
@@ -134,8 +131,7 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
                         if (i < held) acc = fmaf(p[i], value[i], acc);
                     done = held;
                 }
-                chunk_sums[chunk * a.head_dim] =
-                    step_mix_on(acc, p + done, v + (at + done) * stride, stride, count - done);
+                chunk_sums[chunk * a.head_dim] = mix_on(acc, p + done, v + (at + done) * stride, stride, count - done);
             }
             __syncthreads();
         }
@@ -156,12 +152,12 @@ __global__ void __launch_bounds__(STEP_THREADS) decode_mix(const __grid_constant
 
 /* Grid: heads. KEEP costs registers that a launch which keeps nothing does without. */
 template <int GROUPS, bool KEEP>
-__global__ void __launch_bounds__(STEP_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
-    __shared__ __align__(16) float area[STEP_MIN_X];
+__global__ void __launch_bounds__(DECODE_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
+    __shared__ __align__(16) float area[near_held<GROUPS>::area];
     fd_allow_next();
     const fd_attn_decode a = row_of(all);
     /* The position was there before the step's first kernel, and so were the cache's rows before it. */
-    step_attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
+    attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
 }
 
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
@@ -177,19 +173,19 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
             constexpr int n_group = decltype(groups)::value;
             const bool keep = in->q_out || in->k_out || in->scores_out || in->weights_out;
             return fd_launch(queue, "decode_near", keep ? decode_near<n_group, true> : decode_near<n_group, false>,
-                             dim3((unsigned)in->n_head, 1, rows), STEP_THREADS, 0, err, *in);
+                             dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS, 0, err, *in);
         });
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
         constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;
-        const int64_t pieces = fd_blocks(in->n_ctx, STEP_THREADS / 8) * (int64_t)in->n_head_kv;
+        const int64_t pieces = fd_blocks(in->n_ctx, DECODE_THREADS / 8) * (int64_t)in->n_head_kv;
         const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
         FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
-                         STEP_THREADS, score_shared, err, *in));
+                         DECODE_THREADS, score_shared, err, *in));
         const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
         return fd_launch(queue, "decode_mix", decode_mix<n_group>,
-                         dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), STEP_THREADS, 0, err,
-                         *in);
+                         dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), DECODE_THREADS, 0,
+                         err, *in);
     });
 }

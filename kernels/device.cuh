@@ -60,34 +60,6 @@ __device__ __forceinline__ void fd_copy_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* ---- copies that a barrier in shared memory counts (sm_90; addresses are shared ones) ---- */
-
-/* A phase of the barrier ends when all lanes of a warp have arrived. */
-__device__ __forceinline__ void fd_barrier_init(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(barrier) : "memory");
-#endif
-}
-/* The lane arrives when the copies it has begun are there. */
-__device__ __forceinline__ void fd_barrier_arrive_copied(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-__device__ __forceinline__ void fd_barrier_wait(uint32_t barrier, unsigned phase) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra through;\n"
-                 "bra again;\n"
-                 "through:\n"
-                 "}" ::"r"(barrier),
-                 "r"(phase)
-                 : "memory");
-#endif
-}
 /* 16 bytes; `policy` says how long L2 keeps them. */
 __device__ __forceinline__ void fd_copy_async16_once(uint32_t to, const void *from, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
@@ -118,20 +90,6 @@ __device__ __forceinline__ uint64_t fd_policy_evict_first() {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
     return policy;
-}
-
-/* ---- counters in device memory that blocks wait on ---- */
-
-__device__ __forceinline__ void fd_add_release(unsigned *counter) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(counter)) : "memory");
-}
-__device__ __forceinline__ unsigned fd_load_acquire(const unsigned *counter) {
-    unsigned value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                 : "=r"(value)
-                 : "l"(__cvta_generic_to_global(counter))
-                 : "memory");
-    return value;
 }
 
 #endif

@@ -115,6 +115,23 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     }
 }
 
+fd_code fd_matmul_check(const fd_matmul *in, const char *kernel, fd_error *err) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    if (in->n_tok < 1 || in->n_part < 1 || in->n_part > FD_MATMUL_PARTS)
+        return fd_fail(err, FD_ERR_INPUT, "kernel %s: %d parts, %d rows", kernel, in->n_part, in->n_tok);
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_device_matrix *w = &in->part[i].weight;
+        if (w->dtype != first->dtype || w->n_col != first->n_col)
+            return fd_fail(err, FD_ERR_INPUT, "kernel %s: part %d has %lld columns of type %u, part 0 %lld of type %u",
+                           kernel, i, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
+                           (unsigned)first->dtype);
+        if (w->n_row < 1 || w->n_row > 1 << 30 || w->n_col < 1 || w->n_col > 1 << 30)
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel %s: [%lld, %lld] times %d rows", kernel,
+                           (long long)w->n_row, (long long)w->n_col, in->n_tok);
+    }
+    return FD_OK;
+}
+
 static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMap *map, fd_error *err) {
     typedef CUresult encode_tiled(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -140,44 +157,46 @@ static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMa
     return FD_OK;
 }
 
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                                    const float *x, int32_t n_tok, float *out, fd_error *err) {
-    const int64_t row_tiles = (weight->n_row + ROWS - 1) / ROWS, token_tiles = (n_tok + TOKENS - 1) / TOKENS;
-    if (n_tok < 1 || weight->n_row < 1 || row_tiles * token_tiles > 1 << 30 || weight->n_col < 1 ||
-        weight->n_col > 1 << 30)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: [%lld, %lld] times %d rows",
-                       (long long)weight->n_row, (long long)weight->n_col, n_tok);
+fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    const int64_t token_tiles = (in->n_tok + TOKENS - 1) / TOKENS;
+    int64_t row_tiles = 0;
     tile_args args = {};
-    args.data = (const uint8_t *)weight->data;
-    args.row_bytes = weight->row_bytes;
-    args.scale_offset = weight->scale_offset;
-    args.n_row = weight->n_row;
-    args.n_col = (int)weight->n_col;
-    args.n_tok = n_tok;
+    FD_TRY(fd_matmul_check(in, "matmul_tile", err));
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_matmul_part *part = &in->part[i];
+        const int64_t own = (part->weight.n_row + ROWS - 1) / ROWS;
+        args.part[i] = {(const uint8_t *)part->weight.data, part->weight.n_row, (unsigned)own, part->bias, part->out};
+        row_tiles += own;
+    }
+    if (row_tiles * token_tiles > 1 << 30)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: %lld tiles of rows times %d rows",
+                       (long long)row_tiles, in->n_tok);
+    args.row_bytes = first->row_bytes;
+    args.scale_offset = first->scale_offset;
+    args.n_col = (int)first->n_col;
+    args.n_tok = in->n_tok;
     args.n_chunk = (args.n_col + WIDTH - 1) / WIDTH;
     args.row_tiles = (unsigned)row_tiles;
     args.token_tiles = (unsigned)token_tiles;
     args.n_tile = (unsigned)(row_tiles * token_tiles);
-    args.boxes = weight->n_col % 4 == 0 && (uintptr_t)x % 16 == 0; /* what a map asks for */
-    args.bias = bias;
-    args.x = x;
-    args.out = out;
-    if (args.boxes) FD_TRY(map_of_x(x, n_tok, weight->n_col, &args.x_map, err));
+    args.boxes = first->n_col % 4 == 0 && (uintptr_t)in->x % 16 == 0; /* what a map asks for */
+    args.x = in->x;
+    if (args.boxes) FD_TRY(map_of_x(in->x, in->n_tok, first->n_col, &args.x_map, err));
     const unsigned blocks = args.n_tile < (unsigned)queue->n_sm ? args.n_tile : (unsigned)queue->n_sm;
-    return fd_with_format(weight->dtype, err, [&](auto format) {
+    return fd_with_format(first->dtype, err, [&](auto format) {
         args.last_unit = (args.n_col - 1) / (64 * decltype(format)::groups);
         return fd_launch(queue, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
                          sizeof(float) * SHARED, err, args);
     });
 }
 
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                              int32_t n_tok, float *out, fd_error *err) {
+fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
     enum { SMALL = 16 };
     int device, major;
     FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
     FD_TRY(
         fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
-    return n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, weight, bias, x, n_tok, out, err)
-                                       : fd_launch_matmul_tile_large(queue, weight, bias, x, n_tok, out, err);
+    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, in, err)
+                                           : fd_launch_matmul_tile_large(queue, in, err);
 }

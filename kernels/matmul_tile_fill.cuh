@@ -3,6 +3,7 @@
 #define FD_KERNELS_MATMUL_TILE_FILL_CUH
 
 #include "kernels/formats.cuh"
+#include "kernels/matmul.h"
 #include "kernels/pipeline.cuh"
 
 enum {
@@ -24,28 +25,40 @@ enum {
     SHARED = STAGES * STAGE + 2 * 4 * OUTPUTS + 2 * 2 * STAGES
 };
 
+/* One of the matrices that share x. */
+struct tile_part {
+    const uint8_t *data;
+    int64_t n_row;
+    unsigned row_tiles;
+    const float *bias;
+    float *out;
+};
+
 struct tile_args {
     CUtensorMap x_map;
-    const uint8_t *data;
-    int64_t row_bytes, scale_offset, n_row;
+    int64_t row_bytes, scale_offset;
     int n_col, n_tok, n_chunk, last_unit;
-    unsigned n_tile, row_tiles, token_tiles;
-    bool boxes; /* x_map is there */
-    const float *bias, *x;
-    float *out;
+    unsigned n_tile, row_tiles, token_tiles; /* row_tiles: of all parts */
+    bool boxes;                              /* x_map is there */
+    const float *x;
+    tile_part part[FD_MATMUL_PARTS];
 };
 
 /* Tiles in order: bands of 512 tokens, within one all its token tiles of a tile of rows, then the next rows: blocks
  * that run together share rows of weights, which then come from memory once, and a band of x that stays in L2. */
 struct tile_place {
-    int64_t row0;
+    const tile_part *part;
+    int64_t row0; /* of the part */
     int token0;
 };
 
 __device__ __forceinline__ tile_place place_of(const tile_args &a, unsigned tile) {
     const unsigned band = tile / (BAND * a.row_tiles), within = tile % (BAND * a.row_tiles);
     const unsigned left = a.token_tiles - band * BAND, width = left < BAND ? left : BAND;
-    return {(int64_t)(within / width) * ROWS, (int)((band * BAND + within % width) * TOKENS)};
+    const tile_part *part = a.part;
+    unsigned rows = within / width;
+    for (; rows >= part->row_tiles; part++) rows -= part->row_tiles;
+    return {part, (int64_t)rows * ROWS, (int)((band * BAND + within % width) * TOKENS)};
 }
 
 struct stage_ring {
@@ -131,8 +144,9 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
     const auto rows_of = [&](unsigned tile) -> weight_rows<Format> {
         const bool there = own && tile < a.n_tile;
         /* Past the last row the last one again: nobody keeps those products. */
-        const int64_t last = a.n_row - 1, row = place_of(a, there ? tile : 0).row0 + rows * 2;
-        const uint8_t *first = a.data + (row < last ? row : last) * a.row_bytes;
+        const tile_place place = place_of(a, there ? tile : 0);
+        const int64_t last = place.part->n_row - 1, row = place.row0 + rows * 2;
+        const uint8_t *first = place.part->data + (row < last ? row : last) * a.row_bytes;
         const uint8_t *second = first + (row < last ? a.row_bytes : 0);
         return {Format::begin(first, a.scale_offset, lane), Format::begin(second, a.scale_offset, lane),
                 there ? a.last_unit + 1 : 0};

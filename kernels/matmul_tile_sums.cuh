@@ -22,18 +22,6 @@ __device__ __forceinline__ void add_pair(unsigned long long &sums, float2 w, flo
         : "+l"(sums)
         : "f"(w.y), "f"(w.x), "f"(x));
 }
-/* The same, second row first. */
-__device__ __forceinline__ void add_pair_back(unsigned long long &sums, float2 w, float x) {
-    asm("{\n"
-        ".reg .f32 first, second;\n"
-        "mov.b64 {first, second}, %0;\n"
-        "fma.rn.f32 second, %2, %3, second;\n"
-        "fma.rn.f32 first, %1, %3, first;\n"
-        "mov.b64 %0, {first, second};\n"
-        "}"
-        : "+l"(sums)
-        : "f"(w.y), "f"(w.x), "f"(x));
-}
 
 /* Reads from shared memory, each where it stands: moved together they would take registers that are not there. */
 __device__ __forceinline__ float read_x(uint32_t from) {
@@ -79,10 +67,7 @@ __device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint
         for (int i = 0; i < PAIR_ROWS / 2; i++) {
             /* To and fro: the next token begins with the weights that were used last. */
             const int r = t % 2 ? PAIR_ROWS / 2 - 1 - i : i;
-            if (i < PAIR_ROWS / 2 - 1)
-                add_pair(sums[r][t], now.w[r], now.x[t % AHEAD]);
-            else
-                add_pair_back(sums[r][t], now.w[r], now.x[t % AHEAD]);
+            add_pair(sums[r][t], now.w[r], now.x[t % AHEAD]);
         }
         constexpr uint32_t token = 64 * sizeof(float);
         if (t + AHEAD < PAIR_TOKENS)
@@ -106,10 +91,11 @@ __device__ __forceinline__ void add_up(const tile_args &a, tile_place place, con
         [&] { asm volatile("bar.sync %0, 64;" ::"r"(1 + pair)
                            : "memory"); },
         [&](int q, int i, float total) {
+            const tile_part &part = *place.part;
             const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + q * 2 + i % 2;
             const int token = place.token0 + pair % 2 * PAIR_TOKENS + i / 2;
-            if (row >= a.n_row || token >= a.n_tok) return;
-            a.out[token * a.n_row + row] = a.bias ? total + a.bias[row] : total;
+            if (row >= part.n_row || token >= a.n_tok) return;
+            part.out[token * part.n_row + row] = part.bias ? total + part.bias[row] : total;
         });
 }
 

@@ -7,7 +7,7 @@
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
- *   variants      persistent kernel or not, without CUDA graph, fusion, overlap, with prefetch: the same logits (not
+ *   variants      without CUDA graph, fusion, overlap, with prefetch: the same logits (not
  *                 with --quick)
  *   last row      a prompt's last logits without the others'
  *   generation    tokens sampled on the device = those the CPU samples from its own logits
@@ -185,12 +185,10 @@ static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
         const char *name;
         fd_engine_options options;
     } variants[] = {
-        {"persistent kernel", {.step = FD_STEP_PERSISTENT}},
-        {"CUDA graph", {.step = FD_STEP_GRAPH}},
-        {"without CUDA graph", {.step = FD_STEP_GRAPH, .no_graph = true}},
+        {"without CUDA graph", {.no_graph = true}},
         {"without fusion", {.no_fusion = true}},
-        {"without overlap", {.step = FD_STEP_GRAPH, .no_overlap = true}},
-        {"with prefetch", {.step = FD_STEP_GRAPH, .prefetch = true}},
+        {"without overlap", {.no_overlap = true}},
+        {"with prefetch", {.prefetch = true}},
         {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true}},
     };
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -220,12 +218,11 @@ static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
         snprintf(name, sizeof name, "generation: %s", generation_sampler_name(i));
         verdict(c, name, generation_equals_cpu(&t, i));
     }
-    if (cpu->numerics != FD_NUMERICS_EXACT) return; /* other numerics hold one sequence */
     fd_error err = {0};
     static const int32_t counts[] = {2, 3, 8, 11};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char name[96];
-        fd_engine_options several = {.n_ctx = c->n_token, .n_seq = counts[i]};
+        fd_engine_options several = {.n_ctx = c->n_token, .n_seq = counts[i], .numerics = cpu->numerics};
         must(fd_engine_new(c->graph, &several, &t.gpu, &err), &err);
         snprintf(name, sizeof name, "%d sequences: each one's logits are those it has alone", counts[i]);
         verdict(c, name, sequences_have_logits(&t, counts[i]));
@@ -282,10 +279,8 @@ int main(int argc, char **argv) {
     printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch,
            fd_numerics_name(numerics), graph->n_node, o.n_prefill, o.n_decode, o.fault ? ", fault " : "",
            o.fault ? o.fault : "", gpu->device, gpu->driver);
-    printf("  decode step: one persistent kernel from position %d (-1: a CUDA graph everywhere)\n",
-           fd_engine_persistent_from(gpu));
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, &(fd_engine_size){.n_ctx = n_ctx, .numerics = numerics}, &memory, &err), &err);
     printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
            (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
     c.started = now();
