@@ -39,7 +39,7 @@ struct tile_args {
     int64_t row_bytes, scale_offset;
     int n_col, n_tok, n_chunk, last_unit;
     unsigned n_tile, row_tiles, token_tiles; /* row_tiles: of all parts */
-    bool boxes; /* x_map is there */
+    bool boxes;                              /* x_map is there */
     const float *x;
     tile_part part[FD_MATMUL_PARTS];
 };
@@ -81,7 +81,7 @@ template <class Format> struct weight_rows {
     fd_cursor first, second;
     int left;
 
-    /* The portion that begins `skip` units on. Past the last unit the old one stays: nothing multiplies it. */
+    /* The portion that begins `SKIP` units on. Past the last unit the old one stays: nothing multiplies it. */
     template <int SKIP> __device__ __forceinline__ void load(portion<Format> &to) const {
         const int lane = (int)(threadIdx.x % 8);
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_portion(const portion<Format> &from, uint3
 }
 
 /* Three warps bring weights, eight lanes a pair of rows. While one portion is dequantised, the next one's words are on
- * their way. */
+ * their way, the next tile's too. */
 template <class Format>
 __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
     constexpr int of_chunk = portion<Format>::of_chunk, n_unit = portion<Format>::n_unit;
@@ -130,8 +130,7 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
     const int rows = (int)(threadIdx.x - READERS) / 8, lane = (int)(threadIdx.x % 8);
     const bool own = rows < ROWS / 2;
     stage_ring at;
-    portion<Format> even = {}, odd = {};
-    const auto fill = [&](const portion<Format> &from, int part) {
+    const auto store = [&](const portion<Format> &from, int part) {
         if (part == 0) fd_phase_wait(empty + at.stage * 8, at.parity ^ 1u);
         if (own)
             store_portion<Format>(from, magic,
@@ -141,25 +140,43 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
         if (threadIdx.x % 32 == 0) fd_phase_arrive(full + at.stage * 8);
         at.advance();
     };
-#pragma unroll 1
-    for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
+    /* A tile's units from the first one on; none of a tile that is not there. */
+    const auto rows_of = [&](unsigned tile) -> weight_rows<Format> {
+        const bool there = own && tile < a.n_tile;
         /* Past the last row the last one again: nobody keeps those products. */
-        const tile_place place = place_of(a, tile);
+        const tile_place place = place_of(a, there ? tile : 0);
         const int64_t last = place.part->n_row - 1, row = place.row0 + rows * 2;
         const uint8_t *first = place.part->data + (row < last ? row : last) * a.row_bytes;
         const uint8_t *second = first + (row < last ? a.row_bytes : 0);
-        weight_rows<Format> from = {Format::begin(first, a.scale_offset, lane),
-                                    Format::begin(second, a.scale_offset, lane), own ? a.last_unit + 1 : 0};
-        from.template load<0>(even);
-        from.template load<n_unit>(odd);
+        return {Format::begin(first, a.scale_offset, lane), Format::begin(second, a.scale_offset, lane),
+                there ? a.last_unit + 1 : 0};
+    };
+
+    portion<Format> even = {}, odd = {};
+    weight_rows<Format> from = rows_of(blockIdx.x);
+    from.template load<0>(even);
+    if (of_chunk > 1) from.template load<n_unit>(odd);
+    for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
+        const unsigned next = tile + gridDim.x;
+        if constexpr (of_chunk == 1) { /* in one place, as it is long */
 #pragma unroll 1
-        for (int p = 0; p < a.n_chunk * of_chunk; p += 2) {
-            fill(even, p % of_chunk);
-            from.template load<2 * n_unit>(even);
-            if (of_chunk == 1 && p == a.n_chunk - 1) break;
-            fill(odd, (p + 1) % of_chunk);
-            from.template load<3 * n_unit>(odd);
-            from.template advance<2 * n_unit>();
+            for (int chunk = 1; chunk <= a.n_chunk; chunk++) {
+                from.template advance<n_unit>();
+                if (chunk == a.n_chunk) from = rows_of(next);
+                from.template load<0>(odd);
+                store(even, 0);
+                even = odd;
+            }
+        } else {
+#pragma unroll 1
+            for (int p = 0; p < a.n_chunk * of_chunk; p += 2) {
+                from.template advance<2 * n_unit>();
+                if (p + 2 == a.n_chunk * of_chunk) from = rows_of(next);
+                store(even, p % of_chunk);
+                from.template load<0>(even);
+                store(odd, (p + 1) % of_chunk);
+                from.template load<n_unit>(odd);
+            }
         }
     }
 }

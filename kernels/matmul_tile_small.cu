@@ -9,7 +9,7 @@
 
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/tree.cuh"
+#include "kernels/matmul_tile_out.cuh"
 
 enum { ROWS = 32, TOKENS = 16, THREADS = 256, PAIR_ROWS = 16, PAIR_TOKENS = 8, OUTPUTS = PAIR_ROWS * PAIR_TOKENS };
 
@@ -166,29 +166,16 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         __syncthreads();
     }
 
-    /* The tree: levels 0 to 4 across a warp's lanes, level 5 between the two warps through shared memory. */
-    float sum[OUTPUTS / 32];
-#pragma unroll
-    for (int q = 0; q < OUTPUTS / 32; q++) {
-        float part[32];
-#pragma unroll
-        for (int i = 0; i < 32; i++) part[i] = acc[(q * 32 + i) / PAIR_TOKENS][(q * 32 + i) % PAIR_TOKENS];
-        fd_tree_scatter32(part, lane);
-        sum[q] = part[0];
-        if (half == 1) shared[pair * OUTPUTS + q * 32 + lane] = sum[q];
-    }
-    __syncthreads();
-    if (half == 1) return;
-#pragma unroll
-    for (int q = 0; q < OUTPUTS / 32; q++) {
-        const int output = q * 32 + fd_bit_reverse5(lane);
-        const int64_t to_row = row0 + pair_row + output / PAIR_TOKENS;
-        const int token = token0 + pair_token + output % PAIR_TOKENS;
-        if (to_row >= part->n_row || token >= a.n_tok) continue;
-        float total = sum[q] + shared[pair * OUTPUTS + q * 32 + lane];
-        if (part->bias) total = total + part->bias[to_row];
-        part->out[token * part->n_row + to_row] = total;
-    }
+    fd_tile_add_up<OUTPUTS / 32>(
+        half, shared + pair * OUTPUTS,
+        [&](int q, int i) { return acc[(q * 32 + i) / PAIR_TOKENS][(q * 32 + i) % PAIR_TOKENS]; },
+        [] { __syncthreads(); },
+        [&](int q, int i, float total) {
+            const int64_t to_row = row0 + pair_row + (q * 32 + i) / PAIR_TOKENS;
+            const int token = token0 + pair_token + (q * 32 + i) % PAIR_TOKENS;
+            if (to_row >= part->n_row || token >= a.n_tok) return;
+            part->out[token * part->n_row + to_row] = part->bias ? total + part->bias[to_row] : total;
+        });
 }
 
 fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err) {

@@ -3,7 +3,7 @@
 #define FD_KERNELS_MATMUL_TILE_SUMS_CUH
 
 #include "kernels/matmul_tile_fill.cuh"
-#include "kernels/tree.cuh"
+#include "kernels/matmul_tile_out.cuh"
 
 /* The sums of two rows for one token, in an even and the next odd register. It matters because a multiply-add is issued
  * every clock only if the two registers that it does not share with the one before are of different banks, even and
@@ -17,18 +17,6 @@ __device__ __forceinline__ void add_pair(unsigned long long &sums, float2 w, flo
         "mov.b64 {first, second}, %0;\n"
         "fma.rn.f32 first, %1, %3, first;\n"
         "fma.rn.f32 second, %2, %3, second;\n"
-        "mov.b64 %0, {first, second};\n"
-        "}"
-        : "+l"(sums)
-        : "f"(w.y), "f"(w.x), "f"(x));
-}
-/* The same, second row first. */
-__device__ __forceinline__ void add_pair_back(unsigned long long &sums, float2 w, float x) {
-    asm("{\n"
-        ".reg .f32 first, second;\n"
-        "mov.b64 {first, second}, %0;\n"
-        "fma.rn.f32 second, %2, %3, second;\n"
-        "fma.rn.f32 first, %1, %3, first;\n"
         "mov.b64 %0, {first, second};\n"
         "}"
         : "+l"(sums)
@@ -79,10 +67,7 @@ __device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint
         for (int i = 0; i < PAIR_ROWS / 2; i++) {
             /* To and fro: the next token begins with the weights that were used last. */
             const int r = t % 2 ? PAIR_ROWS / 2 - 1 - i : i;
-            if (i < PAIR_ROWS / 2 - 1)
-                add_pair(sums[r][t], now.w[r], now.x[t % AHEAD]);
-            else
-                add_pair_back(sums[r][t], now.w[r], now.x[t % AHEAD]);
+            add_pair(sums[r][t], now.w[r], now.x[t % AHEAD]);
         }
         constexpr uint32_t token = 64 * sizeof(float);
         if (t + AHEAD < PAIR_TOKENS)
@@ -99,35 +84,19 @@ __device__ __forceinline__ float one_of(unsigned long long sums, int second) {
 }
 
 /* A warp's outputs by 32: part q has two rows of 16 tokens, output i of it row i % 2 and token i / 2. */
-enum { PARTS = OUTPUTS / 32 };
-
-/* The tree: levels 0 to 4 across a warp's lanes, level 5 between the pair's warps through shared memory. */
 __device__ __forceinline__ void add_up(const tile_args &a, tile_place place, const packed_sums &sums, int half,
                                        int pair, float *exchange) {
-    const int lane = (int)(threadIdx.x % 32), output = fd_bit_reverse5(lane);
-    float sum[PARTS];
-#pragma unroll
-    for (int q = 0; q < PARTS; q++) {
-        float part[32];
-#pragma unroll
-        for (int i = 0; i < 32; i++) part[i] = one_of(sums[q][i / 2], i % 2);
-        fd_tree_scatter32(part, lane);
-        sum[q] = part[0];
-        if (half == 1) exchange[q * 32 + lane] = sum[q];
-    }
-    asm volatile("bar.sync %0, 64;" ::"r"(1 + pair) : "memory");
-    if (half == 1) return;
-    const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + output % 2;
-    const int token = place.token0 + pair % 2 * PAIR_TOKENS + output / 2;
-    const tile_part &part = *place.part;
-    float *to = part.out + token * part.n_row + row;
-#pragma unroll
-    for (int q = 0; q < PARTS; q++) {
-        if (row + q * 2 >= part.n_row || token >= a.n_tok) continue;
-        float total = sum[q] + exchange[q * 32 + lane];
-        if (part.bias) total = total + part.bias[row + q * 2];
-        to[q * 2] = total;
-    }
+    fd_tile_add_up<OUTPUTS / 32>(
+        half, exchange, [&](int q, int i) { return one_of(sums[q][i / 2], i % 2); },
+        [&] { asm volatile("bar.sync %0, 64;" ::"r"(1 + pair)
+                           : "memory"); },
+        [&](int q, int i, float total) {
+            const tile_part &part = *place.part;
+            const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + q * 2 + i % 2;
+            const int token = place.token0 + pair % 2 * PAIR_TOKENS + i / 2;
+            if (row >= part.n_row || token >= a.n_tok) return;
+            part.out[token * part.n_row + row] = part.bias ? total + part.bias[row] : total;
+        });
 }
 
 #endif
