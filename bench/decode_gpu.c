@@ -260,7 +260,7 @@ int main(int argc, char **argv) {
     void *from, *to;
     cuda(cudaMalloc(&from, COPY_BYTES)); /* CUDA itself has started before loading is timed */
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, 1, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, &(fd_engine_size){.n_ctx = n_ctx}, &memory, &err), &err);
     double set_up = 0;
     for (int v = 0; v < n_variant; v++) {
         fd_engine_options options_of = variants[v].options;

@@ -1,6 +1,6 @@
-/* matvec_gpu [TYPE [many]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row with
- * each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
- * device-to-device copy of the same run.
+/* matvec_gpu [TYPE [many|q8act]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row
+ * with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
+ * device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/matmul.h"
+#include "kernels/q8.h"
 
 enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
 
@@ -18,6 +19,11 @@ static const fd_matvec_form forms[] = {
     {8, 1, 12, 1, 2}, {8, 1, 16, 1, 2}, {8, 2, 8, 1, 2},  {8, 2, 12, 1, 2}, {8, 2, 16, 1, 2}, {8, 2, 8, 2, 2},
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
+
+static const fd_q8_form q8_forms[] = {
+    {16, 1, 2}, {16, 1, 3}, {14, 1, 3}, {12, 1, 4}, {8, 1, 4}, {8, 2, 2}, {8, 2, 3}, {4, 2, 4}, {4, 4, 3},
+};
+enum { N_Q8_FORM = sizeof q8_forms / sizeof *q8_forms };
 
 typedef struct bench {
     fd_queue queue;
@@ -47,6 +53,8 @@ typedef struct job {
     int64_t copy_bytes;
     int n_copy, n_tok;
     const fd_matvec_form *form; /* NULL: the chosen one */
+    const fd_q8_form *q8_form;
+    bool q8act;
     const float *x;
     float *out;
 } job;
@@ -62,7 +70,8 @@ static void launch(const job *j, int i) {
         return;
     }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
-    must(fd_launch_matvec(&queue, &in, j->form, &err), &err);
+    must(j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, &err) : fd_launch_matvec(&queue, &in, j->form, &err),
+         &err);
 }
 
 /* Median seconds of one launch. */
@@ -123,7 +132,7 @@ static double copy_rate(const bench *b, void *from, void *to) {
     return 2.0 * 8 * TOTAL / (1e6 * (double)ms[ROUNDS / 2]);
 }
 
-static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, bool many) {
+static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, bool many, bool q8act) {
     const int64_t row_bytes = fd_packed_row_bytes(dtype, n_col), bytes = row_bytes * n_row;
     const size_t file_row = (size_t)fd_dtype_row_bytes(dtype, n_col);
     const int n_copy = (int)(TOTAL / bytes) + 1;
@@ -148,11 +157,13 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 
     printf("%-5s %6lldx%-6lld", fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col);
     const double gigabytes = 1e-9 * (double)file_row * (double)n_row, flops = 2e-12 * (double)n_row * (double)n_col;
-    for (int i = 0; i < N_FORM; i++) {
-        j.form = &forms[i];
+    for (int i = 0; i < (q8act ? N_Q8_FORM : N_FORM); i++) {
+        j.form = q8act ? NULL : &forms[i];
+        j.q8_form = q8act ? &q8_forms[i] : NULL;
+        j.q8act = q8act;
         printf(" %5.0f", gigabytes / seconds(&j, LAUNCHES));
     }
-    j.form = NULL;
+    j.form = NULL, j.q8_form = NULL;
     printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
     if (many) {
         j.n_tok = 8;
@@ -193,19 +204,21 @@ int main(int argc, char **argv) {
     printf("%s; device-to-device copy %.0f GB/s (read and written)\n", prop.name, copy_rate(&b, from, to));
     cuda(cudaFree(from));
     cuda(cudaFree(to));
-    const bool many = argc > 2 && strcmp(argv[2], "many") == 0;
-    printf("one row, GB/s: partials a lane, rows a lane, warps (hex), blocks a multiprocessor, slots (0: no rings); "
-           "the chosen form%s\n",
-           many ? "; eight rows; 512 rows, TFLOP/s" : "");
+    const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
+    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings); the chosen form%s\n",
+           q8act ? "" : "partials a lane, rows a lane, ", many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
-    for (int i = 0; i < N_FORM; i++)
+    for (int i = 0; q8act && i < N_Q8_FORM; i++)
+        printf("   %x%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots);
+    for (int i = 0; !q8act && i < N_FORM; i++)
         printf(" %d%d%x%d%d", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks, forms[i].slots);
     printf(" | chosen\n");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
+            if (q8act && !fd_q8_can(types[t])) continue;
             if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
-                measure(&b, types[t], shapes[s][0], shapes[s][1], many);
+                measure(&b, types[t], shapes[s][0], shapes[s][1], many, q8act);
         }
     cuda(cudaEventDestroy(b.begin));
     cuda(cudaEventDestroy(b.end));

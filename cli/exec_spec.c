@@ -13,6 +13,15 @@
 
 static bool is(const char *s, size_t size, const char *text) { return strlen(text) == size && memcmp(s, text, size) == 0; }
 
+#ifdef FD_HAVE_CUDA
+/* Of "gpu:…". */
+static fd_numerics gpu_numerics(const char *spec, size_t size) {
+    return is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
+           : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
+                                         : FD_NUMERICS_EXACT;
+}
+#endif
+
 /* Applies each "+fault=…" of the rest to a clone of the graph. Several faults share the clone; their owners chain. */
 typedef struct owners {
     fd_fault_owner *item[8];
@@ -67,9 +76,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
     if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act") || is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
-        options.numerics = is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
-                           : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
-                                                         : FD_NUMERICS_EXACT;
+        options.numerics = gpu_numerics(spec, size);
         return fd_engine_new(graph, &options, out, err);
 #else
         return fd_fail(err, FD_ERR_UNSUPPORTED, "executor %.*s: this build has no GPU engine (no nvcc when it was made)",
@@ -107,15 +114,14 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     char why[256];
     fd_error ignored = {0};
     uint64_t free_bytes;
-    int32_t n_sm;
     fd_engine_memory memory;
+    fd_engine_size of = {.n_ctx = n_ctx, .n_seq = n_seq, .numerics = gpu_numerics(spec, strcspn(spec, "+"))};
     if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
-        fd_engine_memory_free(0, &free_bytes, &n_sm, &ignored) != FD_OK ||
-        fd_engine_memory_needed(graph, n_ctx, n_seq, strncmp(spec, "gpu:fast", 8) == 0 ? n_sm : 0, &memory, &ignored) !=
-            FD_OK ||
+        fd_engine_memory_free(0, &free_bytes, &of.n_sm, &ignored) != FD_OK ||
+        fd_engine_memory_needed(graph, &of, &memory, &ignored) != FD_OK ||
         fd_engine_memory_total(&memory) > free_bytes)
         return;
-    fd_engine_memory_text(&memory, n_ctx, n_seq, free_bytes, to, size);
+    fd_engine_memory_text(&memory, &of, free_bytes, to, size);
 #else
     (void)spec, (void)graph, (void)n_ctx, (void)n_seq, (void)size;
 #endif

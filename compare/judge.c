@@ -5,14 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "numerics/contract.h"
+#include "compare/judge_row.h"
 
 /* Positions replayed together: weights are dequantised once for all of them. */
 enum { RANGE = 64, SAMPLE = 8 };
-
-/* Rounding errors that came along with the inputs make P exceed the bound of one op nearly everywhere; beside an
- * introduced error P is named from this share of L on. */
-#define WORTH_NAMING 0.05
 
 typedef struct judge {
     const fd_judge_options *o;
@@ -34,92 +30,6 @@ const char *fd_finding_name(fd_finding finding) {
 
 const char *fd_class_source_name(fd_class_source source) {
     return source == FD_CLASS_GIVEN ? "given" : source == FD_CLASS_RECORDED ? "recorded" : "inferred";
-}
-
-/* ---- one row ---- */
-
-typedef struct row_sums {
-    double l2, p2, d2, r2;
-    bool p_beyond;
-    int32_t last_slice;
-} row_sums;
-
-static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, double c, double y, double tau,
-                double r) {
-    double z = fd_bound_z(c, y, tau);
-    f->n_element++;
-    if (!(z <= 1)) {
-        f->n_beyond++;
-        if (s->last_slice != slice) f->n_slice_beyond++;
-        s->last_slice = slice;
-        f->n_nan_new += !isfinite(c) && isfinite(y);
-    }
-    /* a NaN or Inf that came about here ranks before any number, however far off */
-    bool fresh = !isfinite(c) && isfinite(y), fresh_before = !isfinite(f->candidate) && isfinite(f->replayed);
-    if (f->worst < 0 || (fresh && !fresh_before) || (fresh == fresh_before && !(z <= f->z))) {
-        f->z = z;
-        f->worst = index;
-        f->candidate = c;
-        f->replayed = y;
-        f->tau = tau;
-        f->reference = r;
-    }
-    if (isfinite(c) && isfinite(y)) s->l2 += (c - y) * (c - y);
-    if (!f->has_reference) return;
-    s->p_beyond |= !(fd_bound_z(r, y, tau) <= 1);
-    if (isfinite(y) && isfinite(r)) s->p2 += (y - r) * (y - r);
-    if (isfinite(c) && isfinite(r)) {
-        s->d2 += (c - r) * (c - r);
-        s->r2 += r * r;
-    }
-}
-
-/* Beyond this part of the tensor's own size, τ of a span tells nothing: rounding through all its ops could hide an error. */
-#define BLIND 0.5
-
-static bool is_blind(const fd_node *node, const fd_node_finding *f, const fd_replayed *row, int32_t r) {
-    double tau = 0, y = 0;
-    if (f->span_first == f->node || f->n_beyond > 0) return false;
-    if (node->op == FD_OP_TOP_K) return false; /* τ of an id says that the margin is small, not how large an error may be */
-    for (int64_t i = r * row->stride; i < (r + 1) * row->stride; i++) {
-        if (!isfinite(row->y[i])) continue;
-        tau += row->tau[i] * row->tau[i];
-        y += row->y[i] * row->y[i];
-    }
-    return !(sqrt(tau) <= BLIND * sqrt(y));
-}
-
-static void judge_row(judge *j, const fd_node *node, const fd_replayed *row, int32_t r, const double *reference,
-                      fd_node_finding *f) {
-    int32_t pos = j->pos0 + r, n_kv = j->pos0 + j->n_range;
-    int64_t slice = node->over_kv ? n_kv : node->n_dim == 2 ? node->shape[1] : row->stride;
-    row_sums s = {.last_slice = -1};
-    *f = (fd_node_finding){.node = node->id,
-                           .pos = pos,
-                           .step = j->step_of[pos],
-                           .worst = -1,
-                           .reference = NAN,
-                           .has_reference = reference != NULL,
-                           .span_first = row->span_first};
-    for (int64_t i = 0; i < row->stride; i++) {
-        int64_t head = i / slice, at = i % slice, k = r * row->stride + i;
-        if (node->over_kv && at > pos) continue;
-        see(f, &s, node->over_kv ? head * (pos + 1) + at : i, (int32_t)head, row->candidate[k], row->y[k], row->tau[k],
-            reference ? reference[i] : NAN);
-    }
-    double l = sqrt(s.l2), p = sqrt(s.p2);
-    bool introduced = f->n_beyond > 0, both = s.p_beyond && !(p < WORTH_NAMING * l);
-    f->finding =
-        introduced ? (both ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED) : (s.p_beyond ? FD_FOUND_INHERITED : FD_FOUND_NOISE);
-    if (f->has_reference && l + p > 0) {
-        f->introduced = l / (l + p);
-        f->propagated = p / (l + p);
-    }
-    if (f->n_nan_new > 0) f->introduced = 1, f->propagated = 0; /* no arithmetic shares a NaN out */
-    if (j->growth) {
-        j->growth[2 * node->id] += s.d2;
-        j->growth[2 * node->id + 1] += s.r2;
-    }
 }
 
 /* Earlier by step, then node, then position. */
@@ -160,19 +70,25 @@ static fd_code judge_node(judge *j, const fd_node *node, const fd_replayed *rows
         if (!j->reference || !j->scratch) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
     }
     for (int32_t r = 0; r < j->n_range; r++) {
-        fd_node_finding f;
         bool has_ref = false;
         if (!rows->recorded[r]) continue;
         bool comparable = !j->o->n_ref_pos || j->pos0 + r < j->o->n_ref_pos;
         if (j->o->ref && comparable)
             FD_TRY(fd_replay_read_row(j->o->ref, j->in_ref[node->id], node, j->pos0 + r, j->pos0 + j->n_range,
                                       j->scratch, j->reference, &has_ref, err));
-        judge_row(j, node, rows, r, has_ref ? j->reference : NULL, &f);
+        fd_judged_row row = {.node = node,
+                             .rows = rows,
+                             .r = r,
+                             .pos = j->pos0 + r,
+                             .step = j->step_of[j->pos0 + r],
+                             .n_kv = j->pos0 + j->n_range,
+                             .reference = has_ref ? j->reference : NULL};
+        fd_node_finding f = fd_judge_row(&row, j->growth ? j->growth + 2 * node->id : NULL);
         int64_t at = r * rows->stride;
         if (j->o->see)
-            j->o->see(j->o->see_user, node, j->pos0 + r, rows->stride, rows->candidate + at, rows->y + at,
-                      rows->tau + at, has_ref ? j->reference : NULL);
-        if (is_blind(node, &f, rows, r)) {
+            j->o->see(j->o->see_user, node, row.pos, rows->stride, rows->candidate + at, rows->y + at, rows->tau + at,
+                      row.reference);
+        if (fd_row_is_blind(&row, &f)) {
             if (j->out->n_blind++ == 0) j->out->blind = f;
             continue;
         }

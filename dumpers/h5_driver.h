@@ -12,6 +12,8 @@
  *   run would leave the flag behind, and h5py, HDFView and h5dump would refuse the file until somebody ran h5clear.
  *   Nobody else can write the file meanwhile: it is made under a name of its own and moved into place.
  *
+ * And it says where HDF5 puts a chunk, without writing it, so that its rows can go there past HDF5 (`placing`).
+ *
  * Files it writes are ordinary HDF5 files; nothing needs the driver to read them. */
 #ifndef FD_DUMPERS_H5_DRIVER_H
 #define FD_DUMPERS_H5_DRIVER_H
@@ -22,6 +24,8 @@ typedef struct fd_h5_target {
     int fd;         /* of the open file; -1 before and after */
     int error;      /* errno of the first failed write or truncation; 0: none. Writes are dropped while it is set */
     int open_error; /* errno of the last open; 0: it succeeded */
+    const void *placing; /* not NULL: a write of data from there is left out, and its place noted */
+    uint64_t placed;     /* that place, from the start of the file */
 } fd_h5_target;
 
 /* File access properties for writing: this driver, HDF5 1.10's format (what single-writer mode needs), strong close.

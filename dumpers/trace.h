@@ -71,6 +71,8 @@ typedef struct fd_trace_options {
                                         are of what was computed; FD_F32 (the default): as computed */
     bool compress;                   /* shuffle + gzip of /tensors */
     size_t memory;                   /* bytes of tensors that may wait to be written; 0: 256 MiB */
+    int32_t helpers;                 /* threads that digest and write beside the one that calls HDF5, at most 8; 0: a
+                                        quarter of the processors, 1 to 4 */
     bool one_thread;                 /* all work in the calling thread, at the end of each step */
     const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
                                 they have there (dumpers/weights.h); NULL: none */

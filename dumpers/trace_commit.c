@@ -96,14 +96,18 @@ static bool flush(const fd_trace_writer *writer) {
     return H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0;
 }
 
-/* The rows in /steps are what makes steps count: they follow in a flush of their own, when all else is on disk. */
-bool fd_trace_commit(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err) {
-    span s = {.steps = steps, .first = steps->pos0};
-    int32_t n_before = writer->n_written;
-    for (const fd_trace_pending *step = steps; step; step = step->next) s.n += step->n_tok;
-    if (writer->target.error == 0 && append_tables(writer, &s) && flush(writer) && append_steps(writer, steps) &&
-        flush(writer))
-        return true;
-    fd_h5_target_fail(&writer->target, err, "%s: cannot write step %d", writer->path, n_before);
+static bool refuse(const fd_trace_writer *writer, fd_error *err) {
+    fd_h5_target_fail(&writer->target, err, "%s: cannot write step %d", writer->path, writer->n_written);
     return false;
+}
+
+/* The rows in /steps are what makes steps count: they follow in a flush of their own, when all else is on disk. */
+bool fd_trace_commit_tables(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err) {
+    span s = {.steps = steps, .first = steps->pos0};
+    for (const fd_trace_pending *step = steps; step; step = step->next) s.n += step->n_tok;
+    return (writer->target.error == 0 && append_tables(writer, &s) && flush(writer)) || refuse(writer, err);
+}
+
+bool fd_trace_commit(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err) {
+    return (append_steps(writer, steps) && flush(writer)) || refuse(writer, err);
 }

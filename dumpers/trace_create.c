@@ -54,24 +54,12 @@ static bool make(hid_t group, set_plan plan, const char *description) {
 }
 
 static bool make_tensor(const fd_trace_writer *writer, hid_t group, const fd_node *node) {
-    /* what stands where nothing was recorded: NaN, or along n_kv padding of scores (-inf) and of weights (0) */
-    static const double fill64[] = {NAN, -INFINITY, 0.0};
-    static const float fill32[] = {NAN, -INFINITY, 0.0f};
-    static const uint16_t fill16[] = {0x7e00, 0xfc00, 0}, fill_bf16[] = {0x7fc0, 0xff80, 0};
-    int which = !node->over_kv ? 0 : node->op == FD_OP_ATTN_SCORES ? 1 : 2;
-    const void *fill;
-    hid_t type = H5T_STD_U16LE;
-    switch (writer->stored) {
-    case FD_F64: type = H5T_IEEE_F64LE, fill = &fill64[which]; break;
-    case FD_F32: type = H5T_IEEE_F32LE, fill = &fill32[which]; break;
-    case FD_F16: fill = &fill16[which]; break;
-    default: fill = &fill_bf16[which]; break;
-    }
+    hid_t type = writer->stored == FD_F64 ? H5T_IEEE_F64LE : writer->stored == FD_F32 ? H5T_IEEE_F32LE : H5T_STD_U16LE;
     set_plan plan = {.name = node->name,
                      .type = type,
                      .rank = 1 + node->n_dim,
                      .max = {H5S_UNLIMITED},
-                     .fill = fill,
+                     .fill = fd_trace_fill_value(node, writer->stored),
                      .compress = writer->options.compress};
     for (int i = 0; i < node->n_dim; i++) {
         bool along_kv = node->over_kv && i == node->n_dim - 1;

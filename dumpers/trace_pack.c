@@ -8,7 +8,7 @@
 
 bool fd_trace_packs(const fd_trace_writer *writer, const fd_node *node) {
     /* rows along keys are several chunks each, the last of them partly outside the row: left to HDF5 */
-    return writer->options.compress && writer->tensor[node->id] >= 0 && !node->over_kv && H5_VERSION_GE(1, 10, 3);
+    return writer->options.compress && writer->tensor[node->id] >= 0 && !node->over_kv;
 }
 
 /* HDF5's shuffle: the first bytes of all elements, then the second ones, … */

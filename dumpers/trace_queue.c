@@ -69,7 +69,9 @@ static void *help(void *user) {
     fd_trace_queue *q = &writer->queue;
     pthread_mutex_lock(&q->lock);
     while (!q->stop)
-        if (q->undigested)
+        if (q->jobs)
+            fd_trace_do_job(writer);
+        else if (q->undigested)
             digest_some(writer);
         else
             sleep_until_work(q);
@@ -140,9 +142,9 @@ static void write_batch(fd_trace_writer *writer) {
     q->busy = true;
     pthread_mutex_unlock(&q->lock);
     fd_h5_guard guard = fd_h5_begin();
-    bool written = !ok || fd_trace_write_records(writer, first, &err);
+    bool written = !ok || fd_trace_write_batch(writer, first, steps, &err);
     pthread_mutex_lock(&q->lock);
-    q->tail = end; /* the run has room while the tables are written */
+    q->tail = end; /* the run has room while the steps are entered */
     pthread_cond_broadcast(&q->room);
     pthread_mutex_unlock(&q->lock);
     if (ok && written && steps) written = fd_trace_commit(writer, steps, &err);
@@ -264,9 +266,12 @@ int64_t fd_trace_queue_step_bytes(fd_trace_writer *writer) {
 
 /* ---- life ---- */
 
-/* One for a helper is enough where the run itself needs the processors. */
-static int helpers_of(long n_processor) {
-    return n_processor < 8 ? 1 : n_processor / 4 < FD_TRACE_MAX_HELPERS ? (int)(n_processor / 4) : FD_TRACE_MAX_HELPERS;
+/* One is enough where the run itself needs the processors. */
+static int helpers_of(const fd_trace_options *options) {
+    enum { SUITABLE = 4 };
+    long quarter = sysconf(_SC_NPROCESSORS_ONLN) / 4;
+    if (options->helpers > 0) return options->helpers < FD_TRACE_MAX_HELPERS ? options->helpers : FD_TRACE_MAX_HELPERS;
+    return quarter < 1 ? 1 : quarter < SUITABLE ? (int)quarter : SUITABLE;
 }
 
 static bool start_threads(fd_trace_writer *writer) {
@@ -277,7 +282,7 @@ static bool start_threads(fd_trace_writer *writer) {
     sigfillset(&all); /* signals are the program's own threads' to take */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool ok = pthread_create(&q->writer, NULL, write_on, writer) == 0;
-    int wanted = helpers_of(sysconf(_SC_NPROCESSORS_ONLN));
+    int wanted = helpers_of(&writer->options);
     while (ok && q->n_helper < wanted && pthread_create(&q->helpers[q->n_helper], NULL, help, writer) == 0)
         q->n_helper++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

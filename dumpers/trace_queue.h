@@ -1,5 +1,5 @@
 /* Rows on their way from the run to the file, and the threads that bring them there: one that calls HDF5, and helpers
- * that digest rows. The memory is a ring of fixed size; whoever has rows to put waits while it is full.
+ * that digest rows and write them (trace_jobs.c). The memory is a ring of fixed size; whoever has rows to put waits while it is full.
  *
  * Where HDF5 is not built for threads, or none can be had, the calling thread does all of it at the end of a step. */
 #ifndef FD_DUMPERS_TRACE_QUEUE_H
@@ -11,6 +11,7 @@
 #include "dumpers/trace.h"
 
 typedef struct fd_trace_pending fd_trace_pending; /* a step, trace_writer.h */
+typedef struct fd_trace_put fd_trace_put;         /* rows on their way to known places, trace_writer.h */
 
 /* Rows [pos0, pos0 + n_pos) of a node, or the end of a step. Lies in the ring. */
 typedef struct fd_trace_record {
@@ -26,7 +27,7 @@ typedef struct fd_trace_record {
     _Alignas(64) char data[];
 } fd_trace_record;
 
-enum { FD_TRACE_MAX_HELPERS = 4 };
+enum { FD_TRACE_MAX_HELPERS = 8 };
 
 typedef struct fd_trace_queue {
     pthread_mutex_t lock;
@@ -47,6 +48,12 @@ typedef struct fd_trace_queue {
     int64_t step_bytes;               /* that they may add to the file */
     int n_sleeping;                   /* threads that wait for work */
     bool busy;                        /* a batch is being written */
+
+    pthread_cond_t jobs_done;      /* for the writer */
+    fd_trace_put *jobs, *last_job; /* nobody has taken them */
+    int n_doing;                   /* jobs that somebody is at */
+    int job_error;                 /* errno of the first that failed; 0: none */
+
     bool writer_waits, run_waits;     /* for rows to be digested; for room */
 
     atomic_bool failed;

@@ -1,20 +1,8 @@
-/* Rows into the datasets of /tensors. A call of HDF5's for each row would cost ten times what the row does: the rows
- * that a batch has of a tensor are laid side by side and written as one block. */
-#include <math.h>
+/* Rows into the datasets of /tensors: those that a batch has of a tensor together. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/trace_writer.h"
-#include "model/quant.h"
-
-/* Bytes that are laid side by side: many chunks of 32 KiB, and little beside the processor's cache. */
-enum { GATHER = 1 << 20 };
-
-static hid_t memory_type(const fd_trace_writer *writer) {
-    return writer->stored == FD_F64   ? H5T_NATIVE_DOUBLE
-           : writer->stored == FD_F32 ? H5T_NATIVE_FLOAT
-                                      : H5T_NATIVE_UINT16;
-}
 
 /* Grows the dataset to `end` positions. */
 static bool extend(fd_trace_writer *writer, const fd_node *node, int32_t end) {
@@ -26,75 +14,7 @@ static bool extend(fd_trace_writer *writer, const fd_node *node, int32_t end) {
     return H5Dset_extent(writer->tensor[node->id], extent) >= 0;
 }
 
-/* Writes n rows of `n_kv` keys (over_kv) that lie one after the other, as stored. */
-static bool write_block(fd_trace_writer *writer, const fd_node *node, int32_t pos0, int32_t n, int32_t n_kv,
-                        const void *data) {
-    hsize_t start[3] = {(hsize_t)pos0}, count[3] = {(hsize_t)n};
-    for (int i = 0; i < node->n_dim; i++)
-        count[1 + i] = node->over_kv && i == node->n_dim - 1 ? (hsize_t)n_kv : (hsize_t)node->shape[i];
-    return fd_h5_write_block(writer->tensor[node->id], memory_type(writer), 1 + node->n_dim, start, count, data);
-}
-
-static bool gather_room(fd_trace_writer *writer, size_t bytes) {
-    if (bytes <= writer->gathered_bytes) return true;
-    char *grown = realloc(writer->gathered, bytes);
-    if (!grown) return false;
-    writer->gathered = grown;
-    writer->gathered_bytes = bytes;
-    return true;
-}
-
 /* ---- rows of a batch ---- */
-
-/* What stands beyond a row's last key: as the dataset is filled, scores -inf and weights 0. */
-static void fill(const fd_trace_writer *writer, const fd_node *node, char *to, size_t n) {
-    bool scores = node->op == FD_OP_ATTN_SCORES;
-    double wide = scores ? -INFINITY : 0.0;
-    float single = (float)wide;
-    uint16_t half = !scores ? 0 : writer->stored == FD_F16 ? 0xfc00 : 0xff80;
-    const void *value = writer->stored == FD_F64   ? (const void *)&wide
-                        : writer->stored == FD_F32 ? (const void *)&single
-                                                   : &half;
-    size_t size = fd_trace_stored_bytes(writer);
-    for (size_t i = 0; i < n; i++) memcpy(to + i * size, value, size);
-}
-
-/* A record's rows to `to`, where rows over keys are `n_kv` wide. */
-static char *lay(const fd_trace_writer *writer, const fd_trace_record *r, int32_t n_kv, char *to) {
-    size_t size = fd_trace_stored_bytes(writer), bytes = (size_t)(r->n_pos * r->row_elements) * size;
-    size_t have = (size_t)(r->pos0 + r->n_pos), want = (size_t)n_kv;
-    if (!r->node->over_kv || have == want) {
-        memcpy(to, r->data, bytes);
-        return to + bytes;
-    }
-    const char *from = r->data;
-    for (size_t run = (size_t)r->n_pos * (size_t)r->node->shape[0]; run > 0; run--, from += have * size) {
-        memcpy(to, from, have * size);
-        fill(writer, r->node, to + have * size, want - have);
-        to += want * size;
-    }
-    return to;
-}
-
-/* Writes a node's records from `r` on that follow one another, as many as are laid side by side; the one after them. */
-static bool write_run(fd_trace_writer *writer, fd_trace_record **at) {
-    fd_trace_record *first = *at, *r = first, *end = first->same;
-    const fd_node *node = first->node;
-    size_t size = fd_trace_stored_bytes(writer), other = (size_t)(node->over_kv ? node->shape[0] : first->row_elements);
-    int32_t pos1 = first->pos0 + first->n_pos;
-    for (; end && end->pos0 == pos1; end = end->same) {
-        size_t rows = (size_t)(pos1 + end->n_pos - first->pos0),
-               width = node->over_kv ? (size_t)(pos1 + end->n_pos) : 1;
-        if (rows * other * width * size > GATHER) break;
-        pos1 += end->n_pos;
-    }
-    *at = end;
-    if (first->same == end) return write_block(writer, node, first->pos0, first->n_pos, pos1, first->data);
-    size_t rows = (size_t)(pos1 - first->pos0), width = node->over_kv ? (size_t)pos1 : 1;
-    if (!gather_room(writer, rows * other * width * size)) return false;
-    for (char *to = writer->gathered; r != end; r = r->same) to = lay(writer, r, pos1, to);
-    return write_block(writer, node, first->pos0, (int32_t)rows, pos1, writer->gathered);
-}
 
 /* Compressed rows: each is a chunk of its own, stored as it is. */
 static bool write_packed(fd_trace_writer *writer, fd_trace_record *r) {
@@ -104,23 +24,49 @@ static bool write_packed(fd_trace_writer *writer, fd_trace_record *r) {
         hsize_t offset[3] = {(hsize_t)(r->pos0 + row)};
         uint32_t packed = fd_trace_packed_bytes(writer, r, row);
         bool ok = packed > 0 ? H5Dwrite_chunk(writer->tensor[r->node->id], H5P_DEFAULT, 0, offset, packed, data) >= 0
-                             : write_block(writer, r->node, r->pos0 + row, 1, 0, data);
+                             : fd_trace_write_block(writer, r->node, r->pos0 + row, 1, 0, data);
         if (!ok) return false;
     }
     return true;
 }
 
-static bool write_node(fd_trace_writer *writer, fd_trace_record *r) {
-    const fd_trace_pending *last = writer->last[r->node->id]->step;
-    if (!extend(writer, r->node, last->pos0 + last->n_tok)) return false;
-    for (bool packs = fd_trace_packs(writer, r->node); packs && r; r = r->same)
-        if (!write_packed(writer, r)) return false;
-    while (r)
-        if (!write_run(writer, &r)) return false;
+/* Compressed rows along keys, each of them several chunks. */
+static bool write_filtered(fd_trace_writer *writer, const fd_trace_record *r) {
+    return fd_trace_write_block(writer, r->node, r->pos0, r->n_pos, r->pos0 + r->n_pos, r->data);
+}
+
+static bool room_for_rows(fd_trace_writer *writer, size_t n) {
+    if (n < writer->room_rows) return true;
+    size_t more = 2 * n + 64;
+    fd_trace_rows *grown = realloc(writer->rows, more * sizeof *grown);
+    if (!grown) return false;
+    writer->rows = grown;
+    writer->room_rows = more;
     return true;
 }
 
-bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err) {
+static bool write_node(fd_trace_writer *writer, fd_trace_record *r) {
+    const fd_node *node = r->node;
+    const fd_trace_pending *last = writer->last[node->id]->step;
+    if (!extend(writer, node, last->pos0 + last->n_tok)) return false;
+    if (writer->options.compress) {
+        for (bool packs = fd_trace_packs(writer, node), ok = true; r; r = r->same) {
+            ok = packs ? write_packed(writer, r) : write_filtered(writer, r);
+            if (!ok) return false;
+        }
+        return true;
+    }
+    size_t n = 0, size = fd_trace_stored_bytes(writer);
+    for (; r; r = r->same) {
+        if (!room_for_rows(writer, n)) return false;
+        writer->rows[n++] =
+            (fd_trace_rows){r->data, (size_t)r->row_elements * size, r->pos0, r->n_pos, r->pos0 + r->n_pos};
+    }
+    return fd_trace_put_rows(writer, node, writer->rows, n);
+}
+
+/* Puts the rows of the records on their way. */
+static bool write_records(fd_trace_writer *writer, fd_trace_record *first, fd_error *err) {
     const fd_graph *graph = writer->graph;
     bool any = false;
     for (fd_trace_record *r = first; r; r = r->next) {
@@ -147,27 +93,60 @@ bool fd_trace_write_records(fd_trace_writer *writer, fd_trace_record *first, fd_
     return ok;
 }
 
+/* What steps leave out of a tensor is fill, not what the disk has there. */
+static bool fill_up(fd_trace_writer *writer, const fd_trace_pending *steps) {
+    while (steps->next) steps = steps->next;
+    return writer->options.compress || fd_trace_put_fill(writer, steps->pos0 + steps->n_tok);
+}
+
+bool fd_trace_write_batch(fd_trace_writer *writer, fd_trace_record *first, const fd_trace_pending *steps,
+                          fd_error *err) {
+    int32_t pos0 = first->step->pos0;
+    bool ok = write_records(writer, first, err), sent = !ok || !steps || fill_up(writer, steps);
+    if (ok && sent && steps) ok = fd_trace_commit_tables(writer, steps, err); /* meanwhile the helpers write */
+    bool written = fd_trace_finish_jobs(writer);
+    if (!ok || (sent && written)) return ok;
+    fd_h5_target_fail(&writer->target, err, "%s: cannot write the tensors from position %d on", writer->path, pos0);
+    return false;
+}
+
 /* ---- rows as they are shown ---- */
 
-/* Rows that have no gap go as they are, several at a time; others one by one. */
+enum { ROUNDED = 4 << 20 }; /* bytes of rounded rows at a time */
+
+static bool write_some(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *rows) {
+    if (!writer->options.compress) return fd_trace_put_rows(writer, node, rows, 1) && fd_trace_finish_jobs(writer);
+    bool ok = true;
+    for (int32_t r = 0; ok && r < rows->n; r++)
+        ok = fd_trace_write_block(writer, node, rows->pos0 + r, 1, rows->n_kv, rows->data + (size_t)r * rows->stride);
+    return ok;
+}
+
+static bool write_rounded(fd_trace_writer *writer, const fd_node *node, const fd_trace_rows *shown) {
+    size_t n = (size_t)fd_node_row_stride(node, shown->n_kv);
+    int32_t at_once = 2 * n >= ROUNDED ? 1 : (int32_t)(ROUNDED / (2 * n));
+    char *half = malloc((size_t)at_once * n * 2);
+    fd_trace_rows rows = {half, n * 2, shown->pos0, 0, shown->n_kv};
+    bool ok = half != NULL;
+    for (int32_t done = 0; ok && done < shown->n; done += rows.n) {
+        rows.n = shown->n - done < at_once ? shown->n - done : at_once;
+        rows.pos0 = shown->pos0 + done;
+        for (int32_t r = 0; r < rows.n; r++)
+            fd_trace_round(writer, shown->data + (size_t)(done + r) * shown->stride, n, half + (size_t)r * n * 2);
+        ok = write_some(writer, node, &rows);
+    }
+    ok = fd_trace_finish_jobs(writer) && ok;
+    free(half);
+    return ok;
+}
+
 bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int32_t end, fd_error *err) {
     const fd_node *node = o->node;
-    int32_t n_kv = o->pos0 + o->n_pos, at_once = o->n_pos;
-    int64_t row = fd_node_row_stride(node, n_kv);
-    bool round = writer->stored != writer->dtype, ok = extend(writer, node, end);
-    if (o->row_stride != row) at_once = 1;
-    if (round && at_once > 1) at_once = row * 2 >= GATHER ? 1 : (int32_t)(GATHER / (row * 2));
-    for (int32_t r = 0; ok && r < o->n_pos; r += at_once) {
-        int32_t n = o->n_pos - r < at_once ? o->n_pos - r : at_once;
-        const char *data = (const char *)o->data + (size_t)(r * o->row_stride) * (o->dtype == FD_F64 ? 8 : 4);
-        if (round) {
-            ok = gather_room(writer, (size_t)(n * row) * 2);
-            if (ok) fd_trace_round(writer, data, (size_t)(n * row), writer->gathered);
-            data = writer->gathered;
-        }
-        ok = ok && write_block(writer, node, o->pos0 + r, n, n_kv, data);
-    }
-    if (ok && writer->target.error == 0) return true;
+    fd_trace_rows rows = {o->data, (size_t)o->row_stride * (o->dtype == FD_F64 ? 8 : 4), o->pos0, o->n_pos,
+                          o->pos0 + o->n_pos};
+    bool ok = extend(writer, node, end) &&
+              (writer->stored != writer->dtype ? write_rounded : write_some)(writer, node, &rows);
+    if (fd_trace_finish_jobs(writer) && ok) return true;
     fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name, o->pos0);
     return false;
 }

@@ -1,5 +1,6 @@
 #include "dumpers/trace_schema.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -150,6 +151,19 @@ void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hs
     }
     chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
     if (chunk[0] > 1024) chunk[0] = 1024;
+}
+
+const void *fd_trace_fill_value(const fd_node *node, uint32_t stored) {
+    static const double fill64[] = {NAN, -INFINITY, 0.0};
+    static const float fill32[] = {NAN, -INFINITY, 0.0f};
+    static const uint16_t fill16[] = {0x7e00, 0xfc00, 0}, fill_bf16[] = {0x7fc0, 0xff80, 0};
+    int which = !node->over_kv ? 0 : node->op == FD_OP_ATTN_SCORES ? 1 : 2;
+    switch (stored) {
+    case FD_F64: return &fill64[which];
+    case FD_F32: return &fill32[which];
+    case FD_F16: return &fill16[which];
+    default: return &fill_bf16[which];
+    }
 }
 
 void fd_trace_now(char out[32]) {

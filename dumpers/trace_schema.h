@@ -86,4 +86,8 @@ extern const fd_health_info fd_health_columns[FD_HEALTH_COUNT];
 void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hsize_t chunk[3]);
 enum { FD_KV_CHUNK = 64 }; /* positions along n_kv */
 
+/* An element, of the stored type, that stands where nothing was recorded: NaN, or along n_kv padding of scores (-inf) and
+ * of weights (0). */
+const void *fd_trace_fill_value(const fd_node *node, uint32_t stored);
+
 #endif

@@ -15,11 +15,13 @@ size_t fd_trace_stored_bytes(const fd_trace_writer *writer) {
 
 static void free_writer(fd_trace_writer *writer) {
     fd_trace_queue_stop(writer);
+    fd_trace_chunks_free(writer);
     fd_trace_pending_free(writer->step);
     pthread_mutex_destroy(&writer->queue.lock);
     pthread_cond_destroy(&writer->queue.work);
     pthread_cond_destroy(&writer->queue.digested);
     pthread_cond_destroy(&writer->queue.room);
+    pthread_cond_destroy(&writer->queue.jobs_done);
     free(writer->path);
     free(writer->tensors);
     free(writer->selected);
@@ -27,7 +29,6 @@ static void free_writer(fd_trace_writer *writer) {
     free(writer->extent);
     free(writer->first);
     free(writer->last);
-    free(writer->gathered);
     free(writer->all_tokens);
     free(writer);
 }
@@ -79,6 +80,7 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
     pthread_cond_init(&writer->queue.work, NULL);
     pthread_cond_init(&writer->queue.digested, NULL);
     pthread_cond_init(&writer->queue.room, NULL);
+    pthread_cond_init(&writer->queue.jobs_done, NULL);
     writer->options = *options;
     writer->graph = graph;
     writer->dtype = numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32;
@@ -118,7 +120,7 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = fd_trace_create_file(writer, &said, err);
     fd_h5_end(guard);
-    if (code == FD_OK && !fd_trace_queue_start(writer))
+    if (code == FD_OK && (!fd_trace_chunks_begin(writer) || !fd_trace_queue_start(writer)))
         code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", options->path);
     if (code == FD_OK)
         *out = writer;

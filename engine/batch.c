@@ -30,6 +30,7 @@ static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_
                   .inputs = e->batch_inputs,
                   .tail = FD_ROWS_ALL,
                   .near = near,
+                  .q8_rows = e->batch_q8_rows.data,
                   .positions = rows + e->exec.n_seq,
                   .sequences = rows + 2 * e->exec.n_seq};
     FD_TRY(fd_run_plan(e, &run, NULL, err));

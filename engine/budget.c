@@ -118,32 +118,49 @@ static void probe_close(fd_engine *probe) {
     free(probe->feeds_cache);
 }
 
-static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, int32_t n_ctx, int32_t n_seq,
-                                int32_t fast_sm) {
+size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok) {
+    size_t most = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_MATMUL || !fd_q8_can(graph->weights[node->weight[0]].dtype)) continue;
+        size_t bytes = fd_q8_rows_bytes(graph->weights[node->weight[0]].n_col, n_tok);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, const fd_engine_size *size) {
     const fd_graph *graph = probe->exec.graph;
-    fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq, fast_sm > 0)};
-    uint64_t fixed = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast_sm > 0) - m.cache;
-    if (fast_sm > 0) {
-        m.scratch = fixed + fd_fast_bytes(graph, n_ctx, fast_sm);
+    int32_t n_ctx = size->n_ctx, n_seq = size->n_seq > 1 ? size->n_seq : 1;
+    bool fast = size->numerics == FD_NUMERICS_FAST, q8act = size->numerics == FD_NUMERICS_Q8ACT;
+    fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq, fast)};
+    uint64_t fixed = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast) - m.cache;
+    if (fast) {
+        m.scratch = fixed + fd_fast_bytes(graph, n_ctx, n_seq, size->n_sm);
         return m;
     }
+    if (n_seq == 1) m.observed = fd_kept_bytes(graph, n_ctx);
     fd_run prompt = {
         .plan = &probe->nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
     fd_run step = {.plan = &probe->step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);
-    if (n_seq > 1 && fd_plan_batches(graph, &probe->batch)) m.scratch += slots_bytes(probe, &batch);
+    if (q8act && prompt.n_tok > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt.n_tok));
+    if (n_seq > 1 && fd_plan_batches(graph, &probe->batch)) {
+        m.scratch += slots_bytes(probe, &batch);
+        if (q8act) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
+    }
     return m;
 }
 
-fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
-                                fd_engine_memory *out, fd_error *err) {
+fd_code fd_engine_memory_needed(const fd_graph *graph, const fd_engine_size *size, fd_engine_memory *out,
+                                fd_error *err) {
     uint64_t weights;
     fd_engine probe;
     *out = (fd_engine_memory){0};
     FD_TRY(fd_weights_bytes(graph, &weights, err));
     fd_code code = probe_open(&probe, graph, err);
-    if (code == FD_OK) *out = measure(&probe, weights, n_ctx, n_seq > 1 ? n_seq : 1, fast_sm);
+    if (code == FD_OK) *out = measure(&probe, weights, size);
     probe_close(&probe);
     return code;
 }
@@ -165,47 +182,49 @@ static amount amount_of(uint64_t bytes) {
     return a;
 }
 
-void fd_engine_memory_text(const fd_engine_memory *m, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes, char *to,
-                           size_t size) {
-    char sequences[32] = "";
-    if (n_seq > 1) snprintf(sequences, sizeof sequences, "%d times ", n_seq);
-    snprintf(to, size, "%s needed (weights %s, K/V cache of %s%d positions %s, scratch %s), %s free",
-             amount_of(fd_engine_memory_total(m)).text, amount_of(m->weights).text, sequences, n_ctx,
-             amount_of(m->cache).text, amount_of(m->scratch).text, amount_of(free_bytes).text);
+void fd_engine_memory_text(const fd_engine_memory *m, const fd_engine_size *size, uint64_t free_bytes, char *to,
+                           size_t room) {
+    char sequences[32] = "", observed[64] = "";
+    if (size->n_seq > 1) snprintf(sequences, sizeof sequences, "%d times ", size->n_seq);
+    if (m->observed > 0)
+        snprintf(observed, sizeof observed, ", %s more for observed decode steps", amount_of(m->observed).text);
+    snprintf(to, room, "%s needed (weights %s, K/V cache of %s%d positions %s, scratch %s)%s, %s free",
+             amount_of(fd_engine_memory_total(m)).text, amount_of(m->weights).text, sequences, size->n_ctx,
+             amount_of(m->cache).text, amount_of(m->scratch).text, observed, amount_of(free_bytes).text);
 }
 
-/* The longest context below `n_ctx` that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt that
- * run together, which change in whole rows; what is returned fits in any case. */
-static int32_t context_that_fits(const fd_engine *probe, uint64_t weights, int32_t n_ctx, int32_t n_seq,
-                                 int32_t fast_sm, uint64_t free_bytes) {
-    int32_t fits = 0, too_long = n_ctx;
+/* The longest context below size->n_ctx that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt
+ * that run together, which change in whole rows; what is returned fits in any case. */
+static int32_t context_that_fits(const fd_engine *probe, uint64_t weights, const fd_engine_size *size,
+                                 uint64_t free_bytes) {
+    int32_t fits = 0, too_long = size->n_ctx;
     while (too_long - fits > 1) {
-        int32_t middle = fits + (too_long - fits) / 2;
-        fd_engine_memory m = measure(probe, weights, middle, n_seq, fast_sm);
+        fd_engine_size middle = *size;
+        middle.n_ctx = fits + (too_long - fits) / 2;
+        fd_engine_memory m = measure(probe, weights, &middle);
         if (fd_engine_memory_total(&m) <= free_bytes)
-            fits = middle;
+            fits = middle.n_ctx;
         else
-            too_long = middle;
+            too_long = middle.n_ctx;
     }
     return fits;
 }
 
-fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
-                              uint64_t free_bytes, fd_error *err) {
-    if (n_seq < 1) n_seq = 1;
+fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size, uint64_t free_bytes, fd_error *err) {
     fd_engine_memory m;
-    FD_TRY(fd_engine_memory_needed(graph, n_ctx, n_seq, fast_sm, &m, err));
+    FD_TRY(fd_engine_memory_needed(graph, size, &m, err));
     if (fd_engine_memory_total(&m) <= free_bytes) return FD_OK;
     char text[256], advice[96];
     fd_engine probe;
     fd_code code = probe_open(&probe, graph, err);
-    int32_t fits = code == FD_OK ? context_that_fits(&probe, m.weights, n_ctx, n_seq, fast_sm, free_bytes) : 0;
+    int32_t fits = code == FD_OK ? context_that_fits(&probe, m.weights, size, free_bytes) : 0;
     probe_close(&probe);
     FD_TRY(code);
     if (fits > 0)
         snprintf(advice, sizeof advice, "a context of %d positions would fit", fits);
     else
         snprintf(advice, sizeof advice, "%s", m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
-    fd_engine_memory_text(&m, n_ctx, n_seq, free_bytes, text, sizeof text);
+    m.observed = 0; /* a refusal is about what an engine must have */
+    fd_engine_memory_text(&m, size, free_bytes, text, sizeof text);
     return fd_fail(err, FD_ERR_MEMORY, "device memory: %s; %s", text, advice);
 }

@@ -25,6 +25,9 @@ size_t fd_history_bytes(int32_t n_ctx, int32_t n_seq);
 /* Caches, tables, inputs and scratch together. */
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast);
 
+/* q8act: activations of n_tok rows as int8 blocks, the widest there are. */
+size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok);
+
 /* Rows of a long prompt that run together. */
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 

@@ -10,12 +10,15 @@
 /* ---- forward ---- */
 
 /* Memory for the pass, then its tokens and positions to the device. */
-static fd_code prepare(fd_engine *e, const fd_run *run, const fd_fast_plan *fast, fd_error *err) {
+static fd_code prepare(fd_engine *e, fd_run *run, const fd_fast_plan *fast, fd_error *err) {
     if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
     for (int32_t s = 0; !fast && s < e->nodes.n_slot; s++)
         FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
-    size_t q8_bytes = run->n_tok > 1 ? fd_q8_scratch_bytes(e->exec.graph, e->exec.numerics, run->n_tok) : 0;
-    FD_TRY(fd_device_reserve(&e->q8_rows, q8_bytes, "int8 activations", err));
+    if (e->exec.numerics == FD_NUMERICS_Q8ACT && run->n_tok > 1) {
+        size_t bytes = fd_q8_scratch_bytes(e->exec.graph, run->n_tok);
+        FD_TRY(fd_device_reserve(&e->q8_rows, bytes, "int8 activations", err));
+        run->q8_rows = e->q8_rows.data;
+    }
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = run->pos0;
     inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
@@ -91,7 +94,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
 static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
     const fd_observer *observer = &e->exec.observer;
     bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node && e->exec.n_seq <= 1 &&
-                e->exec.numerics == FD_NUMERICS_EXACT;
+                e->exec.numerics != FD_NUMERICS_FAST;
     if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
     if (kept) return fd_kept_forward(e, batch, err);
     FD_TRY(fd_kept_settle(e, err));
@@ -162,17 +165,13 @@ bool fd_engine_available(char *why, size_t size) {
     return false;
 }
 
-static fd_code check_graph(const fd_graph *graph, fd_numerics numerics, fd_error *err) {
+static fd_code check_graph(const fd_graph *graph, fd_error *err) {
     FD_TRY(fd_graph_validate(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
                            node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);
-        if (numerics == FD_NUMERICS_Q8ACT && node->op == FD_OP_EXPERT_MATMUL &&
-            fd_q8_can(graph->weights[node->weight[0]].dtype))
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: experts of quantised weights have no kernel in q8act",
-                           node->name);
     }
     const fd_node *last = &graph->nodes[graph->n_node - 1];
     if (last->over_kv || last->op == FD_OP_KV_WRITE || fd_node_row_stride(last, 0) != graph->hparams.n_vocab)
@@ -219,13 +218,9 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 
 static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     uint64_t free_bytes;
-    int32_t n_sm;
-    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &n_sm, err));
-    int32_t fast_sm = options->numerics == FD_NUMERICS_FAST ? n_sm : 0;
-    int32_t rows = fd_engine_batch_rows(graph, options->n_ctx);
-    uint64_t q8 = fd_q8_scratch_bytes(graph, options->numerics, rows); /* set aside: some MiB, in q8act alone */
-    free_bytes -= q8 < free_bytes ? q8 : free_bytes;
-    return fd_engine_memory_fits(graph, options->n_ctx, options->n_seq, fast_sm, free_bytes, err);
+    fd_engine_size size = {.n_ctx = options->n_ctx, .n_seq = options->n_seq, .numerics = options->numerics};
+    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &size.n_sm, err));
+    return fd_engine_memory_fits(graph, &size, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -240,13 +235,13 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
-    if ((fast || q8act) && options->n_seq > 1)
+    if (fast && options->n_seq > 1)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "%s numerics: %d sequences, they hold one",
                        fd_numerics_name(options->numerics), options->n_seq);
     if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
-    FD_TRY(check_graph(graph, options->numerics, err));
+    FD_TRY(check_graph(graph, err));
     if (fast) FD_TRY(fd_fast_check(graph, err));
     fd_engine *e = calloc(1, sizeof *e);
     if (e && fast) e->fast = calloc(1, sizeof *e->fast);

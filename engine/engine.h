@@ -32,34 +32,41 @@ typedef struct fd_engine_options {
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
 
+/* What the memory depends on, beside the graph. */
+typedef struct fd_engine_size {
+    int32_t n_ctx, n_seq; /* as fd_engine_options */
+    fd_numerics numerics;
+    int32_t n_sm; /* the device's multiprocessors, by which fast numerics size their scratch; others: 0 will do */
+} fd_engine_size;
+
 /* Device memory that an engine takes, in bytes. */
 typedef struct fd_engine_memory {
     uint64_t weights;
-    uint64_t cache;   /* K and V of n_ctx positions of each sequence */
-    uint64_t scratch; /* tables, a decode step's activations, and a long prompt's, which are taken when one comes */
+    uint64_t cache;    /* K and V of n_ctx positions of each sequence */
+    uint64_t scratch;  /* tables, a decode step's activations, and a long prompt's, which are taken when one comes */
+    uint64_t observed; /* beside these, for decode steps with an observer: where it is not free they go node by node */
 } fd_engine_memory;
 
-/* `fast_sm`: 0 in exact numerics; in fast ones the device's multiprocessors, by which scratch is sized. Observed prompts
- * and all_logits may need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
-fd_code fd_engine_memory_needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
-                                fd_engine_memory *out, fd_error *err);
+/* Observed prompts and all_logits may need more. FD_ERR_UNSUPPORTED: a weight type without a kernel. */
+fd_code fd_engine_memory_needed(const fd_graph *graph, const fd_engine_size *size, fd_engine_memory *out,
+                                fd_error *err);
+/* Of weights, cache and scratch: what it must have. */
 uint64_t fd_engine_memory_total(const fd_engine_memory *memory);
 
-/* "2.70 GiB needed (weights 2.05 GiB, K/V cache of 2048 positions 88.0 MiB, scratch 579.4 MiB), 139.29 GiB free" */
-void fd_engine_memory_text(const fd_engine_memory *memory, int32_t n_ctx, int32_t n_seq, uint64_t free_bytes, char *to,
-                           size_t size);
+/* "2.70 GiB needed (weights 2.05 GiB, K/V cache of 2048 positions 88.0 MiB, scratch 579.4 MiB), 40.1 MiB more for
+ * observed decode steps, 139.29 GiB free" */
+void fd_engine_memory_text(const fd_engine_memory *memory, const fd_engine_size *size, uint64_t free_bytes, char *to,
+                           size_t room);
 
 /* FD_OK when an engine fits in free_bytes; else FD_ERR_MEMORY: each part, and the context that would fit. */
-fd_code fd_engine_memory_fits(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t fast_sm,
-                              uint64_t free_bytes, fd_error *err);
+fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size, uint64_t free_bytes, fd_error *err);
 
 /* What is free on CUDA device `device` now, and its multiprocessors. */
 fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err);
 
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed (its
  * own text); FD_ERR_MEMORY: as fd_engine_memory_fits says it, and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or
- * head size without a kernel, numerics that are not the GPU's, experts of quantised weights in q8act, several sequences in
- * other numerics than exact. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
+ * head size without a kernel, numerics that are not the GPU's, several sequences in other numerics than exact. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

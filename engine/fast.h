@@ -66,7 +66,7 @@ fd_code fd_fast_check(const fd_graph *graph, fd_error *err);
 fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
 void fd_fast_release(fd_engine *engine);
 /* Beside weights, caches and tables; 0 when the host has no memory. */
-uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm);
+uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_sm);
 /* Memory for a pass. */
 fd_code fd_fast_reserve(fd_engine *engine, const fd_run *run, const fd_fast_plan *plan, fd_error *err);
 

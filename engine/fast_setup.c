@@ -41,7 +41,8 @@ static size_t scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_
     return most;
 }
 
-uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_sm) {
+uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_sm) {
+    (void)n_seq;
     fd_error ignored = {0};
     fd_fast_plan plan;
     fd_plan step;

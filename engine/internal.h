@@ -44,6 +44,7 @@ typedef struct fd_run {
     const int32_t *inputs; /* device */
     fd_rows tail;
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 
@@ -91,7 +92,8 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
-    fd_block q8_rows; /* q8act: activations of several positions as int8 blocks, made before each product of theirs */
+    fd_block q8_rows;       /* q8act: activations as int8 blocks, made before each product of several rows: a prompt's, */
+    fd_block batch_q8_rows; /* and those of a step of several sequences, whose CUDA graphs hold the address */
 
     fd_plan nodes;        /* a node each */
     fd_block *node_slots; /* grown to the largest batch so far */
@@ -142,8 +144,6 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
 /* ---- launch.c ---- */
-/* q8act: bytes of q8_rows for n_tok positions; 0 in exact numerics. */
-size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 

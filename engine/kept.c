@@ -8,18 +8,13 @@ static size_t row_bytes(const fd_node *node) {
     return sizeof(float) * (size_t)fd_node_row_stride(node, 0);
 }
 
-static size_t over_bytes(const fd_engine *e) {
-    return fd_align(sizeof(float) * (size_t)e->kept.layout.n_head * (size_t)e->exec.n_ctx);
-}
-
-/* What runs along the positions has the same number of rows everywhere, or the layout is refused. */
-static bool lay_out(fd_engine *e) {
-    const fd_graph *graph = e->exec.graph;
-    fd_kept_layout *l = &e->kept.layout;
-    size_t n_node = (size_t)graph->n_node;
+/* What runs along the positions has the same number of rows everywhere, or the layout is refused. Room for the arrays
+ * comes from the caller. */
+static bool lay_out(const fd_graph *graph, int32_t n_ctx, fd_kept_layout *l) {
+    size_t n_node = (size_t)graph->n_node, each = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        int64_t elements = fd_node_row_stride(node, e->exec.n_ctx);
+        int64_t elements = fd_node_row_stride(node, n_ctx);
         l->n_block += (elements + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
         if (!node->over_kv) {
             l->at[i] = l->other_bytes;
@@ -28,11 +23,12 @@ static bool lay_out(fd_engine *e) {
         }
         if (l->n_head != 0 && l->n_head != node->shape[0]) return false;
         l->n_head = node->shape[0];
-        l->at[i] = (size_t)l->n_over * over_bytes(e);
+        each = fd_align(sizeof(float) * (size_t)l->n_head * (size_t)n_ctx);
+        l->at[i] = (size_t)l->n_over * each;
         l->n_over++;
         if (node->op == FD_OP_ATTN_SOFTMAX) l->order[i] = l->n_weights++;
     }
-    l->over_bytes = (size_t)l->n_over * over_bytes(e);
+    l->over_bytes = (size_t)l->n_over * each;
     size_t heads = fd_align(sizeof(float) * (size_t)l->n_weights * (size_t)l->n_head);
     l->entropy = fd_align(n_node * sizeof(fd_fingerprint));
     l->sink = l->entropy + heads;
@@ -40,6 +36,29 @@ static bool lay_out(fd_engine *e) {
     l->stats = l->top + fd_align(sizeof(fd_top_logits));
     l->found_bytes = l->stats + fd_align(n_node * sizeof(fd_stats));
     return true;
+}
+
+/* Device memory of one set, and of what both share. */
+static size_t tensors_bytes(const fd_kept_layout *l) {
+    return 2 * l->over_bytes + l->other_bytes;
+}
+static size_t views_bytes(const fd_graph *graph, const fd_kept_layout *l) {
+    return sizeof(fd_row_view) * ((size_t)graph->n_node + (size_t)l->n_weights);
+}
+static size_t shared_bytes(const fd_graph *graph, const fd_kept_layout *l) {
+    return fd_align(fd_top_scratch(graph->hparams.n_vocab, 1)) + fd_summary_scratch(l->n_block, 1);
+}
+
+uint64_t fd_kept_bytes(const fd_graph *graph, int32_t n_ctx) {
+    fd_kept_layout l = {.at = calloc((size_t)graph->n_node, sizeof *l.at),
+                        .order = calloc((size_t)graph->n_node, sizeof *l.order)};
+    uint64_t bytes = 0;
+    if (l.at && l.order && lay_out(graph, n_ctx, &l))
+        bytes = fd_align(shared_bytes(graph, &l)) +
+                2 * (fd_align(tensors_bytes(&l)) + fd_align(views_bytes(graph, &l)) + fd_align(l.found_bytes));
+    free(l.at);
+    free(l.order);
+    return bytes;
 }
 
 static fd_row_view view_of(const fd_engine *e, const fd_kept_set *set, const fd_node *node) {
@@ -62,8 +81,8 @@ static fd_row_view view_of(const fd_engine *e, const fd_kept_set *set, const fd_
 
 static fd_code upload_views(fd_engine *e, fd_kept_set *set, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
-    size_t n = (size_t)graph->n_node + (size_t)e->kept.layout.n_weights;
-    fd_row_view *views = calloc(n, sizeof *views);
+    size_t bytes = views_bytes(graph, &e->kept.layout);
+    fd_row_view *views = calloc(1, bytes);
     if (!views) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
     int64_t first = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -73,10 +92,9 @@ static fd_code upload_views(fd_engine *e, fd_kept_set *set, fd_error *err) {
         first += (fd_node_row_stride(node, e->exec.n_ctx) + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
         if (node->op == FD_OP_ATTN_SOFTMAX) views[graph->n_node + e->kept.layout.order[i]] = views[i];
     }
-    fd_code code = fd_device_alloc(&set->views, n * sizeof *views, "kept tensors", err);
+    fd_code code = fd_device_alloc(&set->views, bytes, "kept tensors", err);
     if (code == FD_OK)
-        code = fd_cuda_check(cudaMemcpy(set->views.data, views, n * sizeof *views, cudaMemcpyHostToDevice),
-                             "kept tensors", err);
+        code = fd_cuda_check(cudaMemcpy(set->views.data, views, bytes, cudaMemcpyHostToDevice), "kept tensors", err);
     free(views);
     return code;
 }
@@ -87,7 +105,7 @@ static fd_code make_set(fd_engine *e, fd_kept_set *set, fd_error *err) {
     set->tensor = calloc((size_t)graph->n_node, sizeof *set->tensor);
     set->wants = calloc((size_t)graph->n_node, sizeof *set->wants);
     if (!set->tensor || !set->wants) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
-    FD_TRY(fd_device_alloc(&set->tensors, 2 * l->over_bytes + l->other_bytes, "kept tensors", err));
+    FD_TRY(fd_device_alloc(&set->tensors, tensors_bytes(l), "kept tensors", err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         size_t from = graph->nodes[i].over_kv ? 0 : 2 * l->over_bytes;
         set->tensor[i] = (float *)((char *)set->tensors.data + from + l->at[i]);
@@ -105,10 +123,10 @@ static fd_code make(fd_engine *e, fd_error *err) {
     k->layout.at = calloc(n_node, sizeof *k->layout.at);
     k->layout.order = calloc(n_node, sizeof *k->layout.order);
     if (!k->layout.at || !k->layout.order) return fd_fail(err, FD_ERR_MEMORY, "kept tensors: out of memory");
-    if (!lay_out(e)) return fd_fail(err, FD_ERR_UNSUPPORTED, "kept tensors: layers with different numbers of heads");
+    if (!lay_out(e->exec.graph, e->exec.n_ctx, &k->layout))
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kept tensors: layers with different numbers of heads");
     FD_TRY(fd_cuda_check(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking), "stream", err));
-    size_t top = fd_align(fd_top_scratch(e->exec.graph->hparams.n_vocab, 1));
-    FD_TRY(fd_device_alloc(&k->scratch, top + fd_summary_scratch(k->layout.n_block, 1), "kept tensors", err));
+    FD_TRY(fd_device_alloc(&k->scratch, shared_bytes(e->exec.graph, &k->layout), "kept tensors", err));
     for (int i = 0; i < 2; i++) FD_TRY(make_set(e, &k->sets[i], err));
     return FD_OK;
 }

@@ -51,6 +51,8 @@ typedef struct fd_kept {
     fd_block scratch; /* device */
 } fd_kept;
 
+/* Device memory that it takes, from the first observed step on; 0 where a step is observed node by node. */
+uint64_t fd_kept_bytes(const fd_graph *graph, int32_t n_ctx);
 /* Memory for it; *possible false where a step is to be observed node by node. */
 fd_code fd_kept_prepare(struct fd_engine *engine, bool *possible, fd_error *err);
 void fd_kept_release(struct fd_engine *engine);

@@ -73,17 +73,6 @@ static bool in_q8(const fd_engine *engine, const fd_device_matrix *weight) {
     return engine->exec.numerics == FD_NUMERICS_Q8ACT && fd_q8_can(weight->dtype);
 }
 
-size_t fd_q8_scratch_bytes(const fd_graph *graph, fd_numerics numerics, int32_t n_tok) {
-    size_t most = 0;
-    for (int32_t i = 0; i < graph->n_node && numerics == FD_NUMERICS_Q8ACT; i++) {
-        const fd_node *node = &graph->nodes[i];
-        if (node->op != FD_OP_MATMUL || !fd_q8_can(graph->weights[node->weight[0]].dtype)) continue;
-        size_t bytes = fd_q8_rows_bytes(graph->weights[node->weight[0]].n_col, n_tok);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
 /* True when the product before this one has left the same input's blocks in q8_rows. Nodes run in the graph's order. */
 static bool has_blocks(const job *j) {
     const fd_graph *graph = j->engine->exec.graph;
@@ -102,9 +91,9 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
     if (j->n_tok == 1) {
         fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
         in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
-        return fd_launch_q8_matvec(j->run->queue, &in, 0, err);
+        return fd_launch_q8_matvec(j->run->queue, &in, NULL, err);
     }
-    fd_q8_rows rows = fd_q8_rows_at(j->engine->q8_rows.data, weight->n_col, j->n_tok);
+    fd_q8_rows rows = fd_q8_rows_at(j->run->q8_rows, weight->n_col, j->n_tok);
     if (!has_blocks(j))
         FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
     return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, 0, j->out, err);
@@ -200,7 +189,8 @@ static fd_code launch_expert_matmul(const job *j, fd_error *err) {
                            .n_row = j->n_tok,
                            .k = j->node->shape[0],
                            .out = j->out};
-    return fd_launch_expert_matmul(j->run->queue, &in, err);
+    return in_q8(j->engine, &in.weight) ? fd_launch_q8_expert_matmul(j->run->queue, &in, err)
+                                        : fd_launch_expert_matmul(j->run->queue, &in, err);
 }
 
 static fd_code launch_expert_sum(const job *j, fd_error *err) {
@@ -299,7 +289,7 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
-        code = in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, 0, err)
+        code = in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, NULL, err)
                                                  : fd_launch_matvec(run->queue, &in, NULL, err);
     } else if (engine->fast) {
         code = fd_fast_step_attention(engine, run, item, err);

@@ -81,6 +81,9 @@ static fd_code make_batch(fd_engine *e, fd_error *err) {
     if (!e->batch_slots || !e->batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     for (int32_t s = 0; s < e->batch.n_slot; s++)
         FD_TRY(fd_device_alloc(&e->batch_slots[s], fd_run_slot_bytes(e, &run, s), "the sequences' step", err));
+    if (e->exec.numerics == FD_NUMERICS_Q8ACT)
+        FD_TRY(fd_device_reserve(&e->batch_q8_rows, fd_q8_scratch_bytes(e->exec.graph, e->exec.n_seq),
+                                 "int8 activations", err));
     return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
@@ -137,6 +140,7 @@ void fd_engine_release(fd_engine *e) {
     fd_weights_free(&e->weights);
     fd_device_free(&e->fixed);
     fd_device_free(&e->q8_rows);
+    fd_device_free(&e->batch_q8_rows);
     fd_pinned_free(&e->inputs_host);
     fd_pinned_free(&e->batch_inputs_host);
     fd_pinned_free(&e->logits_host);

@@ -3,6 +3,7 @@
 #include "kernels/experts.h"
 
 #include "kernels/attention_dot.cuh"
+#include "kernels/expert_matmul.cuh"
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
 
@@ -54,11 +55,6 @@ __global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, in
     }
 }
 
-/* -1 when the real names none of [0, n). */
-__device__ __forceinline__ int64_t expert_of(float id, int64_t n) {
-    return id >= 0.0f && id < (float)n && id == (float)(int64_t)id ? (int64_t)id : -1;
-}
-
 /* A warp a row. */
 __global__ void __launch_bounds__(32)
     expert_weights(const float *rows, const float *ids, int64_t n, int32_t k, int gating, float scale, float *out) {
@@ -68,7 +64,7 @@ __global__ void __launch_bounds__(32)
     float *w = out + (int64_t)blockIdx.x * k;
     const int lane = (int)threadIdx.x;
     for (int r = lane; r < k; r += 32) {
-        const int64_t expert = expert_of(id[r], n);
+        const int64_t expert = fd_expert_id(id[r], n);
         w[r] = expert < 0 ? fd_from_bits32(0x7fc00000u) : x[expert];
     }
     __threadfence_block();
@@ -90,7 +86,7 @@ __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_
     fd_wait_previous();
     const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
-    const int64_t expert = expert_of(a.ids[item], a.weight.n_row / a.n_out);
+    const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
     const int lane = (int)threadIdx.x % 8, n_unit = (int)((n_col + 64 * Format::groups - 1) / (64 * Format::groups));
     const uint32_t magic = fd_magic();
@@ -158,24 +154,13 @@ fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const fl
 }
 
 fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
-    FD_TRY(check("expert_matmul", in->n_row, in->n_out, in->k, err));
-    if (in->weight.n_row % in->n_out != 0)
-        return fd_fail(err, FD_ERR_INPUT, "kernel expert_matmul: %lld rows, %lld an expert",
-                       (long long)in->weight.n_row, (long long)in->n_out);
-    /* A grid has 65,535 blocks in y. */
-    const int64_t at_once = 65535 / in->k;
-    for (int64_t row = 0; row < in->n_row; row += at_once) {
-        fd_expert_matmul part = *in;
-        part.n_row = in->n_row - row < at_once ? in->n_row - row : at_once;
-        part.x += row * (in->x_each ? in->k : 1) * in->weight.n_col;
-        part.ids += row * in->k;
-        part.out += row * in->k * in->n_out;
-        const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), (unsigned)(part.n_row * in->k));
-        FD_TRY(fd_with_format(in->weight.dtype, err, [&](auto format) {
+    FD_TRY(fd_expert_matmul_check(in, err));
+    return fd_with_format(in->weight.dtype, err, [&](auto format) {
+        return fd_expert_matmul_parts(in, [&](const fd_expert_matmul &part, unsigned n_item) {
+            const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), n_item);
             return fd_launch(queue, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
-        }));
-    }
-    return FD_OK;
+        });
+    });
 }
 
 fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,

@@ -1,11 +1,12 @@
 /* MATMUL in `q8act`: int8 activations times quantised weights, every output the sum that numerics/q8act.h fixes.
  *
  * One row goes through the matrix-vector kernel, which quantises it on the way in; several rows are quantised first
- * (q8_quantize) and multiplied on tensor cores (q8_matmul). Both give the same bits. Weights are packed as for `exact`
+ * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are packed as for `exact`
  * (kernels/pack.h). */
 #ifndef FD_KERNELS_Q8_H
 #define FD_KERNELS_Q8_H
 
+#include "kernels/experts.h"
 #include "kernels/matmul.h"
 
 #ifdef __cplusplus
@@ -36,9 +37,18 @@ fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_t
 fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
                             const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
 
-/* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `rows`: how many share what is read of x: 1,
- * 2 or 4; 0 chooses. silu_pair takes 2 or 4. */
-fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, int32_t rows, fd_error *err);
+/* How the matrix-vector product is laid over the device; no bit depends on it. */
+typedef struct fd_q8_form {
+    int32_t warps;  /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
+    int32_t blocks; /* of a multiprocessor */
+    int32_t slots;  /* of each warp's ring: 2 to 4 */
+} fd_q8_form;
+
+/* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */
+fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err);
+
+/* As fd_launch_expert_matmul, with quantised weights. */
+fd_code fd_launch_q8_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -48,7 +48,7 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok) {
 }
 
 bool fd_q8_can(uint32_t dtype) {
-    return dtype == FD_Q8_0 || dtype == FD_Q4_0 || dtype == FD_Q4_K || dtype == FD_Q6_K;
+    return dtype == FD_Q8_0 || dtype == FD_Q4_0 || dtype == FD_Q5_0 || dtype == FD_Q4_K || dtype == FD_Q6_K;
 }
 
 fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,

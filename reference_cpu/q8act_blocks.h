@@ -57,6 +57,13 @@ static inline void fd_q8_weights(uint32_t dtype, const void *row, int64_t at, fd
             to->q[i] = (int8_t)((from->qs[i] & 15) - 8);
             to->q[i + 16] = (int8_t)((from->qs[i] >> 4) - 8);
         }
+    } else if (dtype == FD_Q5_0) {
+        const fd_block_q5_0 *from = (const fd_block_q5_0 *)row + at;
+        to->a[0] = to->a[1] = fd_f16_to_f32(from->d);
+        for (int i = 0; i < 32; i++) {
+            int nibble = i < 16 ? from->qs[i] & 15 : from->qs[i - 16] >> 4;
+            to->q[i] = (int8_t)((nibble | (from->qh[i / 8] >> i % 8 & 1) << 4) - 16);
+        }
     } else if (dtype == FD_Q4_K) {
         const fd_block_q4_K *from = (const fd_block_q4_K *)row + at / 8;
         const uint8_t *s = from->scales, *nibbles = from->qs + at % 8 / 2 * 32;

@@ -69,3 +69,43 @@ fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, con
     fd_trace_close(cand);
     return v;
 }
+
+void expect_noise(fd_verdict v, const char *model, const char *what) {
+    cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
+                 fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, v.replay.source, v.replay.z);
+    cr_expect_eq(fd_verdict_exit_status(&v), 0);
+    cr_expect_eq(v.divergence.kind, FD_NO_DIVERGENCE);
+    cr_expect_eq(v.replay.n_introduced, 0);
+    cr_expect(v.replay.n_tensor > 0 && v.replay.noisiest_z <= 1);
+    fd_verdict_free(&v);
+}
+
+void expect_at(fd_verdict *v, const char *node, const char *what) {
+    cr_expect_eq(v->status, FD_DIVERGED, "%s: %s", what, fd_verdict_status_name(v->status));
+    cr_expect_str_eq(v->divergence.node, node, "%s: found at %s, expected %s", what, v->divergence.node, node);
+    cr_expect(!(v->replay.z <= 1), "%s", what);
+    if (v->replay.shares_known) cr_expect_float_eq(v->replay.introduced + v->replay.propagated, 1, 1e-12, "%s", what);
+}
+
+void run_clean(const fd_op_args *args) {
+    fd_node node = *args->node;
+    fd_op_args clean = *args;
+    node.override = NULL;
+    clean.node = &node;
+    fd_reference_op(FD_NUMERICS_EXACT, &clean);
+}
+
+void third_head_scaled(const fd_op_args *args) {
+    run_clean(args);
+    int64_t d = args->node->shape[1], n = (int64_t)args->node->shape[0] * d;
+    for (int64_t r = 0; r < args->n_pos; r++)
+        for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 1.01f;
+}
+
+fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how) {
+    fd_graph *graph;
+    fd_error err = {0};
+    must(fd_graph_clone(b->graph, &graph, &err), &err);
+    graph->nodes[fd_graph_find(graph, node)].override = how;
+    return graph;
+}

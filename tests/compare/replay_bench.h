@@ -14,11 +14,11 @@ typedef struct recording {
     const char *numerics; /* what the trace says; NULL: the truth */
     const char *tensors;  /* glob */
     bool fingerprints_only;
-    int32_t n_prompt; /* 0: N_PREFILL, then N_DECODE steps; else no decode */
-    const int32_t *tokens; /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
+    int32_t n_prompt;        /* 0: N_PREFILL, then N_DECODE steps; else no decode */
+    const int32_t *tokens;   /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
     const fd_graph *weights; /* the model's: hashes of the weights are recorded; NULL: none */
-    bool one_by_one;  /* every position is a step of its own */
-    uint32_t store;   /* element type in the file; 0: as computed */
+    bool one_by_one;         /* every position is a step of its own */
+    uint32_t store;          /* element type in the file; 0: as computed */
 } recording;
 
 /* Opened from a temporary file that is gone already. Fails the running test when something goes wrong. */
@@ -26,5 +26,20 @@ fd_trace *record(const fd_graph *graph, recording how);
 
 /* Compares and judges by replay; closes the candidate. class_name NULL: what the trace says, else inferred. */
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name);
+
+/* What a verdict must say of a clean run; frees it. */
+void expect_noise(fd_verdict v, const char *model, const char *what);
+
+/* What it must say of a fault: diverged, at that node. */
+void expect_at(fd_verdict *v, const char *node, const char *what);
+
+/* ---- spoiled results ---- */
+
+/* The op as the reference computes it: what an override spoils afterwards. */
+void run_clean(const fd_op_args *args);
+void third_head_scaled(const fd_op_args *args); /* by 1.01 */
+
+/* A copy of the graph in which `how` computes the node; freed by fd_graph_free. */
+fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how);
 
 #endif

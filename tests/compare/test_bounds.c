@@ -1,5 +1,5 @@
 /* Every op's bound in every candidate class: an engine that rounds so, in whatever order it sums, stays within it; the
- * smallest faults worth finding do not. The engine here is made of real roundings in random orders. */
+ * smallest faults worth finding do not. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <omp.h>
@@ -11,311 +11,8 @@
 #include "model/quant.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
+#include "tests/compare/rounding_engine.h"
 #include "tests/ops/op_case.h"
-
-static uint64_t state = 1;
-static uint64_t draw(void) { /* SplitMix64 */
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* ---- the engine ---- */
-
-static double kernel_u(const fd_numerics_class *c) { /* inside a kernel binary32, stored between two kernels */
-    return c->u_op < 0x1p-24 ? c->u_op : 0x1p-24;
-}
-
-/* Rounds as a type of that unit roundoff does; 2^-10 is TF32 cut off, and 0 and 2^-53 leave x alone. */
-static double q(double x, double u) {
-    if (u == 0x1p-24) return (double)(float)x;
-    if (u == 0x1p-11) return (double)fd_f16_to_f32(fd_f32_to_f16((float)x));
-    if (u == 0x1p-8) return (double)fd_bf16_to_f32(fd_f32_to_bf16((float)x));
-    if (u == 0x1p-10) return (double)fd_from_bits32(fd_bits32((float)x) & ~0x1fffu);
-    return x;
-}
-
-static void shuffle(int32_t *order, int32_t n) {
-    for (int32_t i = 0; i < n; i++) order[i] = i;
-    if (draw() % 4 == 0) return; /* the natural order is a likely one */
-    for (int32_t i = n - 1; i > 0; i--) {
-        int32_t j = (int32_t)(draw() % (uint64_t)(i + 1)), other = order[i];
-        order[i] = order[j];
-        order[j] = other;
-    }
-}
-
-/* Σ a·b in a random order, in one chain or four. */
-static double sum_products(const double *a, const double *b, int32_t n, double u_acc) {
-    int32_t order[1024], n_chain = draw() % 2 ? 4 : 1;
-    double chain[4] = {0};
-    shuffle(order, n);
-    for (int32_t i = 0; i < n; i++) {
-        double *acc = &chain[i % n_chain];
-        *acc = q(*acc + a[order[i]] * b[order[i]], u_acc);
-    }
-    for (int32_t k = 1; k < n_chain; k++) chain[0] = q(chain[0] + chain[k], u_acc);
-    return chain[0];
-}
-
-static void matmul_inputs(const fd_numerics_class *c, uint32_t dtype, const double *x, double *out, int32_t n) {
-    if (c->q8_activations && fd_dtype_get(dtype)->is_quantised) {
-        float narrow[1024];
-        char blocks[2048];
-        for (int32_t k = 0; k < n; k++) narrow[k] = (float)x[k];
-        fd_quantize_row(FD_Q8_0, narrow, blocks, n);
-        fd_dequantize_row(FD_Q8_0, blocks, narrow, n);
-        for (int32_t k = 0; k < n; k++) out[k] = (double)narrow[k];
-        return;
-    }
-    double u = c->q8_activations && dtype != FD_F32 ? fd_dtype_roundoff(dtype) : c->u_in;
-    for (int32_t k = 0; k < n; k++) out[k] = q(x[k], u);
-}
-
-static void run_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_weight *w = a->weight[0], *bias = a->weight[1];
-    int32_t n = (int32_t)w->n_col;
-    float row[1024], b[1024] = {0};
-    double wide[1024], x[1024];
-    double u_w = c->q8_activations && w->dtype != FD_F32 ? 0 : c->u_in;
-    double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
-    if (bias) fd_dequantize_row(bias->dtype, bias->data, b, bias->n_col);
-    for (int64_t r = 0; r < a->n_pos; r++) {
-        matmul_inputs(c, w->dtype, (const double *)a->in[0] + r * n, x, n);
-        for (int64_t o = 0; o < w->n_row; o++) {
-            fd_dequantize_row(w->dtype, (const char *)w->data + o * fd_dtype_row_bytes(w->dtype, n), row, n);
-            for (int32_t k = 0; k < n; k++) wide[k] = q((double)row[k], u_w);
-            double y = q(sum_products(wide, x, n, u_acc), c->u_out);
-            out[r * w->n_row + o] = bias ? q(y + q((double)b[o], c->u_out), c->u_out) : y;
-        }
-    }
-}
-
-static void run_norm(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->weight[0]->n_col;
-    float w[1024];
-    fd_dequantize_row(a->weight[0]->dtype, a->weight[0]->data, w, n);
-    double u_sum = kernel_u(c);
-    for (int64_t r = 0; r < a->n_pos; r++) {
-        const double *x = (const double *)a->in[0] + r * n;
-        double ss = sum_products(x, x, (int32_t)n, u_sum), scale = q(1 / sqrt(ss / (double)n + a->node->eps), u_sum);
-        for (int64_t i = 0; i < n; i++)
-            out[r * n + i] = q(q(x[i] * scale, c->u_op) * q((double)w[i], c->u_out), c->u_out);
-    }
-}
-
-static void run_rope(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_node *node = a->node;
-    int32_t half = node->rope.n_rot / 2, d = node->shape[1];
-    memcpy(out, a->in[0], sizeof *out * (size_t)((int64_t)a->n_pos * node->shape[0] * d));
-    for (int64_t item = 0; item < (int64_t)a->n_pos * node->shape[0]; item++) {
-        int64_t pos = a->pos0 + item / node->shape[0];
-        for (int32_t i = 0; i < half; i++) {
-            /* the angle in binary32, its frequency multiplied up pair by pair */
-            float frequency = 1, step = (float)pow(node->rope.base, -2.0 / node->rope.n_rot);
-            for (int32_t k = 0; k < i; k++) frequency = frequency * step;
-            double angle = c->u_op < 0x1p-24 ? (double)pos * pow(node->rope.base, -2.0 * i / node->rope.n_rot)
-                                             : (double)((float)pos * frequency);
-            bool pairs = node->rope.pairing == FD_ROPE_INTERLEAVED;
-            int64_t first = item * d + (pairs ? 2 * i : i), second = pairs ? first + 1 : first + half;
-            double x = ((const double *)a->in[0])[first], y = ((const double *)a->in[0])[second];
-            double co = q(cos(angle), c->u_op), si = q(sin(angle), c->u_op), fast = 0x1p-23 * fmax(angle, 6.28);
-            if (c->fast_math) co += draw() % 2 ? fast : -fast, si += draw() % 2 ? fast : -fast;
-            out[first] = q(q(x * co, c->u_op) - q(y * si, c->u_op), c->u_out);
-            out[second] = q(q(x * si, c->u_op) + q(y * co, c->u_op), c->u_out);
-        }
-    }
-}
-
-/* tanhf is right to an ulp and a half or so in every libm. */
-static double capped(double x, double cap, const fd_numerics_class *c) {
-    double v = q(x / cap, c->u_op), t = tanh(v);
-    return q(q(t + t * kernel_u(c) * (draw() % 2 ? 1 : -1), c->u_op) * cap, c->u_out);
-}
-
-static void run_scores(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_node *nodes = a->graph->nodes;
-    int32_t n_head = nodes[0].shape[0], d = nodes[0].shape[1], n_kv_head = nodes[1].shape[0];
-    for (int64_t item = 0; item < (int64_t)a->n_pos * n_head; item++)
-        for (int64_t t = 0; t < a->n_kv; t++) {
-            double x[256], k[256];
-            for (int32_t i = 0; i < d; i++) {
-                x[i] = q(((const double *)a->in[0])[item * d + i], c->u_attn);
-                double cached =
-                    ((const double *)a->in[1])[(t * n_kv_head + item % n_head / (n_head / n_kv_head)) * d + i];
-                k[i] = q(q(cached, c->u_kv), c->u_attn);
-            }
-            int32_t own = a->pos0 + (int32_t)(item / n_head);
-            bool seen = t <= own && t >= fd_node_first_seen(a->node, own);
-            double s = q(q(sum_products(x, k, d, c->u_acc), c->u_op) * (double)a->node->scale, c->u_out);
-            if (a->node->softcap > 0) s = capped(s, (double)a->node->softcap, c);
-            out[item * a->n_kv + t] = seen ? s : -INFINITY;
-        }
-}
-
-static void run_softmax(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int32_t n_head = a->node->shape[0];
-    for (int64_t item = 0; item < (int64_t)a->n_pos * n_head; item++) {
-        int64_t n = a->pos0 + item / n_head + 1;
-        const double *s = (const double *)a->in[0] + item * a->n_kv;
-        double max = -INFINITY, sum = 0, u_sum = kernel_u(c), sink = -INFINITY;
-        if (a->weight[0]) sink = q((double)((const float *)a->weight[0]->data)[item % n_head], c->u_out);
-        max = sink;
-        for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
-        if (a->weight[0]) sum = q(exp(q(sink - max, c->u_op)), c->u_op);
-        for (int64_t t = 0; t < n; t++) sum = q(sum + q(exp(q(s[t] - max, c->u_op)), c->u_op), u_sum);
-        for (int64_t t = 0; t < a->n_kv; t++)
-            out[item * a->n_kv + t] = t < n ? q(q(exp(q(s[t] - max, c->u_op)), c->u_op) / sum, c->u_out) : 0;
-    }
-}
-
-static void run_mix(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_node *v_node = &a->graph->nodes[1];
-    int32_t n_head = a->node->shape[0], d = a->node->shape[1], n_kv_head = v_node->shape[0];
-    for (int64_t item = 0; item < (int64_t)a->n_pos * n_head; item++)
-        for (int32_t i = 0; i < d; i++) {
-            double p[1024], v[1024];
-            int32_t n = (int32_t)(a->pos0 + item / n_head + 1);
-            for (int64_t t = 0; t < n; t++) {
-                p[t] = q(((const double *)a->in[0])[item * a->n_kv + t], c->u_attn);
-                double cached =
-                    ((const double *)a->in[1])[(t * n_kv_head + item % n_head / (n_head / n_kv_head)) * d + i];
-                v[t] = q(q(cached, c->u_kv), c->u_attn);
-            }
-            out[item * d + i] = q(sum_products(p, v, n, fmax(c->u_acc, c->u_mix)), c->u_out);
-        }
-}
-
-/* The cancelling form; llama.cpp's CPU takes it from a table of f16. */
-static double gelu(double g, const fd_numerics_class *c) {
-    double u = kernel_u(c);
-    if (c->q8_activations) g = q(g, 0x1p-11);
-    double v = q(0.7978845608028654 * q(g + q(0.044715 * q(g * q(g * g, u), u), u), u), u);
-    double y = q(0.5 * g * q(1 + q(tanh(v), u), u), u);
-    return c->q8_activations ? q(y, 0x1p-11) : y;
-}
-
-static double clamped(double g, double up, const fd_node *node, const fd_numerics_class *c) {
-    double limit = (double)node->limit, s;
-    g = g > limit ? limit : g;
-    up = up > limit ? limit : up < -limit ? -limit : up;
-    s = q(1 / (1 + exp(-q((double)node->slope * g, c->u_op))), c->u_op);
-    return q(q(g * s, c->u_op) * q(up + 1, c->u_op), c->u_out);
-}
-
-static void softmax_of(const double *x, double *out, int64_t n, const fd_numerics_class *c) {
-    double max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) max = fmax(max, x[i]);
-    for (int64_t i = 0; i < n; i++) sum = q(sum + q(exp(q(x[i] - max, c->u_op)), c->u_op), kernel_u(c));
-    for (int64_t i = 0; i < n; i++) out[i] = q(q(exp(q(x[i] - max, c->u_op)), c->u_op) / sum, c->u_out);
-}
-
-static void run_top_k(const fd_op_args *a, double *out) {
-    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
-    for (int32_t row = 0; row < a->n_pos; row++) {
-        double *id = out + row * k;
-        const double *x = (const double *)a->in[0] + row * n;
-        for (int32_t r = 0; r < k; r++) {
-            id[r] = -1;
-            for (int32_t i = 0; i < n; i++) {
-                bool taken = false;
-                for (int32_t m = 0; m < r; m++) taken = taken || id[m] == i;
-                if (!taken && (id[r] < 0 || x[i] > x[(int32_t)id[r]])) id[r] = i;
-            }
-        }
-    }
-}
-
-static void run_expert_weights(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
-    for (int32_t row = 0; row < a->n_pos; row++) {
-        double chosen[8], *w = out + row * k, sum = 0;
-        for (int32_t r = 0; r < k; r++)
-            chosen[r] = ((const double *)a->in[0])[row * n + (int32_t)((const double *)a->in[1])[row * k + r]];
-        for (int32_t r = 0; r < k; r++) sum = q(sum + chosen[r], c->u_op);
-        if (a->node->gating == FD_GATING_SOFTMAX) softmax_of(chosen, w, k, c);
-        for (int32_t r = 0; r < k; r++) {
-            if (a->node->gating == FD_GATING_NORMALISED) w[r] = q(chosen[r] / sum, c->u_out);
-            if (a->node->gating == FD_GATING_GATHER) w[r] = chosen[r];
-            w[r] = q(w[r] * (double)a->node->scale, c->u_out);
-        }
-    }
-}
-
-static void run_expert_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->weight[0]->n_col, k = a->node->shape[0], n_out = a->node->shape[1];
-    bool own_rows = a->graph->nodes[0].n_dim == 2;
-    for (int64_t item = 0; item < a->n_pos * k; item++) {
-        int64_t expert = (int64_t)((const double *)a->in[1])[item];
-        fd_weight w = *a->weight[0], b = a->weight[1] ? *a->weight[1] : (fd_weight){0};
-        w.n_row = n_out;
-        w.data = (const char *)w.data + expert * n_out * fd_dtype_row_bytes(w.dtype, n);
-        if (a->weight[1]) b.data = (const char *)b.data + expert * fd_dtype_row_bytes(b.dtype, n_out);
-        fd_op_args one = *a;
-        one.n_pos = 1;
-        one.weight[0] = &w;
-        one.weight[1] = a->weight[1] ? &b : NULL;
-        one.in[0] = (const double *)a->in[0] + (own_rows ? item : item / k) * n;
-        run_matmul(&one, c, out + item * n_out);
-    }
-}
-
-static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->node->shape[0], k = a->graph->nodes[1].shape[0];
-    for (int64_t i = 0; i < a->n_pos * n; i++) {
-        int64_t row = i / n;
-        double sum = 0;
-        for (int64_t r = 0; r < k; r++) {
-            double x = ((const double *)a->in[0])[(row * k + r) * n + i % n],
-                   w = ((const double *)a->in[1])[row * k + r];
-            sum = q(sum + q(w * x, c->u_op), c->u_op);
-        }
-        out[i] = q(sum, c->u_out);
-    }
-}
-
-static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
-    for (int64_t i = 0; i < n; i++) {
-        const double *x = a->in[0], *y = a->in[1];
-        double g = x ? x[i] : 0, u;
-        switch (a->node->op) {
-        case FD_OP_SILU_MUL:
-            u = kernel_u(c);
-            out[i] = q(q(g / q(1 + q(exp(-g), u), u), c->u_op) * y[i], c->u_out);
-            break;
-        case FD_OP_GELU_MUL: out[i] = q(q(gelu(g, c), c->u_op) * y[i], c->u_out); break;
-        case FD_OP_SWIGLU_CLAMP: out[i] = clamped(g, y[i], a->node, c); break;
-        case FD_OP_SCALE: out[i] = q(g * q((double)a->node->scale, c->u_out), c->u_out); break;
-        case FD_OP_SOFTCAP: out[i] = capped(g, (double)a->node->softcap, c); break;
-        case FD_OP_ADD: out[i] = q(g + y[i], c->u_out); break;
-        case FD_OP_KV_WRITE: out[i] = q(g, c->u_kv); break;
-        default: out[i] = q(exact[i], c->u_out); /* EMBED */
-        }
-    }
-}
-
-static void engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
-    const fd_numerics_class inside = fd_numerics_class_inside_attention(c);
-    switch (a->node->op) {
-    case FD_OP_MATMUL: run_matmul(a, c, out); return;
-    case FD_OP_RMS_NORM: run_norm(a, c, out); return;
-    case FD_OP_ROPE: run_rope(a, c, out); return;
-    case FD_OP_ATTN_SCORES: run_scores(a, &inside, out); return;
-    case FD_OP_ATTN_SOFTMAX: run_softmax(a, &inside, out); return;
-    case FD_OP_ATTN_MIX: run_mix(a, c, out); return;
-    case FD_OP_SOFTMAX:
-        for (int64_t row = 0; row < a->n_pos; row++)
-            softmax_of((const double *)a->in[0] + row * a->node->shape[0], out + row * a->node->shape[0],
-                       a->node->shape[0], c);
-        return;
-    case FD_OP_TOP_K: run_top_k(a, out); return;
-    case FD_OP_EXPERT_WEIGHTS: run_expert_weights(a, c, out); return;
-    case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
-    case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
-    default: run_rest(a, c, n, exact, out);
-    }
-}
 
 /* ---- cases ---- */
 
@@ -373,7 +70,7 @@ static trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
             double spread = exp((double)(draw() % 6)) / 20; /* magnitudes over two decades, as activations have */
             bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX ||
                          (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
-            t.in[i][k] = q((double)(float)(t.c->in[i][k] * (as_is ? 1 : spread)), class_->u_out);
+            t.in[i][k] = round_to((double)(float)(t.c->in[i][k] * (as_is ? 1 : spread)), class_->u_out);
         }
         t.args.in[i] = t.in[i];
         if (i == 1 && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX))
@@ -397,7 +94,7 @@ static trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
     t.tau = malloc(sizeof(double) * (size_t)t.n);
     t.args.out = t.y;
     fd_reference_op(FD_NUMERICS_F64, &t.args);
-    engine(&t.args, class_, t.n, t.y, t.candidate);
+    rounding_engine(&t.args, class_, t.n, t.y, t.candidate);
     return t;
 }
 
@@ -634,15 +331,16 @@ Test(bounds, a_class_that_is_too_strict_is_exceeded) {
         fd_op op;
         const char *strict, *right;
         int kind;
-    } cases[] = {{FD_OP_MATMUL, "f32", "f16", 3},
-                 {FD_OP_MATMUL, "f32", "bf16", 3},
-                 {FD_OP_MATMUL, "f16", "bf16", 3},
-                 {FD_OP_MATMUL, "f32", "q8", 3},
-                 {FD_OP_MATMUL, "f32", "f16acc", 3},
-                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
-                 {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
-                 {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
-                 {FD_OP_ATTN_MIX, "llama-cpu", "llama-cpu-fa", 80}}; /* 720 keys: the chain grows, one rounding does not */
+    } cases[] = {
+        {FD_OP_MATMUL, "f32", "f16", 3},
+        {FD_OP_MATMUL, "f32", "bf16", 3},
+        {FD_OP_MATMUL, "f16", "bf16", 3},
+        {FD_OP_MATMUL, "f32", "q8", 3},
+        {FD_OP_MATMUL, "f32", "f16acc", 3},
+        {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
+        {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
+        {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
+        {FD_OP_ATTN_MIX, "llama-cpu", "llama-cpu-fa", 80}}; /* 720 keys: the chain grows, one rounding does not */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trial t = open_trial(cases[i].op, fd_numerics_class_find(cases[i].right), cases[i].kind);
         cr_expect(!(largest_z(&t, fd_numerics_class_find(cases[i].strict)) <= 1), "%s as %s in %s", cases[i].right,

@@ -26,13 +26,6 @@ static bench open_arch(const char *name) {
     return b;
 }
 
-static void expect_noise(fd_verdict v, const char *model, const char *what) {
-    cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
-                 fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, v.replay.source, v.replay.z);
-    cr_expect_eq(v.replay.n_introduced, 0);
-    fd_verdict_free(&v);
-}
-
 Test(replay_archs, a_clean_run_is_noise_in_every_class_told_or_inferred) {
     for (int a = 0; a < N_ARCH; a++) {
         bench b = open_arch(archs[a]);
@@ -56,10 +49,14 @@ Test(replay_archs, clean_runs_with_few_tensors_are_no_errors) {
         const char *class, *tensors;
         bool told; /* NOISE; else it may also be "cannot tell" */
     } cases[] = {
-        {"f32", "*l_out", true},           {"q8", "*attn_out", true},
-        {"f32", "*ffn_moe_out", true},     {"q8", "*ffn_moe_weights", true},
-        {"hf-bf16", "*l_out", false},      {"hf-bf16", "*ffn_moe_out", false},
-        {"hf-bf16", "*attn_out", false},   {"hf-bf16", "*ffn_moe_weights", false},
+        {"f32", "*l_out", true},
+        {"q8", "*attn_out", true},
+        {"f32", "*ffn_moe_out", true},
+        {"q8", "*ffn_moe_weights", true},
+        {"hf-bf16", "*l_out", false},
+        {"hf-bf16", "*ffn_moe_out", false},
+        {"hf-bf16", "*attn_out", false},
+        {"hf-bf16", "*ffn_moe_weights", false},
         {"hf-bf16", "*ffn_inp,*ffn_moe_topk,*ffn_moe_out,*l_out", true},
     };
     int n_told = 0;

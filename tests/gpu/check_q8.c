@@ -9,7 +9,7 @@
 #include "reference_cpu/reference.h"
 #include "tests/gpu/kernel_check.h"
 
-static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
 enum { N_TYPE = sizeof types / sizeof *types };
 
 static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t n_col, const float *bias,
@@ -24,9 +24,14 @@ static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t
 
 /* ---- one matrix: every kernel, several numbers of rows ---- */
 
-/* Rows of weights together in the matrix-vector kernel, or tokens of a tile on tensor cores (0: chosen). */
-static const struct { int32_t rows, tile; } forms[] = {{0, 0}, {0, 32}, {0, 64}, {0, 128}, {1, 0}, {2, 0}, {4, 0}};
-enum { N_FORM = sizeof forms / sizeof *forms };
+/* The matrix-vector kernel as it is laid over the device, or tokens of a tile of the matrix kernel. 0: chosen. */
+static const fd_q8_form vector_forms[] = {{0}, {16, 1, 2}, {1, 1, 4}, {5, 2, 3}};
+static const int32_t tiles[] = {0, 32, 64, 128};
+enum { N_VECTOR = sizeof vector_forms / sizeof *vector_forms, N_TILE = sizeof tiles / sizeof *tiles };
+
+static const fd_q8_form *form_of(int i) {
+    return vector_forms[i].warps ? &vector_forms[i] : NULL;
+}
 
 static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
                         int n_n_tok, bool special) {
@@ -50,26 +55,27 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
     float *dx = gpu_upload(x, sizeof *x * (size_t)(n_col * most)),
           *dbias = gpu_upload(bias, sizeof *bias * (size_t)n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int form = 0; form < N_FORM; form++) {
-            int32_t n = n_toks[i], rows = forms[form].rows;
-            if (rows && n > 1) continue;
+        for (int form = 0; form < N_VECTOR + N_TILE; form++) {
+            int32_t n = n_toks[i], tile = form < N_VECTOR ? 0 : tiles[form - N_VECTOR];
+            bool vector = form < N_VECTOR;
+            if (vector && n > 1) continue;
             size_t count = (size_t)(n_row * n);
             float *out = gpu_poisoned(count), *scratch = NULL;
-            if (rows) {
+            if (vector) {
                 fd_matvec in = {
                     .x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
-                gpu_must(fd_launch_q8_matvec(&test->queue, &in, rows, &err), &err);
+                gpu_must(fd_launch_q8_matvec(&test->queue, &in, form_of(form), &err), &err);
             } else {
                 scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
-                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, forms[form].tile, out, &err),
+                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, tile, out, &err),
                          &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
-            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s", rows ? "vector" : "tile",
-                     rows + forms[form].tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
+            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s", vector ? "vector" : "tile",
+                     vector ? form : tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
                      special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
             gpu_free(out);
@@ -89,7 +95,7 @@ typedef struct fused {
     bool norm, silu, residual;
 } fused;
 
-static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int rows, bool overlap) {
+static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int form, bool overlap) {
     enum { MOST = 4096 };
     static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
         found[MOST];
@@ -120,12 +126,12 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int rows
         free(w), free(file);
     }
     for (int64_t i = 0; f->silu && i < f->n_row[0]; i++) expected[0][i] = fd_silu32(expected[0][i]) * expected[1][i];
-    gpu_must(fd_launch_q8_matvec(&queue, &in, rows, &err), &err);
+    gpu_must(fd_launch_q8_matvec(&queue, &in, form_of(form), &err), &err);
     for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
         gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
-        snprintf(name, sizeof name, "q8_fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_rows_%d", fd_dtype_get(dtype)->name,
+        snprintf(name, sizeof name, "q8_fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_form_%d", fd_dtype_get(dtype)->name,
                  (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
-                 f->silu ? "_silu" : "", f->residual ? "_residual" : "", rows);
+                 f->silu ? "_silu" : "", f->residual ? "_residual" : "", form);
         gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
     }
     for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
@@ -151,6 +157,51 @@ static void check_data(gpu_test *test, uint32_t dtype) {
     free(w), free(file);
 }
 
+/* ---- experts ---- */
+
+static void check_experts_of(gpu_test *test, uint32_t dtype, int32_t n_out, int32_t n_in, bool each, bool with_bias) {
+    enum { ROWS = 7, CHOSEN = 3, N_EXPERT = 4, MOST_OUT = 130, MOST_IN = 768 };
+    static float x[ROWS * CHOSEN * MOST_IN], ids[ROWS * CHOSEN], bias[N_EXPERT * MOST_OUT],
+        expected[ROWS * CHOSEN * MOST_OUT], found[ROWS * CHOSEN * MOST_OUT];
+    char name[96];
+    fd_error err = {0};
+    float *w;
+    void *file = gpu_random_weight(test, dtype, N_EXPERT * n_out, n_in, &w);
+    gpu_fill(test, x, (size_t)(ROWS * (each ? CHOSEN : 1) * n_in));
+    gpu_fill(test, bias, (size_t)(N_EXPERT * n_out));
+    for (int i = 0; i < ROWS * CHOSEN; i++) ids[i] = (float)(gpu_random_bits(test) % N_EXPERT);
+    ids[4] = 99.0f, ids[9] = -1.0f; /* name no expert */
+
+    fd_weight weight = {.dtype = dtype, .n_row = N_EXPERT * n_out, .n_col = n_in, .data = file};
+    fd_weight b = {.dtype = FD_F32, .n_row = N_EXPERT, .n_col = n_out, .data = bias};
+    fd_node nodes[] = {{.n_dim = 2, .shape = {CHOSEN, n_in}},
+                       {.op = FD_OP_EXPERT_MATMUL, .n_dim = 2, .shape = {CHOSEN, n_out}, .input = {0, 0}}};
+    if (!each) nodes[0] = (fd_node){.n_dim = 1, .shape = {n_in}};
+    fd_graph graph = {.nodes = nodes, .n_node = 2};
+    fd_op_args args = {.graph = &graph, .node = &nodes[1], .n_pos = ROWS, .n_kv = ROWS, .in = {x, ids}, .out = expected};
+    args.weight[0] = &weight;
+    args.weight[1] = with_bias ? &b : NULL;
+    fd_reference_op(FD_NUMERICS_Q8ACT, &args);
+
+    size_t n = (size_t)(ROWS * CHOSEN * n_out);
+    fd_expert_matmul job = {.weight = gpu_upload_weight(dtype, N_EXPERT * n_out, n_in, file),
+                            .bias = with_bias ? gpu_upload(bias, sizeof bias) : NULL,
+                            .n_out = n_out,
+                            .x = gpu_upload(x, sizeof x),
+                            .x_each = each,
+                            .ids = gpu_upload(ids, sizeof ids),
+                            .n_row = ROWS,
+                            .k = CHOSEN,
+                            .out = gpu_poisoned(n)};
+    gpu_must(fd_launch_q8_expert_matmul(&test->queue, &job, &err), &err);
+    gpu_download(test, job.out, found, n);
+    snprintf(name, sizeof name, "q8_experts_%s_%dx%d%s%s", fd_dtype_get(dtype)->name, n_out, n_in, each ? "_each" : "",
+             with_bias ? "_bias" : "");
+    gpu_expect_equal(test, name, expected, found, n);
+    gpu_free(job.weight.data), gpu_free(job.bias), gpu_free(job.x), gpu_free(job.ids), gpu_free(job.out);
+    free(w), free(file);
+}
+
 void check_q8(gpu_test *test) {
     static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
     static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
@@ -166,12 +217,16 @@ void check_q8(gpu_test *test) {
         check_data(test, types[i]);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             if (shapes[k][1] % block == 0) check_shape(test, types[i], shapes[k][0], shapes[k][1], few, 4, false);
+        for (int each = 0; each < 2; each++) {
+            check_experts_of(test, types[i], 70, 256, each, true);
+            check_experts_of(test, types[i], 130, 768, each, false);
+            if (block == 32) check_experts_of(test, types[i], 5, 160, each, true);
+        }
         check_shape(test, types[i], 300, 1024, many, 7, false);
         check_shape(test, types[i], 40, 256, few, 4, true);
-        /* Enough rows for several to go together when the launcher chooses, and a last tile that is not full. */
-        check_shape(test, types[i], (int64_t)test->queue.n_sm * 64 + 37, 256, one, 1, false);
+        /* Enough rows for each warp to have several tasks, the last of them not full. */
+        check_shape(test, types[i], (int64_t)test->queue.n_sm * 160 + 37, 256, one, 1, false);
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-            for (int rows = 0; rows <= 4; rows = rows ? 2 * rows : 1)
-                if (rows != 1 || !cases[k].silu) check_fused(test, types[i], &cases[k], rows, k % 3 == 0);
+            for (int form = 0; form < N_VECTOR; form++) check_fused(test, types[i], &cases[k], form, k % 3 == 0);
     }
 }

@@ -131,6 +131,11 @@ cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 
+cudaError_t __wrap_cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)stream, (void)event, (void)flags;
+    return cudaSuccess;
+}
+
 cudaError_t __wrap_cudaGetLastError(void) {
     return cudaSuccess;
 }

@@ -25,16 +25,17 @@ static void expect(bool holds, const char *path, const char *what) {
     n_failed++;
 }
 
-static fd_engine_memory needed(const fd_graph *graph, int32_t n_ctx, int32_t n_seq) {
+static fd_engine_memory needed(const fd_graph *graph, fd_engine_size size) {
     fd_error err = {0};
     fd_engine_memory memory;
-    must(fd_engine_memory_needed(graph, n_ctx, n_seq, 0, &memory, &err), &err);
+    must(fd_engine_memory_needed(graph, &size, &memory, &err), &err);
     return memory;
 }
 
-static fd_exec *open_engine(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, fd_error *err) {
+static fd_exec *open_engine(const fd_graph *graph, fd_engine_size size, fd_error *err) {
     /* The graph is captured by the driver, which is not here. */
-    fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .no_graph = true};
+    fd_engine_options options = {
+        .n_ctx = size.n_ctx, .n_seq = size.n_seq, .numerics = size.numerics, .no_graph = true};
     fd_exec *exec = NULL;
     return fd_engine_new(graph, &options, &exec, err) == FD_OK ? exec : NULL;
 }
@@ -51,62 +52,91 @@ static void feed(fd_exec *exec, int32_t n) {
     free(logits);
 }
 
-static void check_estimate(const char *path, const fd_graph *graph) {
+static fd_code look(void *user, const fd_observation *seen, fd_error *err) {
+    (void)seen, (void)err;
+    ++*(int32_t *)user;
+    return FD_OK;
+}
+
+/* An observed decode step, after all that an engine takes without. */
+static void check_observed(const char *path, fd_exec *exec, const fd_engine_memory *m) {
+    char what[128];
+    int32_t n_seen = 0;
+    fd_exec_reset(exec);
+    feed(exec, exec->n_ctx - 1);
+    fd_exec_set_observer(exec, (fd_observer){.observe = look, .wants = fd_want_fingerprints, .user = &n_seen});
+    feed(exec, 1);
+    snprintf(what, sizeof what, "context %d, observed: %llu bytes said, %llu taken", exec->n_ctx,
+             (unsigned long long)(fd_engine_memory_total(m) + m->observed), (unsigned long long)fake.peak);
+    expect(m->observed > 0 && fake.peak == fd_engine_memory_total(m) + m->observed, path, what);
+    expect(n_seen == exec->graph->n_node, path, "an observed step does not show every node");
+}
+
+static void check_estimate(const char *path, const fd_graph *graph, fd_engine_size size) {
+    char what[128];
+    fd_error err = {0};
+    fd_engine_memory m = needed(graph, size);
+    fake = (fake_cuda){.free_bytes = 1ull << 40};
+    fd_exec *exec = open_engine(graph, size, &err);
+    if (!exec) must(err.code, &err);
+    /* What needs most: as many rows as ever run together, and they see the whole context. */
+    int32_t rows = fd_engine_batch_rows(graph, size.n_ctx);
+    feed(exec, size.n_ctx - rows);
+    feed(exec, rows);
+    snprintf(what, sizeof what, "context %d, %d sequences, %s: %llu bytes said, %llu taken", size.n_ctx, size.n_seq,
+             fd_numerics_name(size.numerics), (unsigned long long)fd_engine_memory_total(&m),
+             (unsigned long long)fake.peak);
+    /* In a context of one position every pass is a decode step, and a prompt's memory is not taken. */
+    bool as_said = size.n_ctx == 1 ? fake.peak < fd_engine_memory_total(&m) : fake.peak == fd_engine_memory_total(&m);
+    expect(as_said, path, what);
+    expect(m.weights > 0 && m.cache >= (uint64_t)size.n_ctx * 2 * sizeof(float) && m.scratch > 0, path, "a part is 0");
+    if (size.n_seq == 1 && size.n_ctx > 1) check_observed(path, exec, &m);
+    fd_exec_free(exec);
+    expect(fake.taken == 0 && fake.n_alloc == 0 && fake.n_pinned == 0, path, "something is never given back");
+}
+
+static void check_estimates(const char *path, const fd_graph *graph) {
     static const int32_t contexts[] = {1, 2, 17, 64, 65, 511, 512, 513, 1500}, sequences[] = {1, 2, 5};
+    static const fd_numerics numerics[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT};
     enum { N_CONTEXT = sizeof contexts / sizeof *contexts };
-    for (size_t i = 0; i < 3 * N_CONTEXT; i++) {
-        char what[128];
-        fd_error err = {0};
-        int32_t n_ctx = contexts[i % N_CONTEXT], n_seq = sequences[i / N_CONTEXT];
-        fd_engine_memory m = needed(graph, n_ctx, n_seq);
-        fake = (fake_cuda){.free_bytes = 1ull << 40};
-        fd_exec *exec = open_engine(graph, n_ctx, n_seq, &err);
-        if (!exec) must(err.code, &err);
-        /* What needs most: as many rows as ever run together, and they see the whole context. */
-        int32_t rows = fd_engine_batch_rows(graph, n_ctx);
-        feed(exec, n_ctx - rows);
-        feed(exec, rows);
-        snprintf(what, sizeof what, "context %d, %d sequences: %llu bytes said, %llu taken", n_ctx, n_seq,
-                 (unsigned long long)fd_engine_memory_total(&m), (unsigned long long)fake.peak);
-        /* In a context of one position every pass is a decode step, and a prompt's memory is not taken. */
-        bool as_said = n_ctx == 1 ? fake.peak < fd_engine_memory_total(&m) : fake.peak == fd_engine_memory_total(&m);
-        expect(as_said, path, what);
-        expect(m.weights > 0 && m.cache >= (uint64_t)n_ctx * 2 * sizeof(float) && m.scratch > 0, path, "a part is 0");
-        fd_exec_free(exec);
-        expect(fake.taken == 0 && fake.n_alloc == 0 && fake.n_pinned == 0, path, "something is never given back");
-    }
+    for (size_t i = 0; i < 2 * 3 * N_CONTEXT; i++)
+        check_estimate(path, graph,
+                       (fd_engine_size){.n_ctx = contexts[i % N_CONTEXT],
+                                        .n_seq = sequences[i / N_CONTEXT % 3],
+                                        .numerics = numerics[i / N_CONTEXT / 3]});
 }
 
 static void check_refusal(const char *path, const fd_graph *graph) {
     fd_error err = {0};
-    const int32_t n_ctx = 3000;
-    fd_engine_memory m = needed(graph, n_ctx, 1), one = needed(graph, 1, 1);
+    const fd_engine_size size = {.n_ctx = 3000, .n_seq = 1}, least = {.n_ctx = 1, .n_seq = 1};
+    fd_engine_memory m = needed(graph, size), one = needed(graph, least);
     uint64_t half = fd_engine_memory_total(&one) + (fd_engine_memory_total(&m) - fd_engine_memory_total(&one)) / 2;
 
     fake = (fake_cuda){.free_bytes = half};
-    expect(!open_engine(graph, n_ctx, 1, &err) && err.code == FD_ERR_MEMORY, path, "too much is not refused");
+    expect(!open_engine(graph, size, &err) && err.code == FD_ERR_MEMORY, path, "too much is not refused");
     expect(fake.peak == 0, path, "something is taken before the refusal");
     const char *fits = strstr(err.message, "a context of ");
     int32_t said = fits ? atoi(fits + strlen("a context of ")) : 0;
-    expect(said > 0 && said < n_ctx, path, err.message);
+    expect(said > 0 && said < size.n_ctx, path, err.message);
     if (said > 0) {
-        fd_exec *exec = open_engine(graph, said, 1, &err);
+        fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = said}, &err);
         expect(exec != NULL, path, "the context that would fit does not");
         if (exec) feed(exec, said);
         fd_exec_free(exec);
-        expect(fd_engine_memory_fits(graph, said + 1, 1, 0, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
+        fd_engine_size longer = {.n_ctx = said + 1};
+        expect(fd_engine_memory_fits(graph, &longer, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
     }
 
     fake = (fake_cuda){.free_bytes = m.weights - 1};
-    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "the weights alone do not fit"), path, err.message);
+    expect(!open_engine(graph, size, &err) && strstr(err.message, "the weights alone do not fit"), path, err.message);
     expect(fake.peak == 0, path, "something is taken before the refusal of the weights");
     fake = (fake_cuda){.free_bytes = m.weights};
-    expect(!open_engine(graph, n_ctx, 1, &err) && strstr(err.message, "no context fits"), path, err.message);
+    expect(!open_engine(graph, size, &err) && strstr(err.message, "no context fits"), path, err.message);
 
     /* What was free when it was asked for may be gone: the message names what was refused, and all is given back. */
     for (int64_t i = 1; i < 4; i++) {
         fake = (fake_cuda){.free_bytes = 1ull << 40, .fail_alloc = i};
-        expect(!open_engine(graph, 64, 1, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
+        expect(!open_engine(graph, (fd_engine_size){.n_ctx = 64}, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
                path, err.message);
         expect(fake.taken == 0 && fake.n_pinned == 0, path, "a failed setup keeps memory");
     }
@@ -166,7 +196,7 @@ static void check(const char *path) {
     fd_graph *graph;
     must(fd_gguf_open(path, &gguf, &err), &err);
     must(fd_graph_build(gguf, &graph, NULL, &err), &err);
-    check_estimate(path, graph);
+    check_estimates(path, graph);
     check_refusal(path, graph);
     check_weights(path, graph);
     fd_graph_free(graph);

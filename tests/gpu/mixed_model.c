@@ -1,7 +1,7 @@
-/* mixed_model OUT.gguf: a small llama whose layers use every weight type there is a kernel for, side by side as in
+/* mixed_model OUT.gguf [experts]: a small llama whose layers use every weight type there is a kernel for, side by side as in
  * mixed quantisations (V and down in Q6_K beside Q4_K, gate and up of two types), so that the engine fuses some
  * products and not others. The weights are random blocks with scales of usual size; heads of 64, three query heads a
- * K/V head. */
+ * K/V head. With `experts` each feed-forward is two of five. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +11,14 @@
 #include "model/quant.h"
 
 enum {
-    N_LAYER = 3,
+    N_LAYER = 4,
     N_EMBD = 768,
     N_HEAD = 12,
     N_HEAD_KV = 4,
     N_FF = 1024,
     N_VOCAB = 397,
+    N_EXPERT = 5,
+    N_CHOSEN = 2,
     N_KV = N_EMBD / N_HEAD * N_HEAD_KV
 };
 
@@ -28,6 +30,7 @@ static const kinds layers[N_LAYER] = {
     {FD_Q4_K, FD_Q4_K, FD_Q6_K, FD_Q4_K, FD_Q4_K, FD_Q4_K, FD_Q6_K},
     {FD_F16, FD_BF16, FD_F16, FD_F32, FD_Q8_0, FD_Q4_0, FD_BF16},
     {FD_Q8_0, FD_Q8_0, FD_Q8_0, FD_Q4_0, FD_F16, FD_F16, FD_Q4_0},
+    {FD_Q5_0, FD_Q5_0, FD_Q8_0, FD_Q5_0, FD_Q5_0, FD_Q5_0, FD_Q8_0},
 };
 
 static uint64_t state = 0x452821e638d01377u;
@@ -48,9 +51,10 @@ static float weight_like(int64_t n) {
     return ((float)(random_bits() >> 8) / 8388608.0f - 1.0f) * sqrtf(3.0f / (float)n);
 }
 
-static void add_matrix(fd_gguf_writer *writer, const char *name, uint32_t dtype, int64_t n_row, int64_t n_col,
-                       fd_error *err) {
-    const int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col);
+/* `n` matrices in a tensor of three dimensions; 0: one, in one of two. */
+static void add_matrices(fd_gguf_writer *writer, const char *name, uint32_t dtype, int64_t n, int64_t n_row_each,
+                         int64_t n_col, fd_error *err) {
+    const int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col), n_row = n > 0 ? n * n_row_each : n_row_each;
     const size_t bytes = (size_t)(row_bytes * n_row), block = (size_t)fd_dtype_get(dtype)->block_bytes;
     uint8_t *data = malloc(bytes); /* the writer reads it until the end of the program */
     float *row = malloc(sizeof *row * (size_t)n_col);
@@ -62,8 +66,9 @@ static void add_matrix(fd_gguf_writer *writer, const char *name, uint32_t dtype,
         }
     } else {
         for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)random_bits();
-        /* Q4_K: scale 0…63, q 0…15; Q6_K: scale ±127, q ±32: d brings the products near those of weight_like. */
-        const float size = dtype == FD_Q4_K ? 1.0f / 400.0f : 1.0f / 2400.0f;
+        /* Q4_K: scale 0…63, q 0…15; Q6_K: scale ±127, q ±32; Q5_0: q ±16: d brings the products near those of
+         * weight_like. */
+        const float size = dtype == FD_Q4_K ? 1.0f / 400.0f : dtype == FD_Q5_0 ? 1.0f / 14.0f : 1.0f / 2400.0f;
         for (size_t i = 0; i < bytes; i += block) {
             uint16_t d = fd_f32_to_f16(size / sqrtf((float)n_col) * (1.0f + (float)(random_bits() % 64) / 64.0f));
             uint16_t dmin = fd_f32_to_f16(8.0f * size / sqrtf((float)n_col));
@@ -71,8 +76,14 @@ static void add_matrix(fd_gguf_writer *writer, const char *name, uint32_t dtype,
             if (dtype == FD_Q4_K) memcpy(data + i + 2, &dmin, sizeof dmin);
         }
     }
-    must(fd_gguf_put_tensor(writer, name, dtype, 2, (int64_t[]){n_col, n_row}, data, NULL, NULL, err), err);
+    must(fd_gguf_put_tensor(writer, name, dtype, n > 0 ? 3 : 2, (int64_t[]){n_col, n_row_each, n}, data, NULL, NULL, err),
+         err);
     free(row);
+}
+
+static void add_matrix(fd_gguf_writer *writer, const char *name, uint32_t dtype, int64_t n_row, int64_t n_col,
+                       fd_error *err) {
+    add_matrices(writer, name, dtype, 0, n_row, n_col, err);
 }
 
 static void add_norm(fd_gguf_writer *writer, const char *name, fd_error *err) {
@@ -82,7 +93,7 @@ static void add_norm(fd_gguf_writer *writer, const char *name, fd_error *err) {
     must(fd_gguf_put_tensor(writer, name, FD_F32, 1, (int64_t[]){N_EMBD}, data, NULL, NULL, err), err);
 }
 
-static void add_layer(fd_gguf_writer *writer, int layer, fd_error *err) {
+static void add_layer(fd_gguf_writer *writer, int layer, bool experts, fd_error *err) {
     const kinds *t = &layers[layer];
     const struct {
         const char *name;
@@ -95,8 +106,13 @@ static void add_layer(fd_gguf_writer *writer, int layer, fd_error *err) {
     };
     char name[64];
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
-        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, matrices[i].name);
-        add_matrix(writer, name, matrices[i].dtype, matrices[i].n_row, matrices[i].n_col, err);
+        bool is_expert = experts && strncmp(matrices[i].name, "ffn", 3) == 0;
+        snprintf(name, sizeof name, "blk.%d.%s%s.weight", layer, matrices[i].name, is_expert ? "_exps" : "");
+        add_matrices(writer, name, matrices[i].dtype, is_expert ? N_EXPERT : 0, matrices[i].n_row, matrices[i].n_col, err);
+    }
+    if (experts) {
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);
+        add_matrix(writer, name, FD_F32, N_EXPERT, N_EMBD, err);
     }
     snprintf(name, sizeof name, "blk.%d.attn_norm.weight", layer);
     add_norm(writer, name, err);
@@ -114,8 +130,9 @@ int main(int argc, char **argv) {
                    {"llama.vocab_size", N_VOCAB},          {"llama.rope.dimension_count", N_EMBD / N_HEAD}};
     fd_error err = {0};
     fd_gguf_writer *writer;
-    if (argc != 2) {
-        fprintf(stderr, "usage: mixed_model OUT.gguf\n");
+    bool experts = argc == 3 && strcmp(argv[2], "experts") == 0;
+    if (argc != 2 && !experts) {
+        fprintf(stderr, "usage: mixed_model OUT.gguf [experts]\n");
         return 2;
     }
     must(fd_gguf_writer_new(&writer, &err), &err);
@@ -123,10 +140,12 @@ int main(int argc, char **argv) {
     must(fd_gguf_put_string(writer, "general.name", "mixed types", &err), &err);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         must(fd_gguf_put_u32(writer, numbers[i].key, numbers[i].value, &err), &err);
+    if (experts) must(fd_gguf_put_u32(writer, "llama.expert_count", N_EXPERT, &err), &err);
+    if (experts) must(fd_gguf_put_u32(writer, "llama.expert_used_count", N_CHOSEN, &err), &err);
     must(fd_gguf_put_f32(writer, "llama.attention.layer_norm_rms_epsilon", 1e-5f, &err), &err);
     must(fd_gguf_put_f32(writer, "llama.rope.freq_base", 10000.0f, &err), &err);
     add_matrix(writer, "token_embd.weight", FD_Q4_K, N_VOCAB, N_EMBD, &err);
-    for (int layer = 0; layer < N_LAYER; layer++) add_layer(writer, layer, &err);
+    for (int layer = 0; layer < N_LAYER; layer++) add_layer(writer, layer, experts, &err);
     add_norm(writer, "output_norm.weight", &err);
     add_matrix(writer, "output.weight", FD_Q6_K, N_VOCAB, N_EMBD, &err);
     must(fd_gguf_write(writer, argv[1], &err), &err);

@@ -11,7 +11,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
 
 static float *run_scalar(const op_case *c) {
     fd_ref_ops ops = fd_ref_select(FD_NUMERICS_Q8ACT, FD_ISA_BASELINE, true);

@@ -91,13 +91,55 @@ Test(trace_queue, memory_and_threads_do_not_show_in_the_file) {
         options.path = fixture_path("queued.h5");
         for (size_t memory = 1; memory <= (size_t)64 << 20; memory <<= 13) { /* the least, 64 MiB */
             options.memory = memory;
-            for (int threads = 0; threads < 2; threads++) {
-                options.one_thread = threads == 0;
+            for (int helpers = 0; helpers < 6; helpers += 1 + helpers) {
+                options.one_thread = helpers == 0;
+                options.helpers = helpers;
                 fixture_write(&options, graph, kinds[k].numerics, PREFILL, DECODE);
-                cr_expect_eq(differences(plain, options.path, 12), 0, "%s, %zu bytes of memory, %s", kinds[k].name,
-                             memory, threads ? "threads" : "one thread");
+                cr_expect_eq(differences(plain, options.path, 12), 0, "%s, %zu bytes of memory, %d helpers",
+                             kinds[k].name, memory, helpers);
             }
         }
+    }
+    fd_graph_free(graph);
+}
+
+/* Parts of a prompt, in an order, then decode steps. */
+static void write_parts(const fd_trace_options *options, const fd_graph *graph, const int32_t (*parts)[2], int n_part) {
+    fd_trace_info info = fixture_info();
+    fd_trace_writer *writer;
+    fd_error err = {0};
+    int32_t tokens[PREFILL];
+    for (int32_t i = 0; i < PREFILL; i++) tokens[i] = fixture_token(i);
+    cr_assert_eq(fd_trace_create(options, &info, graph, FD_NUMERICS_EXACT, &writer, &err), FD_OK, "%s", err.message);
+    cr_assert_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, PREFILL, 0, &err), FD_OK);
+    for (int i = 0; i < n_part; i++)
+        cr_assert_eq(fixture_show(fd_trace_observer(writer), graph, FD_NUMERICS_EXACT, parts[i][0], parts[i][1], &err),
+                     FD_OK, "%s", err.message);
+    cr_assert_eq(fd_trace_end_step(writer, &err), FD_OK);
+    for (int32_t i = 0; i < DECODE; i++)
+        cr_assert_eq(fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_DECODE, PREFILL + i, 1, &err), FD_OK);
+    cr_assert_eq(fd_trace_finish(writer, &err), FD_OK, "%s", err.message);
+}
+
+/* In rising order rows go straight to their places; after one that is not, all of a tensor go through HDF5. */
+Test(trace_queue, parts_of_a_step_in_any_order_and_gaps_make_the_same_file) {
+    static const int32_t rising[][2] = {{0, 3}, {7, 6}, {14, 1}, {20, 20}},
+                         other[][2] = {{7, 6}, {20, 20}, {14, 1}, {0, 3}},
+                         twice[][2] = {{0, 3}, {7, 6}, {7, 6}, {2, 1}, {14, 1}, {20, 20}};
+    static const int32_t whole[][2] = {{0, PREFILL}};
+    fd_graph *graph = fixture_graph((fixture_size){2, 96, 4, 2, 130, 3000});
+    fd_trace_options options = fd_trace_defaults(fixture_path("rising.h5"));
+    const char *plain = options.path;
+    write_parts(&options, graph, rising, 4);
+    for (int threads = 0; threads < 2; threads++) {
+        options.one_thread = threads == 0;
+        options.path = fixture_path("other.h5");
+        write_parts(&options, graph, other, 4);
+        cr_expect_eq(differences(plain, options.path, 12), 0);
+        write_parts(&options, graph, twice, 6);
+        cr_expect_eq(differences(plain, options.path, 12), 0);
+        write_parts(&options, graph, whole, 1);
+        cr_expect_gt(differences(plain, options.path, 12), graph->n_node, "gaps do not show");
     }
     fd_graph_free(graph);
 }
