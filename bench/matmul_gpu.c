@@ -54,8 +54,9 @@ static void launch(const bench *b, const product *p, int kernel) {
     fd_code code = FD_OK;
     const float one = 1.0f, zero = 0.0f;
     const int n_row = (int)p->weight.n_row, n_col = (int)p->weight.n_col;
-    if (kernel == SMALL) code = fd_launch_matmul_tile_small(&b->queue, &p->weight, NULL, p->x, p->n_tok, p->out, &err);
-    if (kernel == LARGE) code = fd_launch_matmul_tile_large(&b->queue, &p->weight, NULL, p->x, p->n_tok, p->out, &err);
+    const fd_matmul in = fd_matmul_of(&p->weight, NULL, p->x, p->n_tok, p->out);
+    if (kernel == SMALL) code = fd_launch_matmul_tile_small(&b->queue, &in, &err);
+    if (kernel == LARGE) code = fd_launch_matmul_tile_large(&b->queue, &in, &err);
     if (code != FD_OK) {
         fprintf(stderr, "matmul_gpu: %s\n", err.message);
         exit(2);

@@ -66,7 +66,8 @@ static void launch(const job *j, int i) {
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
     if (j->n_tok > FD_MATVEC_TOKENS) {
-        must(fd_launch_matmul_tile(&queue, &matrix, NULL, j->x, j->n_tok, j->out, &err), &err);
+        fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
+        must(fd_launch_matmul_tile(&queue, &tiled, &err), &err);
         return;
     }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};

@@ -4,7 +4,8 @@
  * 2. A decode loop: 16 layers of three matrix-vector products in plain C over 96 MiB of weights, one thread, seven
  *    tensors a layer recorded: milliseconds a token without and with a trace, taking turns, medians.
  *
- * Both in processor time. */
+ * In processor time: of the thread that calls, and of all threads up to the end of fd_tracer_close. `synchronous`: written
+ * by the calls. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,19 @@
 
 enum { N_ROUND = 7, N_TENSOR = 400, N_STEP = 12, WIDTH = 4096, N_LAYER = 16, N_EMBD = 512, N_FF = 1024 };
 
-/* Of this process's own processor time: other programs do not count, waiting for a slow disk neither. */
-static double now(void) {
+/* Other programs do not count, waiting for a slow disk neither. */
+static double seconds_of(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct cost {
+    double caller, all; /* seconds: of the calling thread, of the process */
+} cost;
+
+static cost now(void) {
+    return (cost){seconds_of(CLOCK_THREAD_CPUTIME_ID), seconds_of(CLOCK_PROCESS_CPUTIME_ID)};
 }
 
 static int rising(const void *a, const void *b) {
@@ -32,17 +41,22 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
-static void end(fd_tracer *tracer) {
+/* What was spent since `begin`, for each of n. */
+static cost end(fd_tracer *tracer, cost begin, int n) {
     char message[1024];
-    if (fd_tracer_close(tracer, message, sizeof message) == 0) return;
-    fprintf(stderr, "%s\n", message);
-    exit(2);
+    int failed = fd_tracer_close(tracer, message, sizeof message);
+    if (failed) {
+        fprintf(stderr, "%s\n", message);
+        exit(2);
+    }
+    cost then = now();
+    return (cost){(then.caller - begin.caller) / n, (then.all - begin.all) / n};
 }
 
-/* Seconds for each put, steps included, the file's first step (which makes the datasets) not. */
-static double puts_of(fd_tracer *tracer, const float *data) {
+/* For each put, steps included, the file's first step (which makes the datasets) not. */
+static cost puts_of(fd_tracer *tracer, const float *data) {
     static char names[N_TENSOR][32];
-    double begin = 0;
+    cost begin = {0};
     for (int i = 0; i < N_TENSOR; i++) snprintf(names[i], sizeof names[i], "blk.%d.t%d", i / 12, i % 12);
     for (int step = 0; step <= N_STEP; step++) {
         int32_t token = step;
@@ -50,8 +64,7 @@ static double puts_of(fd_tracer *tracer, const float *data) {
         if (step == 1) begin = now();
         for (int i = 0; i < N_TENSOR; i++) fd_tracer_put_f32(tracer, names[i], data, 1, WIDTH);
     }
-    end(tracer);
-    return (now() - begin) / (N_STEP * N_TENSOR);
+    return end(tracer, begin, N_STEP * N_TENSOR);
 }
 
 /* ---- the decode loop ---- */
@@ -65,11 +78,11 @@ static void matvec(const float *w, const float *x, int n_in, int n_out, float *y
     }
 }
 
-/* Seconds a token. */
-static double decode(const float *weights, fd_tracer *tracer) {
+/* For each token. */
+static cost decode(const float *weights, fd_tracer *tracer) {
     float x[N_EMBD], gate[N_FF], up[N_FF], act[N_FF], down[N_EMBD];
     for (int i = 0; i < N_EMBD; i++) x[i] = 1e-3f * (float)i;
-    double begin = 0;
+    cost begin = {0};
     for (int32_t step = 0; step <= N_STEP; step++) {
         const float *w = weights;
         fd_tracer_step(tracer, &step, 1);
@@ -95,32 +108,40 @@ static double decode(const float *weights, fd_tracer *tracer) {
             w += 3 * N_EMBD * N_FF;
         }
     }
-    double seconds = (now() - begin) / N_STEP;
-    end(tracer);
-    return seconds;
+    return end(tracer, begin, N_STEP);
+}
+
+enum { NO_TRACE, BESIDE, SYNCHRONOUS, N_WAY };
+static const char *const ways[] = {"no trace", "default", "synchronous"};
+
+static fd_tracer *open_way(int way, const char *path) {
+    fd_tracer_options options = {.synchronous = way == SYNCHRONOUS};
+    return fd_tracer_open(way == NO_TRACE ? NULL : path, &options);
 }
 
 int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : "trace_overhead.h5";
     size_t n = (size_t)N_LAYER * 3 * N_EMBD * N_FF;
     float *weights = malloc(n * sizeof *weights), *data = calloc(WIDTH, sizeof *data);
-    double on[N_ROUND], off[N_ROUND], none[N_ROUND], traced[N_ROUND];
+    double put[N_WAY][2][N_ROUND], token[N_WAY][2][N_ROUND];
     if (!weights || !data) return 2;
     unsetenv("FIRSTDIFF_TRACE");
     for (size_t i = 0; i < n; i++) weights[i] = (float)(i % 17) * 1e-3f - 8e-3f;
-    for (int r = 0; r < N_ROUND; r++) {
-        on[r] = puts_of(fd_tracer_open(path, NULL), data);
-        off[r] = puts_of(fd_tracer_open(NULL, NULL), data);
-        none[r] = decode(weights, fd_tracer_open(NULL, NULL));
-        traced[r] = decode(weights, fd_tracer_open(path, NULL));
-        unlink(path);
-    }
-    double put = median(on, N_ROUND), idle = median(off, N_ROUND), plain = median(none, N_ROUND),
-           with = median(traced, N_ROUND);
-    printf("put of 16 KiB, %d a step   %.2f us, %.0f a second, %.0f MB/s; without a trace %.3f us\n", N_TENSOR,
-           1e6 * put, 1 / put, WIDTH * 4e-6 / put, 1e6 * idle);
-    printf("decode loop, %d tensors a token   %.3f ms without, %.3f ms with a trace: %.2f times\n", 7 * N_LAYER,
-           1e3 * plain, 1e3 * with, with / plain);
+    for (int r = 0; r < N_ROUND; r++)
+        for (int way = 0; way < N_WAY; way++) {
+            cost c = puts_of(open_way(way, path), data), d = decode(weights, open_way(way, path));
+            put[way][0][r] = c.caller;
+            put[way][1][r] = c.all;
+            token[way][0][r] = d.caller;
+            token[way][1][r] = d.all;
+            unlink(path);
+        }
+    printf("%-12s %26s %34s\n%-12s %13s %12s %17s %16s\n", "", "put of 16 KiB, us", "decode loop, ms a token", "",
+           "calling thread", "all threads", "calling thread", "all threads");
+    for (int way = 0; way < N_WAY; way++)
+        printf("%-12s %14.3f %12.3f %17.3f %16.3f\n", ways[way], 1e6 * median(put[way][0], N_ROUND),
+               1e6 * median(put[way][1], N_ROUND), 1e3 * median(token[way][0], N_ROUND),
+               1e3 * median(token[way][1], N_ROUND));
     free(weights);
     free(data);
     return 0;

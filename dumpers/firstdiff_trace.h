@@ -19,10 +19,13 @@
  * - Host data is copied before a put returns. Device data is copied in stream order: what the stream computes after the
  *   put does not change what is recorded, and the caller may reuse the buffer as it would with its own next kernel.
  * - All functions may be called from several threads at once; the order of steps is the caller's.
- * - Every finished step is on its way to the disk before the next one begins: a killed program leaves a file that opens
- *   and says how far it got. After fork the child's calls do nothing; the file is the parent's.
+ * - A step that has ended is written and flushed by a thread of the library's, so that the calls do no more than copy. A
+ *   killed program leaves a file that opens, holds whole steps and says how far it got: it loses the step that goes on and
+ *   those that the thread has not reached, at most eight. With fd_tracer_options.synchronous the calls write themselves, and a step is
+ *   flushed before the next one begins. At exit, and in fd_tracer_close, the thread finishes what it was given.
+ * - After fork the child's calls do nothing; the file is the parent's.
  *
- * A step is held in memory until it ends (fd_tracer_options.memory limits it). */
+ * A step is held in memory until it ends (fd_tracer_options.memory limits that, and what is on its way to the file). */
 #ifndef FIRSTDIFF_TRACE_H
 #define FIRSTDIFF_TRACE_H
 
@@ -57,9 +60,10 @@ typedef struct fd_tracer_options {
     const char *model_file; /* the GGUF: its hash is recorded, so that traces of different models are told apart. All of
                                it is read once, when the trace is opened */
     const char *prompt;
-    size_t memory;          /* bytes of a step that are held back before they are written; 0: 1 GiB */
+    size_t memory; /* bytes that are held back before they are written; 0: 1 GiB. A call waits while there are more */
     fd_tracer_copy copy;    /* for data on a device; NULL: CUDA, loaded when first needed */
     void *copy_user;
+    int synchronous; /* not 0: no thread, the calls write (so they do where HDF5 is not built for threads) */
 } fd_tracer_options;
 
 enum { FD_TRACER_MAX_DIM = 6 };

@@ -202,7 +202,7 @@ void fd_trace_send(fd_trace_writer *writer, fd_trace_put *put) {
     pthread_mutex_lock(&q->lock);
     *(q->last_job ? &q->last_job->next : &q->jobs) = put;
     q->last_job = put;
-    if (q->n_sleeping > 0) pthread_cond_signal(&q->work);
+    if (q->n_sleeping > 0 && q->n_doing < FD_TRACE_MOST_WRITING) pthread_cond_signal(&q->work);
     pthread_mutex_unlock(&q->lock);
 }
 

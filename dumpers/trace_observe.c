@@ -105,6 +105,7 @@ fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error
     record->n_pos = observation->n_pos;
     record->row_elements = row;
     record->handed = handed;
+    record->digested = handed && writer->stored == writer->dtype && packing == 0;
     if (observation->row_stride == row)
         memcpy(record->data, observation->data, bytes);
     else

@@ -11,7 +11,7 @@ enum {
     DEFAULT_MEMORY = 256 << 20,
     LEAST_MEMORY = 64 << 10,
     LARGE_PAGE = 2 << 20,
-    WAKE = 256 << 10, /* bytes put before the threads are woken in the middle of a step: a wake costs a system call */
+    WAKE = 256 << 10, /* bytes put before helpers are woken in the middle of a step: a wake costs a system call */
     TAKE = 256 << 10, /* bytes that a helper takes at a time */
     MAX_STEPS = 256   /* under way; a step has buffers of its own beside the ring */
 };
@@ -47,9 +47,11 @@ static void digest_some(fd_trace_writer *writer) {
     int n = 0;
     bool dropped = q->failure.code != FD_OK;
     for (size_t bytes = 0; q->undigested && n < MOST && bytes < TAKE; q->undigested = q->undigested->next) {
+        if (q->undigested->digested) continue;
         taken[n++] = q->undigested;
         bytes += (size_t)(q->undigested->end - q->undigested->begin);
     }
+    while (q->undigested && q->undigested->digested) q->undigested = q->undigested->next; /* the writer may take them */
     pthread_mutex_unlock(&q->lock);
     for (int i = 0; i < n; i++)
         if (taken[i]->node && !dropped) fd_trace_digest(writer, taken[i]);
@@ -69,7 +71,7 @@ static void *help(void *user) {
     fd_trace_queue *q = &writer->queue;
     pthread_mutex_lock(&q->lock);
     while (!q->stop)
-        if (q->jobs)
+        if (q->jobs && q->n_doing < FD_TRACE_MOST_WRITING)
             fd_trace_do_job(writer);
         else if (q->undigested)
             digest_some(writer);
@@ -167,10 +169,13 @@ static void *write_on(void *user) {
     fd_trace_queue *q = &writer->queue;
     pthread_mutex_lock(&q->lock);
     while (!q->stop)
-        if (worth_writing(q))
+        if (worth_writing(q)) {
             write_batch(writer);
-        else
-            sleep_until_work(q);
+        } else {
+            q->writer_sleeps = true;
+            pthread_cond_wait(&q->records, &q->lock);
+            q->writer_sleeps = false;
+        }
     pthread_mutex_unlock(&q->lock);
     return NULL;
 }
@@ -188,18 +193,19 @@ static void make_room(fd_trace_writer *writer) {
         write_batch(writer);
         return;
     }
-    q->run_waits = true;
-    pthread_cond_broadcast(&q->work);
+    q->run_waits = q->outrun = true;
+    pthread_cond_signal(&q->records);
     pthread_cond_wait(&q->room, &q->lock);
     q->run_waits = false;
 }
 
 /* Where the next `size` bytes are, if they are free. What was used before is used again where there is enough of it: fresh
- * memory costs the run a page fault, and used memory may be in the cache. */
+ * memory costs the run a page fault, and used memory may be in the cache. A run that has waited gets all of it: the more
+ * steps go together, the fewer blocks of HDF5's are written. */
 static uint64_t place(const fd_trace_queue *q, size_t size) {
     uint64_t at = q->head % q->capacity, tail = q->tail % q->capacity;
     bool same_lap = q->head / q->capacity == q->tail / q->capacity;
-    bool reuse = same_lap && at + size > q->touched && tail >= size && tail >= q->touched / 2;
+    bool reuse = !q->outrun && same_lap && at + size > q->touched && tail >= size && tail >= q->touched / 2;
     return at + size > q->capacity || reuse ? q->head + q->capacity - at : q->head;
 }
 
@@ -231,17 +237,18 @@ void fd_trace_queue_put(fd_trace_writer *writer, fd_trace_record *record) {
     else
         q->oldest = record;
     q->newest = record;
-    if (!q->undigested) q->undigested = record;
+    if (!q->undigested && !record->digested) q->undigested = record;
     if (!record->node) {
         q->n_end++;
         q->n_step++;
         q->step_bytes += record->step->bytes;
     }
     q->quiet += (size_t)(record->end - record->begin);
-    if (q->n_sleeping > 0 && (!record->node || q->quiet >= WAKE)) {
+    if (q->undigested && q->n_sleeping > 0 && (!record->node || q->quiet >= WAKE)) {
         pthread_cond_broadcast(&q->work);
         q->quiet = 0;
     }
+    if (q->writer_sleeps && worth_writing(q)) pthread_cond_signal(&q->records);
     while (!q->threaded && worth_writing(q)) write_batch(writer);
     pthread_mutex_unlock(&q->lock);
 }
@@ -309,6 +316,7 @@ void fd_trace_queue_stop(fd_trace_writer *writer) {
         pthread_mutex_lock(&q->lock);
         q->stop = true;
         pthread_cond_broadcast(&q->work);
+        pthread_cond_signal(&q->records);
         pthread_mutex_unlock(&q->lock);
         pthread_join(q->writer, NULL);
         for (int i = 0; i < q->n_helper; i++) pthread_join(q->helpers[i], NULL);

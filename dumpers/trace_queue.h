@@ -27,11 +27,14 @@ typedef struct fd_trace_record {
     _Alignas(64) char data[];
 } fd_trace_record;
 
-enum { FD_TRACE_MAX_HELPERS = 8 };
+enum {
+    FD_TRACE_MAX_HELPERS = 8,
+    FD_TRACE_MOST_WRITING = 2 /* helpers: a file's lock lets one write, while another lays out what it writes next */
+};
 
 typedef struct fd_trace_queue {
     pthread_mutex_t lock;
-    pthread_cond_t work, digested, room; /* for the threads; for the writer; for the calling thread */
+    pthread_cond_t work, records, digested, room; /* for the helpers; twice for the writer; for the calling thread */
     pthread_t writer, helpers[FD_TRACE_MAX_HELPERS];
     int n_helper;
     bool threaded, stop, drain;
@@ -42,11 +45,12 @@ typedef struct fd_trace_queue {
     uint64_t head, tail;              /* bytes ever taken and given back; head % capacity is the next record's place */
     fd_trace_record *oldest, *newest; /* not yet in a batch */
     fd_trace_record *undigested;      /* the first one that nobody has taken */
-    size_t quiet;                     /* bytes put since the threads were last woken */
+    size_t quiet;                     /* bytes put since the helpers were last woken */
     int32_t n_end;                    /* ends of steps in the list */
     int32_t n_step;                   /* steps put and not yet written */
     int64_t step_bytes;               /* that they may add to the file */
-    int n_sleeping;                   /* threads that wait for work */
+    int n_sleeping;                   /* helpers that wait for work */
+    bool writer_sleeps;
     bool busy;                        /* a batch is being written */
 
     pthread_cond_t jobs_done;      /* for the writer */
@@ -55,6 +59,7 @@ typedef struct fd_trace_queue {
     int job_error;                 /* errno of the first that failed; 0: none */
 
     bool writer_waits, run_waits;     /* for rows to be digested; for room */
+    bool outrun;                      /* the run has waited for room */
 
     atomic_bool failed;
     fd_error failure; /* the first; rows that come after it are dropped */

@@ -4,10 +4,13 @@
 
 #include "dumpers/trace_writer.h"
 
-/* Grows the dataset to `end` positions. */
+/* Grows the dataset to `end` positions, and to some more: each time its header is written anew. Not along keys: at the end
+ * HDF5 cuts what is too much, and would fill a part of every chunk in the last column. */
 static bool extend(fd_trace_writer *writer, const fd_node *node, int32_t end) {
-    hsize_t extent[3] = {(hsize_t)end};
+    enum { AHEAD = 64 };
     if (writer->extent[node->id] >= end) return true;
+    if (!node->over_kv && end < INT32_MAX - AHEAD) end = (end + AHEAD - 1) / AHEAD * AHEAD;
+    hsize_t extent[3] = {(hsize_t)end};
     for (int i = 0; i < node->n_dim; i++)
         extent[1 + i] = node->over_kv && i == node->n_dim - 1 ? (hsize_t)end : (hsize_t)node->shape[i];
     writer->extent[node->id] = end;

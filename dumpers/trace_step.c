@@ -123,6 +123,7 @@ fd_code fd_trace_end_step(fd_trace_writer *writer, fd_error *err) {
     if (!writer->step) return fd_fail(err, FD_ERR_INPUT, "%s: no step to end", writer->path);
     fd_trace_record *end = fd_trace_queue_take(writer, 0);
     end->step = writer->step;
+    end->digested = true;
     writer->n_pos += writer->step->n_tok;
     writer->n_step++;
     writer->step = NULL;

@@ -19,6 +19,7 @@ static void free_writer(fd_trace_writer *writer) {
     fd_trace_pending_free(writer->step);
     pthread_mutex_destroy(&writer->queue.lock);
     pthread_cond_destroy(&writer->queue.work);
+    pthread_cond_destroy(&writer->queue.records);
     pthread_cond_destroy(&writer->queue.digested);
     pthread_cond_destroy(&writer->queue.room);
     pthread_cond_destroy(&writer->queue.jobs_done);
@@ -78,6 +79,7 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
     size_t n_node = (size_t)graph->n_node;
     pthread_mutex_init(&writer->queue.lock, NULL);
     pthread_cond_init(&writer->queue.work, NULL);
+    pthread_cond_init(&writer->queue.records, NULL);
     pthread_cond_init(&writer->queue.digested, NULL);
     pthread_cond_init(&writer->queue.room, NULL);
     pthread_cond_init(&writer->queue.jobs_done, NULL);

@@ -17,6 +17,7 @@ static fd_tracer no_memory = {.lock = PTHREAD_MUTEX_INITIALIZER,
 
 /* Closes the files and frees everything but the tracer itself, which calls after close look at. */
 static void give_back(fd_tracer *tracer) {
+    fd_tracer_beside_free(tracer);
     fd_tracer_shut(tracer);
     fd_tracer_device_free(tracer);
     for (int32_t i = 0; i < tracer->n_set; i++) {
@@ -35,11 +36,16 @@ static void give_back(fd_tracer *tracer) {
     tracer->n_set = 0;
 }
 
-static int turn_off(fd_tracer *tracer, const fd_error *err) {
-    fd_tracer_host host;
+void fd_tracer_note_failure(fd_tracer *tracer, const fd_error *err) {
+    if (atomic_exchange(&tracer->failing, true)) return;
     tracer->failure = *err;
     atomic_store(&tracer->off, true);
-    fd_tracer_enter(&host);
+}
+
+static int turn_off(fd_tracer *tracer, const fd_error *err) {
+    fd_tracer_host host;
+    fd_tracer_note_failure(tracer, err);
+    fd_tracer_enter(&host, !tracer->beside);
     give_back(tracer);
     fd_tracer_leave(&host);
     return tracer->failure.code;
@@ -72,7 +78,9 @@ static fd_code start(fd_tracer *tracer, const char *path, const fd_tracer_option
     for (int i = 0; i < 6; i++) ok = ok && copy_text(tracer, i, texts[i]);
     if (!ok || !name_files(tracer, path)) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     if (!path[0]) return fd_fail(err, FD_ERR_INPUT, "trace: no file name");
-    return fd_tracer_create(tracer, err);
+    fd_tracer_beside_open(tracer);
+    FD_TRY(fd_tracer_create(fd_tracer_file(tracer), err));
+    return fd_tracer_beside_start(tracer, err);
 }
 
 PUBLIC fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *options) {
@@ -91,7 +99,8 @@ PUBLIC fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *opti
     tracer->lock_file = tracer->target.fd = -1;
     fd_tracer_register(tracer);
     pthread_mutex_lock(&tracer->lock);
-    fd_tracer_enter(&host);
+    fd_tracer_enter(&host, true);
+    fd_tracer_watch_exit();
     if (start(tracer, path, options, &err) != FD_OK) turn_off(tracer, &err);
     fd_tracer_leave(&host);
     pthread_mutex_unlock(&tracer->lock);
@@ -116,7 +125,7 @@ PUBLIC int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t coun
     fd_error err = {0};
     int result = 0;
     pthread_mutex_lock(&tracer->lock);
-    fd_tracer_enter(&host);
+    fd_tracer_enter(&host, !tracer->beside);
     if (!works(tracer))
         result = idle(tracer);
     else if (fd_tracer_end(tracer, &err) != FD_OK || fd_tracer_begin(tracer, tokens, count, &err) != FD_OK)
@@ -128,7 +137,7 @@ PUBLIC int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t coun
 
 static fd_code take_device(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
     fd_tracer_host host;
-    fd_tracer_enter(&host);
+    fd_tracer_enter(&host, !tracer->beside);
     fd_code code = fd_tracer_take_device(tracer, view, stream, err);
     fd_tracer_leave(&host);
     return code;
@@ -138,7 +147,7 @@ static fd_code take_device(fd_tracer *tracer, const fd_tracer_view *view, void *
 static fd_code take_host(fd_tracer *tracer, const fd_tracer_view *view, fd_error *err) {
     fd_tracer_host host;
     if (fd_tracer_device_has(tracer, view->name)) {
-        fd_tracer_enter(&host);
+        fd_tracer_enter(&host, !tracer->beside);
         fd_code code = fd_tracer_collect(tracer, err);
         fd_tracer_leave(&host);
         FD_TRY(code);
@@ -194,15 +203,21 @@ PUBLIC const char *fd_tracer_error(const fd_tracer *tracer) {
     return tracer->failure.message;
 }
 
+static fd_code complete(fd_tracer *tracer, fd_error *err) {
+    if (!tracer->beside) return fd_tracer_complete(tracer, err);
+    fd_tracer_beside_end(tracer, true); /* a failure of the thread's is noted */
+    return FD_OK;
+}
+
 PUBLIC int fd_tracer_close(fd_tracer *tracer, char *message, size_t size) {
     if (message && size > 0) message[0] = '\0';
     if (!tracer) return 0;
     fd_tracer_host host;
     fd_error err = {0};
     pthread_mutex_lock(&tracer->lock);
-    fd_tracer_enter(&host);
+    fd_tracer_enter(&host, !tracer->beside);
     if (!tracer->closed) {
-        if (works(tracer) && (fd_tracer_end(tracer, &err) != FD_OK || fd_tracer_complete(tracer, &err) != FD_OK))
+        if (works(tracer) && (fd_tracer_end(tracer, &err) != FD_OK || complete(tracer, &err) != FD_OK))
             turn_off(tracer, &err);
         atomic_store(&tracer->off, true);
         give_back(tracer);

@@ -1,6 +1,6 @@
 /* The insides of libfirstdiff_trace (firstdiff_trace.h): tracer.c (the calls, their lock and their promises to the host
  * program), tracer_check.c (what a put may look like), tracer_gather.c (strided data to rows), tracer_rows.c (a step in
- * memory), tracer_file.c (the file's life), tracer_sets.c (its datasets), tracer_device.c (CUDA), tracer_host.c (the
+ * memory), tracer_beside.c (the thread that writes), tracer_file.c (the file's life), tracer_sets.c (its datasets), tracer_device.c (CUDA), tracer_host.c (the
  * host's state), tracer_hash.c (the model file). */
 #ifndef FD_DUMPERS_TRACER_H
 #define FD_DUMPERS_TRACER_H
@@ -53,6 +53,7 @@ typedef struct fd_tracer_set {
 struct fd_tracer {
     pthread_mutex_t lock; /* of everything below but `off` and `next` */
     atomic_bool off;      /* failed or closed: nothing more to do */
+    atomic_bool failing;  /* somebody has seen the first failure */
     bool closed;
     fd_error failure;     /* the first */
     struct fd_tracer *next; /* all tracers ever opened */
@@ -76,6 +77,7 @@ struct fd_tracer {
     int32_t *step_tokens;        /* [n_tok] */
     size_t held_bytes;
 
+    struct fd_tracer_beside *beside; /* who writes, to a file of his; NULL: the calls do, to the one above */
     struct fd_tracer_device *device; /* NULL until the first put of device data */
 };
 
@@ -95,10 +97,31 @@ fd_fingerprint fd_tracer_print(const fd_tracer_set *set, const char *row, int64_
 
 /* ---- tracer_rows.c ---- */
 fd_code fd_tracer_begin(fd_tracer *tracer, const int32_t *tokens, int32_t count, fd_error *err);
-/* Host data into the step's memory; writes early when more than options.memory is held. */
+/* Host data into the step's memory; writes early, or hands over, when more than options.memory allows is held. */
 fd_code fd_tracer_take(fd_tracer *tracer, const fd_tracer_view *view, fd_error *err);
 fd_code fd_tracer_end(fd_tracer *tracer, fd_error *err);
+fd_code fd_tracer_write_held(fd_tracer *tracer, fd_error *err);
 void fd_tracer_drop_rows(fd_tracer_set *set);
+
+/* ---- tracer.c ---- */
+/* Keeps the first failure and turns the calls off; any thread. */
+void fd_tracer_note_failure(fd_tracer *tracer, const fd_error *err);
+
+/* ---- tracer_beside.c ---- */
+/* Makes tracer->beside, unless the options or HDF5 are against it. The thread starts when the file is there. */
+void fd_tracer_beside_open(fd_tracer *tracer);
+fd_code fd_tracer_beside_start(fd_tracer *tracer, fd_error *err);
+/* Whose file it is: the tracer's, or the thread's. */
+fd_tracer *fd_tracer_file(fd_tracer *tracer);
+size_t fd_tracer_most_held(const fd_tracer *tracer); /* bytes of the step */
+/* What is held of the step, to the thread; waits while too much is on its way there. */
+fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err);
+/* Waits until the thread has written all that it was given, and has ended. HDF5's lock is not held. */
+void fd_tracer_beside_end(fd_tracer *tracer, bool complete);
+void fd_tracer_beside_free(fd_tracer *tracer);
+void fd_tracer_beside_before_fork(fd_tracer *tracer);
+void fd_tracer_beside_in_parent(fd_tracer *tracer);
+void fd_tracer_beside_in_child(fd_tracer *tracer);
 
 /* ---- tracer_file.c ---- */
 fd_code fd_tracer_create(fd_tracer *tracer, fd_error *err);
@@ -130,16 +153,19 @@ void fd_tracer_device_free(fd_tracer *tracer);
  * write beyond the limit on file sizes, a thread cancelled with the lock held, HDF5's error printing. May nest; taken
  * after the tracer's lock, never before. */
 typedef struct fd_tracer_host {
+    bool hdf5;
     int error, cancel;
     fenv_t env;
     sigset_t mask;
     bool was_pending;
     fd_h5_guard print;
 } fd_tracer_host;
-void fd_tracer_enter(fd_tracer_host *host);
+void fd_tracer_enter(fd_tracer_host *host, bool hdf5); /* false: HDF5 is not called before fd_tracer_leave */
 void fd_tracer_leave(const fd_tracer_host *host);
 /* After fork the child writes nothing; the locks are whole on both sides. */
 void fd_tracer_register(fd_tracer *tracer);
+/* At exit the threads end, and what they were given is in the files, before HDF5 does. HDF5 was called before. */
+void fd_tracer_watch_exit(void);
 
 /* ---- tracer_hash.c ---- */
 /* "xxh3-128:…" of a file's bytes, read in pieces: a model may be larger than memory. */

@@ -7,29 +7,30 @@
 /* HDF5 need not be built for threads: one at a time of ours is in it. */
 static pthread_mutex_t hdf5_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-void fd_tracer_enter(fd_tracer_host *host) {
+void fd_tracer_enter(fd_tracer_host *host, bool hdf5) {
     sigset_t size_limit, pending;
     host->error = errno;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &host->cancel);
-    pthread_mutex_lock(&hdf5_lock);
+    host->hdf5 = hdf5;
+    if (hdf5) pthread_mutex_lock(&hdf5_lock);
     feholdexcept(&host->env);
     sigemptyset(&size_limit);
     sigaddset(&size_limit, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &size_limit, &host->mask);
     host->was_pending = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
-    host->print = fd_h5_begin();
+    if (hdf5) host->print = fd_h5_begin();
 }
 
 void fd_tracer_leave(const fd_tracer_host *host) {
     sigset_t size_limit, pending;
-    fd_h5_end(host->print);
+    if (host->hdf5) fd_h5_end(host->print);
     sigemptyset(&size_limit);
     sigaddset(&size_limit, SIGXFSZ);
     if (!host->was_pending && sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1)
         sigtimedwait(&size_limit, NULL, &(struct timespec){0, 0}); /* of our own write: reported as its error */
     pthread_sigmask(SIG_SETMASK, &host->mask, NULL);
     fesetenv(&host->env);
-    pthread_mutex_unlock(&hdf5_lock);
+    if (host->hdf5) pthread_mutex_unlock(&hdf5_lock);
     pthread_setcancelstate(host->cancel, NULL);
     errno = host->error;
 }
@@ -41,13 +42,19 @@ static fd_tracer *all; /* kept for good: a call after close must find its tracer
 
 static void before_fork(void) {
     pthread_mutex_lock(&list_lock);
-    for (fd_tracer *tracer = all; tracer; tracer = tracer->next) pthread_mutex_lock(&tracer->lock);
+    for (fd_tracer *tracer = all; tracer; tracer = tracer->next) {
+        pthread_mutex_lock(&tracer->lock);
+        fd_tracer_beside_before_fork(tracer);
+    }
     pthread_mutex_lock(&hdf5_lock);
 }
 
 static void in_parent(void) {
     pthread_mutex_unlock(&hdf5_lock);
-    for (fd_tracer *tracer = all; tracer; tracer = tracer->next) pthread_mutex_unlock(&tracer->lock);
+    for (fd_tracer *tracer = all; tracer; tracer = tracer->next) {
+        fd_tracer_beside_in_parent(tracer);
+        pthread_mutex_unlock(&tracer->lock);
+    }
     pthread_mutex_unlock(&list_lock);
 }
 
@@ -58,8 +65,9 @@ static void in_child(void) {
         if (tracer->target.error == 0) tracer->target.error = ECANCELED;
         tracer->growing = false; /* the file beside it is the parent's to remove */
         tracer->device = NULL;   /* CUDA does not survive a fork */
-        if (!tracer->closed && tracer->failure.code == FD_OK)
-            fd_fail(&tracer->failure, FD_ERR_UNSUPPORTED, "the trace belongs to the process that opened it");
+        fd_tracer_beside_in_child(tracer);
+        fd_error err = {FD_ERR_UNSUPPORTED, "the trace belongs to the process that opened it"};
+        if (!tracer->closed) fd_tracer_note_failure(tracer, &err);
         atomic_store(&tracer->off, true);
         pthread_mutex_unlock(&tracer->lock);
     }
@@ -79,4 +87,30 @@ void fd_tracer_register(fd_tracer *tracer) {
     tracer->next = all;
     all = tracer;
     pthread_mutex_unlock(&list_lock);
+}
+
+/* ---- exit ---- */
+
+/* Whoever ends the program inside a put has its lock: that trace is left as it is. */
+static void at_exit(void) {
+    struct timespec until;
+    pthread_mutex_lock(&list_lock);
+    for (fd_tracer *tracer = all; tracer; tracer = tracer->next) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 5;
+        if (pthread_mutex_timedlock(&tracer->lock, &until) != 0) continue;
+        fd_tracer_beside_end(tracer, false);
+        if (tracer->beside) atomic_store(&tracer->off, true);
+        pthread_mutex_unlock(&tracer->lock);
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void watch_exit(void) {
+    atexit(at_exit);
+}
+
+void fd_tracer_watch_exit(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_exit);
 }

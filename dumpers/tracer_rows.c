@@ -5,7 +5,7 @@
 
 #include "dumpers/tracer.h"
 
-enum { MAX_SETS = 1 << 16, DEFAULT_MEMORY = 1 << 30 };
+enum { MAX_SETS = 1 << 16 };
 
 fd_code fd_tracer_begin(fd_tracer *tracer, const int32_t *tokens, int32_t count, fd_error *err) {
     if (!tokens || count < 1) return fd_fail(err, FD_ERR_INPUT, "a step of %d tokens, expected 1 or more", count);
@@ -94,8 +94,8 @@ static fd_code hold(fd_tracer *tracer, fd_tracer_set *set, fd_error *err) {
     if (set->rows) return FD_OK;
     if (!__builtin_mul_overflow(n_tok, row_bytes(tracer, set), &bytes)) set->rows = malloc(bytes);
     set->held = calloc(n_tok, 1);
-    if (!set->prints) set->prints = calloc(n_tok, sizeof *set->prints);
-    if (!set->rows || !set->held || !set->prints) {
+    if (!set->prints && !tracer->beside) set->prints = calloc(n_tok, sizeof *set->prints);
+    if (!set->rows || !set->held || (!set->prints && !tracer->beside)) {
         fd_tracer_drop_rows(set);
         return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory for %zu positions", set->name, n_tok);
     }
@@ -103,7 +103,7 @@ static fd_code hold(fd_tracer *tracer, fd_tracer_set *set, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code write_all(fd_tracer *tracer, fd_error *err) {
+fd_code fd_tracer_write_held(fd_tracer *tracer, fd_error *err) {
     FD_TRY(fd_tracer_make_room(tracer, err));
     for (int32_t i = 0; i < tracer->n_set; i++) {
         fd_tracer_set *set = &tracer->sets[i];
@@ -126,11 +126,11 @@ fd_code fd_tracer_take(fd_tracer *tracer, const fd_tracer_view *view, fd_error *
                          set->rows + (size_t)at * bytes);
         set->held[at] = 1;
     }
-    size_t limit = tracer->options.memory ? tracer->options.memory : DEFAULT_MEMORY;
-    if (tracer->held_bytes <= limit) return FD_OK;
+    if (tracer->held_bytes <= fd_tracer_most_held(tracer)) return FD_OK;
+    if (tracer->beside) return fd_tracer_hand_over(tracer, false, err);
     fd_tracer_host host;
-    fd_tracer_enter(&host);
-    fd_code code = write_all(tracer, err);
+    fd_tracer_enter(&host, true);
+    fd_code code = fd_tracer_write_held(tracer, err);
     fd_tracer_leave(&host);
     return code;
 }
@@ -145,8 +145,12 @@ void fd_tracer_drop_rows(fd_tracer_set *set) {
 fd_code fd_tracer_end(fd_tracer *tracer, fd_error *err) {
     if (!tracer->in_step) return FD_OK;
     FD_TRY(fd_tracer_collect(tracer, err));
-    FD_TRY(write_all(tracer, err));
-    FD_TRY(fd_tracer_commit(tracer, err));
+    if (tracer->beside) {
+        FD_TRY(fd_tracer_hand_over(tracer, true, err));
+    } else {
+        FD_TRY(fd_tracer_write_held(tracer, err));
+        FD_TRY(fd_tracer_commit(tracer, err));
+    }
     for (int32_t i = 0; i < tracer->n_set; i++) {
         free(tracer->sets[i].prints);
         tracer->sets[i].prints = NULL;

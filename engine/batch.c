@@ -18,12 +18,17 @@ static fd_code upload_rows(fd_engine *e, fd_error *err) {
                          "token upload", err);
 }
 
+/* Few rows run as one does, everything fused. */
+static bool is_few(const fd_engine *e, int32_t n_row) {
+    return n_row <= e->step_rows;
+}
+
 static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_error *err) {
     fd_queue queue = e->queue;
     queue.overlap = e->overlap;
     const int32_t *rows = e->batch_inputs + FD_INPUT_TOKENS;
-    fd_run run = {.plan = &e->batch,
-                  .slots = e->batch_slots,
+    fd_run run = {.plan = is_few(e, n_row) ? &e->step : &e->batch,
+                  .slots = is_few(e, n_row) ? e->step_slots : e->batch_slots,
                   .queue = &queue,
                   .n_tok = n_row,
                   .n_kv = e->exec.n_ctx,
@@ -41,7 +46,9 @@ static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_
 static fd_code run_step(fd_engine *e, int32_t n_row, bool sampled, int32_t last, fd_error *err) {
     bool near = last < FD_ATTENTION_NEAR;
     fd_step_graph *graph = &e->batch_graphs[4 * n_row + 2 * sampled + near];
-    e->logits = e->batch_slots[e->batch.slot_of[e->exec.graph->n_node - 1]].data;
+    int32_t logits = e->exec.graph->n_node - 1;
+    e->logits = is_few(e, n_row) ? e->step_slots[e->step.slot_of[logits]].data
+                                 : e->batch_slots[e->batch.slot_of[logits]].data;
     if (graph->warm && !e->no_graph && !graph->exec) {
         FD_TRY(fd_capture_begin(e, err));
         FD_TRY(fd_capture_end(e, enqueue(e, n_row, sampled, near, err), &graph->exec, err));

@@ -93,6 +93,10 @@ int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
     return rows < n_ctx ? (int32_t)rows : n_ctx;
 }
 
+int32_t fd_step_rows(int32_t n_seq) {
+    return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
+}
+
 /* What a pass's slots take. */
 static uint64_t slots_bytes(const fd_engine *e, const fd_run *run) {
     uint64_t bytes = 0;
@@ -106,13 +110,13 @@ static fd_code probe_open(fd_engine *probe, const fd_graph *graph, fd_error *err
     probe->feeds_cache = calloc((size_t)graph->n_node, sizeof *probe->feeds_cache);
     if (!probe->feeds_cache) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %d nodes", graph->n_node);
     fd_mark_cache_feeders(graph, probe->feeds_cache);
-    FD_TRY(fd_plan_make(graph, false, &probe->nodes, err));
+    FD_TRY(fd_plan_make_rows(graph, &probe->rows, err));
     FD_TRY(fd_plan_make(graph, true, &probe->step, err));
     return fd_plan_make_batch(graph, &probe->batch, err);
 }
 
 static void probe_close(fd_engine *probe) {
-    fd_plan_free(&probe->nodes);
+    fd_plan_free(&probe->rows);
     fd_plan_free(&probe->step);
     fd_plan_free(&probe->batch);
     free(probe->feeds_cache);
@@ -141,8 +145,8 @@ static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, const 
     }
     if (n_seq == 1) m.observed = fd_kept_bytes(graph, n_ctx);
     fd_run prompt = {
-        .plan = &probe->nodes, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
-    fd_run step = {.plan = &probe->step, .n_tok = 1, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
+        .plan = &probe->rows, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
+    fd_run step = {.plan = &probe->step, .n_tok = fd_step_rows(n_seq), .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
     m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);
     if (q8act && prompt.n_tok > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt.n_tok));

@@ -31,4 +31,7 @@ size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok);
 /* Rows of a long prompt that run together. */
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
 
+/* Rows that the step of one token has room for: of so many sequences, up to a few. */
+int32_t fd_step_rows(int32_t n_seq);
+
 #endif

@@ -12,7 +12,7 @@
 /* Memory for the pass, then its tokens and positions to the device. */
 static fd_code prepare(fd_engine *e, fd_run *run, const fd_fast_plan *fast, fd_error *err) {
     if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
-    for (int32_t s = 0; !fast && s < e->nodes.n_slot; s++)
+    for (int32_t s = 0; !fast && s < run->plan->n_slot; s++)
         FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT && run->n_tok > 1) {
         size_t bytes = fd_q8_scratch_bytes(e->exec.graph, run->n_tok);
@@ -58,19 +58,26 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       : fast                   ? FD_FAST_ROWS
                                                : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
+    /* Nothing but kernels: they may be fused, and start while the one before drains. */
+    bool alone = !watched && !e->has_override && !fast;
+    fd_queue queue = e->queue;
+    queue.overlap = e->overlap && alone;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
         bool last_pass = done + n == batch->n_tok;
         bool wanted = batch->logits && (batch->all_logits || last_pass);
-        fd_run run = {.plan = fast ? &fast->real : &e->nodes,
+        fd_run run = {.plan = fast                       ? &fast->real
+                              : alone && e->fuses_rows ? &e->rows
+                                                       : &e->nodes,
                       .slots = fast ? e->fast->slots : e->node_slots,
-                      .queue = &e->queue,
+                      .queue = &queue,
                       .tokens = batch->tokens + done,
                       .pos0 = batch->pos0 + done,
                       .n_tok = n,
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
+                      .unobserved = alone,
                       .tail = all      ? FD_ROWS_ALL
                               : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
                                                                         : FD_ROWS_NONE};

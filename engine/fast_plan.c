@@ -113,19 +113,6 @@ static void find_readers(planner *p) {
     mark_read(p, p->graph->n_node - 1, false, p->graph->n_node); /* the logits are read after all nodes */
 }
 
-/* ROPE of q, ROPE of k, both cache writes, in a row, k's read by its cache alone. */
-static bool turns_in_a_row(const fd_graph *graph, int32_t i) {
-    const fd_node *q = &graph->nodes[i];
-    if (i + 3 >= graph->n_node || q->op != FD_OP_ROPE || q[1].op != FD_OP_ROPE || q[2].op != FD_OP_KV_WRITE ||
-        q[3].op != FD_OP_KV_WRITE)
-        return false;
-    if (q[0].override || q[1].override || q[2].override || q[3].override || q[2].row_offset || q[3].row_offset)
-        return false;
-    return q[1].input[0] < i && q[2].input[0] == i + 1 && q[3].input[0] < i && !read_by(graph, i + 1, i + 2) &&
-           q[1].shape[1] == q->shape[1] && q->shape[1] % 2 == 0 && q[3].shape[0] == q[1].shape[0] &&
-           q[3].shape[1] == q[1].shape[1];
-}
-
 static void choose_others(planner *p, bool batch) {
     for (int32_t i = 0; i < p->graph->n_node; i++) {
         const fd_node *node = &p->graph->nodes[i];
@@ -138,7 +125,7 @@ static void choose_others(planner *p, bool batch) {
         }
     }
     for (int32_t i = 0; batch && i < p->graph->n_node; i++) {
-        if (!turns_in_a_row(p->graph, i)) continue;
+        if (!fd_match_turn(p->graph, i) || read_by(p->graph, i + 1, i + 2)) continue; /* k after RoPE is not kept */
         p->plan->how[i] = FD_FAST_BY_TURN;
         for (int k = 1; k <= 3; k++) {
             p->plan->how[i + k] = FD_FAST_INSIDE;

@@ -1,6 +1,7 @@
 /* A fast pass: node by node, each by whom the plan says; what an observer wants to see of the insides of a kernel is
  * left beside its result or computed again behind it, and changes nothing of what runs. */
 #include "engine/fast.h"
+#include "kernels/turn.h"
 
 typedef struct pass {
     fd_engine *engine;
@@ -11,10 +12,6 @@ typedef struct pass {
 
 static const fd_node *node_at(const pass *p, int32_t id) {
     return &p->engine->exec.graph->nodes[id];
-}
-
-static const float *vector_of(const fd_engine *engine, int32_t weight) {
-    return weight < 0 ? NULL : engine->weights.vector[weight];
 }
 
 static int64_t elements(const fd_node *node) {
@@ -67,7 +64,7 @@ static fd_code multiply(const pass *p, int32_t id, bool add, float *out, fd_erro
 }
 
 static fd_code run_product(const pass *p, int32_t id, fd_error *err) {
-    const float *bias = vector_of(p->engine, node_at(p, id)->weight[1]);
+    const float *bias = fd_engine_vector(p->engine, node_at(p, id)->weight[1]);
     float *out = kept(p, id);
     if (bias) FD_TRY(fd_launch_fast_bias(p->run->queue, bias, p->run->n_tok, elements(node_at(p, id)), out, err));
     return multiply(p, id, bias != NULL, out, err);
@@ -95,15 +92,7 @@ static fd_code run_product_add(const pass *p, int32_t id, fd_error *err) {
 /* ---- attention ---- */
 
 static fd_rope_shape rope_shape(const fd_engine *engine, int32_t id) {
-    if (id < 0) return (fd_rope_shape){.n_rot = 0};
-    const fd_node *node = &engine->exec.graph->nodes[id];
-    const fd_rope_tables *tables = &engine->ropes[engine->rope_of[id]];
-    return (fd_rope_shape){.n_head = node->shape[0],
-                           .head_dim = node->shape[1],
-                           .n_rot = node->rope.n_rot,
-                           .interleaved = node->rope.pairing == FD_ROPE_INTERLEAVED,
-                           .cosine = tables->cosine,
-                           .sine = tables->sine};
+    return id < 0 ? (fd_rope_shape){.n_rot = 0} : fd_node_rope(engine, id);
 }
 
 static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run, int32_t mix) {
@@ -119,7 +108,7 @@ static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run
                                .window = scores->window,
                                .scale = scores->scale,
                                .softcap = scores->softcap,
-                               .sinks = vector_of(engine, softmax->weight[0]),
+                               .sinks = fd_engine_vector(engine, softmax->weight[0]),
                                .cache_k = (uint16_t *)engine->cache[cache_k],
                                .cache_v = (uint16_t *)engine->cache[cache_v],
                                .scratch = engine->fast->scratch.data};
@@ -188,7 +177,7 @@ static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
 static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
     const fd_engine *e = p->engine;
     int32_t k_rope = id + 1, cache_k = id + 2, cache_v = id + 3;
-    fd_fast_turn in = {.q_rope = rope_shape(e, id),
+    fd_turn in = {.q_rope = rope_shape(e, id),
                        .k_rope = rope_shape(e, k_rope),
                        .n_tok = p->run->n_tok,
                        .n_ctx = e->exec.n_ctx,
@@ -198,9 +187,10 @@ static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
                        .v = kept(p, node_at(p, cache_v)->input[0]),
                        .q_out = kept(p, id),
                        .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
-                       .cache_k = (uint16_t *)e->cache[cache_k],
-                       .cache_v = (uint16_t *)e->cache[cache_v]};
-    FD_TRY(fd_launch_fast_turn(p->run->queue, &in, err));
+                       .halves = true,
+                       .cache_k = e->cache[cache_k],
+                       .cache_v = e->cache[cache_v]};
+    FD_TRY(fd_launch_turn(p->run->queue, &in, err));
     FD_TRY(show(p, id, in.q_out, err));
     FD_TRY(show(p, k_rope, in.k_out, err));
     FD_TRY(show_cache(p, cache_k, err));
@@ -212,7 +202,7 @@ static fd_code run_norm(const pass *p, int32_t id, fd_error *err) {
     int64_t n = node->shape[node->n_dim - 1], rows = p->run->n_tok * elements(node) / n;
     fd_fast_out out = out_of(p, id);
     FD_TRY(fd_launch_fast_norm(p->run->queue, kept(p, node->input[0]), (int32_t)rows, n,
-                               vector_of(p->engine, node->weight[0]), node->eps, out, err));
+                               fd_engine_vector(p->engine, node->weight[0]), node->eps, out, err));
     return show(p, id, out.real, err);
 }
 

@@ -185,9 +185,10 @@ static void cover_attention(const fd_graph *graph, bool fast, bool *covered) {
     }
 }
 
-int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items, bool *covered) {
+int32_t fd_fuse(const fd_graph *graph, unsigned what, bool fast, fd_item *items, bool *covered) {
     int32_t n = 0;
-    cover_attention(graph, fast, covered);
+    bool products = what & FD_FUSE_TOKEN, attention = what & FD_FUSE_ATTENTION;
+    if (attention) cover_attention(graph, fast, covered);
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (covered[i]) continue;
         fd_item item = {.kind = FD_ITEM_NODE, .node = i};
@@ -199,9 +200,12 @@ int32_t fd_fuse(const fd_graph *graph, bool products, bool fast, fd_item *items,
             for (int k = 0; k < item.matvec.n_matmul; k++) covered[item.matvec.matmul[k]] = true;
             if (item.matvec.add >= 0) covered[item.matvec.add] = true;
             if (item.matvec.silu >= 0) covered[item.matvec.silu] = true;
-        } else if (plain(graph, i, FD_OP_ATTN_MIX)) {
+        } else if (attention && plain(graph, i, FD_OP_ATTN_MIX)) {
             if (!(fast ? fd_match_fast_attention(graph, i, &item) : match_attention(graph, i, &item)))
                 item = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+        } else if (what & FD_FUSE_ROWS && fd_match_rows(graph, i, what & FD_FUSE_TURN, &item)) {
+            int32_t nodes[FD_ITEM_EDGES];
+            for (int k = fd_item_writes(&item, nodes) - 1; k >= 0; k--) covered[nodes[k]] = true;
         }
         items[n++] = item;
     }

@@ -44,6 +44,7 @@ typedef struct fd_run {
     const int32_t *inputs; /* device */
     fd_rows tail;
     bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool unobserved; /* kernels alone read what nodes leave */
     void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
@@ -92,12 +93,16 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
+    bool fuses_rows; /* a prompt's nodes too */
     fd_block q8_rows;       /* q8act: activations as int8 blocks, made before each product of several rows: a prompt's, */
     fd_block batch_q8_rows; /* and those of a step of several sequences, whose CUDA graphs hold the address */
 
     fd_plan nodes;        /* a node each */
-    fd_block *node_slots; /* grown to the largest batch so far */
-    fd_plan step;         /* of one token */
+    fd_plan rows;         /* of a prompt that nobody observes */
+    fd_block *node_slots; /* [n_node_slot], of both; grown to the largest batch so far */
+    int32_t n_node_slot;
+    fd_plan step;         /* of one token; of one each of up to step_rows sequences */
+    int32_t step_rows;    /* 0: several sequences never run so */
     fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
     fd_plan batch;        /* of a token of each of several sequences */
     fd_block *batch_slots;
@@ -126,6 +131,10 @@ fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 
 /* ---- run.c ---- */
+/* What a node's kernel is given: its matrix, a vector by its weight index (NULL for -1), a ROPE's heads and tables. */
+const fd_device_matrix *fd_node_matrix(const fd_engine *engine, const fd_node *node);
+const float *fd_engine_vector(const fd_engine *engine, int32_t weight);
+fd_rope_shape fd_node_rope(const fd_engine *engine, int32_t node);
 fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node);
 int64_t fd_run_row_bytes(const fd_run *run, const fd_node *node);
 /* Bytes a slot needs for this pass. */
@@ -143,8 +152,12 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 /* The last n_row of the `have` rows of logits from `from` on, to the host. */
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
-/* ---- launch.c ---- */
+/* ---- launch.c: single nodes ---- */
+/* q8act: whether products with this weight multiply integers. */
+bool fd_engine_in_q8(const fd_engine *engine, const fd_device_matrix *weight);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
+
+/* ---- launch_item.c: fused ones ---- */
 fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err);
 
 /* ---- override.c: a node computed on the host ---- */

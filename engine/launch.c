@@ -1,6 +1,4 @@
 /* From nodes to kernels: pointers and sizes out of the graph. */
-#include <assert.h>
-
 #include "engine/fast.h"
 #include "engine/internal.h"
 #include "kernels/activation.h"
@@ -25,28 +23,8 @@ static const fd_node *input_of(const job *j, int i) {
     return &j->engine->exec.graph->nodes[j->node->input[i]];
 }
 
-static const fd_device_matrix *matrix_of(const fd_engine *engine, const fd_node *node) {
-    const fd_device_matrix *matrix = &engine->weights.matrix[node->weight[0]];
-    assert(matrix->data);
-    return matrix;
-}
-
-static const float *vector_of(const fd_engine *engine, int32_t weight) {
-    return weight < 0 ? NULL : engine->weights.vector[weight];
-}
-
 static int64_t elements(const fd_node *node) {
     return fd_node_row_stride(node, 0);
-}
-
-static fd_rope_shape rope_shape(const fd_engine *engine, const fd_node *node) {
-    const fd_rope_tables *tables = &engine->ropes[engine->rope_of[node->id]];
-    return (fd_rope_shape){.n_head = node->shape[0],
-                           .head_dim = node->shape[1],
-                           .n_rot = node->rope.n_rot,
-                           .interleaved = node->rope.pairing == FD_ROPE_INTERLEAVED,
-                           .cosine = tables->cosine,
-                           .sine = tables->sine};
 }
 
 static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head_kv, int32_t head_dim) {
@@ -55,21 +33,22 @@ static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head
                           .head_dim = head_dim,
                           .n_tok = j->n_tok,
                           .n_kv = j->run->n_kv,
+                          .seen_alone = j->run->unobserved,
                           .pos0 = j->pos0};
 }
 
 static fd_code launch_embed(const job *j, fd_error *err) {
     const int32_t *tokens = j->run->inputs + FD_INPUT_TOKENS + (j->run->n_tok - j->n_tok);
-    return fd_launch_embed(j->run->queue, matrix_of(j->engine, j->node), tokens, j->n_tok, j->out, err);
+    return fd_launch_embed(j->run->queue, fd_node_matrix(j->engine, j->node), tokens, j->n_tok, j->out, err);
 }
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
     int64_t n = j->node->shape[j->node->n_dim - 1], rows = j->n_tok * elements(j->node) / n;
-    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, vector_of(j->engine, j->node->weight[0]),
+    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, fd_engine_vector(j->engine, j->node->weight[0]),
                               j->node->eps, j->out, err);
 }
 
-static bool in_q8(const fd_engine *engine, const fd_device_matrix *weight) {
+bool fd_engine_in_q8(const fd_engine *engine, const fd_device_matrix *weight) {
     return engine->exec.numerics == FD_NUMERICS_Q8ACT && fd_q8_can(weight->dtype);
 }
 
@@ -87,7 +66,7 @@ static bool has_blocks(const job *j) {
 }
 
 static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd_error *err) {
-    const float *bias = vector_of(j->engine, j->node->weight[1]);
+    const float *bias = fd_engine_vector(j->engine, j->node->weight[1]);
     if (j->n_tok == 1) {
         fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
         in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
@@ -100,14 +79,15 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
-    if (in_q8(j->engine, matrix_of(j->engine, j->node)))
-        return launch_q8_matmul(j, matrix_of(j->engine, j->node), err);
-    return fd_launch_matmul(j->run->queue, matrix_of(j->engine, j->node), vector_of(j->engine, j->node->weight[1]),
-                            j->in[0], j->n_tok, j->out, err);
+    if (fd_engine_in_q8(j->engine, fd_node_matrix(j->engine, j->node)))
+        return launch_q8_matmul(j, fd_node_matrix(j->engine, j->node), err);
+    fd_matmul in = fd_matmul_of(fd_node_matrix(j->engine, j->node), fd_engine_vector(j->engine, j->node->weight[1]),
+                                j->in[0], j->n_tok, j->out);
+    return fd_launch_matmul(j->run->queue, &in, err);
 }
 
 static fd_code launch_rope(const job *j, fd_error *err) {
-    fd_rope_shape shape = rope_shape(j->engine, j->node);
+    fd_rope_shape shape = fd_node_rope(j->engine, j->node->id);
     return fd_launch_rope(j->run->queue, &shape, j->in[0], j->n_tok, j->pos0, j->out, err);
 }
 
@@ -127,7 +107,7 @@ static fd_code launch_attn_scores(const job *j, fd_error *err) {
 
 static fd_code launch_attn_softmax(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
-    shape.sinks = vector_of(j->engine, j->node->weight[0]);
+    shape.sinks = fd_engine_vector(j->engine, j->node->weight[0]);
     return fd_launch_attn_softmax(j->run->queue, &shape, j->in[0], j->out, err);
 }
 
@@ -180,8 +160,8 @@ static fd_code launch_expert_weights(const job *j, fd_error *err) {
 
 static fd_code launch_expert_matmul(const job *j, fd_error *err) {
     const fd_node *x = input_of(j, 0);
-    fd_expert_matmul in = {.weight = *matrix_of(j->engine, j->node),
-                           .bias = vector_of(j->engine, j->node->weight[1]),
+    fd_expert_matmul in = {.weight = *fd_node_matrix(j->engine, j->node),
+                           .bias = fd_engine_vector(j->engine, j->node->weight[1]),
                            .n_out = j->node->shape[1],
                            .x = j->in[0],
                            .x_each = x->n_dim == 2 && x->shape[0] > 1,
@@ -189,7 +169,7 @@ static fd_code launch_expert_matmul(const job *j, fd_error *err) {
                            .n_row = j->n_tok,
                            .k = j->node->shape[0],
                            .out = j->out};
-    return in_q8(j->engine, &in.weight) ? fd_launch_q8_expert_matmul(j->run->queue, &in, err)
+    return fd_engine_in_q8(j->engine, &in.weight) ? fd_launch_q8_expert_matmul(j->run->queue, &in, err)
                                         : fd_launch_expert_matmul(j->run->queue, &in, err);
 }
 
@@ -215,87 +195,4 @@ fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t id, f
         if (node->input[k] >= 0) j.in[k] = fd_run_input(engine, run, id, node->input[k]);
     fd_code code = launchers[node->op](&j, err);
     return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", node->name);
-}
-
-/* ---- fused items: one token ---- */
-
-static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
-    const fd_node *nodes = engine->exec.graph->nodes;
-    const fd_node *first = &nodes[item->matvec.matmul[0]];
-    fd_matvec in = {.n_tok = 1, .n_part = item->matvec.n_matmul, .silu_pair = item->matvec.silu >= 0};
-    if (item->matvec.norm >= 0) {
-        const fd_node *norm = &nodes[item->matvec.norm];
-        in.x = fd_run_tensor(engine, run, norm->input[0]);
-        in.norm_weight = vector_of(engine, norm->weight[0]);
-        in.norm_eps = norm->eps;
-        in.norm_out = run->tensors ? fd_run_tensor(engine, run, norm->id) : NULL;
-    } else {
-        in.x = fd_run_tensor(engine, run, first->input[0]);
-    }
-    bool inside = in.silu_pair || item->matvec.add >= 0; /* the products, if they go on into silu or a sum */
-    for (int i = 0; i < in.n_part; i++) {
-        const fd_node *node = &nodes[item->matvec.matmul[i]];
-        in.part[i].weight = *matrix_of(engine, node);
-        in.part[i].bias = vector_of(engine, node->weight[1]);
-        in.part[i].product = inside && run->tensors ? fd_run_tensor(engine, run, node->id) : NULL;
-        in.part[i].out = inside ? NULL : fd_run_tensor(engine, run, node->id);
-    }
-    if (in.silu_pair) in.part[0].out = fd_run_tensor(engine, run, item->matvec.silu);
-    if (item->matvec.add >= 0) {
-        const fd_node *add = &nodes[item->matvec.add];
-        int32_t other = add->input[0] == first->id ? add->input[1] : add->input[0];
-        in.part[0].residual = fd_run_tensor(engine, run, other);
-        in.part[0].out = fd_run_tensor(engine, run, add->id);
-    }
-    return in;
-}
-
-static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run, const fd_item *item) {
-    const fd_node *nodes = engine->exec.graph->nodes;
-    const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
-    const fd_node *cache_v = &nodes[item->attention.cache_v];
-    bool kept = run->tensors != NULL;
-    return (fd_attn_decode){.near = run->near,
-                            .n_head = q_rope->shape[0],
-                            .n_head_kv = k_rope->shape[0],
-                            .head_dim = q_rope->shape[1],
-                            .n_ctx = engine->exec.n_ctx,
-                            .q_rope = rope_shape(engine, q_rope),
-                            .k_rope = rope_shape(engine, k_rope),
-                            .q = fd_run_tensor(engine, run, q_rope->input[0]),
-                            .k = fd_run_tensor(engine, run, k_rope->input[0]),
-                            .v = fd_run_tensor(engine, run, cache_v->input[0]),
-                            .cache_k = engine->cache[item->attention.cache_k],
-                            .cache_v = engine->cache[item->attention.cache_v],
-                            .pos = run->positions ? run->positions : run->inputs + FD_INPUT_FIRST,
-                            .scale = nodes[item->attention.scores].scale,
-                            .scratch = engine->attention_scratch,
-                            .out = fd_run_tensor(engine, run, item->attention.mix),
-                            .n_seq = run->n_tok,
-                            .sequences = run->sequences           ? run->sequences
-                                         : engine->exec.n_seq > 1 ? run->inputs + FD_INPUT_SEQUENCE
-                                                                  : NULL,
-                            .cache_stride = fd_cache_floats(engine, item->attention.cache_k),
-                            .scratch_stride =
-                                (int64_t)(fd_scratch_bytes(engine->exec.graph, engine->exec.n_ctx) / sizeof(float)),
-                            .q_out = kept ? fd_run_tensor(engine, run, item->attention.q_rope) : NULL,
-                            .k_out = kept ? fd_run_tensor(engine, run, item->attention.k_rope) : NULL,
-                            .scores_out = kept ? fd_run_tensor(engine, run, item->attention.scores) : NULL,
-                            .weights_out = kept ? fd_run_tensor(engine, run, item->attention.softmax) : NULL};
-}
-
-fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
-    if (item->kind == FD_ITEM_NODE) return fd_launch_node(engine, run, item->node, err);
-    fd_code code;
-    if (item->kind == FD_ITEM_MATVEC) {
-        fd_matvec in = item_matvec(engine, run, item);
-        code = in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, NULL, err)
-                                                 : fd_launch_matvec(run->queue, &in, NULL, err);
-    } else if (engine->fast) {
-        code = fd_fast_step_attention(engine, run, item, err);
-    } else {
-        fd_attn_decode in = item_attention(engine, run, item);
-        code = fd_launch_attn_decode(run->queue, &in, err);
-    }
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "node %s", engine->exec.graph->nodes[item->node].name);
 }

@@ -15,6 +15,14 @@ int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_I
             const fd_node *add = &graph->nodes[item->matvec.add];
             nodes[n++] = add->input[0] == item->matvec.matmul[0] ? add->input[1] : add->input[0];
         }
+    } else if (item->kind == FD_ITEM_PRODUCTS) {
+        nodes[n++] = graph->nodes[item->matvec.matmul[0]].input[0];
+    } else if (item->kind == FD_ITEM_ADD_NORM) {
+        for (int k = 0; k < 2; k++) nodes[n++] = graph->nodes[item->node].input[k];
+    } else if (item->kind == FD_ITEM_TURN) {
+        nodes[n++] = graph->nodes[item->node].input[0];
+        nodes[n++] = graph->nodes[item->node + 1].input[0];
+        nodes[n++] = graph->nodes[item->node + 3].input[0];
     } else {
         nodes[n++] = fd_item_query(graph, item);
         if (item->attention.cache_k >= 0) {
@@ -29,6 +37,12 @@ int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]) {
     int n = 0;
     if (item->kind == FD_ITEM_NODE)
         nodes[n++] = item->node;
+    else if (item->kind == FD_ITEM_ADD_NORM)
+        nodes[n++] = item->node, nodes[n++] = item->matvec.norm;
+    else if (item->kind == FD_ITEM_TURN)
+        for (int i = 0; i < 4; i++) nodes[n++] = item->node + i;
+    else if (item->kind == FD_ITEM_PRODUCTS)
+        for (int i = 0; i < item->matvec.n_matmul; i++) nodes[n++] = item->matvec.matmul[i];
     else if (item->kind == FD_ITEM_ATTENTION)
         nodes[n++] = item->attention.mix;
     else if (item->matvec.silu >= 0)
@@ -72,10 +86,7 @@ static fd_code assign_slots(const fd_graph *graph, fd_plan *plan, fd_error *err)
     return FD_OK;
 }
 
-/* What is fused: nothing, attention alone, or products too. */
-typedef enum fusion { NOTHING, ATTENTION, PRODUCTS } fusion;
-
-static fd_code make(const fd_graph *graph, fusion fuse, bool fast, fd_plan *out, fd_error *err) {
+static fd_code make(const fd_graph *graph, unsigned fuse, bool fast, fd_plan *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     bool *covered = calloc(n, sizeof *covered);
     *out = (fd_plan){.items = calloc(n, sizeof *out->items), .slot_of = malloc(sizeof *out->slot_of * n)};
@@ -85,11 +96,7 @@ static fd_code make(const fd_graph *graph, fusion fuse, bool fast, fd_plan *out,
         return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
     }
     memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    if (fuse != NOTHING)
-        out->n_item = fd_fuse(graph, fuse == PRODUCTS, fast, out->items, covered);
-    else
-        for (int32_t i = 0; i < graph->n_node; i++)
-            out->items[out->n_item++] = (fd_item){.kind = FD_ITEM_NODE, .node = i};
+    out->n_item = fd_fuse(graph, fuse, fast, out->items, covered);
     free(covered);
     fd_code code = assign_slots(graph, out, err);
     if (code != FD_OK) fd_plan_free(out);
@@ -97,15 +104,19 @@ static fd_code make(const fd_graph *graph, fusion fuse, bool fast, fd_plan *out,
 }
 
 fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse ? PRODUCTS : NOTHING, false, out, err);
+    return make(graph, fuse ? FD_FUSE_ATTENTION | FD_FUSE_TOKEN : 0, false, out, err);
 }
 
 fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse ? PRODUCTS : ATTENTION, true, out, err);
+    return make(graph, FD_FUSE_ATTENTION | (fuse ? FD_FUSE_TOKEN : 0), true, out, err);
+}
+
+fd_code fd_plan_make_rows(const fd_graph *graph, fd_plan *out, fd_error *err) {
+    return make(graph, FD_FUSE_ROWS | FD_FUSE_TURN, false, out, err);
 }
 
 fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err) {
-    return make(graph, ATTENTION, false, out, err);
+    return make(graph, FD_FUSE_ATTENTION | FD_FUSE_ROWS, false, out, err);
 }
 
 bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {

@@ -1,7 +1,30 @@
+#include <assert.h>
+
 #include "engine/internal.h"
 
 fd_rows fd_run_rows(const fd_engine *engine, const fd_run *run, int32_t node) {
     return engine->feeds_cache[node] ? FD_ROWS_ALL : run->tail;
+}
+
+const fd_device_matrix *fd_node_matrix(const fd_engine *engine, const fd_node *node) {
+    const fd_device_matrix *matrix = &engine->weights.matrix[node->weight[0]];
+    assert(matrix->data);
+    return matrix;
+}
+
+const float *fd_engine_vector(const fd_engine *engine, int32_t weight) {
+    return weight < 0 ? NULL : engine->weights.vector[weight];
+}
+
+fd_rope_shape fd_node_rope(const fd_engine *engine, int32_t id) {
+    const fd_node *node = &engine->exec.graph->nodes[id];
+    const fd_rope_tables *tables = &engine->ropes[engine->rope_of[id]];
+    return (fd_rope_shape){.n_head = node->shape[0],
+                           .head_dim = node->shape[1],
+                           .n_rot = node->rope.n_rot,
+                           .interleaved = node->rope.pairing == FD_ROPE_INTERLEAVED,
+                           .cosine = tables->cosine,
+                           .sine = tables->sine};
 }
 
 int64_t fd_run_row_bytes(const fd_run *run, const fd_node *node) {
@@ -48,9 +71,9 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_
     for (int32_t i = 0; i < whole->plan->n_item; i++) {
         const fd_run *run = i == 0 ? &first : whole;
         const fd_item *item = &run->plan->items[i];
-        if (fd_run_rows(engine, run, item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node) ==
-            FD_ROWS_NONE)
-            continue;
+        int32_t leading = item->kind == FD_ITEM_MATVEC ? item->matvec.matmul[0] : item->node;
+        bool one = item->kind == FD_ITEM_NODE || item->kind == FD_ITEM_MATVEC || item->kind == FD_ITEM_ATTENTION;
+        if (one && fd_run_rows(engine, run, leading) == FD_ROWS_NONE) continue;
         if (item->kind != FD_ITEM_NODE) {
             FD_TRY(fd_launch_item(engine, run, item, err));
         } else {

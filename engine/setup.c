@@ -87,8 +87,11 @@ static fd_code make_batch(fd_engine *e, fd_error *err) {
     return fd_pinned_reserve(&e->batch_inputs_host, fd_batch_inputs_bytes(e->exec.n_seq), "tokens", err);
 }
 
-static fd_code make_step_slots(fd_engine *e, fd_error *err) {
-    fd_run run = {.plan = &e->step, .n_tok = 1, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
+static fd_code make_step_slots(fd_engine *e, bool fuse, fd_error *err) {
+    if (e->batches && fuse && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(e->exec.graph, &e->step))
+        e->step_rows = fd_step_rows(e->exec.n_seq);
+    int32_t rows = e->fast ? 1 : fd_step_rows(e->exec.n_seq);
+    fd_run run = {.plan = &e->step, .n_tok = rows, .n_kv = e->exec.n_ctx, .tail = FD_ROWS_ALL};
     for (int32_t s = 0; s < e->step.n_slot; s++)
         FD_TRY(fd_device_alloc(&e->step_slots[s], fd_run_slot_bytes(e, &run, s), "the decode step", err));
     return FD_OK;
@@ -109,15 +112,18 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
     else
         fd_mark_cache_feeders(graph, e->feeds_cache);
     FD_TRY(fd_plan_make(graph, false, &e->nodes, err));
+    FD_TRY(fd_plan_make_rows(graph, &e->rows, err));
+    e->fuses_rows = fuse;
     FD_TRY(e->fast ? fd_plan_make_fast(graph, fuse, &e->step, err) : fd_plan_make(graph, fuse, &e->step, err));
-    e->node_slots = calloc((size_t)e->nodes.n_slot + 1, sizeof *e->node_slots);
+    e->n_node_slot = e->nodes.n_slot > e->rows.n_slot ? e->nodes.n_slot : e->rows.n_slot;
+    e->node_slots = calloc((size_t)e->n_node_slot + 1, sizeof *e->node_slots);
     e->step_slots = calloc((size_t)e->step.n_slot + 1, sizeof *e->step_slots);
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (e->fast) FD_TRY(fd_fast_setup(e, err));
-    if (!e->has_override) FD_TRY(make_step_slots(e, err));
     FD_TRY(make_batch(e, err));
+    if (!e->has_override) FD_TRY(make_step_slots(e, fuse, err));
     /* A captured step holds one sequence's cache where attention is not fused. */
     if (e->exec.n_seq > 1 && !e->batches) e->no_graph = true;
     return fd_pinned_reserve(&e->inputs_host, fd_inputs_bytes(e->exec.n_ctx), "tokens", err);
@@ -128,7 +134,7 @@ void fd_engine_release(fd_engine *e) {
         if (e->graphs[i / 2][i % 2].exec) (void)cudaGraphExecDestroy(e->graphs[i / 2][i % 2].exec);
     fd_sampling_release(e);
     fd_fast_release(e);
-    for (int32_t s = 0; e->node_slots && s < e->nodes.n_slot; s++) fd_device_free(&e->node_slots[s]);
+    for (int32_t s = 0; e->node_slots && s < e->n_node_slot; s++) fd_device_free(&e->node_slots[s]);
     for (int32_t s = 0; e->step_slots && s < e->step.n_slot; s++) fd_device_free(&e->step_slots[s]);
     for (int32_t s = 0; e->batch_slots && s < e->batch.n_slot; s++) fd_device_free(&e->batch_slots[s]);
     for (int32_t i = 0; e->batch_graphs && i < 4 * (e->exec.n_seq + 1); i++)
@@ -152,6 +158,7 @@ void fd_engine_release(fd_engine *e) {
     free(e->node_slots);
     free(e->step_slots);
     fd_plan_free(&e->nodes);
+    fd_plan_free(&e->rows);
     fd_plan_free(&e->step);
     fd_plan_free(&e->batch);
     free(e->batch_slots);

@@ -2,11 +2,13 @@
 #include "kernels/attention.h"
 
 #include "kernels/attention_dot.cuh"
+#include "kernels/attention_mix_tile.cuh"
 #include "kernels/attention_scores_tile.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 
 enum { POSITIONS = 64, QUERIES = 16, MIX_WIDTH = 64, MIX_ROWS = 16, MIX_ROWS_PER_THREAD = 4 };
+enum { SOFTMAX_LEAST_WARPS = 8 }; /* a multiprocessor; with fewer, several warps share a row */
 
 /* Block: 64 positions × 16 query rows (a token and one of the heads that share a K/V head); eight lanes a position. */
 template <int GROUPS>
@@ -71,7 +73,69 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
     });
 }
 
-/* Block: one head of one row. */
+/* Warp: one head of one row. Lane l has positions l, l + 32, …, and so partial sums l and l + 32; it holds 16 of them at a
+ * time, all of a row where it is not longer. */
+enum { HELD = 16, HELD_POSITIONS = HELD * 32 };
+
+__device__ __forceinline__ void read_positions(const float *row, int first, int n, int lane, float (&value)[HELD]) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const int t = first + i * 32 + lane;
+        value[i] = t < n ? __ldcg(row + t) : -(float)INFINITY;
+    }
+}
+
+__global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, const float *scores, float *weights) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t at = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (at >= (int64_t)a.n_tok * a.n_head) return;
+    const int n = *a.pos0 + (int)(at / a.n_head) + 1, lane = (int)threadIdx.x % 32;
+    const bool held = n <= HELD_POSITIONS;
+    const float *score = scores + at * a.n_kv;
+    float *weight = weights + at * a.n_kv;
+    const float sink = a.sinks ? a.sinks[at % a.n_head] : -(float)INFINITY;
+    float max = sink, low = 0.0f, high = 0.0f, value[HELD];
+
+    for (int first = 0; first < n; first += HELD_POSITIONS) {
+        read_positions(score, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) max = fmaxf(max, value[i]);
+    }
+    max = fd_warp_max(max);
+
+    for (int first = 0; first < n; first += HELD_POSITIONS) {
+        if (!held) read_positions(score, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (first + i * 32 >= n) break;
+            if (first + i * 32 + lane >= n) continue;
+            value[i] = fd_exp32(value[i] - max);
+            if (i % 2 == 0)
+                low = low + value[i];
+            else
+                high = high + value[i];
+            if (!held) weight[first + i * 32 + lane] = value[i];
+        }
+    }
+    float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
+    if (a.sinks) sum = sum + fd_exp32(sink - max);
+
+    const int end = a.seen_alone ? n : a.n_kv;
+    for (int first = 0; first < end; first += HELD_POSITIONS) {
+        if (!held) read_positions(weight, first, n, lane, value);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int t = first + i * 32 + lane;
+            if (t < n)
+                weight[t] = value[i] / sum;
+            else if (t < end)
+                weight[t] = 0.0f;
+        }
+    }
+}
+
+/* Block: one head of one row, for few rows. */
 __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const float *scores, float *weights) {
     __shared__ float warp_max[4], total;
     fd_allow_next();
@@ -105,6 +169,10 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
                                fd_error *err) {
     if (shape->n_tok < 1 || shape->n_tok > 65535 || shape->n_kv < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_softmax: %d rows, %d positions", shape->n_tok, shape->n_kv);
+    const int64_t n_row = (int64_t)shape->n_tok * shape->n_head;
+    if (n_row >= (int64_t)SOFTMAX_LEAST_WARPS * queue->n_sm)
+        return fd_launch(queue, "attn_softmax_rows", attn_softmax_rows, dim3(fd_blocks(n_row, 8)), 256, 0, err, *shape,
+                         scores, weights);
     return fd_launch(queue, "attn_softmax", attn_softmax, dim3((unsigned)shape->n_head, (unsigned)shape->n_tok), 128, 0,
                      err, *shape, scores, weights);
 }
@@ -173,12 +241,28 @@ __global__ void __launch_bounds__(256)
         if (own_row0 + r < rows) out[((int64_t)(row0 + own_row0 + r) * a.n_head + head) * a.head_dim + d] = total[r];
 }
 
+template <int LANES>
+static fd_code launch_mix_tile(const fd_queue *queue, const fd_attention *shape, const float *weights,
+                               const float *cache_v, float *out, fd_error *err) {
+    const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
+    const unsigned blocks = fd_blocks(n_query, MIX_TILE) * (unsigned)shape->n_head_kv;
+    /* Where all blocks run at once, two a multiprocessor, one that sees much goes with one that sees little. */
+    const int turn = (int)blocks <= 2 * queue->n_sm ? queue->n_sm : (int)blocks;
+    const dim3 grid(blocks, fd_blocks(shape->head_dim, mix_tile<LANES>::width));
+    return fd_launch(queue, "attn_mix_tile", attn_mix_tile<LANES>, grid, 256, mix_tile<LANES>::bytes, err, *shape,
+                     weights, cache_v, turn, out);
+}
+
 fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
                            float *out, fd_error *err) {
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS ||
         shape->head_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_mix: %d heads over %d, %d rows", shape->n_head, shape->n_head_kv,
                        shape->n_tok);
+    const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
+    if (n_query >= MIX_LEAST_ROWS && shape->head_dim % 4 == 0 && n_query <= INT32_MAX - MIX_TILE)
+        return shape->head_dim <= mix_tile<16>::width ? launch_mix_tile<16>(queue, shape, weights, cache_v, out, err)
+                                                      : launch_mix_tile<32>(queue, shape, weights, cache_v, out, err);
     const dim3 grid(fd_blocks(shape->head_dim, MIX_WIDTH), (unsigned)shape->n_head, fd_blocks(shape->n_tok, MIX_ROWS));
     return fd_launch(queue, "attn_mix", attn_mix, grid, 256, 0, err, *shape, weights, cache_v, out);
 }

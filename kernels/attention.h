@@ -28,6 +28,7 @@ typedef struct fd_attention {
     const int32_t *pos0;       /* device: position of the first row */
     int32_t window;            /* scores: a row sees so many positions, its own among them; 0: all before it */
     float softcap;             /* scores: after the scale, cap·tanh(s / cap); 0: none */
+    bool seen_alone;           /* scores, softmax: what lies past a row's own position may be left as it is */
     const float *sinks;        /* softmax: device, [n_head], one more score a head that no position has; NULL: none */
 } fd_attention;
 

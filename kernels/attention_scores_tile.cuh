@@ -13,6 +13,9 @@
 
 enum { SCORES_TILE = 64, SCORES_LEAST_ROWS = 32, SCORES_SIDE = 4 };
 
+/* Keys lie with the two of each pair swapped: an element of q and its factor are then read to registers of different banks,
+ * even and odd. From the same bank a multiply-add takes two clocks as often as not. */
+
 /* A head's row in shared memory; 16 bytes more, so that eight rows' same 16 bytes lie in different banks. */
 template <int GROUPS> constexpr int scores_stride = GROUPS * 64 + 4;
 template <int GROUPS> constexpr size_t scores_tile_bytes = 2 * SCORES_TILE *scores_stride<GROUPS> * sizeof(float);
@@ -40,10 +43,10 @@ __device__ __forceinline__ scores_dots scores_partials(const float *query, const
 #pragma unroll
                 for (int j = 0; j < SCORES_SIDE; j++) {
                     float(&a)[4] = acc[i][j];
-                    a[0] = fmaf(q[i].x, k[j].x, g ? a[0] : 0.0f);
-                    a[1] = fmaf(q[i].y, k[j].y, g ? a[1] : 0.0f);
-                    a[2] = fmaf(q[i].z, k[j].z, g ? a[2] : 0.0f);
-                    a[3] = fmaf(q[i].w, k[j].w, g ? a[3] : 0.0f);
+                    a[0] = fmaf(q[i].x, k[j].y, g ? a[0] : 0.0f);
+                    a[1] = fmaf(q[i].y, k[j].x, g ? a[1] : 0.0f);
+                    a[2] = fmaf(q[i].z, k[j].w, g ? a[2] : 0.0f);
+                    a[3] = fmaf(q[i].w, k[j].z, g ? a[3] : 0.0f);
                 }
         }
 #pragma unroll
@@ -84,10 +87,12 @@ __global__ void __launch_bounds__(256)
             const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             *(float4 *)(queries + row * scores_stride<GROUPS> + k) =
                 k < a.head_dim ? __ldcg((const float4 *)(q + head * a.head_dim + k)) : zero;
-            *(float4 *)(keys + row * scores_stride<GROUPS> + k) =
+            const float4 key_quad =
                 k < a.head_dim
                     ? __ldcg((const float4 *)(cache_k + ((int64_t)position * a.n_head_kv + kv_head) * a.head_dim + k))
                     : zero;
+            *(float4 *)(keys + row * scores_stride<GROUPS> + k) =
+                make_float4(key_quad.y, key_quad.x, key_quad.w, key_quad.z);
         }
         __syncthreads();
         const float *query = queries + y * SCORES_SIDE * scores_stride<GROUPS>, *key = keys + x * scores_stride<GROUPS>;
@@ -97,6 +102,8 @@ __global__ void __launch_bounds__(256)
         for (int i = 0; i < SCORES_SIDE; i++)
 #pragma unroll
             for (int j = 0; j < SCORES_SIDE; j++) dots.at[i][j] = low.at[i][j] + high.at[i][j];
+    } else if (a.seen_alone) {
+        return;
     }
 #pragma unroll
     for (int i = 0; i < SCORES_SIDE; i++) {

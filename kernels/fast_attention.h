@@ -42,19 +42,6 @@ size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_h
                               int32_t n_ctx);
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
 
-/* RoPE of q and k, and their and v's rows into the caches: all an attention of many rows needs before it. Heads of an even
- * number of elements, as many in q as in k. */
-typedef struct fd_fast_turn {
-    fd_rope_shape q_rope, k_rope;
-    int32_t n_tok, n_ctx;
-    const int32_t *pos0;         /* device: position of the first row */
-    const float *q, *k, *v;      /* [n_tok, n_head or n_head_kv, head_dim] */
-    float *q_out;                /* [n_tok, n_head, head_dim] */
-    float *k_out;                /* [n_tok, n_head_kv, head_dim]; NULL: not wanted */
-    uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
-} fd_fast_turn;
-fd_code fd_launch_fast_turn(const fd_queue *queue, const fd_fast_turn *in, fd_error *err);
-
 /* What the fused kernels keep to themselves, computed beside them for who wants to look: scores [n_tok, n_head, n_kv]
  * with -inf where a row does not look, or with in->sums its weights, 0 there. `rounded`: q is rounded to binary16 first,
  * as for many rows. */

@@ -6,7 +6,7 @@
 
 #include "kernels/queue.h"
 
-/* Checks the request for shared memory; above 48 KiB a kernel gets it only when asked for. */
+/* Checks the request for shared memory; above 48 KiB, with what the kernel has of its own, it gets that only when asked for. */
 template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
                                fd_error *err) {
@@ -14,7 +14,7 @@ static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*k
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu", name, shared,
                        queue->max_shared);
-    if (shared <= 48 * 1024) return FD_OK;
+    if (shared <= 40 * 1024) return FD_OK;
     return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
                          err);
 }

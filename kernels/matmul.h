@@ -15,13 +15,34 @@ extern "C" {
 /* Up to so many rows the matrix-vector kernel is the faster one, though it takes more (docs/performance.md). */
 enum { FD_MATMUL_VECTORS = 4 };
 
-/* out [n_tok, n_row] = W x + bias; x [n_tok, n_col]; bias [n_row] or NULL; all device. Chooses the kernel. */
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                         int32_t n_tok, float *out, fd_error *err);
+enum { FD_MATMUL_PARTS = 3 };
+
+/* One of the matrices that share an input. */
+typedef struct fd_matmul_part {
+    fd_device_matrix weight;
+    const float *bias; /* device, [n_row] or NULL */
+    float *out;        /* device, [n_tok, n_row] = W x + bias */
+} fd_matmul_part;
+
+typedef struct fd_matmul {
+    const float *x;  /* device, [n_tok, n_col] */
+    int32_t n_tok;   /* ≥ 1 */
+    int32_t n_part;  /* 1 … FD_MATMUL_PARTS, all of the same dtype and n_col */
+    fd_matmul_part part[FD_MATMUL_PARTS];
+} fd_matmul;
+
+static inline fd_matmul fd_matmul_of(const fd_device_matrix *weight, const float *bias, const float *x, int32_t n_tok,
+                                     float *out) {
+    fd_matmul one = {x, n_tok, 1, {{*weight, bias, out}}};
+    return one;
+}
+
+/* Chooses the kernel. */
+fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err);
 
 /* ---- the kernels by name (tests, benchmarks, the fused decode step) ---- */
 
-enum { FD_MATVEC_PARTS = 3, FD_MATVEC_TOKENS = 8 };
+enum { FD_MATVEC_PARTS = FD_MATMUL_PARTS, FD_MATVEC_TOKENS = 8 };
 
 /* One of the matrices that share an input. */
 typedef struct fd_matvec_part {
@@ -35,13 +56,14 @@ typedef struct fd_matvec_part {
 typedef struct fd_matvec {
     const float *x;           /* [n_tok, n_col] */
     int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
-    const float *norm_weight; /* [n_col]: x is RMS-normed first (n_tok = 1); NULL: as it is */
+    const float *norm_weight; /* [n_col]: x is RMS-normed first; NULL: as it is */
     float norm_eps;
-    float *norm_out; /* [n_col]: the normed x; NULL: not kept */
+    float *norm_out; /* [n_col]: the normed x (n_tok = 1); NULL: not kept */
     int32_t n_part; /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
-    bool silu_pair; /* two parts of equal n_row, n_tok = 1: part[0].out = silu(part[0]) · part[1] */
+    bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
+
 
 /* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
@@ -61,15 +83,14 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in);
 /* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */
 bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok);
 
-/* Any n_tok ≥ 1. The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first
- * function chooses: small up to 16 rows and on other devices. */
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                              int32_t n_tok, float *out, fd_error *err);
+/* The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first function chooses: small
+ * up to 16 rows and on other devices. */
+fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err);
+fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err);
+fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err);
 
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                                    const float *x, int32_t n_tok, float *out, fd_error *err);
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                                    const float *x, int32_t n_tok, float *out, fd_error *err);
+/* What these ask of their input; `kernel` is named in the message. */
+fd_code fd_matmul_check(const fd_matmul *in, const char *kernel, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -13,12 +13,19 @@
 
 enum { ROWS = 32, TOKENS = 16, THREADS = 256, PAIR_ROWS = 16, PAIR_TOKENS = 8, OUTPUTS = PAIR_ROWS * PAIR_TOKENS };
 
-struct tile_args {
+/* One of the matrices that share x. */
+struct tile_part {
     const uint8_t *data;
-    int64_t row_bytes, scale_offset, n_row;
-    int n_col, n_tok;
-    const float *bias, *x;
+    int64_t n_row;
+    const float *bias;
     float *out;
+};
+
+struct tile_args {
+    int64_t row_bytes, scale_offset;
+    int n_col, n_tok;
+    const float *x;
+    tile_part part[FD_MATMUL_PARTS];
 };
 
 /* Units a chunk has: four groups, so that a barrier comes every 512 fused multiply-adds. */
@@ -115,14 +122,16 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
     fd_wait_previous();
 
     const int token0 = (int)blockIdx.x * TOKENS;
-    const int64_t row0 = (int64_t)blockIdx.y * ROWS;
+    int64_t row0 = (int64_t)blockIdx.y * ROWS; /* of the part, once that is found */
+    const tile_part *part = a.part;
+    for (; row0 >= part->n_row; part++) row0 -= (part->n_row + ROWS - 1) / ROWS * ROWS;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int half = warp % 2, pair = warp / 2, pair_row = pair / 2 * PAIR_ROWS, pair_token = pair % 2 * PAIR_TOKENS;
     const int partial = half * 32 + lane;
 
     const int fill_row = (int)threadIdx.x / 8, fill_lane = (int)threadIdx.x % 8;
-    const int64_t clamped = row0 + fill_row < a.n_row ? row0 + fill_row : a.n_row - 1;
-    const fd_cursor row = Format::begin(a.data + clamped * a.row_bytes, a.scale_offset, fill_lane);
+    const int64_t clamped = row0 + fill_row < part->n_row ? row0 + fill_row : part->n_row - 1;
+    const fd_cursor row = Format::begin(part->data + clamped * a.row_bytes, a.scale_offset, fill_lane);
     const uint32_t magic = fd_magic();
 
     typename Format::unit units[chunk_of<Format>::units];
@@ -175,32 +184,34 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         const int output = q * 32 + fd_bit_reverse5(lane);
         const int64_t to_row = row0 + pair_row + output / PAIR_TOKENS;
         const int token = token0 + pair_token + output % PAIR_TOKENS;
-        if (to_row >= a.n_row || token >= a.n_tok) continue;
+        if (to_row >= part->n_row || token >= a.n_tok) continue;
         float total = sum[q] + shared[pair * OUTPUTS + q * 32 + lane];
-        if (a.bias) total = total + a.bias[to_row];
-        a.out[token * a.n_row + to_row] = total;
+        if (part->bias) total = total + part->bias[to_row];
+        part->out[token * part->n_row + to_row] = total;
     }
 }
 
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                                    const float *x, int32_t n_tok, float *out, fd_error *err) {
-    const int64_t row_tiles = (weight->n_row + ROWS - 1) / ROWS;
-    if (n_tok < 1 || weight->n_row < 1 || row_tiles > 65535 || weight->n_col < 1 || weight->n_col > 1 << 30)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile_small: [%lld, %lld] times %d rows",
-                       (long long)weight->n_row, (long long)weight->n_col, n_tok);
+fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    int64_t row_tiles = 0;
     tile_args args = {};
-    args.data = (const uint8_t *)weight->data;
-    args.row_bytes = weight->row_bytes;
-    args.scale_offset = weight->scale_offset;
-    args.n_row = weight->n_row;
-    args.n_col = (int)weight->n_col;
-    args.n_tok = n_tok;
-    args.bias = bias;
-    args.x = x;
-    args.out = out;
+    FD_TRY(fd_matmul_check(in, "matmul_tile_small", err));
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_matmul_part *part = &in->part[i];
+        args.part[i] = {(const uint8_t *)part->weight.data, part->weight.n_row, part->bias, part->out};
+        row_tiles += (part->weight.n_row + ROWS - 1) / ROWS;
+    }
+    if (row_tiles > 65535)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile_small: %lld tiles of %d rows", (long long)row_tiles,
+                       (int)ROWS);
+    args.row_bytes = first->row_bytes;
+    args.scale_offset = first->scale_offset;
+    args.n_col = (int)first->n_col;
+    args.n_tok = in->n_tok;
+    args.x = in->x;
     /* Token tiles first: blocks that run together share rows of weights, which then come from memory once. */
-    const dim3 grid(fd_blocks(n_tok, TOKENS), (unsigned)row_tiles);
-    return fd_with_format(weight->dtype, err, [&](auto format) {
+    const dim3 grid(fd_blocks(in->n_tok, TOKENS), (unsigned)row_tiles);
+    return fd_with_format(first->dtype, err, [&](auto format) {
         using Format = decltype(format);
         const size_t shared = sizeof(float) * 2 * (ROWS + TOKENS) * chunk_of<Format>::width;
         return fd_launch(queue, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);

@@ -5,70 +5,112 @@
 #include "kernels/matmul_tile_fill.cuh"
 #include "kernels/tree.cuh"
 
-typedef float tile_sums[PAIR_ROWS][PAIR_TOKENS];
-
-/* The sums of two rows for one token, in an even and the next odd register: what is packed lies so, and the compiler
- * leaves it there until the next packing. It matters because a multiply-add is issued every clock only if the two
- * registers that it does not share with the one before are of different banks, even and odd. So a row whose sums are
- * even has its weights in odd registers: in the second half of an 8-byte read. */
+/* The sums of two rows for one token, in an even and the next odd register. It matters because a multiply-add is issued
+ * every clock only if the two registers that it does not share with the one before are of different banks, even and
+ * odd. So a row whose sums are even has its weights in odd registers: in the second half of an 8-byte read. */
 typedef unsigned long long packed_sums[PAIR_ROWS / 2][PAIR_TOKENS];
 
-__device__ __forceinline__ void unpack(const packed_sums &from, tile_sums &to) {
-#pragma unroll
-    for (int r = 0; r < PAIR_ROWS / 2; r++)
-#pragma unroll
-        for (int t = 0; t < PAIR_TOKENS; t++)
-            asm("mov.b64 {%0, %1}, %2;" : "=f"(to[2 * r][t]), "=f"(to[2 * r + 1][t]) : "l"(from[r][t]));
+/* `w`: second row, first row. In one piece with the packing, so that sums stay where they are. */
+__device__ __forceinline__ void add_pair(unsigned long long &sums, float2 w, float x) {
+    asm("{\n"
+        ".reg .f32 first, second;\n"
+        "mov.b64 {first, second}, %0;\n"
+        "fma.rn.f32 first, %1, %3, first;\n"
+        "fma.rn.f32 second, %2, %3, second;\n"
+        "mov.b64 %0, {first, second};\n"
+        "}"
+        : "+l"(sums)
+        : "f"(w.y), "f"(w.x), "f"(x));
 }
-__device__ __forceinline__ void pack(const tile_sums &from, packed_sums &to) {
-#pragma unroll
-    for (int r = 0; r < PAIR_ROWS / 2; r++)
-#pragma unroll
-        for (int t = 0; t < PAIR_TOKENS; t++)
-            asm("mov.b64 %0, {%1, %2};" : "=l"(to[r][t]) : "f"(from[2 * r][t]), "f"(from[2 * r + 1][t]));
+/* The same, second row first. */
+__device__ __forceinline__ void add_pair_back(unsigned long long &sums, float2 w, float x) {
+    asm("{\n"
+        ".reg .f32 first, second;\n"
+        "mov.b64 {first, second}, %0;\n"
+        "fma.rn.f32 second, %2, %3, second;\n"
+        "fma.rn.f32 first, %1, %3, first;\n"
+        "mov.b64 %0, {first, second};\n"
+        "}"
+        : "+l"(sums)
+        : "f"(w.y), "f"(w.x), "f"(x));
 }
 
-/* One group: this lane's partial of all outputs of the pair's tile. Reads of x stay in their order, each shortly before
- * its use: moved together they would take registers that are not there. */
-__device__ __forceinline__ void add_group(const float *ws, const float *xs, tile_sums &sums) {
-    float2 w[PAIR_ROWS / 2]; /* second row, first row */
+/* Reads from shared memory, each where it stands: moved together they would take registers that are not there. */
+__device__ __forceinline__ float read_x(uint32_t from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
+    return x;
+}
+__device__ __forceinline__ float2 read_w(uint32_t from) {
+    float2 w;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(w.x), "=f"(w.y) : "r"(from));
+    return w;
+}
+
+/* A lane's partial of a group: the weights of the pair's rows, and x a few tokens ahead. */
+enum { AHEAD = 4 };
+struct operands {
+    float2 w[PAIR_ROWS / 2];
+    float x[AHEAD];
+};
+
+/* Where a group's operands lie for this lane, as shared addresses. */
+struct operand_place {
+    uint32_t w, x;
+};
+
+__device__ __forceinline__ void read_weights(operands &to, uint32_t from) {
 #pragma unroll
-    for (int r = 0; r < PAIR_ROWS / 2; r++) w[r] = *(const float2 *)(ws + r * 2 * WIDTH);
+    for (int r = 0; r < PAIR_ROWS / 2; r++) to.w[r] = read_w(from + r * 2 * 64 * sizeof(float));
+}
+__device__ __forceinline__ void read_first(operands &to, operand_place from) {
+    read_weights(to, from.w);
+#pragma unroll
+    for (int t = 0; t < AHEAD; t++) to.x[t] = read_x(from.x + t * 64 * sizeof(float));
+}
+
+/* One group: this lane's partial of all outputs of the pair's tile. Meanwhile `now`, whose first AHEAD tokens are read
+ * from `x` on, becomes the first operands of `next`. */
+template <bool MORE>
+__device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint32_t x, operand_place next) {
 #pragma unroll
     for (int t = 0; t < PAIR_TOKENS; t++) {
-        const float x = *(const volatile float *)(xs + t * WIDTH);
 #pragma unroll
         for (int i = 0; i < PAIR_ROWS / 2; i++) {
+            /* To and fro: the next token begins with the weights that were used last. */
             const int r = t % 2 ? PAIR_ROWS / 2 - 1 - i : i;
-            sums[2 * r][t] = fmaf(w[r].y, x, sums[2 * r][t]);
-            sums[2 * r + 1][t] = fmaf(w[r].x, x, sums[2 * r + 1][t]);
+            if (i < PAIR_ROWS / 2 - 1)
+                add_pair(sums[r][t], now.w[r], now.x[t % AHEAD]);
+            else
+                add_pair_back(sums[r][t], now.w[r], now.x[t % AHEAD]);
         }
+        constexpr uint32_t token = 64 * sizeof(float);
+        if (t + AHEAD < PAIR_TOKENS)
+            now.x[t % AHEAD] = read_x(x + (t + AHEAD) * token);
+        else if (MORE)
+            now.x[t % AHEAD] = read_x(next.x + (t + AHEAD - PAIR_TOKENS) * token);
     }
+    if (MORE) read_weights(now, next.w);
 }
 
-template <int N> __device__ __forceinline__ void add_groups(const float *ws, const float *xs, packed_sums &acc) {
-    tile_sums sums;
-    unpack(acc, sums);
-#pragma unroll
-    for (int g = 0; g < N; g++) add_group(ws + g * 128, xs + g * 64, sums);
-    pack(sums, acc);
+/* The first row's sum, or the second's. */
+__device__ __forceinline__ float one_of(unsigned long long sums, int second) {
+    return fd_from_bits32((uint32_t)(second ? sums >> 32 : sums));
 }
 
 /* A warp's outputs by 32: part q has two rows of 16 tokens, output i of it row i % 2 and token i / 2. */
 enum { PARTS = OUTPUTS / 32 };
 
 /* The tree: levels 0 to 4 across a warp's lanes, level 5 between the pair's warps through shared memory. */
-__device__ __forceinline__ void add_up(const tile_args &a, tile_place place, const packed_sums &acc, int half, int pair,
-                                       float *exchange) {
+__device__ __forceinline__ void add_up(const tile_args &a, tile_place place, const packed_sums &sums, int half,
+                                       int pair, float *exchange) {
     const int lane = (int)(threadIdx.x % 32), output = fd_bit_reverse5(lane);
-    tile_sums sums;
-    unpack(acc, sums);
     float sum[PARTS];
 #pragma unroll
     for (int q = 0; q < PARTS; q++) {
         float part[32];
 #pragma unroll
-        for (int i = 0; i < 32; i++) part[i] = sums[q * 2 + i % 2][i / 2];
+        for (int i = 0; i < 32; i++) part[i] = one_of(sums[q][i / 2], i % 2);
         fd_tree_scatter32(part, lane);
         sum[q] = part[0];
         if (half == 1) exchange[q * 32 + lane] = sum[q];
@@ -77,12 +119,13 @@ __device__ __forceinline__ void add_up(const tile_args &a, tile_place place, con
     if (half == 1) return;
     const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + output % 2;
     const int token = place.token0 + pair % 2 * PAIR_TOKENS + output / 2;
-    float *to = a.out + token * a.n_row + row;
+    const tile_part &part = *place.part;
+    float *to = part.out + token * part.n_row + row;
 #pragma unroll
     for (int q = 0; q < PARTS; q++) {
-        if (row + q * 2 >= a.n_row || token >= a.n_tok) continue;
+        if (row + q * 2 >= part.n_row || token >= a.n_tok) continue;
         float total = sum[q] + exchange[q * 32 + lane];
-        if (a.bias) total = total + a.bias[row + q * 2];
+        if (part.bias) total = total + part.bias[row + q * 2];
         to[q * 2] = total;
     }
 }

@@ -1,4 +1,4 @@
-/* Matrix-vector: one pass over the weights for 1, 2, 4 or 8 token rows.
+/* Matrix-vector: one pass over the weights for one token row, or two where kernels/matvec_tokens.cu takes none.
  *
  * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes
  * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
@@ -67,10 +67,10 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
 
         if (!staged) {
-            if (T == 1 && a.norm_weight) stage_norm_weight<P>(a, xs, stride);
+            if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
             fd_wait_previous();
             stage_x<P, T>(a, xs, stride);
-            if (T == 1 && a.norm_weight) norm_x<P>(a, xs, stride);
+            if (a.norm_weight) norm_x<P, T>(a, xs, stride);
             staged = true;
             if (tile >= a.n_row) break;
         }
@@ -128,11 +128,14 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         for (int r = 0; r < R; r++) {
             const int64_t at = tile + slot + r;
             /* Row 2i + 1 of a pair is the lane's second, or that of the lanes beside it. */
-            float other = 0.0f;
-            if (T == 1 && a.silu_pair) {
-                other = R == 2 ? sum[R - 1][0] : sum[0][0];
-                if (a.part[1].bias && at < a.n_row) other = other + a.part[1].bias[at >> 1];
-                if (R == 1) other = __shfl_down_sync(0xffffffffu, other, lanes);
+            float other[T] = {};
+            if (a.silu_pair) {
+#pragma unroll
+                for (int t = 0; t < T; t++) {
+                    other[t] = R == 2 ? sum[R - 1][t] : sum[0][t];
+                    if (a.part[1].bias && at < a.n_row) other[t] = other[t] + a.part[1].bias[at >> 1];
+                    if (R == 1) other[t] = __shfl_down_sync(0xffffffffu, other[t], lanes);
+                }
             }
             if (at >= a.n_row) continue;
             int index;
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
                 if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
                 if (a.silu_pair) {
-                    if (at % 2 == 0 && lane == 0) part.out[own] = fd_silu32(sum[r][t]) * other;
+                    if (at % 2 == 0 && lane == 0) part.out[t * part.n_row + own] = fd_silu32(sum[r][t]) * other[t];
                 } else if (lane == (r * T + t) % lanes) {
                     if (part.residual) sum[r][t] = __ldcg(part.residual + t * part.n_row + own) + sum[r][t];
                     part.out[t * part.n_row + own] = sum[r][t];
@@ -188,8 +191,6 @@ template <uint32_t DTYPE>
 static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int rows, fd_error *err) {
     using Eight = fd_lane_format<DTYPE, 8>;
     if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
-    if (n_tok == 4) return launch<Eight, 8, 1, 4>(queue, args, err);
-    if (n_tok == 8) return launch<Eight, 8, 1, 8>(queue, args, err);
     return rows == 2 ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
 }
 
@@ -199,8 +200,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d parts", in->n_part);
     if (in->n_tok < 1 || in->n_tok > FD_MATVEC_TOKENS)
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: %d rows", in->n_tok);
-    if ((in->norm_weight || in->silu_pair) && in->n_tok != 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: norm and silu take one row, not %d", in->n_tok);
+    if (in->norm_out && in->n_tok != 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel matvec: the normed x of %d rows is not kept", in->n_tok);
     if (in->silu_pair && (in->n_part != 2 || first->n_row != in->part[1].weight.n_row))
         return fd_fail(err, FD_ERR_INPUT, "kernel matvec: silu takes two parts of equal rows");
     for (int i = 0; i < in->n_part; i++) {
@@ -282,9 +283,14 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }
-    for (int done = 0; done < in->n_tok;) {
-        int n = 8;
-        while (n > in->n_tok - done || (n > 1 && !fd_matvec_fits(queue, args.n_col, n))) n /= 2;
+    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(queue, args.n_col)) {
+        args.x = in->x;
+        return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
+    }
+    const int norms = in->norm_weight ? 1 : 0;
+    for (int done = 0, n; done < in->n_tok; done += n) {
+        const int left = in->n_tok - done;
+        n = left > 1 && fd_matvec_fits(queue, args.n_col, 2 + norms) ? 2 : 1;
         args.x = in->x + (int64_t)done * args.n_col;
         for (int i = 0; i < in->n_part; i++) {
             const int64_t skip = done * args.part[i].n_row;
@@ -305,7 +311,6 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)first->dtype);
         }
         if (code != FD_OK) return code;
-        done += n;
     }
     return FD_OK;
 }
@@ -314,16 +319,17 @@ bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
     return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= queue->max_shared;
 }
 
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias, const float *x,
-                         int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, weight->n_col, 1))
-        return fd_launch_matmul_tile(queue, weight, bias, x, n_tok, out, err);
-    fd_matvec in = {};
-    in.x = x;
-    in.n_tok = n_tok;
-    in.n_part = 1;
-    in.part[0].weight = *weight;
-    in.part[0].bias = bias;
-    in.part[0].out = out;
-    return fd_launch_matvec(queue, &in, NULL, err);
+fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, in->part[0].weight.n_col, 1))
+        return fd_launch_matmul_tile(queue, in, err);
+    fd_matvec own = {};
+    own.x = in->x;
+    own.n_tok = in->n_tok;
+    own.n_part = in->n_part;
+    for (int i = 0; i < in->n_part && i < FD_MATVEC_PARTS; i++) {
+        own.part[i].weight = in->part[i].weight;
+        own.part[i].bias = in->part[i].bias;
+        own.part[i].out = in->part[i].out;
+    }
+    return fd_launch_matvec(queue, &own, NULL, err);
 }

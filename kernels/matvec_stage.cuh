@@ -29,6 +29,11 @@ struct matvec_args {
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
+/* The one for several token rows (kernels/matvec_tokens.cu), and whether it takes so many columns. */
+bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col);
+fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
+                                fd_error *err);
+
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
  * quads of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */
 template <int P> __device__ __forceinline__ int quad_at(int quad) {
@@ -61,8 +66,9 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
 
 /* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
  */
-template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)(xs + stride);
+template <int P, int T>
+__device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)(xs + T * stride);
     const float *w = a.norm_weight;
     for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
         const int k = quad * 4;
@@ -74,22 +80,27 @@ template <int P> __device__ __forceinline__ void stage_norm_weight(const matvec_
     }
 }
 
-/* The staged row to (x·r)·w, in place, then a barrier. Each block has all of it: the first one keeps it where asked. */
-template <int P> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
-    __shared__ float factor;
-    if (threadIdx.x < 32) {
-        const int lane = (int)threadIdx.x;
-        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+/* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one keeps
+ * a single row where asked. A block has T warps at least. */
+template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
+    __shared__ float factor[T];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (warp < T) {
+        const float *pairs = xs + warp * stride + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
         const float r =
             fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor = r;
+        if (lane == 0) factor[warp] = r;
     }
     __syncthreads();
-    const float r = factor;
-    float4 *x = (float4 *)xs;
-    const float4 *w = (const float4 *)(xs + stride);
-    for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
-        x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
+    const float4 *w = (const float4 *)(xs + T * stride);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        const float r = factor[t];
+        float4 *x = (float4 *)(xs + t * stride);
+        for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
+            x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z,
+                               (x[i].w * r) * w[i].w);
+    }
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)
         for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x)

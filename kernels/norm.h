@@ -12,6 +12,10 @@ extern "C" {
 fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
                            float eps, float *out, fd_error *err);
 
+/* sum = a + b, out = its norm; all [n_tok, n], none of them another. */
+fd_code fd_launch_add_rms_norm(const fd_queue *queue, const float *a, const float *b, int32_t n_tok, int64_t n,
+                               const float *weight, float eps, float *sum, float *out, fd_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -137,6 +137,15 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     snprintf(name, sizeof name, "attn_mix_%s", what);
     gpu_download(test, dout, found, n_q);
     gpu_expect_equal(test, name, out, found, n_q);
+    gpu_free(dscores), gpu_free(dweights), gpu_free(dout);
+    dscores = gpu_poisoned(n_s), dweights = gpu_poisoned(n_s), dout = gpu_poisoned(n_q);
+    shape.seen_alone = true;
+    gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
+    gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
+    gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);
+    snprintf(name, sizeof name, "attn_mix_of_what_is_seen_alone_%s", what);
+    gpu_download(test, dout, found, n_q);
+    gpu_expect_equal(test, name, out, found, n_q);
     gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dscores), gpu_free(dweights), gpu_free(dout), gpu_free(dpos);
     gpu_free(dsinks);
     free(q), free(k), free(v), free(scores), free(weights), free(out), free(found), free(sinks);
@@ -154,6 +163,10 @@ void check_attention(gpu_test *test) {
             check_ops(test, shapes[i], 3, n_past[k], 0, (extras){.window = 1, .softcap = 2.0f, .sinks = true});
             check_ops(test, shapes[i], 2, n_past[k], 5, (extras){.sinks = true});
         }
+    /* Enough rows for a warp each in softmax, and for tiles of rows whose first and last see other blocks. */
+    check_ops(test, (heads){8, 2, 64}, 150, 0, 3, (extras){0});
+    check_ops(test, (heads){16, 2, 128}, 70, 130, 0, (extras){.window = 16, .sinks = true});
+    check_ops(test, (heads){12, 12, 12}, 129, 700, 1, (extras){.softcap = 20.0f});
 }
 
 /* ---- the decode step's kernels: positions one after the other, RoPE and cache writes included ---- */

@@ -96,9 +96,10 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             if (form && form->slots > 0 && (n > 1 || s.n_col % 64 != 0)) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
-            if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &matrix, dbias, dx, n, out, &err), &err);
-            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
-            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &matrix, NULL, dx, n, out, &err), &err);
+            fd_matmul one = fd_matmul_of(&matrix, biased ? dbias : NULL, dx, n, out);
+            if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &one, &err), &err);
+            if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &one, &err), &err);
+            if (kernel == 2) gpu_must(fd_launch_matmul_tile_small(&test->queue, &one, &err), &err);
             if (form) {
                 fd_matvec in = {
                     .x = dx, .n_tok = n, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
@@ -170,6 +171,18 @@ static void check_doubtful(gpu_test *test, uint32_t dtype) {
         gpu_expect_equal(test, name, expected, found, N_ROW);
         gpu_free(out);
     }
+    gpu_free(dx);
+    /* Three token rows, the second of them this one. */
+    static float three[3 * MOST];
+    memcpy(three + n_col, x, sizeof *x * (size_t)n_col);
+    dx = gpu_upload(three, sizeof *three * (size_t)(3 * n_col));
+    float *out = gpu_poisoned(3 * N_ROW), found_three[3 * N_ROW];
+    fd_matvec tokens = {.x = dx, .n_tok = 3, .n_part = 1, .part[0] = {.weight = matrix, .out = out}};
+    gpu_must(fd_launch_matvec(&test->queue, &tokens, NULL, &err), &err);
+    gpu_download(test, out, found_three, 3 * N_ROW);
+    snprintf(name, sizeof name, "doubtful_%s_second_of_three_rows", fd_dtype_get(dtype)->name);
+    gpu_expect_equal(test, name, expected, found_three + N_ROW, N_ROW);
+    gpu_free(out);
     gpu_free(matrix.data);
     gpu_free(dx);
 }

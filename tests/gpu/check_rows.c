@@ -151,7 +151,7 @@ void check_rows(gpu_test *test) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
             if (widths[k] % fd_dtype_get(types[i])->block_elements == 0) check_embed(test, types[i], widths[k]);
-    static const int64_t norms[] = {1, 2, 63, 64, 65, 172, 896, 4096};
+    static const int64_t norms[] = {1, 2, 63, 64, 65, 172, 896, 4096, 13000};
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
         check_norm(test, 1, norms[i]), check_norm(test, 5, norms[i]);
     for (int interleaved = 0; interleaved < 2; interleaved++) {

@@ -8,6 +8,7 @@ void check_comparison(gpu_test *test); /* the comparison itself can fail, and th
 void check_matmul(gpu_test *test);
 void check_matvec_fused(gpu_test *test);
 void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, ops by element */
+void check_many_rows(gpu_test *test); /* what several nodes of a prompt share a kernel for */
 void check_experts(gpu_test *test);
 void check_q8(gpu_test *test); /* products of q8act, against blocks made on the host from the dequantised rows */
 void check_attention(gpu_test *test);

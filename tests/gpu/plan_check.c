@@ -200,8 +200,12 @@ static void check(const char *path, bool slots_alone) {
     expect(single.n_item == graph->n_node && simulate(graph, &single), path,
            "node by node: an input is gone when it is read");
     expect(simulate(graph, &fused), path, "fused: an input is gone when it is read");
+    fd_plan prompt;
+    must(fd_plan_make_rows(graph, &prompt, &err), &err);
+    expect(simulate(graph, &prompt), path, "many rows: an input is gone when it is read");
     check_fast_slots(graph, path);
     if (slots_alone) {
+        fd_plan_free(&prompt);
         fd_plan_free(&single);
         fd_plan_free(&fused);
         fd_graph_free(graph);
@@ -210,6 +214,11 @@ static void check(const char *path, bool slots_alone) {
     }
     expect(fused.n_item == 2 + 5 * n_layer, path, "fused: five items a layer, embedding and logits");
     expect(count(&fused, FD_ITEM_ATTENTION) == n_layer, path, "fused: one attention a layer");
+
+    expect(count(&prompt, FD_ITEM_PRODUCTS) == 2 * n_layer && count(&prompt, FD_ITEM_ADD_NORM) == 2 * n_layer &&
+               count(&prompt, FD_ITEM_TURN) == n_layer,
+           path, "many rows: q, k and v together, gate and up, both sums with their norms, RoPE with the cache writes");
+    fd_plan_free(&prompt);
 
     fd_plan rows;
     must(fd_plan_make_batch(graph, &rows, &err), &err);
@@ -236,6 +245,10 @@ static void check(const char *path, bool slots_alone) {
     changed->nodes[fd_graph_find(graph, "blk.0.cache_v")].row_offset = 1;
     fd_plan shifted = plan_of(changed, true);
     expect(count(&shifted, FD_ITEM_ATTENTION) == n_layer - 1, path, "a shifted cache write is not fused");
+    must(fd_plan_make_rows(changed, &prompt, &err), &err);
+    expect(simulate(changed, &prompt), path, "many rows, shifted: an input is gone when it is read");
+    expect(count(&prompt, FD_ITEM_TURN) == n_layer - 1, path, "a shifted cache write is not fused for many rows");
+    fd_plan_free(&prompt);
     must(fd_plan_make_batch(changed, &rows, &err), &err);
     expect(!fd_plan_batches(changed, &rows), path, "a shifted cache write is not run for several sequences");
     fd_plan_free(&rows);

@@ -232,9 +232,9 @@ Test(tracer, every_type_and_layout_is_read_back_element_by_element) {
 
 Test(tracer, parts_in_any_order_and_whole_caches_are_one_tensor) {
     const char *path = fixture_path("tracer_parts.h5");
-    fd_tracer_options options = {.memory = 1}; /* every put is written at once */
-    for (int held = 0; held < 2; held++) {
-        fd_tracer *tracer = fd_tracer_open(path, held ? NULL : &options);
+    for (int way = 0; way < 4; way++) { /* every put is written at once, or held; by a thread, or by the calls */
+        fd_tracer_options options = {.memory = way % 2, .synchronous = way / 2};
+        fd_tracer *tracer = fd_tracer_open(path, &options);
         float *all = rows_of(0, 12, 16);
         fd_tracer_step(tracer, tokens, 6);
         static const int64_t parts[][2] = {{4, 2}, {0, 1}, {1, 3}};

@@ -34,16 +34,18 @@ static void wait_for(pid_t child, const char *what, int round) {
 
 /* A limit on file sizes, with SIGXFSZ as it comes: fatal. */
 static void full_disk(const char *path) {
-    for (int round = 0; round < 5; round++) {
+    for (int i = 0; i < 10; i++) {
+        int round = i / 2;
+        fd_tracer_options options = {.synchronous = i % 2};
         pid_t child = fork();
         if (child == 0) {
             char message[1024];
             struct rlimit limit = {(rlim_t)(round == 0 ? 1000 : 150000 + round * 100000), RLIM_INFINITY};
             setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
             setrlimit(RLIMIT_FSIZE, &limit);
-            fd_tracer *tracer = fd_tracer_open(path, NULL);
-            for (int i = 0; i < 30; i++) put_step(tracer, data, 1);
-            CHECK(fd_tracer_error(tracer), "a full disk went unnoticed");
+            fd_tracer *tracer = fd_tracer_open(path, &options);
+            for (int step = 0; step < 30; step++) put_step(tracer, data, 1);
+            CHECK(fd_tracer_error(tracer) || !options.synchronous, "a full disk went unnoticed");
             CHECK(fd_tracer_close(tracer, message, sizeof message) != 0, "close says that all is well");
             CHECK(strstr(message, path), "the file is not named: %s", message);
             exit(0); /* HDF5 closes what it has at exit, too */
@@ -64,10 +66,10 @@ static void tiny_file_system(const char *path) {
     check_steps(path, 1, 299, false);
 }
 
-static void exit_without_close(const char *path) {
+static void exit_without_close(const char *path, const fd_tracer_options *options) {
     pid_t child = fork();
     if (child == 0) {
-        fd_tracer *tracer = fd_tracer_open(path, NULL);
+        fd_tracer *tracer = fd_tracer_open(path, options);
         for (int i = 0; i < 5; i++) put_step(tracer, data, 1);
         exit(0);
     }
@@ -77,8 +79,8 @@ static void exit_without_close(const char *path) {
 }
 
 /* What a child does with its parent's tracer: ends at once, ends with exit handlers, calls on, closes. */
-static void forks(const char *path) {
-    fd_tracer *tracer = fd_tracer_open(path, NULL);
+static void forks(const char *path, const fd_tracer_options *options) {
+    fd_tracer *tracer = fd_tracer_open(path, options);
     int32_t n = 0;
     for (int kind = 0; kind < 8; kind++) {
         CHECK(put_step(tracer, data, 1) == 0, "%s", fd_tracer_error(tracer));
@@ -109,7 +111,10 @@ int main(int argc, char **argv) {
     }
     CHECK(argc == 2, "usage: tracer_exits FILE | tiny FILE");
     full_disk(argv[1]);
-    exit_without_close(argv[1]);
-    forks(argv[1]);
+    for (int synchronous = 0; synchronous < 2; synchronous++) {
+        fd_tracer_options options = {.synchronous = synchronous};
+        exit_without_close(argv[1], &options);
+        forks(argv[1], &options);
+    }
     return 0;
 }

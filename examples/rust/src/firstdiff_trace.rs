@@ -20,6 +20,7 @@ struct Options {
     memory: usize,
     copy: Option<unsafe extern "C" fn()>,
     copy_user: *mut u8,
+    synchronous: c_int,
 }
 
 #[link(name = "firstdiff_trace")]
@@ -50,6 +51,7 @@ impl Tracer {
             memory: 0,
             copy: None,
             copy_user: ptr::null_mut(),
+            synchronous: 0,
         };
         Tracer(unsafe { fd_tracer_open(ptr::null(), &options) })
     }

@@ -1,5 +1,5 @@
 /* RoPE of q and k and the rows of both caches: a thread a pair of elements of a q, k or v head. */
-#include "kernels/fast_attention.h"
+#include "kernels/turn.h"
 
 #include <cuda_fp16.h>
 
@@ -28,13 +28,19 @@ __device__ __forceinline__ turned_pair turn_pair(const fd_rope_shape &shape, con
     return p;
 }
 
-__device__ __forceinline__ void keep(uint16_t *to, const turned_pair &p) {
-    to[p.first] = __half_as_ushort(__float2half_rn(p.a));
-    to[p.second] = __half_as_ushort(__float2half_rn(p.b));
+__device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const turned_pair &p) {
+    if (halves) {
+        uint16_t *to = (uint16_t *)cache + at;
+        to[p.first] = __half_as_ushort(__float2half_rn(p.a));
+        to[p.second] = __half_as_ushort(__float2half_rn(p.b));
+    } else {
+        float *to = (float *)cache + at;
+        to[p.first] = p.a, to[p.second] = p.b;
+    }
 }
 
 /* Grid: pairs of a row in 256 × rows. */
-__global__ void __launch_bounds__(256) fast_turn(const fd_fast_turn t) {
+__global__ void __launch_bounds__(256) turn(const fd_turn t) {
     fd_allow_next();
     fd_wait_previous();
     const int half = t.q_rope.head_dim / 2, at = (int)(blockIdx.x * 256 + threadIdx.x);
@@ -53,17 +59,17 @@ __global__ void __launch_bounds__(256) fast_turn(const fd_fast_turn t) {
     if (is_key) {
         const turned_pair p = turn_pair(t.k_rope, t.k + from, pair, pos);
         if (t.k_out) t.k_out[from + p.first] = p.a, t.k_out[from + p.second] = p.b;
-        if (pos < t.n_ctx) keep(t.cache_k + to, p);
+        if (pos < t.n_ctx) keep(t.cache_k, t.halves, to, p);
     } else if (pos < t.n_ctx) {
-        keep(t.cache_v + to, {2 * pair, 2 * pair + 1, t.v[from + 2 * pair], t.v[from + 2 * pair + 1]});
+        keep(t.cache_v, t.halves, to, {2 * pair, 2 * pair + 1, t.v[from + 2 * pair], t.v[from + 2 * pair + 1]});
     }
 }
 
-fd_code fd_launch_fast_turn(const fd_queue *queue, const fd_fast_turn *in, fd_error *err) {
+fd_code fd_launch_turn(const fd_queue *queue, const fd_turn *in, fd_error *err) {
     const int32_t dim = in->q_rope.head_dim;
     if (in->n_tok < 1 || in->n_tok > 65535 || dim < 2 || dim % 2 != 0 || in->k_rope.head_dim != dim)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_turn: %d rows, heads of %d and %d", in->n_tok, dim,
+        return fd_fail(err, FD_ERR_INPUT, "kernel turn: %d rows, heads of %d and %d", in->n_tok, dim,
                        in->k_rope.head_dim);
     const int64_t pairs = (int64_t)(in->q_rope.n_head + 2 * in->k_rope.n_head) * (dim / 2);
-    return fd_launch(queue, "fast_turn", fast_turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
+    return fd_launch(queue, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
 }
