@@ -1,5 +1,5 @@
 /* Attention of one row: a block takes some tiles of 64 positions and some queries of one K/V head, with a running
- * maximum and sum. Near the beginning one block sees all positions for two queries, so that nothing waits for another
+ * maximum and sum. Near the beginning one block sees all positions for one query, so that nothing waits for another
  * block; farther on up to four queries share what is read of K and V, and the last block of those queries to end adds
  * what all of them left, in order of positions: the order of arrival changes nothing.
  *
@@ -16,7 +16,7 @@
 #include "kernels/tree.cuh"
 
 enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS_NEAR = 2, HEADS_FAR = 4 }; /* queries a block takes at most */
+enum { HEADS_NEAR = 1, HEADS_FAR = 4 }; /* queries a block takes at most */
 enum { MAX_SPLIT = 512 };               /* their factors fit where their sums were: WARPS · 64 floats a query */
 
 /* How queries and positions are shared out. */
