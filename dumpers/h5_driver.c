@@ -53,6 +53,7 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
     file->inode = there.st_ino;
     file->target->fd = fd;
     file->target->open_error = 0;
+    file->target->reserved = 0;
     return &file->base;
 }
 
@@ -155,9 +156,9 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
 }
 
 static herr_t driver_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
-    (void)transfer, (void)closing;
+    (void)transfer;
     driver_file *file = (driver_file *)base;
-    if (file->eoa == file->eof) return 0;
+    if (file->eoa == file->eof && !(closing && file->target->reserved)) return 0;
     if (file->target->error == 0 && ftruncate(file->target->fd, (off_t)file->eoa) != 0) note_failure(file->target);
     file->eof = file->eoa;
     return 0;

@@ -1,6 +1,7 @@
 /* Rows into the file past HDF5, by the helpers, and by the writer when it has nothing else to do. Their order is free,
  * because none of them counts before the step's row in /steps. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,19 +53,34 @@ _Static_assert(PIECES <= IOV_MAX, "one call writes a stretch");
 
 /* Pieces of memory that lie one behind the other in the file. */
 typedef struct stretch {
-    int fd, error; /* errno of the first write that failed */
+    fd_h5_target *target; /* its file */
+    int error;            /* errno of the first write that failed */
     uint64_t address;
     size_t bytes, made_used;
+    bool ahead; /* space may be reserved: not by the program's own threads, which a limit's signal would end */
     int n;
     struct iovec piece[PIECES];
     char *made;
 } stretch;
 
+/* The file's lock is held while a write looks for disk space, so it is found ahead, in large pieces. Where it cannot be
+ * had, a write says why. */
+static void reserve_ahead(fd_h5_target *target, uint64_t begin, uint64_t end) {
+    const uint64_t large = 64 << 20, ahead = 32 << 20; /* bytes: of a file that is worth it; at a time */
+    uint64_t reserved = atomic_load(&target->reserved);
+    if (end < large || end <= reserved) return;
+    if (!atomic_compare_exchange_strong(&target->reserved, &reserved, end + ahead)) return; /* another helper does */
+    uint64_t from = reserved > begin ? reserved : begin;
+    if (fallocate(target->fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(end + ahead - from)) != 0)
+        atomic_store(&target->reserved, UINT64_MAX); /* no more attempts */
+}
+
 static void write_stretch(stretch *s) {
     struct iovec *piece = s->piece;
     int n = s->n;
+    if (n > 0 && s->ahead) reserve_ahead(s->target, s->address, s->address + s->bytes);
     while (n > 0 && s->error == 0) {
-        ssize_t written = pwritev(s->fd, piece, n, (off_t)s->address);
+        ssize_t written = pwritev(s->target->fd, piece, n, (off_t)s->address);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
             s->error = written < 0 ? errno : EIO;
@@ -162,8 +178,8 @@ static void add_keys(stretch *s, const fd_trace_writer *writer, const fd_trace_p
 }
 
 /* 0, or errno. */
-static int write_put(const fd_trace_writer *writer, const fd_trace_put *put) {
-    stretch s = {.fd = writer->target.fd};
+static int write_put(fd_trace_writer *writer, const fd_trace_put *put) {
+    stretch s = {.target = &writer->target, .ahead = writer->queue.threaded};
     const fd_trace_place_at *place = put->places;
     fd_trace_cursor at = {.rows = put->rows, .n = put->n_row};
     for (size_t i = 0; i < put->n_run && s.error == 0; i++) {

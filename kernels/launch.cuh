@@ -6,7 +6,8 @@
 
 #include "kernels/queue.h"
 
-/* Checks the request for shared memory; above 48 KiB, with what the kernel has of its own, it gets that only when asked for. */
+/* Checks the request for shared memory; above 48 KiB, together with what the kernel has of its own, it must be asked
+ * for. */
 template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
                                fd_error *err) {

@@ -1,6 +1,7 @@
 /* A run that is killed, or whose disk is full, leaves a file that opens and holds every step that was flushed, and of
  * later ones only whole ones. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <hdf5.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "dumpers/h5_driver.h"
 #include "fixture.h"
 
 /* Big enough that chunks fill and HDF5's indices split while a step is on its way. */
@@ -121,6 +123,28 @@ static void limit_file_size(off_t bytes) {
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
 }
+
+/* ---- space ---- */
+
+Test(trace_crash, space_taken_ahead_is_given_back_when_the_file_is_closed) {
+    enum { AHEAD = 4 << 20 };
+    const char *path = fixture_path("ahead.h5");
+    for (int reserved = 0; reserved < 2; reserved++) {
+        fd_h5_target target = {-1};
+        struct stat there;
+        hid_t access = fd_h5_target_access(&target), file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+        fd_h5_release(access);
+        cr_assert_geq(file, 0);
+        cr_assert_geq(H5Fflush(file, H5F_SCOPE_LOCAL), 0);
+        if (fallocate(target.fd, FALLOC_FL_KEEP_SIZE, 0, AHEAD) != 0) cr_skip_test("this file system reserves nothing");
+        if (reserved) target.reserved = AHEAD;
+        cr_assert_geq(H5Fclose(file), 0);
+        cr_assert_eq(stat(path, &there), 0);
+        cr_expect_eq(there.st_blocks * 512 < AHEAD, reserved, "%d, %lld", reserved, (long long)there.st_blocks * 512);
+    }
+}
+
+/* ---- a full disk ---- */
 
 static off_t size_of(const char *path) {
     struct stat there;
