@@ -15,23 +15,6 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * (size_t)n_head * per_head;
 }
 
-/* The row's part of everything; rows are the grid's third dimension. Read before the wait, as positions are. */
-__device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
-    fd_attn_decode a = all;
-    if (!all.sequences) return a;
-    const int64_t row = blockIdx.z, width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
-    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
-    a.q += row * width_q;
-    a.k += row * width;
-    a.v += row * width;
-    a.out += row * width_q;
-    a.pos += row;
-    a.cache_k += cache;
-    a.cache_v += cache;
-    a.scratch += row * all.scratch_stride;
-    return a;
-}
-
 /* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
  * before the wait: they were written in earlier steps. */
 template <int GROUPS>
@@ -150,16 +133,6 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_consta
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-/* Grid: heads. KEEP costs registers that a launch which keeps nothing does without. */
-template <int GROUPS, bool KEEP>
-__global__ void __launch_bounds__(DECODE_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
-    __shared__ __align__(16) float area[near_held<GROUPS>::area];
-    fd_allow_next();
-    const fd_attn_decode a = row_of(all);
-    /* The position was there before the step's first kernel, and so were the cache's rows before it. */
-    attention_near<GROUPS, KEEP>(a, __ldcg(a.pos), area, [] { fd_wait_previous(); });
-}
-
 fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
@@ -168,13 +141,7 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
     if (rows > 65535 || (rows > 1 && !in->sequences))
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
                        in->sequences ? "" : ", and nothing says which");
-    if (in->near)
-        return fd_with_groups(in->head_dim, err, [&](auto groups) {
-            constexpr int n_group = decltype(groups)::value;
-            const bool keep = in->q_out || in->k_out || in->scores_out || in->weights_out;
-            return fd_launch(queue, "decode_near", keep ? decode_near<n_group, true> : decode_near<n_group, false>,
-                             dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS, 0, err, *in);
-        });
+    if (in->near) return fd_launch_attn_near(queue, in, err);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
         constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;

@@ -2,6 +2,7 @@
 #ifndef FD_KERNELS_ATTENTION_DOT_CUH
 #define FD_KERNELS_ATTENTION_DOT_CUH
 
+#include "base/status.h"
 #include "kernels/tree.cuh"
 #include "numerics/contract.h"
 

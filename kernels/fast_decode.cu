@@ -1,5 +1,5 @@
 /* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and some queries of
- * one K/V head, with a running maximum and sum. Near the beginning one block sees all positions for two queries, so that
+ * one K/V head, with a running maximum and sum. Near the beginning one block sees all positions for one query, so that
  * nothing waits for another block; farther on up to four queries share what is read of K and V, and the last block of
  * those queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
  *
@@ -12,10 +12,11 @@
 #include "kernels/fast_math.cuh"
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/rope.cuh"
 #include "kernels/tree.cuh"
 
 enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS_NEAR = 2, HEADS_FAR = 4 }; /* queries a block takes at most */
+enum { HEADS_NEAR = 1, HEADS_FAR = 4 }; /* queries a block takes at most */
 enum { MAX_SPLIT = 512 };               /* their factors fit where their sums were: WARPS · 64 floats a query */
 
 /* How queries and positions are shared out. */
@@ -61,29 +62,6 @@ __device__ __forceinline__ uint16_t to_half(float x) {
     uint16_t half;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
     return half;
-}
-
-/* ROPE of one element of any head (kernels/rope.cuh): where its pair is, and its angle. */
-struct turn {
-    bool turns, first; /* first of its pair */
-    int own, other;
-    float cosine, sine;
-};
-
-__device__ __forceinline__ turn turn_of(const fd_rope_shape &shape, int i, int pos) {
-    if (i >= shape.n_rot) return {false, false, i, i, 0.0f, 0.0f};
-    const int half = shape.n_rot / 2, step = shape.interleaved ? 1 : half;
-    const int pair = shape.interleaved ? i / 2 : i < half ? i : i - half;
-    const bool first = shape.interleaved ? i % 2 == 0 : i < half;
-    const int64_t at = (int64_t)pos * half + pair;
-    return {true, first, i, first ? i + step : i - step, shape.cosine[at], shape.sine[at]};
-}
-
-__device__ __forceinline__ float turned(const turn &t, const float *head) {
-    const float own = __ldcg(head + t.own);
-    if (!t.turns) return own;
-    const float other = __ldcg(head + t.other);
-    return t.first ? fmaf(own, t.cosine, -(other * t.sine)) : fmaf(other, t.sine, own * t.cosine);
 }
 
 __device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float value) {
@@ -146,19 +124,28 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     load(a.cache_k, begin, key);
     load(a.cache_v, begin, value);
     const int element = tid % WIDTH;
-    const turn q_turn = turn_of(a.q_rope, element, pos), k_turn = turn_of(a.k_rope, element, pos);
+    const fd_rope_turn q_turn = fd_rope_turn_of(a.q_rope, element, a.head_dim, pos);
+    const fd_rope_turn k_turn = fd_rope_turn_of(a.k_rope, element, a.head_dim, pos);
     if (writes) fd_wait_previous();
 
+    /* The newest rows are asked for before anything is stored, by the last threads: the first ones turn queries. */
+    const bool newest_here = writes && split == active - 1 && tid >= THREADS - WIDTH;
+    float2 k_pair = make_float2(0.0f, 0.0f);
+    float v_new = 0.0f;
+    if (newest_here) {
+        k_pair = fd_rope_pair(k_turn, a.k + of_head);
+        if (element < a.head_dim) v_new = __ldcg(a.v + of_head + element);
+    }
     for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
         area[h * WIDTH + element] =
-            element < a.head_dim ? turned(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim) : 0.0f;
-    if (writes && split == active - 1 && tid < WIDTH) {
-        uint16_t k = 0, v = 0;
-        if (tid < a.head_dim) {
-            k = to_half(turned(k_turn, a.k + of_head)), v = to_half(__ldcg(a.v + of_head + tid));
-            if (group == 0) a.cache_k[pos * stride + of_head + tid] = k, a.cache_v[pos * stride + of_head + tid] = v;
+            fd_rope_turned(q_turn, fd_rope_pair(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim));
+    if (newest_here) {
+        const uint16_t k = to_half(fd_rope_turned(k_turn, k_pair)), v = to_half(v_new);
+        if (group == 0 && element < a.head_dim) {
+            a.cache_k[pos * stride + of_head + element] = k;
+            a.cache_v[pos * stride + of_head + element] = v;
         }
-        newest[0][tid] = k, newest[1][tid] = v;
+        newest[0][element] = k, newest[1][element] = v;
     }
     if (tid < HEADS) top[tid] = -(float)INFINITY, total[tid] = 0.0f;
     __syncthreads();

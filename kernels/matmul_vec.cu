@@ -2,8 +2,8 @@
  *
  * 64 / P lanes read a row, lane l its partials P l … P l + P - 1 of every group of 64, so that loads are 4 to 16 bytes
  * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
- * memory (after RMS_NORM, when asked) and walks over tiles of rows; the first weights are requested before the previous
- * kernel has ended. */
+ * memory (after RMS_NORM, when asked) and its warps walk over tiles of rows; the first weights are requested before the
+ * previous kernel has ended. */
 #include "kernels/matmul.h"
 
 #include "kernels/formats.cuh"
@@ -36,14 +36,18 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     const int lane = (int)threadIdx.x % lanes;
     const int stride = (a.n_col + 63) / 64 * 64;
     const int n_unit = a.n_col / (64 * Format::groups); /* whole ones */
-    const int64_t tile_rows = (int64_t)(blockDim.x / lanes) * R;
-    const int64_t slot = threadIdx.x / lanes * R;
+    constexpr int warp_rows = 32 / lanes * R;
+    const int64_t slot = (int)threadIdx.x % 32 / lanes * R;
+    /* Warps of the grid take tiles of rows in turn, block by block, then warp by warp: no multiprocessor has more than
+     * one more than another. */
+    const int64_t first = ((int64_t)(threadIdx.x / 32) * gridDim.x + blockIdx.x) * warp_rows;
+    const int64_t step = (int64_t)(blockDim.x / 32) * gridDim.x * warp_rows;
     constexpr bool FUSED = Format::fused && T == 1;
     const uint32_t magic = fd_magic(), fused_magic = FUSED ? fd_magic(Format::fused_bits) : 0u;
     bool staged = false;
 
     fd_allow_next();
-    for (int64_t tile = (int64_t)blockIdx.x * tile_rows; tile < a.n_row; tile += gridDim.x * tile_rows) {
+    for (int64_t tile = first; tile < a.n_row || !staged; tile += step) {
         fd_cursor row[R];
         Unit units[depth][R];
 #pragma unroll
@@ -68,6 +72,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             stage_x<P, T>(a, xs, stride);
             if (a.norm_weight) norm_x<P, T>(a, xs, stride);
             staged = true;
+            if (tile >= a.n_row) break;
         }
 
         /* Each unit is replaced, as soon as it is used, by the one `depth` further on. */
@@ -157,20 +162,21 @@ enum { PREFETCH_BYTES = 24 << 20, PREFETCH_LEAST = 2048 };
 template <class Format, int P, int R, int T>
 static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
+    const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
-    const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
     const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
-    /* As many blocks as run at once, each with the same number of tiles, one more or less. */
     int at_once = 0;
     FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));
     FD_TRY(fd_cuda_check(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared), "matvec",
         err));
-    const int64_t tiles = (n_warp + warps - 1) / warps, most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
-    const int64_t rounds = (tiles + most - 1) / most, blocks = (tiles + rounds - 1) / rounds;
+    /* As many blocks as run at once, though they may be more than there are rows for: with fewer, those that start while
+     * the kernel before still runs would be put several on one multiprocessor and none on another. */
+    const int64_t most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
+    const int64_t blocks = n_warp < most ? n_warp : most;
 
     const int64_t first_rows = blocks * warps * rows_per_warp;
     int64_t prefetch = PREFETCH_BYTES / first_rows / 128 * 128;
