@@ -14,42 +14,21 @@
  *
  * Exit status: 0 all hold, 1 one does not, 2 unusable input, 77 no device. */
 #include <argp.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/engine.h"
 #include "faults/faults.h"
-#include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 #include "tests/gpu/check_run.h"
+#include "tests/gpu/fast_check.h"
 
 enum { SKIPPED = 77 };
-/* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst node 5.3e-6. */
-static const double LIMIT = 1e-4;
-
 typedef struct options {
     const char *path;
     int n_prefill, n_decode, n_long;
 } options;
-
-typedef struct rows { /* a node's tensor over all positions fed */
-    float *data;
-    size_t n;
-} rows;
-
-typedef struct check {
-    const fd_graph *graph;
-    int32_t n_prefill, n_token;
-    int32_t *tokens;
-    float *exact, *fast, *again; /* logits, [n_token, n_vocab] */
-    rows *seen;                  /* [n_node] of the reference, one forward call */
-    double *error, *power;       /* [n_node] sums over calls */
-    int32_t n_shown, n_wrong, n_bad_weight, n_failed;
-    int32_t same_until; /* first position whose experts differ; n_token: none */
-    bool wide_margin;   /* and by more than rounding explains */
-} check;
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
@@ -63,25 +42,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static void *room(size_t n, size_t size) {
-    void *p = calloc(n ? n : 1, size);
-    if (!p) {
-        printf("FAIL: out of memory\n");
-        exit(2);
-    }
-    return p;
-}
-
-static void verdict(check *c, const char *what, bool holds) {
-    printf("%-4s %s\n", holds ? "ok" : "FAIL", what);
-    fflush(stdout);
-    c->n_failed += !holds;
-}
-
-static size_t n_logits(const check *c) {
-    return (size_t)c->n_token * (size_t)c->graph->hparams.n_vocab;
 }
 
 /* Prefill, then one token at a time. */
@@ -98,138 +58,6 @@ static void run(fd_exec *exec, const check *c, float *logits) {
         must(fd_exec_forward(exec, &batch, &err), &err);
     }
 }
-
-/* Mean square error over the mean square; NaN where either has one. */
-static double nmse(const float *expected, const float *found, size_t n) {
-    double error = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)found[i] - (double)expected[i];
-        error += d * d;
-        power += (double)expected[i] * (double)expected[i];
-    }
-    return error / power;
-}
-
-static bool same_bits(const char *what, const float *a, const float *b, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (fd_bits32(a[i]) != fd_bits32(b[i])) {
-            printf("  %s: element %zu: %.9g, expected %.9g\n", what, i, (double)b[i], (double)a[i]);
-            return false;
-        }
-    return true;
-}
-
-/* ---- traced ---- */
-
-static fd_code keep(void *user, const fd_observation *seen, fd_error *err) {
-    (void)err;
-    check *c = user;
-    rows *r = &c->seen[seen->node->id];
-    size_t n = (size_t)(seen->row_stride * seen->n_pos);
-    free(r->data);
-    r->data = room(n, sizeof *r->data);
-    r->n = n;
-    memcpy(r->data, seen->data, n * sizeof *r->data);
-    return FD_OK;
-}
-
-static void look_at_weights(check *c, const fd_observation *seen) {
-    const float *w = seen->data;
-    int32_t n_kv = seen->pos0 + seen->n_pos;
-    const fd_node *scores = &seen->graph->nodes[seen->node->input[0]];
-    bool sinks = seen->node->weight[0] >= 0; /* take their share of the sum */
-    for (int32_t r = 0; r < seen->n_pos; r++)
-        for (int32_t h = 0; h < seen->node->shape[0]; h++, w += n_kv) {
-            int32_t pos = seen->pos0 + r, first = fd_node_first_seen(scores, pos);
-            double sum = 0;
-            bool hidden = true;
-            for (int32_t t = 0; t < n_kv; t++) {
-                sum += (double)w[t];
-                if ((t > pos || t < first) && w[t] != 0.0f) hidden = false;
-            }
-            bool whole = sinks ? sum > 0 && sum < 1.0001 : fabs(sum - 1) < 1e-4;
-            if (!whole || !hidden) c->n_bad_weight++;
-        }
-}
-
-/* Ids of experts, rank by rank, the larger first: where two change places their routers' values must be near. */
-static void look_at_choice(check *c, const fd_observation *seen) {
-    const fd_node *from = &seen->graph->nodes[seen->node->input[0]];
-    int64_t n = fd_node_row_stride(from, 0), k = seen->row_stride;
-    for (int32_t r = 0; r < seen->n_pos && seen->pos0 + r < c->same_until; r++) {
-        const float *value = c->seen[from->id].data + r * n, *now = (const float *)seen->data + r * k,
-                    *then = c->seen[seen->node->id].data + r * k;
-        float largest = 0;
-        for (int64_t i = 0; i < n; i++) largest = fmaxf(largest, fabsf(value[i]));
-        for (int64_t i = 0; i < k; i++) {
-            if (now[i] == then[i]) continue;
-            int64_t a = fd_expert_of((double)now[i], n), b = fd_expert_of((double)then[i], n);
-            if (a < 0 || b < 0 || !(fabsf(value[a] - value[b]) <= 0.01f * largest)) c->wide_margin = true;
-            c->same_until = seen->pos0 + r;
-        }
-    }
-}
-
-static fd_code compare(void *user, const fd_observation *seen, fd_error *err) {
-    (void)err;
-    check *c = user;
-    int32_t id = seen->node->id;
-    const float *found = seen->data, *expected = c->seen[id].data;
-    size_t n = (size_t)(seen->row_stride * seen->n_pos);
-    c->n_shown++;
-    if (n != c->seen[id].n || seen->dtype != FD_F32) {
-        c->n_wrong++;
-        return FD_OK;
-    }
-    if (seen->node->op == FD_OP_TOP_K) look_at_choice(c, seen);
-    int32_t same = c->same_until - seen->pos0;
-    n = same < 0 ? 0 : same < seen->n_pos ? (size_t)same * (size_t)seen->row_stride : n;
-    for (size_t i = 0; i < n; i++) {
-        if (isinf(expected[i]) && expected[i] == found[i]) continue;
-        double d = (double)found[i] - (double)expected[i];
-        c->error[id] += d * d;
-        c->power[id] += (double)expected[i] * (double)expected[i];
-    }
-    if (seen->node->op == FD_OP_ATTN_SOFTMAX) look_at_weights(c, seen);
-    return FD_OK;
-}
-
-static void check_traced(check *c, fd_exec *cpu, fd_exec *gpu) {
-    int32_t n_node = c->graph->n_node, n_call = c->n_token - c->n_prefill + 1, worst = 0, n_far = 0;
-    fd_exec_reset(cpu);
-    fd_exec_reset(gpu);
-    fd_exec_set_observer(cpu, (fd_observer){.observe = keep, .user = c});
-    fd_exec_set_observer(gpu, (fd_observer){.observe = compare, .user = c});
-    for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
-        fd_error err = {0};
-        size_t at = (size_t)pos * (size_t)c->graph->hparams.n_vocab;
-        fd_batch batch = {
-            .tokens = c->tokens + pos, .n_tok = n, .pos0 = pos, .all_logits = true, .logits = c->exact + at};
-        must(fd_exec_forward(cpu, &batch, &err), &err);
-        batch.logits = c->again + at;
-        must(fd_exec_forward(gpu, &batch, &err), &err);
-    }
-    fd_exec_set_observer(cpu, (fd_observer){0});
-    fd_exec_set_observer(gpu, (fd_observer){0});
-    for (int32_t i = 0; i < n_node; i++) {
-        double z = c->error[i] / c->power[i];
-        if (c->error[i] == 0) z = 0;
-        if (!(z <= LIMIT)) {
-            if (n_far++ < 5) printf("  %s: NMSE %.2e\n", c->graph->nodes[i].name, z);
-        }
-        if (!(z <= c->error[worst] / c->power[worst])) worst = i;
-    }
-    printf("  worst node %s: NMSE %.2e; %d of %d shown\n", c->graph->nodes[worst].name,
-           c->error[worst] / c->power[worst], c->n_shown, n_node * n_call);
-    verdict(c, "traced: every node shown once, in its shape", c->n_shown == n_node * n_call && c->n_wrong == 0);
-    verdict(c, "traced: every node near the reference's", n_far == 0);
-    verdict(c, "traced: logits equal the untraced run's bits", same_bits("logits", c->fast, c->again, n_logits(c)));
-    if (c->same_until < c->n_token) printf("  other experts at position %d\n", c->same_until);
-    verdict(c, "experts: other ones only where their values are near", !c->wide_margin);
-    verdict(c, "weights: sum to 1, 0 where nothing is seen", c->n_bad_weight == 0);
-}
-
-/* ---- the others ---- */
 
 static double distance_with(check *c, const fd_graph *graph, int32_t n_ctx) {
     fd_error err = {0};
@@ -285,91 +113,6 @@ static void check_long(check *c, int32_t n) {
     free(tokens);
     free(plain);
     free(traced);
-}
-
-/* ---- several sequences ---- */
-
-static int32_t length_of(const check *c, int32_t sequence) {
-    return 1 + (c->n_prefill + 7 * sequence) % (c->n_token - 1);
-}
-
-/* The sequence's prompt, then one token at a time: logits of positions from its prompt's last on. */
-static void run_alone(fd_exec *exec, const check *c, int32_t sequence, float *logits) {
-    fd_error err = {0};
-    fd_exec_reset(exec);
-    for (int32_t pos = 0, n = length_of(c, sequence); pos < c->n_token; pos += n, n = 1) {
-        fd_batch batch = {.tokens = c->tokens + pos, .n_tok = n, .pos0 = pos};
-        batch.logits = logits + (size_t)(pos + n - 1) * (size_t)c->graph->hparams.n_vocab;
-        must(fd_exec_forward(exec, &batch, &err), &err);
-    }
-}
-
-/* All sequences' prompts, then a token of each that has room, the last one first, so that no row is its sequence. */
-static void run_together(fd_exec *exec, const check *c, int32_t n, float *logits) {
-    fd_error err = {0};
-    size_t n_vocab = (size_t)c->graph->hparams.n_vocab;
-    int32_t *sequences = room((size_t)n, sizeof *sequences), *tokens = room((size_t)n, sizeof *tokens);
-    float *step = room((size_t)n * n_vocab, sizeof *step);
-    for (int32_t i = 0; i < n; i++) {
-        fd_batch prompt = {.tokens = c->tokens, .n_tok = length_of(c, i)};
-        prompt.logits = logits + (size_t)i * n_logits(c) + (size_t)(length_of(c, i) - 1) * n_vocab;
-        must(fd_exec_select(exec, i, &err), &err);
-        must(fd_exec_forward(exec, &prompt, &err), &err);
-    }
-    for (;;) {
-        int32_t n_row = 0;
-        for (int32_t i = n - 1; i >= 0; i--) {
-            if (fd_exec_past(exec, i) >= c->n_token) continue;
-            sequences[n_row] = i;
-            tokens[n_row++] = c->tokens[fd_exec_past(exec, i)];
-        }
-        if (n_row == 0) break;
-        fd_decode decode = {.n = n_row, .sequences = sequences, .tokens = tokens, .logits = step};
-        must(fd_exec_decode(exec, &decode, &err), &err);
-        for (int32_t row = 0; row < n_row; row++) {
-            size_t at = (size_t)sequences[row] * n_logits(c) + (size_t)(fd_exec_past(exec, sequences[row]) - 1) * n_vocab;
-            memcpy(logits + at, step + (size_t)row * n_vocab, n_vocab * sizeof *step);
-        }
-    }
-    free(sequences);
-    free(tokens);
-    free(step);
-}
-
-static void check_sequences(check *c, int32_t n) {
-    fd_error err = {0};
-    fd_exec *exec;
-    char what[96];
-    size_t n_vocab = (size_t)c->graph->hparams.n_vocab;
-    float *found = room((size_t)n * n_logits(c), sizeof *found);
-    fd_engine_options several = {.n_ctx = c->n_token, .n_seq = n, .numerics = FD_NUMERICS_FAST};
-    must(fd_engine_new(c->graph, &several, &exec, &err), &err);
-    run_together(exec, c, n, found);
-    bool same = true, seen = true;
-    int32_t n_far = 0;
-    double worst = 0;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t first = length_of(c, i) - 1;
-        size_t from = (size_t)first * n_vocab, count = (size_t)(c->n_token - first) * n_vocab;
-        const float *own = found + (size_t)i * n_logits(c);
-        run_alone(exec, c, i, c->again);
-        same = same && same_bits("logits", c->again + from, own + from, count);
-        /* The data tell positions apart, so rows that changed places would show. */
-        for (size_t k = 0; k + n_vocab < count; k += n_vocab)
-            seen = seen && memcmp(own + from + k, own + from + k + n_vocab, n_vocab * sizeof *own) != 0;
-        for (int32_t pos = first; pos < c->same_until; pos++) {
-            double z = nmse(c->exact + (size_t)pos * n_vocab, own + (size_t)pos * n_vocab, n_vocab);
-            n_far += !(z <= LIMIT);
-            worst = fmax(worst, z);
-        }
-    }
-    printf("  worst row: NMSE %.2e\n", worst);
-    snprintf(what, sizeof what, "%d sequences: each one's logits are those it has alone", n);
-    verdict(c, what, same && seen);
-    snprintf(what, sizeof what, "%d sequences: near the reference's", n);
-    verdict(c, what, n_far == 0);
-    fd_exec_free(exec);
-    free(found);
 }
 
 static void check_last_row(check *c, fd_exec *gpu) {
