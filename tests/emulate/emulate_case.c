@@ -70,16 +70,6 @@ float *case_run(const emulate_case *c, const fd_graph *graph, const char *text, 
     return logits;
 }
 
-double nmse(const float *x, const float *truth, int64_t n) {
-    double error = 0, power = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = (double)x[i] - (double)truth[i];
-        error += d * d;
-        power += (double)truth[i] * (double)truth[i];
-    }
-    return error / power;
-}
-
 int64_t bits_apart(const float *a, const float *b, int64_t n) {
     int64_t apart = 0;
     for (int64_t i = 0; i < n; i++) apart += memcmp(&a[i], &b[i], sizeof *a) != 0;

@@ -26,7 +26,6 @@ float *case_logits(const emulate_case *c, fd_exec *exec, int32_t batch);
 float *case_run(const emulate_case *c, const fd_graph *graph, const char *text, int32_t n_thread, int32_t batch);
 int64_t case_n_logit(const emulate_case *c);
 
-double nmse(const float *x, const float *truth, int64_t n);    /* Σ(x − truth)² / Σ truth²; NaN where one is */
 int64_t bits_apart(const float *a, const float *b, int64_t n); /* elements whose bits differ */
 
 /* Node rows [n_pos, row_stride] of a pass over `n` tokens (malloc'ed), as the observer is shown them. */

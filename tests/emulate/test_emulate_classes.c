@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/emulate/emulate_case.h"
+#include "tests/nmse.h"
 
 /* NMSE of the logits against cpu:f64 on kjv-llama and kjv-qwen2; the limits are the measured values with a factor of
  * 4 to either side. The lower ones show that the class rounds at all. kjv-qwen2 has F16 weights, beside which q8 and

@@ -7,6 +7,7 @@
 
 #include "faults/faults.h"
 #include "tests/emulate/emulate_case.h"
+#include "tests/nmse.h"
 
 enum { POSITIONS = 6 };
 

@@ -1,5 +1,4 @@
 /* Kernels that do several nodes of a prompt at once, against those that do one each (and are checked by themselves). */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "kernels/norm.h"
 #include "kernels/turn.h"
 #include "model/graph.h"
+#include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
 
 /* `got` is as `wanted`, both on the device. */
@@ -33,7 +33,8 @@ static float *random_rows(gpu_test *test, size_t n) {
 
 /* ---- products of one input ---- */
 
-static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, int n_part, int64_t n_col, int32_t n_tok) {
+static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, int n_part, int64_t n_col,
+                        int32_t n_tok) {
     static const char *const kernels[] = {"matmul", "large_tile", "small_tile"};
     fd_code (*const launch[])(const fd_queue *, const fd_matmul *, fd_error *) = {
         fd_launch_matmul, fd_launch_matmul_tile_large, fd_launch_matmul_tile_small};
@@ -73,16 +74,10 @@ static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, in
 
 /* ---- matrix-vector for a few token rows ---- */
 
-typedef struct product {
-    int n_part;
-    int64_t n_row[FD_MATVEC_PARTS], n_col;
-    bool norm, silu, residual;
-} product;
-
 /* Several token rows at once: each gets what it gets alone. */
-static void check_tokens(gpu_test *test, uint32_t dtype, const product *f, int32_t n_tok) {
+static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, int32_t n_tok) {
     enum { TOKENS = 8 };
-    char name[160];
+    char name[160], row[32];
     fd_error err = {0};
     size_t most = 0;
     for (int p = 0; p < f->n_part; p++) most = (size_t)f->n_row[p] > most ? (size_t)f->n_row[p] : most;
@@ -94,11 +89,7 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const product *f, int32
     in.norm_weight = f->norm ? dnorm : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
-        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
-        in.part[p].bias = p == 1 ? NULL : dbias;
-        in.part[p].residual = f->residual ? dresidual : NULL;
-        in.part[p].out = gpu_poisoned((size_t)(n_tok * f->n_row[p]));
+        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
         free(w), free(file);
     }
     gpu_must(fd_launch_matvec(&test->queue, &in, NULL, &err), &err);
@@ -116,13 +107,12 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const product *f, int32
             if (!f->silu) one.part[0] = one.part[p], one.n_part = 1;
             gpu_must(fd_launch_matvec(&test->queue, &one, NULL, &err), &err);
             gpu_download(test, alone, expected, n_row);
-            snprintf(name, sizeof name, "tokens_%s_%lldx%lld_part_%d_of_%d%s%s%s_row_%d_of_%d",
-                     fd_dtype_get(dtype)->name, (long long)n_row, (long long)f->n_col, p, f->n_part,
-                     f->norm ? "_norm" : "", f->silu ? "_silu" : "", f->residual ? "_residual" : "", t, n_tok);
+            snprintf(row, sizeof row, "_row_%d_of_%d", t, n_tok);
+            fused_name(name, sizeof name, "tokens", dtype, f, p, row);
             gpu_expect_equal(test, name, expected, found + (size_t)t * n_row, n_row);
         }
     }
-    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    fused_free(&in);
     gpu_free(dx), gpu_free(dnorm), gpu_free(dresidual), gpu_free(dbias), gpu_free(alone);
     free(expected), free(found);
 }
@@ -163,8 +153,8 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     float *q_alone = gpu_poisoned(n_q), *k_alone = gpu_poisoned(n_k), *ck_alone = gpu_poisoned(n_cache),
           *cv_alone = gpu_poisoned(n_cache);
     fd_turn in = {.n_tok = n_tok, .n_ctx = N_CTX, .pos0 = (const int32_t *)(const void *)dpos, .q = q, .k = k, .v = v};
-    in.q_rope = (fd_rope_shape){n_head,      head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine),
-                                gpu_upload(sine, sizeof sine)};
+    in.q_rope = (fd_rope_shape){
+        n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
     in.k_rope = in.q_rope, in.k_rope.n_head = n_head_kv;
     in.q_out = gpu_poisoned(n_q), in.k_out = gpu_poisoned(n_k);
     in.cache_k = gpu_poisoned(n_cache), in.cache_v = gpu_poisoned(n_cache);
@@ -194,12 +184,12 @@ void check_many_rows(gpu_test *test) {
         check_parts(test, types[i], two, 2, 256, 545);
     }
     static const uint32_t all_types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
-    static const product products[] = {
+    static const fused_case products[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
         {2, {77, 77}, 512, true, true, false},     {1, {301}, 256, true, false, true},
         {2, {2500, 2500}, 256, true, true, false}, {1, {40}, 4096, true, false, false},
     };
-    static const product wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
+    static const fused_case wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
     for (size_t i = 0; i < sizeof all_types / sizeof *all_types; i++) {
         for (size_t k = 0; k < sizeof products / sizeof *products; k++)
             for (int32_t n_tok = 2; n_tok <= 8; n_tok += n_tok < 5 ? 1 : 3)

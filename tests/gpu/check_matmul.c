@@ -7,6 +7,7 @@
 #include "kernels/matmul.h"
 #include "model/quant.h"
 #include "numerics/contract.h"
+#include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
 
 static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
@@ -210,23 +211,12 @@ void check_matmul(gpu_test *test) {
 
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
 
-typedef struct fused {
-    int n_part;
-    int64_t n_row[FD_MATVEC_PARTS], n_col;
-    bool norm, silu, residual;
-} fused;
-
-static void host_norm(const float *x, const float *weight, int64_t n, float eps, float *out) {
-    float r = 1.0f / sqrtf(fd_dot(x, x, n) / (float)n + eps);
-    for (int64_t i = 0; i < n; i++) out[i] = (x[i] * r) * weight[i];
-}
-
-static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool prefetch, bool overlap) {
+static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, bool prefetch, bool overlap) {
     enum { MOST = 4096 };
     static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
         products[FD_MATVEC_PARTS][MOST], found[MOST];
     const float eps = 1e-5f;
-    char name[160];
+    char name[160], form[16];
     fd_error err = {0};
     fd_queue queue = test->queue;
     queue.prefetch = prefetch;
@@ -243,11 +233,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
     in.norm_out = f->norm ? gpu_poisoned((size_t)f->n_col) : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
-        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
-        in.part[p].bias = p == 1 ? NULL : dbias;
-        in.part[p].residual = f->residual ? dresidual : NULL;
-        in.part[p].out = gpu_poisoned((size_t)f->n_row[p]);
+        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
         host_matmul(w, p == 1 ? NULL : bias, f->norm ? in_x : x, f->n_row[p], f->n_col, 1, expected[p]);
         in.part[p].product = gpu_poisoned((size_t)f->n_row[p]);
         memcpy(products[p], expected[p], sizeof products[p]);
@@ -261,9 +247,8 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
         gpu_must(fd_launch_matvec(&queue, &in, &forms[i], &err), &err);
         for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
             gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
-            snprintf(name, sizeof name, "fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_form_%d", fd_dtype_get(dtype)->name,
-                     (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
-                     f->silu ? "_silu" : "", f->residual ? "_residual" : "", i);
+            snprintf(form, sizeof form, "_form_%d", i);
+            fused_name(name, sizeof name, "fused", dtype, f, p, form);
             gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
         }
         for (int p = 0; p < f->n_part; p++) {
@@ -277,14 +262,14 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, bool pre
         snprintf(name, sizeof name, "fused_%s_%lld_columns_norm_kept", fd_dtype_get(dtype)->name, (long long)f->n_col);
         gpu_expect_equal(test, name, in_x, found, (size_t)f->n_col);
     }
-    for (int p = 0; p < f->n_part; p++)
-        gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out), gpu_free(in.part[p].product);
+    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].product);
+    fused_free(&in);
     gpu_free(in.norm_out);
     gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
 }
 
 void check_matvec_fused(gpu_test *test) {
-    static const fused cases[] = {
+    static const fused_case cases[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
         {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
         {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
@@ -293,6 +278,6 @@ void check_matvec_fused(gpu_test *test) {
     for (int i = 0; i < N_TYPE; i++)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             check_fused(test, types[i], &cases[k], k % 2 == 0, k % 3 == 0);
-    static const fused odd = {3, {9, 4, 2}, 90, true, false, false};
+    static const fused_case odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false, false);
 }

@@ -7,6 +7,7 @@
 #include "kernels/q8.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
+#include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
 
 static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
@@ -76,8 +77,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                 scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
-                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, tile, out, &err),
-                         &err);
+                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, tile, out, &err), &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
@@ -96,18 +96,12 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
 
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
 
-typedef struct fused {
-    int n_part;
-    int64_t n_row[FD_MATVEC_PARTS], n_col;
-    bool norm, silu, residual;
-} fused;
-
-static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int form, bool overlap) {
+static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int form, bool overlap) {
     enum { MOST = 4096 };
     static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
         found[MOST];
     const float eps = 1e-5f;
-    char name[160];
+    char name[160], behind[16];
     fd_error err = {0};
     fd_queue queue = test->queue;
     queue.overlap = overlap;
@@ -115,33 +109,27 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused *f, int form
     gpu_fill(test, norm_weight, (size_t)f->n_col);
     gpu_fill(test, bias, MOST);
     gpu_fill(test, residual, MOST);
-    float r = 1.0f / sqrtf(fd_dot(x, x, f->n_col) / (float)f->n_col + eps);
-    for (int64_t i = 0; i < f->n_col; i++) in_x[i] = (x[i] * r) * norm_weight[i];
+    host_norm(x, norm_weight, f->n_col, eps, in_x);
     float *dx = gpu_upload(x, sizeof x), *dnorm = gpu_upload(norm_weight, sizeof norm_weight);
     float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
     fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
     in.norm_weight = f->norm ? dnorm : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, &w);
-        in.part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
-        in.part[p].bias = p == 1 ? NULL : dbias;
-        in.part[p].residual = f->residual ? dresidual : NULL;
-        in.part[p].out = gpu_poisoned((size_t)f->n_row[p]);
+        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
         host_matmul(dtype, file, f->n_row[p], f->n_col, p == 1 ? NULL : bias, f->norm ? in_x : x, 1, expected[p]);
         for (int64_t i = 0; f->residual && i < f->n_row[p]; i++) expected[p][i] = residual[i] + expected[p][i];
         free(w), free(file);
     }
     for (int64_t i = 0; f->silu && i < f->n_row[0]; i++) expected[0][i] = fd_silu32(expected[0][i]) * expected[1][i];
     gpu_must(fd_launch_q8_matvec(&queue, &in, form_of(form), &err), &err);
+    snprintf(behind, sizeof behind, "_form_%d", form);
     for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
         gpu_download(test, in.part[p].out, found, (size_t)f->n_row[p]);
-        snprintf(name, sizeof name, "q8_fused_%s_%lldx%lld_part_%d_of_%d%s%s%s_form_%d", fd_dtype_get(dtype)->name,
-                 (long long)f->n_row[p], (long long)f->n_col, p, f->n_part, f->norm ? "_norm" : "",
-                 f->silu ? "_silu" : "", f->residual ? "_residual" : "", form);
+        fused_name(name, sizeof name, "q8_fused", dtype, f, p, behind);
         gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
     }
-    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].out);
+    fused_free(&in);
     gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
 }
 
@@ -185,7 +173,8 @@ static void check_experts_of(gpu_test *test, uint32_t dtype, int32_t n_out, int3
                        {.op = FD_OP_EXPERT_MATMUL, .n_dim = 2, .shape = {CHOSEN, n_out}, .input = {0, 0}}};
     if (!each) nodes[0] = (fd_node){.n_dim = 1, .shape = {n_in}};
     fd_graph graph = {.nodes = nodes, .n_node = 2};
-    fd_op_args args = {.graph = &graph, .node = &nodes[1], .n_pos = ROWS, .n_kv = ROWS, .in = {x, ids}, .out = expected};
+    fd_op_args args = {
+        .graph = &graph, .node = &nodes[1], .n_pos = ROWS, .n_kv = ROWS, .in = {x, ids}, .out = expected};
     args.weight[0] = &weight;
     args.weight[1] = with_bias ? &b : NULL;
     fd_reference_op(FD_NUMERICS_Q8ACT, &args);
@@ -213,7 +202,7 @@ void check_q8(gpu_test *test) {
     static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
     static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
                                         {16, 2048}, {5, 4864}, {257, 512}, {9, 160}};
-    static const fused cases[] = {
+    static const fused_case cases[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
         {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
         {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},

@@ -10,6 +10,7 @@
 #include "kernels/rope.h"
 #include "model/graph.h"
 #include "numerics/contract.h"
+#include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
 
 enum { MOST = 1 << 16 };
@@ -44,11 +45,7 @@ static void check_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     float *x = gpu_upload(a, sizeof *a * count), *w = gpu_upload(b, sizeof *b * (size_t)n), *out = gpu_poisoned(count);
     gpu_must(fd_launch_rms_norm(&test->queue, x, n_tok, n, w, eps, out, &err), &err);
     gpu_download(test, out, found, count);
-    for (int32_t t = 0; t < n_tok; t++) {
-        const float *row = a + t * n;
-        float r = 1.0f / sqrtf(fd_dot(row, row, n) / (float)n + eps);
-        for (int64_t i = 0; i < n; i++) expected[t * n + i] = (row[i] * r) * b[i];
-    }
+    for (int32_t t = 0; t < n_tok; t++) host_norm(a + t * n, b, n, eps, expected + t * n);
     snprintf(name, sizeof name, "rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
     gpu_expect_equal(test, name, expected, found, count);
     gpu_free(x), gpu_free(w), gpu_free(out);

@@ -24,16 +24,6 @@ size_t n_logits(const check *c) {
     return (size_t)c->n_token * (size_t)c->graph->hparams.n_vocab;
 }
 
-double nmse(const float *expected, const float *found, size_t n) {
-    double error = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)found[i] - (double)expected[i];
-        error += d * d;
-        power += (double)expected[i] * (double)expected[i];
-    }
-    return error / power;
-}
-
 bool same_bits(const char *what, const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (fd_bits32(a[i]) != fd_bits32(b[i])) {

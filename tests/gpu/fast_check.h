@@ -3,6 +3,7 @@
 #define FD_TESTS_GPU_FAST_CHECK_H
 
 #include "model/exec.h"
+#include "tests/nmse.h"
 
 /* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst node 5.3e-6. */
 #define LIMIT 1e-4
@@ -31,9 +32,6 @@ void *room(size_t n, size_t size);
 void verdict(check *c, const char *what, bool holds);
 
 size_t n_logits(const check *c);
-
-/* Mean square error over the mean square; NaN where either has one. */
-double nmse(const float *expected, const float *found, size_t n);
 
 /* Prints the first element that differs. */
 bool same_bits(const char *what, const float *a, const float *b, size_t n);

@@ -77,7 +77,7 @@ void check_sequences(check *c, int32_t n) {
         for (size_t k = 0; k + n_vocab < count; k += n_vocab)
             seen = seen && memcmp(own + from + k, own + from + k + n_vocab, n_vocab * sizeof *own) != 0;
         for (int32_t pos = first; pos < c->same_until; pos++) {
-            double z = nmse(c->exact + (size_t)pos * n_vocab, own + (size_t)pos * n_vocab, n_vocab);
+            double z = nmse(own + (size_t)pos * n_vocab, c->exact + (size_t)pos * n_vocab, (int64_t)n_vocab);
             n_far += !(z <= LIMIT);
             worst = fmax(worst, z);
         }

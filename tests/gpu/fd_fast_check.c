@@ -65,7 +65,7 @@ static double distance_with(check *c, const fd_graph *graph, int32_t n_ctx) {
     must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = FD_NUMERICS_FAST}, &exec, &err), &err);
     run(exec, c, c->again);
     fd_exec_free(exec);
-    return c->same_until ? nmse(c->exact, c->again, (size_t)c->same_until * (size_t)c->graph->hparams.n_vocab) : NAN;
+    return c->same_until ? nmse(c->again, c->exact, (int64_t)c->same_until * c->graph->hparams.n_vocab) : NAN;
 }
 
 static void check_mutant(check *c, int32_t n_ctx) {
@@ -166,8 +166,8 @@ int main(int argc, char **argv) {
     check_traced(&c, cpu, gpu);
     size_t n_vocab = (size_t)graph->hparams.n_vocab, at = (size_t)c.n_prefill * n_vocab,
            same = (size_t)c.same_until * n_vocab;
-    double prefill = same ? nmse(c.exact, c.fast, same < at ? same : at) : 0,
-           decode = same > at ? nmse(c.exact + at, c.fast + at, same - at) : 0;
+    double prefill = same ? nmse(c.fast, c.exact, (int64_t)(same < at ? same : at)) : 0,
+           decode = same > at ? nmse(c.fast + at, c.exact + at, (int64_t)(same - at)) : 0;
     printf("  NMSE of logits: prefill %.2e, decode %.2e\n", prefill, decode);
     verdict(&c, "near: logits", prefill <= LIMIT && decode <= LIMIT);
     bool twice = true; /* and as a CUDA graph, captured and replayed */

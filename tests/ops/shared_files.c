@@ -56,12 +56,3 @@ int32_t *read_ids(const char *path, int32_t *n) {
     fclose(file);
     return ids;
 }
-
-double nmse(const float *x, const float *y, int64_t n) {
-    double error = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-        size += (double)y[i] * y[i];
-    }
-    return error / size;
-}

@@ -14,7 +14,4 @@ float *read_npy(const char *path, int64_t *n_row, int64_t *n_col);
 /* Integers separated by anything else, malloc'ed. */
 int32_t *read_ids(const char *path, int32_t *n);
 
-/* Σ(x-y)² / Σy²; NaN when anything is NaN. */
-double nmse(const float *x, const float *y, int64_t n);
-
 #endif

@@ -9,6 +9,7 @@
 
 #include "model/quant.h"
 #include "reference_cpu/reference.h"
+#include "tests/nmse.h"
 #include "tests/ops/shared_files.h"
 
 typedef struct model_case {
