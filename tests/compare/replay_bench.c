@@ -109,3 +109,11 @@ fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how) {
     graph->nodes[fd_graph_find(graph, node)].override = how;
     return graph;
 }
+
+fd_graph *faulted(const fd_graph *graph, const char *fault, fd_fault_owner **owner) {
+    fd_graph *copy;
+    fd_error err = {0};
+    must(fd_graph_clone(graph, &copy, &err), &err);
+    must(fd_fault_apply(fault, copy, owner, &err), &err);
+    return copy;
+}

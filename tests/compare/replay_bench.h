@@ -4,6 +4,7 @@
 
 #include "compare/judge_verdict.h"
 #include "emulate/emulate.h"
+#include "faults/faults.h"
 #include "tests/compare/explain_bench.h"
 
 enum { N_PREFILL = 6, N_DECODE = 2 };
@@ -41,5 +42,9 @@ void third_head_scaled(const fd_op_args *args); /* by 1.01 */
 
 /* A copy of the graph in which `how` computes the node; freed by fd_graph_free. */
 fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how);
+
+/* A copy of the graph with a fault of the catalogue; freed by fd_graph_free, what the fault made by
+ * fd_fault_owner_free. */
+fd_graph *faulted(const fd_graph *graph, const char *fault, fd_fault_owner **owner);
 
 #endif

@@ -137,11 +137,8 @@ Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
 
 Test(named, a_fault_of_the_reference_is_named_as_its_own) {
     bench b = open_model(models[1]);
-    fd_error err = {0};
-    fd_graph *faulty;
     fd_fault_owner *owner;
-    must(fd_graph_clone(b.graph, &faulty, &err), &err);
-    must(fd_fault_apply("missing_qkv_bias@1", faulty, &owner, &err), &err);
+    fd_graph *faulty = faulted(b.graph, "missing_qkv_bias@1", &owner);
     fd_trace *ref = record(faulty, (recording){.emulated = "f16"});
     fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32"}), NULL);
     cr_expect(v.replay.of_reference);

@@ -103,12 +103,9 @@ Test(replay, every_fault_is_found_at_its_node_in_noise) {
         fd_trace *ref = record(b.graph, (recording){0});
         for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
             for (size_t c = 0; c < sizeof classes / sizeof *classes; c++) {
-                fd_error err = {0};
-                fd_graph *faulty;
                 fd_fault_owner *owner;
                 char what[96];
-                must(fd_graph_clone(b.graph, &faulty, &err), &err);
-                must(fd_fault_apply(faults[f][0], faulty, &owner, &err), &err);
+                fd_graph *faulty = faulted(b.graph, faults[f][0], &owner);
                 snprintf(what, sizeof what, "%s in %s, %s", faults[f][0], models[m], classes[c] ? classes[c] : "exact");
                 fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = classes[c]}), NULL);
                 expect_at(&v, faults[f][1], what);
@@ -126,10 +123,8 @@ Test(replay, of_two_faults_the_first_is_found_and_the_second_named_as_the_next) 
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){0});
     fd_error err = {0};
-    fd_graph *faulty;
     fd_fault_owner *owners[2];
-    must(fd_graph_clone(b.graph, &faulty, &err), &err);
-    must(fd_fault_apply("kv_off_by_one@3", faulty, &owners[0], &err), &err);
+    fd_graph *faulty = faulted(b.graph, "kv_off_by_one@3", &owners[0]);
     must(fd_fault_apply("weight_in_out@1", faulty, &owners[1], &err), &err);
     fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = "bf16"}), NULL);
     expect_at(&v, "blk.1.attn_q", "two faults");

@@ -131,11 +131,8 @@ Test(replay_archs, faults_are_found_at_their_node_in_noise) {
         bench b = open_arch(cases[i].arch);
         fd_trace *ref = record(b.graph, (recording){.tokens = tokens});
         for (size_t k = 0; k < sizeof classes / sizeof *classes; k++) {
-            fd_graph *faulty;
             fd_fault_owner *owner;
-            fd_error err = {0};
-            must(fd_graph_clone(b.graph, &faulty, &err), &err);
-            must(fd_fault_apply(cases[i].fault, faulty, &owner, &err), &err);
+            fd_graph *faulty = faulted(b.graph, cases[i].fault, &owner);
             fd_verdict v =
                 judge(b.graph, ref, record(faulty, (recording){.emulated = classes[k], .tokens = tokens}), NULL);
             cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s: %s", cases[i].fault, cases[i].arch, classes[k],

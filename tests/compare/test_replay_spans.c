@@ -74,11 +74,8 @@ Test(replay_spans, a_fault_inside_a_span_is_no_noise) {
     bench b = open_model(models[1]);
     fd_trace *ref = record(b.graph, (recording){0});
     for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
-        fd_error err = {0};
-        fd_graph *graph;
         fd_fault_owner *owner;
-        must(fd_graph_clone(b.graph, &graph, &err), &err);
-        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        fd_graph *graph = faulted(b.graph, faults[f], &owner);
         for (int c = 0; c < 2; c++)
             for (int s = 0; s < 2; s++) {
                 fd_verdict v =
@@ -106,13 +103,10 @@ Test(replay_spans, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
     bench b = open_model(models[1]);
     fd_trace *ref = record(b.graph, (recording){0});
     for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
-        fd_error err = {0};
-        fd_graph *graph;
         fd_fault_owner *owner;
         char globs[160] = "logits";
         int32_t n = 0;
-        must(fd_graph_clone(b.graph, &graph, &err), &err);
-        must(fd_fault_apply(faults[f], graph, &owner, &err), &err);
+        fd_graph *graph = faulted(b.graph, faults[f], &owner);
         for (bool span = true; span && n < 5; n++) {
             fd_verdict v = judge(b.graph, ref, record(graph, (recording){.tensors = globs}), NULL);
             cr_expect_eq(v.status, FD_DIVERGED, "%s with %s", faults[f], globs);
@@ -140,11 +134,8 @@ Test(replay_spans, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
 Test(replay_spans, a_span_of_unrecorded_tensors_is_blamed_and_listed) {
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){0});
-    fd_error err = {0};
-    fd_graph *faulty;
     fd_fault_owner *owner;
-    must(fd_graph_clone(b.graph, &faulty, &err), &err);
-    must(fd_fault_apply("q0_only@1", faulty, &owner, &err), &err);
+    fd_graph *faulty = faulted(b.graph, "q0_only@1", &owner);
     recording partly = {.emulated = "f32", .tensors = "*[!s]"}; /* no attn_scores, attn_weights, logits */
     fd_verdict v = judge(b.graph, ref, record(faulty, partly), NULL);
     expect_at(&v, "blk.1.attn_out", "span");
