@@ -44,7 +44,8 @@ def rows_of(lines):
         sys.exit(f"kernel_bandwidth: units {unit[read]!r} and {unit[time]!r}, expected 'byte' and 'ns'")
     kernels = {}
     for row in table[2:]:
-        at = kernels.setdefault((row[name], row[grid], row[block]), [])
+        function = row[name].rpartition("(")[0] or row[name]  # without the parameters
+        at = kernels.setdefault((function, row[grid], row[block]), [])
         at.append((float(row[read].replace(",", "")), float(row[time].replace(",", ""))))
     return kernels
 
@@ -72,8 +73,7 @@ def main():
     for (name, grid, block), launches in by_time[: options.top]:
         read, ns = (statistics.median(column) for column in zip(*launches))
         share = sum(t for _, t in launches) / total
-        print(f"| {name[: name.rindex('(')] if '(' in name else name} | {grid} × {block} | {len(launches)} | {100 * share:.0f} % | {read / 1e6:.1f} MB "
-              f"| {ns / 1e3:.1f} µs | {read / ns / 1e3:.2f} TB/s |")
+        print(f"| {name} | {grid} × {block} | {len(launches)} | {100 * share:.0f} % | {read / 1e6:.1f} MB | {ns / 1e3:.1f} µs | {read / ns / 1e3:.2f} TB/s |")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@
 #endif
 
 typedef struct driver_file {
-    H5FD_t base; /* HDF5's part comes first */
+    H5FD_t base;  /* HDF5's part comes first */
     hid_t driver; /* the file's own reference: HDF5 gives its up before it calls close through what the id held */
     fd_h5_target *target;
     haddr_t eoa, eof; /* end of what HDF5 allocated, end of what was written */
@@ -74,8 +74,8 @@ static int driver_compare(const H5FD_t *a, const H5FD_t *b) {
 
 static herr_t driver_query(const H5FD_t *base, unsigned long *flags) {
     (void)base;
-    /* not to gather metadata: a write of several blocks could be cut between them, in the wrong order */
-    /* nor small pieces of data: whole blocks come, and another copy of them would be all that it brings */
+    /* Not to gather metadata: a write of several blocks could be cut between them, in the wrong order. Nor small pieces
+     * of data: whole blocks come, and another copy of them would be all that it brings. */
     *flags = H5FD_FEAT_SUPPORTS_SWMR_IO;
     return 0;
 }
@@ -146,8 +146,8 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
     driver_file *file = (driver_file *)base;
     fd_h5_target *target = file->target;
     if (type == H5FD_MEM_DRAW && target->placing && buffer == target->placing) {
-        target->placed =
-            address; /* beyond the end of what was written: the next truncation makes the file reach there */
+        /* beyond the end of what was written: the next truncation makes the file reach there */
+        target->placed = address;
         return 0;
     }
     if (target->error == 0 && !write_all(target->fd, buffer, size, (off_t)address)) note_failure(target);

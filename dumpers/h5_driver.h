@@ -28,8 +28,7 @@ typedef struct fd_h5_target {
     int open_error; /* errno of the last open; 0: it succeeded */
     const void *placing; /* not NULL: a write of data from there is left out, and its place noted */
     uint64_t placed;     /* that place, from the start of the file */
-    _Atomic uint64_t
-        reserved; /* disk space was taken up to there, maybe beyond the file's end: closing gives it back. 0: no */
+    _Atomic uint64_t reserved; /* disk space was taken up to there, beyond the end too; closing gives it back. 0: no */
 } fd_h5_target;
 
 /* File access properties for writing: this driver, HDF5 1.10's format (what single-writer mode needs), strong close.
