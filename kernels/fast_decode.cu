@@ -160,6 +160,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
             const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
             score[warp][l] = p, score[warp][l + 32] = q;
             const float sum = fd_tree_lanes<32>(p + q);
+            __syncwarp(); /* all lanes have read top */
             if (l == 0) {
                 const float factor = fd_fast_exp(before, base);
                 shrink[warp] = factor;

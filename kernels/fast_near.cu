@@ -8,7 +8,7 @@
 #include "kernels/rope.cuh"
 #include "kernels/tree.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, ROUNDS = 8 /* rows that a thread holds a share of */ };
+enum { ROUNDS = 8 }; /* rows that a thread holds a share of */
 
 /* ---- eight neighbouring elements of a head after RoPE ---- */
 
@@ -109,9 +109,10 @@ template <int LANES> __device__ __forceinline__ int add_groups(float (&sum)[8]) 
 
 /* Grid: query heads. LANES lanes share a row of a cache, 8 elements each. Rows before *pos0 are in the caches when
  * the kernel begins, as *pos0 is. */
-template <int LANES>
+template <int LANES, int THREADS>
 __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_fast_attention a) {
-    constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, BATCH = AT_ONCE * ROUNDS, KEPT = WIDTH / 32;
+    constexpr int WARPS = THREADS / 32, WIDTH = LANES * 8, KEPT = WIDTH / 32;
+    constexpr int AT_ONCE = THREADS / LANES, BATCH = AT_ONCE * ROUNDS;
     __shared__ __align__(16) float sums[WARPS][WIDTH], tops[WARPS], totals[WARPS];
     const bool writes = a.k != nullptr;
     fd_allow_next();
@@ -214,26 +215,36 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
     for (int i = 0; i < KEPT; i++) sums[warp][at + kept + i] = out[i];
     if (tid % 32 == 0) tops[warp] = most, totals[warp] = sum;
     __syncthreads();
-    if (tid >= a.head_dim) return;
-    float top = -(float)INFINITY, all_sum = 0.0f, mix = 0.0f;
+    float top = -(float)INFINITY, all_sum = 0.0f, factor[WARPS];
 #pragma unroll
     for (int w = 0; w < WARPS; w++) top = fmaxf(top, tops[w]);
     const float reference = top == -(float)INFINITY ? 0.0f : top;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-        const float factor = fd_fast_exp(tops[w], reference);
-        all_sum = fmaf(factor, totals[w], all_sum);
-        mix = fmaf(factor, sums[w][tid], mix);
+        factor[w] = fd_fast_exp(tops[w], reference);
+        all_sum = fmaf(factor[w], totals[w], all_sum);
     }
     const fast_total total = fast_total_of(a.sinks ? a.sinks + head : nullptr, top, all_sum);
-    fast_leave(a.out, (int64_t)head * a.head_dim + tid, mix * total.factor);
+    for (int i = tid; i < a.head_dim; i += THREADS) {
+        float mix = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) mix = fmaf(factor[w], sums[w][i], mix);
+        fast_leave(a.out, (int64_t)head * a.head_dim + i, mix * total.factor);
+    }
     if (a.sums && tid == 0) {
         a.sums[2 * head] = total.most;
         a.sums[2 * head + 1] = total.sum;
     }
 }
 
+template <int LANES, int THREADS>
+static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS>, dim3((unsigned)in->n_head), THREADS, 0, err, *in);
+}
+
+/* Small heads in small blocks: where the product before still runs, they start in the place of fewer of its blocks. */
 fd_code fd_launch_fast_near(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    const auto kernel = in->head_dim <= 64 ? fast_near<8> : in->head_dim <= 128 ? fast_near<16> : fast_near<32>;
-    return fd_launch(queue, "fast_near", kernel, dim3((unsigned)in->n_head), THREADS, 0, err, *in);
+    if (in->head_dim <= 64) return launch<8, 128>(queue, in, err);
+    if (in->head_dim <= 128) return launch<16, 256>(queue, in, err);
+    return launch<32, 256>(queue, in, err);
 }
