@@ -85,12 +85,18 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int3
     return bytes;
 }
 
-fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
+fd_code fd_fast_setup(fd_engine *e, fd_int8 where, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     struct fd_fast *fast = e->fast;
     FD_TRY(fd_cublas_open(e->queue.stream, &fast->cublas, err));
     FD_TRY(fd_fast_plan_make(graph, true, &fast->many, err));
     FD_TRY(fd_fast_plan_make(graph, false, &fast->one, err));
+    fast->int8 = calloc((size_t)graph->n_node, sizeof *fast->int8);
+    if (!fast->int8) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    /* The step of several sequences has exact products, and each must have the bits that it has alone. */
+    if (e->exec.n_seq == 1) FD_TRY(fd_fast_choose_int8(&e->queue, graph, where, fast->int8, err));
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (fast->int8[i]) e->exec.numerics_name = "fast-int8";
     int32_t n_real = fast->many.real.n_slot > fast->one.real.n_slot ? fast->many.real.n_slot : fast->one.real.n_slot;
     fast->slots = calloc((size_t)n_real + 1, sizeof *fast->slots);
     fast->halves = calloc((size_t)fast->many.n_half + 1, sizeof *fast->halves);
@@ -108,6 +114,7 @@ void fd_fast_release(fd_engine *e) {
     fd_fast_forget_graphs(fast);
     for (int32_t s = 0; fast->slots && s < fast->n_slot; s++) fd_device_free(&fast->slots[s]);
     for (int32_t s = 0; fast->halves && s < fast->many.n_half; s++) fd_device_free(&fast->halves[s]);
+    free(fast->int8);
     free(fast->slots);
     free(fast->halves);
     fd_device_free(&fast->shown);
