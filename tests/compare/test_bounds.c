@@ -337,6 +337,8 @@ Test(bounds, a_class_that_is_too_strict_is_exceeded) {
         {FD_OP_MATMUL, "f16", "bf16", 3},
         {FD_OP_MATMUL, "f32", "q8", 3},
         {FD_OP_MATMUL, "f32", "f16acc", 3},
+        {FD_OP_MATMUL, "f16", "fast-int8", 3},
+        {FD_OP_MATMUL, "llama-cpu", "fast-int8", 2},
         {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
         {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
         {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},
@@ -391,6 +393,7 @@ Test(numerics_class, names_are_found_and_unknown_ones_are_not) {
     cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cublas")->name, "f16acc");
     cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cuda:3")->name, "llama-cuda");
     cr_expect_str_eq(fd_numerics_class_find("fast")->name, "f16"); /* the GPU engine\'s */
+    cr_expect_str_eq(fd_numerics_class_find("fast-int8")->name, "fast-int8");
     cr_expect_null(fd_numerics_class_find(""));
     cr_expect_null(fd_numerics_class_find("f1"));
     cr_expect_null(fd_numerics_class_find("emulate-"));
