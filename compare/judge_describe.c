@@ -54,20 +54,10 @@ static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_
 fd_code fd_describe_divergence(const fd_judged *c, const fd_node_finding *f, bool of_reference, fd_divergence *d,
                                fd_error *err) {
     const fd_node *node = &c->graph->nodes[f->node];
-    *d = (fd_divergence){.kind = FD_DIVERGED_VALUES,
-                         .layer = node->layer,
-                         .step = f->step,
-                         .pos = f->pos,
-                         .n_dim = node->n_dim,
-                         .over_kv = node->over_kv};
-    snprintf(d->node, sizeof d->node, "%s", node->name);
-    snprintf(d->op, sizeof d->op, "%s", fd_op_name(node->op));
-    fd_node_attributes(c->graph, node, d->attributes, sizeof d->attributes);
-    d->step_kind = f->step < fd_trace_n_step(c->ref) ? fd_trace_steps(c->ref)[f->step].kind : FD_STEP_DECODE;
-    for (int32_t i = 0; i < node->n_dim; i++) d->dims[i] = node->shape[i];
-    if (node->over_kv) d->dims[node->n_dim - 1] = f->pos + 1;
-    fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
-    memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
+    const fd_trace_step *steps = fd_trace_steps(c->ref);
+    *d = (fd_divergence){0};
+    fd_divergence_at(c->graph, node, f->step, f->step < fd_trace_n_step(c->ref) ? steps[f->step].kind : FD_STEP_DECODE,
+                     f->pos, d);
     if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: nothing to set beside it */
     const fd_node_pair *np = fd_trace_pair_find(c->pair, node->name);
     if (np && np->same_shape) {
