@@ -210,8 +210,8 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_m
     size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t half = queue->max_shared / 2 + 1024;
-    if (form->blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
+    const size_t alone = fd_shared_alone(queue);
+    if (form->blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
     return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
 }
 
