@@ -57,7 +57,8 @@ static fd_code put(maker *m, const char *name, int32_t n_dim, int64_t columns, i
     if (m->n == m->n_max) return fd_fail(m->err, FD_ERR_MEMORY, "more tensors than counted");
     random_weights *w = &m->all[m->n++];
     *w = (random_weights){dtype, columns, random_stream(m->o->seed, name), mean, deviation};
-    return fd_gguf_put_tensor(m->writer, name, dtype, n_dim, (int64_t[]){columns, rows}, NULL, random_weights_fill, w, m->err);
+    return fd_gguf_put_tensor(m->writer, name, dtype, n_dim, (int64_t[]){columns, rows}, NULL, random_weights_fill, w,
+                              m->err);
 }
 
 static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out, bool more_bits) {
