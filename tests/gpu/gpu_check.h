@@ -8,8 +8,8 @@ typedef struct check {
     const fd_graph *graph;
     int32_t n_prefill, n_token; /* with the decoded ones */
     int32_t *tokens;            /* [n_token] */
-    float *logits; /* of the reference, [n_token, n_vocab] */
-    float *found;  /* likewise */
+    float *logits;              /* of the reference, [n_token, n_vocab] */
+    float *found;               /* likewise */
     int32_t n_failed;
     double started; /* the check under way, by now() */
 } check;
