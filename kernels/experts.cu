@@ -1,5 +1,5 @@
-/* Plain kernels: a row of the router is short, and each is far from where the time of a mixture goes, in the experts'
- * matrices. */
+/* Plain kernels but for the product: a row of the router is short, and the time of a mixture goes into the experts'
+ * matrices, of which eight lanes read a row. */
 #include "kernels/experts.h"
 
 #include "kernels/attention_dot.cuh"
