@@ -23,12 +23,11 @@ struct reader {
     uint32_t full, empty; /* barriers of stage 0 */
     operand_place first;  /* of stage 0's first group */
     stage_ring now;
-    bool signals; /* this lane, for its warp */
+    bool signals; /* its warp's first lane */
 
     __device__ __forceinline__ void wait() const { fd_phase_wait(full + now.stage * 8, now.parity); }
     __device__ __forceinline__ void hand_back(unsigned stage) const {
-        __syncwarp();
-        if (signals) fd_phase_arrive(empty + stage * 8);
+        fd_phase_arrive_warp(empty + stage * 8, signals);
     }
     __device__ __forceinline__ operand_place begin() const {
         const uint32_t bytes = now.stage * STAGE * (uint32_t)sizeof(float);
@@ -97,8 +96,8 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     const uint32_t full = fd_shared_address(shared + SHARED) - 2 * STAGES * 8, empty = full + STAGES * 8;
     if (threadIdx.x == 0)
         for (int s = 0; s < STAGES; s++) {
-            fd_phase_init(full + s * 8, FILL_WARPS + 1);
-            fd_phase_init(empty + s * 8, READERS / 32);
+            fd_phase_init(full + s * 8, (FILL_WARPS + 1) * FD_WARP_ARRIVALS);
+            fd_phase_init(empty + s * 8, READERS / 32 * FD_WARP_ARRIVALS);
         }
     fd_allow_next();
     fd_wait_previous();

@@ -136,8 +136,7 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
             store_portion<Format>(from, magic,
                                   shared + at.stage * STAGE + part * portion<Format>::groups * GROUP + rows * 2 * 64);
         if (part < of_chunk - 1) return;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) fd_phase_arrive(full + at.stage * 8);
+        fd_phase_arrive_warp(full + at.stage * 8, threadIdx.x % 32 == 0);
         at.advance();
     };
     /* A tile's units from the first one on; none of a tile that is not there. */
@@ -200,17 +199,13 @@ static __device__ __forceinline__ void fill_x(const tile_args &a, float *shared,
             float *xs = shared + at.stage * STAGE + ROWS * 64;
             const uint32_t barrier = full + at.stage * 8;
             if (!a.boxes) fill_x_plain(a.x, a.n_tok, a.n_col, token0, chunk * WIDTH, xs);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) {
-                if (a.boxes) {
-                    fd_phase_expect(barrier, TOKENS * WIDTH * sizeof(float));
+            if (a.boxes && threadIdx.x % 32 == 0) {
+                fd_phase_expect(barrier, TOKENS * WIDTH * sizeof(float));
 #pragma unroll
-                    for (int g = 0; g < GROUPS; g++)
-                        fd_copy_box(fd_shared_address(xs + g * GROUP), &a.x_map, chunk * WIDTH + g * 64, token0,
-                                    barrier);
-                }
-                fd_phase_arrive(barrier);
+                for (int g = 0; g < GROUPS; g++)
+                    fd_copy_box(fd_shared_address(xs + g * GROUP), &a.x_map, chunk * WIDTH + g * 64, token0, barrier);
             }
+            fd_phase_arrive_warp(barrier, threadIdx.x % 32 == 0);
             at.advance();
         }
     }

@@ -25,6 +25,17 @@ __device__ __forceinline__ void fd_phase_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
+/* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the thread that
+ * arrives has done itself, so in a build for it (FD_RACECHECK, docs/performance.md) every lane arrives. */
+#ifdef FD_RACECHECK
+constexpr unsigned FD_WARP_ARRIVALS = 32;
+#else
+constexpr unsigned FD_WARP_ARRIVALS = 1;
+#endif
+__device__ __forceinline__ void fd_phase_arrive_warp(uint32_t barrier, bool first_lane) {
+    __syncwarp();
+    if (first_lane || FD_WARP_ARRIVALS > 1) fd_phase_arrive(barrier);
+}
 /* The present phase waits for `bytes` more from copies. */
 __device__ __forceinline__ void fd_phase_expect(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
