@@ -96,26 +96,26 @@ template <> struct fd_lane_format<FD_F16, 2> : fd_lane_halves<fd_f16_halves, uin
 template <> struct fd_lane_format<FD_BF16, 8> : fd_lane_halves<fd_bf16_halves, uint4, 8> {};
 template <> struct fd_lane_format<FD_BF16, 2> : fd_lane_halves<fd_bf16_halves, uint32_t, 2> {};
 
-/* The scale of one of eight lanes' elements of a group, from those of a unit's four blocks of 32: a group is two. */
-__device__ __forceinline__ float fd_block_scale(const uint2 &d, int group, int lane) {
-    const uint32_t pair = fd_word(d, group);
-    return fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
-}
+/* Types in blocks of 32, of which a group has two and a unit four, d in a plane: a lane loads its quants, STEP bytes from
+ * unit to unit, as a `Load`, and all four d. */
+template <class Load, int WORDS, int STEP> struct fd_block_quants : fd_format_shape<2, WORDS, STEP, 8> {
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
+        return {row + lane * (int)sizeof(Load), row + scale_offset};
+    }
+    template <class Unit> static __device__ __forceinline__ float scale(const Unit &u, int group, int lane, uint32_t) {
+        const uint32_t pair = fd_word(u.d, group);
+        return fd_half_to_float((uint16_t)(lane < 4 ? pair : pair >> 16));
+    }
+};
 
 /* d·q: int8 with its sign bit turned is the unsigned byte q + 128. */
-struct fd_q8_0_quants : fd_format_shape<2, 6, 128, 8> {
+struct fd_q8_0_quants : fd_block_quants<uint4, 6, 128> {
     struct unit {
         uint4 q;
-        uint2 d; /* of the unit's four blocks */
+        uint2 d;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
-        return {row + lane * 16, row + scale_offset};
-    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         return {fd_fetch<uint4, READS>(c.own + at * 128), fd_fetch<uint2, READS>(c.shared + at * 8)};
-    }
-    static __device__ __forceinline__ float scale(const unit &u, int group, int lane, uint32_t) {
-        return fd_block_scale(u.d, group, lane);
     }
     static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
         return {{fd_word(u.q, 2 * group) ^ 0x80808080u, fd_word(u.q, 2 * group + 1) ^ 0x80808080u}};
@@ -123,19 +123,13 @@ struct fd_q8_0_quants : fd_format_shape<2, 6, 128, 8> {
 };
 
 /* d·(q − 8) */
-struct fd_q4_0_quants : fd_format_shape<2, 4, 64, 8> {
+struct fd_q4_0_quants : fd_block_quants<uint2, 4, 64> {
     struct unit {
         uint2 q;
-        uint2 d; /* of the unit's four blocks */
+        uint2 d;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
-        return {row + lane * 8, row + scale_offset};
-    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int) {
         return {fd_fetch<uint2, READS>(c.own + at * 64), fd_fetch<uint2, READS>(c.shared + at * 8)};
-    }
-    static __device__ __forceinline__ float scale(const unit &u, int group, int lane, uint32_t) {
-        return fd_block_scale(u.d, group, lane);
     }
     static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
         const uint32_t q = fd_word(u.q, group);
@@ -149,22 +143,16 @@ __device__ __forceinline__ uint32_t fd_fifth_bits(uint32_t bits) {
 }
 
 /* d·(q − 16) */
-struct fd_q5_0_quants : fd_format_shape<2, 5, 80, 8> {
+struct fd_q5_0_quants : fd_block_quants<uint2, 5, 80> {
     struct unit {
         uint2 q;
-        uint2 d; /* of the unit's four blocks */
+        uint2 d;
         uint16_t high;
     };
-    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
-        return {row + lane * 8, row + scale_offset};
-    }
     template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
         const uint8_t *own = c.own + at * 80;
         return {fd_fetch<uint2, READS>(own), fd_fetch<uint2, READS>(c.shared + at * 8),
                 fd_fetch<uint16_t, READS>(own - lane * 6 + 64)};
-    }
-    static __device__ __forceinline__ float scale(const unit &u, int group, int lane, uint32_t) {
-        return fd_block_scale(u.d, group, lane);
     }
     static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
         const uint32_t q = fd_word(u.q, group), high = (uint32_t)u.high >> group * 8;

@@ -41,8 +41,8 @@ struct fd_q8_0_pair : fd_format_shape<2, 4, 128, 8> {
         return {{fd_fetch<uint16_t, READS>(c.own + at * 128), fd_fetch<uint16_t, READS>(c.own + at * 128 + 8)},
                 fd_fetch<uint2, READS>(c.shared + at * 8)};
     }
-    static __device__ __forceinline__ float scale(const unit &u, int group, int lane, uint32_t) {
-        return fd_block_scale(u.d, group, lane / 4);
+    static __device__ __forceinline__ float scale(const unit &u, int group, int lane, uint32_t magic) {
+        return fd_q8_0_quants::scale(u, group, lane / 4, magic);
     }
     static __device__ __forceinline__ fd_bytes<2> bytes(const unit &u, int group, int) {
         return {{u.q[group] ^ 0x8080u}};
