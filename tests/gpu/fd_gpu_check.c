@@ -28,8 +28,6 @@
 #include "tests/gpu/lockstep.h"
 #include "tests/gpu/summaries.h"
 
-enum { SKIPPED = 77 };
-
 typedef struct options {
     const char *path, *fault;
     int n_prefill, n_decode;
@@ -192,19 +190,12 @@ int main(int argc, char **argv) {
                                        0,     0};
     options o = {.n_prefill = 13, .n_decode = 32};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    char why[256];
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return SKIPPED;
-    }
-
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *built, *graph;
     fd_fault_owner *faulty = NULL;
     fd_exec *cpu, *gpu;
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &built, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &built);
     must(fd_graph_clone(built, &graph, &err), &err);
     if (o.fault) must(fd_fault_apply(o.fault, graph, &faulty, &err), &err);
 
