@@ -3,10 +3,10 @@
  * with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16 (engine/fast.h).
  * Where it has such products its numerics are called "fast-int8" in traces.
  *
- * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
- * neighbouring nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
- * whose kernels then keep what lies inside them too. Longer batches go node by node. None of it changes a bit
- * (tests/gpu). */
+ * One token without an observer runs as a CUDA graph, one for the first positions and one for all others, its neighbouring
+ * nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
+ * whose kernels then keep what lies inside them too. A prompt goes node by node, but for neighbours that one kernel takes
+ * together where nobody observes. None of it changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 
