@@ -49,7 +49,7 @@ struct fd_fast {
     bool *int8;                  /* [n_node]: products of a single token that multiply int8 blocks; owned */
     fd_block *slots, *halves;    /* owned arrays */
     int32_t n_slot;              /* as many as the larger plan needs */
-    fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
+    fd_block shown, mixed, attended; /* what only an observer sees; a mix; weights of attention */
     fd_block weights;            /* one matrix in binary16; NULL when all are */
     fd_block scratch;            /* of fast_decode, for a row of each sequence */
     fd_fast_graph graphs[FD_ROWS_NONE + 1]; /* by the rows that have logits */

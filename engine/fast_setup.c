@@ -119,7 +119,7 @@ void fd_fast_release(fd_engine *e) {
     free(fast->halves);
     fd_device_free(&fast->shown);
     fd_device_free(&fast->mixed);
-    fd_device_free(&fast->sums);
+    fd_device_free(&fast->attended);
     fd_device_free(&fast->weights);
     fd_device_free(&fast->scratch);
     fd_fast_plan_free(&fast->many);
@@ -132,7 +132,7 @@ void fd_fast_release(fd_engine *e) {
 /* What observers want and the pass keeps nowhere in binary32. */
 static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
-    size_t most = 0, sums = 0, mixed = 0;
+    size_t most = 0, mixed = 0, attended = 0;
     if (!e->exec.observer.observe) return FD_OK;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -140,11 +140,11 @@ static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan
         size_t bytes = (size_t)fd_run_row_bytes(run, node) * (size_t)run->n_tok;
         if (bytes > most) most = bytes;
         if (node->op == FD_OP_ATTN_MIX && bytes > mixed) mixed = bytes;
-        if (node->op == FD_OP_ATTN_SOFTMAX && sums < (size_t)node->shape[0]) sums = (size_t)node->shape[0];
+        if (node->op == FD_OP_ATTN_SOFTMAX && bytes > attended) attended = bytes;
     }
     FD_TRY(fd_device_reserve(&e->fast->shown, most, "an observed tensor", err));
     FD_TRY(fd_device_reserve(&e->fast->mixed, mixed, "an observed tensor", err));
-    return fd_device_reserve(&e->fast->sums, 2 * sizeof(float) * sums * (size_t)run->n_tok, "an observed tensor", err);
+    return fd_device_reserve(&e->fast->attended, attended, "an observed tensor", err);
 }
 
 /* A block of a captured pass: that holds its address. */

@@ -58,7 +58,6 @@ __device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all
     a.v += a.v ? row * width : 0;
     a.out.half += a.out.half ? row * width_q : 0;
     a.out.real += a.out.real ? row * width_q : 0;
-    a.sums += a.sums ? row * 2 * a.n_head : 0;
     a.pos0 += row;
     a.cache_k += cache;
     a.cache_v += cache;
@@ -267,12 +266,8 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                     if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
             }
         }
-        const fast_total t = fast_total_of(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
-        fast_leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * t.factor);
-        if (a.sums && d == 0) {
-            a.sums[2 * (head0 + h)] = t.most;
-            a.sums[2 * (head0 + h) + 1] = t.sum;
-        }
+        const float scale = fd_fast_mix_factor(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
+        fast_leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * scale);
     }
 }
 

@@ -35,20 +35,4 @@ __device__ __forceinline__ float fast_dot(const float (&q)[8], const float (&k)[
     return low + high;
 }
 
-/* The sum over all positions, and the largest score `most`, with the head's sink among them. `factor` is what the mix is
- * multiplied with. */
-struct fast_total {
-    float most, sum, factor;
-};
-__device__ __forceinline__ fast_total fast_total_of(const float *sink, float most, float sum) {
-    fast_total t = {most, sum, 1.0f};
-    if (sink) {
-        t.most = fmaxf(most, *sink);
-        t.factor = fd_fast_exp(most, t.most);
-        t.sum = fmaf(sum, t.factor, fd_fast_exp(*sink, t.most));
-    }
-    t.factor = t.factor / t.sum;
-    return t;
-}
-
 #endif

@@ -3,6 +3,7 @@
  * What takes the time is latency. So the cached rows are requested before the wait for the previous kernel, all of them
  * where they fit the registers; behind it every thread turns its own share of the query, and those with the newest row
  * turn that; each warp has a maximum and a sum of its own; and the block meets once, to add up what its warps have. */
+#include "kernels/attention_scratch.cuh"
 #include "kernels/fast_decode.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
@@ -224,22 +225,19 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
         factor[w] = fd_fast_exp(tops[w], reference);
         all_sum = fmaf(factor[w], totals[w], all_sum);
     }
-    const fast_total total = fast_total_of(a.sinks ? a.sinks + head : nullptr, top, all_sum);
+    const float scale = fd_fast_mix_factor(a.sinks ? a.sinks + head : nullptr, top, all_sum);
     for (int i = tid; i < a.head_dim; i += THREADS) {
         float mix = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) mix = fmaf(factor[w], sums[w][i], mix);
-        fast_leave(a.out, (int64_t)head * a.head_dim + i, mix * total.factor);
-    }
-    if (a.sums && tid == 0) {
-        a.sums[2 * head] = total.most;
-        a.sums[2 * head + 1] = total.sum;
+        fast_leave(a.out, (int64_t)head * a.head_dim + i, mix * scale);
     }
 }
 
 template <int LANES, int THREADS>
 static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS>, dim3((unsigned)in->n_head), THREADS, 0, err, *in);
+    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS>, dim3((unsigned)in->n_head), THREADS,
+                     fd_near_shared(queue, in->n_head, in->head_dim, 1), err, *in);
 }
 
 /* Small heads in small blocks: where the product before still runs, they start in the place of fewer of its blocks. */
