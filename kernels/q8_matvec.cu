@@ -166,22 +166,8 @@ static fd_code check(const fd_matvec *in, const fd_q8_form *form, fd_error *err)
 
 fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err) {
     FD_TRY(check(in, form, err));
-    const fd_device_matrix *first = &in->part[0].weight;
     q8_matvec_args args = {};
-    args.n_col = (int)first->n_col;
-    args.row_bytes = first->row_bytes;
-    args.scale_offset = first->scale_offset;
-    args.x = in->x;
-    args.norm_weight = in->norm_weight;
-    args.norm_eps = in->norm_eps;
-    args.norm_out = in->norm_out;
-    args.silu_pair = in->silu_pair;
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
-                        part->out,                         part->product, part->weight.n_row};
-        args.n_row += part->weight.n_row;
-    }
-    return q8_with_type(first->dtype, err,
+    static_cast<matvec_args &>(args) = matvec_args_of(in);
+    return q8_with_type(in->part[0].weight.dtype, err,
                         [&](auto type) { return launch<decltype(type)::value>(queue, args, form, err); });
 }
