@@ -71,14 +71,6 @@ json_t *fd_inspect_number(double x) {
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-fd_code fd_inspect_print_json(json_t *root, fd_error *err) {
-    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory, or text that is not UTF-8 in the trace");
-    int failed = json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-    json_decref(root);
-    if (failed || putchar('\n') == EOF) return fd_fail(err, FD_ERR_IO, "standard output: writing failed");
-    return FD_OK;
-}
-
 fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double **out, int64_t *n, fd_error *err) {
     const fd_trace_node *info = fd_trace_node_at(trace, node);
     *n = fd_trace_elements(info, pos);

@@ -2,23 +2,14 @@
 #include "cli/sweep.h"
 
 #include <assert.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/explain_runs.h"
 #include "cli/output.h"
-#include "compare/report.h"
 #include "model/sampler.h"
 
-enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_FAULT, KEY_JSON, MAX_WAYS = 24 };
-
-typedef struct arguments {
-    const char *model, *backend, *numerics, *fault;
-    fd_cli_prompt prompt;
-    int32_t n_generate;
-    bool json;
-} arguments;
+enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_FAULT, KEY_JSON };
 
 static const struct argp_option options[] = {
     {0, 'n', "N", 0, "Tokens to generate greedily after the prompt, before the sweep (default 8; the last is not fed)",
@@ -32,7 +23,7 @@ static const struct argp_option options[] = {
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
-    arguments *a = state->input;
+    fd_sweep_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
@@ -60,38 +51,15 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* One line of the report. Ways with the same executor (`on_cpu`, `n_thread`) stand together: each is opened once. */
-typedef struct way {
-    char name[64];
-    fd_sweep_split split;
-    int32_t n_thread; /* 0: all cores */
-    bool on_cpu;      /* cpu:exact beside a GPU's baseline */
-    fd_sweep_result result;
-} way;
-
-typedef struct sweep {
-    const arguments *args;
-    fd_cli_model model;
-    int32_t *tokens;
-    int32_t n_prompt, n_pos;
-    fd_sweep_baseline baseline;
-    char backend[8], numerics[32], device[128];
-    way ways[MAX_WAYS];
-    int32_t n_way, n_diverged;
-    double seconds;
-    const way *explained; /* the first that diverged and could be recorded: */
-    fd_verdict verdict;
-} sweep;
-
-static way *add(sweep *s, int32_t first, int32_t batch) {
-    assert(s->n_way < MAX_WAYS);
-    way *w = &s->ways[s->n_way++];
+static fd_sweep_way *add(fd_sweep *s, int32_t first, int32_t batch) {
+    assert(s->n_way < FD_SWEEP_MAX_WAYS);
+    fd_sweep_way *w = &s->ways[s->n_way++];
     w->split = (fd_sweep_split){.first = first, .batch = batch};
     return w;
 }
 
 /* Sizes: 1 is decode's path; 2 the smallest batch; 8 and 9 lie on both sides of a row tile, 32 fills several. */
-static void list_ways(sweep *s) {
+static void list_ways(fd_sweep *s) {
     static const int32_t sizes[] = {1, 2, 8, 9, 32};
     int32_t n = s->n_pos, prefill = s->n_prompt < n ? s->n_prompt : n / 2; /* all of it given: half is decoded */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -99,7 +67,7 @@ static void list_ways(sweep *s) {
     snprintf(add(s, n, 1)->name, 64, "one batch of %d", n);
     snprintf(add(s, n, 1)->name, 64, "the same again");
     snprintf(add(s, prefill, 1)->name, 64, "prefill %d, decode %d", prefill, n - prefill);
-    way *w = add(s, prefill, 1);
+    fd_sweep_way *w = add(s, prefill, 1);
     w->split.unobserved = true;
     snprintf(w->name, sizeof w->name, "prefill %d, decode %d, no observer", prefill, n - prefill);
     w = add(s, n, 1);
@@ -117,7 +85,7 @@ static void list_ways(sweep *s) {
 }
 
 /* The prompt and what a clean executor says after it, greedily: the tokens of every run. */
-static fd_code generate(sweep *s, fd_exec *exec, fd_error *err) {
+static fd_code generate(fd_sweep *s, fd_exec *exec, fd_error *err) {
     int32_t n_vocab = s->model.graph->hparams.n_vocab;
     fd_sampler_options greedy = fd_sampler_defaults();
     fd_sampler *sampler;
@@ -136,7 +104,7 @@ static fd_code generate(sweep *s, fd_exec *exec, fd_error *err) {
     return code;
 }
 
-static fd_code choose_tokens(sweep *s, fd_error *err) {
+static fd_code choose_tokens(fd_sweep *s, fd_error *err) {
     int32_t *ids;
     char *text;
     FD_TRY(fd_cli_prompt_ids(&s->args->prompt, &s->model, &ids, &s->n_prompt, &text, err));
@@ -154,7 +122,7 @@ static fd_code choose_tokens(sweep *s, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code run_baseline(sweep *s, fd_error *err) {
+static fd_code run_baseline(fd_sweep *s, fd_error *err) {
     char spec[256];
     fd_cli_exec exec;
     FD_TRY(fd_cli_spec(s->args->backend, s->args->numerics, NULL, spec, err));
@@ -182,7 +150,7 @@ static fd_trace_step *steps_of(const fd_sweep_split *split, int32_t n_pos, int32
 
 /* The way against the baseline's executor, both recorded and replayed: which op, and which bug. What differs only while
  * nobody watches cannot be recorded. */
-static fd_code explain(sweep *s, const way *w, const fd_cli_exec *exec, fd_error *err) {
+static fd_code explain(fd_sweep *s, const fd_sweep_way *w, const fd_cli_exec *exec, fd_error *err) {
     char spec[256];
     fd_cli_exec baseline = {0};
     int32_t n_step;
@@ -205,13 +173,13 @@ static fd_code explain(sweep *s, const way *w, const fd_cli_exec *exec, fd_error
     return code;
 }
 
-static fd_code run_ways(sweep *s, fd_error *err) {
-    const arguments *a = s->args;
+static fd_code run_ways(fd_sweep *s, fd_error *err) {
+    const fd_sweep_args *a = s->args;
     fd_cli_exec exec = {0};
     fd_cli_progress progress = fd_cli_progress_start("run", s->n_way);
     fd_code code = FD_OK;
     for (int32_t i = 0; i < s->n_way && code == FD_OK; i++) {
-        way *w = &s->ways[i];
+        fd_sweep_way *w = &s->ways[i];
         if (i == 0 || w->on_cpu != w[-1].on_cpu || w->n_thread != w[-1].n_thread) {
             char spec[256];
             fd_cli_exec_close(&exec);
@@ -232,72 +200,10 @@ static fd_code run_ways(sweep *s, fd_error *err) {
     return code;
 }
 
-static void print_text(const sweep *s) {
-    printf("baseline    %s %s, %s: one batch of %d tokens, %d tensors each\n", s->backend, s->numerics, s->device,
-           s->n_pos, s->model.graph->n_node);
-    for (int32_t i = 0; i < s->n_way; i++) {
-        const fd_sweep_result *r = &s->ways[i].result;
-        const char *what = s->ways[i].split.unobserved ? "rows of logits" : "tensors";
-        printf("%s%-40s %7.3f s  ", r->diverged ? "DIVERGED    " : "IDENTICAL   ", s->ways[i].name, r->seconds);
-        if (r->diverged)
-            printf("at %s, step %d, position %d\n", r->node, r->step, r->pos);
-        else
-            printf("%lld %s\n", (long long)r->n_compared, what);
-    }
-    if (s->explained && s->verdict.n_compared) {
-        printf("%s, recorded again and replayed:\n", s->explained->name);
-        fd_report_text(stdout, &s->verdict, fd_cli_use_colour(stdout));
-    }
-    if (s->n_diverged)
-        printf("%d of %d runs diverged from the baseline, %.2f s\n", s->n_diverged, s->n_way, s->seconds);
-    else
-        printf("every bit of %d runs is the baseline's, %.2f s\n", s->n_way, s->seconds);
-}
-
-static json_t *way_json(const way *w) {
-    const fd_sweep_result *r = &w->result;
-    json_t *item =
-        json_pack("{s:s, s:s, s:b, s:I, s:f}", "name", w->name, "result", r->diverged ? "diverged" : "identical",
-                  "observed", !w->split.unobserved, "compared", (json_int_t)r->n_compared, "seconds", r->seconds);
-    if (item && r->diverged)
-        json_object_update_new(item,
-                               json_pack("{s:s, s:i, s:i}", "node", r->node, "step", r->step, "position", r->pos));
-    return item;
-}
-
-/* The verdict's own JSON, {"way": …, "verdict": …}; null when nothing was replayed. */
-static json_t *explained_json(const sweep *s) {
-    char *text = NULL;
-    size_t size;
-    fd_error err = {0};
-    if (!s->explained || !s->verdict.n_compared) return json_null();
-    FILE *to = open_memstream(&text, &size);
-    bool written = to && fd_report_json(to, &s->verdict, &err) == FD_OK;
-    if (to) fclose(to);
-    json_t *verdict = written ? json_loads(text, 0, NULL) : NULL;
-    free(text);
-    return json_pack("{s:s, s:o}", "way", s->explained->name, "verdict", verdict);
-}
-
-static fd_code print_json(const sweep *s, fd_error *err) {
-    json_t *list = json_array();
-    for (int32_t i = 0; i < s->n_way; i++) json_array_append_new(list, way_json(&s->ways[i]));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o, s:o}", "schema",
-                             "firstdiff-sweep 1", "status", s->n_diverged ? "diverged" : "identical", "model_hash",
-                             s->model.hash, "backend", s->backend, "numerics", s->numerics, "device", s->device,
-                             "fault", s->args->fault, "positions", s->n_pos, "nodes", s->model.graph->n_node,
-                             "diverged", s->n_diverged, "seconds", s->seconds, "runs", list, "explained", explained_json(s));
-    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory");
-    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    json_decref(root);
-    if (failed || putchar('\n') == EOF) return fd_fail(err, FD_ERR_IO, "standard output: writing failed");
-    return FD_OK;
-}
-
 int fd_cmd_sweep(int argc, char **argv) {
-    arguments args = {.backend = "cpu", .numerics = "exact", .n_generate = 8};
+    fd_sweep_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 8};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
-    sweep s = {.args = &args};
+    fd_sweep s = {.args = &args};
     fd_error err = {0};
     fd_code code = fd_cli_model_open(args.model, &s.model, &err);
     if (code == FD_OK) code = choose_tokens(&s, &err);
@@ -306,8 +212,8 @@ int fd_cmd_sweep(int argc, char **argv) {
         list_ways(&s);
         code = run_ways(&s, &err);
     }
-    if (code == FD_OK && args.json) code = print_json(&s, &err);
-    if (code == FD_OK && !args.json) print_text(&s);
+    if (code == FD_OK && args.json) code = fd_sweep_print_json(&s, &err);
+    if (code == FD_OK && !args.json) fd_sweep_print_text(&s);
     int32_t n_diverged = s.n_diverged;
     fd_verdict_free(&s.verdict);
     fd_sweep_baseline_free(&s.baseline);

@@ -1,5 +1,4 @@
 /* firstdiff golden check: runs the recorded prompts again and reports, as text, JSON or JUnit. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,11 +51,7 @@ static fd_code print_json(const fd_golden *golden, const fd_golden_result *resul
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "schema", "firstdiff-golden-check 1", "status",
                              n_failed ? "diverged" : "identical", "model_hash", golden->model_hash, "contract",
                              golden->contract, "failed", n_failed, "prompts", list);
-    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory");
-    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    json_decref(root);
-    if (failed || putchar('\n') == EOF) return fd_fail(err, FD_ERR_IO, "standard output: writing failed");
-    return FD_OK;
+    return fd_cli_print_json(root, err);
 }
 
 static void print_text(const fd_golden *golden, const fd_golden_result *results, int32_t n_failed) {

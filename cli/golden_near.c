@@ -1,5 +1,4 @@
 /* firstdiff golden check --numerics NAME: numerics that are not exact, logits within a tolerance. */
-#include <jansson.h>
 #include <stdlib.h>
 
 #include "cli/golden.h"
@@ -38,11 +37,7 @@ static fd_code print_json(const fd_golden_args *a, const fd_golden *golden, cons
     json_t *root = json_pack("{s:s, s:s, s:s, s:f, s:i, s:o}", "schema", "firstdiff-golden-near 1", "status",
                              n_failed ? "diverged" : "near", "numerics", a->numerics, "limit", a->limit, "failed",
                              n_failed, "prompts", list);
-    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory");
-    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    json_decref(root);
-    if (failed || putchar('\n') == EOF) return fd_fail(err, FD_ERR_IO, "standard output: writing failed");
-    return FD_OK;
+    return fd_cli_print_json(root, err);
 }
 
 static void print_text(const fd_golden_args *a, const fd_golden *golden, const fd_golden_near *results,

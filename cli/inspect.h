@@ -59,8 +59,6 @@ fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double
 
 /* Numbers in JSON: null for NaN and Inf. */
 json_t *fd_inspect_number(double x);
-/* Prints and frees the document. */
-fd_code fd_inspect_print_json(json_t *root, fd_error *err);
 
 const char *fd_trace_level_text(fd_trace_level level); /* "full", "stats", "fingerprint" */
 

@@ -1,9 +1,8 @@
 /* firstdiff inspect TRACE.h5 --health: what each position looked like while the model ran. */
-#include <jansson.h>
 #include <math.h>
 
-#include "cli/cli.h"
 #include "cli/inspect.h"
+#include "cli/output.h"
 
 typedef struct spread {
     double mean, min, max;
@@ -143,7 +142,7 @@ static fd_code show(const fd_inspect *in, const fd_inspect_health_table *t, fd_e
         json_t *list = json_array();
         for (int32_t pos = 0; pos < t->n_pos; pos++)
             json_array_append_new(list, position_json(trace, t, pos, in->layer));
-        return fd_inspect_print_json(json_pack("{s:s, s:o}", "path", fd_trace_path(trace), "positions", list), err);
+        return fd_cli_print_json(json_pack("{s:s, s:o}", "path", fd_trace_path(trace), "positions", list), err);
     }
     if (in->layer >= 0) return print_heads(trace, t, in->layer, err);
     print_positions(trace, t);

@@ -1,11 +1,10 @@
 /* firstdiff inspect TRACE.h5 TENSOR[SLICE]: statistics of a tensor, or its elements. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
 #include "cli/inspect.h"
+#include "cli/output.h"
 #include "compare/report.h"
 
 /* A row longer than this is shown by its ends, unless --all. */
@@ -67,7 +66,7 @@ static fd_code print_tensor_json(const fd_trace *trace, int32_t at, fd_error *er
         }
         json_array_append_new(rows, row);
     }
-    return fd_inspect_print_json(json_pack("{s:s, s:o}", "name", node->name, "positions", rows), err);
+    return fd_cli_print_json(json_pack("{s:s, s:o}", "name", node->name, "positions", rows), err);
 }
 
 fd_code fd_inspect_tensor(const fd_inspect *in, int32_t node, fd_error *err) {
@@ -193,7 +192,7 @@ fd_code fd_inspect_slice(const fd_inspect *in, int32_t node, const fd_slice *sli
         json_decref(list);
         return code;
     }
-    return fd_inspect_print_json(json_pack("{s:s, s:o}", "name", info->name, "positions", list), err);
+    return fd_cli_print_json(json_pack("{s:s, s:o}", "name", info->name, "positions", list), err);
 }
 
 /* ---- heat map ---- */

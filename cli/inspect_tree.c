@@ -1,9 +1,8 @@
 /* firstdiff inspect TRACE.h5: what the trace is, its steps, its tensors. */
-#include <jansson.h>
 #include <math.h>
 
-#include "cli/cli.h"
 #include "cli/inspect.h"
+#include "cli/output.h"
 #include "compare/verdict.h"
 
 fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err) {
@@ -166,7 +165,7 @@ fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err) {
         else
             code = err->code;
     }
-    if (code == FD_OK) return fd_inspect_print_json(tree_json(in->trace, nodes), err);
+    if (code == FD_OK) return fd_cli_print_json(tree_json(in->trace, nodes), err);
     json_decref(nodes);
     return code;
 }

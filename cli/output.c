@@ -49,6 +49,13 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
     return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);
 }
 
+fd_code fd_cli_print_json(json_t *root, fd_error *err) {
+    if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory, or text that is not UTF-8");
+    bool failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 || putchar('\n') == EOF;
+    json_decref(root);
+    return failed ? fd_fail(err, FD_ERR_IO, "standard output: writing failed") : FD_OK;
+}
+
 int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state) {
     char *end;
     errno = 0;

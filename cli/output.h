@@ -2,6 +2,8 @@
 #ifndef FD_CLI_OUTPUT_H
 #define FD_CLI_OUTPUT_H
 
+#include <jansson.h>
+
 #include "cli/cli.h"
 #include "compare/verdict.h"
 
@@ -18,6 +20,9 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
 /* Opens `path` for writing; close checks that everything arrived. Errors name the path. */
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err);
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
+
+/* Prints `root` on standard output and gives it up. NULL, which is what Jansson makes of text that is not UTF-8 too: FD_ERR_MEMORY. */
+fd_code fd_cli_print_json(json_t *root, fd_error *err);
 
 /* An integer argument from `low` on; anything else is a usage error of `state` (exit status 2). */
 int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state);

@@ -4,6 +4,7 @@
 #define FD_CLI_SWEEP_H
 
 #include "cli/cli.h"
+#include "compare/verdict.h"
 #include "dumpers/trace.h"
 
 /* One batch of all tokens, as a clean executor computed it. */
@@ -38,5 +39,43 @@ void fd_sweep_baseline_free(fd_sweep_baseline *baseline);
  * at. Bits are compared, with any NaN equal to any other. */
 fd_code fd_sweep_run(fd_exec *exec, const fd_sweep_baseline *baseline, const fd_sweep_split *split,
                      fd_sweep_result *out, fd_error *err);
+
+/* ---- the command ---- */
+
+typedef struct fd_sweep_args {
+    const char *model, *backend, *numerics, *fault;
+    fd_cli_prompt prompt;
+    int32_t n_generate;
+    bool json;
+} fd_sweep_args;
+
+/* One line of the report. Ways with the same executor (`on_cpu`, `n_thread`) stand together: each is opened once. */
+typedef struct fd_sweep_way {
+    char name[64];
+    fd_sweep_split split;
+    int32_t n_thread; /* 0: all cores */
+    bool on_cpu;      /* cpu:exact beside a GPU's baseline */
+    fd_sweep_result result;
+} fd_sweep_way;
+
+enum { FD_SWEEP_MAX_WAYS = 24 };
+
+typedef struct fd_sweep {
+    const fd_sweep_args *args;
+    fd_cli_model model;
+    int32_t *tokens;
+    int32_t n_prompt, n_pos;
+    fd_sweep_baseline baseline;
+    char backend[8], numerics[32], device[128];
+    fd_sweep_way ways[FD_SWEEP_MAX_WAYS];
+    int32_t n_way, n_diverged;
+    double seconds;
+    const fd_sweep_way *explained; /* the first that diverged and could be recorded: */
+    fd_verdict verdict;
+} fd_sweep;
+
+/* ---- sweep_report.c ---- */
+void fd_sweep_print_text(const fd_sweep *sweep);
+fd_code fd_sweep_print_json(const fd_sweep *sweep, fd_error *err);
 
 #endif

@@ -1,19 +1,11 @@
 /* MATMUL and EMBED: the ops that read a weight matrix. */
 #include <omp.h>
 
+#include "base/clones.h"
 #include "compare/bounds_internal.h"
 
-/* A version for each instruction set; the same bits in all of them, because nothing is reordered or contracted. Sanitized
- * builds keep one: their runtimes are not ready when the loader picks. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
-#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_CPU
-#endif
-
 /* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. */
-FOR_EACH_CPU
+FD_FOR_EACH_CPU
 static void weigh(const float *w, const double *size, const double *variance, int64_t n, double *sum, double *square) {
     double s[8] = {0}, q[8] = {0};
     int64_t k = 0;

@@ -126,3 +126,21 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     default: break;
     }
 }
+
+void fd_divergence_at(const fd_graph *graph, const fd_node *node, int32_t step, fd_step_kind step_kind, int32_t pos,
+                      fd_divergence *out) {
+    out->kind = FD_DIVERGED_VALUES;
+    out->layer = node->layer;
+    out->step = step;
+    out->step_kind = step_kind;
+    out->pos = pos;
+    out->n_dim = node->n_dim;
+    out->over_kv = node->over_kv;
+    snprintf(out->node, sizeof out->node, "%s", node->name);
+    snprintf(out->op, sizeof out->op, "%s", fd_op_name(node->op));
+    fd_node_attributes(graph, node, out->attributes, sizeof out->attributes);
+    for (int32_t i = 0; i < node->n_dim; i++) out->dims[i] = node->shape[i];
+    if (node->over_kv) out->dims[node->n_dim - 1] = pos + 1;
+    fd_shape_text(node->n_dim, node->shape, node->over_kv, out->ref_shape, sizeof out->ref_shape);
+    memcpy(out->cand_shape, out->ref_shape, sizeof out->cand_shape);
+}

@@ -68,23 +68,6 @@ static void compare_views(fd_judge *judge, fd_tensor_view ref, fd_tensor_view ca
     judge->verdict->grid = fd_coarser(judge->verdict->grid, grid);
 }
 
-static void describe_node(fd_judge *judge, const fd_node *node, int32_t step, int32_t pos, fd_divergence *d) {
-    d->kind = FD_DIVERGED_VALUES;
-    snprintf(d->node, sizeof d->node, "%s", node->name);
-    snprintf(d->op, sizeof d->op, "%s", fd_op_name(node->op));
-    fd_node_attributes(judge->graph, node, d->attributes, sizeof d->attributes);
-    d->layer = node->layer;
-    d->step = step;
-    d->step_kind = judge->step_kind;
-    d->pos = pos;
-    d->n_dim = node->n_dim;
-    d->over_kv = node->over_kv;
-    for (int32_t i = 0; i < node->n_dim; i++) d->dims[i] = node->shape[i];
-    if (node->over_kv) d->dims[node->n_dim - 1] = pos + 1;
-    fd_shape_text(node->n_dim, node->shape, node->over_kv, d->ref_shape, sizeof d->ref_shape);
-    memcpy(d->cand_shape, d->ref_shape, sizeof d->cand_shape);
-}
-
 /* Everything compared so far is identical, or the runs would have stopped: what is left to ask of an input is whether
  * it was compared at every position the node reads. */
 static void describe_inputs(const fd_judge *judge, const fd_node *node, fd_divergence *d) {
@@ -153,7 +136,7 @@ fd_code fd_judge_live(fd_judge *judge, const fd_observation *ref, const fd_obser
         differs = d->diff.n_differ != 0;
         if (!differs) continue;
         d->has_values = true;
-        describe_node(judge, node, ref->step, ref->pos0 + row, d);
+        fd_divergence_at(judge->graph, node, ref->step, judge->step_kind, ref->pos0 + row, d);
     }
     return conclude(judge, node, ref, 0, false, differs, err);
 }
@@ -232,7 +215,7 @@ fd_code fd_judge_trace(fd_judge *judge, const fd_observation *live, fd_error *er
     if (!same_shape(node, fd_trace_node_at(judge->trace, at))) {
         const fd_trace_node *stored = fd_trace_node_at(judge->trace, at);
         fd_divergence *d = &v->divergence;
-        describe_node(judge, node, live->step, live->pos0, d);
+        fd_divergence_at(judge->graph, node, live->step, judge->step_kind, live->pos0, d);
         d->kind = FD_DIVERGED_SHAPE;
         fd_shape_text(stored->n_dim, stored->shape, stored->over_kv, judge->trace_is_ref ? d->ref_shape : d->cand_shape,
                       sizeof d->ref_shape);
@@ -245,7 +228,7 @@ fd_code fd_judge_trace(fd_judge *judge, const fd_observation *live, fd_error *er
         FD_TRY(look_at_row(judge, live, row, at, &result, &by_fingerprint, err));
         n_unknown += result == UNKNOWN;
         differs = result == DIFFERS;
-        if (differs) describe_node(judge, node, live->step, live->pos0 + row, &v->divergence);
+        if (differs) fd_divergence_at(judge->graph, node, live->step, judge->step_kind, live->pos0 + row, &v->divergence);
     }
     return conclude(judge, node, live, n_unknown, by_fingerprint, differs, err);
 }

@@ -57,8 +57,15 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
     return &file->base;
 }
 
+/* What lies past the end after a failure, when HDF5's truncation was dropped. */
+static void give_space_back(const fd_h5_target *target) {
+    struct stat there;
+    if (fstat(target->fd, &there) == 0 && ftruncate(target->fd, there.st_size) != 0) return; /* nothing else to try */
+}
+
 static herr_t driver_close(H5FD_t *base) {
     driver_file *file = (driver_file *)base;
+    if (file->target->error != 0 && file->target->reserved) give_space_back(file->target);
     if (close(file->target->fd) != 0) note_failure(file->target);
     file->target->fd = -1;
     H5Idec_ref(file->driver);

@@ -1,22 +1,8 @@
 #include "dumpers/h5_index.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-enum { MAX_NODE = 1 << 20 }; /* bytes of one block of an index */
-
-/* The dataset's chunks while its index is walked. */
-typedef struct walk {
-    const fd_h5_bytes *bytes;
-    const fd_h5_layout *layout;
-    int rank;
-    hsize_t n[FD_H5_MAX_RANK];       /* chunks along each dimension */
-    hsize_t n_max[FD_H5_MAX_RANK];   /* likewise within the shape's limits; 0: unlimited */
-    uint64_t chunk_bytes;
-    int64_t n_chunk;
-    int64_t budget; /* blocks the index may still have: a damaged one may point in circles */
-    uint64_t *out;
-} walk;
+#include "dumpers/h5_walk.h"
 
 int64_t fd_h5_chunk_count(const fd_h5_shape *shape, const fd_h5_layout *layout, int64_t limit) {
     int64_t n = 1;
@@ -28,16 +14,14 @@ int64_t fd_h5_chunk_count(const fd_h5_shape *shape, const fd_h5_layout *layout, 
     return n > limit ? -1 : n;
 }
 
-static bool put(walk *w, uint64_t at, uint64_t address) {
-    if (address != FD_H5_NOWHERE &&
-        (address > w->bytes->size || w->chunk_bytes > w->bytes->size - address))
+static bool put(fd_h5_walk *w, uint64_t at, uint64_t address) {
+    if (address != FD_H5_NOWHERE && (address > w->bytes->size || w->chunk_bytes > w->bytes->size - address))
         return false;
     w->out[at] = address;
     return true;
 }
 
-/* A chunk by its place in the grid; those beyond the shape (it was cut) are of no matter. */
-static bool put_at(walk *w, const uint64_t *scaled, uint64_t address) {
+bool fd_h5_walk_put(fd_h5_walk *w, const uint64_t *scaled, uint64_t address) {
     uint64_t at = 0;
     for (int i = 0; i < w->rank; i++) {
         if (scaled[i] >= w->n[i]) return true;
@@ -47,19 +31,18 @@ static bool put_at(walk *w, const uint64_t *scaled, uint64_t address) {
 }
 
 /* A chunk by its number within the shape's limits, of which only the first may be unlimited. */
-static bool put_number(walk *w, uint64_t number, uint64_t address) {
+static bool put_number(fd_h5_walk *w, uint64_t number, uint64_t address) {
     uint64_t scaled[FD_H5_MAX_RANK];
     for (int i = w->rank - 1; i > 0; i--) {
         scaled[i] = number % w->n_max[i];
         number /= w->n_max[i];
     }
     scaled[0] = number;
-    return put_at(w, scaled, address);
+    return fd_h5_walk_put(w, scaled, address);
 }
 
-/* Reads a block that ends with a checksum; free() it. NULL: not there or damaged. */
-static uint8_t *checked_block(walk *w, uint64_t at, uint64_t n, const char *signature, fd_h5_cursor *c) {
-    if (w->budget-- <= 0 || n < 8 || n > MAX_NODE) return NULL;
+uint8_t *fd_h5_walk_block(fd_h5_walk *w, uint64_t at, uint64_t n, const char *signature, fd_h5_cursor *c) {
+    if (w->budget-- <= 0 || n < 8 || n > FD_H5_WALK_MAX_BLOCK) return NULL;
     uint8_t *block = malloc((size_t)n);
     bool ok = block && fd_h5_bytes_read(w->bytes, at, (size_t)n, block) && fd_h5_block_is_whole(block, (size_t)n);
     *c = (fd_h5_cursor){block, (size_t)n - 4, false};
@@ -68,7 +51,7 @@ static uint8_t *checked_block(walk *w, uint64_t at, uint64_t n, const char *sign
     return NULL;
 }
 
-static bool take_addresses(walk *w, fd_h5_cursor *c, uint64_t first, uint64_t n) {
+static bool take_addresses(fd_h5_walk *w, fd_h5_cursor *c, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (!put_number(w, first + i, fd_h5_take(c, 8)) || c->bad) return false;
     return true;
@@ -77,7 +60,7 @@ static bool take_addresses(walk *w, fd_h5_cursor *c, uint64_t first, uint64_t n)
 /* ---- extensible array: the index of datasets that grow along one dimension ---- */
 
 typedef struct extensible {
-    uint64_t address, page; /* elements of a page; a data block with more is paged */
+    uint64_t address, page;                      /* elements of a page; a data block with more is paged */
     uint64_t n_direct, least, offset_bytes, end; /* end: one past the highest element that is set */
 } extensible;
 
@@ -87,10 +70,11 @@ static bool bit(const uint8_t *set, uint64_t i) {
 }
 
 /* n pages of an array's elements; bit set0 + i of `set` says whether page i was ever written. */
-static bool pages(walk *w, uint64_t at, uint64_t first, uint64_t n, uint64_t page, const uint8_t *set, uint64_t set0) {
+static bool pages(fd_h5_walk *w, uint64_t at, uint64_t first, uint64_t n, uint64_t page, const uint8_t *set,
+                  uint64_t set0) {
     for (uint64_t i = 0; i < n; i++, at += page * 8 + 4) {
         if (!bit(set, set0 + i)) continue;
-        if (page > MAX_NODE / 8 - 1 || w->budget-- <= 0) return false;
+        if (page > FD_H5_WALK_MAX_BLOCK / 8 - 1 || w->budget-- <= 0) return false;
         uint8_t *block = malloc((size_t)page * 8 + 4);
         fd_h5_cursor c = {block, (size_t)page * 8, false};
         bool ok = block && fd_h5_bytes_read(w->bytes, at, (size_t)page * 8 + 4, block) &&
@@ -101,24 +85,25 @@ static bool pages(walk *w, uint64_t at, uint64_t first, uint64_t n, uint64_t pag
     return true;
 }
 
-static bool data_block(walk *w, const extensible *e, uint64_t at, uint64_t first, uint64_t n, const uint8_t *set,
+static bool data_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_t first, uint64_t n, const uint8_t *set,
                        uint64_t set0) {
     fd_h5_cursor c;
     if (at == FD_H5_NOWHERE || first >= e->end) return true;
     uint64_t head = 14 + e->offset_bytes;
     bool paged = n > e->page;
-    uint8_t *block = checked_block(w, at, paged ? head + 4 : head + n * 8 + 4, "EADB", &c);
+    uint8_t *block = fd_h5_walk_block(w, at, paged ? head + 4 : head + n * 8 + 4, "EADB", &c);
     bool ok = block && fd_h5_skip(&c, (size_t)head - 4) && (paged || take_addresses(w, &c, first, n));
     free(block);
     return ok && (!paged || (set && pages(w, at + head + 4, first, n / e->page, e->page, set, set0)));
 }
 
-static bool super_block(walk *w, const extensible *e, uint64_t at, uint64_t first, uint64_t n_block, uint64_t n) {
+static bool super_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_t first, uint64_t n_block, uint64_t n) {
     fd_h5_cursor c;
     if (at == FD_H5_NOWHERE || first >= e->end) return true;
     uint64_t set_bytes = n > e->page ? (n / e->page + 7) / 8 : 0, head = 14 + e->offset_bytes;
-    uint8_t *block = checked_block(w, at, head + n_block * (set_bytes + 8) + 4, "EASB", &c);
-    const uint8_t *set = block && fd_h5_skip(&c, (size_t)head - 4) ? fd_h5_skip(&c, (size_t)(n_block * set_bytes)) : NULL;
+    uint8_t *block = fd_h5_walk_block(w, at, head + n_block * (set_bytes + 8) + 4, "EASB", &c);
+    const uint8_t *set =
+        block && fd_h5_skip(&c, (size_t)head - 4) ? fd_h5_skip(&c, (size_t)(n_block * set_bytes)) : NULL;
     bool ok = set != NULL;
     for (uint64_t i = 0; ok && i < n_block; i++)
         ok = data_block(w, e, fd_h5_take(&c, 8), first + i * n, n, set, i * (n / e->page)) && !c.bad;
@@ -128,13 +113,13 @@ static bool super_block(walk *w, const extensible *e, uint64_t at, uint64_t firs
 
 /* Super block s has 2^(s/2) data blocks of 2^((s+1)/2) times the least size. The index block holds the addresses of the
  * first data blocks itself, and those of the other super blocks. */
-static bool index_block(walk *w, const extensible *e, uint64_t at, uint64_t bits, uint64_t least_pointers) {
+static bool index_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_t bits, uint64_t least_pointers) {
     fd_h5_cursor c;
     int64_t least_bits = __builtin_ctzll(e->least), pointer_bits = __builtin_ctzll(least_pointers);
     int64_t n_super = 1 + (int64_t)bits - least_bits, n_inside = 2 * pointer_bits;
     if (n_super < n_inside || n_super > 128) return false;
     uint64_t n_pointer = 2 * (least_pointers - 1) + (uint64_t)(n_super - n_inside);
-    uint8_t *block = checked_block(w, at, 14 + (e->n_direct + n_pointer) * 8 + 4, "EAIB", &c);
+    uint8_t *block = fd_h5_walk_block(w, at, 14 + (e->n_direct + n_pointer) * 8 + 4, "EAIB", &c);
     uint64_t first = e->n_direct;
     bool ok = block && fd_h5_skip(&c, 10) && take_addresses(w, &c, 0, e->n_direct);
     for (int64_t s = 0; ok && s < n_super && first < e->end; s++) {
@@ -149,12 +134,12 @@ static bool index_block(walk *w, const extensible *e, uint64_t at, uint64_t bits
     return ok;
 }
 
-static bool extensible_array(walk *w) {
+static bool extensible_array(fd_h5_walk *w) {
     fd_h5_cursor c;
     extensible e = {.address = w->layout->address};
     for (int i = 0; i < w->rank; i++)
         if ((w->layout->max[i] == H5S_UNLIMITED) != (i == 0)) return false;
-    uint8_t *block = checked_block(w, e.address, 72, "EAHD", &c);
+    uint8_t *block = fd_h5_walk_block(w, e.address, 72, "EAHD", &c);
     if (!block) return false;
     bool plain = fd_h5_take(&c, 2) == 0 && fd_h5_take(&c, 1) == 8;
     uint64_t bits = fd_h5_take(&c, 1);
@@ -175,16 +160,16 @@ static bool extensible_array(walk *w) {
 
 /* ---- fixed array ---- */
 
-static bool limited(const walk *w) {
+static bool limited(const fd_h5_walk *w) {
     for (int i = 0; i < w->rank; i++)
         if (w->n_max[i] == 0) return false;
     return true;
 }
 
-static bool fixed_array(walk *w) {
+static bool fixed_array(fd_h5_walk *w) {
     fd_h5_cursor c;
     if (!limited(w)) return false;
-    uint8_t *block = checked_block(w, w->layout->address, 28, "FAHD", &c);
+    uint8_t *block = fd_h5_walk_block(w, w->layout->address, 28, "FAHD", &c);
     if (!block) return false;
     bool plain = fd_h5_take(&c, 2) == 0 && fd_h5_take(&c, 1) == 8;
     uint64_t page_bits = fd_h5_take(&c, 1), n = fd_h5_take(&c, 8), at = fd_h5_take(&c, 8);
@@ -193,13 +178,13 @@ static bool fixed_array(walk *w) {
     if (at == FD_H5_NOWHERE) return true;
     uint64_t page = (uint64_t)1 << page_bits, n_page = (n + page - 1) / page, head = 14;
     if (n <= page) {
-        block = checked_block(w, at, head + n * 8 + 4, "FADB", &c);
+        block = fd_h5_walk_block(w, at, head + n * 8 + 4, "FADB", &c);
         bool ok = block && fd_h5_skip(&c, 10) && take_addresses(w, &c, 0, n);
         free(block);
         return ok;
     }
     uint64_t set_bytes = (n_page + 7) / 8, last = n - (n_page - 1) * page;
-    block = checked_block(w, at, head + set_bytes + 4, "FADB", &c);
+    block = fd_h5_walk_block(w, at, head + set_bytes + 4, "FADB", &c);
     const uint8_t *set = block && fd_h5_skip(&c, 10) ? fd_h5_skip(&c, (size_t)set_bytes) : NULL;
     uint64_t first_page = at + head + set_bytes + 4;
     uint64_t end = n_page - 1; /* the last page is short */
@@ -209,101 +194,9 @@ static bool fixed_array(walk *w) {
     return ok;
 }
 
-/* ---- B-trees ---- */
-
-static bool btree_1(walk *w, uint64_t at, int level) {
-    size_t key = 8 + 8 * ((size_t)w->rank + 1);
-    uint8_t head[24];
-    if (w->budget-- <= 0 || !fd_h5_bytes_read(w->bytes, at, sizeof head, head)) return false;
-    fd_h5_cursor c = {head, sizeof head, false};
-    bool node = fd_h5_expect(&c, "TREE") && fd_h5_take(&c, 1) == 1;
-    int found = (int)fd_h5_take(&c, 1);
-    uint64_t n = fd_h5_take(&c, 2), bytes = n * (key + 8);
-    if (!node || (level >= 0 && found != level) || bytes > MAX_NODE) return false;
-    uint8_t *block = malloc((size_t)bytes + 1);
-    bool ok = block && fd_h5_bytes_read(w->bytes, at + 24, (size_t)bytes, block);
-    c = (fd_h5_cursor){block, (size_t)bytes, false};
-    for (uint64_t i = 0; ok && i < n; i++) {
-        uint64_t scaled[FD_H5_MAX_RANK], size = fd_h5_take(&c, 4);
-        fd_h5_skip(&c, 4);
-        for (int k = 0; ok && k < w->rank; k++) {
-            uint64_t offset = fd_h5_take(&c, 8);
-            ok = offset % w->layout->chunk[k] == 0;
-            scaled[k] = offset / w->layout->chunk[k];
-        }
-        fd_h5_skip(&c, 8);
-        uint64_t child = fd_h5_take(&c, 8);
-        if (ok) ok = found > 0 ? btree_1(w, child, found - 1) : size == w->chunk_bytes && put_at(w, scaled, child);
-    }
-    free(block);
-    return ok;
-}
-
-/* Record counts take as many bytes as the largest count needs (File Format Specification, III.A.2). */
-static uint64_t bytes_for(uint64_t n) {
-    uint64_t bytes = 1;
-    while (n >>= 8) bytes++;
-    return bytes;
-}
-
-typedef struct btree_2 {
-    uint64_t node_bytes, record_bytes;
-    uint64_t count_bytes;     /* of the records in a node */
-    uint64_t total_bytes[16]; /* of the records below a node, by its depth */
-} btree_2;
-
-static bool node_2(walk *w, const btree_2 *t, uint64_t at, uint64_t n, uint64_t depth) {
-    fd_h5_cursor c;
-    uint64_t pointer = depth ? 8 + t->count_bytes + (depth > 1 ? t->total_bytes[depth - 1] : 0) : 0;
-    uint64_t bytes = 6 + n * t->record_bytes + (depth ? (n + 1) * pointer : 0) + 4;
-    if (bytes > t->node_bytes) return false;
-    uint8_t *block = checked_block(w, at, bytes, depth ? "BTIN" : "BTLF", &c);
-    bool ok = block && fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == 10;
-    for (uint64_t i = 0; ok && i < n; i++) {
-        uint64_t scaled[FD_H5_MAX_RANK], address = fd_h5_take(&c, 8);
-        for (int k = 0; k < w->rank; k++) scaled[k] = fd_h5_take(&c, 8);
-        ok = !c.bad && put_at(w, scaled, address);
-    }
-    for (uint64_t i = 0; ok && depth && i <= n; i++) {
-        uint64_t child = fd_h5_take(&c, 8), n_child = fd_h5_take(&c, (size_t)t->count_bytes);
-        if (depth > 1) fd_h5_skip(&c, (size_t)t->total_bytes[depth - 1]);
-        ok = !c.bad && node_2(w, t, child, n_child, depth - 1);
-    }
-    free(block);
-    return ok;
-}
-
-static bool btree_2_root(walk *w) {
-    fd_h5_cursor c;
-    btree_2 t = {0};
-    uint8_t *block = checked_block(w, w->layout->address, 38, "BTHD", &c);
-    if (!block) return false;
-    bool plain = fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == 10;
-    t.node_bytes = fd_h5_take(&c, 4);
-    t.record_bytes = fd_h5_take(&c, 2);
-    uint64_t depth = fd_h5_take(&c, 2);
-    fd_h5_skip(&c, 2);
-    uint64_t root = fd_h5_take(&c, 8), n = fd_h5_take(&c, 2), total = fd_h5_take(&c, 8);
-    free(block);
-    if (!plain || t.record_bytes != 8 + 8 * (uint64_t)w->rank || depth > 15 || t.node_bytes > MAX_NODE ||
-        t.node_bytes < 10 + t.record_bytes)
-        return false;
-    if (total == 0 || root == FD_H5_NOWHERE) return true;
-    uint64_t most = (t.node_bytes - 10) / t.record_bytes, below = most; /* in a node, in a tree of this depth */
-    t.count_bytes = bytes_for(most);
-    for (uint64_t u = 1; u <= depth; u++) {
-        uint64_t pointer = 8 + t.count_bytes + (u > 1 ? t.total_bytes[u - 1] : 0);
-        if (t.node_bytes < 10 + pointer || below > (uint64_t)1 << 48) return false;
-        most = (t.node_bytes - 10 - pointer) / (t.record_bytes + pointer);
-        below = (most + 1) * below + most;
-        t.total_bytes[u] = bytes_for(below);
-    }
-    return node_2(w, &t, root, n, depth);
-}
-
 /* ---- all of them ---- */
 
-static bool implicit(walk *w) {
+static bool implicit(fd_h5_walk *w) {
     uint64_t n_max = 1, at = w->layout->address;
     if (!limited(w)) return false;
     for (int i = 0; i < w->rank; i++) {
@@ -317,8 +210,12 @@ static bool implicit(walk *w) {
 
 bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, const fd_h5_layout *layout,
                            uint64_t *addresses) {
-    walk w = {.bytes = bytes, .layout = layout, .rank = shape->rank, .chunk_bytes = layout->element_bytes,
-              .n_chunk = 1, .out = addresses};
+    fd_h5_walk w = {.bytes = bytes,
+                    .layout = layout,
+                    .rank = shape->rank,
+                    .chunk_bytes = layout->element_bytes,
+                    .n_chunk = 1,
+                    .out = addresses};
     for (int i = 0; i < w.rank; i++) {
         hsize_t chunk = layout->chunk[i], max = layout->max[i];
         if (chunk && w.chunk_bytes > (uint64_t)INT64_MAX / chunk) return false;
@@ -337,8 +234,8 @@ bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, c
     case FD_H5_IMPLICIT: return implicit(&w);
     case FD_H5_FIXED_ARRAY: return fixed_array(&w);
     case FD_H5_EXTENSIBLE_ARRAY: return extensible_array(&w);
-    case FD_H5_BTREE_1: return btree_1(&w, layout->address, -1);
-    case FD_H5_BTREE_2: return btree_2_root(&w);
+    case FD_H5_BTREE_1: return fd_h5_walk_btree_1(&w);
+    case FD_H5_BTREE_2: return fd_h5_walk_btree_2(&w);
     }
     return false;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "dumpers/trace.h"
 
 /* The row as runs of contiguous elements: one run, or one per head when the row is padded along n_kv. */
@@ -30,21 +31,12 @@ static const void *run_at(const row_runs *runs, int64_t i) {
     return runs->first + (size_t)(i * runs->run_stride) * runs->element_bytes;
 }
 
-/* Every compiler's best for each kind of processor: multiplications of 64 bits take AVX-512 to be many at once. Integers
- * alone, so the bits are the same. Sanitized builds keep one version: the loader chooses before they are ready. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&              \
-    !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
-#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_CPU
-#endif
-
 static uint64_t canonical(uint64_t bits) {
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
 /* fd_fingerprint_f32, the words of a contiguous tensor without a branch between them. */
-FOR_EACH_CPU
+FD_FOR_EACH_CPU
 static fd_fingerprint fingerprint_f32(const float *x, int64_t n) {
     uint64_t lo = 0, hi = 0;
     for (int64_t i = 0; i < n / 2; i++) {
@@ -105,7 +97,7 @@ typedef struct row_tally {
 } row_tally;
 
 /* fd_tally_add and fd_sum64_add for the row's next n elements. */
-FOR_EACH_CPU
+FD_FOR_EACH_CPU
 static void tally_f32(const float *x, int64_t n, row_tally *t) {
     int64_t n_nan = 0, n_pos_inf = 0, n_neg_inf = 0, n_zero = 0;
     for (int64_t i = 0, m; i < n; i += m) {

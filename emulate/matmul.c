@@ -1,7 +1,7 @@
 /* MATMUL: y = W x + b with both factors rounded as the class says. */
 #include <omp.h>
 
-#include "emulate/clones.h"
+#include "base/clones.h"
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
 #include "model/quant.h"
@@ -54,7 +54,7 @@ static bool convert(const fd_emulate_class *class_, uint32_t weight_type, const 
 
 /* ---- the dot of two block rows: integers inside a block, binary32 between blocks, in order ---- */
 
-FD_EMULATE_CLONES static float dot_q8_0(const fd_block_q8_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
+FD_FOR_EACH_CPU static float dot_q8_0(const fd_block_q8_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
     float total = 0;
     for (int64_t b = 0; b < n_block; b++) {
         int32_t sum = 0;
@@ -64,7 +64,7 @@ FD_EMULATE_CLONES static float dot_q8_0(const fd_block_q8_0 *w, const fd_block_q
     return total;
 }
 
-FD_EMULATE_CLONES static float dot_q4_0(const fd_block_q4_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
+FD_FOR_EACH_CPU static float dot_q4_0(const fd_block_q4_0 *w, const fd_block_q8_0 *x, int64_t n_block) {
     float total = 0;
     for (int64_t b = 0; b < n_block; b++) {
         int32_t sum = 0;

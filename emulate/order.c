@@ -1,6 +1,6 @@
 #include "emulate/order.h"
 
-#include "emulate/clones.h"
+#include "base/clones.h"
 #include "emulate/rounding.h"
 #include "numerics/fingerprint.h"
 
@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) float dot_lanes(const float *w, con
     return join(lane, lanes);
 }
 
-FD_EMULATE_CLONES static float dot_block(const float *w, const float *x, int64_t n, int32_t lanes) {
+FD_FOR_EACH_CPU static float dot_block(const float *w, const float *x, int64_t n, int32_t lanes) {
     switch (lanes) {
     case 4: return dot_lanes(w, x, n, 4);
     case 8: return dot_lanes(w, x, n, 8);

@@ -1,8 +1,8 @@
 #include "emulate/rounding.h"
 
-#include "emulate/clones.h"
+#include "base/clones.h"
 
-FD_EMULATE_CLONES void fd_round_row(fd_emulate_type type, const float *x, float *out, int64_t n) {
+FD_FOR_EACH_CPU void fd_round_row(fd_emulate_type type, const float *x, float *out, int64_t n) {
     switch (type) {
     case FD_EMULATE_TF32:
         for (int64_t i = 0; i < n; i++) out[i] = fd_round_tf32(x[i]);

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/clones.h"
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "blocks are read in place: little-endian hosts only"
 #endif
@@ -20,16 +22,6 @@ static_assert(sizeof(fd_block_q5_0) == 2 + 4 + 16, "Q5_0: 22 bytes for 32 elemen
 static_assert(sizeof(fd_block_q8_0) == 2 + 32, "Q8_0: 34 bytes for 32 elements");
 static_assert(sizeof(fd_block_q4_K) == 2 + 2 + 12 + 128, "Q4_K: 144 bytes for 256 elements");
 static_assert(sizeof(fd_block_q6_K) == 128 + 64 + 16 + 2, "Q6_K: 210 bytes for 256 elements");
-
-/* Decoding is what a CPU run spends its time on. The compiler makes a version for each instruction set and the loader
- * picks one; the bits do not depend on the choice, because nothing here sums. Sanitized builds keep one version: their
- * runtimes are not ready when the loader asks. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
-#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_CPU
-#endif
 
 /* ---- 16-bit floats ---- */
 
@@ -110,16 +102,16 @@ static void decode_f32(const uint8_t *from, float *to, int64_t n) {
     memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-FOR_EACH_CPU static void decode_f16(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_f16(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = f16_to_f32(load_u16(from + 2 * i));
 }
 
-FOR_EACH_CPU static void decode_bf16(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_bf16(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(load_u16(from + 2 * i));
 }
 
 /* Q8_0, 32 elements:  0 d  2 int8[32]                              value = d·q */
-FOR_EACH_CPU static void decode_q8_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_q8_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_q8_0)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q8_0, d)));
         const int8_t *q = (const int8_t *)from + offsetof(fd_block_q8_0, qs);
@@ -129,7 +121,7 @@ FOR_EACH_CPU static void decode_q8_0(const uint8_t *restrict from, float *restri
 
 /* Q4_0, 32 elements:  0 d  2 nibbles[16]                           value = d·(q − 8)
  * byte i: element i in the low nibble, element i + 16 in the high one */
-FOR_EACH_CPU static void decode_q4_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_q4_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_q4_0)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q4_0, d)));
         const uint8_t *q = from + offsetof(fd_block_q4_0, qs);
@@ -140,7 +132,7 @@ FOR_EACH_CPU static void decode_q4_0(const uint8_t *restrict from, float *restri
 
 /* Q5_0, 32 elements:  0 d  2 fifth bits[4]  6 nibbles[16]          value = d·(q − 16)
  * nibbles as in Q4_0; bit i of the 32 is element i's highest */
-FOR_EACH_CPU static void decode_q5_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_q5_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_q5_0)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q5_0, d)));
         const uint8_t *q = from + offsetof(fd_block_q5_0, qs);
@@ -156,7 +148,7 @@ FOR_EACH_CPU static void decode_q5_0(const uint8_t *restrict from, float *restri
  *    byte j     (j < 4)   s[j+4] bits 5-4, s[j]        byte j + 4   m[j+4] bits 5-4, m[j]
  *    byte j + 8           m[j+4] bits 3-0, s[j+4] bits 3-0
  * Nibble bytes 32p … 32p+31: group 2p low, group 2p + 1 high. */
-FOR_EACH_CPU static void decode_q4_k(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_q4_k(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 256, from += sizeof(fd_block_q4_K)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q4_K, d)));
         const float dmin = f16_to_f32(load_u16(from + offsetof(fd_block_q4_K, dmin)));
@@ -178,7 +170,7 @@ FOR_EACH_CPU static void decode_q4_k(const uint8_t *restrict from, float *restri
 /* Q6_K, 256 elements:  0 low nibbles[128]  128 high bit pairs[64]  192 int8 scales[16]  208 d    value = (d·scale)·(q −
  * 32) Two halves of 128 elements in four quarters of 32. Quarter k, element i: its low bits are in nibble byte i + 32(k
  * mod 2), low nibble for k < 2, else high; its high bits are bits 2k+1 … 2k of pair byte i. A scale: 16 elements. */
-FOR_EACH_CPU static void decode_q6_k(const uint8_t *restrict from, float *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void decode_q6_k(const uint8_t *restrict from, float *restrict to, int64_t n) {
     for (; n > 0; n -= 256, from += sizeof(fd_block_q6_K)) {
         const float d = f16_to_f32(load_u16(from + offsetof(fd_block_q6_K, d)));
         const uint8_t *low = from + offsetof(fd_block_q6_K, ql), *high = from + offsetof(fd_block_q6_K, qh);
@@ -204,14 +196,14 @@ static void encode_f32(const float *from, uint8_t *to, int64_t n) {
     memcpy(to, from, (size_t)n * sizeof *from);
 }
 
-FOR_EACH_CPU static void encode_f16(const float *restrict from, uint8_t *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void encode_f16(const float *restrict from, uint8_t *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t half = f32_to_f16(from[i]);
         memcpy(to + 2 * i, &half, sizeof half);
     }
 }
 
-FOR_EACH_CPU static void encode_bf16(const float *restrict from, uint8_t *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void encode_bf16(const float *restrict from, uint8_t *restrict to, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t half = f32_to_bf16(from[i]);
         memcpy(to + 2 * i, &half, sizeof half);
@@ -226,7 +218,7 @@ static inline float clamp(float value, float low, float high) {
 
 /* d = absmax / 127, q = x / d rounded half away from zero. A NaN anywhere makes d NaN: as integers, the magnitudes of
  * floats are in order and NaN is above them all. */
-FOR_EACH_CPU static void encode_q8_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void encode_q8_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
     /* Adding the float below 0.5 and cutting off rounds half away from zero; adding 0.5 would carry 0.49999997 to 1. */
     const float below_half = 0x1.fffffep-2f;
     for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q8_0)) {
@@ -248,7 +240,7 @@ FOR_EACH_CPU static void encode_q8_0(const float *restrict from, uint8_t *restri
 
 /* d = m / −8 for the m of largest magnitude (the first of equals), so that m itself becomes −8, the end of the lopsided
  * range; q = x / d + 8.5, cut off, at most 15. */
-FOR_EACH_CPU static void encode_q4_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
+FD_FOR_EACH_CPU static void encode_q4_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
     for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q4_0)) {
         uint32_t largest = 0;
         float extreme = 0.0f;

@@ -1,5 +1,6 @@
 #include "tests/compare/fake_run.h"
 
+#include <criterion/criterion.h>
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>
@@ -234,4 +235,19 @@ fd_trace *foreign_trace(const char *name, uint32_t dtype, const float *values, i
     must(fd_trace_open(path, &trace, &err), &err);
     unlink(path);
     return trace;
+}
+
+fd_verdict fake_compare(fd_trace *ref, fd_trace *cand, const char *allow) {
+    fd_compare_options options = {.allow_missing = &allow, .n_allow_missing = allow ? 1 : 0};
+    fd_error err = {0};
+    fd_verdict v;
+    cr_assert_eq(fd_compare_traces(ref, cand, &options, &v, &err), FD_OK, "%s", err.message);
+    fd_trace_close(ref);
+    fd_trace_close(cand);
+    return v;
+}
+
+fd_verdict fake_against_clean(fd_trace_level level, const fake_trace_options *cand) {
+    fake_trace_options clean = {.level = level};
+    return fake_compare(fake_trace(&clean), fake_trace(cand), NULL);
 }

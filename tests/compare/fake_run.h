@@ -3,6 +3,7 @@
 #ifndef FD_TESTS_COMPARE_FAKE_RUN_H
 #define FD_TESTS_COMPARE_FAKE_RUN_H
 
+#include "compare/compare.h"
 #include "dumpers/trace.h"
 
 typedef enum fake_change {
@@ -58,5 +59,10 @@ int32_t fake_token(int32_t pos);
 /* A trace as a foreign engine writes it, without /graph and fingerprints: one tensor [n_pos, n] of raw 16-bit floats
  * (or binary32 with dtype FD_F32), tokens as fake_token's. `values` [n_pos * n]. */
 fd_trace *foreign_trace(const char *name, uint32_t dtype, const float *values, int32_t n_pos, int32_t n);
+
+/* Compares two traces, names of `allow` (a glob; NULL: none) being allowed to be missing; closes both. Fails the test. */
+fd_verdict fake_compare(fd_trace *ref, fd_trace *cand, const char *allow);
+/* A clean reference of `level` against a candidate. */
+fd_verdict fake_against_clean(fd_trace_level level, const fake_trace_options *cand);
 
 #endif

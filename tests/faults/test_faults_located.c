@@ -11,44 +11,21 @@
 #include "compare/lockstep.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
+#include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
 #include "tests/ops/shared_files.h"
 
-enum { N_GENERATE = 3, N_MODEL = 2, N_ARCH = 4 };
-static const char *const models[N_MODEL] = {"kjv-llama", "kjv-qwen2"};
+enum { N_GENERATE = 3, N_ARCH = 4 };
 /* With a window of 16, which a prompt must be longer than. */
 static const char *const archs[N_ARCH] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe"};
 
-typedef struct prompt {
+typedef struct feed {
     const int32_t *tokens;
     int32_t n;
-} prompt;
-static const prompt short_prompt = {(const int32_t[]){1, 300, 45, 1036, 261, 7}, 6};
-static const prompt long_prompt = {
+} feed;
+static const feed short_prompt = {(const int32_t[]){1, 300, 45, 1036, 261, 7}, 6};
+static const feed long_prompt = {
     (const int32_t[]){65, 91, 7, 119, 63, 13, 40, 28, 95, 120, 63, 97, 26, 63, 3, 55, 104, 71, 46, 99}, 20};
-
-typedef struct bench {
-    fd_gguf *gguf;
-    fd_graph *graph;
-} bench;
-
-static void must(fd_code code, const fd_error *err) {
-    cr_assert_eq(code, FD_OK, "%s", err->message);
-}
-
-static bench open_model(const char *name) {
-    char path[512];
-    bench b;
-    fd_error err = {0};
-    snprintf(path, sizeof path, "%s/traces/%s.gguf", FD_SOURCE_DIR, name);
-    if (access(path, R_OK) != 0) {
-        fprintf(stderr, "skipped: %s is not there\n", path);
-        cr_skip_test("no model");
-    }
-    must(fd_gguf_open(path, &b.gguf, &err), &err);
-    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
-    return b;
-}
 
 static bench open_arch(const char *name) {
     char path[128];
@@ -61,12 +38,7 @@ static bench open_arch(const char *name) {
     return b;
 }
 
-static void close_model(bench *b) {
-    fd_graph_free(b->graph);
-    fd_gguf_close(b->gguf);
-}
-
-static fd_exec *executor(const fd_graph *graph, prompt p) {
+static fd_exec *executor(const fd_graph *graph, feed p) {
     fd_exec *exec;
     fd_error err = {0};
     fd_reference_options options = {.numerics = FD_NUMERICS_EXACT, .n_ctx = p.n + N_GENERATE, .n_thread = 1};
@@ -74,7 +46,7 @@ static fd_exec *executor(const fd_graph *graph, prompt p) {
     return exec;
 }
 
-static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, prompt p, const char *fault) {
+static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, feed p, const char *fault) {
     fd_lockstep_options o = {.tokens = p.tokens, .n_token = p.n, .n_generate = N_GENERATE};
     fd_verdict v;
     fd_error err = {0};
@@ -86,7 +58,7 @@ static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, prompt p, 
     return v;
 }
 
-static fd_trace *record(const fd_graph *graph, prompt p) {
+static fd_trace *record(const fd_graph *graph, feed p) {
     char path[] = "/tmp/firstdiff-fault-XXXXXX";
     fd_error err = {0};
     fd_trace_writer *writer;
@@ -111,7 +83,7 @@ static fd_trace *record(const fd_graph *graph, prompt p) {
     return trace;
 }
 
-static fd_verdict compare(fd_trace *clean, const fd_graph *faulty, prompt p) {
+static fd_verdict compare(fd_trace *clean, const fd_graph *faulty, feed p) {
     fd_compare_options options = {0};
     fd_verdict v;
     fd_error err = {0};
@@ -137,7 +109,7 @@ static const char *expected_node(const fd_graph *graph, const fd_fault_info *fau
 }
 
 /* Returns false when the model has nothing that the fault could change. */
-static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *graph, fd_trace *clean, prompt p,
+static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *graph, fd_trace *clean, feed p,
                    const char *model, bool from_traces) {
     char spec[96];
     const char *expected = expected_node(graph, fault, fault->outside ? -1 : layer);
@@ -169,7 +141,7 @@ enum { MAX_FAULT = 256 };
 
 /* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
  * per fault. */
-static void locate_all(const fd_graph *graph, int n_layer, prompt p, const char *model, int32_t n_applied[MAX_FAULT]) {
+static void locate_all(const fd_graph *graph, int n_layer, feed p, const char *model, int32_t n_applied[MAX_FAULT]) {
     fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
     for (int32_t i = 0; i < fd_fault_count(); i++)

@@ -29,6 +29,20 @@ static place place_of(const op_case *c, size_t shape, int64_t item) {
     return p;
 }
 
+/* The largest error of `y` in the units of its bound; `shape` is an index of `shapes`. */
+typedef double (*worst_fn)(const op_case *c, size_t shape, const float *y);
+
+static void expect_within(fd_op op, worst_fn worst) {
+    for (size_t i = 0; i < N_SHAPE; i++) {
+        op_case *c = make(op, i);
+        float *y = case_run_scalar(c);
+        double z = worst(c, i, y);
+        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
+        free(y);
+        case_free(c);
+    }
+}
+
 /* ---- scores: |s - ŝ| ≤ (h + 1)·u·Σ|q||k|·scale, h = ⌈d/64⌉ + 6 ---- */
 
 static double worst_score(const op_case *c, size_t shape, const float *y) {
@@ -54,14 +68,7 @@ static double worst_score(const op_case *c, size_t shape, const float *y) {
 }
 
 Test(attn_scores, are_within_their_bound_and_masked_past_the_own_position) {
-    for (size_t i = 0; i < N_SHAPE; i++) {
-        op_case *c = make(FD_OP_ATTN_SCORES, i);
-        float *y = case_run_scalar(c);
-        double z = worst_score(c, i, y);
-        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
-        free(y);
-        case_free(c);
-    }
+    expect_within(FD_OP_ATTN_SCORES, worst_score);
 }
 
 Test(attn_scores, wrong_heads_scale_and_mask_are_beyond_the_bound) {
@@ -113,14 +120,7 @@ static double worst_weight(const op_case *c, size_t shape, const float *y) {
 }
 
 Test(attn_softmax, is_within_its_bound_and_zero_past_the_own_position) {
-    for (size_t i = 0; i < N_SHAPE; i++) {
-        op_case *c = make(FD_OP_ATTN_SOFTMAX, i);
-        float *y = case_run_scalar(c);
-        double z = worst_weight(c, i, y);
-        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
-        free(y);
-        case_free(c);
-    }
+    expect_within(FD_OP_ATTN_SOFTMAX, worst_weight);
 }
 
 Test(attn_softmax, one_position_has_weight_one) {
@@ -189,14 +189,7 @@ static double worst_mix(const op_case *c, size_t shape, const float *y) {
 }
 
 Test(attn_mix, is_within_its_bound_of_the_formula) {
-    for (size_t i = 0; i < N_SHAPE; i++) {
-        op_case *c = make(FD_OP_ATTN_MIX, i);
-        float *y = case_run_scalar(c);
-        double z = worst_mix(c, i, y);
-        cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
-        free(y);
-        case_free(c);
-    }
+    expect_within(FD_OP_ATTN_MIX, worst_mix);
 }
 
 Test(attn_mix, blocks_of_64_start_at_absolute_position_0) {
@@ -310,7 +303,7 @@ Test(attn_softmax, a_sink_takes_its_share) {
 
 Test(attention, f64_agrees_with_the_formulas_far_below_binary32) {
     static const fd_op ops[] = {FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_MIX};
-    double (*const worst[])(const op_case *, size_t, const float *) = {worst_score, worst_weight, worst_mix};
+    const worst_fn worst[] = {worst_score, worst_weight, worst_mix};
     for (size_t i = 0; i < N_SHAPE; i++)
         for (int o = 0; o < 3; o++) {
             op_case *c = make(ops[o], i);

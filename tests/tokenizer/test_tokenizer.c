@@ -6,87 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "toy_vocab.h"
 #include "vocab_files.h"
-
-#define SPACE "\xE2\x96\x81"
-enum { MAX_TOKEN = 48 };
-
-typedef struct toy { /* what a toy vocabulary borrows */
-    fd_string tokens[MAX_TOKEN], merges[MAX_TOKEN];
-    float scores[MAX_TOKEN];
-    int32_t types[MAX_TOKEN];
-    fd_vocab vocab;
-} toy;
-
-static void add(toy *t, const char *text, int32_t type, float score) {
-    int32_t n = t->vocab.n_token++;
-    t->tokens[n] = (fd_string){text, strlen(text)};
-    t->types[n] = type;
-    t->scores[n] = score;
-}
-
-static void add_merge(toy *t, const char *line) {
-    t->merges[t->vocab.n_merge++] = (fd_string){line, strlen(line)};
-}
-
-static void start(toy *t, const char *model) {
-    *t = (toy){0};
-    t->vocab = (fd_vocab){.model = model, .pre = "gpt-2", .bos = 1, .eos = 2, .unk = 0, .add_space_prefix = true};
-    add(t, "<unk>", FD_TOKEN_UNKNOWN, 0);
-    add(t, "<s>", FD_TOKEN_CONTROL, 0);
-    add(t, "</s>", FD_TOKEN_CONTROL, 0);
-}
-
-static fd_tokenizer *make(toy *t) {
-    t->vocab.tokens = t->tokens;
-    t->vocab.merges = t->merges;
-    t->vocab.scores = t->scores;
-    t->vocab.types = t->types;
-    fd_tokenizer *tokenizer = NULL;
-    fd_error err = {0};
-    cr_assert(fd_tokenizer_from_vocab(&t->vocab, &tokenizer, &err) == FD_OK, "%s", err.message);
-    return tokenizer;
-}
-
-/* ids: 3 "_" 4 a 5 b 6 c 7 ab 8 bc 9 aa 10 _ab 11 <0x0A> 12 <|u|> (user-defined) 13 <|user|> (control) */
-static fd_tokenizer *make_spm(toy *t) {
-    start(t, "llama");
-    add(t, SPACE, FD_TOKEN_NORMAL, -10);
-    add(t, "a", FD_TOKEN_NORMAL, -11);
-    add(t, "b", FD_TOKEN_NORMAL, -12);
-    add(t, "c", FD_TOKEN_NORMAL, -13);
-    add(t, "ab", FD_TOKEN_NORMAL, -2);
-    add(t, "bc", FD_TOKEN_NORMAL, -1);
-    add(t, "aa", FD_TOKEN_NORMAL, -3);
-    add(t, SPACE "ab", FD_TOKEN_NORMAL, -4);
-    add(t, "<0x0A>", FD_TOKEN_BYTE, 0);
-    add(t, "<|u|>", FD_TOKEN_USER_DEFINED, 0);
-    add(t, "<|user|>", FD_TOKEN_CONTROL, 0);
-    return make(t);
-}
-
-/* ids: 3 a 4 b 5 c 6 ab 7 bc 8 abc 9 Ġ 10 Ġa 11 <|u|> (user-defined) 12 <|user|> (control) */
-static fd_tokenizer *make_bpe(toy *t, const char *pre) {
-    start(t, "gpt2");
-    t->vocab.pre = pre;
-    add(t, "a", FD_TOKEN_NORMAL, 0);
-    add(t, "b", FD_TOKEN_NORMAL, 0);
-    add(t, "c", FD_TOKEN_NORMAL, 0);
-    add(t, "ab", FD_TOKEN_NORMAL, 0);
-    add(t, "bc", FD_TOKEN_NORMAL, 0);
-    add(t, "abc", FD_TOKEN_NORMAL, 0);
-    add(t, "\xC4\xA0", FD_TOKEN_NORMAL, 0);
-    add(t,
-        "\xC4\xA0"
-        "a",
-        FD_TOKEN_NORMAL, 0);
-    add(t, "<|u|>", FD_TOKEN_USER_DEFINED, 0);
-    add(t, "<|user|>", FD_TOKEN_CONTROL, 0);
-    add_merge(t, "b c");
-    add_merge(t, "\xC4\xA0 a");
-    add_merge(t, "a b");
-    return make(t);
-}
 
 typedef struct encode_case {
     const char *text;
@@ -126,18 +47,18 @@ Test(spm, merges_by_score_then_leftmost) {
     };
     /* clang-format on */
     toy t;
-    fd_tokenizer *tokenizer = make_spm(&t);
+    fd_tokenizer *tokenizer = toy_spm(&t);
     EXPECT_IDS(tokenizer, cases);
     cr_expect(eq(str, (char *)fd_tokenizer_name(tokenizer), "llama (SentencePiece)"));
     fd_tokenizer_free(tokenizer);
 
     /* mutant: with the scores of ab and bc swapped the result must change */
     toy swapped;
-    fd_tokenizer_free(make_spm(&swapped));
+    fd_tokenizer_free(toy_spm(&swapped));
     swapped.scores[7] = -1;
     swapped.scores[8] = -2;
     static const encode_case other[] = {{"abc", false, false, 2, {10, 6}}};
-    tokenizer = make(&swapped);
+    tokenizer = toy_make(&swapped);
     EXPECT_IDS(tokenizer, other);
     fd_tokenizer_free(tokenizer);
 }
@@ -155,9 +76,9 @@ Test(spm, special_tokens_and_the_space_after_them) {
     };
     /* clang-format on */
     toy t;
-    fd_tokenizer_free(make_spm(&t));
+    fd_tokenizer_free(toy_spm(&t));
     t.vocab.add_bos = true;
-    fd_tokenizer *tokenizer = make(&t);
+    fd_tokenizer *tokenizer = toy_make(&t);
     expect_ids(tokenizer, cases + 1, sizeof cases / sizeof cases[0] - 1);
     fd_tokenizer_free(tokenizer);
 
@@ -172,7 +93,7 @@ Test(spm, special_tokens_and_the_space_after_them) {
         {"<|user|>  ", false, true, 1, {13}},
     };
     /* clang-format on */
-    tokenizer = make(&t);
+    tokenizer = toy_make(&t);
     EXPECT_IDS(tokenizer, plain);
     fd_tokenizer_free(tokenizer);
 }
@@ -191,23 +112,23 @@ Test(bpe, merges_by_rank_within_words) {
     };
     /* clang-format on */
     toy t;
-    fd_tokenizer *tokenizer = make_bpe(&t, "gpt-2");
+    fd_tokenizer *tokenizer = toy_bpe(&t, "gpt-2");
     EXPECT_IDS(tokenizer, cases);
     cr_expect(eq(str, (char *)fd_tokenizer_name(tokenizer), "gpt2 / gpt-2"));
     fd_tokenizer_free(tokenizer);
 
     /* llama-bpe takes a whole word from the vocabulary although no merge leads there */
     static const encode_case whole[] = {{"abc", false, false, 1, {8}}};
-    tokenizer = make_bpe(&t, "llama-bpe");
+    tokenizer = toy_bpe(&t, "llama-bpe");
     EXPECT_IDS(tokenizer, whole);
     fd_tokenizer_free(tokenizer);
 }
 
 Test(bpe, a_byte_without_any_token_is_an_error) {
     toy t;
-    fd_tokenizer_free(make_bpe(&t, "gpt-2"));
+    fd_tokenizer_free(toy_bpe(&t, "gpt-2"));
     t.vocab.unk = -1;
-    fd_tokenizer *tokenizer = make(&t);
+    fd_tokenizer *tokenizer = toy_make(&t);
     int32_t *ids = (int32_t *)1, n = 7;
     fd_error err = {0};
     cr_expect(fd_tokenize(tokenizer, "a\xE9", 2, false, false, &ids, &n, &err) == FD_ERR_INPUT);
@@ -253,7 +174,7 @@ Test(tokens, bytes_as_they_appear_in_text) {
     };
     /* clang-format on */
     toy t;
-    fd_tokenizer *tokenizer = make_spm(&t);
+    fd_tokenizer *tokenizer = toy_spm(&t);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char to[16] = "";
         int32_t size = fd_token_bytes(tokenizer, cases[i].token, cases[i].special, to, sizeof to);
@@ -268,11 +189,11 @@ Test(tokens, bytes_as_they_appear_in_text) {
 
 Test(tokens, ends_of_a_turn) {
     toy t;
-    start(&t, "llama");
-    add(&t, "<|eot_id|>", FD_TOKEN_NORMAL, 0); /* 3: by its text, whatever its type */
-    add(&t, "<|im_end|>", FD_TOKEN_CONTROL, 0);
-    add(&t, "<|im_start|>", FD_TOKEN_CONTROL, 0);
-    fd_tokenizer *tokenizer = make(&t);
+    toy_start(&t, "llama");
+    toy_add(&t, "<|eot_id|>", FD_TOKEN_NORMAL, 0); /* 3: by its text, whatever its type */
+    toy_add(&t, "<|im_end|>", FD_TOKEN_CONTROL, 0);
+    toy_add(&t, "<|im_start|>", FD_TOKEN_CONTROL, 0);
+    fd_tokenizer *tokenizer = toy_make(&t);
     static const bool is_end[] = {false, false, true, true, true, false};
     for (int32_t i = 0; i < 6; i++) cr_expect(fd_tokenizer_is_end(tokenizer, i) == is_end[i], "token %d", i);
     cr_expect(eq(int, fd_tokenizer_is_end(tokenizer, -1) || fd_tokenizer_is_end(tokenizer, 6), 0));
@@ -297,7 +218,7 @@ Test(refused, vocabularies_that_cannot_work) {
         const char *what = cases[i].what;
         toy t;
         bool bpe = !strcmp(what, "pre") || !strcmp(what, "merge");
-        fd_tokenizer_free(bpe ? make_bpe(&t, "gpt-2") : make_spm(&t));
+        fd_tokenizer_free(bpe ? toy_bpe(&t, "gpt-2") : toy_spm(&t));
         if (!strcmp(what, "model")) t.vocab.model = "bert";
         if (!strcmp(what, "pre")) t.vocab.pre = "qwen9";
         if (!strcmp(what, "empty")) t.vocab.n_token = 0;
@@ -305,8 +226,8 @@ Test(refused, vocabularies_that_cannot_work) {
         if (!strcmp(what, "eos")) t.vocab.eos = -2;
         if (!strcmp(what, "type")) t.types[4] = 7;
         if (!strcmp(what, "score")) t.scores[4] = NAN;
-        if (!strcmp(what, "merge")) add_merge(&t, "ab");
-        if (!strcmp(what, "byte")) add(&t, "<0xZZ>", FD_TOKEN_BYTE, 0);
+        if (!strcmp(what, "merge")) toy_add_merge(&t, "ab");
+        if (!strcmp(what, "byte")) toy_add(&t, "<0xZZ>", FD_TOKEN_BYTE, 0);
         if (!strcmp(what, "no bos")) t.vocab.bos = -1, t.vocab.add_bos = true;
         fd_tokenizer *tokenizer = (fd_tokenizer *)1;
         fd_error err = {0};
@@ -345,7 +266,7 @@ static void *tokenize_often(void *user) {
 
 Test(tokenizer, threads_share_one) {
     toy t;
-    fd_tokenizer *tokenizer = make_bpe(&t, "qwen2");
+    fd_tokenizer *tokenizer = toy_bpe(&t, "qwen2");
     pthread_t threads[4];
     void *results[4], *alone = tokenize_often(tokenizer);
     cr_assert(alone != NULL);

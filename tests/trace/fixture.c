@@ -218,6 +218,13 @@ const char *fixture_path(const char *name) {
     return path;
 }
 
+fd_trace *fixture_open(const char *path) {
+    fd_error err = {0};
+    fd_trace *trace = NULL;
+    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    return trace;
+}
+
 void fixture_check_tensor(const fd_trace *trace, const fd_graph *graph, const char *name, int32_t pos) {
     fd_error err = {0};
     int32_t at = fd_trace_find(trace, name), id = fd_graph_find(graph, name);

@@ -34,6 +34,9 @@ fd_code fixture_step(fd_trace_writer *writer, const fd_graph *graph, fd_numerics
 void fixture_write(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics, int32_t n_prefill,
                    int32_t n_decode);
 
+/* Fails the test when the trace cannot be opened. */
+fd_trace *fixture_open(const char *path);
+
 /* Path of a file of this test in a directory of its own, removed at exit; static storage of four. */
 const char *fixture_path(const char *name);
 

@@ -52,19 +52,12 @@ static void add_ramp(hid_t file, const char *name) {
     H5Dclose(add(file, name, H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data));
 }
 
-static fd_trace *open_or_fail(const char *path) {
-    fd_error err = {0};
-    fd_trace *trace = NULL;
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
-    return trace;
-}
-
 Test(trace_foreign, the_minimum_opens) {
     const char *path = fixture_path("minimal.h5");
     hid_t file = start(path);
     add_ramp(file, "blk.0.attn_q");
     H5Fclose(file);
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     cr_expect(fd_trace_n_pos(trace) == N_POS && fd_trace_n_node(trace) == 1 && fd_trace_n_step(trace) == 1);
     cr_expect(fd_trace_steps(trace)[0].kind == FD_STEP_PREFILL && fd_trace_steps(trace)[0].n_pos == N_POS);
     cr_expect_eq(fd_trace_tokens(trace)[2], 4);
@@ -104,7 +97,7 @@ Test(trace_foreign, names_give_the_order_of_execution) {
         else
             add_ramp(file, shuffled[i]);
     H5Fclose(file);
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     for (size_t i = 0; i < n; i++) {
         cr_expect_str_eq(fd_trace_node_at(trace, (int32_t)i)->name, sorted[i]);
         cr_expect_eq(fd_trace_node_at(trace, (int32_t)i)->seq, (int32_t)i);
@@ -129,7 +122,7 @@ Test(trace_foreign, seq_overrules_names_when_all_have_it) {
             H5Dclose(set);
         }
         H5Fclose(file);
-        fd_trace *trace = open_or_fail(path);
+        fd_trace *trace = fixture_open(path);
         cr_expect_str_eq(fd_trace_node_at(trace, 0)->name, missing ? "a" : "c");
         cr_expect_str_eq(fd_trace_node_at(trace, 2)->name, missing ? "c" : "b");
         fd_trace_close(trace);
@@ -188,7 +181,7 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
         if (cases[c].attribute) fd_h5_put_string(set, "dtype", cases[c].attribute);
         H5Dclose(set);
         H5Fclose(file);
-        fd_trace *trace = open_or_fail(path);
+        fd_trace *trace = fixture_open(path);
         cr_assert_eq(fd_trace_node_at(trace, 0)->dtype, cases[c].dtype, "%s", cases[c].name);
         for (int32_t pos = 0; pos < N_POS; pos++) {
             fd_error err = {0};
@@ -221,7 +214,7 @@ Test(trace_foreign, over_kv_rows_come_without_their_padding) {
     fd_h5_put_int(set, "over_kv", 1);
     H5Dclose(set);
     H5Fclose(file);
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     fd_error err = {0};
     float row[6];
     cr_assert_eq(fd_trace_read(trace, 0, 2, row, NULL, &err), FD_OK, "%s", err.message);
@@ -239,7 +232,7 @@ Test(trace_foreign, first_position_places_the_rows_of_a_part) {
     fd_h5_put_int(set, "first_position", N_POS - 1);
     H5Dclose(set);
     H5Fclose(file);
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     fd_error err = {0};
     float row[3];
     cr_expect_eq(fd_trace_read(trace, 0, 0, row, NULL, &err), FD_ERR_INCOMPLETE);
@@ -298,7 +291,7 @@ Test(trace_foreign, a_file_that_is_marked_as_being_written_opens) {
     }
     H5E_END_TRY
     cr_assert_lt(plain, 0, "the file is not marked: the case tests nothing");
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     cr_expect_eq(fd_trace_n_pos(trace), N_POS);
     fd_trace_close(trace);
 }
@@ -309,7 +302,7 @@ Test(trace_foreign, a_dataset_that_was_never_written_is_no_data) {
     hsize_t dims[2] = {N_POS, 3};
     H5Dclose(add(file, "logits", H5T_IEEE_F32LE, 2, dims, -1, NULL));
     H5Fclose(file);
-    fd_trace *trace = open_or_fail(path);
+    fd_trace *trace = fixture_open(path);
     fd_error err = {0};
     float row[3];
     cr_expect_not(fd_trace_node_at(trace, 0)->has_data);

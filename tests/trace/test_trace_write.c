@@ -1,24 +1,13 @@
-/* What is written is what is read: every level, both numerics, filters, several writers. */
+/* What is written is what is read: every level, both numerics, several writers. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "fixture.h"
-#include "model/quant.h"
 
 enum { PREFILL = 7, DECODE = 30, POSITIONS = PREFILL + DECODE };
-
-static fd_trace *open_or_fail(const char *path) {
-    fd_error err = {0};
-    fd_trace *trace = NULL;
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
-    return trace;
-}
 
 /* Fingerprints and statistics of position `pos` against the fixture's values. */
 static void check_summary(const fd_trace *trace, const fd_graph *graph, int32_t id, int32_t pos, bool f64, bool stats) {
@@ -56,7 +45,7 @@ static void round_trip(level_case c) {
     options.level = c.level;
     options.compress = c.compress;
     fixture_write(&options, graph, c.numerics, PREFILL, DECODE);
-    fd_trace *trace = open_or_fail(options.path);
+    fd_trace *trace = fixture_open(options.path);
     cr_assert_eq(fd_trace_n_pos(trace), POSITIONS);
     cr_assert_eq(fd_trace_n_step(trace), 1 + DECODE);
     cr_assert_eq(fd_trace_n_node(trace), graph->n_node);
@@ -101,7 +90,7 @@ Test(trace_write, attributes_steps_and_graph_come_back) {
     fd_graph *graph = fixture_graph(fixture_small);
     fd_trace_options options = fd_trace_defaults(fixture_path("info.h5"));
     fixture_write(&options, graph, FD_NUMERICS_EXACT, PREFILL, 2);
-    fd_trace *trace = open_or_fail(options.path);
+    fd_trace *trace = fixture_open(options.path);
     const fd_trace_info *info = fd_trace_get_info(trace), said = fixture_info();
     cr_expect_str_eq(info->producer, said.producer);
     cr_expect_str_eq(info->model_name, said.model_name);
@@ -129,7 +118,7 @@ Test(trace_write, health_of_each_position) {
     fd_trace_options options = fd_trace_defaults(fixture_path("health.h5"));
     options.level = FD_TRACE_FINGERPRINT;
     fixture_write(&options, graph, FD_NUMERICS_EXACT, PREFILL, DECODE);
-    fd_trace *trace = open_or_fail(options.path);
+    fd_trace *trace = fixture_open(options.path);
     for (int32_t pos = 0; pos < POSITIONS; pos++) {
         int32_t n_layer, n_head;
         const float *entropy = fd_trace_entropy(trace, pos, &n_layer, &n_head);
@@ -157,55 +146,13 @@ Test(trace_write, health_of_each_position) {
     fd_graph_free(graph);
 }
 
-typedef struct filter_case {
-    const char *tensors;
-    int32_t layer_first, layer_last;
-    const char *kept[4], *dropped[4];
-} filter_case;
-
-Test(trace_write, filters_keep_what_they_name_and_mark_the_rest) {
-    const filter_case cases[] = {
-        {"blk.1.*", 0, INT32_MAX, {"blk.1.attn_q", "blk.1.l_out"}, {"blk.0.attn_q", "logits"}},
-        {"*.attn_q*", 0, INT32_MAX, {"blk.0.attn_q", "blk.1.attn_q_rope"}, {"blk.0.attn_k", "token_embd"}},
-        {NULL, 1, 1, {"token_embd", "blk.1.attn_q", "logits"}, {"blk.0.attn_q", "blk.0.l_out"}},
-        {"nothing", 0, INT32_MAX, {NULL}, {"logits", "blk.0.attn_weights"}},
-    };
-    fd_graph *graph = fixture_graph(fixture_small);
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        fd_trace_options options = fd_trace_defaults(fixture_path("filter.h5"));
-        options.tensors = cases[c].tensors;
-        options.layer_first = cases[c].layer_first;
-        options.layer_last = cases[c].layer_last;
-        fixture_write(&options, graph, FD_NUMERICS_EXACT, PREFILL, 3);
-        fd_trace *trace = open_or_fail(options.path);
-        for (int i = 0; i < 4 && cases[c].kept[i]; i++) {
-            int32_t node = fd_trace_find(trace, cases[c].kept[i]);
-            cr_expect(fd_trace_node_at(trace, node)->has_data && fd_trace_fingerprint(trace, node, 4));
-            fixture_check_tensor(trace, graph, cases[c].kept[i], 8);
-        }
-        for (int i = 0; i < 4 && cases[c].dropped[i]; i++) {
-            int32_t node = fd_trace_find(trace, cases[c].dropped[i]);
-            cr_assert(node >= 0);
-            cr_expect_not(fd_trace_node_at(trace, node)->has_data);
-            cr_expect_null(fd_trace_fingerprint(trace, node, 4));
-            cr_expect_null(fd_trace_stats_at(trace, node, 4));
-        }
-        /* health is of the run, whatever is filtered */
-        int32_t n_layer, n_head;
-        cr_expect(fd_trace_health_at(trace, 4)->top_id[0] >= 0);
-        cr_expect_not(isnan(fd_trace_entropy(trace, 4, &n_layer, &n_head)[0]));
-        fd_trace_close(trace);
-    }
-    fd_graph_free(graph);
-}
-
 Test(trace_write, steps_outside_the_range_are_fingerprints) {
     fd_graph *graph = fixture_graph(fixture_small);
     fd_trace_options options = fd_trace_defaults(fixture_path("range.h5"));
     options.step_first = 2;
     options.step_last = 3;
     fixture_write(&options, graph, FD_NUMERICS_EXACT, PREFILL, 5);
-    fd_trace *trace = open_or_fail(options.path);
+    fd_trace *trace = fixture_open(options.path);
     for (int32_t pos = 0; pos < PREFILL + 5; pos++) {
         bool inside = pos == PREFILL + 1 || pos == PREFILL + 2;
         for (int32_t id = 0; id < graph->n_node; id++) {
@@ -251,7 +198,7 @@ Test(trace_write, rows_in_parallel_are_the_same_rows) {
         cr_assert_eq(code, FD_OK, "%s", err.message);
         cr_assert_eq(fd_trace_end_step(writer, &err), FD_OK, "%s", err.message);
         cr_assert_eq(fd_trace_finish(writer, &err), FD_OK);
-        fd_trace *trace = open_or_fail(options.path);
+        fd_trace *trace = fixture_open(options.path);
         for (int32_t pos = 0; pos < ROWS; pos += 7) {
             check_summary(trace, graph, graph->n_node - 1, pos, false, true);
             cr_expect_geq(fd_trace_health_at(trace, pos)->top_id[9], 0);
@@ -280,79 +227,10 @@ Test(trace_write, two_writers_in_one_thread) {
                 FD_OK, "%s", err.message);
     for (int w = 0; w < 2; w++) cr_assert_eq(fd_trace_finish(writers[w], &err), FD_OK);
     for (int w = 0; w < 2; w++) {
-        fd_trace *trace = open_or_fail(paths[w]);
+        fd_trace *trace = fixture_open(paths[w]);
         for (int32_t pos = 0; pos < 4; pos++) fixture_check_tensor(trace, graph, "blk.1.attn_weights", pos);
         fd_trace_close(trace);
     }
-    fd_graph_free(graph);
-}
-
-/* ---- what the writer refuses ---- */
-
-static fd_code create(const char *path, fd_graph *graph, fd_trace_writer **writer, fd_error *err) {
-    fd_trace_options options = fd_trace_defaults(path);
-    fd_trace_info info = fixture_info();
-    return fd_trace_create(&options, &info, graph, FD_NUMERICS_EXACT, writer, err);
-}
-
-Test(trace_write, places_that_cannot_hold_a_trace_are_named) {
-    const char *places[] = {"/dev/full", "/dev/null", "/proc/trace.h5", "/nowhere/at/all.h5", "/"};
-    fd_graph *graph = fixture_graph(fixture_small);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        fd_trace_writer *writer = NULL;
-        fd_error err = {0};
-        cr_expect_eq(create(places[i], graph, &writer, &err), FD_ERR_IO, "%s", places[i]);
-        cr_expect(strstr(err.message, places[i]), "%s", err.message);
-        cr_expect_null(writer);
-    }
-    fd_graph_free(graph);
-}
-
-Test(trace_write, a_failed_create_leaves_the_old_file) {
-    fd_graph *graph = fixture_graph(fixture_small);
-    const char *path = fixture_path("kept.h5");
-    fd_trace_options options = fd_trace_defaults(path);
-    fixture_write(&options, graph, FD_NUMERICS_EXACT, PREFILL, 1);
-    /* a directory stands where the new file would be made */
-    char part[200];
-    snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
-    cr_assert_eq(mkdir(part, 0700), 0);
-    fd_trace_writer *writer = NULL;
-    fd_error err = {0};
-    cr_expect_eq(create(path, graph, &writer, &err), FD_ERR_IO);
-    cr_expect(strstr(err.message, "kept.h5") && strstr(err.message, "File exists"), "%s", err.message);
-    rmdir(part);
-    fd_trace *trace = open_or_fail(path);
-    cr_expect_eq(fd_trace_n_pos(trace), PREFILL + 1);
-    fd_trace_close(trace);
-    /* and without the obstacle the old file is replaced */
-    cr_assert_eq(create(path, graph, &writer, &err), FD_OK, "%s", err.message);
-    fd_trace_abandon(writer);
-    trace = open_or_fail(path);
-    cr_expect(fd_trace_n_pos(trace) == 0 && !fd_trace_get_info(trace)->complete);
-    fd_trace_close(trace);
-    fd_graph_free(graph);
-}
-
-Test(trace_write, calls_out_of_order_are_refused) {
-    fd_graph *graph = fixture_graph(fixture_small);
-    fd_trace_writer *writer;
-    fd_error err = {0};
-    const int32_t tokens[2] = {1, 2};
-    cr_assert_eq(create(fixture_path("order.h5"), graph, &writer, &err), FD_OK);
-    cr_expect_eq(fd_trace_end_step(writer, &err), FD_ERR_INPUT);
-    cr_expect_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, 0, 0, &err), FD_ERR_INPUT);
-    cr_expect_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, 2, 1, &err), FD_ERR_INPUT);
-    cr_expect_eq(fixture_show(fd_trace_observer(writer), graph, FD_NUMERICS_EXACT, 0, 2, &err), FD_ERR_INPUT);
-    cr_assert_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, 2, 0, &err), FD_OK);
-    cr_expect_eq(fd_trace_begin_step(writer, FD_STEP_PREFILL, tokens, 2, 0, &err), FD_ERR_INPUT);
-    cr_expect_eq(fixture_show(fd_trace_observer(writer), graph, FD_NUMERICS_EXACT, 0, 3, &err), FD_ERR_INPUT);
-    cr_expect_eq(fixture_show(fd_trace_observer(writer), graph, FD_NUMERICS_F64, 0, 2, &err), FD_ERR_INPUT);
-    fd_graph *other = fixture_graph((fixture_size){1, 15, 3, 1, 22, 37});
-    cr_expect_eq(fixture_show(fd_trace_observer(writer), other, FD_NUMERICS_EXACT, 0, 2, &err), FD_ERR_INPUT);
-    cr_expect(strstr(err.message, "another graph"), "%s", err.message);
-    cr_expect_eq(fd_trace_finish(writer, &err), FD_ERR_INPUT); /* a step is open */
-    fd_graph_free(other);
     fd_graph_free(graph);
 }
 
@@ -383,49 +261,5 @@ Test(trace_write, tables_read_by_parts_are_the_whole_tables) {
         fd_trace_close(parts);
     }
     fd_trace_close(whole);
-    fd_graph_free(graph);
-}
-
-/* Rounded once, to nearest even; the fingerprints stay those of what was computed. */
-Test(trace_write, elements_stored_in_16_bits_are_the_computed_ones_rounded) {
-    static const uint32_t types[] = {FD_F16, FD_BF16};
-    fd_graph *graph = fixture_graph(fixture_small);
-    for (int k = 0; k < 2; k++) {
-        fd_trace_options options = fd_trace_defaults(fixture_path("computed.h5"));
-        fd_trace *computed, *stored;
-        fd_error err = {0};
-        fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
-        cr_assert_eq(fd_trace_open(options.path, &computed, &err), FD_OK, "%s", err.message);
-        options.path = fixture_path("stored.h5");
-        options.store = types[k];
-        options.step_last = 2; /* later steps: what is filled in */
-        fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
-        cr_assert_eq(fd_trace_open(options.path, &stored, &err), FD_OK, "%s", err.message);
-        int n_rounded = 0;
-        for (int32_t node = 0; node < fd_trace_n_node(stored); node++) {
-            const fd_trace_node *info = fd_trace_node_at(stored, node);
-            cr_expect_eq(info->dtype, types[k], "%s", info->name);
-            for (int32_t pos = 0; pos < fd_trace_n_pos(stored); pos++) {
-                int64_t n = fd_trace_elements(info, pos);
-                float *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
-                const fd_fingerprint *a = fd_trace_fingerprint(computed, node, pos);
-                const fd_fingerprint *b = fd_trace_fingerprint(stored, node, pos);
-                cr_expect(a && b && a->lo == b->lo && a->hi == b->hi, "%s at %d", info->name, pos);
-                fd_code code = fd_trace_read(stored, node, pos, y, NULL, &err);
-                cr_expect_eq(code, pos < 7 ? FD_OK : FD_ERR_INCOMPLETE, "%s at %d", info->name, pos);
-                cr_assert_eq(fd_trace_read(computed, node, pos, x, NULL, &err), FD_OK, "%s", err.message);
-                for (int64_t i = 0; code == FD_OK && i < n; i++) {
-                    float to = types[k] == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x[i])) : fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
-                    n_rounded += y[i] != x[i];
-                    if (to == to) cr_assert_eq(y[i], to, "%s at %d: %g stored, %g computed", info->name, pos, y[i], x[i]);
-                }
-                free(x);
-                free(y);
-            }
-        }
-        cr_expect_gt(n_rounded, 100);
-        fd_trace_close(computed);
-        fd_trace_close(stored);
-    }
     fd_graph_free(graph);
 }

@@ -19,11 +19,8 @@ static fd_tracer_tensor on_device(const char *name, int64_t rows, int64_t width)
 
 static fd_trace *closed(fd_tracer *tracer, const char *path) {
     char message[1024];
-    fd_trace *trace;
-    fd_error err = {0};
     cr_assert_eq(fd_tracer_close(tracer, message, sizeof message), 0, "%s", message);
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
-    return trace;
+    return fixture_open(path);
 }
 
 static double value_at(const fd_trace *trace, const char *name, int32_t pos, int64_t element) {
