@@ -4,9 +4,12 @@
  * x. Rows come in tasks of as many as a warp follows at once. */
 #include "kernels/matvec_ring.cuh"
 
+#include <type_traits>
+
 #include "kernels/formats_pair.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matvec_add.cuh"
+#include "kernels/matvec_ring_bulk.cuh"
 #include "kernels/tree.cuh"
 
 /* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with
@@ -113,7 +116,7 @@ template <int LANES, int P, int R> __device__ __forceinline__ void ring_sums(flo
     for (int r = 0; r < R; r++) sum[r] = fd_tree_lanes<LANES>(fd_tree(acc[r]));
 }
 
-template <class Format, int P, int R>
+template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Slice = ring_slice<Format, P, R>;
     const matvec_args &a = s.matvec;
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     float *xs = (float *)(shared + n_warp * s.n_slot * Slice::bytes);
 
     fd_allow_next();
-    matvec_ring<Format, P, R> ring;
+    std::conditional_t<BULK, matvec_ring_bulk<Format, P, R>, matvec_ring<Format, P, R>> ring;
     ring.begin(s, slots);
     held_norm held;
     hold_norm(a, held);
@@ -134,6 +137,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
 
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;
+    unsigned parity = 0;
     for (int task = first_task(); task < s.n_task; task += task_step()) {
         /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there. */
         const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
@@ -155,8 +159,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
         float acc[R][P] = {};
         for (int unit = 0; unit < s.n_unit; unit += Slice::units) {
             const int left = s.n_unit - unit, n = left < Slice::units ? left : Slice::units;
-            fd_copy_async_wait_but(s.n_slot - 1);
-            __syncwarp();
+            ring.await(s, slot, parity);
             const unsigned char *slice = own + slot * Slice::bytes;
             if ((unit + Slice::units) * Format::groups * 64 <= a.n_col)
                 add_slice<Format, P, R, true>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
@@ -164,7 +167,10 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
                 add_slice<Format, P, R, false>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
             __syncwarp();
             ring.request(s);
-            slot = slot + 1 == s.n_slot ? 0 : slot + 1;
+            if (++slot == s.n_slot) {
+                slot = 0;
+                parity ^= 1;
+            }
         }
 
         float sums[R];
@@ -195,10 +201,10 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     }
 }
 
-template <class Format, int P, int R>
+template <class Format, int P, int R, bool BULK>
 static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
-    auto kernel = matvec_ring_kernel<Format, P, R>;
+    auto kernel = matvec_ring_kernel<Format, P, R, BULK>;
     matvec_ring_args s = {args, 0, 0, form->slots};
     const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
     const int64_t blocks = n_task < most ? n_task : most;
@@ -219,9 +225,15 @@ template <uint32_t DTYPE>
 static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Two = fd_lane_format<DTYPE, 2>;
     using Eight = fd_lane_format<DTYPE, 8>;
+    if constexpr (DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16)
+        if (form->bulk)
+            return form->rows == 2 ? launch<Two, 2, 2, true>(queue, args, form, err)
+                                   : launch<Two, 2, 1, true>(queue, args, form, err);
     if (form->partials == 2)
-        return form->rows == 2 ? launch<Two, 2, 2>(queue, args, form, err) : launch<Two, 2, 1>(queue, args, form, err);
-    return form->rows == 2 ? launch<Eight, 8, 2>(queue, args, form, err) : launch<Eight, 8, 1>(queue, args, form, err);
+        return form->rows == 2 ? launch<Two, 2, 2, false>(queue, args, form, err)
+                               : launch<Two, 2, 1, false>(queue, args, form, err);
+    return form->rows == 2 ? launch<Eight, 8, 2, false>(queue, args, form, err)
+                           : launch<Eight, 8, 1, false>(queue, args, form, err);
 }
 
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
