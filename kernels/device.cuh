@@ -33,6 +33,16 @@ __device__ __forceinline__ float fd_half_to_float(uint16_t half) {
     return value;
 }
 
+/* Asks for it here: a load that the compiler may move would move behind fd_wait_previous. */
+__device__ __forceinline__ float4 fd_load_now(const float4 *from) {
+    float4 value;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+    return value;
+}
+
 /* Copies 16 (or 4) bytes to shared memory without waiting; zeros instead when `valid` is false. `from` must be readable
  * only when valid. */
 __device__ __forceinline__ void fd_copy_async16(float *to_shared, const float *from, bool valid) {
