@@ -50,8 +50,6 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     for (int64_t tile = first; tile < a.n_row || !staged; tile += step) {
         fd_cursor row[R];
         Unit units[depth][R];
-        held_norm held;
-        if (!staged) hold_norm(a, held);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             /* Lanes past the last row read it again and store nothing: all 32 take part in the exchanges. */
@@ -67,9 +65,10 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
 
         if (!staged) {
+            if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
             fd_wait_previous();
             stage_x<P, T>(a, xs, stride);
-            if (a.norm_weight) norm_x<P, T>(a, held, xs, stride);
+            if (a.norm_weight) norm_x<P, T>(a, xs, stride);
             staged = true;
             if (tile >= a.n_row) break;
         }
@@ -162,7 +161,7 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
     while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
-    const size_t shared = sizeof(float) * T * (size_t)((args.n_col + 63) / 64 * 64);
+    const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
     int at_once = 0;
     FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));

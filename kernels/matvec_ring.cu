@@ -9,6 +9,63 @@
 #include "kernels/matvec_add.cuh"
 #include "kernels/tree.cuh"
 
+/* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with
+ * a barrier. */
+enum { HELD_QUADS = 4 };
+struct held_norm {
+    float4 quad[HELD_QUADS];
+};
+__device__ __forceinline__ void hold_norm(const matvec_args &a, held_norm &held) {
+#pragma unroll
+    for (int i = 0; i < HELD_QUADS; i++) {
+        const int quad = (int)(threadIdx.x + i * blockDim.x);
+        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = fd_load_now((const float4 *)a.norm_weight + quad);
+    }
+}
+
+__device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w) {
+    return make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
+}
+
+template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs) {
+    __shared__ float factor;
+    float4 *quads = (float4 *)xs;
+    const int n_quad = a.n_col / 4, threads = (int)blockDim.x;
+    /* All asked for before the first is used: one at a time, each would cost the latency of L2. */
+    enum { AT_ONCE = 4 };
+    for (int first = (int)threadIdx.x; first < n_quad; first += AT_ONCE * threads) {
+        float4 value[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) value[i] = __ldcg((const float4 *)a.x + first + i * threads);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
+    }
+    __syncthreads();
+    if (!a.norm_weight) return;
+    if (threadIdx.x < 32) {
+        const int lane = (int)threadIdx.x;
+        const float *pairs = xs + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+        const float r =
+            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+        if (lane == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+#pragma unroll
+    for (int i = 0; i < HELD_QUADS; i++) {
+        const int quad = (int)(threadIdx.x + i * blockDim.x);
+        if (quad < n_quad) quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, held.quad[i]);
+    }
+    for (int quad = (int)(threadIdx.x + HELD_QUADS * blockDim.x); quad < n_quad; quad += (int)blockDim.x)
+        quads[quad_at<P>(quad)] = normed(quads[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
+    __syncthreads();
+    if (a.norm_out && blockIdx.x == 0)
+        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
+            ((float4 *)a.norm_out)[quad] = quads[quad_at<P>(quad)];
+}
+
 /* What decoding wants of the warp's registers. */
 struct ring_magic {
     uint32_t plain, fused;
@@ -81,8 +138,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     ring.begin(s, slots);
     const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
     fd_wait_previous();
-    stage_x<P, 1>(a, xs, a.n_col);
-    if (a.norm_weight) norm_x<P, 1>(a, held, xs, a.n_col);
+    stage_ring_x<P>(a, held, xs);
 
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;

@@ -38,62 +38,52 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
 template <int P> __device__ __forceinline__ int quad_at(int quad) {
     return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
 }
-/* Quads that a thread asks for before it uses the first: one at a time, each would cost the latency of L2. */
-enum { STAGE_QUADS = 4 };
-
 /* x as it is, then a barrier. */
 template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
     float4 *quads = (float4 *)xs;
-    const int n_quad = stride / 4, threads = (int)blockDim.x;
+    const int n_quad = stride / 4;
+    const bool aligned = a.n_col % 4 == 0;
+#pragma unroll
     for (int token = 0; token < T; token++) {
-        const float *x = a.x + token * (int64_t)a.n_col;
-        if (a.n_col % 4 != 0) {
-            for (int k = (int)threadIdx.x; k < stride; k += threads)
-                xs[token * stride + quad_at<P>(k / 4) * 4 + k % 4] = k < a.n_col ? __ldcg(x + k) : 0.0f;
-            continue;
-        }
-        for (int first = (int)threadIdx.x; first < n_quad; first += STAGE_QUADS * threads) {
-            float4 value[STAGE_QUADS];
-#pragma unroll
-            for (int i = 0; i < STAGE_QUADS; i++) {
-                const int quad = first + i * threads;
-                value[i] = quad * 4 < a.n_col ? __ldcg((const float4 *)x + quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
+            const int k = quad * 4;
+            const float *from = a.x + token * (int64_t)a.n_col + k;
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (aligned && k < a.n_col) {
+                value = __ldcg((const float4 *)from);
+            } else if (k < a.n_col) {
+                value.x = __ldcg(from);
+                if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
+                if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
+                if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
             }
-#pragma unroll
-            for (int i = 0; i < STAGE_QUADS; i++) {
-                const int quad = first + i * threads;
-                if (quad < n_quad) quads[token * n_quad + quad_at<P>(quad)] = value[i];
-            }
+            quads[token * n_quad + quad_at<P>(quad)] = value;
         }
     }
     __syncthreads();
 }
 
-/* Quads of RMS_NORM's weights, which depend on no kernel: a thread holds those of its own elements while it waits for x.
- * Where n_col is no multiple of 4 it holds none. */
-enum { HELD_QUADS = 4 };
-struct held_norm {
-    float4 quad[HELD_QUADS];
-};
-__device__ __forceinline__ void hold_norm(const matvec_args &a, held_norm &held) {
-#pragma unroll
-    for (int i = 0; i < HELD_QUADS; i++) {
-        const int quad = (int)(threadIdx.x + i * blockDim.x);
-        if (a.norm_weight && a.n_col % 4 == 0 && quad * 4 < a.n_col)
-            held.quad[i] = fd_load_now((const float4 *)a.norm_weight + quad);
+/* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
+ */
+template <int P, int T>
+__device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+    float4 *quads = (float4 *)(xs + T * stride);
+    const float *w = a.norm_weight;
+    for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
+        const int k = quad * 4;
+        quads[quad_at<P>(quad)] =
+            a.n_col % 4 == 0 && k < a.n_col
+                ? __ldg((const float4 *)(w + k))
+                : make_float4(k < a.n_col ? w[k] : 0.0f, k + 1 < a.n_col ? w[k + 1] : 0.0f,
+                              k + 2 < a.n_col ? w[k + 2] : 0.0f, k + 3 < a.n_col ? w[k + 3] : 0.0f);
     }
-}
-
-__device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w) {
-    return make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
 }
 
 /* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one keeps
  * a single row where asked. A block has T warps at least. */
-template <int P, int T>
-__device__ __forceinline__ void norm_x(const matvec_args &a, const held_norm &held, float *xs, int stride) {
+template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
     __shared__ float factor[T];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, threads = (int)blockDim.x;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (warp < T) {
         const float *pairs = xs + warp * stride + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
         const float r =
@@ -101,28 +91,18 @@ __device__ __forceinline__ void norm_x(const matvec_args &a, const held_norm &he
         if (lane == 0) factor[warp] = r;
     }
     __syncthreads();
+    const float4 *w = (const float4 *)(xs + T * stride);
 #pragma unroll
     for (int t = 0; t < T; t++) {
         const float r = factor[t];
         float4 *x = (float4 *)(xs + t * stride);
-        if (a.n_col % 4 != 0) {
-            for (int k = (int)threadIdx.x; k < a.n_col; k += threads) {
-                float *own = (float *)(x + quad_at<P>(k / 4)) + k % 4;
-                *own = (*own * r) * a.norm_weight[k];
-            }
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < HELD_QUADS; i++) {
-            const int quad = (int)threadIdx.x + i * threads;
-            if (quad * 4 < a.n_col) x[quad_at<P>(quad)] = normed(x[quad_at<P>(quad)], r, held.quad[i]);
-        }
-        for (int quad = (int)threadIdx.x + HELD_QUADS * threads; quad * 4 < a.n_col; quad += threads)
-            x[quad_at<P>(quad)] = normed(x[quad_at<P>(quad)], r, __ldg((const float4 *)a.norm_weight + quad));
+        for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
+            x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z,
+                               (x[i].w * r) * w[i].w);
     }
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)
-        for (int k = (int)threadIdx.x; k < a.n_col; k += threads)
+        for (int k = (int)threadIdx.x; k < a.n_col; k += (int)blockDim.x)
             a.norm_out[k] = xs[quad_at<P>(k / 4) * 4 + k % 4];
 }
 
