@@ -56,9 +56,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             const int64_t at = tile + slot + r < a.n_row ? tile + slot + r : a.n_row - 1;
             int part;
             const int64_t own = row_of(a, at, &part);
-            const uint8_t *data = part_of(a, part).data + own * a.row_bytes;
-            if (a.prefetch > 0 && lane == 0 && !staged) fd_prefetch_l2(data, a.prefetch);
-            row[r] = Format::begin(fd_kept(data), a.scale_offset, lane);
+            row[r] = Format::begin(fd_kept(part_of(a, part).data + own * a.row_bytes), a.scale_offset, lane);
         }
 #pragma unroll
         for (int u = 0; u < depth; u++)
@@ -156,11 +154,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     }
 }
 
-/* L2 keeps what it was asked for only while it is not asked for too much: a part of its 50 MB. */
-enum { PREFETCH_BYTES = 24 << 20, PREFETCH_LEAST = 2048 };
-
 template <class Format, int P, int R, int T>
-static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
+static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     /* The largest block that still gives every multiprocessor one. */
@@ -178,12 +173,6 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     const int64_t most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t blocks = n_warp < most ? n_warp : most;
 
-    const int64_t first_rows = blocks * warps * rows_per_warp;
-    int64_t prefetch = PREFETCH_BYTES / first_rows / 128 * 128;
-    if (prefetch > args.row_bytes) prefetch = args.row_bytes;
-    args.prefetch = queue->prefetch && prefetch >= PREFETCH_LEAST   ? (uint32_t)prefetch
-                    : queue->prefetch && prefetch == args.row_bytes ? (uint32_t)prefetch
-                                                                    : 0;
     return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 

@@ -22,7 +22,7 @@ __device__ __forceinline__ void hold_norm(const matvec_args &a, held_norm &held)
 #pragma unroll
     for (int i = 0; i < HELD_QUADS; i++) {
         const int quad = (int)(threadIdx.x + i * blockDim.x);
-        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = __ldg((const float4 *)a.norm_weight + quad);
+        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = fd_load_now((const float4 *)a.norm_weight + quad);
     }
 }
 
@@ -33,10 +33,18 @@ __device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w
 template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs) {
     __shared__ float factor;
     float4 *quads = (float4 *)xs;
-    const int n_quad = a.n_col / 4;
-#pragma unroll 4
-    for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
-        quads[quad_at<P>(quad)] = __ldcg((const float4 *)a.x + quad);
+    const int n_quad = a.n_col / 4, threads = (int)blockDim.x;
+    /* All asked for before the first is used: one at a time, each would cost the latency of L2. */
+    enum { AT_ONCE = 4 };
+    for (int first = (int)threadIdx.x; first < n_quad; first += AT_ONCE * threads) {
+        float4 value[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) value[i] = __ldcg((const float4 *)a.x + first + i * threads);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
+    }
     __syncthreads();
     if (!a.norm_weight) return;
     if (threadIdx.x < 32) {
@@ -128,9 +136,9 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
 
     fd_allow_next();
     std::conditional_t<BULK, matvec_ring_bulk<Format, P, R>, matvec_ring<Format, P, R>> ring;
-    ring.begin(s, slots);
     held_norm held;
     hold_norm(a, held);
+    ring.begin(s, slots);
     const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
     fd_wait_previous();
     stage_ring_x<P>(a, held, xs);
