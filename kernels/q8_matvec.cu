@@ -133,8 +133,8 @@ static fd_code launch(const fd_queue *queue, q8_matvec_args a, const fd_q8_form 
     size_t shared = shared_bytes<DTYPE>(a, form, (a.n_task + blocks - 1) / blocks);
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t half = queue->max_shared / 2 + 1024;
-    if (form.blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
+    const size_t alone = fd_shared_alone(queue);
+    if (form.blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
     return fd_launch(queue, "q8_matvec", form.team > 1 ? q8_matvec_team<DTYPE> : q8_matvec<DTYPE>,
                      dim3((unsigned)blocks), form.warps * 32, shared, err, a);
 }
