@@ -268,7 +268,8 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
 
 void check_matvec_fused(gpu_test *test) {
     for (int i = 0; i < N_TYPE; i++)
-        for (int k = 0; k < N_FUSED_CASE; k++) check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
+        for (int k = 0; k < N_FUSED_CASE; k++)
+            check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
     static const fused_case odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false);
 }
