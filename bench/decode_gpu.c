@@ -129,7 +129,6 @@ static const struct {
     {" without CUDA graph", {.no_graph = true}},
     {" without fusion", {.no_fusion = true}},
     {" without overlap", {.no_overlap = true}},
-    {" with prefetch", {.prefetch = true}},
 };
 enum { N_VARIANT = sizeof variants / sizeof *variants };
 

@@ -17,8 +17,10 @@
 enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
 
 static const fd_matvec_form forms[] = {
-    {8, 1, 8, 1, 0},  {8, 2, 8, 1, 0},  {2, 1, 16, 1, 2}, {2, 2, 8, 1, 2},  {2, 2, 16, 1, 2}, {8, 1, 8, 1, 2},
-    {8, 1, 12, 1, 2}, {8, 1, 16, 1, 2}, {8, 2, 8, 1, 2},  {8, 2, 12, 1, 2}, {8, 2, 16, 1, 2}, {8, 2, 8, 2, 2},
+    {8, 1, 8, 1, 0, false},  {8, 2, 8, 1, 0, false},  {2, 1, 16, 1, 2, false}, {2, 2, 8, 1, 2, false},
+    {2, 2, 16, 1, 2, false}, {2, 1, 16, 1, 2, true},  {2, 2, 16, 1, 2, true},  {8, 1, 8, 1, 2, false},
+    {8, 1, 12, 1, 2, false}, {8, 1, 16, 1, 2, false}, {8, 2, 8, 1, 2, false},  {8, 2, 12, 1, 2, false},
+    {8, 2, 16, 1, 2, false}, {8, 2, 8, 2, 2, false},
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
@@ -182,14 +184,15 @@ int main(int argc, char **argv) {
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
-    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings)%s; the chosen form%s\n",
+    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy engine)%s; the chosen form%s\n",
            q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
            many ? "; eight rows; 512 rows, TFLOP/s" : "");
     printf("%19s", "");
     for (int i = 0; q8act && i < N_Q8_FORM; i++)
         printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
     for (int i = 0; !q8act && i < N_FORM; i++)
-        printf(" %d%d%x%d%d", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks, forms[i].slots);
+        printf(" %d%d%x%d%c", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks,
+               forms[i].bulk ? '+' : '0' + forms[i].slots);
     printf(" | chosen\n");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {

@@ -205,8 +205,7 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     e->device = options->device;
     e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
                           .max_shared = prop.sharedMemPerBlockOptin,
-                          .has_clusters = prop.major >= 9,
-                          .prefetch = options->prefetch && prop.major >= 9};
+                          .has_clusters = prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
     e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);

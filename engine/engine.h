@@ -26,7 +26,6 @@ typedef struct fd_engine_options {
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */
     bool watch_by_node; /* observed steps of one token go node by node, as batches do */
-    bool prefetch;   /* ask L2 for rows of weights before they are needed: slower on an H200 */
 } fd_engine_options; /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */

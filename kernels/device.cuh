@@ -1,5 +1,5 @@
 /* The few machine instructions that CUDA C++ has no words for, each behind a function. Before sm_90 there is no
- * dependent launch and no bulk prefetch: those functions do nothing there, and no result depends on them. */
+ * dependent launch: its functions do nothing there, and no result depends on them. */
 #ifndef FD_KERNELS_DEVICE_CUH
 #define FD_KERNELS_DEVICE_CUH
 
@@ -33,14 +33,14 @@ __device__ __forceinline__ float fd_half_to_float(uint16_t half) {
     return value;
 }
 
-/* Asks L2 for `bytes` (a multiple of 16, as is the address) and does not wait. */
-__device__ __forceinline__ void fd_prefetch_l2(const void *from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
+/* Asks for it here: a load that the compiler may move would move behind fd_wait_previous. */
+__device__ __forceinline__ float4 fd_load_now(const float4 *from) {
+    float4 value;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(__cvta_generic_to_global(from))
                  : "memory");
-#else
-    (void)from, (void)bytes;
-#endif
+    return value;
 }
 
 /* Copies 16 (or 4) bytes to shared memory without waiting; zeros instead when `valid` is false. `from` must be readable

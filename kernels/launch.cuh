@@ -38,6 +38,11 @@ static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)
     return fd_cuda_check(cudaGetLastError(), name, err);
 }
 
+/* Dynamic shared memory of which no two blocks fit a multiprocessor. */
+static inline size_t fd_shared_alone(const fd_queue *queue) {
+    return queue->max_shared / 2 + 1024;
+}
+
 static inline unsigned fd_blocks(int64_t items, int64_t per_block) {
     return (unsigned)((items + per_block - 1) / per_block);
 }

@@ -72,6 +72,7 @@ typedef struct fd_matvec_form {
     int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
     int32_t blocks;   /* of a multiprocessor */
     int32_t slots;    /* of each warp's ring: 2 to 4, or 0 */
+    bool bulk;        /* the copy engine fills the rings, not the lanes: 2 partials of floats; wants sm_90 */
 } fd_matvec_form;
 enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
 

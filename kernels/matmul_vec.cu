@@ -56,9 +56,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             const int64_t at = tile + slot + r < a.n_row ? tile + slot + r : a.n_row - 1;
             int part;
             const int64_t own = row_of(a, at, &part);
-            const uint8_t *data = part_of(a, part).data + own * a.row_bytes;
-            if (a.prefetch > 0 && lane == 0 && !staged) fd_prefetch_l2(data, a.prefetch);
-            row[r] = Format::begin(fd_kept(data), a.scale_offset, lane);
+            row[r] = Format::begin(fd_kept(part_of(a, part).data + own * a.row_bytes), a.scale_offset, lane);
         }
 #pragma unroll
         for (int u = 0; u < depth; u++)
@@ -156,11 +154,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     }
 }
 
-/* L2 keeps what it was asked for only while it is not asked for too much: a part of its 50 MB. */
-enum { PREFETCH_BYTES = 24 << 20, PREFETCH_LEAST = 2048 };
-
 template <class Format, int P, int R, int T>
-static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
+static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     /* The largest block that still gives every multiprocessor one. */
@@ -178,12 +173,6 @@ static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     const int64_t most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t blocks = n_warp < most ? n_warp : most;
 
-    const int64_t first_rows = blocks * warps * rows_per_warp;
-    int64_t prefetch = PREFETCH_BYTES / first_rows / 128 * 128;
-    if (prefetch > args.row_bytes) prefetch = args.row_bytes;
-    args.prefetch = queue->prefetch && prefetch >= PREFETCH_LEAST   ? (uint32_t)prefetch
-                    : queue->prefetch && prefetch == args.row_bytes ? (uint32_t)prefetch
-                                                                    : 0;
     return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 
@@ -216,48 +205,57 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
+/* The copy engine is sm_90's, as clusters are; with scales apart from the weights lanes are faster (docs/performance.md).
+ */
+static bool can_bulk(const fd_queue *queue, uint32_t dtype) {
+    const fd_dtype_info *type = fd_dtype_get(dtype);
+    return queue->has_clusters && type && !type->is_quantised;
+}
+
 /* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
  * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
-    enum { FEW = 12, SOME = 40, LOTS = 150, LONG = 4096 };
-    static const fd_matvec_form plain = {8, 1, 8, 1, 0}, plain_2 = {8, 2, 8, 1, 0};
+    enum { FEW = 12, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
+    static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
     const bool blocks_of_256 = type && type->block_elements == 256, floats = type && !type->is_quantised;
     int64_t n_row = 0;
     for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
     const int64_t rows = n_row / queue->n_sm;
+    const bool bulk = can_bulk(queue, first->dtype) && first->row_bytes >= BULK_ROW;
     fd_matvec_form form;
     if (in->n_tok != 1 || first->n_col % 64 != 0) return plain;
     if (rows >= LOTS && blocks_of_256) {
         if (first->n_col < LONG) return plain_2;
-        form = {8, 2, 16, 1, 2};
+        form = {8, 2, 16, 1, 2, false};
     } else if (rows >= LOTS && in->silu_pair && floats) {
         return plain_2;
-    } else if (rows >= SOME) {
+    } else if (rows >= (bulk ? MANY : SOME)) {
         return plain;
     } else if (rows < FEW) {
-        form = {2, in->silu_pair ? 2 : 1, 16, 1, 2};
+        form = {2, in->silu_pair ? 2 : 1, 16, 1, 2, bulk};
     } else if (floats) {
-        form = {2, 2, 16, 1, 2};
+        form = {2, 2, 16, 1, 2, bulk};
     } else {
-        form = {8, 1, 8, 1, 2};
+        form = {8, 1, 8, 1, 2, false};
     }
     const int64_t ring = (int64_t)form.warps * form.slots * FD_MATVEC_SLOT_BYTES;
     const int64_t x = first->n_col * (int64_t)sizeof(float);
     return ring + x + 1024 <= (int64_t)queue->max_shared ? form : plain;
 }
 
-static fd_code check_form(const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
+static fd_code check_form(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     if ((form->partials == 2 || form->partials == 8) && (form->rows == 1 || form->rows == 2) && form->warps >= 1 &&
         form->warps <= FD_MATVEC_WARPS && form->blocks >= 1 && form->slots >= 2 && form->slots <= 4 &&
-        (form->rows == 2 || form->partials == 8 || !in->silu_pair) && in->part[0].weight.n_col % 64 == 0)
+        (form->rows == 2 || form->partials == 8 || !in->silu_pair) && in->part[0].weight.n_col % 64 == 0 &&
+        (!form->bulk || (form->partials == 2 && can_bulk(queue, in->part[0].weight.dtype))))
         return FD_OK;
     return fd_fail(err, FD_ERR_INPUT,
-                   "kernel matvec: no form of %d partials, %d rows, %d warps, %d blocks, %d slots for %lld columns",
+                   "kernel matvec: no form of %d partials, %d rows, %d warps, %d blocks, %d slots%s for %lld columns",
                    form->partials, form->rows, form->warps, form->blocks, form->slots,
-                   (long long)in->part[0].weight.n_col);
+                   form->bulk ? " of the copy engine" : "", (long long)in->part[0].weight.n_col);
 }
 
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
@@ -279,7 +277,7 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
         args.n_row += part->weight.n_row;
     }
     if (in->n_tok == 1 && own.slots > 0) {
-        FD_TRY(check_form(in, &own, err));
+        FD_TRY(check_form(queue, in, &own, err));
         args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }

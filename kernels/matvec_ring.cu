@@ -4,9 +4,12 @@
  * x. Rows come in tasks of as many as a warp follows at once. */
 #include "kernels/matvec_ring.cuh"
 
+#include <type_traits>
+
 #include "kernels/formats_pair.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matvec_add.cuh"
+#include "kernels/matvec_ring_bulk.cuh"
 #include "kernels/tree.cuh"
 
 /* x to shared memory, RMS-normed when asked; quads of norm weights that a thread holds while it waits for x. Ends with
@@ -19,7 +22,7 @@ __device__ __forceinline__ void hold_norm(const matvec_args &a, held_norm &held)
 #pragma unroll
     for (int i = 0; i < HELD_QUADS; i++) {
         const int quad = (int)(threadIdx.x + i * blockDim.x);
-        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = __ldg((const float4 *)a.norm_weight + quad);
+        if (a.norm_weight && quad * 4 < a.n_col) held.quad[i] = fd_load_now((const float4 *)a.norm_weight + quad);
     }
 }
 
@@ -30,10 +33,18 @@ __device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w
 template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs) {
     __shared__ float factor;
     float4 *quads = (float4 *)xs;
-    const int n_quad = a.n_col / 4;
-#pragma unroll 4
-    for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x)
-        quads[quad_at<P>(quad)] = __ldcg((const float4 *)a.x + quad);
+    const int n_quad = a.n_col / 4, threads = (int)blockDim.x;
+    /* All asked for before the first is used: one at a time, each would cost the latency of L2. */
+    enum { AT_ONCE = 4 };
+    for (int first = (int)threadIdx.x; first < n_quad; first += AT_ONCE * threads) {
+        float4 value[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) value[i] = __ldcg((const float4 *)a.x + first + i * threads);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
+    }
     __syncthreads();
     if (!a.norm_weight) return;
     if (threadIdx.x < 32) {
@@ -113,7 +124,7 @@ template <int LANES, int P, int R> __device__ __forceinline__ void ring_sums(flo
     for (int r = 0; r < R; r++) sum[r] = fd_tree_lanes<LANES>(fd_tree(acc[r]));
 }
 
-template <class Format, int P, int R>
+template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Slice = ring_slice<Format, P, R>;
     const matvec_args &a = s.matvec;
@@ -124,16 +135,17 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     float *xs = (float *)(shared + n_warp * s.n_slot * Slice::bytes);
 
     fd_allow_next();
-    matvec_ring<Format, P, R> ring;
-    ring.begin(s, slots);
+    std::conditional_t<BULK, matvec_ring_bulk<Format, P, R>, matvec_ring<Format, P, R>> ring;
     held_norm held;
     hold_norm(a, held);
+    ring.begin(s, slots);
     const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
     fd_wait_previous();
     stage_ring_x<P>(a, held, xs);
 
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;
+    unsigned parity = 0;
     for (int task = first_task(); task < s.n_task; task += task_step()) {
         /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there. */
         const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
@@ -155,8 +167,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
         float acc[R][P] = {};
         for (int unit = 0; unit < s.n_unit; unit += Slice::units) {
             const int left = s.n_unit - unit, n = left < Slice::units ? left : Slice::units;
-            fd_copy_async_wait_but(s.n_slot - 1);
-            __syncwarp();
+            ring.await(s, slot, parity);
             const unsigned char *slice = own + slot * Slice::bytes;
             if ((unit + Slice::units) * Format::groups * 64 <= a.n_col)
                 add_slice<Format, P, R, true>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
@@ -164,7 +175,10 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
                 add_slice<Format, P, R, false>(slice, unit, n, row_lane, magic, xs, a.n_col, acc);
             __syncwarp();
             ring.request(s);
-            slot = slot + 1 == s.n_slot ? 0 : slot + 1;
+            if (++slot == s.n_slot) {
+                slot = 0;
+                parity ^= 1;
+            }
         }
 
         float sums[R];
@@ -195,10 +209,10 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     }
 }
 
-template <class Format, int P, int R>
+template <class Format, int P, int R, bool BULK>
 static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
-    auto kernel = matvec_ring_kernel<Format, P, R>;
+    auto kernel = matvec_ring_kernel<Format, P, R, BULK>;
     matvec_ring_args s = {args, 0, 0, form->slots};
     const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
     const int64_t blocks = n_task < most ? n_task : most;
@@ -210,8 +224,8 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_m
     size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t half = queue->max_shared / 2 + 1024;
-    if (form->blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
+    const size_t alone = fd_shared_alone(queue);
+    if (form->blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
     return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
 }
 
@@ -219,9 +233,15 @@ template <uint32_t DTYPE>
 static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Two = fd_lane_format<DTYPE, 2>;
     using Eight = fd_lane_format<DTYPE, 8>;
+    if constexpr (DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16)
+        if (form->bulk)
+            return form->rows == 2 ? launch<Two, 2, 2, true>(queue, args, form, err)
+                                   : launch<Two, 2, 1, true>(queue, args, form, err);
     if (form->partials == 2)
-        return form->rows == 2 ? launch<Two, 2, 2>(queue, args, form, err) : launch<Two, 2, 1>(queue, args, form, err);
-    return form->rows == 2 ? launch<Eight, 8, 2>(queue, args, form, err) : launch<Eight, 8, 1>(queue, args, form, err);
+        return form->rows == 2 ? launch<Two, 2, 2, false>(queue, args, form, err)
+                               : launch<Two, 2, 1, false>(queue, args, form, err);
+    return form->rows == 2 ? launch<Eight, 8, 2, false>(queue, args, form, err)
+                           : launch<Eight, 8, 1, false>(queue, args, form, err);
 }
 
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,

@@ -3,7 +3,7 @@
  * A warp follows its own rows and shares no weights with others, so it needs no barrier of the block: its lanes copy a
  * slice side by side (cp.async, 16 bytes each), wait for their own copies, and meet at __syncwarp. Registers hold no
  * weights on their way, so the bytes in flight are bound by shared memory alone, and the first slices are requested
- * before the previous kernel has ended. */
+ * before the previous kernel has ended. kernels/matvec_ring_bulk.cuh has the ring that the copy engine fills. */
 #ifndef FD_KERNELS_MATVEC_RING_CUH
 #define FD_KERNELS_MATVEC_RING_CUH
 
@@ -94,6 +94,12 @@ template <class Format, int P, int R> struct matvec_ring {
                                          policy);
             }
         }
+    }
+
+    /* Returns to the whole warp when the slice in a slot, the oldest that was requested, is there. */
+    __device__ __forceinline__ void await(const matvec_ring_args &a, int, unsigned) {
+        fd_copy_async_wait_but(a.n_slot - 1);
+        __syncwarp();
     }
 
     /* One slice into the next slot, or nothing when there is none; in any case a group of copies. */

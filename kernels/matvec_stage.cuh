@@ -21,7 +21,6 @@ struct matvec_args {
     const float *x, *norm_weight;
     float norm_eps;
     float *norm_out;
-    uint32_t prefetch; /* bytes of each row of a block's first tile to ask L2 for */
     bool silu_pair;
 };
 

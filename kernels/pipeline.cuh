@@ -42,6 +42,12 @@ __device__ __forceinline__ void fd_phase_expect(uint32_t barrier, uint32_t bytes
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
+/* The same, and arrives. */
+__device__ __forceinline__ void fd_phase_arrive_expect(uint32_t barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
 __device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
@@ -65,6 +71,17 @@ __device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map,
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+#endif
+}
+
+/* One thread asks for `bytes` in a row, all three of them multiples of 16; `policy` says how long L2 keeps them. */
+__device__ __forceinline__ void fd_copy_bulk_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
+                                                  uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy)
                  : "memory");
 #endif
 }

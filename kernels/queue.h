@@ -21,7 +21,6 @@ typedef struct fd_queue {
     bool has_clusters; /* blocks can be launched in clusters that share their memory: sm_90 */
     bool overlap;      /* a kernel may start while its predecessor drains (programmatic dependent launch): it fetches
                           weights and waits for the predecessor before it reads anything else */
-    bool prefetch;     /* matrix-vector kernels ask L2 for whole rows of weights before they need them */
 } fd_queue;
 
 /* `what` and CUDA's own words for the failure. FD_OK for cudaSuccess. */

@@ -7,7 +7,7 @@
  *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
  *   twice         the same again
  *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
- *   variants      without CUDA graph, fusion, overlap, with prefetch: the same logits (not
+ *   variants      without CUDA graph, fusion, overlap: the same logits (not
  *                 with --quick)
  *   last row      a prompt's last logits without the others'
  *   generation    tokens sampled on the device = those the CPU samples from its own logits
@@ -135,7 +135,6 @@ static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
         {"without CUDA graph", {.no_graph = true}},
         {"without fusion", {.no_fusion = true}},
         {"without overlap", {.no_overlap = true}},
-        {"with prefetch", {.prefetch = true}},
         {"without any of them", {.no_graph = true, .no_fusion = true, .no_overlap = true}},
     };
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
