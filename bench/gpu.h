@@ -30,6 +30,7 @@ static inline fd_queue gpu_or_skip(char name[256]) {
     cuda(cudaGetDeviceProperties(&properties, 0));
     queue.n_sm = properties.multiProcessorCount;
     queue.max_shared = properties.sharedMemPerBlockOptin;
+    queue.has_clusters = properties.major >= 9;
     cuda(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking));
     snprintf(name, 256, "%s", properties.name);
     return queue;

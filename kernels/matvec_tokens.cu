@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
     fd_allow_next();
     matvec_ring<Format, P, R> ring;
     ring.begin(s.ring, slots);
+    for (int i = 0; i < s.ring.n_slot; i++) ring.request(s.ring);
     const uint32_t magic = fd_magic(), fused_magic = Format::fused ? fd_magic(Format::fused_bits) : 0u;
     fd_wait_previous();
     stage_tokens<T>(a, s.n_tok, xs);
