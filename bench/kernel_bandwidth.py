@@ -2,7 +2,8 @@
 """bench/kernel_bandwidth.py DECODE_GPU MODEL.gguf [--top 3] [--kernels 160] [--numerics exact] [--csv FILE]
 
 What each kernel of a decode step reads from DRAM, and how fast: DECODE_GPU (bench/decode_gpu) under Nsight Compute, whose
-ncu is on the PATH. Kernels of the same name and launch shape are one row; the rows that take the most time come first.
+ncu is on the PATH. Launches of one kernel and launch shape that read about as much are one row (a product of the layers and that
+of the logits are two); the rows that take the most time come first.
 Under ncu one kernel runs after the other, with cold caches, and none overlaps the next, so a step is slower than the sum.
 A model cut to a few layers (bench/make_model -L) shows the same kernels sooner.
 
@@ -50,6 +51,17 @@ def rows_of(lines):
     return kernels
 
 
+def products(launches):
+    """Splits [(bytes, ns), …] where one launch reads more than 1.25 times what the next smaller one does, and 1 MB more."""
+    parts = []
+    for launch in sorted(launches):
+        before = parts[-1][-1][0] if parts else 0
+        if not parts or launch[0] > max(1.25 * before, before + 1e6):
+            parts.append([])
+        parts[-1].append(launch)
+    return parts
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("decode_gpu", nargs="?")
@@ -69,8 +81,9 @@ def main():
     total = sum(ns for launches in kernels.values() for _, ns in launches)
     print("| kernel | grid × block | launches | share of time | reads | time | DRAM read |")
     print("|---|---|---|---|---|---|---|")
-    by_time = sorted(kernels.items(), key=lambda kernel: -sum(ns for _, ns in kernel[1]))
-    for (name, grid, block), launches in by_time[: options.top]:
+    rows = [(shape, part) for shape, launches in kernels.items() for part in products(launches)]
+    rows.sort(key=lambda row: -sum(ns for _, ns in row[1]))
+    for (name, grid, block), launches in rows[: options.top]:
         read, ns = (statistics.median(column) for column in zip(*launches))
         share = sum(t for _, t in launches) / total
         print(f"| {name} | {grid} × {block} | {len(launches)} | {100 * share:.0f} % | {read / 1e6:.1f} MB | {ns / 1e3:.1f} µs | {read / ns / 1e3:.2f} TB/s |")
