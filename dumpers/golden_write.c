@@ -96,7 +96,7 @@ static fd_code write_part(const fd_golden *golden, const char *part, const char 
     return code != FD_OK || closed ? code : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);
 }
 
-/* The name it is written under; freed by the caller. */
+/* The name that it is written under until it is whole; freed by the caller. Refuses a path where no file can stand. */
 static fd_code part_of(const char *path, char **out, fd_error *err) {
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
