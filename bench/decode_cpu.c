@@ -138,9 +138,8 @@ int main(int argc, char **argv) {
     if (peer)
         printf("decode / loop                        %9.2f   (last logits agree to NMSE %.1g)\n", best[1] / best[0],
                agreement);
-    printf("prefill / decode                     %9.2f\ncommand:", best[2] / best[1]);
-    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-    printf("\n");
+    printf("prefill / decode                     %9.2f\n", best[2] / best[1]);
+    show_command(argc, argv);
 
     for (int i = 0; i < 3; i++) free(rate[i]);
     free(tokens);

@@ -5,14 +5,13 @@
  * GB/s counts each weight matrix once a token, as the file stores it, and the K/V rows read; the copy counts bytes read
  * and written. With --ablate the decode step also runs in its other forms, each in an executor of its own. */
 #include <argp.h>
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu.h"
 #include "bench/measure.h"
-#include "bench/run.h"
-#include "engine/engine.h"
+#include "bench/run_gpu.h"
 #include "model/sampler.h"
 
 enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
@@ -43,13 +42,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
     switch (key) {
     case 'a': o->ablate = true; return 0;
-    case 'N':
-        o->beside = strcmp(arg, "fast") == 0    ? FD_NUMERICS_FAST
-                    : strcmp(arg, "q8act") == 0 ? FD_NUMERICS_Q8ACT
-                                                : FD_NUMERICS_EXACT;
-        if (o->beside == FD_NUMERICS_EXACT && strcmp(arg, "exact") != 0)
-            argp_error(state, "numerics \"%s\": expected exact, q8act or fast", arg);
-        return 0;
+    case 'N': o->beside = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
@@ -57,12 +50,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static void cuda(cudaError_t status) {
-    if (status == cudaSuccess) return;
-    fprintf(stderr, "decode_gpu: %s\n", cudaGetErrorString(status));
-    exit(2);
 }
 
 /* Feeds `n` tokens from where the executor is, `at_once` at a time; seconds. */
@@ -106,21 +93,6 @@ static double generate(fd_exec *exec, int n, bool on_host, const fd_sampler_opti
     double seconds = now() - start;
     fd_sampler_free(sampler);
     return seconds;
-}
-
-static double copy_rate(void *from, void *to) {
-    cudaEvent_t begin, end;
-    float ms;
-    cuda(cudaEventCreate(&begin));
-    cuda(cudaEventCreate(&end));
-    cuda(cudaEventRecord(begin, NULL));
-    for (int i = 0; i < COPIES; i++) cuda(cudaMemcpyAsync(to, from, COPY_BYTES, cudaMemcpyDeviceToDevice, NULL));
-    cuda(cudaEventRecord(end, NULL));
-    cuda(cudaEventSynchronize(end));
-    cuda(cudaEventElapsedTime(&ms, begin, end));
-    cuda(cudaEventDestroy(begin));
-    cuda(cudaEventDestroy(end));
-    return 2.0 * COPY_BYTES * COPIES / (1e6 * (double)ms);
 }
 
 /* Bytes of the matrices that a token multiplies by, and of one position's K and V rows. */
@@ -171,12 +143,8 @@ static const struct {
 enum { N_SAMPLER = sizeof samplers / sizeof *samplers };
 
 static void show(row *r, const options *o, double copy) {
-    double rate = median(r->rate, o->n_round), low = r->rate[0], high = r->rate[0];
-    for (int i = 1; i < o->n_round; i++) {
-        low = r->rate[i] < low ? r->rate[i] : low;
-        high = r->rate[i] > high ? r->rate[i] : high;
-    }
-    printf("%-44s %10.1f [%.1f – %.1f]", r->name, rate, low, high);
+    double rate = median(r->rate, o->n_round);
+    printf("%-44s %10.1f [%.1f – %.1f]", r->name, rate, r->rate[0], r->rate[o->n_round - 1]);
     if (r->bytes > 0) printf("  %8.1f GB/s  %5.1f %%", 1e-9 * r->bytes * rate, 1e-7 * r->bytes * rate / copy);
     printf("\n");
 }
@@ -241,16 +209,10 @@ int main(int argc, char **argv) {
     options o = {.n_decode = 64, .n_prefill = 512, .n_deep = 2048, .n_round = 7};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
 
-    char why[256];
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return 77;
-    }
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &graph);
     int n_ctx = o.n_deep + o.n_decode + WARM + 1;
     if (n_ctx < o.n_prefill) n_ctx = o.n_prefill;
 
@@ -274,6 +236,7 @@ int main(int argc, char **argv) {
              &err);
     cuda(cudaMalloc(&to, COPY_BYTES));
     cuda(cudaMemset(from, 0x5a, COPY_BYTES));
+    gpu_clock clock = gpu_clock_on(NULL);
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
     if (!logits) return 2;
 
@@ -289,7 +252,7 @@ int main(int argc, char **argv) {
     }
     for (int round = -1; round < o.n_round; round++) { /* round -1 warms up */
         int at = round < 0 ? 0 : round;
-        copies.rate[at] = copy_rate(from, to);
+        copies.rate[at] = gpu_copy_rate(&clock, from, to, COPY_BYTES, COPIES);
         for (int v = 0; v < n_variant; v++) decode_rows[v].rate[at] = decode(exec[v], &o);
         if (other) other_rows[DECODE].rate[at] = decode(other, &o);
         measure(exec[0], &o, logits, exact_rows, at);
@@ -308,11 +271,10 @@ int main(int argc, char **argv) {
         show_measures(other_rows, &o, copy, weight_count(graph));
     }
     show(&copies, &o, copy);
-    printf("command:");
-    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-    printf("\n");
+    show_command(argc, argv);
 
     free(logits);
+    gpu_clock_free(&clock);
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     for (int v = 0; v < n_variant; v++) fd_exec_free(exec[v]);

@@ -7,16 +7,13 @@
 #include <argp.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/random_weights.h"
 #include "model/gguf.h"
 #include "model/quant.h"
-
-enum { MAX_THREADS = 64 };
 
 typedef struct shape_of_model {
     const char *arch;
@@ -45,122 +42,12 @@ typedef struct options {
     int layers_limit; /* 0: none */
 } options;
 
-/* ---- weights ---- */
-
-typedef struct weights { /* one tensor's */
-    uint32_t dtype;
-    int64_t columns;
-    uint64_t stream; /* of random numbers, from the seed and the tensor's name */
-    float mean, deviation;
-} weights;
-
-/* SplitMix64 (Steele, Lea, Flood 2014) as a function of the position in the stream. */
-static inline uint64_t random_at(uint64_t stream, uint64_t at) {
-    uint64_t z = stream + (at + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* FNV-1a of the name, mixed with the seed: tensors of one model do not repeat each other. */
-static uint64_t stream_of(uint64_t seed, const char *name) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 0x100000001b3u;
-    return random_at(hash, seed);
-}
-
-/* The sum of four 16-bit uniform numbers is normal enough (it ends at 3.46 deviations) and costs one random number. */
-static void fill_row(const weights *w, int64_t row, float *to) {
-    /* Four uniform integers of 0 … 65535: mean 2·65535, variance 4·(65536² − 1)/12. */
-    const float mean_of_sum = 131070.0f, scale = w->deviation / 37837.2265f;
-    const uint64_t first = (uint64_t)(row * w->columns);
-    for (int64_t i = 0; i < w->columns; i++) {
-        const uint64_t r = random_at(w->stream, first + (uint64_t)i);
-        const int32_t sum = (int32_t)((r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48));
-        to[i] = w->mean + ((float)sum - mean_of_sum) * scale;
-    }
-}
-
-typedef struct share { /* one thread's rows of a call to fill */
-    const weights *w;
-    int64_t row0, n_row;
-    uint8_t *to;
-    bool failed;
-} share;
-
-/* A row of blocks whose scales and quants are random, for types that nothing here quantises to. d makes the deviation:
- * Q5_0's value is d·(q − 16), q of 0 … 31, whose deviation is 9.23 d; Q4_K's is d·(scale·q − 7.5·min), scales and mins
- * of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's d·scale·(q − 32), scales of −128 … 127, q of 0 … 63:
- * 1365 d. */
-static void random_row(const weights *w, int64_t row, uint8_t *to) {
-    const bool q4 = w->dtype == FD_Q4_K, q5 = w->dtype == FD_Q5_0;
-    const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), block = fd_dtype_get(w->dtype)->block_bytes;
-    const float scales[2] = {w->deviation / (q4 ? 258.0f : q5 ? 9.23f : 1365.0f), w->deviation / 258.0f * 7.5f};
-    uint16_t halves[2];
-    fd_quantize_row(FD_F16, scales, halves, 2);
-    for (int64_t i = 0; i < row_bytes; i += 2) {
-        const uint64_t r = random_at(w->stream, (uint64_t)(row * row_bytes + i));
-        memcpy(to + i, &r, 2);
-    }
-    for (int64_t at = 0; at < row_bytes; at += block) memcpy(to + at + (q4 || q5 ? 0 : block - 2), halves, q4 ? 4 : 2);
-}
-
-static void *fill_share(void *argument) {
-    share *s = argument;
-    float *values = malloc((size_t)s->w->columns * sizeof *values);
-    s->failed = !values;
-    const int64_t row_bytes = fd_dtype_row_bytes(s->w->dtype, s->w->columns);
-    for (int64_t row = 0; row < s->n_row && values; row++) {
-        if (!fd_can_quantize(s->w->dtype)) {
-            random_row(s->w, s->row0 + row, s->to + row * row_bytes);
-            continue;
-        }
-        fill_row(s->w, s->row0 + row, values);
-        fd_quantize_row(s->w->dtype, values, s->to + row * row_bytes, s->w->columns);
-    }
-    free(values);
-    return NULL;
-}
-
-static int n_cpu(void) {
-    cpu_set_t cpus;
-    int n = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    return n < MAX_THREADS ? n : MAX_THREADS;
-}
-
-/* Threads made anew for each piece of some megabytes: that costs a hundredth of the piece, and none of them spins while
- * the piece is written to the file, as OpenMP's would (on a busy machine that made this program three times slower). */
-static fd_code fill(void *user, int64_t row0, int64_t n_row, void *to, fd_error *err) {
-    const weights *w = user;
-    const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), few = (1 << 16) / row_bytes + 1;
-    int64_t wanted = n_cpu();
-    if (wanted > n_row / few) wanted = n_row / few > 1 ? n_row / few : 1;
-    const int n = (int)wanted;
-    share shares[MAX_THREADS];
-    pthread_t threads[MAX_THREADS];
-    bool started[MAX_THREADS] = {false};
-    for (int i = 0; i < n; i++) {
-        const int64_t first = n_row * i / n, end = n_row * (i + 1) / n;
-        shares[i] = (share){w, row0 + first, end - first, (uint8_t *)to + first * row_bytes, false};
-        started[i] = i > 0 && pthread_create(&threads[i], NULL, fill_share, &shares[i]) == 0;
-    }
-    bool failed = false;
-    for (int i = 0; i < n; i++) {
-        if (started[i])
-            pthread_join(threads[i], NULL);
-        else
-            fill_share(&shares[i]); /* the first, and any that no thread was to be had for */
-        failed |= shares[i].failed;
-    }
-    return failed ? fd_fail(err, FD_ERR_MEMORY, "out of memory for rows of %" PRId64 " values", w->columns) : FD_OK;
-}
-
 /* ---- the model ---- */
 
 typedef struct maker {
     const options *o;
     fd_gguf_writer *writer;
-    weights *all; /* [n_max], borrowed by the writer until the file is written */
+    random_weights *all; /* [n_max], borrowed by the writer until the file is written */
     size_t n, n_max;
     fd_error *err;
 } maker;
@@ -168,9 +55,10 @@ typedef struct maker {
 static fd_code put(maker *m, const char *name, int32_t n_dim, int64_t columns, int64_t rows, uint32_t dtype, float mean,
                    float deviation) {
     if (m->n == m->n_max) return fd_fail(m->err, FD_ERR_MEMORY, "more tensors than counted");
-    weights *w = &m->all[m->n++];
-    *w = (weights){dtype, columns, stream_of(m->o->seed, name), mean, deviation};
-    return fd_gguf_put_tensor(m->writer, name, dtype, n_dim, (int64_t[]){columns, rows}, NULL, fill, w, m->err);
+    random_weights *w = &m->all[m->n++];
+    *w = (random_weights){dtype, columns, random_stream(m->o->seed, name), mean, deviation};
+    return fd_gguf_put_tensor(m->writer, name, dtype, n_dim, (int64_t[]){columns, rows}, NULL, random_weights_fill, w,
+                              m->err);
 }
 
 static fd_code put_matrix(maker *m, const char *name, int64_t in, int64_t out, bool more_bits) {

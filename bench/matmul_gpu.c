@@ -1,12 +1,14 @@
 /* matmul_gpu [TOKENS]: the tiled matrix products alone on shapes of llama-8B, F16, beside cuBLAS's sgemm on matrices of
  * the same shapes in f32: TFLOP/s, medians. The two kernels' results are compared bit by bit; a difference is exit
  * status 1. cuBLAS is opened at run time and left out where it is not there. */
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu.h"
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "kernels/matmul.h"
 
 enum { ROUNDS = 5, LAUNCHES = 5 };
@@ -16,7 +18,7 @@ typedef int sgemm_function(void *, int, int, int, int, int, const float *, const
 
 typedef struct bench {
     fd_queue queue;
-    cudaEvent_t begin, end;
+    gpu_clock clock;
     void *cublas; /* handle; NULL: none */
     sgemm_function *sgemm;
 } bench;
@@ -26,12 +28,6 @@ typedef struct product {
     float *weight_f32, *x, *out;
     int32_t n_tok;
 } product;
-
-static void cuda(cudaError_t status) {
-    if (status == cudaSuccess) return;
-    fprintf(stderr, "matmul_gpu: %s\n", cudaGetErrorString(status));
-    exit(2);
-}
 
 static void open_cublas(bench *b) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
@@ -57,10 +53,7 @@ static void launch(const bench *b, const product *p, int kernel) {
     const fd_matmul in = fd_matmul_of(&p->weight, NULL, p->x, p->n_tok, p->out);
     if (kernel == SMALL) code = fd_launch_matmul_tile_small(&b->queue, &in, &err);
     if (kernel == LARGE) code = fd_launch_matmul_tile_large(&b->queue, &in, &err);
-    if (code != FD_OK) {
-        fprintf(stderr, "matmul_gpu: %s\n", err.message);
-        exit(2);
-    }
+    must(code, &err);
     if (kernel == CUBLAS && b->sgemm(b->cublas, 1, 0, n_row, p->n_tok, n_col, &one, p->weight_f32, n_col, p->x, n_col,
                                      &zero, p->out, n_row) != 0) {
         fprintf(stderr, "matmul_gpu: cublasSgemm failed\n");
@@ -68,24 +61,16 @@ static void launch(const bench *b, const product *p, int kernel) {
     }
 }
 
-static int ascending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median seconds of one launch. */
 static double seconds(const bench *b, const product *p, int kernel) {
-    float ms[ROUNDS];
+    double taken[ROUNDS];
     launch(b, p, kernel); /* warms up */
     for (int r = 0; r < ROUNDS; r++) {
-        cuda(cudaEventRecord(b->begin, b->queue.stream));
+        gpu_clock_start(&b->clock);
         for (int i = 0; i < LAUNCHES; i++) launch(b, p, kernel);
-        cuda(cudaEventRecord(b->end, b->queue.stream));
-        cuda(cudaEventSynchronize(b->end));
-        cuda(cudaEventElapsedTime(&ms[r], b->begin, b->end));
+        taken[r] = gpu_clock_stop(&b->clock);
     }
-    qsort(ms, ROUNDS, sizeof *ms, ascending);
-    return 1e-3 * (double)ms[ROUNDS / 2] / LAUNCHES;
+    return median(taken, ROUNDS) / LAUNCHES;
 }
 
 static void *upload(const void *from, size_t bytes) {
@@ -145,25 +130,16 @@ static size_t measure(const bench *b, int64_t n_row, int64_t n_col, int32_t n_to
 int main(int argc, char **argv) {
     static const int64_t shapes[][2] = {{4096, 4096}, {1024, 4096}, {14336, 4096}, {4096, 14336}, {896, 896}};
     const int n_tok = argc > 1 ? atoi(argv[1]) : 512;
-    int n = 0;
-    struct cudaDeviceProp prop;
+    char name[256];
     bench b = {0};
     if (n_tok < 1) {
         fprintf(stderr, "usage: matmul_gpu [TOKENS]\n");
         return 2;
     }
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-        printf("SKIPPED: no CUDA device\n");
-        return 77;
-    }
-    cuda(cudaGetDeviceProperties(&prop, 0));
-    b.queue.n_sm = prop.multiProcessorCount;
-    b.queue.max_shared = prop.sharedMemPerBlockOptin;
-    cuda(cudaStreamCreateWithFlags(&b.queue.stream, cudaStreamNonBlocking));
-    cuda(cudaEventCreate(&b.begin));
-    cuda(cudaEventCreate(&b.end));
+    b.queue = gpu_or_skip(name);
+    b.clock = gpu_clock_on(b.queue.stream);
     open_cublas(&b);
-    printf("%s, %d tokens, TFLOP/s\n%15s", prop.name, n_tok, "");
+    printf("%s, %d tokens, TFLOP/s\n%15s", name, n_tok, "");
     for (int kernel = 0; kernel < N_KERNEL; kernel++) printf(" %14s", kernels[kernel]);
     printf(" %14s\n", "differing");
     size_t differing = 0;

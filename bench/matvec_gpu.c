@@ -4,11 +4,13 @@
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu.h"
+#include "bench/measure.h"
+#include "bench/run.h"
 #include "kernels/matmul.h"
 #include "kernels/q8.h"
 
@@ -30,25 +32,8 @@ enum { N_Q8_FORM = sizeof q8_forms / sizeof *q8_forms };
 
 typedef struct bench {
     fd_queue queue;
-    cudaEvent_t begin, end;
+    gpu_clock clock;
 } bench;
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "matvec_gpu: %s\n", err->message);
-    exit(2);
-}
-
-static void cuda(cudaError_t status) {
-    if (status == cudaSuccess) return;
-    fprintf(stderr, "matvec_gpu: %s\n", cudaGetErrorString(status));
-    exit(2);
-}
-
-static int ascending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
 
 typedef struct job {
     const bench *b;
@@ -90,7 +75,7 @@ static void launch(const job *j, int i) {
 static double seconds(const job *j, int n) {
     cudaGraph_t graph;
     cudaGraphExec_t replay;
-    float ms[ROUNDS];
+    double taken[ROUNDS];
     cudaStream_t stream = j->b->queue.stream;
     launch(j, 0); /* loads the kernel: capturing must not */
     cuda(cudaStreamSynchronize(stream));
@@ -99,16 +84,13 @@ static double seconds(const job *j, int n) {
     cuda(cudaStreamEndCapture(stream, &graph));
     cuda(cudaGraphInstantiate(&replay, graph, 0));
     for (int r = -1; r < ROUNDS; r++) {
-        cuda(cudaEventRecord(j->b->begin, stream));
+        gpu_clock_start(&j->b->clock);
         cuda(cudaGraphLaunch(replay, stream));
-        cuda(cudaEventRecord(j->b->end, stream));
-        cuda(cudaEventSynchronize(j->b->end));
-        cuda(cudaEventElapsedTime(&ms[r < 0 ? 0 : r], j->b->begin, j->b->end));
+        taken[r < 0 ? 0 : r] = gpu_clock_stop(&j->b->clock);
     }
     cuda(cudaGraphExecDestroy(replay));
     cuda(cudaGraphDestroy(graph));
-    qsort(ms, ROUNDS, sizeof *ms, ascending);
-    return 1e-3 * (double)ms[ROUNDS / 2] / n;
+    return median(taken, ROUNDS) / n;
 }
 
 /* Random bits, but scales and floats of usual size: neither NaN nor subnormal. */
@@ -132,16 +114,9 @@ static void fill(uint32_t dtype, uint8_t *rows, size_t bytes) {
 }
 
 static double copy_rate(const bench *b, void *from, void *to) {
-    float ms[ROUNDS];
-    for (int r = -1; r < ROUNDS; r++) {
-        cuda(cudaEventRecord(b->begin, b->queue.stream));
-        for (int i = 0; i < 8; i++) cuda(cudaMemcpyAsync(to, from, TOTAL, cudaMemcpyDeviceToDevice, b->queue.stream));
-        cuda(cudaEventRecord(b->end, b->queue.stream));
-        cuda(cudaEventSynchronize(b->end));
-        cuda(cudaEventElapsedTime(&ms[r < 0 ? 0 : r], b->begin, b->end));
-    }
-    qsort(ms, ROUNDS, sizeof *ms, ascending);
-    return 2.0 * 8 * TOTAL / (1e6 * (double)ms[ROUNDS / 2]);
+    double rates[ROUNDS];
+    for (int r = -1; r < ROUNDS; r++) rates[r < 0 ? 0 : r] = gpu_copy_rate(&b->clock, from, to, TOTAL, 8);
+    return median(rates, ROUNDS);
 }
 
 static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, bool many, bool q8act) {
@@ -199,25 +174,13 @@ int main(int argc, char **argv) {
     static const int64_t shapes[][2] = {{896, 896},   {1152, 896},  {9728, 896},   {896, 4864},   {151936, 896},
                                         {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632},  {32000, 2048},
                                         {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
-    int n = 0;
-    struct cudaDeviceProp prop;
-    bench b = {0};
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-        printf("SKIPPED: no CUDA device\n");
-        return 77;
-    }
-    cuda(cudaSetDevice(0));
-    cuda(cudaGetDeviceProperties(&prop, 0));
-    b.queue.n_sm = prop.multiProcessorCount;
-    b.queue.max_shared = prop.sharedMemPerBlockOptin;
-    b.queue.has_clusters = prop.major >= 9;
-    cuda(cudaStreamCreateWithFlags(&b.queue.stream, cudaStreamNonBlocking));
-    cuda(cudaEventCreate(&b.begin));
-    cuda(cudaEventCreate(&b.end));
+    char name[256];
+    bench b = {.queue = gpu_or_skip(name)};
+    b.clock = gpu_clock_on(b.queue.stream);
     void *from, *to;
     cuda(cudaMalloc(&from, TOTAL));
     cuda(cudaMalloc(&to, TOTAL));
-    printf("%s; device-to-device copy %.0f GB/s (read and written)\n", prop.name, copy_rate(&b, from, to));
+    printf("%s; device-to-device copy %.0f GB/s (read and written)\n", name, copy_rate(&b, from, to));
     cuda(cudaFree(from));
     cuda(cudaFree(to));
     const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
@@ -238,8 +201,7 @@ int main(int argc, char **argv) {
             if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
                 measure(&b, types[t], shapes[s][0], shapes[s][1], many, q8act);
         }
-    cuda(cudaEventDestroy(b.begin));
-    cuda(cudaEventDestroy(b.end));
+    gpu_clock_free(&b.clock);
     cuda(cudaStreamDestroy(b.queue.stream));
     return 0;
 }

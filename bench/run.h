@@ -21,4 +21,11 @@ static inline int32_t token_at(int i, int32_t n_vocab) {
     return (int32_t)((uint32_t)(i + 1) * 2654435761u % (uint32_t)n_vocab);
 }
 
+/* The last line of a table: what made it. */
+static inline void show_command(int argc, char **argv) {
+    printf("command:");
+    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
+    printf("\n");
+}
+
 #endif

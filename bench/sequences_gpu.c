@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "bench/measure.h"
-#include "bench/run.h"
-#include "engine/engine.h"
+#include "bench/run_gpu.h"
 #include "model/sampler.h"
 
 enum { MAX_ROUND = 64, MAX_COUNTS = 16 };
@@ -33,13 +32,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'n': o->n_decode = atoi(arg); return 0;
     case 'p': o->n_prompt = atoi(arg); return 0;
     case 'r': o->n_round = atoi(arg); return 0;
-    case 'N':
-        o->numerics = strcmp(arg, "fast") == 0    ? FD_NUMERICS_FAST
-                      : strcmp(arg, "q8act") == 0 ? FD_NUMERICS_Q8ACT
-                                                  : FD_NUMERICS_EXACT;
-        if (o->numerics == FD_NUMERICS_EXACT && strcmp(arg, "exact") != 0)
-            argp_error(state, "numerics \"%s\": expected exact, q8act or fast", arg);
-        return 0;
+    case 'N': o->numerics = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         for (int i = 0; i < o->n_count; i++)
@@ -106,16 +99,10 @@ int main(int argc, char **argv) {
                                        0,     0};
     options o = {.counts = {1, 2, 4, 8, 16, 32}, .n_count = 6, .n_decode = 64, .n_prompt = 16, .n_round = 5};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    char why[256];
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return 77;
-    }
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &graph);
     for (int c = 0; c < o.n_count; c++) {
         fd_exec *exec;
         double rate[MAX_ROUND];
@@ -129,13 +116,11 @@ int main(int argc, char **argv) {
             double seconds = decode(exec, &o, n);
             rate[r < 0 ? 0 : r] = (double)n * o.n_decode / seconds;
         }
-        qsort(rate, (size_t)o.n_round, sizeof *rate, rising);
-        printf("%3d sequences %10.1f tokens/s [%.1f – %.1f]\n", n, rate[o.n_round / 2], rate[0], rate[o.n_round - 1]);
+        double middle = median(rate, o.n_round);
+        printf("%3d sequences %10.1f tokens/s [%.1f – %.1f]\n", n, middle, rate[0], rate[o.n_round - 1]);
         fd_exec_free(exec);
     }
-    printf("command:");
-    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-    printf("\n");
+    show_command(argc, argv);
     fd_graph_free(graph);
     fd_gguf_close(gguf);
     return 0;

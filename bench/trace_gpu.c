@@ -13,9 +13,8 @@
 #include <unistd.h>
 
 #include "bench/measure.h"
-#include "bench/run.h"
+#include "bench/run_gpu.h"
 #include "dumpers/trace.h"
-#include "engine/engine.h"
 
 enum { MAX_ROUND = 64, WARM = 8, N_ROW = 9 };
 
@@ -148,17 +147,11 @@ int main(int argc, char **argv) {
     static const struct argp parser = {known, parse, "MODEL.gguf", "What observing costs the GPU engine.", 0, 0, 0};
     options o = {.n_decode = 128, .n_round = 5, .out = "/dev/shm/trace_gpu.h5"};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    char why[256];
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
     fd_exec *exec, *by_node;
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return 77;
-    }
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &graph);
     fd_engine_options of = {.n_ctx = o.n_deep + WARM + o.n_decode};
     must(fd_engine_new(graph, &of, &exec, &err), &err);
     of.watch_by_node = true;
@@ -188,19 +181,13 @@ int main(int argc, char **argv) {
     printf("%-26s %10s %22s %12s %16s %12s\n", "", "tokens/s", "slowest – fastest", "times slower", "MB shown a token",
            "finishing");
     for (int i = 0; i < N_ROW; i++) {
-        double rate = median(rows[i].rate, o.n_round), low = rate, high = rate;
-        for (int k = 0; k < o.n_round; k++) {
-            low = rows[i].rate[k] < low ? rows[i].rate[k] : low;
-            high = rows[i].rate[k] > high ? rows[i].rate[k] : high;
-        }
-        printf("%-26s %10.1f %10.1f – %-9.1f %12.3f %16.2f", rows[i].name, rate, low, high, plain / rate,
-               1e-6 * rows[i].bytes);
+        double rate = median(rows[i].rate, o.n_round);
+        printf("%-26s %10.1f %10.1f – %-9.1f %12.3f %16.2f", rows[i].name, rate, rows[i].rate[0],
+               rows[i].rate[o.n_round - 1], plain / rate, 1e-6 * rows[i].bytes);
         if (rows[i].file) printf(" %9.1f ms", 1e3 * median(rows[i].last, o.n_round));
         printf("\n");
     }
-    printf("command:");
-    for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-    printf("\n");
+    show_command(argc, argv);
     free(logits);
     free(s.copy);
     fd_exec_free(by_node);

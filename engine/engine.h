@@ -2,10 +2,10 @@
  * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in
  * binary16 (engine/fast.h).
  *
- * One token without an observer runs as one CUDA graph that is captured once and replayed for every position, its
- * neighbouring nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
- * whose kernels then keep what lies inside them too. Longer batches go node by node. None of it changes a bit
- * (tests/gpu). */
+ * One token without an observer runs as a CUDA graph, one for the first positions and one for all others, its neighbouring
+ * nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
+ * whose kernels then keep what lies inside them too. A prompt goes node by node, but for neighbours that one kernel takes
+ * together where nobody observes. None of it changes a bit (tests/gpu). */
 #ifndef FD_ENGINE_ENGINE_H
 #define FD_ENGINE_ENGINE_H
 

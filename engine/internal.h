@@ -110,7 +110,7 @@ typedef struct fd_engine {
     int32_t *batch_inputs;       /* device: FD_INPUT_TOKENS unused, then tokens, positions, sequences [n_seq] each */
     fd_block batch_inputs_host;  /* pinned, likewise */
     fd_step_graph *batch_graphs; /* [n_seq + 1][sampled][near], by the rows of the step */
-    bool overlap;         /* of the decode step's kernels; node by node each waits for the one before */
+    bool overlap;         /* of a decode step's kernels, and of a prompt's that nobody observes or replaces */
     bool no_graph;
     fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
 

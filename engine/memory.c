@@ -2,19 +2,20 @@
 
 #include <string.h>
 
-static fd_code refused(cudaError_t status, const char *kind, size_t size, const char *what, fd_error *err) {
+/* What an allocation of `size` bytes for the block came to. */
+static fd_code taken(fd_block *block, cudaError_t status, const char *kind, size_t size, const char *what,
+                     fd_error *err) {
+    if (status == cudaSuccess) {
+        block->size = size;
+        return FD_OK;
+    }
+    memset(block, 0, sizeof *block);
     (void)cudaGetLastError(); /* a refused allocation is no reason for the next launch to fail */
     return fd_fail(err, FD_ERR_MEMORY, "%s memory for %s: %zu bytes: %s", kind, what, size, cudaGetErrorString(status));
 }
 
 fd_code fd_device_alloc(fd_block *block, size_t size, const char *what, fd_error *err) {
-    cudaError_t status = cudaMalloc(&block->data, size ? size : 1);
-    if (status != cudaSuccess) {
-        memset(block, 0, sizeof *block);
-        return refused(status, "device", size, what, err);
-    }
-    block->size = size;
-    return FD_OK;
+    return taken(block, cudaMalloc(&block->data, size ? size : 1), "device", size, what, err);
 }
 
 void fd_device_free(fd_block *block) {
@@ -31,13 +32,7 @@ fd_code fd_device_reserve(fd_block *block, size_t size, const char *what, fd_err
 fd_code fd_pinned_reserve(fd_block *block, size_t size, const char *what, fd_error *err) {
     if (size <= block->size) return FD_OK;
     fd_pinned_free(block);
-    cudaError_t status = cudaMallocHost(&block->data, size);
-    if (status != cudaSuccess) {
-        memset(block, 0, sizeof *block);
-        return refused(status, "pinned host", size, what, err);
-    }
-    block->size = size;
-    return FD_OK;
+    return taken(block, cudaMallocHost(&block->data, size), "pinned host", size, what, err);
 }
 
 void fd_pinned_free(fd_block *block) {

@@ -11,7 +11,7 @@
 #include "model/quant.h"
 
 enum {
-    PIECE_BYTES = 2 << 20, /* long enough for a copy at the bus's full rate, short enough that a buffer stays in L2 */
+    PIECE_BYTES = 2 << 20, /* long enough for a copy at the bus's full rate, short enough that a buffer stays in a core's L2 */
     BUFFERS = 2,           /* a thread: one is filled, one is copied */
     MAX_THREADS = 16,
     PIECES_AHEAD = 64, /* the kernel is asked for the file's pages this far ahead of a thread */

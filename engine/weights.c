@@ -37,7 +37,7 @@ fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err) 
         int uses = uses_of(graph, i);
         if ((uses & USED_AS_MATRIX) && !fd_can_pack(w->dtype)) {
             const fd_dtype_info *type = fd_dtype_get(w->dtype);
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "weight %s: type %s has no kernel yet", w->name,
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "weight %s: no kernel reads type %s", w->name,
                            type ? type->name : "unknown");
         }
         if (uses & USED_AS_MATRIX) *bytes += matrix_bytes(w);

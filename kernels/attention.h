@@ -2,8 +2,7 @@
  *
  * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights
  * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position, and before its window, scores
- * are -inf, weights +0.
- */
+ * are -inf, weights +0. */
 #ifndef FD_KERNELS_ATTENTION_H
 #define FD_KERNELS_ATTENTION_H
 

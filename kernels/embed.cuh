@@ -7,7 +7,7 @@
 /* A thread decodes one lane's share of one unit. */
 template <class Format>
 __device__ __forceinline__ void fd_embed_row(const uint8_t *row, int64_t scale_offset, int64_t n_col, float *to) {
-    const int lane = (int)threadIdx.x % 8, n_unit = (int)((n_col + 64 * Format::groups - 1) / (64 * Format::groups));
+    const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
     const fd_cursor cursor = Format::begin(row, scale_offset, lane);
     const uint32_t magic = fd_magic();
     for (int at = (int)threadIdx.x / 8; at < n_unit; at += (int)blockDim.x / 8) {

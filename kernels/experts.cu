@@ -1,5 +1,5 @@
-/* Plain kernels: a row of the router is short, and each is far from where the time of a mixture goes, in the experts'
- * matrices. */
+/* Plain kernels but for the product: a row of the router is short, and the time of a mixture goes into the experts'
+ * matrices, of which eight lanes read a row. */
 #include "kernels/experts.h"
 
 #include "kernels/attention_dot.cuh"
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
     const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
-    const int lane = (int)threadIdx.x % 8, n_unit = (int)((n_col + 64 * Format::groups - 1) / (64 * Format::groups));
+    const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
     const uint32_t magic = fd_magic();
     const uint8_t *row =
         (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;

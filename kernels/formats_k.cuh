@@ -32,7 +32,7 @@ template <> struct fd_lane_format<FD_Q4_K, 8> : fd_format_shape<4, 8, 144, 144> 
         fd_scale_and_min(u.head, group, lane < 4, magic, 0x1p24f, &low, &min);
         /* A nibble in the last bits of a binary16 is q·2^-24, four bits further up q·2^-20: one conversion gives
          * binary32, and the scale takes the power of two, exactly. */
-        const uint32_t q = group == 0 ? u.q.x : group == 1 ? u.q.y : group == 2 ? u.q.z : u.q.w, odd = q >> 8;
+        const uint32_t q = fd_word(u.q, group), odd = q >> 8;
         const uint32_t even_low = q & 0x000f000fu, odd_low = odd & 0x000f000fu;
         const uint32_t even_high = q & 0x00f000f0u, odd_high = odd & 0x00f000f0u;
         const float high = low * 0x1p-4f;
@@ -48,13 +48,11 @@ template <> struct fd_lane_format<FD_Q4_K, 8> : fd_format_shape<4, 8, 144, 144> 
 };
 
 /* (d·scale)·(q − 32); a group of 64 has four scales, one for two lanes. */
-template <> struct fd_lane_format<FD_Q6_K, 8> : fd_format_shape<4, 8, 208, 2> {
-    static constexpr bool fused = true;
-    static constexpr uint32_t fused_bits = FD_2_7_BITS;
+struct fd_q6_k_quants : fd_format_shape<4, 8, 208, 2> {
     struct unit {
         uint4 low;
         uint2 high;
-        uint32_t scales;
+        uint32_t scales; /* int8, of the four groups */
         uint16_t d;
     };
     static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
@@ -66,35 +64,20 @@ template <> struct fd_lane_format<FD_Q6_K, 8> : fd_format_shape<4, 8, 208, 2> {
                 fd_fetch<uint32_t, READS>(own - lane * 16 + lane / 2 * 4 + 192),
                 fd_fetch<uint16_t, READS>(c.shared + at * 2)};
     }
-    static __device__ __forceinline__ float scale_of(const unit &u, int group, uint32_t magic) {
+    static __device__ __forceinline__ float scale(const unit &u, int group, int, uint32_t magic) {
         return fd_half_to_float(u.d) * fd_byte<128>(u.scales ^ 0x80808080u, group, magic);
     }
-    /* q of elements 0-3 and 4-7 as bytes */
-    static __device__ __forceinline__ uint2 bytes_of(const unit &u, int group) {
-        const uint32_t q = group == 0 ? u.low.x : group == 1 ? u.low.y : group == 2 ? u.low.z : u.low.w;
-        const uint32_t bits = (group < 2 ? u.high.x : u.high.y) >> group % 2 * 4;
-        return {(q & 0x0f0f0f0fu) | (bits << 4 & 0x30303030u), (q >> 4 & 0x0f0f0f0fu) | (bits << 2 & 0x30303030u)};
+    /* Of elements 0-3 in bits 0-1 of bytes 0-3, of 4-7 in bits 2-3. */
+    static __device__ __forceinline__ uint32_t high_bits(const unit &u, int group) {
+        return fd_word(u.high, group / 2) >> group % 2 * 4;
     }
-    static __device__ __forceinline__ void decode(const unit &u, int group, int, uint32_t magic, float (&w)[8]) {
-        const float scale = scale_of(u, group, magic);
-        const uint2 q = bytes_of(u, group);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w[i] = scale * fd_byte<32>(q.x, i, magic);
-            w[i + 4] = scale * fd_byte<32>(q.y, i, magic);
-        }
-    }
-    /* scale has 19 significant bits and 160 three: scale·160 is exact. */
-    static __device__ __forceinline__ void decode_fused(const unit &u, int group, int, uint32_t magic,
-                                                        uint32_t fused_magic, float (&w)[8]) {
-        const float scale = scale_of(u, group, magic), offset = scale * -(128.0f + 32.0f);
-        const uint2 q = bytes_of(u, group);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w[i] = fmaf(scale, fd_byte_of_2_7(q.x, i, fused_magic), offset);
-            w[i + 4] = fmaf(scale, fd_byte_of_2_7(q.y, i, fused_magic), offset);
-        }
+    static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
+        const uint32_t q = fd_word(u.low, group), bits = high_bits(u, group);
+        return {{(q & 0x0f0f0f0fu) | (bits << 4 & 0x30303030u), (q >> 4 & 0x0f0f0f0fu) | (bits << 2 & 0x30303030u)}};
     }
 };
+
+/* scale has 19 significant bits and 2^7 + 32 three: the addend of decode_fused is exact. */
+template <> struct fd_lane_format<FD_Q6_K, 8> : fd_centred_format<fd_q6_k_quants, 8, 32, 7> {};
 
 #endif

@@ -1,4 +1,4 @@
-/* A launch as its launcher's third and fourth step: launch, check. */
+/* What a launcher ends with: the launch and its check. */
 #ifndef FD_KERNELS_LAUNCH_CUH
 #define FD_KERNELS_LAUNCH_CUH
 
@@ -6,8 +6,8 @@
 
 #include "kernels/queue.h"
 
-/* Checks the request for shared memory; above 48 KiB, together with what the kernel has of its own, it must be asked
- * for. */
+/* Checks the request for shared memory. What comes to more than 48 KiB with what the kernel has of its own, which is below
+ * 24 KiB in all of them, must be asked for. */
 template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
                                fd_error *err) {
@@ -15,7 +15,7 @@ static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*k
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu", name, shared,
                        queue->max_shared);
-    if (shared <= 40 * 1024) return FD_OK;
+    if (shared <= 24 * 1024) return FD_OK;
     return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
                          err);
 }

@@ -64,7 +64,6 @@ typedef struct fd_matvec {
     bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
 
-
 /* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
 typedef struct fd_matvec_form {
@@ -77,7 +76,8 @@ typedef struct fd_matvec_form {
 } fd_matvec_form;
 enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
 
-/* `form` NULL: the one that fd_matvec_choose gives. More than one token row always runs without rings. */
+/* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together (kernels/matvec_tokens.cu)
+ * where they fit. With a form several run without rings. */
 fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in);
 

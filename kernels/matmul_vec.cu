@@ -258,9 +258,11 @@ static bool can_bulk(const fd_queue *queue, uint32_t dtype) {
 
 /* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
- * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. */
+ * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. The
+ * copy engine takes long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a
+ * lane where each warp has one row at most. */
 fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
-    enum { FEW = 12, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
+    enum { FEW = 12, ONE_EACH = FD_MATVEC_WARPS, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
@@ -268,7 +270,7 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
     int64_t n_row = 0;
     for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
     const int64_t rows = n_row / queue->n_sm;
-    const bool bulk = can_bulk(queue, first->dtype) && first->row_bytes >= BULK_ROW;
+    const bool bulk = can_bulk(queue, first->dtype) && first->row_bytes >= BULK_ROW && rows >= FEW;
     fd_matvec_form form;
     if (in->n_tok != 1 || first->n_col % 64 != 0) return plain;
     if (rows >= LOTS && blocks_of_256) {
@@ -278,7 +280,7 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
         return plain_2;
     } else if (rows >= (bulk ? MANY : SOME)) {
         return plain;
-    } else if (rows < FEW) {
+    } else if (rows < (bulk ? ONE_EACH : FEW)) {
         form = {2, in->silu_pair ? 2 : 1, 16, 1, 2, bulk};
     } else if (floats) {
         form = {2, 2, 16, 1, 2, bulk};

@@ -30,17 +30,22 @@ __device__ __forceinline__ float4 normed(const float4 x, float r, const float4 w
     return make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
 }
 
-template <int P> __device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs) {
+/* `meanwhile` is called by all threads when the first quads of x have been asked for. */
+template <int P, class Meanwhile>
+__device__ __forceinline__ void stage_ring_x(const matvec_args &a, const held_norm &held, float *xs,
+                                             Meanwhile meanwhile) {
     __shared__ float factor;
     float4 *quads = (float4 *)xs;
     const int n_quad = a.n_col / 4, threads = (int)blockDim.x;
     /* All asked for before the first is used: one at a time, each would cost the latency of L2. */
     enum { AT_ONCE = 4 };
-    for (int first = (int)threadIdx.x; first < n_quad; first += AT_ONCE * threads) {
+    for (int base = 0; base == 0 || base < n_quad; base += AT_ONCE * threads) {
+        const int first = base + (int)threadIdx.x;
         float4 value[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (first + i * threads < n_quad) value[i] = __ldcg((const float4 *)a.x + first + i * threads);
+        if (base == 0) meanwhile();
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
@@ -124,9 +129,19 @@ template <int LANES, int P, int R> __device__ __forceinline__ void ring_sums(flo
     for (int r = 0; r < R; r++) sum[r] = fd_tree_lanes<LANES>(fd_tree(acc[r]));
 }
 
+/* The row that a lane finishes: of a part, -1 where there is none, and what is added. As few registers as that, so that
+ * attention's blocks fit beside those of the ring. */
+struct ring_row {
+    int part, own;
+    float bias, residual;
+};
+
 template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Slice = ring_slice<Format, P, R>;
+    /* Types in blocks: x is asked for behind the first slots, so that it does not wait for all of them. Of floats a slot
+     * is decoded sooner than the others would come. */
+    constexpr bool X_FIRST = Format::groups > 1;
     const matvec_args &a = s.matvec;
     unsigned char *shared = (unsigned char *)fd_shared_floats();
     const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
@@ -139,29 +154,39 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     held_norm held;
     hold_norm(a, held);
     ring.begin(s, slots);
+    const int asked = X_FIRST ? 1 : s.n_slot;
+    for (int i = 0; i < asked; i++) ring.request(s);
     const ring_magic magic = {fd_magic(), Format::fused ? fd_magic(Format::fused_bits) : 0u};
+
+    /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there, a weight before the
+     * wait for the previous kernel, the residual right behind it. */
+    const auto row_at = [&](int task) {
+        const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
+        ring_row row = {0, -1, 0.0f, 0.0f};
+        if (row_lane >= R || at >= a.n_row) return row;
+        row.own = (int)row_of(a, at, &row.part);
+        const float *bias = part_of(a, row.part).bias;
+        if (bias) row.bias = __ldg(bias + row.own);
+        return row;
+    };
+    const auto ask_residual = [&](ring_row &row) {
+        const float *residual = part_of(a, row.part).residual;
+        if (residual && row.own >= 0) row.residual = __ldcg(residual + row.own);
+    };
+    ring_row row = row_at(first_task());
     fd_wait_previous();
-    stage_ring_x<P>(a, held, xs);
+    ask_residual(row);
+    stage_ring_x<P>(a, held, xs, [&] {
+        for (int i = asked; i < s.n_slot; i++) ring.request(s);
+    });
 
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;
     unsigned parity = 0;
     for (int task = first_task(); task < s.n_task; task += task_step()) {
-        /* Lane r of a row's finishes row r of its own; what it adds is on its way before the sum is there. */
-        const int64_t at = (int64_t)task * Slice::rows + row_slot * R + row_lane;
-        const bool has_row = row_lane < R && at < a.n_row;
-        const float *bias_at = nullptr, *residual_at = nullptr;
-        float bias = 0.0f, residual = 0.0f, *out = nullptr, *product = nullptr;
-        if (has_row) {
-            int index;
-            const int64_t own_row = row_of(a, at, &index);
-            const matvec_part &part = part_of(a, index);
-            out = part.out + own_row;
-            if (part.product) product = part.product + own_row;
-            bias_at = part.bias;
-            residual_at = part.residual;
-            if (bias_at) bias = __ldg(bias_at + own_row);
-            if (residual_at) residual = __ldcg(residual_at + own_row);
+        if (task != first_task()) {
+            row = row_at(task);
+            ask_residual(row);
         }
 
         float acc[R][P] = {};
@@ -190,21 +215,22 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
             if (__any_sync(0xffffffffu, doubtful)) {
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    const int64_t wanted = at - row_lane + r;
+                    const int64_t wanted = (int64_t)task * Slice::rows + row_slot * R + r;
                     dot_again<Format, P>(a, wanted, row_lane, magic.plain, xs, acc[r]);
                 }
                 ring_sums<Slice::lanes>(acc, sums);
             }
         }
         float sum = R == 2 && row_lane == 1 ? sums[R - 1] : sums[0];
-        if (bias_at) sum = sum + bias;
-        if (product) *product = sum;
+        const matvec_part &part = part_of(a, row.part);
+        if (part.bias) sum = sum + row.bias;
+        if (part.product && row.own >= 0) part.product[row.own] = sum;
         if (a.silu_pair) {
             /* Row 2i + 1 is the lane's second, or that of the lanes beside it. */
             const float up = __shfl_down_sync(0xffffffffu, sum, R == 2 ? 1 : Slice::lanes);
-            if (has_row && row_lane == 0 && at % 2 == 0) *out = fd_silu32(sum) * up;
-        } else if (has_row) {
-            *out = residual_at ? residual + sum : sum;
+            if (row.own >= 0 && row_lane == 0 && row.part == 0) part.out[row.own] = fd_silu32(sum) * up;
+        } else if (row.own >= 0) {
+            part.out[row.own] = part.residual ? row.residual + sum : sum;
         }
     }
 }

@@ -63,7 +63,8 @@ template <class Format, int P, int R> struct matvec_ring {
     const uint8_t *scales[R];
     uint64_t policy;
 
-    __device__ __forceinline__ void begin(const matvec_ring_args &a, const unsigned char *warp_slots) {
+    /* Nothing is requested yet. */
+    __device__ __forceinline__ void begin(const matvec_ring_args &, const unsigned char *warp_slots) {
         const int lane = (int)threadIdx.x % 32, row_slot = lane / Slice::lanes;
         slots = (uint32_t)__cvta_generic_to_shared(warp_slots) +
                 (uint32_t)(row_slot * R * Slice::row_bytes + lane % Slice::lanes * 16);
@@ -71,7 +72,6 @@ template <class Format, int P, int R> struct matvec_ring {
         task = first_task();
         first_row = row_slot * R;
         policy = fd_policy_evict_first();
-        for (int i = 0; i < a.n_slot; i++) request(a);
     }
 
     /* The lane's share of `n` units of its rows; inlined twice, once with n known. */

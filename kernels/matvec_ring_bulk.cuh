@@ -30,7 +30,6 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
         slot = unit = 0;
         task = first_task();
         policy = fd_policy_evict_first();
-        for (int i = 0; i < a.n_slot; i++) request(a);
     }
 
     /* `parity` of how often the ring has come round. */

@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
     fd_allow_next();
     matvec_ring<Format, P, R> ring;
     ring.begin(s.ring, slots);
+    for (int i = 0; i < s.ring.n_slot; i++) ring.request(s.ring);
     const uint32_t magic = fd_magic(), fused_magic = Format::fused ? fd_magic(Format::fused_bits) : 0u;
     fd_wait_previous();
     stage_tokens<T>(a, s.n_tok, xs);
@@ -174,7 +175,8 @@ static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
     for (int tokens = n_tok > 4 ? 8 : n_tok > 2 ? 4 : 2; tokens >= 2; tokens /= 2) {
         const int64_t left = (int64_t)queue->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
         const int64_t warps = left / (SLOTS * FD_MATVEC_SLOT_BYTES);
-        if (left > 0 && warps >= LEAST_WARPS) return {tokens, warps < FD_MATVEC_WARPS ? (int)warps : (int)FD_MATVEC_WARPS};
+        if (left > 0 && warps >= LEAST_WARPS)
+            return {tokens, warps < FD_MATVEC_WARPS ? (int)warps : (int)FD_MATVEC_WARPS};
     }
     return {0, 0};
 }
@@ -191,16 +193,14 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok,
     const int warps = busy < most_warps ? (int)busy : most_warps;
     tokens_args s = {{args, 0, 0, SLOTS}, n_tok};
     s.ring.n_task = (int32_t)n_task;
-    s.ring.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
+    s.ring.n_unit = Format::units_of(args.n_col);
     const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
     return fd_launch(queue, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
                      s);
 }
 
-template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, tokens_form form,
-                            fd_error *err) {
-    using Format = fd_lane_format<DTYPE, P>;
+template <class Format>
+static fd_code launch_form(const fd_queue *queue, const matvec_args &args, int n_tok, tokens_form form, fd_error *err) {
     if (form.tokens == 8) return launch<Format, 8>(queue, args, n_tok, form.warps, err);
     return form.tokens == 4 ? launch<Format, 4>(queue, args, n_tok, form.warps, err)
                             : launch<Format, 2>(queue, args, n_tok, form.warps, err);
@@ -219,19 +219,8 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
             part.residual = part.residual ? part.residual + skip : nullptr;
             part.product = part.product ? part.product + skip : nullptr;
         }
-        fd_code code;
-        switch (dtype) {
-        case FD_F32: code = launch_dtype<FD_F32>(queue, args, n, form, err); break;
-        case FD_F16: code = launch_dtype<FD_F16>(queue, args, n, form, err); break;
-        case FD_BF16: code = launch_dtype<FD_BF16>(queue, args, n, form, err); break;
-        case FD_Q8_0: code = launch_dtype<FD_Q8_0>(queue, args, n, form, err); break;
-        case FD_Q4_0: code = launch_dtype<FD_Q4_0>(queue, args, n, form, err); break;
-        case FD_Q5_0: code = launch_dtype<FD_Q5_0>(queue, args, n, form, err); break;
-        case FD_Q4_K: code = launch_dtype<FD_Q4_K>(queue, args, n, form, err); break;
-        case FD_Q6_K: code = launch_dtype<FD_Q6_K>(queue, args, n, form, err); break;
-        default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
-        }
-        if (code != FD_OK) return code;
+        FD_TRY(fd_with_format<P>(
+            dtype, err, [&](auto format) { return launch_form<decltype(format)>(queue, args, n, form, err); }));
     }
     return FD_OK;
 }

@@ -1,4 +1,4 @@
-/* The factor r of RMS_NORM, shared by the kernel of its own and the matrix-vector kernel that norms on the way in. */
+/* The factor r of RMS_NORM, shared by the kernels of its own and the matrix-vector kernels that norm x on the way in. */
 #ifndef FD_KERNELS_NORM_CUH
 #define FD_KERNELS_NORM_CUH
 

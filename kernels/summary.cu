@@ -19,7 +19,7 @@ size_t fd_summary_scratch(int64_t n_block, int32_t n_row) {
     return sizeof(block_part) * (size_t)n_block * (size_t)n_row;
 }
 
-/* Elements 2i and 2i + 1 of a row; what lies past its end is 0 and `have` says how many there are. */
+/* Elements k and k + 1 of a row of n, 0 past its end; `run`: elements of each run, 0 where a row has no runs. */
 __device__ __forceinline__ float2 pair_at(const fd_row_view &view, const float *row, uint32_t run, uint32_t k, uint32_t n) {
     float2 pair = make_float2(0.0f, 0.0f);
     if (run) {

@@ -219,31 +219,22 @@ void check_matmul(gpu_test *test) {
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
 
 static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, bool overlap) {
-    enum { MOST = 4096 };
-    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
-        products[FD_MATVEC_PARTS][MOST], found[MOST];
-    const float eps = 1e-5f;
+    static fused_inputs inputs;
+    static float expected[FD_MATVEC_PARTS][FUSED_MOST], products[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], form[16];
     fd_error err = {0};
     fd_queue queue = test->queue;
     queue.overlap = overlap;
-    gpu_fill(test, x, (size_t)f->n_col);
-    gpu_fill(test, norm_weight, (size_t)f->n_col);
-    gpu_fill(test, bias, MOST);
-    gpu_fill(test, residual, MOST);
-    host_norm(x, norm_weight, f->n_col, eps, in_x);
-    float *dx = gpu_upload(x, sizeof x), *dnorm = gpu_upload(norm_weight, sizeof norm_weight);
-    float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
-    fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
-    in.norm_weight = f->norm ? dnorm : NULL;
+    fd_matvec in;
+    fused_open(test, f, &inputs, &in);
     in.norm_out = f->norm ? gpu_poisoned((size_t)f->n_col) : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
-        host_matmul(w, p == 1 ? NULL : bias, f->norm ? in_x : x, f->n_row[p], f->n_col, 1, expected[p]);
+        void *file = fused_part(test, dtype, f, p, inputs.device_bias, inputs.device_residual, &in, &w);
+        host_matmul(w, p == 1 ? NULL : inputs.bias, inputs.x, f->n_row[p], f->n_col, 1, expected[p]);
         in.part[p].product = gpu_poisoned((size_t)f->n_row[p]);
         memcpy(products[p], expected[p], sizeof products[p]);
-        for (int64_t r = 0; f->residual && r < f->n_row[p]; r++) expected[p][r] = residual[r] + expected[p][r];
+        for (int64_t r = 0; f->residual && r < f->n_row[p]; r++) expected[p][r] = inputs.residual[r] + expected[p][r];
         free(w), free(file);
     }
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
@@ -267,24 +258,18 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
         if (!f->norm) continue;
         gpu_download(test, in.norm_out, found, (size_t)f->n_col);
         snprintf(name, sizeof name, "fused_%s_%lld_columns_norm_kept", fd_dtype_get(dtype)->name, (long long)f->n_col);
-        gpu_expect_equal(test, name, in_x, found, (size_t)f->n_col);
+        gpu_expect_equal(test, name, inputs.x, found, (size_t)f->n_col);
     }
     for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].product);
     fused_free(&in);
     gpu_free(in.norm_out);
-    gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
+    fused_close(&inputs);
 }
 
 void check_matvec_fused(gpu_test *test) {
-    static const fused_case cases[] = {
-        {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
-        {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
-        {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
-        {2, {2500, 2500}, 256, true, true, false},
-    };
     for (int i = 0; i < N_TYPE; i++)
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-            check_fused(test, types[i], &cases[k], k % 3 == 0);
+        for (int k = 0; k < N_FUSED_CASE; k++)
+            check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
     static const fused_case odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false);
 }

@@ -97,28 +97,19 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
 
 static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int form, bool overlap) {
-    enum { MOST = 4096 };
-    static float x[MOST], norm_weight[MOST], in_x[MOST], bias[MOST], residual[MOST], expected[FD_MATVEC_PARTS][MOST],
-        found[MOST];
-    const float eps = 1e-5f;
+    static fused_inputs inputs;
+    static float expected[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], behind[16];
     fd_error err = {0};
     fd_queue queue = test->queue;
     queue.overlap = overlap;
-    gpu_fill(test, x, (size_t)f->n_col);
-    gpu_fill(test, norm_weight, (size_t)f->n_col);
-    gpu_fill(test, bias, MOST);
-    gpu_fill(test, residual, MOST);
-    host_norm(x, norm_weight, f->n_col, eps, in_x);
-    float *dx = gpu_upload(x, sizeof x), *dnorm = gpu_upload(norm_weight, sizeof norm_weight);
-    float *dbias = gpu_upload(bias, sizeof bias), *dresidual = gpu_upload(residual, sizeof residual);
-    fd_matvec in = {.x = dx, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
-    in.norm_weight = f->norm ? dnorm : NULL;
+    fd_matvec in;
+    fused_open(test, f, &inputs, &in);
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
-        host_matmul(dtype, file, f->n_row[p], f->n_col, p == 1 ? NULL : bias, f->norm ? in_x : x, 1, expected[p]);
-        for (int64_t i = 0; f->residual && i < f->n_row[p]; i++) expected[p][i] = residual[i] + expected[p][i];
+        void *file = fused_part(test, dtype, f, p, inputs.device_bias, inputs.device_residual, &in, &w);
+        host_matmul(dtype, file, f->n_row[p], f->n_col, p == 1 ? NULL : inputs.bias, inputs.x, 1, expected[p]);
+        for (int64_t i = 0; f->residual && i < f->n_row[p]; i++) expected[p][i] = inputs.residual[i] + expected[p][i];
         free(w), free(file);
     }
     for (int64_t i = 0; f->silu && i < f->n_row[0]; i++) expected[0][i] = fd_silu32(expected[0][i]) * expected[1][i];
@@ -130,7 +121,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
         gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
     }
     fused_free(&in);
-    gpu_free(dx), gpu_free(dnorm), gpu_free(dbias), gpu_free(dresidual);
+    fused_close(&inputs);
 }
 
 /* The data tell q8act from exact products, and an element's last bit shows. */
@@ -202,12 +193,6 @@ void check_q8(gpu_test *test) {
     static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
     static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
                                         {16, 2048}, {5, 4864}, {257, 512}, {9, 160}};
-    static const fused_case cases[] = {
-        {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
-        {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
-        {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
-        {2, {2500, 2500}, 256, true, true, false},
-    };
     for (int i = 0; i < N_TYPE; i++) {
         int32_t block = fd_dtype_get(types[i])->block_elements;
         check_data(test, types[i]);
@@ -222,8 +207,8 @@ void check_q8(gpu_test *test) {
         check_shape(test, types[i], 40, 256, few, 4, true);
         /* Enough rows for each warp to have several tasks, the last of them not full. */
         check_shape(test, types[i], (int64_t)test->queue.n_sm * 160 + 37, 256, one, 1, false);
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (int k = 0; k < N_FUSED_CASE; k++)
             for (int form = 0; form < N_VECTOR; form++)
-                if (suits(form, cases[k].n_col)) check_fused(test, types[i], &cases[k], form, k % 3 == 0);
+                if (suits(form, fused_cases[k].n_col)) check_fused(test, types[i], &fused_cases[k], form, k % 3 == 0);
     }
 }

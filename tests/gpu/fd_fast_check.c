@@ -24,7 +24,6 @@
 #include "tests/gpu/check_run.h"
 #include "tests/gpu/fast_check.h"
 
-enum { SKIPPED = 77 };
 typedef struct options {
     const char *path;
     int n_prefill, n_decode, n_long;
@@ -134,17 +133,11 @@ int main(int argc, char **argv) {
         known, parse, "MODEL.gguf", "Compares fast numerics on the GPU with exact ones on the CPU.", 0, 0, 0};
     options o = {.n_prefill = 70, .n_decode = 20, .n_long = 1100};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    char why[256];
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return SKIPPED;
-    }
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
     fd_exec *cpu, *gpu;
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &graph, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &graph);
     check c = {.graph = graph, .n_prefill = o.n_prefill, .n_token = o.n_prefill + o.n_decode};
     c.same_until = c.n_token;
     size_t n_node = (size_t)graph->n_node;

@@ -18,34 +18,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/engine.h"
 #include "faults/faults.h"
-#include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 #include "tests/gpu/check_run.h"
 #include "tests/gpu/generation.h"
+#include "tests/gpu/gpu_check.h"
 #include "tests/gpu/lockstep.h"
 #include "tests/gpu/summaries.h"
-
-enum { SKIPPED = 77 };
 
 typedef struct options {
     const char *path, *fault;
     int n_prefill, n_decode;
     bool quick, q8act;
 } options;
-
-typedef struct check {
-    const fd_graph *graph;
-    int32_t n_prefill, n_token; /* with the decoded ones */
-    int32_t *tokens;
-    float *logits; /* of the reference, [n_token, n_vocab] */
-    float *found;  /* likewise */
-    int32_t n_failed;
-    double started;
-} check;
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
@@ -61,46 +48,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void verdict(check *c, const char *what, bool holds) {
-    printf("%-4s %s (%.1f s)\n", holds ? "ok" : "FAIL", what, now() - c->started);
-    fflush(stdout);
-    c->n_failed += !holds;
-    c->started = now();
-}
-
-static fd_code forward(fd_exec *exec, const check *c, int32_t pos0, int32_t n, float *logits, fd_error *err) {
-    fd_batch batch = {.tokens = c->tokens + pos0, .n_tok = n, .pos0 = pos0, .all_logits = true};
-    batch.logits = logits ? logits + (size_t)pos0 * (size_t)c->graph->hparams.n_vocab : NULL;
-    return fd_exec_forward(exec, &batch, err);
-}
-
-/* Prefill, then one token at a time. */
-static void run(fd_exec *exec, check *c, int32_t first, int32_t then, float *logits) {
-    fd_error err = {0};
-    fd_exec_reset(exec);
-    memset(logits, 0xff, sizeof *logits * (size_t)c->n_token * (size_t)c->graph->hparams.n_vocab);
-    for (int32_t pos = 0, n = first; pos < c->n_token; pos += n, n = then) {
-        if (n > c->n_token - pos) n = c->n_token - pos;
-        must(forward(exec, c, pos, n, logits, &err), &err);
-    }
-}
-
-static bool same_logits(const check *c) {
-    size_t n_vocab = (size_t)c->graph->hparams.n_vocab, n = (size_t)c->n_token * n_vocab, differ = 0, first = 0;
-    for (size_t i = 0; i < n; i++)
-        if (fd_canonical32(c->logits[i]) != fd_canonical32(c->found[i]) && differ++ == 0) first = i;
-    if (differ > 0)
-        printf("  %zu of %zu logits differ, first at position %zu, id %zu: %.9g, expected %.9g\n", differ, n,
-               first / n_vocab, first % n_vocab, (double)c->found[first], (double)c->logits[first]);
-    return differ == 0;
 }
 
 /* Two observers of one run. */
@@ -231,17 +178,6 @@ static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
     }
 }
 
-static void make_tokens(check *c) {
-    c->tokens = calloc((size_t)c->n_token, sizeof *c->tokens);
-    c->logits = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->logits);
-    c->found = calloc((size_t)c->n_token * (size_t)c->graph->hparams.n_vocab, sizeof *c->found);
-    if (!c->tokens || !c->logits || !c->found) {
-        printf("FAIL: out of memory\n");
-        exit(2);
-    }
-    fill_tokens(c->tokens, c->n_token, c->graph->hparams.n_vocab);
-}
-
 int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"prefill", 'p', "N", 0, "tokens of the first batch (13)", 0},
                                                {"decode", 'd', "N", 0, "tokens after it, one at a time (32)", 0},
@@ -253,25 +189,18 @@ int main(int argc, char **argv) {
                                        0,     0};
     options o = {.n_prefill = 13, .n_decode = 32};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    char why[256];
-    if (!fd_engine_available(why, sizeof why)) {
-        printf("SKIPPED: %s\n", why);
-        return SKIPPED;
-    }
-
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *built, *graph;
     fd_fault_owner *faulty = NULL;
     fd_exec *cpu, *gpu;
-    must(fd_gguf_open(o.path, &gguf, &err), &err);
-    must(fd_graph_build(gguf, &built, NULL, &err), &err);
+    open_model_or_skip(o.path, &gguf, &built);
     must(fd_graph_clone(built, &graph, &err), &err);
     if (o.fault) must(fd_fault_apply(o.fault, graph, &faulty, &err), &err);
 
     check c = {.graph = graph, .n_prefill = o.n_prefill, .n_token = o.n_prefill + o.n_decode, .started = now()};
     int32_t n_ctx = c.n_token;
-    make_tokens(&c);
+    open_check(&c);
     fd_numerics numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
     must(fd_reference_new(graph, &(fd_reference_options){.numerics = numerics, .n_ctx = n_ctx}, &cpu, &err), &err);
     must(fd_engine_new(graph, &(fd_engine_options){.numerics = numerics, .n_ctx = n_ctx}, &gpu, &err), &err);
@@ -307,8 +236,6 @@ int main(int argc, char **argv) {
     fd_graph_free(built);
     fd_fault_owner_free(faulty);
     fd_gguf_close(gguf);
-    free(c.tokens);
-    free(c.logits);
-    free(c.found);
+    close_check(&c);
     return c.n_failed != 0;
 }

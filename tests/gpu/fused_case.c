@@ -2,9 +2,40 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "numerics/contract.h"
+
+const fused_case fused_cases[N_FUSED_CASE] = {
+    {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
+    {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
+    {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
+    {2, {2500, 2500}, 256, true, true, false},
+};
+
+void fused_open(gpu_test *test, const fused_case *f, fused_inputs *inputs, fd_matvec *in) {
+    static float x[FUSED_MOST], norm_weight[FUSED_MOST];
+    const float eps = 1e-5f;
+    size_t n_col = (size_t)f->n_col;
+    gpu_fill(test, x, n_col);
+    gpu_fill(test, norm_weight, n_col);
+    gpu_fill(test, inputs->bias, FUSED_MOST);
+    gpu_fill(test, inputs->residual, FUSED_MOST);
+    memcpy(inputs->x, x, sizeof x);
+    if (f->norm) host_norm(x, norm_weight, f->n_col, eps, inputs->x);
+    inputs->device_x = gpu_upload(x, sizeof *x * n_col);
+    inputs->device_norm = gpu_upload(norm_weight, sizeof *norm_weight * n_col);
+    inputs->device_bias = gpu_upload(inputs->bias, sizeof inputs->bias);
+    inputs->device_residual = gpu_upload(inputs->residual, sizeof inputs->residual);
+    *in = (fd_matvec){.x = inputs->device_x, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
+    in->norm_weight = f->norm ? inputs->device_norm : NULL;
+}
+
+void fused_close(const fused_inputs *inputs) {
+    gpu_free(inputs->device_x), gpu_free(inputs->device_norm);
+    gpu_free(inputs->device_bias), gpu_free(inputs->device_residual);
+}
 
 void fused_name(char *to, size_t size, const char *prefix, uint32_t dtype, const fused_case *f, int p,
                 const char *behind) {

@@ -11,6 +11,21 @@ typedef struct fused_case {
     bool norm, silu, residual;
 } fused_case;
 
+/* For every kernel that takes one row. */
+enum { N_FUSED_CASE = 7, FUSED_MOST = 4096 };
+extern const fused_case fused_cases[N_FUSED_CASE];
+
+/* What the products of one row read. */
+typedef struct fused_inputs {
+    float x[FUSED_MOST]; /* [n_col] as the matrices get it: normed where the case says so */
+    float bias[FUSED_MOST], residual[FUSED_MOST];
+    float *device_x, *device_norm, *device_bias, *device_residual;
+} fused_inputs;
+
+/* Random ones, and `in` without its parts. */
+void fused_open(gpu_test *test, const fused_case *f, fused_inputs *inputs, fd_matvec *in);
+void fused_close(const fused_inputs *inputs);
+
 /* "PREFIX_TYPE_ROWSxCOLUMNS_part_P_of_N", then what is fused; "" behind it ends the name of the case. */
 void fused_name(char *to, size_t size, const char *prefix, uint32_t dtype, const fused_case *f, int p,
                 const char *behind);

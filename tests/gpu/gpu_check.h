@@ -1,0 +1,36 @@
+/* What the checks of fd_gpu_check share: the tokens, the reference's logits and those found, a run, a comparison. */
+#ifndef FD_TESTS_GPU_CHECK_H
+#define FD_TESTS_GPU_CHECK_H
+
+#include "model/exec.h"
+
+typedef struct check {
+    const fd_graph *graph;
+    int32_t n_prefill, n_token; /* with the decoded ones */
+    int32_t *tokens;            /* [n_token] */
+    float *logits;              /* of the reference, [n_token, n_vocab] */
+    float *found;               /* likewise */
+    int32_t n_failed;
+    double started; /* the check under way, by now() */
+} check;
+
+/* Seconds of a clock that only rises. */
+double now(void);
+
+/* Room for n_token tokens and their logits, and the tokens; ends the program where there is none. */
+void open_check(check *c);
+void close_check(check *c);
+
+/* Prints a line and counts what does not hold. */
+void verdict(check *c, const char *what, bool holds);
+
+/* n tokens from pos0 on; their logits to those rows of `logits` (NULL: none). */
+fd_code forward(fd_exec *exec, const check *c, int32_t pos0, int32_t n, float *logits, fd_error *err);
+
+/* All tokens from position 0 on, `first` of them at once, then `then`; logits [n_token, n_vocab]. */
+void run(fd_exec *exec, check *c, int32_t first, int32_t then, float *logits);
+
+/* logits and found, bit by bit (every NaN is the same NaN); prints how many differ, and the first. */
+bool same_logits(const check *c);
+
+#endif
