@@ -1,6 +1,7 @@
-/* matvec_gpu [TYPE [many|q8act]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row
+/* matvec_gpu [TYPE [many|q8act|beside]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row
  * with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
- * device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead.
+ * device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead. `beside`: the chosen ones of exact and of q8act, both
+ * without a norm and with one.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -42,7 +43,7 @@ typedef struct job {
     int n_copy, n_tok;
     const fd_matvec_form *form; /* NULL: the chosen one */
     const fd_q8_form *q8_form;
-    bool q8act;
+    bool q8act, norm;
     const float *x;
     float *out;
 } job;
@@ -57,6 +58,7 @@ static fd_code try_launch(const job *j, int i, fd_error *err) {
         return fd_launch_matmul_tile(&queue, &tiled, err);
     }
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
+    if (j->norm) in.norm_weight = j->x, in.norm_eps = 1e-5f;
     return j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, err) : fd_launch_matvec(&queue, &in, j->form, err);
 }
 
@@ -119,7 +121,26 @@ static double copy_rate(const bench *b, void *from, void *to) {
     return median(rates, ROUNDS);
 }
 
-static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, bool many, bool q8act) {
+typedef enum measurement { FORMS, MANY_ROWS, Q8ACT, BESIDE } measurement;
+
+/* Exact and q8act take turns; GB/s, and how much faster q8act is. */
+static void measure_beside(job *j, double gigabytes) {
+    for (int norm = 0; norm < 2; norm++) {
+        double rate[2][2];
+        j->norm = norm;
+        for (int turn = 0; turn < 2; turn++)
+            for (int q8act = 0; q8act < 2; q8act++) {
+                j->q8act = q8act;
+                rate[q8act][turn] = gigabytes / seconds(j, LAUNCHES);
+            }
+        double exact = (rate[0][0] + rate[0][1]) / 2, q8 = (rate[1][0] + rate[1][1]) / 2;
+        printf(" | %5.0f %5.0f %5.2f", exact, q8, q8 / exact);
+    }
+    printf("\n");
+}
+
+static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col, measurement what) {
+    const bool many = what == MANY_ROWS, q8act = what == Q8ACT;
     const int64_t row_bytes = fd_packed_row_bytes(dtype, n_col), bytes = row_bytes * n_row;
     const size_t file_row = (size_t)fd_dtype_row_bytes(dtype, n_col);
     const int n_copy = (int)(TOTAL / bytes) + 1;
@@ -144,7 +165,8 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 
     printf("%-5s %6lldx%-6lld", fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col);
     const double gigabytes = 1e-9 * (double)file_row * (double)n_row, flops = 2e-12 * (double)n_row * (double)n_col;
-    for (int i = 0; i < (q8act ? N_Q8_FORM : N_FORM); i++) {
+    if (what == BESIDE) measure_beside(&j, gigabytes);
+    for (int i = 0; what != BESIDE && i < (q8act ? N_Q8_FORM : N_FORM); i++) {
         j.form = q8act ? NULL : &forms[i];
         j.q8_form = q8act ? &q8_forms[i] : NULL;
         j.q8act = q8act;
@@ -154,14 +176,14 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
             printf("     -");
     }
     j.form = NULL, j.q8_form = NULL;
-    printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
+    if (what != BESIDE) printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
     if (many) {
         j.n_tok = 8;
         printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
         j.n_tok = MANY;
         printf(" | %5.1f", flops * MANY / seconds(&j, 2));
     }
-    printf("\n");
+    if (what != BESIDE) printf("\n");
     fflush(stdout);
     cuda(cudaFree(device));
     cuda(cudaFree(dx));
@@ -183,23 +205,32 @@ int main(int argc, char **argv) {
     printf("%s; device-to-device copy %.0f GB/s (read and written)\n", name, copy_rate(&b, from, to));
     cuda(cudaFree(from));
     cuda(cudaFree(to));
-    const bool many = argc > 2 && strcmp(argv[2], "many") == 0, q8act = argc > 2 && strcmp(argv[2], "q8act") == 0;
-    printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy engine)%s; the chosen form%s\n",
-           q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
-           many ? "; eight rows; 512 rows, TFLOP/s" : "");
-    printf("%19s", "");
-    for (int i = 0; q8act && i < N_Q8_FORM; i++)
-        printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
-    for (int i = 0; !q8act && i < N_FORM; i++)
-        printf(" %d%d%x%d%c", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks,
-               forms[i].bulk ? '+' : '0' + forms[i].slots);
-    printf(" | chosen\n");
+    static const char *const names[] = {[MANY_ROWS] = "many", [Q8ACT] = "q8act", [BESIDE] = "beside"};
+    measurement what = FORMS;
+    for (int i = MANY_ROWS; argc > 2 && i <= BESIDE; i++)
+        if (strcmp(argv[2], names[i]) == 0) what = (measurement)i;
+    bool quantised_only = what == Q8ACT || what == BESIDE;
+    if (what == BESIDE) {
+        printf("one row, GB/s: exact, q8act, their ratio; the same behind a norm\n");
+    } else {
+        bool q8act = what == Q8ACT;
+        printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy engine)%s; the chosen form%s\n",
+               q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
+               what == MANY_ROWS ? "; eight rows; 512 rows, TFLOP/s" : "");
+        printf("%19s", "");
+        for (int i = 0; q8act && i < N_Q8_FORM; i++)
+            printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
+        for (int i = 0; !q8act && i < N_FORM; i++)
+            printf(" %d%d%x%d%c", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks,
+                   forms[i].bulk ? '+' : '0' + forms[i].slots);
+        printf(" | chosen\n");
+    }
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
-            if (q8act && !fd_q8_can(types[t])) continue;
+            if (quantised_only && !fd_q8_can(types[t])) continue;
             if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
-                measure(&b, types[t], shapes[s][0], shapes[s][1], many, q8act);
+                measure(&b, types[t], shapes[s][0], shapes[s][1], what);
         }
     gpu_clock_free(&b.clock);
     cuda(cudaStreamDestroy(b.queue.stream));

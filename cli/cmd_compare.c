@@ -23,7 +23,7 @@ static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
      "The model both ran: every op is replayed on the candidate's own inputs, and rounding is told from errors", 1},
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
-     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, llama-cpu-fa, bf16, hf-f16-fa, "
+     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa, bf16, hf-f16-fa, "
      "hf-f16, hf-bf16-fa, hf-bf16, f16acc "
      "(default: what its trace says, else inferred)",
      1},
@@ -84,6 +84,13 @@ static const struct argp argp = {
     NULL,
     NULL};
 
+/* Before anything is read: a comparison may take long. */
+static fd_code check_outputs(const arguments *a, fd_error *err) {
+    const char *inputs[] = {a->traces[0], a->traces[1], a->model, a->map, a->since};
+    FD_TRY(fd_cli_spare_inputs(a->output.html, inputs, sizeof inputs / sizeof *inputs, err));
+    return fd_cli_spare_inputs(a->output.junit, inputs, sizeof inputs / sizeof *inputs, err);
+}
+
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
@@ -128,7 +135,8 @@ int fd_cmd_compare(int argc, char **argv) {
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
-    fd_code code = compare(&args, &verdict, &n_unmatched, &err);
+    fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = compare(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);
     /* what no line of the map names was not looked at */

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/import_auto.h"
 #include "cli/mapped_trace.h"
+#include "cli/output.h"
 
 typedef struct arguments {
     const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref;
@@ -158,6 +159,8 @@ static fd_code run(const arguments *a, int *status, fd_error *err) {
     fd_source *source = NULL;
     fd_name_map *map = NULL;
     fd_cli_model model = {0};
+    const char *inputs[] = {a->source, a->map, a->model, a->tokens_file};
+    FD_TRY(fd_cli_spare_inputs(a->output, inputs, sizeof inputs / sizeof *inputs, err));
     fd_code code = fd_source_open(a->source, &source, err);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);

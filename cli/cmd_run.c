@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "cli/explain_runs.h"
 #include "cli/first_nan.h"
+#include "cli/output.h"
 #include "cli/run_args.h"
 #include "cli/run_many.h"
 #include "cli/text.h"
@@ -29,6 +30,18 @@ typedef struct run {
     bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
+/* A name with a slip in it would make a trace of nothing. */
+static fd_code check_filters(const fd_trace_options *to, const fd_graph *graph, const fd_run_args *a, fd_error *err) {
+    if (a->layers && to->layer_first >= graph->hparams.n_layer)
+        return fd_fail(err, FD_ERR_INPUT, "--layers %s: the model has layers 0 to %d", a->layers,
+                       graph->hparams.n_layer - 1);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (fd_trace_selects(to, &graph->nodes[i])) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s%s%s%s: no tensor of the model has such a name; `firstdiff model --graph` lists them",
+                   a->tensors ? "--tensors " : "", a->tensors ? a->tensors : "", a->layers ? " --layers " : "",
+                   a->layers ? a->layers : "");
+}
+
 static fd_code open_trace(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     fd_trace_options to = fd_trace_defaults(a->trace);
@@ -45,6 +58,7 @@ static fd_code open_trace(run *r, fd_error *err) {
     to.weights = a->no_weights ? NULL : r->model.graph;
     FD_TRY(fd_run_range("--layers", a->layers, &to.layer_first, &to.layer_last, err));
     FD_TRY(fd_run_range("--steps", a->steps, &to.step_first, &to.step_last, err));
+    FD_TRY(check_filters(&to, r->exec.exec->graph, a, err));
     fd_trace_info info;
     fd_cli_trace_info(&r->model, &r->exec, &info);
     info.prompt = r->prompt_text;
@@ -122,6 +136,8 @@ static fd_code generate(run *r, fd_error *err) {
 
 static fd_code prepare(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
+    const char *inputs[] = {a->model, a->prompt.file};
+    FD_TRY(fd_cli_spare_inputs(a->trace, inputs, sizeof inputs / sizeof *inputs, err));
     FD_TRY(fd_sampler_check(&a->sampler, err));
     FD_TRY(fd_cli_model_open(a->model, &r->model, err));
     int32_t *ids;

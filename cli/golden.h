@@ -11,7 +11,7 @@ typedef struct fd_golden_args {
     const char *output, *backend, *fault; /* fault: of check alone; NULL: none */
     const char *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, whose logits alone are
                              compared, within `limit` */
-    double limit;         /* NMSE of a position's logits */
+    double limit;         /* NMSE of a position's logits; negative: as suits the numerics */
     int32_t n_generate, n_thread;
     bool n_given;
     fd_cli_output report;

@@ -90,7 +90,9 @@ int fd_golden_check_command(const fd_golden_args *a, const fd_cli_model *model) 
     fd_golden *golden = NULL;
     fd_cli_exec exec = {0};
     int32_t n_ctx = 1, n_failed = 0;
-    fd_code code = fd_golden_read(a->file, &golden, &err);
+    const char *inputs[] = {a->model, a->file};
+    fd_code code = fd_cli_spare_inputs(a->report.junit, inputs, sizeof inputs / sizeof *inputs, &err);
+    if (code == FD_OK) code = fd_golden_read(a->file, &golden, &err);
     if (code == FD_OK) {
         code = fd_golden_usable(golden, model->graph, model->hash, &err);
         if (code != FD_OK) fd_error_prefix(&err, "%s", a->file);

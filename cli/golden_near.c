@@ -57,8 +57,10 @@ static void print_text(const fd_golden_args *a, const fd_golden *golden, const f
                n_flip == 1 ? "" : "s", n_flip == 1 ? "s" : "");
 }
 
-fd_code fd_golden_check_all_near(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
-                                 fd_error *err) {
+fd_code fd_golden_check_all_near(const fd_golden_args *given, const fd_golden *golden, fd_exec *exec,
+                                 int32_t *n_failed, fd_error *err) {
+    fd_golden_args args = *given, *a = &args;
+    if (!(a->limit >= 0)) a->limit = fd_golden_near_limit(fd_exec_numerics_name(exec));
     fd_golden_near *results = calloc((size_t)golden->n_prompt, sizeof *results);
     if (!results) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     fd_cli_progress progress = fd_cli_progress_start("prompt", golden->n_prompt);

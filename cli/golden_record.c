@@ -65,6 +65,9 @@ static fd_code record_all(const fd_golden_args *a, fd_cli_prompts *list, fd_exec
 static fd_code record(const fd_golden_args *a, const fd_cli_model *model, fd_cli_prompts *list, fd_cli_exec *exec,
                       fd_golden *golden, fd_error *err) {
     int32_t n_ctx;
+    const char *inputs[] = {a->model, a->file};
+    FD_TRY(fd_cli_spare_inputs(a->output, inputs, sizeof inputs / sizeof *inputs, err));
+    FD_TRY(fd_golden_can_write(a->output, err));
     FD_TRY(fd_cli_prompts_read(a->file, model, list, err));
     FD_TRY(longest_prompt(a, list, model->graph->hparams.n_ctx_train, &n_ctx, err));
     FD_TRY(fd_golden_executor(a, a->numerics, model, n_ctx, exec, err));

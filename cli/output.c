@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "compare/report.h"
 
@@ -18,6 +19,16 @@ fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err) {
     failed |= fclose(file) != 0;
     if (!failed) return FD_OK;
     return fd_fail(err, FD_ERR_IO, "%s: writing failed: %s", path, strerror(why ? why : errno));
+}
+
+fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_t n, fd_error *err) {
+    struct stat to, from;
+    if (!output || stat(output, &to) != 0 || !S_ISREG(to.st_mode)) return FD_OK;
+    for (size_t i = 0; i < n; i++)
+        if (inputs[i] && stat(inputs[i], &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+            return fd_fail(err, FD_ERR_INPUT, "%s: is read here and would be replaced, expected another file to write",
+                           output);
+    return FD_OK;
 }
 
 static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error *err) {

@@ -21,7 +21,11 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err);
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
 
-/* Prints `root` on standard output and gives it up. NULL, which is what Jansson makes of text that is not UTF-8 too: FD_ERR_MEMORY. */
+/* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be replaced. An
+ * output or inputs that are NULL, or not there, are fine. */
+fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_t n, fd_error *err);
+
+/* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not UTF-8, too. */
 fd_code fd_cli_print_json(json_t *root, fd_error *err);
 
 /* An integer argument from `low` on; anything else is a usage error of `state` (exit status 2). */

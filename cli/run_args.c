@@ -16,7 +16,7 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
      "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: tensor "
-     "cores, f16 K and V, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
+     "cores, f16 K and V, int8 activations beside quantised weights where that is faster, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
      "does, f32, tf32, f16, bf16, q8, … (default exact)",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
@@ -62,6 +62,18 @@ static uint64_t seed(const char *arg, struct argp_state *state) {
     return value;
 }
 
+/* Whoever says how to record wants a trace: without -o there would be none, when the run is over. */
+static void check_recording(const fd_run_args *a, struct argp_state *state) {
+    const struct {
+        bool given;
+        const char *option;
+    } of_a_trace[] = {{a->level, "level"},         {a->store, "store"}, {a->tensors, "tensors"},
+                      {a->layers, "layers"},       {a->steps, "steps"}, {a->compress, "compress"},
+                      {a->no_weights, "no-weights"}};
+    for (size_t i = 0; i < sizeof of_a_trace / sizeof *of_a_trace && !a->trace; i++)
+        if (of_a_trace[i].given) argp_error(state, "--%s goes with -o TRACE.h5", of_a_trace[i].option);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
     fd_run_args *a = state->input;
     switch (key) {
@@ -91,8 +103,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_IDS: a->ids_only = true; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = true; return 0;
     case 'q': a->quiet = true; return 0;
-    default: return fd_cli_one_model(key, arg, state, &a->model);
+    case ARGP_KEY_END: check_recording(a, state); break;
+    default: break;
     }
+    return fd_cli_one_model(key, arg, state, &a->model);
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};

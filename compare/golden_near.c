@@ -2,6 +2,13 @@
 
 #include <stdlib.h>
 
+#include "compare/numerics_class.h"
+
+double fd_golden_near_limit(const char *numerics) {
+    const fd_numerics_class *class_ = fd_numerics_class_find(numerics);
+    return class_ && class_->q8_activations ? FD_GOLDEN_NEAR_LIMIT_INT8 : FD_GOLDEN_NEAR_LIMIT;
+}
+
 static double distance(const float *now, const float *then, int32_t n) {
     double error = 0, power = 0;
     for (int32_t i = 0; i < n; i++) {

@@ -7,6 +7,11 @@
 
 /* Binary16 factors leave the bundled models and llama.cpp's test models below 3e-6, a wrong op goes far beyond. */
 #define FD_GOLDEN_NEAR_LIMIT 1e-4
+/* int8 activations: each product's input is off by 1.7e-4 at most (tests/gpu/fast_check.h), their logits by 6.8e-5. */
+#define FD_GOLDEN_NEAR_LIMIT_INT8 1e-3
+
+/* The limit for what an executor calls its numerics. */
+double fd_golden_near_limit(const char *numerics);
 
 typedef struct fd_golden_near { /* of one prompt */
     bool near;                  /* at every position; false where a logit is NaN */

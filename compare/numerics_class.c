@@ -56,6 +56,17 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
+    /* Our GPU engine's fast numerics where a single token's products are of int8 blocks: a prompt's are of binary16 factors,
+     * dequantised weights among them, whose errors are smaller than a block's. */
+    {.name = "fast-int8",
+     .summary = "int8 activations beside quantised weights, else binary16 factors, and binary16 K/V",
+     .q8_activations = true,
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
     /* ggml's CPU kernel of flash attention keeps the running sum of e^(s − max)·v in binary16 where V is binary16 and the
      * batch has fewer than 64 tokens (ggml_compute_forward_flash_attn_ext_f16_one_chunk, llama.cpp). */
     {.name = "llama-cpu-fa",

@@ -23,6 +23,8 @@ typedef struct fd_golden {
     int32_t n_prompt;
 } fd_golden;
 
+/* Whether a golden can be put there, asked before its prompts are run: makes and removes a file. FD_ERR_IO with the reason. */
+fd_code fd_golden_can_write(const char *path, fd_error *err);
 /* Written under a temporary name and renamed when whole. */
 fd_code fd_golden_write(const fd_golden *golden, const char *path, fd_error *err);
 /* Refuses a file that is not a golden, is incomplete or inconsistent. */

@@ -1,8 +1,6 @@
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "dumpers/golden_schema.h"
 
@@ -148,17 +146,16 @@ static fd_code get_prompts(fd_golden *golden, hid_t file, const char *path, fd_e
 }
 
 fd_code fd_golden_read(const char *path, fd_golden **out, fd_error *err) {
-    struct stat there;
     *out = NULL;
-    if (stat(path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
     fd_golden *golden = calloc(1, sizeof *golden);
     if (!golden) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     fd_h5_guard guard = fd_h5_begin();
+    fd_code code = fd_h5_check_file(path, "a golden", err);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_file_locking(access, true, true);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    hid_t file = S_ISREG(there.st_mode) ? H5Fopen(path, H5F_ACC_RDONLY, access) : -1;
-    fd_code code = file >= 0 ? FD_OK : fd_h5_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected a golden", path);
+    hid_t file = code == FD_OK ? H5Fopen(path, H5F_ACC_RDONLY, access) : -1;
+    if (code == FD_OK && file < 0) code = fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", path);
     fd_h5_release(access);
     if (code == FD_OK) code = get_head(golden, file, path, err);
     if (code == FD_OK) code = get_nodes(golden, file, path, err);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,14 +96,30 @@ static fd_code write_part(const fd_golden *golden, const char *part, const char 
     return code != FD_OK || closed ? code : fd_h5_target_fail(&target, err, "%s: cannot write the golden", path);
 }
 
-fd_code fd_golden_write(const fd_golden *golden, const char *path, fd_error *err) {
+/* The name that it is written under until it is whole; freed by the caller. Refuses a path where no file can stand. */
+static fd_code part_of(const char *path, char **out, fd_error *err) {
     struct stat there;
-    FD_TRY(check(golden, path, err));
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", path);
-    char *part = NULL;
-    if (asprintf(&part, "%s.%ld.part", path, (long)getpid()) < 0)
-        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (asprintf(out, "%s.%ld.part", path, (long)getpid()) >= 0) return FD_OK;
+    return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+}
+
+fd_code fd_golden_can_write(const char *path, fd_error *err) {
+    char *part;
+    FD_TRY(part_of(path, &part, err));
+    int fd = open(part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    fd_code code = fd >= 0 ? FD_OK : fd_fail(err, FD_ERR_IO, "%s: cannot write the golden: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    if (fd >= 0) unlink(part);
+    free(part);
+    return code;
+}
+
+fd_code fd_golden_write(const fd_golden *golden, const char *path, fd_error *err) {
+    char *part;
+    FD_TRY(check(golden, path, err));
+    FD_TRY(part_of(path, &part, err));
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = write_part(golden, part, path, err);
     fd_h5_end(guard);

@@ -1,9 +1,12 @@
 #include "dumpers/h5.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 fd_h5_guard fd_h5_begin(void) {
     fd_h5_guard guard = {NULL, NULL};
@@ -34,6 +37,18 @@ fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     return reason[0] ? fd_fail(err, code, "%s: HDF5: %s", message, reason) : fd_fail(err, code, "%s", message);
+}
+
+fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err) {
+    struct stat there;
+    if (stat(path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(there.st_mode))
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s, expected %s", path,
+                       S_ISDIR(there.st_mode) ? "a directory" : "not a regular file", expected);
+    if (access(path, R_OK) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected %s", path, expected);
+    if (H5Fis_hdf5(path) <= 0) return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected %s", path, expected);
+    return FD_OK;
 }
 
 void fd_h5_release(hid_t id) {

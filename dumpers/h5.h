@@ -26,6 +26,10 @@ void fd_h5_end(fd_h5_guard guard);
  * one clears the stack. */
 fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) FD_PRINTF(3, 4);
 
+/* Whether `path` is a file that HDF5 could open, before it is asked to: FD_ERR_INPUT says what is there instead; `expected`
+ * is "a trace". */
+fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err);
+
 /* Closes an id of any kind and leaves the error stack as it is; negative ids are fine. */
 void fd_h5_release(hid_t id);
 

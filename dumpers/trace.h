@@ -78,6 +78,8 @@ typedef struct fd_trace_options {
                                 they have there (dumpers/weights.h); NULL: none */
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
+/* Whether the filters (tensors, layers) keep the node. */
+bool fd_trace_selects(const fd_trace_options *options, const fd_node *node);
 
 /* Creates the file (an existing one is replaced only when the new one could be created). `graph` and `info` are read
  * now; graph must outlive the writer. */

@@ -31,12 +31,7 @@ static bool marked_as_written(const char *path) {
  * reader of a single-writer file: only then HDF5 looks past the end that the superblock knew at the last flush. */
 static fd_code open_trace_file(fd_trace *trace, fd_error *err) {
     int64_t complete = 1;
-    struct stat there;
-    if (stat(trace->path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", trace->path, strerror(errno));
-    if (!S_ISREG(there.st_mode)) return fd_fail(err, FD_ERR_INPUT, "%s: not a regular file", trace->path);
-    if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected a trace", trace->path);
-    if (H5Fis_hdf5(trace->path) <= 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected a trace", trace->path);
+    FD_TRY(fd_h5_check_file(trace->path, "a trace", err));
     bool marked = marked_as_written(trace->path);
     trace->file = open_file(trace->path, H5F_ACC_RDONLY | (marked ? H5F_ACC_SWMR_READ : 0));
     if (trace->file < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", trace->path);

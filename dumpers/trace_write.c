@@ -47,7 +47,7 @@ static bool one_matches(const char *globs, const char *name) {
     return false;
 }
 
-static bool selects(const fd_trace_options *options, const fd_node *node) {
+bool fd_trace_selects(const fd_trace_options *options, const fd_node *node) {
     if (node->layer >= 0 && (node->layer < options->layer_first || node->layer > options->layer_last)) return false;
     return !options->tensors || one_matches(options->tensors, node->name);
 }
@@ -105,7 +105,7 @@ static fd_trace_writer *new_writer(const fd_trace_options *options, const fd_gra
         return NULL;
     }
     for (size_t i = 0; i < n_node; i++) {
-        writer->selected[i] = selects(options, &graph->nodes[i]);
+        writer->selected[i] = fd_trace_selects(options, &graph->nodes[i]);
         writer->tensor[i] = -1;
     }
     return writer;

@@ -31,6 +31,10 @@ static fd_code check_free(const fd_tracer *tracer, fd_error *err) {
     if (stat(tracer->path, &there) != 0) return FD_OK;
     if (!S_ISREG(there.st_mode))
         return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", tracer->path);
+    const char *model = tracer->options.model_file;
+    struct stat of_model;
+    if (model && stat(model, &of_model) == 0 && of_model.st_dev == there.st_dev && of_model.st_ino == there.st_ino)
+        return fd_fail(err, FD_ERR_INPUT, "%s: is the model, expected another file to write", tracer->path);
     int fd = open(tracer->path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return fd_fail(err, FD_ERR_IO, "%s: %s", tracer->path, strerror(errno));
     bool is_free = lock(fd);

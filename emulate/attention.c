@@ -4,6 +4,8 @@
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
 
+enum { SHORT_DOT = 64, EXP = 64 }; /* multiply-adds that take as long as the lanes of a dot, and as an expf with its sum */
+
 fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_node *q_node = fd_emulate_input(args, 0), *k_node = fd_emulate_input(args, 1);
     int32_t n_head = q_node->shape[0], dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
@@ -17,7 +19,8 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
 
     float *scores = args->out;
     uint32_t kv_type = fd_emulate_kv_type(e);
-#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    int n_thread = fd_emulate_threads(e, (int64_t)args->n_pos * n_head * n_kv * (dim + SHORT_DOT));
+#pragma omp parallel for collapse(2) num_threads(n_thread) schedule(static)
     for (int32_t p = 0; p < args->n_pos; p++)
         for (int32_t h = 0; h < n_head; h++) {
             int64_t head = (int64_t)p * n_head + h;
@@ -45,7 +48,8 @@ fd_code fd_emulate_attn_softmax(fd_emulate *e, const fd_op_args *args, fd_error 
     int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
     const float *scores = args->in[0];
     float *weights = args->out;
-#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    int n_thread = fd_emulate_threads(e, (int64_t)args->n_pos * n_head * n_kv * EXP);
+#pragma omp parallel for collapse(2) num_threads(n_thread) schedule(static)
     for (int32_t p = 0; p < args->n_pos; p++)
         for (int32_t h = 0; h < n_head; h++) {
             const float *s = scores + ((int64_t)p * n_head + h) * n_kv;
@@ -79,7 +83,8 @@ fd_code fd_emulate_attn_mix(fd_emulate *e, const fd_op_args *args, fd_error *err
             v[(int64_t)c * n_kv + t] = fd_round_to(e->class_.attention, cache[(int64_t)t * v_width + c]);
 
     float *y = args->out;
-#pragma omp parallel for collapse(2) num_threads(e->n_thread) schedule(static)
+    int n_thread = fd_emulate_threads(e, (int64_t)args->n_pos * n_head * dim * (n_kv + SHORT_DOT));
+#pragma omp parallel for collapse(2) num_threads(n_thread) schedule(static)
     for (int32_t p = 0; p < args->n_pos; p++)
         for (int32_t h = 0; h < n_head; h++) {
             int64_t head = (int64_t)p * n_head + h;

@@ -53,6 +53,13 @@ fd_code fd_emulate_angles_make(const fd_emulate *e, const fd_node *node, fd_emul
 /* A vector of parameters (one row) in binary32, rounded to the class's tensor type. */
 void fd_emulate_vector(const fd_emulate *e, const fd_weight *weight, float *out);
 
+/* Threads for so many multiply-adds, which take about a nanosecond each here. What takes less than half a millisecond is
+ * done by one: on a busy machine (CI) the others have to wait for a processor first. Never changes a bit. */
+static inline int fd_emulate_threads(const fd_emulate *e, int64_t work) {
+    enum { THREADED_WORK = 1 << 19 };
+    return work < THREADED_WORK ? 1 : e->n_thread;
+}
+
 static inline const fd_emulate_order *fd_emulate_order_of(const fd_emulate *e, fd_op op) {
     return &e->order[e->batch][op];
 }

@@ -100,7 +100,8 @@ fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) 
     if (bias) fd_emulate_vector(e, bias, b);
 
     float *y = args->out;
-#pragma omp parallel for num_threads(e->n_thread) schedule(static)
+    int n_thread = fd_emulate_threads(e, n_out * n_in * args->n_pos);
+#pragma omp parallel for num_threads(n_thread) schedule(static)
     for (int64_t o = 0; o < n_out; o++) {
         const char *packed = (const char *)w->data + o * row_bytes;
         float *row = rows + omp_get_thread_num() * n_in;

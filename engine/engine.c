@@ -271,7 +271,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     bool fuse = !options->no_fusion && rows_fit(e, graph);
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, err);
+    if (code == FD_OK) code = fd_engine_setup(e, fuse, options->int8, err);
     if (code != FD_OK) {
         destroy(&e->exec);
         return code;

@@ -1,6 +1,7 @@
 /* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu
- * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, K and V in
- * binary16 (engine/fast.h).
+ * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, single tokens
+ * with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16 (engine/fast.h).
+ * Where it has such products its numerics are called "fast-int8" in traces.
  *
  * One token without an observer runs as a CUDA graph, one for the first positions and one for all others, its neighbouring
  * nodes fused where the contract's order allows it. With an observer one token runs as the same CUDA graph,
@@ -17,11 +18,15 @@
 extern "C" {
 #endif
 
+/* Where a token of fast numerics multiplies int8 blocks with quantised weights (engine/fast_int8.c). */
+typedef enum fd_int8 { FD_INT8_WHERE_FASTER, FD_INT8_NEVER, FD_INT8_ALWAYS } fd_int8;
+
 typedef struct fd_engine_options {
     int32_t n_ctx;  /* positions of K/V cache, of each sequence; ≥ 1 */
     int32_t n_seq;  /* sequences; 0 counts as 1 */
     int32_t device; /* CUDA's number; 0 first */
     fd_numerics numerics; /* exact, q8act or fast */
+    fd_int8 int8;    /* of fast numerics with one sequence; several never do */
     bool no_graph;   /* launch the kernels of a decode step one by one */
     bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap; /* every kernel waits for the end of the one before it */

@@ -1,5 +1,5 @@
 /* Fast numerics inside the engine: prompts node by node with products by cuBLAS and fused attention, single tokens by
- * the exact matrix-vector kernels; K and V in binary16 everywhere.
+ * the matrix-vector kernels, exact's or those of int8 blocks (engine/fast_int8.c); K and V in binary16 everywhere.
  *
  * What a product reads is written in binary16 by the kernel before it, where that kernel is one of kernels/fast_*; the
  * residual stream stays binary32. Final norm and logits are the exact kernels', whose bits do not depend on how many
@@ -46,9 +46,10 @@ typedef struct fd_fast_graph {
 struct fd_fast {
     fd_cublas *cublas;
     fd_fast_plan many, one;      /* of a batch; of a single token that is observed or has an override */
+    bool *int8;                  /* [n_node]: products of a single token that multiply int8 blocks; owned */
     fd_block *slots, *halves;    /* owned arrays */
     int32_t n_slot;              /* as many as the larger plan needs */
-    fd_block shown, mixed, sums; /* what only an observer sees; a mix; maxima and sums of a layer's attention */
+    fd_block shown, mixed, attended; /* what only an observer sees; a mix; weights of attention */
     fd_block weights;            /* one matrix in binary16; NULL when all are */
     fd_block scratch;            /* of fast_decode, for a row of each sequence */
     fd_fast_graph graphs[FD_ROWS_NONE + 1]; /* by the rows that have logits */
@@ -60,11 +61,17 @@ fd_code fd_fast_plan_make(const fd_graph *graph, bool batch, fd_fast_plan *out, 
 void fd_fast_plan_free(fd_fast_plan *plan);
 /* rows[i]: node i is computed for all rows of a batch; false after the last layer. */
 void fd_fast_mark_rows(const fd_graph *graph, bool *rows);
+/* Whether ops that choose (routers) read the node: it stays exact, as a rounding there changes which experts run. */
+bool fd_fast_feeds_choice(const fd_graph *graph, int32_t id);
 /* What fast numerics cannot run: FD_ERR_UNSUPPORTED names it. */
 fd_code fd_fast_check(const fd_graph *graph, fd_error *err);
 
+/* ---- fast_int8.c ---- */
+/* Sets int8[i], [n_node], where node i of a single token is such a product. */
+fd_code fd_fast_choose_int8(const fd_queue *queue, const fd_graph *graph, fd_int8 where, bool *int8, fd_error *err);
+
 /* ---- fast_setup.c ---- */
-fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
+fd_code fd_fast_setup(fd_engine *engine, fd_int8 where, fd_error *err);
 void fd_fast_release(fd_engine *engine);
 /* Beside weights, caches and tables; 0 when the host has no memory. */
 uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_sm);

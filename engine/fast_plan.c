@@ -46,8 +46,7 @@ typedef struct planner {
     int32_t *last_real, *last_half; /* [n_node] turn of the last reader; -1 none */
 } planner;
 
-/* Routers stay exact: a rounding there changes which experts run. */
-static bool feeds_choice(const fd_graph *graph, int32_t id) {
+bool fd_fast_feeds_choice(const fd_graph *graph, int32_t id) {
     for (int32_t i = id + 1; i < graph->n_node; i++) {
         fd_op op = graph->nodes[i].op;
         if (op != FD_OP_SOFTMAX && op != FD_OP_TOP_K && op != FD_OP_EXPERT_WEIGHTS) continue;
@@ -77,7 +76,7 @@ static fd_fast_how gate_or_norm(fd_op op) {
 static void choose_products(planner *p) {
     for (int32_t i = 0; i < p->graph->n_node; i++) {
         const fd_node *node = &p->graph->nodes[i];
-        if (node->op == FD_OP_MATMUL && !node->override && p->rows[i] && !feeds_choice(p->graph, i))
+        if (node->op == FD_OP_MATMUL && !node->override && p->rows[i] && !fd_fast_feeds_choice(p->graph, i))
             p->plan->how[i] = FD_FAST_BY_PRODUCT;
     }
     for (int32_t i = 1; i < p->graph->n_node; i++) {

@@ -128,6 +128,25 @@ static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run
                                .scratch = engine->fast->scratch.data};
 }
 
+/* Scores and weights, which the kernel of the mix keeps to itself: scores again, and the weights that follow from these,
+ * so that who looks at both finds them to agree. */
+static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t scores, int32_t softmax, fd_error *err) {
+    const fd_queue *queue = p->run->queue;
+    struct fd_fast *fast = p->engine->fast;
+    fd_attention shape = {.n_head = in->n_head,
+                          .n_head_kv = in->n_head_kv,
+                          .head_dim = in->head_dim,
+                          .n_tok = in->n_tok,
+                          .n_kv = p->run->n_kv,
+                          .pos0 = in->pos0,
+                          .sinks = in->sinks};
+    FD_TRY(fd_launch_fast_scores(queue, in, p->run->n_kv, p->plan == &fast->many, fast->shown.data, err));
+    if (wanted(p, softmax))
+        FD_TRY(fd_launch_attn_softmax(queue, &shape, fast->shown.data, fast->attended.data, err));
+    FD_TRY(show(p, scores, fast->shown.data, err));
+    return show(p, softmax, fast->attended.data, err);
+}
+
 static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
     const fd_queue *queue = p->run->queue;
     struct fd_fast *fast = p->engine->fast;
@@ -136,20 +155,11 @@ static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
     bool many = p->plan == &fast->many;
     in.q = kept(p, node_at(p, scores)->input[0]);
     in.out = (fd_fast_out){half_of(p, mix), kept(p, mix)};
-    if (wanted(p, scores)) {
-        FD_TRY(fd_launch_fast_scores(queue, &in, p->run->n_kv, many, fast->shown.data, err));
-        FD_TRY(show(p, scores, fast->shown.data, err));
-    }
-    /* The weights want the sums of the kernel that makes the mix; they are shown before it. */
+    if (wanted(p, scores) || wanted(p, softmax)) FD_TRY(show_inside(p, &in, scores, softmax, err));
     bool beside = !in.out.real && wanted(p, mix);
     if (beside) in.out.real = fast->mixed.data;
     in.near = takes_near(p->engine, p->run->pos0 < FD_ATTENTION_NEAR); /* as the step has it */
-    if (wanted(p, softmax)) in.sums = fast->sums.data;
     FD_TRY(many ? fd_launch_fast_attention(queue, &in, err) : fd_launch_fast_decode(queue, &in, err));
-    if (wanted(p, softmax)) {
-        FD_TRY(fd_launch_fast_scores(queue, &in, p->run->n_kv, many, fast->shown.data, err));
-        FD_TRY(show(p, softmax, fast->shown.data, err));
-    }
     return show(p, mix, in.out.real, err);
 }
 

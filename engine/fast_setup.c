@@ -85,12 +85,18 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int3
     return bytes;
 }
 
-fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
+fd_code fd_fast_setup(fd_engine *e, fd_int8 where, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     struct fd_fast *fast = e->fast;
     FD_TRY(fd_cublas_open(e->queue.stream, &fast->cublas, err));
     FD_TRY(fd_fast_plan_make(graph, true, &fast->many, err));
     FD_TRY(fd_fast_plan_make(graph, false, &fast->one, err));
+    fast->int8 = calloc((size_t)graph->n_node, sizeof *fast->int8);
+    if (!fast->int8) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    /* The step of several sequences has exact products, and each must have the bits that it has alone. */
+    if (e->exec.n_seq == 1) FD_TRY(fd_fast_choose_int8(&e->queue, graph, where, fast->int8, err));
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (fast->int8[i]) e->exec.numerics_name = "fast-int8";
     int32_t n_real = fast->many.real.n_slot > fast->one.real.n_slot ? fast->many.real.n_slot : fast->one.real.n_slot;
     fast->slots = calloc((size_t)n_real + 1, sizeof *fast->slots);
     fast->halves = calloc((size_t)fast->many.n_half + 1, sizeof *fast->halves);
@@ -108,11 +114,12 @@ void fd_fast_release(fd_engine *e) {
     fd_fast_forget_graphs(fast);
     for (int32_t s = 0; fast->slots && s < fast->n_slot; s++) fd_device_free(&fast->slots[s]);
     for (int32_t s = 0; fast->halves && s < fast->many.n_half; s++) fd_device_free(&fast->halves[s]);
+    free(fast->int8);
     free(fast->slots);
     free(fast->halves);
     fd_device_free(&fast->shown);
     fd_device_free(&fast->mixed);
-    fd_device_free(&fast->sums);
+    fd_device_free(&fast->attended);
     fd_device_free(&fast->weights);
     fd_device_free(&fast->scratch);
     fd_fast_plan_free(&fast->many);
@@ -125,7 +132,7 @@ void fd_fast_release(fd_engine *e) {
 /* What observers want and the pass keeps nowhere in binary32. */
 static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan *plan, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
-    size_t most = 0, sums = 0, mixed = 0;
+    size_t most = 0, mixed = 0, attended = 0;
     if (!e->exec.observer.observe) return FD_OK;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -133,11 +140,11 @@ static fd_code reserve_shown(fd_engine *e, const fd_run *run, const fd_fast_plan
         size_t bytes = (size_t)fd_run_row_bytes(run, node) * (size_t)run->n_tok;
         if (bytes > most) most = bytes;
         if (node->op == FD_OP_ATTN_MIX && bytes > mixed) mixed = bytes;
-        if (node->op == FD_OP_ATTN_SOFTMAX && sums < (size_t)node->shape[0]) sums = (size_t)node->shape[0];
+        if (node->op == FD_OP_ATTN_SOFTMAX && bytes > attended) attended = bytes;
     }
     FD_TRY(fd_device_reserve(&e->fast->shown, most, "an observed tensor", err));
     FD_TRY(fd_device_reserve(&e->fast->mixed, mixed, "an observed tensor", err));
-    return fd_device_reserve(&e->fast->sums, 2 * sizeof(float) * sums * (size_t)run->n_tok, "an observed tensor", err);
+    return fd_device_reserve(&e->fast->attended, attended, "an observed tensor", err);
 }
 
 /* A block of a captured pass: that holds its address. */

@@ -127,7 +127,7 @@ typedef struct fd_engine {
 } fd_engine;
 
 /* ---- setup.c ---- */
-fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_error *err);
+fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_int8 int8, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 
 /* ---- run.c ---- */
@@ -153,8 +153,8 @@ fd_code fd_run_plan(fd_engine *engine, const fd_run *run, fd_watch *watch, fd_er
 fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
 
 /* ---- launch.c: single nodes ---- */
-/* q8act: whether products with this weight multiply integers. */
-bool fd_engine_in_q8(const fd_engine *engine, const fd_device_matrix *weight);
+/* Whether the product multiplies integers: in q8act, and in fast numerics a single token's. */
+bool fd_engine_in_q8(const fd_engine *engine, const fd_node *node);
 fd_code fd_launch_node(const fd_engine *engine, const fd_run *run, int32_t node, fd_error *err);
 
 /* ---- launch_item.c: fused ones ---- */

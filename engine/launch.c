@@ -48,8 +48,9 @@ static fd_code launch_rms_norm(const job *j, fd_error *err) {
                               j->node->eps, j->out, err);
 }
 
-bool fd_engine_in_q8(const fd_engine *engine, const fd_device_matrix *weight) {
-    return engine->exec.numerics == FD_NUMERICS_Q8ACT && fd_q8_can(weight->dtype);
+bool fd_engine_in_q8(const fd_engine *engine, const fd_node *node) {
+    if (engine->fast) return engine->fast->int8[node->id];
+    return engine->exec.numerics == FD_NUMERICS_Q8ACT && fd_q8_can(fd_node_matrix(engine, node)->dtype);
 }
 
 /* True when the product before this one has left the same input's blocks in q8_rows. Nodes run in the graph's order. */
@@ -79,7 +80,7 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
-    if (fd_engine_in_q8(j->engine, fd_node_matrix(j->engine, j->node)))
+    if (fd_engine_in_q8(j->engine, j->node))
         return launch_q8_matmul(j, fd_node_matrix(j->engine, j->node), err);
     fd_matmul in = fd_matmul_of(fd_node_matrix(j->engine, j->node), fd_engine_vector(j->engine, j->node->weight[1]),
                                 j->in[0], j->n_tok, j->out);
@@ -169,8 +170,8 @@ static fd_code launch_expert_matmul(const job *j, fd_error *err) {
                            .n_row = j->n_tok,
                            .k = j->node->shape[0],
                            .out = j->out};
-    return fd_engine_in_q8(j->engine, &in.weight) ? fd_launch_q8_expert_matmul(j->run->queue, &in, err)
-                                        : fd_launch_expert_matmul(j->run->queue, &in, err);
+    return fd_engine_in_q8(j->engine, j->node) ? fd_launch_q8_expert_matmul(j->run->queue, &in, err)
+                                               : fd_launch_expert_matmul(j->run->queue, &in, err);
 }
 
 static fd_code launch_expert_sum(const job *j, fd_error *err) {

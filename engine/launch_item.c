@@ -121,7 +121,7 @@ static fd_code launch_rows(const fd_engine *engine, const fd_run *run, const fd_
     int32_t nodes[FD_ITEM_EDGES];
     int n = fd_item_writes(item, nodes);
     bool together = item->kind != FD_ITEM_PRODUCTS ||
-                    !fd_engine_in_q8(engine, fd_node_matrix(engine, &engine->exec.graph->nodes[item->node]));
+                    !fd_engine_in_q8(engine, &engine->exec.graph->nodes[item->node]);
     for (int i = 0; i < n; i++) together = together && fd_run_rows(engine, run, nodes[i]) == FD_ROWS_ALL;
     if (!together) return launch_apart(engine, run, nodes, n, err);
     fd_code code = item->kind == FD_ITEM_PRODUCTS   ? launch_products(engine, run, item, err)
@@ -136,8 +136,9 @@ fd_code fd_launch_item(const fd_engine *engine, const fd_run *run, const fd_item
     fd_code code;
     if (item->kind == FD_ITEM_MATVEC) {
         fd_matvec in = item_matvec(engine, run, item);
-        code = fd_engine_in_q8(engine, &in.part[0].weight) ? fd_launch_q8_matvec(run->queue, &in, NULL, err)
-                                                           : fd_launch_matvec(run->queue, &in, NULL, err);
+        bool q8 = fd_engine_in_q8(engine, &engine->exec.graph->nodes[item->matvec.matmul[0]]);
+        code = q8 ? fd_launch_q8_matvec(run->queue, &in, NULL, err)
+                  : fd_launch_matvec(run->queue, &in, NULL, err);
     } else if (engine->fast) {
         code = fd_fast_step_attention(engine, run, item, err);
     } else {

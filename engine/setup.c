@@ -98,7 +98,7 @@ static fd_code make_step_slots(fd_engine *e, bool fuse, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
+fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_int8 int8, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     size_t n = (size_t)graph->n_node;
     e->cache = calloc(n, sizeof *e->cache);
@@ -122,7 +122,7 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_error *err) {
     if (!e->node_slots || !e->step_slots) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     FD_TRY(fd_weights_upload(graph, e->device, e->queue.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
-    if (e->fast) FD_TRY(fd_fast_setup(e, err));
+    if (e->fast) FD_TRY(fd_fast_setup(e, int8, err));
     FD_TRY(make_batch(e, err));
     if (!e->has_override) FD_TRY(make_step_slots(e, fuse, err));
     /* A captured step holds one sequence's cache where attention is not fused. */

@@ -3,6 +3,7 @@
 #define FD_KERNELS_ATTENTION_SCRATCH_CUH
 
 #include "kernels/attention.h"
+#include "kernels/launch.cuh"
 
 enum { CHUNK = FD_ATTENTION_BLOCK };
 
@@ -23,6 +24,16 @@ static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode 
     s.chunk_sums = s.scores + (int64_t)in->n_head * in->n_ctx;
     s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
     return s;
+}
+
+/* Dynamic shared memory that an attention kernel near the beginning asks for. Where heads together are wide, the product
+ * behind it has long rings, and on a multiprocessor that one of its blocks shares, q, k and v wait behind the ring's first
+ * fill (docs/performance.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
+ * from starting early. */
+static inline size_t fd_near_shared(const fd_queue *queue, int32_t n_head, int32_t head_dim, int32_t rows) {
+    enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */
+    const bool wide = (int64_t)n_head * head_dim >= (int64_t)WIDE * queue->n_sm;
+    return wide && (int64_t)n_head * rows <= queue->n_sm ? fd_shared_alone(queue) : 0;
 }
 
 /* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are

@@ -183,19 +183,9 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = own_row + r * 8;
-        float total = sum_of_four(sum[r]), top = max[r], shrink = 1.0f;
-        if (a.sinks) {
-            top = fmaxf(top, a.sinks[head]);
-            shrink = fd_fast_exp(max[r], top);
-            total = fmaf(total, shrink, fd_fast_exp(a.sinks[head], top));
-        }
+        const float factor = fd_fast_mix_factor(a.sinks ? a.sinks + head : nullptr, max[r], sum_of_four(sum[r]));
         if (row >= a.n_tok) continue;
         const int64_t row_head = (int64_t)row * a.n_head + head;
-        if (a.sums && lane % 4 == 0) {
-            a.sums[2 * row_head] = top;
-            a.sums[2 * row_head + 1] = total;
-        }
-        const float factor = shrink / total;
 #pragma unroll
         for (int d = 0; d < DIM_TILES; d++) {
 #pragma unroll
@@ -250,7 +240,7 @@ __global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, in
         score = dot * a.scale;
         if (a.softcap != 0.0f) score = fd_softcap32(score, a.softcap);
     }
-    out[row_head * n_kv + key] = a.sums ? fd_exp32(score - a.sums[2 * row_head]) / a.sums[2 * row_head + 1] : score;
+    out[row_head * n_kv + key] = score;
 }
 
 fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,

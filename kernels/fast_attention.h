@@ -1,8 +1,8 @@
 /* Attention of the fast engine: scores, softmax and mix in one kernel, over K and V in binary16.
  *
  * For many rows on tensor cores: q and e^(s − max) are rounded to binary16, products summed in binary32. For one row in
- * binary32, positions split over blocks. Both sum in an order that depends on positions and shapes alone, so a launch
- * repeated has the same bits. Shapes and sinks as in kernels/attention.h. */
+ * binary32, a block a head near the beginning, positions split over blocks farther on. All sum in an order that depends
+ * on positions and shapes alone, so a launch repeated has the same bits. Shapes and sinks as in kernels/attention.h. */
 #ifndef FD_KERNELS_FAST_ATTENTION_H
 #define FD_KERNELS_FAST_ATTENTION_H
 
@@ -25,9 +25,10 @@ typedef struct fd_fast_attention {
     const float *q;              /* [n_tok, n_head, head_dim] */
     uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
     fd_fast_out out;             /* [n_tok, n_head, head_dim] */
-    float *sums; /* [n_tok, n_head, 2]: the largest score and Σ e^(s − max), sinks among them; NULL: not wanted */
     /* One row only, or one each of several sequences. */
-    bool near;                    /* every *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    bool near;                    /* *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed: a block a query
+                                     head, for one row of sequence 0 and heads of a multiple of 8; others run as far ones.
+                                     q, k and v at multiples of 16 bytes, as the tables of q_rope and k_rope */
     fd_rope_shape q_rope, k_rope; /* q and k turn on the way in; n_rot 0: they are turned already */
     const float *k, *v;           /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
                                      it are then read before the predecessor has ended. NULL: the row is there */
@@ -47,8 +48,7 @@ size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_h
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
 
 /* What the fused kernels keep to themselves, computed beside them for who wants to look: scores [n_tok, n_head, n_kv]
- * with -inf where a row does not look, or with in->sums its weights, 0 there. `rounded`: q is rounded to binary16 first,
- * as for many rows. */
+ * with -inf where a row does not look. `rounded`: q is rounded to binary16 first, as for many rows. */
 fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
                               float *out, fd_error *err);
 

@@ -1,23 +1,19 @@
-/* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and some queries of
- * one K/V head, with a running maximum and sum. Near the beginning one block sees all positions for one query, so that
- * nothing waits for another block; farther on up to four queries share what is read of K and V, and the last block of
- * those queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
+/* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and up to four
+ * queries of one K/V head, which share what is read of K and V, with a running maximum and sum. The last block of those
+ * queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
  *
  * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
 #include "kernels/attention.h"
 #include "kernels/attention_scratch.cuh"
-#include "kernels/device.cuh"
-#include "kernels/fast_attention.h"
-#include "kernels/fast_math.cuh"
-#include "kernels/formats.cuh"
+#include "kernels/fast_decode.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
 #include "kernels/tree.cuh"
 
 enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS_NEAR = 1, HEADS_FAR = 4 }; /* queries a block takes at most */
-enum { MAX_SPLIT = 512 };               /* their factors fit where their sums were: WARPS · 64 floats a query */
+enum { HEADS = 4 };       /* queries a block takes at most */
+enum { MAX_SPLIT = 512 }; /* their factors fit where their sums were: WARPS · 64 floats a query */
 
 /* How queries and positions are shared out. */
 struct share {
@@ -27,19 +23,18 @@ struct share {
     int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_queue *queue, bool near, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                      int32_t n_ctx) {
-    const int sharing = n_head / n_head_kv, heads = near ? HEADS_NEAR : HEADS_FAR;
-    const int n_group = (sharing + heads - 1) / heads;
+static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
+    const int sharing = n_head / n_head_kv;
+    const int n_group = (sharing + HEADS - 1) / HEADS;
     const int tiles = (n_ctx + TILE - 1) / TILE;
     int most = queue->n_sm * 2 / (n_head_kv * n_group);
-    most = near || most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
+    most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
     return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
 }
 
 size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                               int32_t n_ctx) {
-    const share s = share_of(queue, false, n_head, n_head_kv, head_dim, n_ctx);
+    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
     return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
 }
 
@@ -50,23 +45,6 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int hea
     for (int i = 0; i < 8; i++)
         if (at + i < head_dim) pair[i / 2] |= (uint32_t)__ldcg(row + at + i) << i % 2 * 16;
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-}
-
-__device__ __forceinline__ void to_reals(const uint4 &pairs, float (&x)[8]) {
-    const uint32_t pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[2 * i] = fd_low_half(pair[i]), x[2 * i + 1] = fd_high_half(pair[i]);
-}
-
-__device__ __forceinline__ uint16_t to_half(float x) {
-    uint16_t half;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-    return half;
-}
-
-__device__ __forceinline__ void leave(const fd_fast_out &out, int64_t at, float value) {
-    if (out.half) out.half[at] = to_half(value);
-    if (out.real) out.real[at] = value;
 }
 
 /* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
@@ -80,7 +58,6 @@ __device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all
     a.v += a.v ? row * width : 0;
     a.out.half += a.out.half ? row * width_q : 0;
     a.out.real += a.out.real ? row * width_q : 0;
-    a.sums += a.sums ? row * 2 * a.n_head : 0;
     a.pos0 += row;
     a.cache_k += cache;
     a.cache_v += cache;
@@ -89,7 +66,7 @@ __device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all
 }
 
 /* Grid: splits × groups × (rows × K/V heads). LANES lanes share a row of a cache, 8 elements each. */
-template <int LANES, int HEADS>
+template <int LANES>
 __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention all, const share s) {
     constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
     __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
@@ -140,7 +117,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
         area[h * WIDTH + element] =
             fd_rope_turned(q_turn, fd_rope_pair(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim));
     if (newest_here) {
-        const uint16_t k = to_half(fd_rope_turned(k_turn, k_pair)), v = to_half(v_new);
+        const uint16_t k = fast_to_half(fd_rope_turned(k_turn, k_pair)), v = fast_to_half(v_new);
         if (group == 0 && element < a.head_dim) {
             a.cache_k[pos * stride + of_head + element] = k;
             a.cache_v[pos * stride + of_head + element] = v;
@@ -160,17 +137,14 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                 key[r] = *(const uint4 *)(newest[0] + lane * 8);
                 value[r] = *(const uint4 *)(newest[1] + lane * 8);
             }
-            to_reals(key[r], k);
+            fast_to_reals(key[r], k);
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
                 const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
                              high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
-                float dot = low.x * k[0];
-                dot = fmaf(low.y, k[1], dot), dot = fmaf(low.z, k[2], dot), dot = fmaf(low.w, k[3], dot);
-                dot = fmaf(high.x, k[4], dot), dot = fmaf(high.y, k[5], dot);
-                dot = fmaf(high.z, k[6], dot), dot = fmaf(high.w, k[7], dot);
-                dot = fd_tree_lanes<LANES>(dot) * a.scale;
+                const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+                float dot = fd_tree_lanes<LANES>(fast_dot(q, k)) * a.scale;
                 if (a.softcap != 0.0f) dot = fd_fast_softcap(dot, a.softcap);
                 if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
             }
@@ -185,6 +159,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
             const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
             score[warp][l] = p, score[warp][l + 32] = q;
             const float sum = fd_tree_lanes<32>(p + q);
+            __syncwarp(); /* all lanes have read top */
             if (l == 0) {
                 const float factor = fd_fast_exp(before, base);
                 shrink[warp] = factor;
@@ -203,7 +178,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             float v[8];
-            to_reals(value[r], v);
+            fast_to_reals(value[r], v);
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
@@ -291,31 +266,17 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                     if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
             }
         }
-        float most = top[h], all = total[h], factor = 1.0f;
-        if (a.sinks) {
-            most = fmaxf(most, a.sinks[head0 + h]);
-            factor = fd_fast_exp(top[h], most);
-            all = fmaf(all, factor, fd_fast_exp(a.sinks[head0 + h], most));
-        }
-        leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * (factor / all));
-        if (a.sums && d == 0) {
-            a.sums[2 * (head0 + h)] = most;
-            a.sums[2 * (head0 + h) + 1] = all;
-        }
+        const float scale = fd_fast_mix_factor(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
+        fast_leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * scale);
     }
 }
 
-template <int LANES, int HEADS>
-static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, const share &s, fd_error *err) {
+template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
-    return fd_launch(queue, "fast_decode", fast_decode<LANES, HEADS>, grid, THREADS,
+    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
-}
-
-template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    const share s = share_of(queue, in->near, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
-    return in->near ? launch<LANES, HEADS_NEAR>(queue, in, s, err) : launch<LANES, HEADS_FAR>(queue, in, s, err);
 }
 
 fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
@@ -323,6 +284,8 @@ fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in
         in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
                        in->n_tok);
+    if (in->near && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
+        return fd_launch_fast_near(queue, in, err);
     if (in->head_dim <= 64) return launch<8>(queue, in, err);
     if (in->head_dim <= 128) return launch<16>(queue, in, err);
     if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);

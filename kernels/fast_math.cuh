@@ -19,6 +19,14 @@ __device__ __forceinline__ float fd_fast_exp(float x, float base) {
     return fd_fast_exp2(fmaf(x, FD_LOG2_E, -(base * FD_LOG2_E)));
 }
 
+/* What Σ e^(s − most)·v of all positions is multiplied with, `sum` being Σ e^(s − most): the head's sink, if it has one,
+ * takes its share. */
+__device__ __forceinline__ float fd_fast_mix_factor(const float *sink, float most, float sum) {
+    if (!sink) return 1.0f / sum;
+    const float top = fmaxf(most, *sink), factor = fd_fast_exp(most, top);
+    return factor / fmaf(sum, factor, fd_fast_exp(*sink, top));
+}
+
 /* cap·tanh(x / cap), absolute error of a few cap·2^-24. */
 __device__ __forceinline__ float fd_fast_softcap(float x, float cap) {
     const float twice = fd_fast_exp2(x * (2.0f * FD_LOG2_E / cap)); /* inf and 0 give ±cap */

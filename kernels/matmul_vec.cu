@@ -308,29 +308,13 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
     FD_TRY(check(in, err));
     const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
     const fd_device_matrix *first = &in->part[0].weight;
-    matvec_args args = {};
-    args.n_col = (int)first->n_col;
-    args.row_bytes = first->row_bytes;
-    args.scale_offset = first->scale_offset;
-    args.norm_weight = in->norm_weight;
-    args.norm_eps = in->norm_eps;
-    args.norm_out = in->norm_out;
-    args.silu_pair = in->silu_pair;
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
-                        part->out,                         part->product, part->weight.n_row};
-        args.n_row += part->weight.n_row;
-    }
+    matvec_args args = matvec_args_of(in);
     if (in->n_tok == 1 && own.slots > 0) {
         FD_TRY(check_form(queue, in, &own, err));
-        args.x = in->x;
         return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
     }
-    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(queue, args.n_col)) {
-        args.x = in->x;
+    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(queue, args.n_col))
         return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
-    }
     const int norms = in->norm_weight ? 1 : 0;
     for (int done = 0, n; done < in->n_tok; done += n) {
         const int left = in->n_tok - done;

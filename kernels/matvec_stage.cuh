@@ -25,6 +25,27 @@ struct matvec_args {
     int head_units; /* of each row of a warp's first tile that shared memory holds (kernels/matvec_head.cuh) */
 };
 
+/* What the products' launchers tell their kernels of the input and the matrices. */
+static inline matvec_args matvec_args_of(const fd_matvec *in) {
+    const fd_device_matrix *first = &in->part[0].weight;
+    matvec_args args = {};
+    args.n_col = (int)first->n_col;
+    args.row_bytes = first->row_bytes;
+    args.scale_offset = first->scale_offset;
+    args.x = in->x;
+    args.norm_weight = in->norm_weight;
+    args.norm_eps = in->norm_eps;
+    args.norm_out = in->norm_out;
+    args.silu_pair = in->silu_pair;
+    for (int i = 0; i < in->n_part; i++) {
+        const fd_matvec_part *part = &in->part[i];
+        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
+                        part->out,                         part->product, part->weight.n_row};
+        args.n_row += part->weight.n_row;
+    }
+    return args;
+}
+
 /* The kernel with rings (kernels/matvec_ring.cu); n_col % 64 == 0. */
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);

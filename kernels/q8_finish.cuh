@@ -20,7 +20,7 @@ struct q8_finish {
         if (!finishes || at >= a.n_row) return;
         int index;
         const int64_t own = row_of(a, at, &index);
-        const q8_part &part = part_of(a, index);
+        const matvec_part &part = part_of(a, index);
         out = part.out + own;
         if (part.product) product = part.product + own;
         if (part.residual) residual_at = part.residual + own;

@@ -11,16 +11,26 @@ enum { Q8_WARPS = FD_MATVEC_WARPS };
 /* Columns of a slice: about half a kilobyte of each row, so that memory is read in long pieces. */
 template <uint32_t DTYPE> constexpr int q8_elements = DTYPE == FD_Q8_0 || DTYPE == FD_Q6_K ? 512 : 1024;
 
-/* Of a slice's `n` units, those of the row from `unit` on. */
-template <uint32_t DTYPE, bool WHOLE>
-__device__ __forceinline__ void q8_add_slice(const uint8_t *row, int unit, int n, const q8_lane_x &x, float &acc) {
+/* N units of a slice from its number `u` on, whose loads overlap; the slice's first is number `unit` of the row. */
+template <uint32_t DTYPE, int N>
+__device__ __forceinline__ void q8_add_units(const uint8_t *row, int unit, int u, const q8_lane_x &x, float &acc) {
     using F = q8_format<DTYPE>;
     using Slice = q8_slice<DTYPE, q8_elements<DTYPE>>;
-    constexpr int unroll = !WHOLE ? 1 : Slice::units < 4 ? Slice::units : 4;
     const uint8_t *scales = row + Slice::units * F::unit_bytes + unit * F::scale_bytes % 16;
-#pragma unroll unroll
-    for (int u = 0; u < (WHOLE ? Slice::units : n); u++)
-        q8_add_unit<DTYPE, FD_READ_SHARED>(row + u * F::unit_bytes, scales + u * F::scale_bytes, unit + u, x, acc);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        q8_add_unit<DTYPE, FD_READ_SHARED>(row + (u + i) * F::unit_bytes, scales + (u + i) * F::scale_bytes,
+                                           unit + u + i, x, acc);
+}
+
+/* The first `n` units of a slice; `unit` is its first one's number in the row. */
+template <uint32_t DTYPE>
+__device__ __forceinline__ void q8_add_slice(const uint8_t *row, int unit, int n, const q8_lane_x &x, float &acc) {
+    int u = 0;
+#pragma unroll 1
+    for (; u + 4 <= n; u += 4) q8_add_units<DTYPE, 4>(row, unit, u, x, acc);
+    if (n & 2) q8_add_units<DTYPE, 2>(row, unit, u, x, acc), u += 2;
+    if (n & 1) q8_add_units<DTYPE, 1>(row, unit, u, x, acc);
 }
 
 /* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each other
@@ -55,10 +65,8 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
             fd_copy_async_wait_but(a.n_slot - 1);
             __syncwarp();
             const unsigned char *slice = own + slot * Slice::bytes;
-            if (unit + Slice::units <= a.n_unit)
-                q8_add_slice<DTYPE, true>(slice, unit, Slice::units, x, acc);
-            else
-                q8_add_slice<DTYPE, false>(slice, unit, a.n_unit - unit, x, acc);
+            const int left = a.n_unit - unit;
+            q8_add_slice<DTYPE>(slice, unit, left < Slice::units ? left : Slice::units, x, acc);
             __syncwarp();
             ring.request(a);
             slot = slot + 1 == a.n_slot ? 0 : slot + 1;
@@ -96,6 +104,22 @@ template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const 
         if (form.team > form.warps) form.team = form.warps;
     }
     return form;
+}
+
+/* As measured (bench/matvec_gpu TYPE beside), by rows a multiprocessor and columns. Below 2048 columns quantising x takes
+ * longer than int8 saves. Beyond that Q4_K, whose scales and minima cost exact most, gains everywhere; Q8_0 where exact's
+ * rows go through rings; Q6_K and Q5_0 where they are long or many. */
+bool fd_q8_matvec_is_faster(const fd_queue *queue, uint32_t dtype, int64_t n_row, int64_t n_col) {
+    enum { FEW = 12, SOME = 50, MANY = 80, MEDIUM = 2048, LONG = 4096 };
+    const int64_t rows = n_row / queue->n_sm;
+    if (n_col < MEDIUM) return false;
+    switch (dtype) {
+    case FD_Q4_K: return true;
+    case FD_Q8_0: return rows >= FEW && rows < SOME;
+    case FD_Q5_0: return rows >= (n_col >= LONG ? FEW : MANY);
+    case FD_Q6_K: return rows >= FEW && n_col >= LONG;
+    default: return false;
+    }
 }
 
 template <uint32_t DTYPE>
@@ -142,22 +166,8 @@ static fd_code check(const fd_matvec *in, const fd_q8_form *form, fd_error *err)
 
 fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err) {
     FD_TRY(check(in, form, err));
-    const fd_device_matrix *first = &in->part[0].weight;
     q8_matvec_args args = {};
-    args.n_col = (int)first->n_col;
-    args.row_bytes = first->row_bytes;
-    args.scale_offset = first->scale_offset;
-    args.x = in->x;
-    args.norm_weight = in->norm_weight;
-    args.norm_eps = in->norm_eps;
-    args.norm_out = in->norm_out;
-    args.silu_pair = in->silu_pair;
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
-                        part->out,                         part->product, part->weight.n_row};
-        args.n_row += part->weight.n_row;
-    }
-    return q8_with_type(first->dtype, err,
+    static_cast<matvec_args &>(args) = matvec_args_of(in);
+    return q8_with_type(in->part[0].weight.dtype, err,
                         [&](auto type) { return launch<decltype(type)::value>(queue, args, form, err); });
 }

@@ -6,28 +6,14 @@
 #ifndef FD_KERNELS_Q8_RING_CUH
 #define FD_KERNELS_Q8_RING_CUH
 
-#include "kernels/matvec_rows.cuh"
+#include "kernels/matvec_stage.cuh"
 #include "kernels/q8_formats.cuh"
 
 enum { Q8_ROWS = 8, Q8_SLOTS = 4 /* of a warp, at most */ };
 
-struct q8_part {
-    const uint8_t *data;
-    const float *bias, *residual;
-    float *out, *product;
-    int64_t n_row;
-};
-
-struct q8_matvec_args {
-    q8_part part[FD_MATVEC_PARTS];
-    int64_t n_row; /* of all parts together; with silu_pair the two interleave: row 2i of part 0, 2i + 1 of part 1 */
-    int64_t row_bytes, scale_offset;
-    int n_col, n_task, n_unit, n_slot;
+struct q8_matvec_args : matvec_args {
+    int n_task, n_unit, n_slot;
     int team; /* warps that share a task */
-    const float *x, *norm_weight;
-    float norm_eps;
-    float *norm_out;
-    bool silu_pair;
 };
 
 /* ELEMENTS of each row: whole units, then the part of the plane of scales that has theirs, in windows of 16 bytes. */

@@ -70,24 +70,20 @@ __device__ __forceinline__ void q8_keep_eights(const q8_shared &s, int n_col, in
     }
 }
 
-/* The norm's factor; x goes to s.x on the way. Barriers of the block. */
-template <class Then> __device__ __forceinline__ float q8_norm_factor(const q8_input &in, const q8_shared &s, Then then) {
+/* Eights first + i·blockDim.x of x to s.x, where the norm's sum reads them. */
+__device__ __forceinline__ void q8_put_eights(const q8_input &in, const q8_shared &s, int first, const q8_eights &x) {
+#pragma unroll
+    for (int i = 0; i < Q8_AT_ONCE; i++) {
+        const int k = (first + i * (int)blockDim.x) * 8;
+        if (k >= in.n_col) break;
+        ((float4 *)(s.x + k))[0] = make_float4(x.v[i][0], x.v[i][1], x.v[i][2], x.v[i][3]);
+        ((float4 *)(s.x + k))[1] = make_float4(x.v[i][4], x.v[i][5], x.v[i][6], x.v[i][7]);
+    }
+}
+
+/* The norm's factor, of x in s.x. Barriers of the block. */
+__device__ __forceinline__ float q8_norm_factor(const q8_input &in, const q8_shared &s) {
     __shared__ float factor;
-    const int step = (int)blockDim.x * 4;
-    float4 x[Q8_AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < Q8_AT_ONCE; i++) {
-        const int k = (int)threadIdx.x * 4 + i * step;
-        if (k < in.n_col) x[i] = __ldcg((const float4 *)(in.x + k));
-    }
-    then();
-#pragma unroll
-    for (int i = 0; i < Q8_AT_ONCE; i++) {
-        const int k = (int)threadIdx.x * 4 + i * step;
-        if (k < in.n_col) *(float4 *)(s.x + k) = x[i];
-    }
-    for (int k = (int)threadIdx.x * 4 + Q8_AT_ONCE * step; k < in.n_col; k += step)
-        *(float4 *)(s.x + k) = __ldcg((const float4 *)(in.x + k));
     __syncthreads();
     if (threadIdx.x < 32) {
         const float r = fd_inverse_rms(in.n_col, in.norm_eps, [&](int group) {
@@ -100,14 +96,15 @@ template <class Then> __device__ __forceinline__ float q8_norm_factor(const q8_i
     return factor;
 }
 
-__device__ __forceinline__ void q8_norm_eights(const q8_input &in, const q8_shared &s, int first, float r,
-                                               const q8_eights &weights, q8_eights &x) {
+__device__ __forceinline__ void q8_norm_eights(const q8_input &in, int first, float r, const q8_eights &weights,
+                                               q8_eights &x) {
 #pragma unroll
     for (int i = 0; i < Q8_AT_ONCE; i++) {
         const int k = (first + i * (int)blockDim.x) * 8;
+        if (k >= in.n_col) break; /* zeros stay zeros */
 #pragma unroll
-        for (int e = 0; e < 8; e++) x.v[i][e] = k < in.n_col ? (s.x[k + e] * r) * weights.v[i][e] : 0.0f;
-        if (in.norm_out && blockIdx.x == 0 && k < in.n_col) {
+        for (int e = 0; e < 8; e++) x.v[i][e] = (x.v[i][e] * r) * weights.v[i][e];
+        if (in.norm_out && blockIdx.x == 0) {
             float4 *to = (float4 *)(in.norm_out + k);
             to[0] = make_float4(x.v[i][0], x.v[i][1], x.v[i][2], x.v[i][3]);
             to[1] = make_float4(x.v[i][4], x.v[i][5], x.v[i][6], x.v[i][7]);
@@ -120,23 +117,28 @@ __device__ __forceinline__ void q8_norm_eights(const q8_input &in, const q8_shar
 template <class Then>
 __device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held, Then then) {
     const int step = (int)blockDim.x * Q8_AT_ONCE, n = q8_padded(in.n_col) / 8, own = (int)threadIdx.x;
+    q8_eights x;
+    q8_load_eights(in.x, in.n_col, own, x);
+    then();
+    float r = 0.0f;
     if (in.norm_weight) {
-        const float r = q8_norm_factor(in, s, then);
-        for (int first = own; first - own < n; first += step) {
-            q8_eights x;
-            if (first >= step) q8_load_eights(in.norm_weight, in.n_col, first, held);
-            q8_norm_eights(in, s, first, r, held, x);
-            q8_keep_eights(s, in.n_col, first, x);
-        }
-    } else {
-        q8_eights x;
-        q8_load_eights(in.x, in.n_col, own, x);
-        then();
-        q8_keep_eights(s, in.n_col, own, x);
+        q8_put_eights(in, s, own, x);
         for (int first = own + step; first - own < n; first += step) {
-            q8_load_eights(in.x, in.n_col, first, x);
-            q8_keep_eights(s, in.n_col, first, x);
+            q8_eights more;
+            q8_load_eights(in.x, in.n_col, first, more);
+            q8_put_eights(in, s, first, more);
         }
+        r = q8_norm_factor(in, s);
+        q8_norm_eights(in, own, r, held, x);
+    }
+    q8_keep_eights(s, in.n_col, own, x);
+    for (int first = own + step; first - own < n; first += step) {
+        q8_load_eights(in.x, in.n_col, first, x);
+        if (in.norm_weight) {
+            q8_load_eights(in.norm_weight, in.n_col, first, held);
+            q8_norm_eights(in, first, r, held, x);
+        }
+        q8_keep_eights(s, in.n_col, first, x);
     }
     __syncthreads();
 }

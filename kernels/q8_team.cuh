@@ -69,6 +69,12 @@ __device__ __forceinline__ float q8_add_terms(const q8_terms<DTYPE> &terms, cons
     return acc;
 }
 
+/* Two lanes have read each of the sums. */
+__device__ __forceinline__ void leave_sums(float *sums, int lane, float acc) {
+    __syncwarp();
+    if (lane < Q8_CHAINS) sums[lane] = acc;
+}
+
 /* Grid: blocks of as many teams as a.team lets it have, and warps that help to quantise x. */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_team(const __grid_constant__ q8_matvec_args a) {
@@ -123,8 +129,8 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_team(const 
                 acc = q8_add_terms<DTYPE>(buffer[i], staged, round * a.team + i, x.n_block, acc);
             if (round == n_round - 1) /* partial 0 + partial 1, in lanes 0 to 7 */
                 finish.end(a, acc + __shfl_down_sync(0xffffffffu, acc, Q8_ROWS), 1);
-            else if (lane < Q8_CHAINS)
-                sums[lane] = acc;
+            else
+                leave_sums(sums, lane, acc);
         }
     }
 }

@@ -36,7 +36,7 @@ static fd_code map_file(const char *path, fd_source_view *view, fd_error *err) {
     void *mapped = there.st_size ? mmap(NULL, view->mapped_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
     close(fd);
     if (mapped == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    if (!mapped) return fd_fail(err, FD_ERR_INPUT, "%s: empty", path);
+    if (!mapped) return fd_fail(err, FD_ERR_INPUT, "%s: an empty file, expected .npy, .npz, .safetensors or a trace", path);
     view->mapped = mapped;
     return FD_OK;
 }

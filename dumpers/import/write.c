@@ -244,16 +244,17 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
            fd_h5_put_int(file, "complete", trace ? info.complete : 1);
 }
 
-static fd_code write_file(const fd_import_plan *plan, const char *part, fd_h5_target *disk, fd_error *err) {
+static fd_code write_file(const fd_import_plan *plan, const char *part, const char *path, fd_h5_target *disk,
+                          fd_error *err) {
     hid_t access = fd_h5_target_access(disk), file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     fd_h5_release(access);
-    if (file < 0) return fd_h5_target_fail(disk, err, "%s: cannot be created", part);
+    if (file < 0) return fd_h5_target_fail(disk, err, "%s: cannot be created", path);
     bool ok = put_info(plan, file) &&
               put_list(file, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
               put_steps(plan, file);
-    fd_code code = ok ? write_tensors(plan, file, err) : fd_h5_target_fail(disk, err, "%s: cannot be written", part);
+    fd_code code = ok ? write_tensors(plan, file, err) : fd_h5_target_fail(disk, err, "%s: cannot be written", path);
     bool closed = H5Fclose(file) >= 0;
-    if (code == FD_OK && (!closed || disk->error)) code = fd_h5_target_fail(disk, err, "%s: cannot be written", part);
+    if (code == FD_OK && (!closed || disk->error)) code = fd_h5_target_fail(disk, err, "%s: cannot be written", path);
     return code;
 }
 
@@ -266,7 +267,7 @@ fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *
         return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     fd_h5_target disk = {.fd = -1};
     fd_h5_guard guard = fd_h5_begin();
-    fd_code code = write_file(plan, part, &disk, err);
+    fd_code code = write_file(plan, part, path, &disk, err);
     fd_h5_end(guard);
     if (code == FD_OK && rename(part, path) != 0)
         code = fd_fail(err, FD_ERR_IO, "%s: cannot put the trace there: %s", path, strerror(errno));

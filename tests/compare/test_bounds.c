@@ -121,6 +121,7 @@ Test(numerics_class, names_are_found_and_unknown_ones_are_not) {
     cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cublas")->name, "f16acc");
     cr_expect_str_eq(fd_numerics_class_find("emulate-llama-cuda:3")->name, "llama-cuda");
     cr_expect_str_eq(fd_numerics_class_find("fast")->name, "f16"); /* the GPU engine\'s */
+    cr_expect_str_eq(fd_numerics_class_find("fast-int8")->name, "fast-int8");
     cr_expect_null(fd_numerics_class_find(""));
     cr_expect_null(fd_numerics_class_find("f1"));
     cr_expect_null(fd_numerics_class_find("emulate-"));

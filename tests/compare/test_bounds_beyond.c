@@ -155,6 +155,8 @@ Test(bounds_beyond, a_class_that_is_too_strict_is_exceeded) {
         {FD_OP_MATMUL, "f16", "bf16", 3},
         {FD_OP_MATMUL, "f32", "q8", 3},
         {FD_OP_MATMUL, "f32", "f16acc", 3},
+        {FD_OP_MATMUL, "f16", "fast-int8", 3},
+        {FD_OP_MATMUL, "llama-cpu", "fast-int8", 2},
         {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 1}, /* F16 weights */
         {FD_OP_MATMUL, "llama-cpu", "llama-cuda", 2}, /* F32 */
         {FD_OP_ROPE, "llama-cpu", "llama-cuda", 1},

@@ -183,6 +183,15 @@ static fd_golden_near near(const fd_golden *golden, const fake_options *run, dou
     return result;
 }
 
+Test(golden_near, int8_activations_have_a_wider_limit) {
+    static const char *const narrow[] = {"exact", "fast", "emulate-f16", "unheard-of"};
+    static const char *const wide[] = {"q8act", "fast-int8", "emulate-llama-cpu:3"};
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+        cr_expect_eq(fd_golden_near_limit(narrow[i]), FD_GOLDEN_NEAR_LIMIT, "%s", narrow[i]);
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        cr_expect_eq(fd_golden_near_limit(wide[i]), FD_GOLDEN_NEAR_LIMIT_INT8, "%s", wide[i]);
+}
+
 Test(golden_near, only_logits_beyond_the_limit_fail_and_nan_does) {
     fd_golden *g = golden_of_clean();
     fd_golden_near r = near(g, &clean, 0);

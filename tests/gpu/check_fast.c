@@ -274,6 +274,7 @@ static void check_elements(gpu_test *test) {
 
 void check_fast(gpu_test *test) {
     check_attention_shapes(test);
+    check_fast_turns(test);
     check_weights(test);
     check_elements(test);
 }

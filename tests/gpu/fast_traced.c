@@ -100,7 +100,7 @@ void check_traced(check *c, fd_exec *cpu, fd_exec *gpu) {
     for (int32_t i = 0; i < n_node; i++) {
         double z = c->error[i] / c->power[i];
         if (c->error[i] == 0) z = 0;
-        if (!(z <= LIMIT)) {
+        if (!(z <= c->limit)) {
             if (n_far++ < 5) printf("  %s: NMSE %.2e\n", c->graph->nodes[i].name, z);
         }
         if (!(z <= c->error[worst] / c->power[worst])) worst = i;

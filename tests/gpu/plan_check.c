@@ -181,6 +181,43 @@ static void check_fast(const fd_graph *graph, const char *path) {
     fd_plan_free(&step);
 }
 
+/* Products of int8 blocks: none, those that are faster so on a device of 132 multiprocessors, all that can be. Never the
+ * logits', whose rows a traced prompt shows, nor of floats. */
+static void check_int8(const fd_graph *graph, const char *path) {
+    fd_error err = {0};
+    fd_queue queue = {.n_sm = 132};
+    for (int where = FD_INT8_WHERE_FASTER; where <= FD_INT8_ALWAYS; where++) {
+        bool *int8 = calloc((size_t)graph->n_node, sizeof *int8), good = true;
+        if (!int8) exit(1);
+        must(fd_fast_choose_int8(&queue, graph, (fd_int8)where, int8, &err), &err);
+        for (int32_t i = 0; i < graph->n_node; i++) {
+            const fd_node *node = &graph->nodes[i];
+            bool can = node->op == FD_OP_MATMUL && fd_q8_can(graph->weights[node->weight[0]].dtype) && node->layer >= 0 &&
+                       !fd_fast_feeds_choice(graph, i);
+            good = good && (where == FD_INT8_ALWAYS ? int8[i] == can : !int8[i] || (can && where != FD_INT8_NEVER));
+        }
+        expect(good, path, where == FD_INT8_ALWAYS  ? "int8: every product of a layer with quantised weights"
+                           : where == FD_INT8_NEVER ? "int8: no product"
+                                                    : "int8: no other product than those that can be");
+        free(int8);
+    }
+}
+
+/* As measured (docs/performance.md): products of llama-8B and tinyllama, and short rows. */
+static void check_int8_shapes(void) {
+    static const struct {
+        uint32_t dtype;
+        int64_t n_row, n_col;
+        bool faster;
+    } cases[] = {{FD_Q4_K, 28672, 4096, true},  {FD_Q4_K, 2048, 5632, true},   {FD_Q8_0, 6144, 4096, true},
+                 {FD_Q8_0, 28672, 4096, false}, {FD_Q8_0, 11264, 2048, false}, {FD_Q8_0, 9728, 896, false},
+                 {FD_Q6_K, 4096, 14336, true},  {FD_Q6_K, 2048, 2048, false},  {FD_F16, 4096, 4096, false}};
+    fd_queue queue = {.n_sm = 132};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect(fd_q8_matvec_is_faster(&queue, cases[i].dtype, cases[i].n_row, cases[i].n_col) == cases[i].faster,
+               "int8", fd_dtype_get(cases[i].dtype)->name);
+}
+
 static fd_plan plan_of(const fd_graph *graph, bool fuse) {
     fd_error err = {0};
     fd_plan plan;
@@ -204,6 +241,7 @@ static void check(const char *path, bool slots_alone) {
     must(fd_plan_make_rows(graph, &prompt, &err), &err);
     expect(simulate(graph, &prompt), path, "many rows: an input is gone when it is read");
     check_fast_slots(graph, path);
+    check_int8(graph, path);
     if (slots_alone) {
         fd_plan_free(&prompt);
         fd_plan_free(&single);
@@ -271,6 +309,7 @@ static void check(const char *path, bool slots_alone) {
 int main(int argc, char **argv) {
     bool slots_alone = argc > 1 && strcmp(argv[1], "--slots") == 0;
     int first = slots_alone ? 2 : 1;
+    check_int8_shapes();
     for (int i = first; i < argc; i++) check(argv[i], slots_alone);
     printf("%d models, %d failed\n", argc - first, n_failed);
     return n_failed != 0 || argc <= first;

@@ -244,6 +244,12 @@ Test(tracer_bad, files_that_cannot_be) {
     options.model_file = "/";
     check_refused(fixture_path("tracer_model.h5"), &options, "cannot be read");
     cr_expect_eq(access(fixture_path("tracer_model.h5"), F_OK), -1, "a file was left behind");
+    options.model_file = fixture_path("tracer_model.gguf");
+    FILE *model = fopen(options.model_file, "w");
+    fputs("not much of a model", model);
+    fclose(model);
+    check_refused(options.model_file, &options, "is the model");
+    cr_expect_eq(access(options.model_file, F_OK), 0, "the model is gone");
 }
 
 Test(tracer_bad, what_lay_there_stays_when_the_trace_cannot_start) {

@@ -215,6 +215,14 @@ def test_a_closed_writer_and_one_without_a_step(tmp_path):
     assert trace.put("x", floats(3, 4)) is False and "the trace is closed" in trace.errors[-1]
 
 
+def test_the_model_is_not_overwritten(tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"not much of a model")
+    with pytest.raises(TraceError, match="is the model"):
+        Writer(model, model=model)
+    assert model.read_bytes() == b"not much of a model"
+
+
 def test_what_cannot_be_opened(tmp_path):
     with pytest.raises(TraceError, match="cannot be created"):
         Writer(tmp_path / "no" / "folder.h5")

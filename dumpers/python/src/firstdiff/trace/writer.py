@@ -82,6 +82,8 @@ class Writer:
         self._first, self._n_pos = 0, 0
         self._pending: tuple[int, int, int, int] | None = None
         digest = model_hash(model) if model is not None else ""
+        if model is not None and os.path.exists(self.path) and os.path.samefile(self.path, model):
+            raise TraceError(f"{self.path}: is the model, expected another file to write")
         try:
             self._file = h5py.File(self.path, "w")
         except OSError as error:
