@@ -9,6 +9,7 @@
 #include "kernels/formats.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matvec_add.cuh"
+#include "kernels/matvec_head.cuh"
 #include "kernels/matvec_stage.cuh"
 #include "kernels/tree.cuh"
 
@@ -23,13 +24,15 @@ constexpr int blocks_at_least(int rows, int tokens) {
     return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
 }
 
+/* Units of each row on their way: about 32 registers of loads. */
+template <class Format, int R> struct in_flight {
+    static constexpr int fit = 32 / (Format::words * R), units = fit < 2 ? 2 : fit > 16 ? 16 : fit;
+};
+
 template <class Format, int P, int R, int T>
 __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __grid_constant__ matvec_args a) {
     constexpr int lanes = 64 / P;
-    /* Units in flight: about 32 registers of loads. */
-    constexpr int depth = 32 / (Format::words * R) < 2    ? 2
-                          : 32 / (Format::words * R) > 16 ? 16
-                                                          : 32 / (Format::words * R);
+    constexpr int depth = in_flight<Format, R>::units;
     using Unit = typename Format::unit;
 
     float *xs = fd_shared_floats();
@@ -44,6 +47,9 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     const int64_t step = (int64_t)(blockDim.x / 32) * gridDim.x * warp_rows;
     constexpr bool FUSED = Format::fused && T == 1;
     const uint32_t magic = fd_magic(), fused_magic = FUSED ? fd_magic(Format::fused_bits) : 0u;
+    using Head = matvec_head<Format, P, R>;
+    constexpr bool HEAD = T == 1 && Head::possible;
+    Head head = {};
     bool staged = false;
 
     fd_allow_next();
@@ -65,9 +71,13 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
                 for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
 
         if (!staged) {
+            if (HEAD && a.head_units > 0 && tile < a.n_row)
+                head.begin(a.head_units, (unsigned char *)(xs + (a.norm_weight ? 2 : 1) * stride));
             if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
             fd_wait_previous();
-            stage_x<P, T>(a, xs, stride);
+            stage_x<P, T>(a, xs, stride, [&] {
+                if (HEAD && head.units > 0) head.request(row, depth);
+            });
             if (a.norm_weight) norm_x<P, T>(a, xs, stride);
             staged = true;
             if (tile >= a.n_row) break;
@@ -76,6 +86,27 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         /* Each unit is replaced, as soon as it is used, by the one `depth` further on. */
         float acc[R][T][P] = {};
         int at = 0;
+        if (HEAD && head.units > 0) {
+#pragma unroll
+            for (int u = 0; u < depth; u++) {
+                add_unit<Format, P, R, T, false, FUSED>(units[u], u, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + head.units + u, lane);
+            }
+            head.await();
+            for (int u = 0; u < head.units; u++) {
+                Unit own[R];
+#pragma unroll
+                for (int r = 0; r < R; r++) own[r] = head.unit(r, u, lane);
+                add_unit<Format, P, R, T, false, FUSED>(own, depth + u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
+            }
+            at = depth + head.units;
+#pragma unroll
+            for (int r = 0; r < R; r++) Format::advance(row[r], at);
+            head.units = 0;
+        }
         for (; at + 2 * depth <= n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
@@ -154,14 +185,25 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
     }
 }
 
+/* Units of a head: as many as registers hold, where as many blocks still run at once and each row has as many more. */
+template <class Format, int P, int R>
+static int head_units(const fd_queue *queue, const matvec_args &args, int warps, int at_once, size_t shared) {
+    using Head = matvec_head<Format, P, R>;
+    constexpr int units = in_flight<Format, R>::units;
+    enum { KEPT = 2048 }; /* what CUDA and the kernel's own arrays take of a block's share */
+    const int64_t room = (int64_t)(queue->max_shared + 1024) / (at_once > 0 ? at_once : 1) - KEPT - (int64_t)shared;
+    const bool fits = room >= (int64_t)warps * units * Head::rows * Format::own_step;
+    return Head::possible && queue->has_clusters && fits && args.n_col / (64 * Format::groups) >= 3 * units ? units : 0;
+}
+
 template <class Format, int P, int R, int T>
-static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *err) {
+static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
     while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
-    const size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
+    size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
     int at_once = 0;
     FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));
@@ -173,6 +215,8 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, fd_error *
     const int64_t most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t blocks = n_warp < most ? n_warp : most;
 
+    if (T == 1) args.head_units = head_units<Format, P, R>(queue, args, warps, at_once, shared);
+    shared += (size_t)args.head_units * (size_t)(warps * rows_per_warp * Format::own_step);
     return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 

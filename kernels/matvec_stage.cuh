@@ -22,6 +22,7 @@ struct matvec_args {
     float norm_eps;
     float *norm_out;
     bool silu_pair;
+    int head_units; /* of each row of a warp's first tile that shared memory holds (kernels/matvec_head.cuh) */
 };
 
 /* What the products' launchers tell their kernels of the input and the matrices. */
@@ -59,28 +60,46 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
 template <int P> __device__ __forceinline__ int quad_at(int quad) {
     return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
 }
-/* x as it is, then a barrier. */
-template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)xs;
-    const int n_quad = stride / 4;
-    const bool aligned = a.n_col % 4 == 0;
-#pragma unroll
-    for (int token = 0; token < T; token++) {
-        for (int quad = (int)threadIdx.x; quad < n_quad; quad += (int)blockDim.x) {
-            const int k = quad * 4;
-            const float *from = a.x + token * (int64_t)a.n_col + k;
-            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (aligned && k < a.n_col) {
-                value = __ldcg((const float4 *)from);
-            } else if (k < a.n_col) {
-                value.x = __ldcg(from);
-                if (k + 1 < a.n_col) value.y = __ldcg(from + 1);
-                if (k + 2 < a.n_col) value.z = __ldcg(from + 2);
-                if (k + 3 < a.n_col) value.w = __ldcg(from + 3);
-            }
-            quads[token * n_quad + quad_at<P>(quad)] = value;
-        }
+/* A row of n_col elements to a row of shared memory, zero past its end. A thread asks for several quads before it uses the
+ * first: one at a time, each would cost the latency of L2. `meanwhile` is called by all threads when the first are asked
+ * for. */
+template <int P, class Load, class Meanwhile>
+__device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *quads, int n_quad, Load load,
+                                          Meanwhile meanwhile) {
+    constexpr int at_once = 4;
+    const int threads = (int)blockDim.x;
+    if (n_col % 4 != 0) {
+        meanwhile();
+        for (int k = (int)threadIdx.x; k < n_quad * 4; k += threads)
+            ((float *)(quads + quad_at<P>(k / 4)))[k % 4] = k < n_col ? __ldcg(from + k) : 0.0f;
+        return;
     }
+    for (int base = 0; base < n_quad; base += at_once * threads) {
+        const int first = base + (int)threadIdx.x;
+        float4 value[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if ((first + i * threads) * 4 < n_col) value[i] = load((const float4 *)from + first + i * threads);
+        }
+        if (base == 0) meanwhile();
+#pragma unroll
+        for (int i = 0; i < at_once; i++)
+            if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
+    }
+}
+
+/* x as it is, then a barrier. */
+template <int P, int T, class Meanwhile>
+__device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride, Meanwhile meanwhile) {
+#pragma unroll
+    for (int token = 0; token < T; token++)
+        stage_row<P>(
+            a.x + token * (int64_t)a.n_col, a.n_col, (float4 *)(xs + token * stride), stride / 4,
+            [](const float4 *from) { return __ldcg(from); },
+            [&] {
+                if (token == 0) meanwhile();
+            });
     __syncthreads();
 }
 
@@ -88,16 +107,9 @@ template <int P, int T> __device__ __forceinline__ void stage_x(const matvec_arg
  */
 template <int P, int T>
 __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
-    float4 *quads = (float4 *)(xs + T * stride);
-    const float *w = a.norm_weight;
-    for (int quad = (int)threadIdx.x; quad < stride / 4; quad += (int)blockDim.x) {
-        const int k = quad * 4;
-        quads[quad_at<P>(quad)] =
-            a.n_col % 4 == 0 && k < a.n_col
-                ? __ldg((const float4 *)(w + k))
-                : make_float4(k < a.n_col ? w[k] : 0.0f, k + 1 < a.n_col ? w[k + 1] : 0.0f,
-                              k + 2 < a.n_col ? w[k + 2] : 0.0f, k + 3 < a.n_col ? w[k + 3] : 0.0f);
-    }
+    stage_row<P>(
+        a.norm_weight, a.n_col, (float4 *)(xs + T * stride), stride / 4,
+        [](const float4 *from) { return fd_load_now(from); }, [] {});
 }
 
 /* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one keeps

@@ -11,7 +11,7 @@ const fused_case fused_cases[N_FUSED_CASE] = {
     {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
     {2, {77, 77}, 512, true, true, false},     {2, {130, 130}, 256, false, true, false},
     {1, {64}, 1024, false, false, true},       {1, {301}, 256, true, false, true},
-    {2, {2500, 2500}, 256, true, true, false},
+    {2, {2500, 2500}, 256, true, true, false}, {2, {50, 50}, 1024, true, true, false},
 };
 
 void fused_open(gpu_test *test, const fused_case *f, fused_inputs *inputs, fd_matvec *in) {

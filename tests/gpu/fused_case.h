@@ -12,7 +12,7 @@ typedef struct fused_case {
 } fused_case;
 
 /* For every kernel that takes one row. */
-enum { N_FUSED_CASE = 7, FUSED_MOST = 4096 };
+enum { N_FUSED_CASE = 8, FUSED_MOST = 4096 };
 extern const fused_case fused_cases[N_FUSED_CASE];
 
 /* What the products of one row read. */
