@@ -14,9 +14,9 @@ __device__ __forceinline__ float fd_fast_exp2(float x) {
 
 #define FD_LOG2_E 1.44269504f
 
-/* e^(x − base). One product more is rounded than in e^x, relative to |base|·2^-24: the same for all that share a base. */
+/* e^(x − base), relative error of a few |x − base|·2^-24: 1 where x is the base, however large. */
 __device__ __forceinline__ float fd_fast_exp(float x, float base) {
-    return fd_fast_exp2(fmaf(x, FD_LOG2_E, -(base * FD_LOG2_E)));
+    return fd_fast_exp2((x - base) * FD_LOG2_E);
 }
 
 /* What Σ e^(s − most)·v of all positions is multiplied with, `sum` being Σ e^(s − most): the head's sink, if it has one,

@@ -139,8 +139,8 @@ struct ring_row {
 template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Slice = ring_slice<Format, P, R>;
-    /* Types in blocks: x is asked for behind the first slots, so that it does not wait for all of them. Of floats a slot
-     * is decoded sooner than the others would come. */
+    /* Of types in blocks x is asked for behind the first slot, so that it does not wait for all of them; with floats that
+     * cost more than it gave (docs/performance.md). */
     constexpr bool X_FIRST = Format::groups > 1;
     const matvec_args &a = s.matvec;
     unsigned char *shared = (unsigned char *)fd_shared_floats();

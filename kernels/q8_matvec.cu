@@ -91,12 +91,14 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
 
 /* As measured (docs/performance.md). A block's only task is shared by all of its warps, where its rows are long. Else as
  * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
- * quantise x together. Rings as deep as fits. */
+ * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two slots a warp:
+ * x waits behind what is asked for before it. */
 template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const q8_matvec_args &a) {
     const int64_t of_block = (a.n_task + queue->n_sm - 1) / queue->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t slices = (a.n_col + Q8_TEAM_ELEMENTS - 1) / Q8_TEAM_ELEMENTS;
     fd_q8_form form = {Q8_WARPS, 1, Q8_SLOTS, 1};
     if (of_block == 1 && slices >= Q8_WARPS / 2) form.team = slices < Q8_WARPS ? (int32_t)slices : (int32_t)Q8_WARPS;
+    if ((DTYPE == FD_Q4_K && of_block >= 5) || (DTYPE == FD_Q8_0 && of_block >= 8)) form.slots = 2;
     if (rounds > 1) form.warps = (int32_t)((of_block + rounds - 1) / rounds);
     while (form.slots > 2 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) form.slots--;
     while (form.warps > 1 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) {
@@ -133,8 +135,8 @@ static fd_code launch(const fd_queue *queue, q8_matvec_args a, const fd_q8_form 
     size_t shared = shared_bytes<DTYPE>(a, form, (a.n_task + blocks - 1) / blocks);
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t half = queue->max_shared / 2 + 1024;
-    if (form.blocks == 1 && blocks == queue->n_sm && shared < half) shared = half;
+    const size_t alone = fd_shared_alone(queue);
+    if (form.blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
     return fd_launch(queue, "q8_matvec", form.team > 1 ? q8_matvec_team<DTYPE> : q8_matvec<DTYPE>,
                      dim3((unsigned)blocks), form.warps * 32, shared, err, a);
 }
