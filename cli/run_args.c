@@ -16,7 +16,8 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
      "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: tensor "
-     "cores, f16 K and V, int8 activations beside quantised weights where that is faster, on the GPU; f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
+     "cores, f16 K and V, int8 activations beside quantised weights where that is faster, on the GPU; "
+     "f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
      "does, f32, tf32, f16, bf16, q8, … (default exact)",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},

@@ -29,8 +29,8 @@ typedef struct fd_numerics_class {
     bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
-/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, hf-f16-fa,
- * hf-f16, hf-bf16-fa, hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
+ * llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
 

@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
     if (writes) fd_wait_previous();
 
     /* The newest row is the last one of its group of lanes. */
-    const bool has_newest = writes && group == pos % AT_ONCE, warp_has_newest = writes && warp == pos % AT_ONCE * LANES / 32;
+    const bool has_newest = writes && group == pos % AT_ONCE;
+    const bool warp_has_newest = writes && warp == pos % AT_ONCE * LANES / 32;
     eight_turn k_turn = {};
     eight_elements q = {}, k = {};
     float new_value[8] = {}, query[8], new_key[8];

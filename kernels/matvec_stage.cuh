@@ -46,6 +46,10 @@ static inline matvec_args matvec_args_of(const fd_matvec *in) {
     return args;
 }
 
+/* The kernel without rings (kernels/matmul_vec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or two. */
+fd_code fd_launch_matvec_plain(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok, int rows,
+                               fd_error *err);
+
 /* The kernel with rings (kernels/matvec_ring.cu); n_col % 64 == 0. */
 fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
