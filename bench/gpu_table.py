@@ -23,7 +23,7 @@ def cells_of(text):
     for row in ROWS:
         found = [re.search(rf"^{re.escape(prefix + row)} +([\d.]+) \[", text, re.M) for prefix in ("", "fast: ")]
         if not weights or None in found:
-            raise ValueError(f"decode_gpu printed no {row!r} of exact and fast:\n{text[-1500:]}")
+            sys.exit(f"gpu_table: decode_gpu printed no {row!r} of exact and fast:\n{text[-1500:]}")
         cells += [float(match[1]) for match in found]
     return float(weights[1]), cells
 
@@ -62,10 +62,7 @@ def main():
     for name, preset, dtype, tokens in wanted:
         path = model_file(options.build, options.models, preset, dtype)
         text = run([options.build / "bench/decode_gpu", "-n", str(tokens), "-r", str(options.rounds), "--numerics=fast", path])
-        try:
-            weights, cells = cells_of(text)
-        except ValueError as error:
-            sys.exit(f"gpu_table: {error}")
+        weights, cells = cells_of(text)
         print(f"| {name} {dtype} | {weights:.2f} GB | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |", flush=True)
 
 

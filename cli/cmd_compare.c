@@ -87,8 +87,7 @@ static const struct argp argp = {
 /* Before anything is read: a comparison may take long. */
 static fd_code check_outputs(const arguments *a, fd_error *err) {
     const char *inputs[] = {a->traces[0], a->traces[1], a->model, a->map, a->since};
-    FD_TRY(fd_cli_spare_inputs(a->output.html, inputs, sizeof inputs / sizeof *inputs, err));
-    return fd_cli_spare_inputs(a->output.junit, inputs, sizeof inputs / sizeof *inputs, err);
+    return fd_cli_output_spares(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {

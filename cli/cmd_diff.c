@@ -164,8 +164,7 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
 static fd_code check_outputs(const arguments *a, fd_error *err) {
     const char *inputs[] = {a->model, a->prompt.file, a->map, is_trace(a->spec[0]) ? a->spec[0] + 6 : NULL,
                             is_trace(a->spec[1]) ? a->spec[1] + 6 : NULL};
-    FD_TRY(fd_cli_spare_inputs(a->output.html, inputs, sizeof inputs / sizeof *inputs, err));
-    return fd_cli_spare_inputs(a->output.junit, inputs, sizeof inputs / sizeof *inputs, err);
+    return fd_cli_output_spares(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
 static fd_code prepare(diff *d, fd_error *err) {

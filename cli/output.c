@@ -31,6 +31,11 @@ fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_
     return FD_OK;
 }
 
+fd_code fd_cli_output_spares(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err) {
+    FD_TRY(fd_cli_spare_inputs(output->html, inputs, n, err));
+    return fd_cli_spare_inputs(output->junit, inputs, n, err);
+}
+
 static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error *err) {
     FILE *file;
     FD_TRY(fd_cli_output_open(path, &file, err));

@@ -24,6 +24,8 @@ fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
 /* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be replaced. An
  * output or inputs that are NULL, or not there, are fine. */
 fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_t n, fd_error *err);
+/* The same for the files of a verdict. */
+fd_code fd_cli_output_spares(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err);
 
 /* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not UTF-8, too. */
 fd_code fd_cli_print_json(json_t *root, fd_error *err);

@@ -36,6 +36,12 @@ json_t *fd_json_replay(fd_json_builder *b, const fd_verdict_replay *p) {
     return object;
 }
 
+/* A fault's name and summary, or null for both. */
+static void set_fault(fd_json_builder *b, json_t *object, const char *name, const char *summary) {
+    fd_json_set(b, object, "name", name ? fd_json_text(name) : json_null());
+    fd_json_set(b, object, "summary", summary ? fd_json_text(summary) : json_null());
+}
+
 static void set_count(fd_json_builder *b, json_t *object, const char *key, int64_t n) {
     fd_json_set(b, object, key, n < 0 ? json_null() : json_integer((json_int_t)n));
 }
@@ -70,8 +76,7 @@ json_t *fd_json_weights(fd_json_builder *b, const fd_verdict_weights *w) {
     fd_json_set_int(b, object, "rows_differ", w->n_row_differ);
     fd_json_set_text(b, object, "holds", w->match);
     fd_json_set_text(b, object, "others", w->others);
-    fd_json_set(b, object, "name", w->named ? fd_json_text(w->fault) : json_null());
-    fd_json_set(b, object, "summary", w->named ? fd_json_text(w->summary) : json_null());
+    set_fault(b, object, w->named ? w->fault : NULL, w->named ? w->summary : NULL);
     fd_json_set_text(b, object, "same_as", w->same_as);
     fd_json_set_int(b, object, "explained", w->n_explained);
     fd_json_set_text(b, object, "reason", w->reason);
@@ -100,8 +105,7 @@ json_t *fd_json_choice(fd_json_builder *b, const fd_verdict_choice *c) {
 
 static json_t *fit(fd_json_builder *b, const fd_explain_fit *f) {
     json_t *object = json_object();
-    fd_json_set_text(b, object, "name", f->fault->name);
-    fd_json_set_text(b, object, "summary", f->fault->summary);
+    set_fault(b, object, f->fault->name, f->fault->summary);
     fd_json_set(b, object, "z", fd_json_number(b, f->z));
     fd_json_set(b, object, "ulp", fd_json_number(b, f->ulp));
     fd_json_set_int(b, object, "elements_beyond", f->n_beyond);
@@ -111,8 +115,7 @@ static json_t *fit(fd_json_builder *b, const fd_explain_fit *f) {
 json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     json_t *object = json_object(), *remaining = json_array();
     const fd_explain_fit *best = e->named ? &e->remaining[0] : NULL, *second = &e->runner_up;
-    fd_json_set(b, object, "name", best ? fd_json_text(best->fault->name) : json_null());
-    fd_json_set(b, object, "summary", best ? fd_json_text(best->fault->summary) : json_null());
+    set_fault(b, object, best ? best->fault->name : NULL, best ? best->fault->summary : NULL);
     fd_json_set(b, object, "residual_z", best ? fd_json_number(b, best->z) : json_null());
     fd_json_set(b, object, "residual_ulp", best ? fd_json_number(b, best->ulp) : json_null());
     fd_json_set(b, object, "runner_up", second->fault ? fd_json_text(second->fault->name) : json_null());
@@ -131,8 +134,7 @@ json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
 static json_t *cause(fd_json_builder *b, const fd_same_cause *c) {
     json_t *object = json_object();
     fd_json_set_text(b, object, "node", c->node);
-    fd_json_set(b, object, "name", c->fault ? fd_json_text(c->fault->name) : json_null());
-    fd_json_set(b, object, "summary", c->fault ? fd_json_text(c->fault->summary) : json_null());
+    set_fault(b, object, c->fault ? c->fault->name : NULL, c->fault ? c->fault->summary : NULL);
     fd_json_set_int(b, object, "tensors", c->n_node);
     fd_json_set_text(b, object, "layers", c->layers);
     return object;
