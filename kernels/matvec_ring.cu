@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
         const float *residual = part_of(a, row.part).residual;
         if (residual && row.own >= 0) row.residual = __ldcg(residual + row.own);
     };
-    ring_row row = row_at(first_task());
+    ring_row row = row_at(ring.tasks.first);
     fd_wait_previous();
     ask_residual(row);
     stage_ring_x<P>(a, held, xs, [&] {
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     const unsigned char *own = slots + row_slot * R * Slice::row_bytes;
     int slot = 0;
     unsigned parity = 0;
-    for (int task = first_task(); task < s.n_task; task += task_step()) {
-        if (task != first_task()) {
+    for (int task = ring.tasks.first; task < ring.tasks.end; task += ring.tasks.step) {
+        if (task != ring.tasks.first) {
             row = row_at(task);
             ask_residual(row);
         }
@@ -235,14 +235,18 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     }
 }
 
+/* With rows of so many columns a block has neighbouring ones; with 896 they go round the grid (docs/performance.md). */
+enum { IN_BLOCK_COLUMNS = 2048 };
+
 template <class Format, int P, int R, bool BULK>
 static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
     auto kernel = matvec_ring_kernel<Format, P, R, BULK>;
-    matvec_ring_args s = {args, 0, 0, form->slots};
+    matvec_ring_args s = {args, 0, 0, form->slots, 0, 0};
     const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
     const int64_t blocks = n_task < most ? n_task : most;
     s.n_task = (int32_t)n_task;
+    if (args.n_col >= IN_BLOCK_COLUMNS) s.each = (int32_t)(n_task / blocks), s.more = (int32_t)(n_task % blocks);
     s.n_unit = (args.n_col + 64 * Format::groups - 1) / (64 * Format::groups);
 
     const int64_t busy = (n_task + blocks - 1) / blocks;

@@ -18,6 +18,7 @@ enum {
 struct matvec_ring_args {
     matvec_args matvec;
     int32_t n_task, n_unit, n_slot;
+    int32_t each, more; /* neighbouring tasks of a block, and how many blocks have one more; each 0: they go round the grid */
 };
 
 /* The slices of a warp that follows `rows` rows at once. The plane of scales is copied in windows of 16 bytes, so a
@@ -44,13 +45,17 @@ template <class Format, int P, int R> struct ring_slice {
                   "a slice's scales do not straddle windows");
 };
 
-/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each
- * other in memory, and none has more than one task more than another. */
-__device__ __forceinline__ int first_task() {
-    return (int)(threadIdx.x / 32 * gridDim.x + blockIdx.x);
-}
-__device__ __forceinline__ int task_step() {
-    return (int)(blockDim.x / 32 * gridDim.x);
+/* The tasks of a warp: every `step`th from `first` on, before `end`. Either they go to the warps of the grid in turn, block
+ * by block, then warp by warp, or each block has neighbouring ones and deals them to its warps. In both no multiprocessor
+ * has more than one task more than another. */
+struct ring_tasks {
+    int first, step, end;
+};
+__device__ __forceinline__ ring_tasks tasks_of(const matvec_ring_args &a) {
+    const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, block = (int)blockIdx.x;
+    if (a.each == 0) return {warp * (int)gridDim.x + block, n_warp * (int)gridDim.x, a.n_task};
+    const int begin = block * a.each + min(block, a.more);
+    return {begin + warp, n_warp, begin + a.each + (block < a.more)};
 }
 
 template <class Format, int P, int R> struct matvec_ring {
@@ -58,18 +63,20 @@ template <class Format, int P, int R> struct matvec_ring {
     uint32_t slots;        /* shared address: the lane's 16 bytes of its first row in slot 0 */
     int slot;              /* to be filled next */
     int task, unit;        /* the next slice */
+    ring_tasks tasks;
     int first_row;         /* of the lane's in task 0 */
     const uint8_t *row[R]; /* where the lane copies from, at `unit` */
     const uint8_t *scales[R];
     uint64_t policy;
 
     /* Nothing is requested yet. */
-    __device__ __forceinline__ void begin(const matvec_ring_args &, const unsigned char *warp_slots) {
+    __device__ __forceinline__ void begin(const matvec_ring_args &a, const unsigned char *warp_slots) {
         const int lane = (int)threadIdx.x % 32, row_slot = lane / Slice::lanes;
         slots = (uint32_t)__cvta_generic_to_shared(warp_slots) +
                 (uint32_t)(row_slot * R * Slice::row_bytes + lane % Slice::lanes * 16);
         slot = unit = 0;
-        task = first_task();
+        tasks = tasks_of(a);
+        task = tasks.first;
         first_row = row_slot * R;
         policy = fd_policy_evict_first();
     }
@@ -104,7 +111,7 @@ template <class Format, int P, int R> struct matvec_ring {
 
     /* One slice into the next slot, or nothing when there is none; in any case a group of copies. */
     __device__ __forceinline__ void request(const matvec_ring_args &a) {
-        if (task < a.n_task) {
+        if (task < tasks.end) {
             const int own = (int)threadIdx.x % Slice::lanes * 16;
             if (unit == 0) {
 #pragma unroll
@@ -126,7 +133,7 @@ template <class Format, int P, int R> struct matvec_ring {
             unit += Slice::units;
             if (unit >= a.n_unit) {
                 unit = 0;
-                task += task_step();
+                task += tasks.step;
             }
         }
         fd_copy_async_commit();

@@ -17,6 +17,7 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
     uint32_t slots, barriers; /* shared addresses: of lane r's row in slot 0; of the warp's barriers, one a slot */
     int slot;                 /* to be filled next */
     int task, unit;           /* the next slice */
+    ring_tasks tasks;
     const uint8_t *row;       /* lane r's */
     uint64_t policy;
 
@@ -28,7 +29,8 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
         __syncwarp();
         slots = fd_shared_address(warp_slots) + (uint32_t)(lane * Slice::row_bytes);
         slot = unit = 0;
-        task = first_task();
+        tasks = tasks_of(a);
+        task = tasks.first;
         policy = fd_policy_evict_first();
     }
 
@@ -41,7 +43,7 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
     /* One slice into the next slot, or nothing when there is none. */
     __device__ __forceinline__ void request(const matvec_ring_args &a) {
         const int lane = (int)threadIdx.x % 32, left = a.n_unit - unit;
-        if (task >= a.n_task) return;
+        if (task >= tasks.end) return;
         if (lane < Slice::rows) {
             if (unit == 0) {
                 /* A row past the last one is the last again; nothing is stored for it. */
@@ -59,7 +61,7 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
         unit += Slice::units;
         if (unit >= a.n_unit) {
             unit = 0;
-            task += task_step();
+            task += tasks.step;
         }
         slot = slot + 1 == a.n_slot ? 0 : slot + 1;
     }

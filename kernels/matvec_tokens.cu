@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
     /* Lane r·T + t finishes row r of token t; what it adds is on its way before the sum is there. */
     const int token = lane % T;
     int slot = 0;
-    for (int task = first_task(); task < s.ring.n_task; task += task_step()) {
+    for (int task = ring.tasks.first; task < ring.tasks.end; task += ring.tasks.step) {
         const int64_t at = (int64_t)task * R + lane / T;
         const bool own = lane < R * T && token < s.n_tok && at < a.n_row;
         float bias = 0.0f, residual = 0.0f, *out = nullptr, *product = nullptr;
@@ -191,7 +191,7 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok,
     const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < queue->n_sm ? n_task : queue->n_sm;
     const int64_t busy = (n_task + blocks - 1) / blocks;
     const int warps = busy < most_warps ? (int)busy : most_warps;
-    tokens_args s = {{args, 0, 0, SLOTS}, n_tok};
+    tokens_args s = {{args, 0, 0, SLOTS, 0, 0}, n_tok};
     s.ring.n_task = (int32_t)n_task;
     s.ring.n_unit = Format::units_of(args.n_col);
     const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
