@@ -1,19 +1,19 @@
 /* Attention of one row near the beginning: a block a query head, which sees all positions and waits for no other block.
  *
- * What takes the time is latency behind the wait for the previous kernel. So the cached rows are requested before it, all
- * of them where they fit the registers, and the angles; behind it each thread turns one element of the query or of the
- * newest key, so that q, k and v are fetched once a block; each warp then has a maximum and a sum of its own, and the
- * block meets a second time to add up what its warps have. */
-#include "kernels/attention_scratch.cuh"
+ * What takes the time is latency behind the wait for the previous kernel. So the cached rows and the angles are asked
+ * for before it, as many rows as registers hold; behind it each thread turns one element of the query or of the newest
+ * key, so that q, k and v are fetched once a block; each warp then has a maximum and a sum of its own, and the block
+ * meets a second time to add up what its warps have. */
+#include "kernels/attention.h"
 #include "kernels/fast_decode.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
 #include "kernels/tree.cuh"
 
-enum { ROUNDS = 8, HALF = ROUNDS / 2 }; /* rows that a thread holds a share of; those scored together */
+enum { STEP = 64 }; /* positions that are scored together */
 
-/* Adds up what the 32 / LANES groups of a warp's lanes have; a lane keeps 8·LANES / 32 of its eight sums, those from the
- * returned one on. */
+/* Adds up what the 32 / LANES groups of a warp's lanes have; a lane keeps 8·LANES / 32 of its eight sums, those from
+ * the returned one on. */
 template <int LANES> __device__ __forceinline__ int add_groups(float (&sum)[8]) {
     int first = 0;
 #pragma unroll
@@ -29,19 +29,19 @@ template <int LANES> __device__ __forceinline__ int add_groups(float (&sum)[8]) 
     return first;
 }
 
-/* Where element d of a query lies in shared memory: all lanes' first quads, then their second ones, so that lanes side by
- * side read 128 bytes in a row. */
+/* Where element d of a query lies in shared memory: all lanes' first quads, then their second ones, so that eight lanes
+ * read 128 bytes in a row. */
 template <int WIDTH> __device__ __forceinline__ int query_at(int d) {
     return d / 4 % 2 * (WIDTH / 2) + d / 8 * 4 + d % 4;
 }
 
-/* Grid: query heads. LANES lanes share a row of a cache, 8 elements each. Rows before *pos0 are in the caches when
- * the kernel begins, as *pos0 is. */
-template <int LANES, int THREADS>
+/* Grid: query heads. LANES lanes share a row of a cache, 8 elements each; a thread holds its share of ROUNDS rows of K
+ * and of V. Rows before *pos0 are in the caches when the kernel begins, as *pos0 is. */
+template <int LANES, int THREADS, int ROUNDS>
 __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_fast_attention a) {
     constexpr int WARPS = THREADS / 32, WIDTH = LANES * 8, KEPT = WIDTH / 32;
-    constexpr int AT_ONCE = THREADS / LANES, BATCH = AT_ONCE * ROUNDS;
-    static_assert(THREADS >= WIDTH, "a thread an element");
+    constexpr int AT_ONCE = THREADS / LANES, BATCH = AT_ONCE * ROUNDS, TOGETHER = STEP / AT_ONCE;
+    static_assert(THREADS >= 2 * WIDTH, "a thread an element of q and of k");
     __shared__ __align__(16) float all_query[WIDTH], sums[WARPS][WIDTH], tops[WARPS], totals[WARPS];
     __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
     const bool writes = a.k != nullptr;
@@ -65,21 +65,21 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
     };
     load(a.cache_k, 0, key);
     load(a.cache_v, 0, value);
-    /* The first WIDTH threads turn the query, the next ones, or the same, the newest key. */
-    const int d = tid % WIDTH, part = tid / WIDTH;
-    const bool turns_q = part == 0, turns_k = writes && part == (THREADS > WIDTH ? 1 : 0);
-    const fd_rope_turn q_turn = fd_rope_turn_of(a.q_rope, d, a.head_dim, pos);
-    const fd_rope_turn k_turn = fd_rope_turn_of(a.k_rope, d, a.head_dim, pos);
+    /* The first WIDTH threads turn the query, the next ones the newest key. */
+    const int d = tid % WIDTH;
+    const bool of_query = tid < WIDTH, of_newest = writes && tid / WIDTH == 1;
+    fd_rope_turn turn = {-1, -1, false, true, 0.0f, 0.0f};
+    if (of_query) turn = fd_rope_turn_of(a.q_rope, d, a.head_dim, pos);
+    if (of_newest) turn = fd_rope_turn_of(a.k_rope, d, a.head_dim, pos);
+    const float *from = of_newest ? a.k + of_head : a.q + (int64_t)head * a.head_dim;
     if (writes) fd_wait_previous();
 
-    float2 q_pair = make_float2(0.0f, 0.0f), k_pair = q_pair;
-    float v_new = 0.0f;
-    if (turns_q) q_pair = fd_rope_pair(q_turn, a.q + (int64_t)head * a.head_dim);
-    if (turns_k) k_pair = fd_rope_pair(k_turn, a.k + of_head);
-    if (turns_k && d < a.head_dim) v_new = __ldcg(a.v + of_head + d);
-    if (turns_q) all_query[query_at<WIDTH>(d)] = fd_rope_turned(q_turn, q_pair);
-    if (turns_k) {
-        const uint16_t k = fast_to_half(fd_rope_turned(k_turn, k_pair)), v = fast_to_half(v_new);
+    const float2 pair = fd_rope_pair(turn, from);
+    const float new_value = of_newest && d < a.head_dim ? __ldcg(a.v + of_head + d) : 0.0f;
+    const float turned = fd_rope_turned(turn, pair);
+    if (of_query) all_query[query_at<WIDTH>(d)] = turned;
+    if (of_newest) {
+        const uint16_t k = fast_to_half(turned), v = fast_to_half(new_value);
         newest[0][d] = k, newest[1][d] = v;
         if (head % sharing == 0 && d < a.head_dim) {
             a.cache_k[pos * stride + of_head + d] = k;
@@ -91,14 +91,14 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
     const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 
     float most = -(float)INFINITY, sum = 0.0f, out[8] = {};
-    for (int base = 0; base <= pos; base += BATCH) {
-        const bool is_last = base + BATCH > pos, second_half = base + BATCH / 2 <= pos;
+    for (int base = 0;; base += BATCH) {
+        const bool is_last = BATCH >= FD_ATTENTION_NEAR || base + BATCH > pos;
         float score[ROUNDS], x[8], now = most;
 #pragma unroll
-        for (int begin = 0; begin < ROUNDS; begin += HALF) {
-            if (begin > 0 && !second_half) continue;
+        for (int begin = 0; begin < ROUNDS; begin += TOGETHER) {
+            if (base + begin * AT_ONCE > pos) break;
 #pragma unroll
-            for (int r = begin; r < begin + HALF; r++) {
+            for (int r = begin; r < begin + TOGETHER; r++) {
                 if (base + r * AT_ONCE + group == newest_row) {
                     key[r] = fd_load_shared16(own_newest);
                     value[r] = fd_load_shared16(own_newest + WIDTH * sizeof(uint16_t));
@@ -109,17 +109,18 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
 #pragma unroll
             for (int offset = 1; offset < LANES; offset *= 2)
 #pragma unroll
-                for (int r = begin; r < begin + HALF; r++)
+                for (int r = begin; r < begin + TOGETHER; r++)
                     score[r] = score[r] + __shfl_xor_sync(0xffffffffu, score[r], offset);
             if (a.softcap != 0.0f) {
 #pragma unroll
-                for (int r = begin; r < begin + HALF; r++) score[r] = fd_fast_softcap(score[r] * a.scale, a.softcap);
+                for (int r = begin; r < begin + TOGETHER; r++)
+                    score[r] = fd_fast_softcap(score[r] * a.scale, a.softcap);
             } else {
 #pragma unroll
-                for (int r = begin; r < begin + HALF; r++) score[r] = score[r] * a.scale;
+                for (int r = begin; r < begin + TOGETHER; r++) score[r] = score[r] * a.scale;
             }
 #pragma unroll
-            for (int r = begin; r < begin + HALF; r++) {
+            for (int r = begin; r < begin + TOGETHER; r++) {
                 const int t = base + r * AT_ONCE + group;
                 if (t > pos || t < first) score[r] = -(float)INFINITY;
                 now = fmaxf(now, score[r]);
@@ -137,19 +138,20 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
         }
         most = now;
 #pragma unroll
-        for (int begin = 0; begin < ROUNDS; begin += HALF) {
-            if (begin > 0 && !second_half) continue;
+        for (int begin = 0; begin < ROUNDS; begin += TOGETHER) {
+            if (base + begin * AT_ONCE > pos) break;
 #pragma unroll
-            for (int r = begin; r < begin + HALF; r++) score[r] = fd_fast_exp(score[r], reference);
+            for (int r = begin; r < begin + TOGETHER; r++) score[r] = fd_fast_exp(score[r], reference);
 #pragma unroll
-            for (int r = begin; r < begin + HALF; r++) {
+            for (int r = begin; r < begin + TOGETHER; r++) {
                 sum = sum + score[r];
                 fast_to_reals(value[r], x);
 #pragma unroll
                 for (int i = 0; i < 8; i++) out[i] = fmaf(score[r], x[i], out[i]);
             }
         }
-        if (!is_last) load(a.cache_v, base + BATCH, value);
+        if (is_last) break;
+        load(a.cache_v, base + BATCH, value);
     }
 
 #pragma unroll
@@ -174,15 +176,14 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
     fast_leave(a.out, (int64_t)head * a.head_dim + tid, mix * scale);
 }
 
-template <int LANES, int THREADS>
+template <int LANES, int THREADS, int ROUNDS>
 static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS>, dim3((unsigned)in->n_head), THREADS,
-                     fd_near_shared(queue, in->n_head, in->head_dim, 1), err, *in);
+    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS, ROUNDS>, dim3((unsigned)in->n_head), THREADS, 0, err,
+                     *in);
 }
 
-/* Small heads in small blocks: where the product before still runs, they start in the place of fewer of its blocks. */
 fd_code fd_launch_fast_near(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->head_dim <= 64) return launch<8, 128>(queue, in, err);
-    if (in->head_dim <= 128) return launch<16, 256>(queue, in, err);
-    return launch<32, 256>(queue, in, err);
+    if (in->head_dim <= 64) return launch<8, 256, 8>(queue, in, err);
+    if (in->head_dim <= 128) return launch<16, 512, 4>(queue, in, err);
+    return launch<32, 512, 4>(queue, in, err);
 }
