@@ -26,16 +26,6 @@ static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode 
     return s;
 }
 
-/* Dynamic shared memory that an attention kernel near the beginning asks for. Where heads together are wide, the product
- * behind it has long rings, and on a multiprocessor that one of its blocks shares, q, k and v wait behind the ring's first
- * fill (docs/performance.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
- * from starting early. */
-static inline size_t fd_near_shared(const fd_queue *queue, int32_t n_head, int32_t head_dim, int32_t rows) {
-    enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */
-    const bool wide = (int64_t)n_head * head_dim >= (int64_t)WIDE * queue->n_sm;
-    return wide && (int64_t)n_head * rows <= queue->n_sm ? fd_shared_alone(queue) : 0;
-}
-
 /* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are
  * visible. */
 __device__ __forceinline__ bool arrive_last(unsigned *counter, unsigned active) {

@@ -26,6 +26,22 @@ __device__ __forceinline__ float *fd_shared_floats() {
     return fd_shared_storage;
 }
 
+/* Where `at` lies in shared memory, worked out here: the compiler does it again at each access under a condition, and on
+ * sm_90 that reads a special register every time. fd_load_shared16 reads 16 bytes there. */
+__device__ __forceinline__ uint32_t fd_shared_at_once(const void *at) {
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
+    asm volatile("" : "+r"(address));
+    return address;
+}
+__device__ __forceinline__ uint4 fd_load_shared16(uint32_t from) {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(from)
+                 : "memory");
+    return x;
+}
+
 /* binary16 to binary32, exact, subnormals kept. */
 __device__ __forceinline__ float fd_half_to_float(uint16_t half) {
     float value;

@@ -27,8 +27,8 @@ typedef struct fd_fast_attention {
     fd_fast_out out;             /* [n_tok, n_head, head_dim] */
     /* One row only, or one each of several sequences. */
     bool near;                    /* *pos0 < FD_ATTENTION_NEAR, now and whenever this launch is replayed: a block a query
-                                     head, for one row of sequence 0 and heads of a multiple of 8; others run as far ones.
-                                     q, k and v at multiples of 16 bytes, as the tables of q_rope and k_rope */
+                                     head, for one row of sequence 0 and heads of a multiple of 8; others run as
+                                     far ones */
     fd_rope_shape q_rope, k_rope; /* q and k turn on the way in; n_rot 0: they are turned already */
     const float *k, *v;           /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
                                      it are then read before the predecessor has ended. NULL: the row is there */

@@ -29,7 +29,7 @@ __device__ __forceinline__ float fd_fast_mix_factor(const float *sink, float mos
 
 /* cap·tanh(x / cap), absolute error of a few cap·2^-24. */
 __device__ __forceinline__ float fd_fast_softcap(float x, float cap) {
-    const float twice = fd_fast_exp2(x * (2.0f * FD_LOG2_E / cap)); /* inf and 0 give ±cap */
+    const float twice = fd_fast_exp2(x * __fdividef(2.0f * FD_LOG2_E, cap)); /* inf and 0 give ±cap */
     return cap - 2.0f * cap * __fdividef(1.0f, 1.0f + twice);
 }
 
