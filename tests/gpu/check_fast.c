@@ -173,8 +173,9 @@ static void check_attention_shapes(gpu_test *test) {
         {4, 2, 64, 16, 0, false}, {4, 2, 128, 1, 0, false}, {2, 1, 256, 70, 2, false}, {4, 2, 64, 0, 2, false},
         {4, 2, 64, 128, 0, true}, {4, 1, 96, 0, 30, true},  {9, 1, 112, 7, 0, true},
     };
-    static const int32_t rows[][2] = {{1, 0},  {1, 63},  {1, 64},  {1, 300}, {5, 0},
-                                      {70, 0}, {64, 64}, {3, 299}, {130, 5}};
+    /* Near the beginning, registers hold 64, 128 or all 256 positions at once, by the head's size. */
+    static const int32_t rows[][2] = {{1, 0},   {1, 63}, {1, 64}, {1, 127}, {1, 128}, {1, 200}, {1, 255},
+                                      {1, 300}, {5, 0},  {70, 0}, {64, 64}, {3, 299}, {130, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             check_shape(test, &shapes[i], rows[k][0], rows[k][1], false);
