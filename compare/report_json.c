@@ -11,6 +11,7 @@ void fd_json_set(fd_json_builder *b, json_t *object, const char *key, json_t *va
 }
 
 json_t *fd_json_text(const char *text) {
+    if (!text) return json_null();
     json_t *value = json_string(text);
     if (value) return value;
     char ascii[1024];

@@ -13,7 +13,7 @@ typedef struct fd_json_builder {
     bool failed;
 } fd_json_builder;
 
-json_t *fd_json_text(const char *text); /* a name from a file need not be UTF-8: then "?" for what is not ASCII */
+json_t *fd_json_text(const char *text); /* NULL is null; a name from a file need not be UTF-8: then "?" for what is not ASCII */
 json_t *fd_json_number(fd_json_builder *b, double x); /* {"value": 0.5, "text": "0.5", "bits": "0x3f000000"}; value is
                                                          null for NaN and Inf */
 void fd_json_set(fd_json_builder *b, json_t *object, const char *key, json_t *value);

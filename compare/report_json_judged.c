@@ -38,8 +38,8 @@ json_t *fd_json_replay(fd_json_builder *b, const fd_verdict_replay *p) {
 
 /* A fault's name and summary, or null for both. */
 static void set_fault(fd_json_builder *b, json_t *object, const char *name, const char *summary) {
-    fd_json_set(b, object, "name", name ? fd_json_text(name) : json_null());
-    fd_json_set(b, object, "summary", summary ? fd_json_text(summary) : json_null());
+    fd_json_set_text(b, object, "name", name);
+    fd_json_set_text(b, object, "summary", summary);
 }
 
 static void set_count(fd_json_builder *b, json_t *object, const char *key, int64_t n) {
@@ -118,7 +118,7 @@ json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     set_fault(b, object, best ? best->fault->name : NULL, best ? best->fault->summary : NULL);
     fd_json_set(b, object, "residual_z", best ? fd_json_number(b, best->z) : json_null());
     fd_json_set(b, object, "residual_ulp", best ? fd_json_number(b, best->ulp) : json_null());
-    fd_json_set(b, object, "runner_up", second->fault ? fd_json_text(second->fault->name) : json_null());
+    fd_json_set_text(b, object, "runner_up", second->fault ? second->fault->name : NULL);
     fd_json_set(b, object, "runner_up_z", second->fault ? fd_json_number(b, second->z) : json_null());
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
         fd_json_append(b, remaining, fit(b, &e->remaining[i]));

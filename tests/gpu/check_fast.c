@@ -123,10 +123,10 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     uint16_t *k16 = random_cache(test, k, n_cache), *v16 = random_cache(test, v, n_cache);
     fill(test, q, n_q);
     /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in shows. */
-    for (int32_t i = 0; i < s->head_dim; i++) {
-        size_t behind = (size_t)((pos0 + n_tok) * s->n_head_kv * s->head_dim + i);
-        k16[behind] = fd_f32_to_f16(q[n_q - (size_t)(s->n_head * s->head_dim) + (size_t)i]);
-        k[behind] = fd_f16_to_f32(k16[behind]);
+    const float *last_q = q + n_q - s->n_head * s->head_dim;
+    for (int32_t i = 0, behind = (pos0 + n_tok) * s->n_head_kv * s->head_dim; i < s->head_dim; i++) {
+        k16[behind + i] = fd_f32_to_f16(last_q[i]);
+        k[behind + i] = fd_f16_to_f32(k16[behind + i]);
     }
     for (size_t i = 0; i < n_q; i++) q[i] *= 8; /* weights that differ */
     fill(test, sinks, (size_t)s->n_head);
