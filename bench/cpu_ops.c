@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bench/measure.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/ops.h"
 
 typedef struct bench {

@@ -12,7 +12,7 @@
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run_gpu.h"
-#include "model/sampler.h"
+#include "exec/sampler.h"
 
 enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 

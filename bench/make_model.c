@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "bench/random_weights.h"
-#include "model/gguf.h"
-#include "model/quant.h"
+#include "model/gguf/gguf.h"
+#include "model/gguf/quant.h"
 
 typedef struct shape_of_model {
     const char *arch;

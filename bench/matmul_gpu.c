@@ -9,7 +9,7 @@
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 enum { ROUNDS = 5, LAUNCHES = 5 };
 

@@ -12,8 +12,8 @@
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run.h"
-#include "kernels/matmul.h"
-#include "kernels/q8.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/int8/q8.h"
 
 enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
 

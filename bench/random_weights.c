@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 enum { MAX_THREADS = 64 };
 

@@ -8,7 +8,7 @@
 
 #include "bench/measure.h"
 #include "bench/run_gpu.h"
-#include "model/sampler.h"
+#include "exec/sampler.h"
 
 enum { MAX_ROUND = 64, MAX_COUNTS = 16 };
 

@@ -14,7 +14,7 @@
 
 #include "bench/measure.h"
 #include "bench/run_gpu.h"
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 enum { MAX_ROUND = 64, WARM = 8, N_ROW = 9 };
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dumpers/firstdiff_trace.h"
+#include "dumpers/client/firstdiff_trace.h"
 
 enum { N_ROUND = 7, N_TENSOR = 400, N_STEP = 12, WIDTH = 4096, N_LAYER = 16, N_EMBD = 512, N_FF = 1024 };
 

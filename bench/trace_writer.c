@@ -15,7 +15,7 @@
 
 #include "bench/measure.h"
 #include "bench/run.h"
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 enum { MAX_ROUNDS = 15, N_TENSOR = 16 };
 static int n_round = 5;

@@ -6,8 +6,8 @@
 #include <argp.h>
 #include <stdio.h>
 
-#include "model/exec.h"
-#include "model/tokenizer.h"
+#include "exec/exec.h"
+#include "model/tokenizer/tokenizer.h"
 
 enum { FD_EXIT_SAME = 0, FD_EXIT_DIVERGED = 1, FD_EXIT_UNUSABLE = 2, FD_EXIT_INCOMPLETE = 3 };
 
@@ -71,7 +71,7 @@ typedef struct fd_cli_exec {
 } fd_cli_exec;
 fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_thread, fd_cli_exec *out,
                          fd_error *err);
-/* The same with caches for n_seq sequences of n_ctx positions each (model/exec.h). */
+/* The same with caches for n_seq sequences of n_ctx positions each (exec/exec.h). */
 fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_thread,
                               fd_cli_exec *out, fd_error *err);
 void fd_cli_exec_close(fd_cli_exec *exec);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/since.h"
-#include "compare/weights.h"
+#include "compare/report/since.h"
+#include "compare/diagnose/weights.h"
 
 typedef struct arguments {
     const char *traces[2], *model, *candidate, *map, *since;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/lockstep.h"
+#include "compare/diff/lockstep.h"
 
 typedef struct arguments {
     const char *model, *spec[2]; /* [reference, candidate] */

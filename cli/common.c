@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 int fd_cli_fail(const char *command, const fd_error *err) {
     fprintf(stderr, "firstdiff %s: %s\n", command, err->message);

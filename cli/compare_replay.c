@@ -1,6 +1,6 @@
 #include "cli/compare_replay.h"
 
-#include "compare/judge_verdict.h"
+#include "compare/replay/judge_verdict.h"
 #include "reference_cpu/reference.h"
 
 fd_code fd_cli_compare_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,

@@ -7,8 +7,8 @@
 
 #include "cli/compare_replay.h"
 #include "compare/compare.h"
-#include "compare/lockstep.h"
-#include "dumpers/trace.h"
+#include "compare/diff/lockstep.h"
+#include "dumpers/store/trace.h"
 #include "fd_sources.h" /* made by the build: FD_SOURCES_DIGEST */
 
 /* What two temporary traces may take together. */

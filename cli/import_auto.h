@@ -4,7 +4,7 @@
 #define FD_CLI_IMPORT_AUTO_H
 
 #include "cli/cli.h"
-#include "dumpers/import/propose.h"
+#include "dumpers/import/propose/propose.h"
 
 /* Writes the map to `out`. `ref_path`: a full trace of the model; NULL: the CPU's exact run, kept in a temporary
  * file. */

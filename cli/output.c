@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "compare/report.h"
+#include "compare/report/report.h"
 
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
     *out = fopen(path, "wb");

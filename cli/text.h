@@ -2,8 +2,8 @@
 #ifndef FD_CLI_TEXT_H
 #define FD_CLI_TEXT_H
 
-#include "cli/stream.h"
-#include "model/tokenizer.h"
+#include "cli/run/stream.h"
+#include "model/tokenizer/tokenizer.h"
 
 typedef struct fd_cli_text {
     fd_cli_stream stream;

@@ -8,7 +8,7 @@ target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTA
 
 install(TARGETS firstdiff EXPORT firstdiffTargets)
 install(TARGETS firstdiff_program)
-foreach(part base numerics model dumpers compare faults reference_cpu emulate)
+foreach(part base numerics model exec dumpers compare faults reference_cpu emulate)
   install(DIRECTORY ${part} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firstdiff FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 endforeach()
 
@@ -34,7 +34,7 @@ install(EXPORT firstdiffTargets NAMESPACE firstdiff:: DESTINATION ${CMAKE_INSTAL
 install(TARGETS firstdiff_trace EXPORT firstdiff_traceTargets)
 get_property(fd_trace_archive GLOBAL PROPERTY FD_TRACE_ARCHIVE)
 install(FILES ${fd_trace_archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES dumpers/firstdiff_trace.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES dumpers/client/firstdiff_trace.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 list(JOIN HDF5_C_LIBRARIES " " FD_TRACE_PC_PRIVATE)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/firstdiff_trace.pc.in firstdiff_trace.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/firstdiff_trace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,7 +1,8 @@
 # A digest of the sources that made a GPU trace: numerics/, kernels/ and engine/. The build writes it to fd_sources.h; a
 # trace keeps it, so that a GPU trace made by other sources is noticed (tests/golden/digest).
 # Also a script: cmake -DSOURCE_DIR=… -DOUTPUT=… -P FirstdiffSources.cmake
-set(FD_DIGEST_GLOBS numerics/*.h kernels/*.c kernels/*.cu kernels/*.cuh kernels/*.h engine/*.c engine/*.h engine/*.cu)
+set(FD_DIGEST_GLOBS numerics/*.h kernels/*.c kernels/*.cu kernels/*.cuh kernels/*.h kernels/*/*.c kernels/*/*.cu
+  kernels/*/*.cuh kernels/*/*.h engine/*.c engine/*.h engine/*.cu)
 
 if(CMAKE_SCRIPT_MODE_FILE)
   list(TRANSFORM FD_DIGEST_GLOBS PREPEND ${SOURCE_DIR}/)

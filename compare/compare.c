@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/choice.h"
-#include "compare/prompt_tokens.h"
-#include "compare/scan.h"
+#include "compare/replay/choice.h"
+#include "compare/diff/prompt_tokens.h"
+#include "compare/diff/scan.h"
 
 typedef struct comparison {
     fd_trace_pair pair;

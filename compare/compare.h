@@ -7,7 +7,7 @@
 #define FD_COMPARE_COMPARE_H
 
 #include "compare/verdict.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 #define FD_COMPARE_MEMORY ((size_t)512 << 20)
 

@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-#include "compare/explain.h"
-#include "compare/tensor_diff.h"
-#include "dumpers/trace.h"
+#include "compare/diagnose/explain.h"
+#include "compare/diff/tensor_diff.h"
+#include "dumpers/store/trace.h"
 
 typedef enum fd_verdict_status {
     FD_IDENTICAL,

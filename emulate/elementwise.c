@@ -4,7 +4,7 @@
 
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 fd_code fd_emulate_embed(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)e, (void)err;

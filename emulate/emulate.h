@@ -9,7 +9,7 @@
 #ifndef FD_EMULATE_EMULATE_H
 #define FD_EMULATE_EMULATE_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef enum fd_emulate_type {
     FD_EMULATE_F32,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "emulate/internal.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static void reset(fd_exec *exec) {
     fd_emulate *e = (fd_emulate *)exec;

@@ -4,7 +4,7 @@
 #include "base/clones.h"
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* ---- activations beside the weights' type, as llama.cpp's CPU dots take them ---- */
 

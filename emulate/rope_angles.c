@@ -4,7 +4,7 @@
 
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* Frequency of pair i, radians a position. Llama 3's scaling: wavelengths beyond original_context / low_freq_factor are
  * stretched by `factor`, those short of original_context / high_freq_factor kept, a linear blend between. */

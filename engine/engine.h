@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 #ifdef __cplusplus
 extern "C" {

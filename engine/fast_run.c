@@ -1,7 +1,7 @@
 /* A fast pass: node by node, each by whom the plan says; what an observer wants to see of the insides of a kernel is
  * left beside its result or computed again behind it, and changes nothing of what runs. */
 #include "engine/fast.h"
-#include "kernels/turn.h"
+#include "kernels/elementwise/rope_kv_write.h"
 
 typedef struct pass {
     fd_engine *engine;

@@ -8,10 +8,10 @@
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
-#include "kernels/q8.h"
-#include "kernels/sample.h"
+#include "kernels/attention/attention.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/int8/q8.h"
+#include "kernels/sampling/sample.h"
 
 /* Rows of a batch that a node computes. Nodes that feed no cache need not compute all. */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;

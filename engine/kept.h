@@ -5,8 +5,8 @@
 #define FD_ENGINE_KEPT_H
 
 #include "engine/memory.h"
-#include "kernels/summary.h"
-#include "model/exec.h"
+#include "kernels/observe/summary.h"
+#include "exec/exec.h"
 
 struct fd_engine;
 

@@ -1,12 +1,12 @@
 /* From nodes to kernels: pointers and sizes out of the graph. */
 #include "engine/fast.h"
 #include "engine/internal.h"
-#include "kernels/activation.h"
-#include "kernels/embed.h"
-#include "kernels/experts.h"
-#include "kernels/kv_cache.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/embed.h"
+#include "kernels/matvec/experts.h"
+#include "kernels/attention/kv_cache.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/norm.h"
 
 /* A node of a pass, as launchers want it. */
 typedef struct job {

@@ -1,9 +1,9 @@
 /* From fused items to kernels. */
 #include "engine/fast.h"
 #include "engine/internal.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
-#include "kernels/turn.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/norm.h"
+#include "kernels/elementwise/rope_kv_write.h"
 
 static fd_matvec item_matvec(const fd_engine *engine, const fd_run *run, const fd_item *item) {
     const fd_node *nodes = engine->exec.graph->nodes;

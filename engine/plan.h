@@ -64,7 +64,7 @@ int32_t fd_fuse(const fd_graph *graph, unsigned what, bool fast, fd_item *items,
 
 /* The item of many rows that begins with `id` (engine/fuse_rows.c), if there is one. */
 bool fd_match_rows(const fd_graph *graph, int32_t id, bool turn, fd_item *item);
-/* Whether ROPE of q at `id`, ROPE of k and both KV_WRITEs stand in a row, as kernels/turn.h takes them. */
+/* Whether ROPE of q at `id`, ROPE of k and both KV_WRITEs stand in a row, as kernels/elementwise/rope_kv_write.h takes them. */
 bool fd_match_turn(const fd_graph *graph, int32_t id);
 
 /* Whether the fast kernels can do the attention that ends in this ATTN_MIX; what else of it they take with them. */

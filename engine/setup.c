@@ -4,7 +4,7 @@
 
 #include "engine/fast.h"
 #include "engine/internal.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_error *err) {
     for (int32_t i = 0; i < graph->n_node; i++) {

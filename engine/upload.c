@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/pack.h"
-#include "model/quant.h"
+#include "kernels/formats/pack.h"
+#include "model/gguf/quant.h"
 
 enum {
     PIECE_BYTES = 2 << 20, /* long enough for a copy at the bus's full rate, short enough that a buffer stays in a core's L2 */

@@ -9,7 +9,7 @@
 /* Neighbouring rows of one weight. */
 typedef struct fd_upload_piece {
     const fd_weight *weight;
-    bool as_vector;     /* binary32 elements; else packed as kernels/pack.h says */
+    bool as_vector;     /* binary32 elements; else packed as kernels/formats/pack.h says */
     int64_t row, n_row; /* of the weight */
     char *to;           /* device: where row `row` goes */
 } fd_upload_piece;

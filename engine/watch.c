@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
-#include "kernels/summary.h"
+#include "kernels/observe/summary.h"
 
 /* Tensors gather here before the host looks; one that is larger gets the room it needs. */
 enum { WATCH_BYTES = 64 << 20 };

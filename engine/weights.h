@@ -1,9 +1,9 @@
-/* The graph's weights in device memory: matrices in the file's types (kernels/pack.h), vectors as binary32. */
+/* The graph's weights in device memory: matrices in the file's types (kernels/formats/pack.h), vectors as binary32. */
 #ifndef FD_ENGINE_WEIGHTS_H
 #define FD_ENGINE_WEIGHTS_H
 
 #include "engine/memory.h"
-#include "kernels/pack.h"
+#include "kernels/formats/pack.h"
 #include "model/graph.h"
 
 typedef struct fd_device_weights {

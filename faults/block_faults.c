@@ -1,4 +1,4 @@
-/* Dequantisation bugs: a block is decoded in another way than its format says. model/quant.c draws the layouts. Written
+/* Dequantisation bugs: a block is decoded in another way than its format says. model/gguf/quant.c draws the layouts. Written
  * apart from it: each decoder below is the wrong one. */
 #include "faults/internal.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* The block at `index` of the whole matrix to block_elements values. `data` [n_block] is the matrix. */
 typedef void (*block_fn)(const uint8_t *data, int64_t index, float *to);

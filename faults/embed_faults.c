@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static void lookup(const fd_op_args *args, int64_t token_offset, float scale) {
     const fd_weight *table = args->weight[0];

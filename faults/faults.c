@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static const fd_fault_family *const families[] = {
     &fd_rope_faults,      &fd_norm_faults,  &fd_loader_faults, &fd_block_faults, &fd_embed_faults,  &fd_matmul_faults,

@@ -1,9 +1,9 @@
 /* Faults: the real bugs of other engines, each a row of a table, injected into a graph before any executor sees it, and
- * tried as an explanation by compare/explain.h. docs/faults.md lists them with the public cases they come from. */
+ * tried as an explanation by compare/diagnose/explain.h. docs/faults.md lists them with the public cases they come from. */
 #ifndef FD_FAULTS_FAULTS_H
 #define FD_FAULTS_FAULTS_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */

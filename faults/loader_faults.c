@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* The whole matrix as binary32, row after row; malloc'ed. */
 static fd_code flatten(const fd_weight *w, float **flat, fd_error *err) {

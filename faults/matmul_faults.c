@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 typedef float (*dot_fn)(const float *w, const float *x, int64_t n);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 typedef float (*round_fn)(float x);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static fd_code changed(fd_fault_site *site) {
     site->changed = true;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 fd_code fd_builder_stick(fd_builder *b, fd_code code) {
     if (b->code == FD_OK) b->code = code;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 typedef enum fd_op {
 #define FD_OP(ENUM, name, summary) FD_OP_##ENUM,

@@ -1,4 +1,4 @@
-/* The arithmetic of sampling (model/sampler.h says what it is for): the same for the C compiler and nvcc, and free of
+/* The arithmetic of sampling (exec/sampler.h says what it is for): the same for the C compiler and nvcc, and free of
  * order. Probabilities are integers in steps of 2^-44 of the best candidate's, so that a sum of them is the same
  * whichever way it is added up; a candidate less than that probable is never drawn. */
 #ifndef FD_NUMERICS_SAMPLING_H

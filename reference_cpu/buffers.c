@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/ops.h"
 
 enum { CACHE_LINE = 64 };

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct fd_ref_block {
     void *base; /* owned */

@@ -6,7 +6,7 @@
 #ifndef FD_REFERENCE_CPU_OPS_H
 #define FD_REFERENCE_CPU_OPS_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef void (*fd_ref_fn)(const fd_op_args *args, int64_t begin, int64_t end);
 

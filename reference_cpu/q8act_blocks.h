@@ -1,9 +1,9 @@
 /* Blocks of 32 as integers and scales, for the products of `q8act`: activations by numerics/q8act.h, weights by their
- * format (layouts: model/quant.h, drawn in model/quant.c). */
+ * format (layouts: model/gguf/quant.h, drawn in model/gguf/quant.c). */
 #ifndef FD_REFERENCE_CPU_Q8ACT_BLOCKS_H
 #define FD_REFERENCE_CPU_Q8ACT_BLOCKS_H
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/q8act.h"
 #include "reference_cpu/ops.h"
 

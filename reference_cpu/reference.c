@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/executor.h"
 
 /* Positions of a long prompt that run together: enough to read the weights seldom, few enough for the caches. */

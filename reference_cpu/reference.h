@@ -2,7 +2,7 @@
 #ifndef FD_REFERENCE_CPU_REFERENCE_H
 #define FD_REFERENCE_CPU_REFERENCE_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct fd_reference_options {
     fd_numerics numerics;
@@ -18,7 +18,7 @@ typedef struct fd_reference_options {
  * bit. */
 fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *options, fd_exec **out, fd_error *err);
 
-/* Runs one node's op (or its override: not in f64) on given inputs: args as in model/exec.h, real = double for
+/* Runs one node's op (or its override: not in f64) on given inputs: args as in exec/exec.h, real = double for
  * f64, else float. Uses all cores for a large node, unless it is called from a team of threads. */
 void fd_reference_op(fd_numerics numerics, const fd_op_args *args);
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "reference_cpu/ops.h"
 

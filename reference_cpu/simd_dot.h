@@ -12,7 +12,7 @@ FD_INLINE bool decodes_in_registers(uint32_t dtype) {
     return dtype == FD_F32 || dtype == FD_F16 || dtype == FD_BF16 || dtype == FD_Q8_0 || dtype == FD_Q4_0;
 }
 
-/* Elements [64·block + VL·g, … + VL) of a row, by the formulas of model/quant.c. `dtype` is a constant where this is
+/* Elements [64·block + VL·g, … + VL) of a row, by the formulas of model/gguf/quant.c. `dtype` is a constant where this is
  * inlined. Lanes past `m` are 0 (m < VL only at the end of a row of floats: the others' blocks hold 32 elements). */
 FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g, int64_t m) {
     const char *p = row;

@@ -3,7 +3,7 @@
 #define FD_REFERENCE_CPU_WEIGHT_ROWS_H
 
 #include "model/graph.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* A multiple of every format's block (32, 64, 128, 256) and of the contract's 64 partial sums. */
 enum { FD_PIECE = 256 };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static const struct {
     const char *name;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "dumpers/import/plan_internal.h"
-#include "dumpers/import/propose.h"
+#include "dumpers/import/propose/propose.h"
 
 static void learn(fd_name_map_values *values, const char *node, int rank, const int64_t *shape) {
     const char *dot = strrchr(node, '.');

@@ -7,7 +7,7 @@
 #define FD_DUMPERS_IMPORT_SOURCE_H
 
 #include "dumpers/import/array.h"
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 typedef struct fd_source_tensor {
     char *name;         /* without step and occurrence */

@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dumpers/h5_driver.h"
+#include "dumpers/hdf5/driver.h"
 #include "dumpers/import/import.h"
-#include "dumpers/trace_schema.h"
-#include "model/quant.h"
+#include "dumpers/store/schema.h"
+#include "model/gguf/quant.h"
 
 enum { BLOCK_BYTES = 1 << 20 }; /* rows gathered for one write */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/stream.h"
+#include "cli/run/stream.h"
 
 enum { MAX_PIECE = 8 };
 

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_COMPARE_BOUNDS_TRIAL_H
 #define FD_TESTS_COMPARE_BOUNDS_TRIAL_H
 
-#include "compare/bounds.h"
+#include "compare/bounds/bounds.h"
 #include "tests/ops/op_case.h"
 
 /* A case with binary64 inputs, as replay has them; in classes of 16-bit tensors the inputs have that form. */

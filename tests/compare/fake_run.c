@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "tests/graph/small_model.h"
 
 typedef struct fake {

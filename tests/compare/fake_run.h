@@ -4,7 +4,7 @@
 #define FD_TESTS_COMPARE_FAKE_RUN_H
 
 #include "compare/compare.h"
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 typedef enum fake_change {
     FAKE_ULP,        /* the next binary32 away from zero */

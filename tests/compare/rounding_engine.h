@@ -3,8 +3,8 @@
 #ifndef FD_TESTS_COMPARE_ROUNDING_ENGINE_H
 #define FD_TESTS_COMPARE_ROUNDING_ENGINE_H
 
-#include "compare/numerics_class.h"
-#include "model/exec.h"
+#include "compare/bounds/numerics_class.h"
+#include "exec/exec.h"
 
 /* The same numbers in every run of the program. */
 uint64_t draw(void);

@@ -1,4 +1,4 @@
-/* The bound of attention's mix against the arithmetic of the GPU engine's fast kernel (kernels/fast_attention.cu): a running
+/* The bound of attention's mix against the arithmetic of the GPU engine's fast kernel (kernels/attention/fused_f16.cu): a running
  * maximum over tiles of 64 keys, e^(s - maximum) in binary16 where it meets V and in binary32 where it is summed, and
  * scores that are not those recorded, but sums of the same products in another order. */
 #include <criterion/criterion.h>
@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/bounds.h"
-#include "model/quant.h"
+#include "compare/bounds/bounds.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
 

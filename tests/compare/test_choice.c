@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/choice.h"
+#include "compare/replay/choice.h"
 #include "compare/compare.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"

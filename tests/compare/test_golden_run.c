@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/golden_near.h"
-#include "compare/golden_run.h"
+#include "compare/diff/golden_near.h"
+#include "compare/diff/golden_run.h"
 #include "tests/compare/fake_run.h"
 
 enum { N_PROMPT = 4, N_GENERATE = 3 };

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/lockstep.h"
+#include "compare/diff/lockstep.h"
 #include "tests/compare/fake_run.h"
 
 enum { N_PROMPT = 5 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/report.h"
+#include "compare/report/report.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"

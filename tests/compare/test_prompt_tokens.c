@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "compare/prompt_tokens.h"
+#include "compare/diff/prompt_tokens.h"
 
 enum { BOS = 1, CHAT = 3, N_TOKEN = 9 };
 

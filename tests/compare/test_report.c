@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/report.h"
+#include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
 
 static fd_verdict verdict_of(const fake_options *ref, const fake_options *cand) {

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "compare/compare.h"
-#include "dumpers/h5.h"
-#include "dumpers/trace_place.h"
-#include "model/quant.h"
+#include "dumpers/hdf5/h5.h"
+#include "dumpers/store/place.h"
+#include "model/gguf/quant.h"
 
 enum { N_TENSOR = 5, N_POS = 37, N_HEAD = 3 };
 

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/tensor_diff.h"
-#include "model/quant.h"
+#include "compare/diff/tensor_diff.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 #define NANF ((float)NAN)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/weights.h"
-#include "model/quant.h"
+#include "compare/diagnose/weights.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/faults/dressed.h"

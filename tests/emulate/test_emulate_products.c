@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "tests/emulate/emulate_case.h"
 
 enum { LLAMA, QWEN2 };

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "emulate/rounding.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 /* Patterns around every boundary that can matter: all exponents, both signs, mantissas next to every cut. */
 static int64_t sweep(float (*round)(float), float (*truth)(float)) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 const fd_dress fd_dresses[FD_N_DRESS] = {
     {"kjv-llama in Q4_0, RoPE scaled by 4", FD_Q4_0, 4.0, 0},

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "compare/compare.h"
-#include "compare/lockstep.h"
+#include "compare/diff/lockstep.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/explain_bench.h"

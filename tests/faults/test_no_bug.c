@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "faults/faults.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 

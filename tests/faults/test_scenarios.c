@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/report.h"
-#include "compare/since.h"
+#include "compare/report/report.h"
+#include "compare/report/since.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
 

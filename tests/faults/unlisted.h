@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_FAULTS_UNLISTED_H
 #define FD_TESTS_FAULTS_UNLISTED_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct fd_unlisted {
     const char *name, *node; /* node: with "blk.N." before it, but for `outside` */

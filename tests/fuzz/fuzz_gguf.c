@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf.h"
-#include "model/quant.h"
+#include "model/gguf/gguf.h"
+#include "model/gguf/quant.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

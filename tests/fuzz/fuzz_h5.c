@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/h5_index.h"
+#include "dumpers/hdf5/index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

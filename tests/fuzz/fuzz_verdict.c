@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/since.h"
+#include "compare/report/since.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 enum { MAX_BYTES = 1 << 10 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dumpers/h5.h"
+#include "dumpers/hdf5/h5.h"
 
 typedef struct seed {
     const char *name;

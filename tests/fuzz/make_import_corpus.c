@@ -1,5 +1,5 @@
 /* make_import_corpus DIR: one small good file of each foreign format for the fuzzers to start from, in DIR/FORMAT.
- * Maps are those of dumpers/maps. */
+ * Maps are those of dumpers/import/maps. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What dumpers/health.h says of a row of logits, in plain C: the best ones, their share and their range. */
+/* What dumpers/observe/health.h says of a row of logits, in plain C: the best ones, their share and their range. */
 #ifndef FD_TESTS_GPU_BEST_LOGITS_H
 #define FD_TESTS_GPU_BEST_LOGITS_H
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "model/graph.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"

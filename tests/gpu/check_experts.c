@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/experts.h"
+#include "kernels/matvec/experts.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention.h"
-#include "kernels/fast_attention.h"
-#include "model/quant.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/fused_f16.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 

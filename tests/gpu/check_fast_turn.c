@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention.h"
-#include "kernels/fast_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/fused_f16.h"
 #include "model/graph.h"
 #include "tests/gpu/kernel_check.h"
 

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/activation.h"
-#include "kernels/kv_cache.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
-#include "kernels/turn.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/attention/kv_cache.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/norm.h"
+#include "kernels/elementwise/rope_kv_write.h"
 #include "model/graph.h"
 #include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"

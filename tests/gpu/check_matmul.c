@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/matmul.h"
-#include "model/quant.h"
+#include "kernels/matmul/matmul.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
@@ -126,7 +126,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     free(w), free(x), free(bias), free(expected), free(found), free(file);
 }
 
-/* ---- what an offset inside the multiply-add gets wrong (kernels/formats.cuh), and the rows done again for it ---- */
+/* ---- what an offset inside the multiply-add gets wrong (kernels/formats/formats.cuh), and the rows done again for it ---- */
 
 /* A block whose elements are all `d`, or all `d`·0. */
 static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/q8.h"
+#include "kernels/int8/q8.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 #include "tests/gpu/fused_case.h"

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/activation.h"
-#include "kernels/embed.h"
-#include "kernels/kv_cache.h"
-#include "kernels/norm.h"
-#include "kernels/rope.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/embed.h"
+#include "kernels/attention/kv_cache.h"
+#include "kernels/elementwise/norm.h"
+#include "kernels/elementwise/rope.h"
 #include "model/graph.h"
 #include "numerics/contract.h"
 #include "tests/gpu/fused_case.h"

@@ -1,11 +1,11 @@
-/* kernels/sample.cu against model/sampler.c: the same token for the same logits, options, draw and history. */
+/* kernels/sampling/sample.cu against exec/sampler.c: the same token for the same logits, options, draw and history. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sample.h"
-#include "model/sampler.h"
+#include "kernels/sampling/sample.h"
+#include "exec/sampler.h"
 #include "tests/gpu/kernel_check.h"
 
 enum { DRAWS = 6, HISTORY = 40 };

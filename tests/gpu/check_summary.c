@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/summary.h"
+#include "kernels/observe/summary.h"
 #include "tests/gpu/best_logits.h"
 #include "tests/gpu/kernel_check.h"
 

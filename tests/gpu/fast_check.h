@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_FAST_CHECK_H
 #define FD_TESTS_GPU_FAST_CHECK_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 #include "tests/nmse.h"
 
 /* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst node 5.3e-6. */

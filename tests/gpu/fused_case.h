@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_FUSED_CASE_H
 #define FD_TESTS_GPU_FUSED_CASE_H
 
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/gpu/gpu_case.h"
 
 typedef struct fused_case {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/sampler.h"
+#include "exec/sampler.h"
 #include "numerics/contract.h"
 #include "tests/gpu/check_run.h"
 

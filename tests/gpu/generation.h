@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_GENERATION_H
 #define FD_TESTS_GPU_GENERATION_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct generation_test {
     fd_exec *cpu, *gpu;          /* of the same graph, room for n_token positions */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 void gpu_must(fd_code code, const fd_error *err) {

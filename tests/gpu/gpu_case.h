@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/pack.h"
+#include "kernels/formats/pack.h"
 #include "kernels/queue.h"
 
 enum { FD_GPU_SKIPPED = 77 };

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_CHECK_H
 #define FD_TESTS_GPU_CHECK_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct check {
     const fd_graph *graph;

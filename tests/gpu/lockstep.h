@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_LOCKSTEP_H
 #define FD_TESTS_GPU_LOCKSTEP_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 /* The tensors of one forward call of the reference. */
 typedef struct lockstep {

@@ -8,7 +8,7 @@
 #include "engine/budget.h"
 #include "engine/engine.h"
 #include "engine/weights.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "tests/gpu/fake_cuda.h"
 
 static int n_failed;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf.h"
-#include "model/quant.h"
+#include "model/gguf/gguf.h"
+#include "model/gguf/quant.h"
 
 enum {
     N_LAYER = 4,

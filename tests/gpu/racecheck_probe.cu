@@ -1,6 +1,6 @@
 /* racecheck_probe [each | broken]: what does compute-sanitizer's racecheck see of a hand-over through an mbarrier? One warp
  * fills two stages of shared memory, another reads them, and mbarriers alone keep them apart, as in the large tile of
- * prefill (kernels/matmul_tile.cu): the lanes of a warp meet, and one arrives for all. With "each" every lane arrives
+ * prefill (kernels/matmul/tile.cu): the lanes of a warp meet, and one arrives for all. With "each" every lane arrives
  * itself, as in a build with FD_RACECHECK (kernels/pipeline.cuh); "broken" leaves the waits out. The sum is right without
  * "broken", or the exit status is 1. */
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_SUMMARIES_H
 #define FD_TESTS_GPU_SUMMARIES_H
 
-#include "model/exec.h"
+#include "exec/exec.h"
 
 typedef struct summary {
     fd_fingerprint print;

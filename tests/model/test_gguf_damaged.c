@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gguf_bytes.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 /* Touches everything a caller can reach, so that a bad pointer or size shows. */
 static uint64_t walk(const fd_gguf *gguf) {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "gguf_bytes.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 static fd_gguf *parse_good(void) {
     gguf_spec spec = gguf_good();

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "gguf_bytes.h"
-#include "model/gguf.h"
-#include "model/quant.h"
+#include "model/gguf/gguf.h"
+#include "model/gguf/quant.h"
 #include "shared.h"
 
 static fd_error err;

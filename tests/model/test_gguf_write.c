@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 #include "shared.h"
 
 static char folder[64];

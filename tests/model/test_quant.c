@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gguf_bytes.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 static uint32_t bits_of(float value) {
     uint32_t bits;

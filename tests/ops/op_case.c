@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 enum { UNTOUCHED = 0x7fedcba9 }; /* a NaN that no op makes */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 enum { LAYERS = 3, WIDTH = 288, HEADS = 6, KV_HEADS = 2, FF = 352, VOCAB = 101 };
 

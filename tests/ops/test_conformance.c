@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/nmse.h"
 #include "tests/ops/shared_files.h"

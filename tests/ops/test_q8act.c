@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/q8act.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/random_model.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/sampler.h"
+#include "exec/sampler.h"
 #include "reference_cpu/reference.h"
 #include "tests/ops/random_model.h"
 

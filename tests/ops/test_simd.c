@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
 

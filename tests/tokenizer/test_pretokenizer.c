@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer_pre.h"
+#include "model/tokenizer/pre.h"
 
 typedef struct split_case {
     const char *pre, *text, *pieces;

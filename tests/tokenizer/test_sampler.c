@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/sampler.h"
+#include "exec/sampler.h"
 #include "numerics/sampling.h"
 
 enum { N = 6, N_DRAW = 20000 };

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_TOKENIZER_TOY_VOCAB_H
 #define FD_TESTS_TOKENIZER_TOY_VOCAB_H
 
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 enum { TOY_MAX_TOKEN = 48 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/piece_map.h"
+#include "model/tokenizer/piece_map.h"
 
 bool shared_path(const char *name, char path[PATH_SIZE]) {
     const char *root = getenv("FD_SHARED");

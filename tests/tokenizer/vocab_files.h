@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 /* Criterion says nothing of skipped tests unless asked; a test that could not look says so. */
 #define SKIP_TEST(...)                                                                                                 \

@@ -3,7 +3,7 @@
 #ifndef FD_TESTS_TRACE_FIXTURE_H
 #define FD_TESTS_TRACE_FIXTURE_H
 
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 typedef struct fixture_size {
     int32_t n_layer, n_embd, n_head, n_head_kv, n_ff, n_vocab;

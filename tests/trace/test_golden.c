@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dumpers/golden.h"
-#include "dumpers/h5.h"
+#include "dumpers/store/golden.h"
+#include "dumpers/hdf5/h5.h"
 #include "fixture.h"
 
 enum { VOCAB = 11, NODES = 3, TOKENS = 6 };

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
-#include "dumpers/h5_index.h"
+#include "dumpers/hdf5/index.h"
 
 enum { GROW = 0 }; /* as a limit: unlimited */
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "dumpers/health.h"
+#include "dumpers/observe/health.h"
 
 /* Entropies whose value is known in closed form. */
 typedef struct entropy_case {

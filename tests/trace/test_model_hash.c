@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 typedef struct vector {
     size_t size;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/trace.h"
+#include "dumpers/store/trace.h"
 
 static const fd_node row_node = {.n_dim = 1, .shape = {6}};
 

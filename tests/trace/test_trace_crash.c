@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/h5_driver.h"
+#include "dumpers/hdf5/driver.h"
 #include "fixture.h"
 
 /* Big enough that chunks fill and HDF5's indices split while a step is on its way. */

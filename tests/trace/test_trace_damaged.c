@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/h5.h"
+#include "dumpers/hdf5/h5.h"
 #include "fixture.h"
 
 enum { PREFILL = 5, DECODE = 4 };

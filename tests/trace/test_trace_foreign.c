@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/h5.h"
+#include "dumpers/hdf5/h5.h"
 #include "fixture.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 enum { N_POS = 4 };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/health.h"
+#include "dumpers/observe/health.h"
 #include "fixture.h"
 
 enum { PREFILL = 5, DECODE = 4, POSITIONS = PREFILL + DECODE, MOST_HEADS = 16 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "fixture.h"
-#include "model/quant.h"
+#include "model/gguf/quant.h"
 
 typedef struct filter_case {
     const char *tensors;

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
+#include "dumpers/client/firstdiff_trace.h"
+#include "dumpers/store/trace.h"
 #include "fixture.h"
 
 static float data[4096];

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
+#include "dumpers/client/firstdiff_trace.h"
+#include "dumpers/store/trace.h"
 #include "fake_cuda.h"
 #include "fixture.h"
 

@@ -6,8 +6,8 @@
 #include <xxhash.h>
 
 #include "base/dtype.h"
-#include "dumpers/weights.h"
-#include "model/quant.h"
+#include "dumpers/store/weights.h"
+#include "model/gguf/quant.h"
 #include "tests/trace/fixture.h"
 
 enum { N_ROW = 7, N_COL = 64 };

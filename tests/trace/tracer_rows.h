@@ -3,8 +3,8 @@
 #ifndef FD_TESTS_TRACE_TRACER_ROWS_H
 #define FD_TESTS_TRACE_TRACER_ROWS_H
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
+#include "dumpers/client/firstdiff_trace.h"
+#include "dumpers/store/trace.h"
 
 float value_of(int64_t pos, int64_t i); /* element i of row `pos`: exact in every element type */
 

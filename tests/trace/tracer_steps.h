@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dumpers/firstdiff_trace.h"
-#include "dumpers/trace.h"
+#include "dumpers/client/firstdiff_trace.h"
+#include "dumpers/store/trace.h"
 
 enum { WIDTH = 700, N_TENSOR = 20 };
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <model/gguf.h>
+#include <model/gguf/gguf.h>
 #include <numerics/contract.h>
 #include <reference_cpu/reference.h>
 

@@ -1,0 +1,133 @@
+/* firstdiff inspect: look into a trace. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/inspect/inspect.h"
+#include "cli/output.h"
+#include "compare/diff/align.h"
+
+typedef struct arguments {
+    const char *trace, *tensor;
+    bool health, json, map, all;
+    int32_t layer;
+} arguments;
+
+enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL };
+
+static const struct argp_option options[] = {
+    {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops",
+     1},
+    {"layer", KEY_LAYER, "N", 0, "With --health: every head's entropy in this layer", 1},
+    {"map", KEY_MAP, 0, 0, "Attention scores or weights as a heat map; TENSOR[:, 2] is head 2", 1},
+    {"all", KEY_ALL, 0, 0, "Print every element of a slice, however many", 1},
+    {"json", KEY_JSON, 0, 0, "JSON instead of text", 2},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_HEALTH: a->health = true; return 0;
+    case KEY_LAYER: a->layer = fd_cli_integer(arg, 0, state); return 0;
+    case KEY_MAP: a->map = true; return 0;
+    case KEY_ALL: a->all = true; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (a->tensor) argp_error(state, "a trace and a tensor expected, \"%s\" is one too many", arg);
+        *(a->trace ? &a->tensor : &a->trace) = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->trace) argp_error(state, "no trace given");
+        if (a->health && a->tensor) argp_error(state, "--health is about the whole trace, not %s", a->tensor);
+        if (a->map && !a->tensor) argp_error(state, "--map: no tensor given");
+        if (a->layer >= 0 && !a->health) argp_error(state, "--layer goes with --health");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    options,
+    parse,
+    "TRACE.h5 [TENSOR[SLICE]]",
+    "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
+    "a "
+    "slice: its elements. Statistics and health that were not recorded are computed from the elements.\v"
+    "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
+    "head "
+    "2 at positions 3 and 4; 'logits[-1]' the last position's. Quote it: [ and ] mean something to a shell.\n\n"
+    "Exit status: 0, 2 for unusable input, 3 when the trace does not hold what was asked for.",
+    NULL,
+    NULL,
+    NULL};
+
+const char *fd_trace_level_text(fd_trace_level level) {
+    return level == FD_TRACE_FULL ? "full" : level == FD_TRACE_STATS ? "stats" : "fingerprint";
+}
+
+json_t *fd_inspect_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double **out, int64_t *n, fd_error *err) {
+    const fd_trace_node *info = fd_trace_node_at(trace, node);
+    *n = fd_trace_elements(info, pos);
+    *out = NULL;
+    if (!info->has_data)
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s: no elements recorded (level %s)", fd_trace_path(trace),
+                       info->name, fd_trace_level_text(fd_trace_get_info(trace)->level));
+    *out = malloc(sizeof **out * (size_t)(*n > 0 ? *n : 1));
+    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "%s: %lld elements: out of memory", info->name, (long long)*n);
+    fd_code code = fd_trace_read(trace, node, pos, NULL, *out, err);
+    if (code == FD_OK) return FD_OK;
+    free(*out);
+    *out = NULL;
+    return code;
+}
+
+/* NAME or NAME[SLICE]: the node, and where the slice begins (NULL: none). */
+static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *node, const char **slice, fd_error *err) {
+    char name[128], nearest[256];
+    *slice = NULL;
+    if ((*node = fd_trace_find(trace, text)) >= 0) return FD_OK; /* foreign names may have brackets */
+    *slice = strrchr(text, '[');
+    size_t size = *slice ? (size_t)(*slice - text) : strlen(text);
+    snprintf(name, sizeof name, "%.*s", (int)(size < sizeof name ? size : sizeof name - 1), text);
+    *node = fd_trace_find(trace, name);
+    if (*node >= 0) return FD_OK;
+    fd_nearest_nodes(trace, name, 3, nearest, sizeof nearest);
+    return fd_fail(err, FD_ERR_INPUT, "%s: no tensor \"%s\"%s%s", fd_trace_path(trace), name,
+                   nearest[0] ? "; nearest: " : ": it holds none", nearest);
+}
+
+static fd_code show(const arguments *a, const fd_trace *trace, fd_error *err) {
+    fd_inspect in = {trace, a->json, a->map, a->all, a->layer};
+    if (a->health) return fd_inspect_health(&in, err);
+    if (!a->tensor) return fd_inspect_tree(&in, err);
+    int32_t node;
+    const char *text;
+    fd_slice slice;
+    FD_TRY(find_tensor(trace, a->tensor, &node, &text, err));
+    FD_TRY(fd_slice_parse(text, &slice, err));
+    const fd_trace_node *info = fd_trace_node_at(trace, node);
+    if (slice.n_axis > info->n_dim + 1)
+        return fd_fail(err, FD_ERR_INPUT, "%s: %d indices, expected at most %d: the position and %d of the tensor",
+                       a->tensor, slice.n_axis, info->n_dim + 1, info->n_dim);
+    if (a->map) return fd_inspect_map(&in, node, &slice, err);
+    return text ? fd_inspect_slice(&in, node, &slice, err) : fd_inspect_tensor(&in, node, err);
+}
+
+int fd_cmd_inspect(int argc, char **argv) {
+    arguments args = {.layer = -1};
+    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    fd_error err = {0};
+    fd_trace *trace;
+    fd_code code = fd_trace_open(args.trace, &trace, &err);
+    if (code == FD_OK) {
+        code = show(&args, trace, &err);
+        fd_trace_close(trace);
+    }
+    return code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
+}

@@ -1,0 +1,22 @@
+/* The arguments of firstdiff run. */
+#ifndef FD_CLI_RUN_ARGS_H
+#define FD_CLI_RUN_ARGS_H
+
+#include "cli/cli.h"
+#include "exec/sampler.h"
+
+typedef struct fd_run_args {
+    const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault;
+    fd_cli_prompt prompt;
+    fd_sampler_options sampler;
+    int32_t n_generate, n_thread, n_ctx;
+    bool compress, no_weights, ids_only, ignore_eos, quiet;
+} fd_run_args;
+
+/* Parses them; prints usage errors and exits with status 2 on one, as argp does. */
+fd_run_args fd_run_parse(int argc, char **argv);
+
+/* "3-7" or "3" to first and last; NULL leaves them. `what` is the option's name, for the message. */
+fd_code fd_run_range(const char *what, const char *text, int32_t *first, int32_t *last, fd_error *err);
+
+#endif

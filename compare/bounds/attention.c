@@ -1,0 +1,102 @@
+/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX. Padding past a row's own position keeps τ = 0: it is -inf and 0 on both sides. */
+#include "compare/bounds/internal.h"
+
+static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
+    return head / (n_head / n_head_kv);
+}
+
+/* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. Then the softcap. */
+void fd_bound_attn_scores(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    const fd_numerics_class *c = work->c;
+    const fd_node *q_node = &op->graph->nodes[work->node->input[0]], *k_node = &op->graph->nodes[work->node->input[1]];
+    int32_t n_head = q_node->shape[0], d = q_node->shape[1], n_head_kv = k_node->shape[0];
+    double lambda = fd_bound_lambda_of(work, d), u_chain = lambda * c->u_acc * sqrt((double)d);
+    double u_mean = c->in_truncates ? 2 * c->u_attn : 0, scale = (double)work->node->scale;
+    double cap = (double)work->node->softcap;
+
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * d * op->n_kv > FD_BOUND_MANY)
+    for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
+        int64_t own = op->pos0 + item / n_head, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
+        const double *q = work->in[0] + item * d, *e_q = work->e[0] + item * d;
+        for (int64_t t = fd_node_first_seen(work->node, (int32_t)own); t <= own; t++) {
+            const double *k = work->in[1] + (t * n_head_kv + kv_head) * d;
+            const double *e_k = work->e[1] + (t * n_head_kv + kv_head) * d;
+            double sum = 0, square = 0, dot = 0, *tau = &work->tau[item * op->n_kv + t];
+            for (int32_t i = 0; i < d; i++) {
+                double product = q[i] * k[i], a = k[i] * e_q[i], b = q[i] * e_k[i], both = e_q[i] * e_k[i];
+                dot += product;
+                sum += fabs(product);
+                square += a * a + b * b + both * both + c->u_op * c->u_op * product * product;
+            }
+            *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) + (c->u_op + u_mean) * fabs(dot * scale) +
+                   c->tiny_out;
+            double stored = *tau + c->u_out * fabs(dot * scale); /* between two kernels */
+            if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, stored, c->u_op, c->tiny_out);
+        }
+    }
+}
+
+/* p_t = e^(s_t − m) / Σ. A shift of s_t by ε_t multiplies e^s_t by 1 + ε_t and the sum by 1 + Σ p ε:
+ *
+ *     τ = p_t·(ε_t + Σ_j p_j ε_j + λ·u·√n + 4u),     ε_t = e_t + u·(4 + 3|s_t − m|)
+ *
+ * A sink is one more score of the sum, of the class's type: its own ε counts u·|sink| more.
+ *
+ * 4 + 3|s − m| covers the rounding of s − m and fast exponentials (2^(x·log2 e) in one product: 1.5 ulp and ½|x|·log2 e
+ * more for the rounded argument). Fast math: 2 ulp each of ex2.approx and of the division, and ggml-cuda scales s inside the
+ * kernel, u·|s|. ε is the exponent's, so e^ε − 1 is taken where it is large. */
+void fd_bound_attn_softmax(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    int32_t n_head = work->node->shape[0];
+    double u = work->c->u_op, fixed = work->c->fast_math ? 10 : 4, own = work->c->fast_math ? u : 0;
+    if (op->weight[0]) fd_dequantize_row(op->weight[0]->dtype, op->weight[0]->data, work->row, op->weight[0]->n_col);
+
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * op->n_kv > FD_BOUND_MANY / 16)
+    for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
+        int64_t n = op->pos0 + item / n_head + 1;
+        const double *s = work->in[0] + item * op->n_kv, *e = work->e[0] + item * op->n_kv;
+        const double *p = work->y + item * op->n_kv;
+        double sink = work->op->weight[0] ? (double)work->row[item % n_head] : -INFINITY;
+        double *tau = work->tau + item * op->n_kv, max = sink, mean = 0, rest = 1;
+        for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
+        for (int64_t t = 0; t < n; t++) {
+            tau[t] = e[t] + u * (fixed + 3 * fabs(s[t] - max)) + (s[t] > -INFINITY ? own * fabs(s[t]) : 0);
+            if (p[t] > 0) mean += p[t] * tau[t]; /* a masked score may be -inf */
+            rest -= p[t];
+        }
+        if (sink > -INFINITY) mean += fmax(rest, 0) * u * (4 + 3 * fabs(sink - max) + fabs(sink));
+        /* the sum's terms are all positive, so its chain costs at most u·√n·λ of it, in binary32 in every engine */
+        double chain = fd_bound_lambda_of(work, n) * sqrt((double)n) * fmin(u, 0x1p-24);
+        for (int64_t t = 0; t < n; t++)
+            tau[t] = p[t] > 0 ? p[t] * expm1(tau[t] + mean + chain + 4 * u) + 2 * work->c->tiny_out : 0;
+    }
+}
+
+/* The dot's bound over the positions; online softmax rescales the partial sums: 2·u_op of Σ p|v|, and 2·u_mix for the
+ * rescaling and the last rounding of sums that are kept in a coarser type. */
+void fd_bound_attn_mix(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    const fd_numerics_class *c = work->c;
+    const fd_node *v_node = &op->graph->nodes[work->node->input[1]];
+    int32_t n_head = work->node->shape[0], d = work->node->shape[1], n_head_kv = v_node->shape[0];
+
+#pragma omp parallel for schedule(dynamic, 16) if ((int64_t)op->n_pos * n_head * d * op->n_kv > FD_BOUND_MANY)
+    for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
+        int64_t n = op->pos0 + item / n_head + 1, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
+        const double *p = work->in[0] + item * op->n_kv, *e_p = work->e[0] + item * op->n_kv;
+        double lambda = fd_bound_lambda_of(work, n), u_chain = lambda * fmax(c->u_acc, c->u_mix) * sqrt((double)n);
+        double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
+        for (int32_t i = 0; i < d; i++) {
+            double sum = 0, square = 0;
+            for (int64_t t = 0; t < n; t++) {
+                int64_t at = (t * n_head_kv + kv_head) * d + i;
+                double v = work->in[1][at], e_v = work->e[1][at], a = v * e_p[t], b = p[t] * e_v, both = e_p[t] * e_v;
+                sum += fabs(p[t] * v);
+                square += a * a + b * b + both * both;
+            }
+            work->tau[item * d + i] =
+                (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) + u_mean * fabs(work->y[item * d + i]);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+/* What all bounds share: the candidate's rounding of inputs and outputs, memory, the table of ops. */
+#include <omp.h>
+#include <stdlib.h>
+
+#include "compare/bounds/internal.h"
+
+static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = fd_bound_##name,
+#include "model/ops.def"
+#undef FD_OP
+};
+
+static double kv_tiny(const fd_numerics_class *c) {
+    return c->u_kv == 0x1p-11 ? 0x1p-24 : c->u_kv > 0 ? 0x1p-126 : 0;
+}
+
+static int digits_of(double u) {
+    return u > 0 ? (int)lrint(-log2(u)) : 53;
+}
+
+double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
+    /* ggml-cuda makes d·scale and dmin·min of a block of 32 in binary16, and the sum of x that the min is multiplied
+     * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15 the two
+     * terms have 2.5 times the root mean square of w. */
+    if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
+    if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
+    /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
+    bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
+    return (dtype == FD_F16 && f16_fits) || (dtype == FD_BF16 && bf16_fits) ? 0 : c->u_in;
+}
+
+/* int8 blocks: x ≈ d·q with d = absmax/127, so x is off by at most d/2, evenly spread (variance d²/12). Beside
+ * 32-element formats d itself is stored in binary16: off by 2⁻¹¹ for the whole block, and a sum that 32 elements share is
+ * at most √32 of independent ones (Cauchy–Schwarz). */
+static void add_block_error(const double *x, int64_t n, int64_t block, double *e) {
+    for (int64_t at = 0; at < n; at += block) {
+        int64_t end = at + block < n ? at + block : n;
+        double most = 0;
+        for (int64_t k = at; k < end; k++) most = fmax(most, fabs(x[k]));
+        double step = most / 127, u_scale = block == 32 ? 0x1p-11 * sqrt(32) : 0;
+        for (int64_t k = at; k < end; k++)
+            e[k] = sqrt(e[k] * e[k] + step * step / 12 + u_scale * u_scale * x[k] * x[k]);
+    }
+}
+
+static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
+    if (u == 0) return;
+    int digits = digits_of(u);
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+    for (int64_t k = 0; k < n; k++) {
+        double own = fd_rounding_error(x[k], digits, tiny);
+        e[k] = sqrt(e[k] * e[k] + own * own);
+    }
+}
+
+/* Before a matmul with quantised weights llama.cpp makes int8 blocks; with binary16 or bfloat16 weights it rounds the
+ * activations to the weights' type, with binary32 ones as the class says. */
+static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const double *x, int64_t n, double *e) {
+    const fd_dtype_info *type = fd_dtype_get(w->dtype);
+    if (!type->is_quantised)
+        add_rounding(x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
+    else
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+        for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
+}
+
+static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
+    const fd_numerics_class *c = work->c;
+    const double *x = work->in[i];
+    switch (work->node->op) {
+    case FD_OP_EXPERT_MATMUL:
+        if (i == 1) return; /* ids */
+        /* fall through */
+    case FD_OP_MATMUL:
+        if (c->q8_activations)
+            add_q8_error(c, work->op->weight[0], x, n, e);
+        else
+            add_rounding(x, n, c->u_in, c->tiny_in, e);
+        return;
+    case FD_OP_ATTN_SCORES:
+    case FD_OP_ATTN_MIX:
+        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
+            if (i == 0 && work->node->op == FD_OP_ATTN_SCORES) fd_bound_flips(x, e, n, FD_Q8_0, e);
+            return;
+        }
+        add_rounding(x, n, c->u_attn, c->tiny_in, e);
+        /* an engine may round a cached row where it reads it instead of where it writes it */
+        if (i == 1 && c->u_kv > c->u_attn && !fd_kv_is_quantised(work->args->kv_type))
+            add_rounding(x, n, c->u_kv, kv_tiny(c), e);
+        return;
+    case FD_OP_KV_WRITE: return; /* its rounding is the output's */
+    case FD_OP_EXPERT_WEIGHTS:
+        if (i == 1) return; /* ids */
+        /* fall through */
+    default: /* an engine of 16-bit tensors reads them as such */
+        if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
+    }
+}
+
+void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
+    enum { BLOCK = 32 };
+    for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
+        double most = 0;
+        for (int64_t i = at; i < at + BLOCK; i++) most = fmax(most, fabs(x[i]));
+        double step = most / (type == FD_Q8_0 ? 127 : 8);
+        for (int64_t i = at; i < at + BLOCK && step > 0; i++) {
+            double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
+            if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;
+        }
+    }
+}
+
+static int64_t input_elements(const fd_op_args *op, int i) {
+    const fd_node *input = &op->graph->nodes[op->node->input[i]];
+    int64_t rows = input->op == FD_OP_KV_WRITE ? op->n_kv : op->n_pos;
+    return rows * fd_node_row_stride(input, op->n_kv);
+}
+
+static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *err) {
+    const fd_op_args *op = work->op;
+    int64_t longest = work->stride;
+    size_t n_thread = (size_t)omp_get_max_threads();
+    for (int i = 0; i < FD_MAX_WEIGHTS; i++)
+        if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
+    work->longest = longest;
+    work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
+    fd_op kind = work->node->op;
+    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_EXPERT_WEIGHTS;
+    if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
+    if (!work->row || (weighs && !work->scratch))
+        return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
+    for (int i = 0; i < FD_MAX_INPUTS; i++) {
+        if (work->node->input[i] < 0) continue;
+        int64_t n = input_elements(op, i);
+        e[i] = calloc((size_t)n, sizeof *e[i]);
+        if (!e[i]) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);
+        for (int64_t k = 0; work->args->in_error[i] && k < n; k++) e[i][k] = work->args->in_error[i][k];
+        work->in[i] = op->in[i];
+        work->e[i] = e[i];
+        add_input_error(work, i, n, e[i]);
+    }
+    return FD_OK;
+}
+
+/* What is unknown (bounds_experts.c) stays so: its products may overflow, or meet a 0, and must not become NaN.
+ *
+ * One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
+ * of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class says so. */
+static void add_output_error(const fd_bound_work *work) {
+    const fd_bound_args *a = work->args;
+    const fd_numerics_class *c = work->c;
+    if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
+    bool copy = work->node->op == FD_OP_KV_WRITE;
+    if (copy && fd_kv_is_quantised(a->kv_type)) return; /* its bound says all */
+    double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
+    int digits = digits_of(u);
+    bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
+    if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);
+    int64_t n = work->op->n_pos * work->stride;
+#pragma omp parallel for if (n > FD_BOUND_MANY / 16)
+    for (int64_t i = 0; i < n; i++) {
+        double most = fabs(work->y[i]);
+        if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
+        bool fits = copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0; /* is of that type already */
+        double own = fits || isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        double tau = work->tau[i] + own;
+        work->tau[i] = isfinite(work->y[i]) && !(tau <= FD_BOUND_UNKNOWN) ? FD_BOUND_UNKNOWN : tau;
+    }
+}
+
+fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
+    const fd_op_args *op = args->op;
+    const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
+    bool hidden = op->node->op == FD_OP_ATTN_SCORES || op->node->op == FD_OP_ATTN_SOFTMAX;
+    fd_bound_work work = {
+        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : args->numerics, .inside = &inside, .tau = tau};
+    work.stride = fd_node_row_stride(op->node, op->n_kv);
+    work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
+    for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;
+    if (args->numerics->exact) return FD_OK;
+
+    double *e[FD_MAX_INPUTS] = {NULL, NULL};
+    fd_code code = prepare(&work, e, err);
+    if (code == FD_OK) {
+        by_op[op->node->op](&work);
+        add_output_error(&work);
+    }
+    for (int i = 0; i < FD_MAX_INPUTS; i++) free(e[i]);
+    free(work.row);
+    free(work.scratch);
+    return code;
+}
+
+double fd_bound_z(double candidate, double replayed, double tau) {
+    bool nan_c = isnan(candidate), nan_y = isnan(replayed);
+    if (nan_c || nan_y) return nan_c && nan_y ? 0 : INFINITY;
+    if (candidate == replayed) return 0;
+    if (isinf(candidate) || isinf(replayed)) return INFINITY;
+    return fabs(candidate - replayed) / tau;
+}

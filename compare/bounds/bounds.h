@@ -1,0 +1,38 @@
+/* How far a right candidate may be from the replayed value: one τ per element, from the data and the candidate's class.
+ *
+ * For a dot product y = Σ x_k w_k of length n (docs/verdicts.md):
+ *
+ *     τ = λ·u_acc·√n·Σ|x_k w_k|  +  λ·√Σ(w_k e_k)²  +  2·u_out·max(|c|, |ŷ|)
+ *
+ * n is the longest chain of additions any order can have; ŷ is replayed in binary64, so the reference adds no chain of its
+ * own. e_k is how far the value that the candidate multiplied may be from the one it recorded: its rounding of inputs
+ * (u·|x_k|, or 0 where x_k already has that form), the step of int8 blocks (Δ/√12), and the type a trace stores.
+ * (Roundings in tensors that were not recorded are replay.h's.) Every other op states its bound beside its function. */
+#ifndef FD_COMPARE_BOUNDS_BOUNDS_H
+#define FD_COMPARE_BOUNDS_BOUNDS_H
+
+#include "compare/bounds/numerics_class.h"
+#include "exec/exec.h"
+
+/* A τ that stands for "could be anything"; finite, so that its products with 0 are 0. */
+#define FD_BOUND_UNKNOWN 1e30
+
+typedef struct fd_bound_args {
+    const fd_op_args *op; /* as it ran in binary64: inputs, weights, tables, and the replayed rows in op->out. KV_WRITE:
+                             the cache from position 0 */
+    const double *in_error[FD_MAX_INPUTS]; /* ≥ 0, laid out as op->in[i]; NULL: recorded just as it was used */
+    const double *candidate; /* rows, laid out as op->out (KV_WRITE: [n_pos, width]); NULL: not recorded */
+    uint32_t stored;         /* element type in which the candidate's rows were recorded; FD_F64: as is */
+    uint32_t kv_type; /* FD_Q8_0, FD_Q4_0: cache rows are blocks of that type, as op->out has them; else not quantised */
+    const fd_numerics_class *numerics;
+    double n_output; /* elements that the whole comparison judges, for λ */
+} fd_bound_args;
+
+/* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY alone. */
+fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err);
+
+/* |c − ŷ| / τ: 0 when they are equal or the same Inf, +Inf when τ is 0 or one alone is NaN or Inf, and 0 when both are
+ * NaN. Beyond the bound is !(z <= 1). */
+double fd_bound_z(double candidate, double replayed, double tau);
+
+#endif

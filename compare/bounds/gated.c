@@ -1,0 +1,59 @@
+/* GELU_MUL, SWIGLU_CLAMP, SCALE, SOFTCAP. The rounding of the output is added by fd_bound. */
+#include "compare/bounds/internal.h"
+
+/* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v) is at
+ * most |tanh v|. Then one product. */
+double fd_bound_capped(double before, double cap, double error, double u, double tiny) {
+    double tanh_v = fabs(tanh(before / cap));
+    return error + cap * u * (3 * tanh_v + 2 * tanh_v) + cap * tiny;
+}
+
+/* cap·tanh(x / cap); its slope is at most 1. */
+void fd_bound_softcap(const fd_bound_work *work) {
+    double cap = (double)work->node->softcap;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = fd_bound_capped(work->in[0][i], cap, work->e[0][i], work->c->u_op, work->c->tiny_out);
+}
+
+/* x·f, f stored in the class's type. */
+void fd_bound_scale(const fd_bound_work *work) {
+    double factor = fabs((double)work->node->scale);
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = factor * work->e[0][i] + work->c->u_op * fabs(work->y[i]);
+}
+
+/* GELU's tanh form, ½g(1 + tanh v). 1 + tanh v cancels where g < 0, so an engine that computes it so is off by u·|g| (in
+ * binary32 in every engine); the argument, three products and a sum, by 5u of itself, which moves the result by
+ * |g|·2|v|σ(2v)σ(−2v). The result is rounded before it is multiplied. llama.cpp's CPU reads it from a table by the
+ * argument in f16. |d gelu/dg| ≤ 1.13. */
+void fd_bound_gelu_mul(const fd_bound_work *work) {
+    const fd_numerics_class *c = work->c;
+    double u = fmin(c->u_op, 0x1p-24), u_table = c->q8_activations ? 0x1p-11 : 0;
+    double tiny = c->q8_activations ? 0x1p-24 : c->tiny_out;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+        double g = work->in[0][i], up = fabs(work->in[1][i]), e_g = work->e[0][i] + u_table * fabs(g),
+               e_up = work->e[1][i];
+        double twice_v = g * (1.5957691216057308 + 0.0713548162726 * g * g), share = 1 / (1 + exp(-twice_v));
+        double gelu = fabs(g) * share, own = u * fabs(g) * (3 + 5 * fabs(twice_v) * share * (1 - share));
+        if (!isfinite(own)) own = 3 * u * fabs(g); /* far out 2v overflows, and σ(2v)σ(−2v) is 0 */
+        own += 2 * fmax(c->u_op, u_table) * gelu + 1.13 * e_g + tiny;
+        work->tau[i] = own * (up + e_up) + gelu * e_up;
+    }
+}
+
+/* s = g·σ(a·g), y = s·(u + 1). As for SiLU with the slope a: an exponential off by ε = u·(4 + 3a|g|) moves σ by at most
+ * ε·σ(−ag) of it; u + 1 is rounded once. A sigmoid among the subnormals is off by `tiny`, and g multiplies that.
+ * |ds/dg| ≤ 1.1 whatever a. Clamps pass no error that they cut off, and the bound does not use that. */
+void fd_bound_swiglu_clamp(const fd_bound_work *work) {
+    double limit = (double)work->node->limit, slope = (double)work->node->slope, u_op = work->c->u_op;
+    double tiny = work->c->tiny_out;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+        double g = fmin(work->in[0][i], limit), u = fmax(fmin(work->in[1][i], limit), -limit), e_g = work->e[0][i];
+        double share = 1 / (1 + exp(-slope * g)), s = fabs(g) * share, factor = fabs(u + 1), e_u = work->e[1][i];
+        double roundings = u_op * (6 + (4 + 3 * slope * fabs(g)) * (1 - share));
+        if (slope * g < -88 && u_op >= 0x1p-24) roundings = 1; /* e^-ag overflows binary32: the quotient is 0 */
+        e_u += u_op * factor;
+        work->tau[i] =
+            s * factor * roundings + 1.1 * e_g * (factor + e_u) + s * e_u + tiny * ((1 + fabs(g)) * factor + 1);
+    }
+}

@@ -1,0 +1,64 @@
+/* Between the files bounds*.c: one function an op, from ops.def, so that an op without a bound does not link. */
+#ifndef FD_COMPARE_BOUNDS_INTERNAL_H
+#define FD_COMPARE_BOUNDS_INTERNAL_H
+
+#include <math.h>
+
+#include "compare/bounds/bounds.h"
+#include "model/gguf/quant.h"
+
+/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
+enum { FD_BOUND_MANY = 1 << 20 };
+
+typedef struct fd_bound_work {
+    const fd_bound_args *args;
+    const fd_op_args *op;
+    const fd_node *node;
+    const fd_numerics_class *c;      /* of this op */
+    const fd_numerics_class *inside; /* of what a fused attention keeps to itself; `c` where nothing is fused */
+    const double *in[FD_MAX_INPUTS];
+    const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
+    const double *y;                /* replayed rows */
+    int64_t stride;                 /* of y and tau */
+    float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
+    int64_t longest;
+    double *scratch;                /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
+    double *tau;                    /* without the rounding of the output, which fd_bound adds */
+} fd_bound_work;
+
+#define FD_OP(ENUM, name, summary) void fd_bound_##name(const fd_bound_work *work);
+#include "model/ops.def"
+#undef FD_OP
+
+/* Cache types whose rounding replay repeats. */
+static inline bool fd_kv_is_quantised(uint32_t kv_type) {
+    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0;
+}
+
+/* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two steps
+ * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other. */
+void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
+
+/* λ for sums of n terms. */
+static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
+    return fd_bound_lambda((double)n, work->args->n_output);
+}
+
+/* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */
+double fd_bound_capped(double before, double cap, double error, double u, double tiny);
+
+/* Some rows of a matrix times n_pos vectors. */
+typedef struct fd_bound_products {
+    const fd_weight *weight, *bias;   /* bias NULL: none */
+    int64_t first_row, bias_row;      /* rows [first_row, first_row + n_out) of weight; row bias_row of bias */
+    int64_t n_out, n_pos;
+    const double *x, *e;              /* [n_pos, n_col] */
+    const double *y;                  /* [n_pos, n_out], replayed */
+    double *tau;                      /* [n_pos, n_out] */
+} fd_bound_products;
+void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *products);
+
+/* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
+double fd_bound_weight_roundoff(const fd_numerics_class *numerics, uint32_t dtype);
+
+#endif

@@ -1,0 +1,190 @@
+#include "compare/bounds/numerics_class.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "numerics/contract.h"
+
+#define U64   0x1p-53
+#define U32   0x1p-24
+#define UF16  0x1p-11
+#define UBF16 0x1p-8
+/* GPUs may flush binary32 subnormals, so anything below the smallest normal number may be 0. */
+#define TINY32  0x1p-126
+#define TINYF16 0x1p-24
+
+#define F32_OPS .u_op = U32, .u_out = U32, .tiny_out = TINY32
+/* Every tensor between kernels is of 16 bits; products sum in binary32. */
+#define TENSORS(u, tiny)                                                                                               \
+    .u_in = (u), .u_attn = (u), .tiny_in = (tiny), .u_acc = U32, .u_op = (u), .u_out = (u), .tiny_out = (tiny),        \
+    .u_kv = (u)
+
+static const fd_numerics_class table[] = {
+    {.name = "exact", .summary = "the numerics contract, bit for bit", .exact = true},
+    {.name = "f64", .summary = "binary64 throughout", .u_acc = U64, .u_op = U64, .u_out = U64},
+    {.name = "f32", .summary = "binary32, any order of sums", .u_acc = U32, F32_OPS},
+    {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},
+    {.name = "f16",
+     .summary = "binary16 factors, binary32 sums and tensors",
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
+    /* 10 explicit bits. Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
+    {.name = "tf32",
+     .summary = "TF32 factors, binary32 sums and tensors",
+     .in_truncates = true,
+     .u_in = 2 * UF16,
+     .u_attn = 2 * UF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     F32_OPS},
+    {.name = "q8",
+     .summary = "activations in the weights' dot type (int8 blocks), else binary32",
+     .q8_activations = true,
+     .u_acc = U32,
+     F32_OPS},
+    {.name = "llama-cpu",
+     .summary = "int8 activations, binary16 attention factors and K/V",
+     .q8_activations = true,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
+    /* Our GPU engine's fast numerics where a single token's products are of int8 blocks: a prompt's are of binary16 factors,
+     * dequantised weights among them, whose errors are smaller than a block's. */
+    {.name = "fast-int8",
+     .summary = "int8 activations beside quantised weights, else binary16 factors, and binary16 K/V",
+     .q8_activations = true,
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
+    /* ggml's CPU kernel of flash attention keeps the running sum of e^(s − max)·v in binary16 where V is binary16 and the
+     * batch has fewer than 64 tokens (ggml_compute_forward_flash_attn_ext_f16_one_chunk, llama.cpp). */
+    {.name = "llama-cpu-fa",
+     .summary = "llama-cpu with flash attention: sums of V in binary16",
+     .q8_activations = true,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_mix = UF16,
+     F32_OPS,
+     .u_kv = UF16},
+    /* ggml's CUDA backend with its own kernels (mmq, mmvq, mmf, mmvf) and cuBLAS for what they leave: beside quantised
+     * weights int8 blocks, beside binary16 ones cuBLAS with compute type 16F, binary32 ones TF32; scores ask for binary32,
+     * which is TF32 in cuBLAS, the mix does not. Compiled with -use_fast_math. */
+    {.name = "llama-cuda",
+     .summary = "int8 activations, TF32 and binary16 factors, binary16 sums beside binary16, fast sin",
+     .q8_activations = true,
+     .in_truncates = true,
+     .fast_math = true,
+     .u_in = 2 * UF16,
+     .u_attn = 2 * UF16,
+     .tiny_in = TINYF16,
+     .u_acc = U32,
+     .u_acc_f16 = UF16,
+     .u_mix = UF16,
+     F32_OPS,
+     .u_kv = UF16},
+    {.name = "bf16",
+     .summary = "bfloat16 factors, binary32 sums and tensors",
+     .u_in = UBF16,
+     .u_attn = UBF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UBF16},
+    /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s − max)
+     * rounded to the tensors' type before it is multiplied with V. */
+    {.name = "hf-f16-fa",
+     .summary = "binary16 tensors, binary32 sums and inside of attention",
+     .fused_attention = true,
+     TENSORS(UF16, TINYF16)},
+    {.name = "hf-f16",
+     .summary = "binary16 tensors, binary32 sums",
+     TENSORS(UF16, TINYF16)},
+    {.name = "hf-bf16-fa",
+     .summary = "bfloat16 tensors, binary32 sums and inside of attention",
+     .fused_attention = true,
+     TENSORS(UBF16, TINY32)},
+    {.name = "hf-bf16",
+     .summary = "bfloat16 tensors, binary32 sums",
+     TENSORS(UBF16, TINY32)},
+    {.name = "f16acc",
+     .summary = "binary16 factors and sums, binary32 tensors",
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINYF16,
+     .u_acc = UF16,
+     F32_OPS,
+     .u_kv = UF16},
+};
+enum { N_CLASS = sizeof table / sizeof *table };
+
+static const struct {
+    const char *recorded, *name;
+} aliases[] = {{"q8act", "q8"},       {"fast", "f16"},    {"fp32", "f32"},        {"float32", "f32"},      {"fp16", "hf-f16"},
+               {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cublas", "f16acc"}};
+
+const fd_numerics_class *fd_numerics_class_at(int32_t i) {
+    return i >= 0 && i < N_CLASS ? &table[i] : NULL;
+}
+
+const fd_numerics_class *fd_numerics_class_find(const char *name) {
+    static const char emulated[] = "emulate-"; /* our emulating executor records its class and, after a colon, a seed */
+    bool strip = strncmp(name, emulated, strlen(emulated)) == 0;
+    if (strip) name += strlen(emulated);
+    size_t size = strip ? strcspn(name, ":") : strlen(name);
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strlen(aliases[i].recorded) == size && strncmp(aliases[i].recorded, name, size) == 0)
+            name = aliases[i].name, size = strlen(name);
+    for (int i = 0; i < N_CLASS; i++)
+        if (strlen(table[i].name) == size && strncmp(table[i].name, name, size) == 0) return &table[i];
+    return NULL;
+}
+
+fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_) {
+    fd_numerics_class inside = *class_;
+    if (class_->fused_attention) inside.u_op = inside.u_out = U32, inside.tiny_out = TINY32;
+    return inside;
+}
+
+const char *fd_numerics_class_names(char *to, int32_t size) {
+    int32_t at = 0;
+    to[0] = '\0';
+    for (int i = 0; i < N_CLASS && at < size; i++)
+        at += snprintf(to + at, (size_t)(size - at), "%s%s", i ? ", " : "", table[i].name);
+    return to;
+}
+
+double fd_dtype_roundoff(uint32_t dtype) {
+    return dtype == FD_F16 ? UF16 : dtype == FD_BF16 ? UBF16 : dtype == FD_F32 ? U32 : 0;
+}
+
+double fd_dtype_tiny(uint32_t dtype) {
+    return dtype == FD_F16 ? TINYF16 : dtype == FD_BF16 ? 0x1p-133 : dtype == FD_F32 ? 0x1p-149 : 0;
+}
+
+double fd_rounding_error(double x, int digits, double tiny) {
+    if (!isfinite(x) || x == 0) return 0;
+    bool fits = digits >= 53 || (fd_bits64(x) & ((UINT64_C(1) << (53 - digits)) - 1)) == 0;
+    /* a subnormal: a multiple of the spacing, below where `digits` bits reach */
+    double steps = tiny > 0 ? x / tiny : INFINITY;
+    if (fits && (fabs(steps) >= ldexp(1, digits) || rint(steps) == steps)) return 0;
+    double error = ldexp(fabs(x), -digits);
+    return error > tiny / 2 ? error : tiny / 2;
+}
+
+double fd_bound_lambda(double n, double n_output) {
+    const double delta = 1e-3;
+    double outcomes = (n > 1 ? n : 1) * (n_output > 1 ? n_output : 1);
+    return sqrt(2 * log(2 * outcomes / delta));
+}

@@ -1,0 +1,59 @@
+/* Candidate classes: where an engine rounds, and to how many bits. A bound (bounds.h) is computed for a class.
+ *
+ * u is a unit roundoff: a result rounded to nearest is off by at most u·|x| (2⁻²⁴ binary32, 2⁻¹¹ binary16, 2⁻⁸ bfloat16).
+ * A zero u means that nothing is rounded there. */
+#ifndef FD_COMPARE_BOUNDS_NUMERICS_CLASS_H
+#define FD_COMPARE_BOUNDS_NUMERICS_CLASS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct fd_numerics_class {
+    const char *name; /* "f16", as given to --candidate */
+    const char *summary;
+    bool exact; /* the numerics contract: replayed in its own order, no tolerance at all */
+    bool
+        q8_activations; /* as llama.cpp: int8 blocks before a quantised matmul, the weight's own type before a float one */
+    bool fused_attention; /* scores and weights stay inside one kernel, in binary32 (weights rounded as factors of the mix) */
+    bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
+    double u_in;       /* both factors of a matrix product, once they are read */
+    double u_attn;     /* both factors of scores and mix */
+    double tiny_in;    /* spacing of the subnormals of those factors' type */
+    double u_acc;      /* each addition of a dot product */
+    double u_mix;      /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
+    double u_op;       /* each operation of the other ops */
+    double u_out;      /* every stored result */
+    double tiny_out;   /* spacing of its type's subnormals, or what an engine flushes to 0 */
+    double u_kv;       /* rows of the K/V cache */
+    double u_acc_f16;  /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
+} fd_numerics_class;
+
+/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
+ * llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
+ * A name without an engine rounds in one place alone; NULL past the end. */
+const fd_numerics_class *fd_numerics_class_at(int32_t i);
+
+/* The class of the ops between q, k, v and attn_out: binary32 where a fused kernel keeps them to itself; else `class_`
+ * itself. */
+fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_);
+
+/* By name or by what traces record ("q8act", "fp16", "emulate-f16:7" …); NULL for an unknown name, and for "". */
+const fd_numerics_class *fd_numerics_class_find(const char *name);
+
+/* "exact, f64, f32, …" for messages; returns `to`. */
+const char *fd_numerics_class_names(char *to, int32_t size);
+
+/* The unit roundoff and the spacing of the subnormals of an element type; 0 for binary64 and for integers. */
+double fd_dtype_roundoff(uint32_t dtype);
+double fd_dtype_tiny(uint32_t dtype);
+
+/* Upper bound of |rounded(x) − x| for rounding to `digits` bits of significand (u = 2^-digits) and multiples of `tiny`;
+ * 0 when x has that form already, because rounding it again is the identity. NaN and Inf: 0. */
+double fd_rounding_error(double x, int digits, double tiny);
+
+/* λ of the bounds: with n additions in each of N outputs, all stay within it with probability 1 − 10⁻³
+ * (√(2 ln(2nN/δ)), Hoeffding and Azuma; about 7.7 for N = 10⁶, n = 4096). Both at least 1. */
+double fd_bound_lambda(double n, double n_output);
+
+#endif

@@ -1,0 +1,201 @@
+#include "compare/diff/lockstep.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/diff/rendezvous.h"
+
+enum { REF, CAND, SIDES };
+
+typedef struct lockstep {
+    const fd_lockstep_options *options;
+    fd_verdict *verdict;
+    fd_judge judge;
+    fd_rendezvous *rendezvous; /* both sides run; NULL beside a trace */
+    fd_exec *exec;             /* the reference executor, else the candidate's: its logits choose the next token */
+    const fd_trace *trace;
+    int32_t *tokens; /* owned: those given, then the generated ones */
+    int32_t n_token;
+    float *logits[SIDES]; /* owned */
+} lockstep;
+
+static fd_code show_beside_trace(void *user, const fd_observation *observation, fd_error *err) {
+    return fd_judge_trace(user, observation, err);
+}
+
+static fd_code forward(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
+    fd_batch batch = {.tokens = l->tokens + pos0, .n_tok = n, .pos0 = pos0};
+    l->judge.step_kind = kind;
+    l->verdict->n_step++;
+    l->verdict->n_pos = pos0 + n;
+    fd_batch cand_batch = batch;
+    batch.logits = l->logits[REF];
+    cand_batch.logits = l->logits[CAND];
+    if (l->trace) return fd_exec_forward(l->exec, &batch, err);
+    return fd_rendezvous_forward(l->rendezvous, &batch, &cand_batch, l->options->ref.label, l->options->cand.label,
+                                 err);
+}
+
+static void report_progress(const lockstep *l, int64_t done) {
+    const fd_lockstep_options *o = l->options;
+    if (o->progress) o->progress(o->progress_user, done, o->n_token + (o->n_generate ? o->n_generate - 1 : 0));
+}
+
+static fd_code run_steps(lockstep *l, fd_error *err) {
+    const fd_lockstep_options *o = l->options;
+    fd_trace_step all = {0, o->n_token, FD_STEP_PREFILL};
+    const fd_trace_step *steps = o->steps ? o->steps : &all;
+    int32_t n_step = o->steps ? o->n_step : 1;
+    for (int32_t i = 0; i < n_step; i++) {
+        FD_TRY(forward(l, steps[i].pos0, steps[i].n_pos, steps[i].kind, err));
+        report_progress(l, steps[i].pos0 + steps[i].n_pos);
+    }
+    fd_choose_fn choose = o->choose ? o->choose : fd_choose_greedy;
+    for (int32_t i = 1; i < o->n_generate; i++) {
+        FD_TRY(choose(o->choose_user, l->logits[REF], l->exec->graph->hparams.n_vocab, l->tokens, l->n_token,
+                      &l->tokens[l->n_token], err));
+        l->n_token++;
+        FD_TRY(forward(l, l->n_token - 1, 1, FD_STEP_DECODE, err));
+        report_progress(l, l->n_token);
+    }
+    return FD_OK;
+}
+
+static void describe_side(const fd_lockstep_side *side, const fd_exec *model_of, fd_verdict_side *out) {
+    if (side->trace) {
+        fd_verdict_side_of_trace(side->trace, out);
+        return;
+    }
+    snprintf(out->label, sizeof out->label, "%s", side->label);
+    snprintf(out->fault, sizeof out->fault, "%s", side->fault ? side->fault : "");
+    const fd_hparams *h = &model_of->graph->hparams;
+    snprintf(out->backend, sizeof out->backend, "%s", side->exec->backend);
+    snprintf(out->numerics, sizeof out->numerics, "%s", fd_exec_numerics_name(side->exec));
+    snprintf(out->device, sizeof out->device, "%s", side->exec->device);
+    snprintf(out->model_name, sizeof out->model_name, "%s", h->name);
+    snprintf(out->arch, sizeof out->arch, "%s", h->arch);
+    out->contract = fd_numerics_contract(side->exec->numerics);
+    out->complete = true;
+}
+
+static void state_limits(lockstep *l) {
+    fd_verdict *v = l->verdict;
+    fd_verdict_note_numerics(v);
+    if (!l->trace) return;
+    if (!fd_trace_get_info(l->trace)->complete)
+        fd_verdict_reason(v, "the trace %.160s is incomplete: its run stopped after %d positions",
+                          fd_trace_path(l->trace), fd_trace_n_pos(l->trace));
+    if (l->options->n_token < fd_trace_n_pos(l->trace))
+        fd_verdict_note(v, "of the trace's %d positions the first %d were run", fd_trace_n_pos(l->trace),
+                        l->options->n_token);
+}
+
+/* The tokens to be fed against those the trace was fed: true when they part, which is then the divergence. */
+static bool tokens_differ(lockstep *l) {
+    const fd_lockstep_options *o = l->options;
+    const int32_t *recorded = fd_trace_tokens(l->trace);
+    int32_t n = fd_trace_n_pos(l->trace), p = 0;
+    if (o->n_token > n) fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
+    n = o->n_token < n ? o->n_token : n;
+    while (p < n && recorded && recorded[p] == o->tokens[p]) p++;
+    if (p == n) return false;
+    if (!recorded) {
+        fd_verdict_reason(l->verdict, "the trace's tokens are not recorded");
+        return true;
+    }
+    fd_divergence *d = &l->verdict->divergence;
+    d->kind = FD_DIVERGED_TOKENS;
+    snprintf(d->node, sizeof d->node, "tokens");
+    d->layer = -1;
+    d->pos = p;
+    for (int32_t i = 0; i < o->n_step && o->steps[i].pos0 <= p; i++) {
+        d->step = i;
+        d->step_kind = o->steps[i].kind;
+    }
+    d->ref_token = o->ref.trace ? recorded[p] : o->tokens[p];
+    d->cand_token = o->ref.trace ? o->tokens[p] : recorded[p];
+    return true;
+}
+
+/* What the trace holds and the model's graph does not. */
+static fd_code list_foreign_nodes(lockstep *l, fd_error *err) {
+    const fd_lockstep_options *o = l->options;
+    for (int32_t i = 0; i < fd_trace_n_node(l->trace); i++) {
+        const char *name = fd_trace_node_at(l->trace, i)->name;
+        if (fd_graph_find(l->exec->graph, name) >= 0) continue;
+        FD_TRY(fd_verdict_missing(l->verdict, name, o->ref.trace ? FD_ONLY_IN_REFERENCE : FD_ONLY_IN_CANDIDATE,
+                                  o->n_token, fd_name_matches(o->allow_missing, o->n_allow_missing, name), err));
+    }
+    return FD_OK;
+}
+
+static fd_code open_sides(lockstep *l, fd_error *err) {
+    const fd_lockstep_options *o = l->options;
+    int32_t most = o->n_token + (o->n_generate > 0 ? o->n_generate : 0);
+    size_t n_vocab = (size_t)l->exec->graph->hparams.n_vocab;
+    l->tokens = malloc(sizeof *l->tokens * (size_t)most);
+    for (int side = 0; side < SIDES; side++) l->logits[side] = malloc(sizeof(float) * n_vocab);
+    if (!l->tokens || !l->logits[REF] || !l->logits[CAND])
+        return fd_fail(err, FD_ERR_MEMORY, "lockstep over %d positions: out of memory", most);
+    memcpy(l->tokens, o->tokens, sizeof *l->tokens * (size_t)o->n_token);
+    l->n_token = o->n_token;
+    FD_TRY(fd_judge_open(l->exec->graph, l->trace, o->ref.trace != NULL, l->exec, l->verdict, &l->judge, err));
+    l->judge.allow_missing = o->allow_missing;
+    l->judge.n_allow_missing = o->n_allow_missing;
+    if (!l->trace) return fd_rendezvous_open(o->ref.exec, o->cand.exec, &l->judge, &l->rendezvous, err);
+    FD_TRY(list_foreign_nodes(l, err));
+    fd_exec_set_observer(l->exec, (fd_observer){.observe = show_beside_trace, .user = &l->judge});
+    return FD_OK;
+}
+
+static void close_sides(lockstep *l) {
+    fd_rendezvous_close(l->rendezvous);
+    fd_exec_set_observer(l->exec, (fd_observer){0});
+    fd_judge_close(&l->judge);
+    free(l->tokens);
+    for (int side = 0; side < SIDES; side++) free(l->logits[side]);
+}
+
+fd_code fd_choose_greedy(void *user, const float *logits, int32_t n_vocab, const int32_t *history, int32_t n_history,
+                         int32_t *token, fd_error *err) {
+    (void)user, (void)history;
+    *token = 0;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        if (logits[i] != logits[i])
+            return fd_fail(err, FD_ERR_INPUT, "logits: NaN at id %d after position %d: no token can be chosen", i,
+                           n_history - 1);
+        if (logits[i] > logits[*token]) *token = i;
+    }
+    return FD_OK;
+}
+
+fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_error *err) {
+    const fd_lockstep_side *ref = &options->ref, *cand = &options->cand;
+    assert(!ref->exec != !ref->trace && !cand->exec != !cand->trace && !(ref->trace && cand->trace));
+    memset(out, 0, sizeof *out);
+    out->grid = FD_F64;
+    lockstep l = {.options = options, .verdict = out};
+    l.exec = ref->exec ? ref->exec : cand->exec;
+    l.trace = ref->trace ? ref->trace : cand->trace;
+    describe_side(ref, l.exec, &out->ref);
+    describe_side(cand, l.exec, &out->cand);
+    state_limits(&l);
+    fd_code code = open_sides(&l, err);
+    if (code == FD_OK && !(l.trace && tokens_differ(&l))) code = run_steps(&l, err);
+    int64_t n_shown = l.judge.n_shown;
+    close_sides(&l);
+    out->after_known = out->divergence.kind == FD_NO_DIVERGENCE;
+    if (code != FD_OK && code != FD_STOP) return code;
+    for (int side = 0; side < SIDES; side++) {
+        fd_verdict_side *s = side == REF ? &out->ref : &out->cand;
+        if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->n_pos;
+    }
+    int32_t n_node = l.exec->graph->n_node;
+    if (out->divergence.kind == FD_NO_DIVERGENCE && n_shown != out->n_step * n_node)
+        fd_verdict_reason(out, "the executors showed %lld tensors, the graph has %d in each of %lld steps",
+                          (long long)n_shown, n_node, (long long)out->n_step);
+    fd_verdict_decide(out);
+    return FD_OK;
+}

@@ -1,0 +1,23 @@
+/* Two prompts that part: what became of the special tokens. No tensor shows it; ids and the model's vocabulary do. */
+#ifndef FD_COMPARE_DIFF_PROMPT_TOKENS_H
+#define FD_COMPARE_DIFF_PROMPT_TOKENS_H
+
+#include "compare/verdict.h"
+#include "model/tokenizer/tokenizer.h"
+
+/* A side's prompt: its ids, the reference's first. */
+typedef struct fd_prompt_ids {
+    const int32_t *ids;
+    int32_t n;
+} fd_prompt_ids;
+
+/* Writes what one side did, if it is one of these: the BOS missing (all else is equal), the BOS twice (all else is equal),
+ * or a special token split into pieces that spell it, at the first place where the prompts differ. False: none of them,
+ * and `to` is "". */
+bool fd_prompt_tokens_name(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], char *to, size_t size);
+
+/* The same of two traces' prompts, as a note. Nothing where the tokens do not part inside a prompt. */
+void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
+                           fd_verdict *verdict);
+
+#endif

@@ -1,0 +1,229 @@
+#include "compare/replay/internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "model/gguf/quant.h"
+
+/* ---- opening ---- */
+
+static fd_code check_shape(const fd_replay *replay, const fd_node *node, fd_error *err) {
+    int32_t at = replay->in_trace[node->id];
+    if (at < 0) return FD_OK;
+    const fd_trace_node *recorded = fd_trace_node_at(replay->o.trace, at);
+    int64_t found = fd_trace_elements(recorded, 4), expected = fd_node_elements(node, 5);
+    if (found == expected) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s: %s has %lld elements at position 4, the model's graph %lld",
+                   fd_trace_path(replay->o.trace), node->name, (long long)found, (long long)expected);
+}
+
+static fd_code fill(fd_replay *replay, fd_error *err) {
+    const fd_graph *graph = replay->o.graph;
+    size_t n = (size_t)graph->n_node;
+    replay->in_trace = malloc(sizeof *replay->in_trace * n);
+    replay->last_reader = malloc(sizeof *replay->last_reader * n);
+    replay->fed = calloc(n, sizeof *replay->fed);
+    if (!replay->in_trace || !replay->last_reader || !replay->fed)
+        return fd_fail(err, FD_ERR_MEMORY, "replay of %zu nodes: out of memory", n);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        replay->in_trace[i] = fd_trace_find(replay->o.trace, node->name);
+        replay->last_reader[i] = i;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0) replay->last_reader[node->input[k]] = i;
+        FD_TRY(check_shape(replay, node, err));
+    }
+    return FD_OK;
+}
+
+static uint32_t quantised_kv(const fd_trace *trace) {
+    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0};
+    for (int i = 0; i < 2; i++)
+        if (strcasecmp(fd_dtype_get(types[i])->name, fd_trace_get_info(trace)->kv_type) == 0) return types[i];
+    return FD_F32;
+}
+
+fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err) {
+    *out = NULL;
+    fd_replay *replay = calloc(1, sizeof *replay);
+    if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+    replay->o = *options;
+    replay->kv_type = quantised_kv(options->trace);
+    fd_code code = fill(replay, err);
+    if (code != FD_OK) {
+        fd_replay_close(replay);
+        return code;
+    }
+    *out = replay;
+    return FD_OK;
+}
+
+static void drop(fd_fed *f) {
+    free(f->x);
+    free(f->e);
+    for (int d = 0; d < FD_REPLAY_DRAWS; d++) free(f->p[d]);
+    free(f->unknown);
+    *f = (fd_fed){.missing = f->missing, .span_first = f->span_first};
+}
+
+static void drop_node_rows(fd_replay *replay) {
+    free(replay->y);
+    free(replay->tau);
+    free(replay->candidate);
+    free(replay->scratch);
+    for (int d = 0; d < FD_REPLAY_DRAWS; d++) {
+        free(replay->drawn[d]);
+        replay->drawn[d] = NULL;
+    }
+    replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
+}
+
+void fd_replay_close(fd_replay *replay) {
+    if (!replay) return;
+    for (int32_t i = 0; replay->fed && i < replay->o.graph->n_node; i++) drop(&replay->fed[i]);
+    drop_node_rows(replay);
+    free(replay->recorded);
+    free(replay->fed);
+    free(replay->in_trace);
+    free(replay->last_reader);
+    free(replay);
+}
+
+fd_code fd_replay_range(fd_replay *replay, int32_t pos0, int32_t n_pos, fd_error *err) {
+    assert(pos0 == replay->n_kv && n_pos > 0);
+    for (int32_t i = 0; i < replay->o.graph->n_node; i++)
+        if (replay->o.graph->nodes[i].op != FD_OP_KV_WRITE) drop(&replay->fed[i]);
+    replay->pos0 = pos0;
+    replay->n_pos = n_pos;
+    replay->n_kv = pos0 + n_pos;
+    free(replay->recorded);
+    replay->recorded = calloc((size_t)n_pos, sizeof *replay->recorded);
+    return replay->recorded ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
+/* ---- what was recorded ---- */
+
+fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_node *node, int32_t pos, int32_t n_kv,
+                           double *scratch, double *row, bool *present, fd_error *err) {
+    fd_error why = {0};
+    *present = false;
+    if (in_trace < 0 || !fd_trace_node_at(trace, in_trace)->has_data) return FD_OK;
+    fd_code code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
+    if (code == FD_ERR_INCOMPLETE) return FD_OK;
+    if (code != FD_OK) {
+        *err = why;
+        return code;
+    }
+    *present = true;
+    if (!node->over_kv) return FD_OK;
+    double padding = node->op == FD_OP_ATTN_SCORES ? -INFINITY : 0;
+    for (int64_t h = 0; h < node->shape[0]; h++)
+        for (int32_t t = 0; t < n_kv; t++) row[h * n_kv + t] = t <= pos ? scratch[h * (pos + 1) + t] : padding;
+    return FD_OK;
+}
+
+static fd_code read_rows(fd_replay *replay, const fd_node *node, int64_t stride, bool *all, fd_error *err) {
+    *all = true;
+    for (int32_t r = 0; r < replay->n_pos; r++) {
+        FD_TRY(fd_replay_read_row(replay->o.trace, replay->in_trace[node->id], node, replay->pos0 + r, replay->n_kv,
+                                  replay->scratch, replay->candidate + r * stride, &replay->recorded[r], err));
+        *all &= replay->recorded[r];
+    }
+    return FD_OK;
+}
+/* ---- a node ---- */
+
+static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, fd_error *err) {
+    size_t rows = sizeof(double) * (size_t)(replay->n_pos * stride);
+    size_t y = node->op == FD_OP_KV_WRITE ? sizeof(double) * (size_t)(replay->n_kv * stride) : rows;
+    drop_node_rows(replay);
+    replay->y = calloc(1, y);
+    replay->tau = malloc(rows);
+    replay->candidate = calloc(1, rows);
+    replay->scratch = malloc(sizeof(double) * (size_t)stride);
+    if (replay->y && replay->tau && replay->candidate && replay->scratch) return FD_OK;
+    return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+}
+
+/* Where y starts: a cache's own range lies behind the earlier positions. */
+static double *own_rows(const fd_replay *replay, const fd_node *node, int64_t stride) {
+    return replay->y + (node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0);
+}
+/* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others as replayed. */
+static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
+    fd_fed *f = &replay->fed[node->id];
+    bool cache = node->op == FD_OP_KV_WRITE;
+    int64_t before = cache ? replay->pos0 * stride : 0, n = replay->n_pos * stride;
+    double *x = realloc(f->x, sizeof *x * (size_t)(before + n));
+    if (x) f->x = x;
+    double *e = realloc(f->e, sizeof *e * (size_t)(before + n));
+    if (e) f->e = e;
+    if (!x || !e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+
+    int32_t at = replay->in_trace[node->id];
+    uint32_t stored = at < 0 ? FD_F64 : fd_trace_node_at(replay->o.trace, at)->dtype;
+    double u = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_roundoff(stored) : 0;
+    double tiny = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_tiny(stored) : 0;
+    bool any_missing = false;
+    for (int32_t r = 0; r < replay->n_pos; r++) {
+        any_missing |= !replay->recorded[r];
+        for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
+            double c = replay->candidate[i];
+            x[before + i] = c;
+            double own = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
+            e[before + i] = node->op == FD_OP_TOP_K && !replay->recorded[r] ? replay->tau[i] : own;
+        }
+    }
+    bool earlier = cache && replay->pos0 > 0 && f->missing;
+    if (any_missing && !(earlier && f->span_first < span_first)) f->span_first = span_first;
+    f->missing = any_missing || earlier;
+    if (replay->o.numerics->exact || !(any_missing || f->p[0])) return FD_OK;
+    return fd_replay_feed_draws(replay, node, stride, before, err);
+}
+/* The first unrecorded node that this one's value would be computed through. */
+static int32_t span_of(const fd_replay *replay, const fd_node *node) {
+    int32_t first = node->id;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = node->input[k];
+        if (in < 0) continue;
+        if (replay->fed[in].missing && replay->fed[in].span_first < first) first = replay->fed[in].span_first;
+    }
+    return first;
+}
+
+fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *out, fd_error *err) {
+    const fd_node *node = &replay->o.graph->nodes[id];
+    int64_t stride = fd_node_row_stride(node, replay->n_kv);
+    bool all;
+    FD_TRY(reserve(replay, node, stride, err));
+    FD_TRY(read_rows(replay, node, stride, &all, err));
+    if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
+        memcpy(replay->y, replay->fed[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
+    int32_t span_first = span_of(replay, node);
+    bool ran = wanted || !all;
+    if (ran) {
+        FD_TRY(fd_replay_run(replay, node, replay->y, err));
+        const double *y = own_rows(replay, node, stride);
+        for (int32_t r = 0; r < replay->n_pos; r++)
+            if (!replay->recorded[r])
+                memcpy(replay->candidate + r * stride, y + r * stride, sizeof *y * (size_t)stride);
+    }
+    FD_TRY(feed(replay, node, stride, span_first, err));
+    if (ran) fd_replay_add_spread(replay, node, stride);
+    FD_TRY(fd_replay_spread_unknown(replay, node, stride, ran, err));
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = node->input[k];
+        if (in >= 0 && replay->last_reader[in] == id && replay->o.graph->nodes[in].op != FD_OP_KV_WRITE)
+            drop(&replay->fed[in]);
+    }
+    *out = (fd_replayed){.stride = stride,
+                         .recorded = replay->recorded,
+                         .candidate = replay->candidate,
+                         .y = ran ? own_rows(replay, node, stride) : NULL,
+                         .tau = ran ? replay->tau : NULL,
+                         .span_first = span_first};
+    return FD_OK;
+}

@@ -1,0 +1,160 @@
+#include "compare/replay/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/gguf/quant.h"
+
+static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
+    *out = malloc(sizeof **out * (size_t)(n ? n : 1));
+    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+    for (int64_t i = 0; i < n; i++) (*out)[i] = (float)x[i];
+    return FD_OK;
+}
+
+/* Tables from position 0, in binary64 or, for the contract, binary32; *table owns both halves. */
+static fd_code rope_tables(const fd_replay *replay, const fd_node *node, bool exact, void **table, fd_op_args *args,
+                           fd_error *err) {
+    int64_t half = node->rope.n_rot / 2, n = half * replay->n_kv;
+    size_t real = exact ? sizeof(float) : sizeof(double);
+    float *factors = NULL;
+    *table = malloc(2 * real * (size_t)n);
+    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
+    if (!*table || (node->weight[0] >= 0 && !factors)) {
+        free(factors);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
+    }
+    if (factors) {
+        const fd_weight *w = &replay->o.graph->weights[node->weight[0]];
+        fd_dequantize_row(w->dtype, w->data, factors, half);
+    }
+    void *sine = (char *)*table + real * (size_t)n;
+    if (exact)
+        fd_rope_table(&node->rope, factors, 0, replay->n_kv, *table, sine);
+    else
+        fd_rope_table_f64(&node->rope, factors, 0, replay->n_kv, *table, sine);
+    free(factors);
+    args->rope_cos = *table;
+    args->rope_sin = sine;
+    return FD_OK;
+}
+
+int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
+    int64_t rows = node->op == FD_OP_KV_WRITE ? replay->n_kv : replay->n_pos;
+    return rows * fd_node_row_stride(node, replay->n_kv);
+}
+
+/* In contract order: inputs are binary32 already, because an exact run recorded them. */
+static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err) {
+    const fd_node *node = args.node;
+    float *in[FD_MAX_INPUTS] = {NULL, NULL}, *result = NULL;
+    fd_code code = narrow(out, fd_replay_rows_given(replay, node), &result, err);
+    for (int k = 0; k < FD_MAX_INPUTS && code == FD_OK; k++)
+        if (node->input[k] >= 0)
+            code = narrow(args.in[k], fd_replay_rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k],
+                          err);
+    if (code == FD_OK) {
+        for (int k = 0; k < FD_MAX_INPUTS; k++) args.in[k] = in[k];
+        args.out = result;
+        replay->o.op(FD_NUMERICS_EXACT, &args);
+        for (int64_t i = 0; i < fd_replay_rows_given(replay, node); i++) out[i] = (double)result[i];
+    }
+    for (int k = 0; k < FD_MAX_INPUTS; k++) free(in[k]);
+    free(result);
+    return code;
+}
+
+/* n_row rows of n elements, rounded to blocks as ggml's reference algorithm does it. */
+static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *rows, int64_t n_row, int64_t n,
+                             fd_error *err) {
+    int64_t bytes = fd_dtype_row_bytes(type, n);
+    if (bytes < 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: K/V type \"%s\", but rows of %lld elements are no whole blocks",
+                       fd_trace_path(replay->o.trace), fd_dtype_get(replay->kv_type)->name, (long long)n);
+    float *x = malloc(sizeof *x * (size_t)n);
+    void *blocks = malloc((size_t)bytes);
+    bool ran = x && blocks;
+    for (int64_t r = 0; ran && r < n_row; r++) {
+        double *row = rows + r * n;
+        bool finite = true;
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = (float)row[i];
+            finite &= isfinite(x[i]) != 0;
+        }
+        if (!finite) continue; /* a block has no NaN: the candidate's own is the finding */
+        fd_quantize_row(type, x, blocks, n);
+        fd_dequantize_row(type, blocks, x, n);
+        for (int64_t i = 0; i < n; i++) row[i] = (double)x[i];
+    }
+    free(x);
+    free(blocks);
+    return ran ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
+/* The op in binary64, with the roundings to blocks that come with a quantised cache: rows written to it, and in llama.cpp's
+ * CPU kernels q beside rows of K. */
+fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
+    const fd_node *node = args.node;
+    bool quantised = replay->kv_type != FD_F32;
+    double *q = NULL;
+    if (quantised && node->op == FD_OP_ATTN_SCORES && replay->o.numerics->q8_activations) {
+        const fd_node *q_node = &replay->o.graph->nodes[node->input[0]];
+        int64_t n = fd_node_row_stride(q_node, replay->n_kv);
+        q = malloc(sizeof *q * (size_t)(n * replay->n_pos));
+        if (!q) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        memcpy(q, args.in[0], sizeof *q * (size_t)(n * replay->n_pos));
+        fd_code code = quantise_rows(replay, FD_Q8_0, q, replay->n_pos, n, err);
+        if (code != FD_OK) {
+            free(q);
+            return code;
+        }
+        args.in[0] = q;
+    }
+    replay->o.op(FD_NUMERICS_F64, &args);
+    free(q);
+    if (!quantised || node->op != FD_OP_KV_WRITE) return FD_OK;
+    int64_t n = fd_node_row_stride(node, replay->n_kv);
+    return quantise_rows(replay, replay->kv_type, (double *)args.out + replay->pos0 * n, replay->n_pos, n, err);
+}
+fd_code fd_replay_run(fd_replay *replay, const fd_node *node, double *out, fd_error *err) {
+    const fd_graph *graph = replay->o.graph;
+    bool exact = replay->o.numerics->exact;
+    void *table = NULL;
+    double *chosen_by = NULL;
+    fd_op_args args = {.graph = graph,
+                       .node = node,
+                       .pos0 = replay->pos0,
+                       .n_pos = replay->n_pos,
+                       .n_kv = replay->n_kv,
+                       .n_ctx = replay->n_kv,
+                       .tokens = replay->o.tokens + replay->pos0,
+                       .out = out};
+    fd_bound_args bound = {.op = &args,
+                           .candidate = replay->candidate,
+                           .numerics = replay->o.numerics,
+                           .kv_type = replay->kv_type,
+                           .n_output = replay->o.n_output,
+                           .stored = FD_F64};
+    if (replay->in_trace[node->id] >= 0)
+        bound.stored = fd_trace_node_at(replay->o.trace, replay->in_trace[node->id])->dtype;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] >= 0) {
+            args.in[k] = replay->fed[node->input[k]].x;
+            bound.in_error[k] = replay->fed[node->input[k]].e;
+        }
+    }
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
+    fd_code code = node->op == FD_OP_ROPE ? rope_tables(replay, node, exact, &table, &args, err) : FD_OK;
+    if (node->op == FD_OP_TOP_K && !exact) {
+        code = fd_replay_choice_error(replay, node, &chosen_by, err);
+        bound.in_error[0] = chosen_by;
+    }
+    if (code == FD_OK) code = exact ? run_exact(replay, args, out, err) : fd_replay_run_f64(replay, args, err);
+    if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK && !exact) code = fd_replay_run_draws(replay, node, args, err);
+    free(table);
+    free(chosen_by);
+    return code;
+}

@@ -1,0 +1,51 @@
+/* The command that looks closer at a divergence (declared in verdict.h). */
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/verdict.h"
+#include "dumpers/store/place.h"
+
+/* Appends `text` as one word of a shell: as it is where nothing in it means anything to a shell, else quoted. */
+static void add_word(char *to, size_t size, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+:,=@%";
+    size_t at = strlen(to);
+    bool quote = !text[0] || text[strspn(text, plain)] != '\0';
+    if (quote && at + 1 < size) to[at++] = '\'';
+    for (; *text && at + 5 < size; text++) {
+        bool is_quote = *text == '\'';
+        memcpy(to + at, is_quote ? "'\\''" : text, is_quote ? 4 : 1);
+        at += is_quote ? 4 : 1;
+    }
+    if (quote && at + 1 < size) to[at++] = '\'';
+    to[at] = '\0';
+}
+
+/* The divergence's head, or a flat tensor's part that is this head, or all of a position, in this trace's own shape. */
+static void slice_text(const fd_divergence *d, const fd_trace_node *node, char *to, size_t size) {
+    int64_t width = d->n_dim == 2 ? d->dims[1] : 0, head = width > 0 ? d->diff.first.index / width : 0;
+    if (node->source[0] || width <= 0 || !d->has_values || d->diff.first.index < 0 || node->over_kv != d->over_kv)
+        snprintf(to, size, "[%d]", d->pos);
+    else if (node->n_dim == 2)
+        snprintf(to, size, "[%d, %lld, :]", d->pos, (long long)head);
+    else if (node->n_dim == 1)
+        snprintf(to, size, "[%d, %lld:%lld]", d->pos, (long long)(head * width), (long long)((head + 1) * width));
+    else
+        snprintf(to, size, "[%d]", d->pos);
+}
+
+void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
+    const fd_divergence *d = &verdict->divergence;
+    int32_t at = fd_trace_find(trace, d->node);
+    char tensor[192], slice[64];
+    verdict->next[0] = '\0';
+    if (strlen(fd_trace_path(trace)) > sizeof verdict->next / 4) return; /* half a command is none */
+    snprintf(verdict->next, sizeof verdict->next, "firstdiff inspect ");
+    add_word(verdict->next, sizeof verdict->next, fd_trace_path(trace));
+    if (at < 0) return;
+    const fd_trace_node *node = fd_trace_node_at(trace, at);
+    slice_text(d, node, slice, sizeof slice);
+    bool values = d->kind == FD_DIVERGED_VALUES && fd_trace_holds(trace, at, d->pos);
+    snprintf(tensor, sizeof tensor, "%s%s", node->source[0] ? node->source : node->name, values ? slice : "");
+    strcat(verdict->next, " ");
+    add_word(verdict->next, sizeof verdict->next, tensor);
+}

@@ -1,0 +1,39 @@
+/* A verdict as text for a person, JSON for a program, JUnit XML for a CI, HTML to look at. All write to a stream the caller checks. */
+#ifndef FD_COMPARE_REPORT_REPORT_H
+#define FD_COMPARE_REPORT_REPORT_H
+
+#include <stdio.h>
+
+#include "compare/verdict.h"
+
+void fd_report_text(FILE *to, const fd_verdict *verdict, bool colour);
+
+/* Keys as in docs/verdicts.md; every value also as its hexadecimal bits, because JSON has no NaN. Fails when memory
+ * runs out or the stream refuses. */
+fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
+
+/* Test cases "model", "tokens", "weights", "tensors" and "completeness". */
+void fd_report_junit(FILE *to, const fd_verdict *verdict);
+
+/* A page that stands alone: the text report, and, where ops were replayed, the grid of layers and tensors coloured by
+ * finding, with z by position and head behind each cell. */
+fd_code fd_report_html(FILE *to, const fd_verdict *verdict, fd_error *err);
+
+/* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */
+void fd_report_headline(const fd_verdict *verdict, char *to, size_t size);
+
+/* A value in as few digits as identify it: 9 when it is a binary32, else 17; "nan", "inf", "-inf". */
+void fd_value_text(double value, char *to, size_t size);
+
+typedef enum fd_junit_result { FD_JUNIT_PASSED, FD_JUNIT_FAILED, FD_JUNIT_ERROR } fd_junit_result;
+
+typedef struct fd_junit_case {
+    char name[128];
+    fd_junit_result result;
+    char message[1024]; /* "" when it passed */
+} fd_junit_case;
+
+/* One <testsuite>. Characters that XML does not allow, and bytes that are not UTF-8, come out as U+FFFD. */
+void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int32_t n_case);
+
+#endif

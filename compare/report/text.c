@@ -1,0 +1,217 @@
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/report/report.h"
+#include "compare/report/text.h"
+
+enum { MOST_NAMES = 12 }; /* of missing tensors: more would push the verdict off the screen; --json has them all */
+
+void fd_value_text(double value, char *to, size_t size) {
+    if (isnan(value))
+        snprintf(to, size, "nan"); /* printf would add a sign that means nothing */
+    else
+        snprintf(to, size, (double)(float)value == value ? "%.9g" : "%.17g", value);
+}
+
+const char *fd_plural(int64_t n) {
+    return n == 1 ? "" : "s";
+}
+
+/* Names and paths come from files: control characters must not reach a terminal. */
+static void put_clean(FILE *to, const char *text) {
+    for (; *text; text++) fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, to);
+}
+
+void fd_line(FILE *to, const char *head, const char *format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(to, "  %-11s ", head);
+    put_clean(to, text);
+    fputc('\n', to);
+}
+
+/* Where the first differing element is, or nothing when the elements are not there. */
+static void place_text(const fd_divergence *d, int64_t index, char *to, size_t size) {
+    to[0] = '\0';
+    if (!d->has_values) return;
+    char place[128];
+    fd_index_text(d->node, d->n_dim, d->dims, d->over_kv, index, place, sizeof place);
+    snprintf(to, size, " · %s", place);
+}
+
+void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
+    const fd_divergence *d = &v->divergence;
+    char place[160];
+    if (v->weights.n_differ) {
+        const fd_verdict_weights *w = &v->weights;
+        size_t at = (size_t)snprintf(to, size, "DIVERGED at weight %s", w->name);
+        if (w->first_row >= 0 && at < size)
+            snprintf(to + at, size - at, "      row %lld of %lld", (long long)w->first_row, (long long)w->n_row);
+    } else if (v->status == FD_DIVERGED) {
+        place_text(d, d->diff.first.index, place, sizeof place);
+        snprintf(to, size, "DIVERGED at %s      step %d (%s) · position %d%s", d->node, d->step,
+                 fd_step_kind_name(d->step_kind), d->pos, place);
+    } else if (v->status == FD_INCOMPLETE) {
+        snprintf(to, size, "INCOMPLETE  %s", v->reasons[0]);
+    } else if (v->status == FD_NOISE) {
+        snprintf(to, size, "NOISE       %lld tensor%s over %lld position%s differ no more than %s rounding explains",
+                 (long long)v->replay.n_tensor, fd_plural(v->replay.n_tensor), (long long)v->n_pos, fd_plural(v->n_pos),
+                 v->replay.numerics);
+    } else {
+        snprintf(to, size, "IDENTICAL   %lld tensor%s in %lld step%s over %lld position%s, every bit",
+                 (long long)v->n_compared, fd_plural(v->n_compared), (long long)v->n_step, fd_plural(v->n_step),
+                 (long long)v->n_pos, fd_plural(v->n_pos));
+    }
+}
+
+static void put_op(FILE *to, const fd_divergence *d) {
+    char text[512];
+    size_t at = 0;
+    if (d->op[0]) {
+        at += (size_t)snprintf(text, sizeof text, "%s", d->op);
+        if (d->attributes[0]) at += (size_t)snprintf(text + at, sizeof text - at, " (%s)", d->attributes);
+    } else {
+        at += (size_t)snprintf(text, sizeof text, "not stated in the trace");
+    }
+    for (int32_t i = 0; i < d->n_input && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s — %s", i ? ", " : "      inputs: ", d->inputs[i].name,
+                               fd_equality_name(d->inputs[i].equality));
+    fd_line(to, "op", "%s", text);
+}
+
+/* "3 ulp", "12 ulp of f16"; nothing when one of the two is no number, or when they are so far apart (an eighth of their
+ * size, or of different sign) that counting representable values between them says nothing. */
+static void ulp_text(const fd_tensor_diff *diff, uint64_t ulp, char *to, size_t size) {
+    to[0] = '\0';
+    const fd_dtype_info *type = fd_dtype_get(diff->grid);
+    if (ulp == FD_ULP_NONE || ulp > (diff->grid == FD_F32 ? 1u << 20 : 1u << 7)) return;
+    if (diff->grid == FD_F32 || !type)
+        snprintf(to, size, "   %llu ulp", (unsigned long long)ulp);
+    else
+        snprintf(to, size, "   %llu ulp of %s", (unsigned long long)ulp, type->name);
+}
+
+static void put_not_finite(FILE *to, const fd_tensor_diff *t) {
+    const struct {
+        int64_t n;
+        const char *what;
+    } counts[] = {{t->n_nan_new, "NaN in the candidate alone"}, {t->n_nan_lost, "NaN in the reference alone"},
+                  {t->n_inf_new, "Inf in the candidate alone"}, {t->n_inf_lost, "Inf in the reference alone"},
+                  {t->n_inf_sign, "Inf of the opposite sign"},  {t->n_nan_same, "NaN on both sides"}};
+    char text[256];
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && at < sizeof text; i++)
+        if (counts[i].n)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld %s", at ? ", " : "", (long long)counts[i].n,
+                                   counts[i].what);
+    if (at) fd_line(to, "not finite", "%s", text);
+}
+
+static void put_values(FILE *to, const fd_divergence *d) {
+    const fd_tensor_diff *t = &d->diff;
+    char ref[40], cand[40], ulp[48], delta[48] = "", place[160];
+    fd_value_text(t->first.ref, ref, sizeof ref);
+    fd_value_text(t->first.cand, cand, sizeof cand);
+    ulp_text(t, t->first.ulp, ulp, sizeof ulp);
+    if (t->first.ulp != FD_ULP_NONE) snprintf(delta, sizeof delta, "     |Δ| %.4g", fabs(t->first.cand - t->first.ref));
+    fd_line(to, "reference", "%s     candidate  %s%s%s", ref, cand, delta, ulp);
+    if (t->n_differ > 1 && t->largest.index >= 0 && t->largest.index != t->first.index) {
+        fd_value_text(t->largest.ref, ref, sizeof ref);
+        fd_value_text(t->largest.cand, cand, sizeof cand);
+        ulp_text(t, t->largest.ulp, ulp, sizeof ulp);
+        place_text(d, t->largest.index, place, sizeof place);
+        fd_line(to, "largest", "|Δ| %.4g%s%s: %s against %s", t->largest_abs, ulp, place, ref, cand);
+    }
+    fd_line(to, "elements", "%lld of %lld differ at this position", (long long)t->n_differ, (long long)t->n);
+    put_not_finite(to, t);
+}
+
+static void put_divergence(FILE *to, const fd_verdict *v) {
+    const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_DIVERGED_WEIGHTS) return;
+    if (v->weights.n_differ) {
+        char place[160];
+        place_text(d, d->diff.first.index, place, sizeof place);
+        fd_line(to, v->replay.finding[0] ? "departs" : "then", "at %s      step %d (%s) · position %d%s", d->node,
+                d->step, fd_step_kind_name(d->step_kind), d->pos, place);
+    }
+    if (d->kind == FD_DIVERGED_TOKENS) {
+        fd_line(to, "tokens", "reference %d     candidate %d: the runs were fed different tokens", d->ref_token,
+                d->cand_token);
+    } else {
+        put_op(to, d);
+        if (d->kind == FD_DIVERGED_SHAPE)
+            fd_line(to, "shape", "reference %s     candidate %s", d->ref_shape, d->cand_shape);
+        else if (d->has_values)
+            put_values(to, d);
+        else if (v->replay.finding[0])
+            fd_line(to, "elements", "the reference has none to set beside them");
+        else
+            fd_line(to, "elements", "not recorded on both sides: the fingerprints differ");
+    }
+    if (v->replay.finding[0]) return; /* put_replay counts by finding instead */
+    char after[128] = "not known: both runs were stopped here";
+    if (v->after_known)
+        snprintf(after, sizeof after, "%lld tensor%s differ%s, %lld identical", (long long)v->n_after_differ,
+                 fd_plural(v->n_after_differ), v->n_after_differ == 1 ? "s" : "", (long long)v->n_after_identical);
+    fd_line(to, "before it", "%lld tensor%s identical        after it   %s", (long long)v->n_before,
+            fd_plural(v->n_before), after);
+}
+
+static void put_missing(FILE *to, const fd_verdict *v) {
+    static const char *const why[] = {"only in the reference", "only in the candidate", "not recorded on both sides"};
+    for (int32_t i = 0; i < v->n_missing && i < MOST_NAMES; i++) {
+        const fd_missing *m = &v->missing[i];
+        fd_line(to, i ? "" : "not seen", "%s: %s, %d position%s%s", m->name, why[m->why], m->n_pos, fd_plural(m->n_pos),
+                m->allowed ? " (allowed)" : "");
+    }
+    if (v->n_missing > MOST_NAMES) fd_line(to, "", "and %d more (--json lists all)", v->n_missing - MOST_NAMES);
+}
+
+/* A spec already says backend and numerics, and which fault; of engines, other people's have a name worth saying. */
+static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
+    char what[160] = "", fault[160] = "";
+    bool foreign = s->producer[0] && strncmp(s->producer, "firstdiff ", 10) != 0,
+         said = s->backend[0] || s->numerics[0];
+    size_t n = strlen(s->backend);
+    bool spec = n && strncmp(s->label, s->backend, n) == 0 && s->label[n] == ':';
+    if (!spec && (foreign || said))
+        snprintf(what, sizeof what, ": %s%s%s%s%s", foreign ? s->producer : "", foreign && said ? ", " : "", s->backend,
+                 s->backend[0] && s->numerics[0] ? " " : "", s->numerics);
+    if (s->fault[0] && !strstr(s->label, s->fault)) snprintf(fault, sizeof fault, ", fault %s", s->fault);
+    fd_line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
+}
+
+void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
+    char text[1024];
+    static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m"};
+    fd_report_headline(v, text, sizeof text);
+    if (colour) fputs(colours[v->status], to);
+    put_clean(to, text);
+    fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (v->moved) fd_line(to, "since then", "%s", v->since);
+    if (v->weights.n_differ) fd_report_weights(to, v);
+    if (v->status == FD_DIVERGED) put_divergence(to, v);
+    if (v->replay.done) fd_report_replay(to, v);
+    if (v->explained) fd_report_explanation(to, &v->explanation);
+    if (v->explained) fd_report_rest(to, &v->rest);
+    if (!v->weights.n_differ) fd_report_equal_weights(to, v);
+    fd_report_choice(to, v);
+    put_side(to, "ref", &v->ref);
+    put_side(to, "cand", &v->cand);
+    put_missing(to, v);
+    for (int32_t i = v->status == FD_INCOMPLETE ? 1 : 0; i < v->n_reason && i < FD_MAX_REASONS; i++)
+        fd_line(to, "incomplete", "%s", v->reasons[i]);
+    if (v->status != FD_DIVERGED && v->n_compared && v->n_by_fingerprint)
+        fd_line(to, "compared", "%lld tensor%s, %lld by fingerprint", (long long)v->n_compared,
+                fd_plural(v->n_compared), (long long)v->n_by_fingerprint);
+    if (v->n_compared > v->n_by_fingerprint && (v->grid == FD_F16 || v->grid == FD_BF16))
+        fd_line(to, "note", "rounded to %s where a side is", fd_dtype_get(v->grid)->name);
+    for (int32_t i = 0; i < v->n_note && i < FD_MAX_REASONS; i++) fd_line(to, "note", "%s", v->notes[i]);
+    if (v->next[0]) fd_line(to, "next", "%s", v->next);
+}

@@ -1,0 +1,297 @@
+/* Data on a device. The copy to pinned memory is put into the caller's stream, behind what computes the data and before
+ * what overwrites it, and an event behind the copy says when it is done; nobody waits before the step ends. After that
+ * the device address is not looked at again.
+ *
+ * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable
+ * over toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/client/tracer.h"
+
+typedef struct cuda_api { /* CUresult and the handles as in cuda.h */
+    int (*cuCtxGetCurrent)(void **context);
+    int (*cuCtxPushCurrent)(void *context);
+    int (*cuCtxPopCurrent)(void **context);
+    int (*cuMemHostAlloc)(void **host, size_t bytes, unsigned flags);
+    int (*cuMemFreeHost)(void *host);
+    int (*cuMemcpyDtoHAsync)(void *host, unsigned long long device, size_t bytes, void *stream);
+    int (*cuEventCreate)(void **event, unsigned flags);
+    int (*cuEventDestroy)(void *event);
+    int (*cuEventRecord)(void *event, void *stream);
+    int (*cuEventSynchronize)(void *event);
+    int (*cuStreamIsCapturing)(void *stream, int *status);
+    int (*cuGetErrorName)(int error, const char **name);
+} cuda_api;
+
+/* A copy under way. */
+typedef struct pending {
+    fd_tracer_view view; /* its data lies in pinned memory */
+    char name[64];
+    void *event, *context;
+} pending;
+
+typedef struct slab {
+    char *base;
+    size_t size, used;
+    struct slab *next;
+} slab;
+
+struct fd_tracer_device {
+    cuda_api cuda;
+    pending *list; /* [n] in order of the puts */
+    size_t n, room, bytes;
+    void **events; /* [n_event] not in use */
+    size_t n_event, event_room;
+    void *context; /* of the slabs and events */
+    slab *slabs;
+};
+
+enum {
+    SLAB = 16 << 20,
+    MOST_PINNED = 256 << 20, /* then the copies under way are waited for */
+    PORTABLE = 1,            /* CU_MEMHOSTALLOC_PORTABLE */
+    NO_TIMING = 2,           /* CU_EVENT_DISABLE_TIMING */
+    GAPS = 4                 /* a block is copied whole when its elements fill a quarter of it */
+};
+
+static fd_code load(cuda_api *api, fd_error *err) {
+    static const char *const names[] = {"cuCtxGetCurrent",    "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+                                        "cuMemHostAlloc",     "cuMemFreeHost",       "cuMemcpyDtoHAsync_v2",
+                                        "cuEventCreate",      "cuEventDestroy_v2",   "cuEventRecord",
+                                        "cuEventSynchronize", "cuStreamIsCapturing", "cuGetErrorName"};
+    _Static_assert(sizeof names / sizeof *names == sizeof(cuda_api) / sizeof(void *), "a name for each function");
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* kept open */
+    if (!library) return fd_fail(err, FD_ERR_DEVICE, "data on a device, but libcuda.so.1 is not to be had");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *found = dlsym(library, names[i]);
+        if (!found) return fd_fail(err, FD_ERR_DEVICE, "libcuda.so.1 has no %s", names[i]);
+        memcpy((char *)api + i * sizeof found, &found, sizeof found);
+    }
+    return FD_OK;
+}
+
+static fd_code refuse(const cuda_api *cuda, int error, const char *name, const char *what, fd_error *err) {
+    const char *text = NULL;
+    cuda->cuGetErrorName(error, &text);
+    return fd_fail(err, FD_ERR_DEVICE, "tensor %s: %s: %s", name, what, text ? text : "unknown CUDA error");
+}
+
+/* ---- which bytes ---- */
+
+/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of
+ * their indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
+typedef struct layout {
+    int n_axis, n_outer;
+    int64_t n[1 + FD_TRACER_ROW_DIM], stride[1 + FD_TRACER_ROW_DIM];
+    int64_t block, n_block; /* elements of a copy, copies */
+} layout;
+
+static layout plan(const fd_tracer_view *view) {
+    layout out = {.n_axis = 1 + view->n_dim, .n = {view->n_row}, .stride = {view->row_stride}, .n_block = 1};
+    for (int d = 0; d < view->n_dim && d < FD_TRACER_ROW_DIM; d++) {
+        out.n[1 + d] = view->shape[d];
+        out.stride[1 + d] = view->stride[d];
+    }
+    for (;; out.n_outer++) {
+        int64_t elements = 1;
+        out.block = 1;
+        for (int a = out.n_outer; a < out.n_axis && a <= FD_TRACER_ROW_DIM; a++) {
+            elements *= out.n[a];
+            out.block += (out.n[a] - 1) * out.stride[a];
+        }
+        if (out.block / GAPS <= elements || out.n_outer == out.n_axis - 1) return out;
+        out.n_block *= out.n[out.n_outer];
+    }
+}
+
+static int64_t offset_of(const layout *plan, int64_t block) {
+    int64_t offset = 0;
+    for (int a = plan->n_outer - 1; a >= 0; a--) {
+        offset += block % plan->n[a] * plan->stride[a];
+        block /= plan->n[a];
+    }
+    return offset;
+}
+
+/* The same tensor where the copies lie. */
+static fd_tracer_view packed(const fd_tracer_view *view, const layout *plan, const char *data) {
+    fd_tracer_view out = *view;
+    int64_t stride = plan->block;
+    out.data = data;
+    for (int a = plan->n_outer - 1; a >= 0; a--) {
+        *(a == 0 ? &out.row_stride : &out.stride[a - 1]) = stride;
+        stride *= plan->n[a];
+    }
+    return out;
+}
+
+/* ---- the caller's own copy ---- */
+
+static fd_code take_by_callback(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
+    layout blocks = plan(view);
+    size_t size = fd_tracer_bytes_of(view->source), bytes = (size_t)blocks.block * size;
+    char *host = malloc(bytes * (size_t)blocks.n_block);
+    if (!host) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", view->name);
+    fd_code code = FD_OK;
+    for (int64_t b = 0; code == FD_OK && b < blocks.n_block; b++) {
+        const char *from = view->data + (size_t)offset_of(&blocks, b) * size;
+        int failed = tracer->options.copy(tracer->options.copy_user, host + (size_t)b * bytes, from, bytes, stream);
+        if (failed) code = fd_fail(err, FD_ERR_DEVICE, "tensor %s: the copy function returned %d", view->name, failed);
+    }
+    fd_tracer_view there = packed(view, &blocks, host);
+    if (code == FD_OK) code = fd_tracer_take(tracer, &there, err);
+    free(host);
+    return code;
+}
+
+/* ---- CUDA ---- */
+
+static fd_code pin(struct fd_tracer_device *device, size_t bytes, const char *name, char **out, fd_error *err) {
+    bytes = (bytes + 255) / 256 * 256;
+    for (slab *s = device->slabs; s; s = s->next)
+        if (s->size - s->used >= bytes) {
+            *out = s->base + s->used;
+            s->used += bytes;
+            return FD_OK;
+        }
+    slab *fresh = calloc(1, sizeof *fresh);
+    if (!fresh) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", name);
+    void *base;
+    fresh->size = bytes > SLAB ? bytes : SLAB;
+    int error = device->cuda.cuMemHostAlloc(&base, fresh->size, PORTABLE);
+    if (error) {
+        free(fresh);
+        return refuse(&device->cuda, error, name, "no pinned memory", err);
+    }
+    fresh->base = *out = base;
+    fresh->used = bytes;
+    fresh->next = device->slabs;
+    device->slabs = fresh;
+    return FD_OK;
+}
+
+static fd_code order_copy(struct fd_tracer_device *device, const fd_tracer_view *view, const layout *blocks, char *host,
+                          void *stream, void **event, fd_error *err) {
+    const cuda_api *cuda = &device->cuda;
+    size_t size = fd_tracer_bytes_of(view->source), bytes = (size_t)blocks->block * size;
+    int error = 0;
+    for (int64_t b = 0; error == 0 && b < blocks->n_block; b++) {
+        const char *from = view->data + (size_t)offset_of(blocks, b) * size;
+        error = cuda->cuMemcpyDtoHAsync(host + (size_t)b * bytes, (unsigned long long)(uintptr_t)from, bytes, stream);
+    }
+    if (error) return refuse(cuda, error, view->name, "cannot be copied from the device", err);
+    if (device->n_event > 0)
+        *event = device->events[--device->n_event];
+    else
+        error = cuda->cuEventCreate(event, NO_TIMING);
+    if (error == 0) error = cuda->cuEventRecord(*event, stream);
+    return error ? refuse(cuda, error, view->name, "no event behind its copy", err) : FD_OK;
+}
+
+static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
+    struct fd_tracer_device *device = tracer->device;
+    void *context = NULL;
+    int capturing = 0;
+    if (device->cuda.cuCtxGetCurrent(&context) != 0 || !context)
+        return fd_fail(err, FD_ERR_DEVICE, "tensor %s: on a device, but this thread has no CUDA context", view->name);
+    if (device->cuda.cuStreamIsCapturing(stream, &capturing) == 0 && capturing)
+        return fd_fail(err, FD_ERR_DEVICE,
+                       "tensor %s: its stream is being captured into a graph, expected one that runs", view->name);
+    if (!device->context) device->context = context;
+    layout blocks = plan(view);
+    size_t bytes = (size_t)(blocks.block * blocks.n_block) * fd_tracer_bytes_of(view->source);
+    if (device->n > 0 && device->bytes + bytes > MOST_PINNED) FD_TRY(fd_tracer_collect(tracer, err));
+    if (device->n == device->room) {
+        size_t room = device->room ? 2 * device->room : 256;
+        pending *list = realloc(device->list, room * sizeof *list);
+        if (!list) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", view->name);
+        device->list = list;
+        device->room = room;
+    }
+    char *host = NULL;
+    pending *p = &device->list[device->n];
+    FD_TRY(pin(device, bytes, view->name, &host, err));
+    FD_TRY(order_copy(device, view, &blocks, host, stream, &p->event, err));
+    p->view = packed(view, &blocks, host);
+    p->context = context;
+    strcpy(p->name, view->name);
+    device->bytes += bytes;
+    device->n++;
+    return FD_OK;
+}
+
+fd_code fd_tracer_take_device(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
+    if (tracer->options.copy) return take_by_callback(tracer, view, stream, err);
+    if (!tracer->device) {
+        cuda_api api = {0};
+        FD_TRY(load(&api, err));
+        tracer->device = calloc(1, sizeof *tracer->device);
+        if (!tracer->device) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", view->name);
+        tracer->device->cuda = api;
+    }
+    return take_by_cuda(tracer, view, stream, err);
+}
+
+static bool keep_event(struct fd_tracer_device *device, void *event) {
+    if (device->n_event == device->event_room) {
+        size_t room = device->event_room ? 2 * device->event_room : 256;
+        void **events = realloc(device->events, room * sizeof *events);
+        if (!events) return false;
+        device->events = events;
+        device->event_room = room;
+    }
+    device->events[device->n_event++] = event;
+    return true;
+}
+
+fd_code fd_tracer_collect(fd_tracer *tracer, fd_error *err) {
+    struct fd_tracer_device *device = tracer->device;
+    fd_code code = FD_OK;
+    if (!device || device->n == 0) return FD_OK;
+    void *popped;
+    for (size_t i = 0; i < device->n; i++) {
+        pending *p = &device->list[i];
+        device->cuda.cuCtxPushCurrent(p->context); /* this may be another thread than the put's */
+        int error = device->cuda.cuEventSynchronize(p->event);
+        if (!keep_event(device, p->event)) device->cuda.cuEventDestroy(p->event);
+        device->cuda.cuCtxPopCurrent(&popped);
+        p->view.name = p->name;
+        if (code != FD_OK) continue;
+        code = error ? refuse(&device->cuda, error, p->name, "its copy from the device failed", err)
+                     : fd_tracer_take(tracer, &p->view, err);
+    }
+    device->n = device->bytes = 0;
+    for (slab *s = device->slabs; s; s = s->next) s->used = 0;
+    return code;
+}
+
+bool fd_tracer_device_has(const fd_tracer *tracer, const char *name) {
+    const struct fd_tracer_device *device = tracer->device;
+    for (size_t i = 0; device && i < device->n; i++)
+        if (strcmp(device->list[i].name, name) == 0) return true;
+    return false;
+}
+
+void fd_tracer_device_free(fd_tracer *tracer) {
+    struct fd_tracer_device *device = tracer->device;
+    if (!device) return;
+    void *popped;
+    bool current = device->context && device->cuda.cuCtxPushCurrent(device->context) == 0;
+    for (size_t i = 0; i < device->n; i++) { /* a copy into memory that is freed must have ended */
+        device->cuda.cuEventSynchronize(device->list[i].event);
+        device->cuda.cuEventDestroy(device->list[i].event);
+    }
+    for (size_t i = 0; i < device->n_event; i++) device->cuda.cuEventDestroy(device->events[i]);
+    for (slab *s = device->slabs, *next; s; s = next) {
+        next = s->next;
+        device->cuda.cuMemFreeHost(s->base);
+        free(s);
+    }
+    if (current) device->cuda.cuCtxPopCurrent(&popped);
+    free(device->events);
+    free(device->list);
+    free(device);
+    tracer->device = NULL;
+}

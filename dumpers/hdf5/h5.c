@@ -1,0 +1,277 @@
+#include "dumpers/hdf5/h5.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+fd_h5_guard fd_h5_begin(void) {
+    fd_h5_guard guard = {NULL, NULL};
+    H5Eget_auto2(H5E_DEFAULT, &guard.print, &guard.data);
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    return guard;
+}
+
+void fd_h5_end(fd_h5_guard guard) {
+    H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
+}
+
+/* Walking upward starts at the innermost record, the one that knows the system's own error text. */
+static herr_t take_innermost(unsigned n, const H5E_error2_t *record, void *user) {
+    char *text = user;
+    if (n == 0 && record->desc) snprintf(text, 512, "%s", record->desc);
+    return 0;
+}
+
+fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
+    char reason[512] = "";
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, reason);
+    for (char *p = reason; *p; p++)
+        if (*p == '\n') *p = ' ';
+    char message[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return reason[0] ? fd_fail(err, code, "%s: HDF5: %s", message, reason) : fd_fail(err, code, "%s", message);
+}
+
+fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err) {
+    struct stat there;
+    if (stat(path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(there.st_mode))
+        return fd_fail(err, FD_ERR_INPUT, "%s: %s, expected %s", path,
+                       S_ISDIR(there.st_mode) ? "a directory" : "not a regular file", expected);
+    if (access(path, R_OK) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected %s", path, expected);
+    if (H5Fis_hdf5(path) <= 0) return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected %s", path, expected);
+    return FD_OK;
+}
+
+void fd_h5_release(hid_t id) {
+    if (id < 0) return;
+    hid_t stack = H5Eget_num(H5E_DEFAULT) > 0 ? H5Eget_current_stack() : -1;
+    H5Idec_ref(id);
+    if (stack >= 0) H5Eset_current_stack(stack);
+}
+
+static hid_t string_type(void) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    return type;
+}
+
+static bool put(hid_t object, const char *name, hid_t file_type, hid_t memory_type, hid_t space, const void *value) {
+    if (H5Aexists(object, name) > 0 && H5Adelete(object, name) < 0) return false;
+    hid_t attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0) return false;
+    bool written = H5Awrite(attribute, memory_type, value) >= 0;
+    fd_h5_release(attribute);
+    return written;
+}
+
+bool fd_h5_put_string(hid_t object, const char *name, const char *value) {
+    hid_t type = string_type(), space = H5Screate(H5S_SCALAR);
+    bool written = put(object, name, type, type, space, &value);
+    fd_h5_release(space);
+    fd_h5_release(type);
+    return written;
+}
+
+bool fd_h5_put_strings(hid_t object, const char *name, const char *const *values, size_t n) {
+    hsize_t dim = n;
+    hid_t type = string_type(), space = H5Screate_simple(1, &dim, NULL);
+    bool written = put(object, name, type, type, space, values);
+    fd_h5_release(space);
+    fd_h5_release(type);
+    return written;
+}
+
+bool fd_h5_put_int(hid_t object, const char *name, int32_t value) {
+    hid_t space = H5Screate(H5S_SCALAR);
+    bool written = put(object, name, H5T_STD_I32LE, H5T_NATIVE_INT32, space, &value);
+    fd_h5_release(space);
+    return written;
+}
+
+/* Opens an attribute of one element; -1 when there is none (*found ABSENT) or it has another shape (WRONG). */
+static hid_t open_scalar(hid_t object, const char *name, fd_h5_found *found) {
+    *found = FD_H5_ABSENT;
+    if (H5Aexists(object, name) <= 0) return -1;
+    *found = FD_H5_WRONG;
+    hid_t attribute = H5Aopen(object, name, H5P_DEFAULT);
+    if (attribute < 0) return -1;
+    hid_t space = H5Aget_space(attribute);
+    hssize_t n = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
+    fd_h5_release(space);
+    if (n == 1) return attribute;
+    fd_h5_release(attribute);
+    return -1;
+}
+
+static fd_h5_found read_variable(hid_t attribute, hid_t type, char *out, size_t size, size_t *length) {
+    char *text = NULL;
+    hid_t memory_type = H5Tcopy(type);
+    bool read = memory_type >= 0 && H5Aread(attribute, memory_type, &text) >= 0;
+    fd_h5_release(memory_type);
+    if (!read) return FD_H5_WRONG;
+    if (length) *length = text ? strlen(text) : 0;
+    if (out) snprintf(out, size, "%s", text ? text : "");
+    if (text) H5free_memory(text);
+    return FD_H5_FOUND;
+}
+
+static fd_h5_found read_fixed(hid_t attribute, hid_t type, char *out, size_t size, size_t *length) {
+    size_t stored = H5Tget_size(type);
+    char text[4096];
+    if (stored == 0 || stored >= sizeof text) return FD_H5_WRONG;
+    if (H5Aread(attribute, type, text) < 0) return FD_H5_WRONG;
+    text[stored] = '\0';
+    size_t n = strlen(text);
+    if (H5Tget_strpad(type) == H5T_STR_SPACEPAD)
+        while (n > 0 && text[n - 1] == ' ') text[--n] = '\0';
+    if (length) *length = n;
+    if (out) snprintf(out, size, "%s", text);
+    return FD_H5_FOUND;
+}
+
+fd_h5_found fd_h5_get_string(hid_t object, const char *name, char *out, size_t size, size_t *length) {
+    fd_h5_found found;
+    if (out) out[0] = '\0';
+    hid_t attribute = open_scalar(object, name, &found);
+    if (attribute < 0) return found;
+    hid_t type = H5Aget_type(attribute);
+    if (type >= 0 && H5Tget_class(type) == H5T_STRING)
+        found = H5Tis_variable_str(type) > 0 ? read_variable(attribute, type, out, size, length)
+                                             : read_fixed(attribute, type, out, size, length);
+    fd_h5_release(type);
+    fd_h5_release(attribute);
+    return found;
+}
+
+fd_h5_found fd_h5_get_int(hid_t object, const char *name, int64_t *out) {
+    fd_h5_found found;
+    *out = 0;
+    hid_t attribute = open_scalar(object, name, &found);
+    if (attribute < 0) return found;
+    hid_t type = H5Aget_type(attribute);
+    H5T_class_t class = type < 0 ? H5T_NO_CLASS : H5Tget_class(type);
+    if (class == H5T_INTEGER && H5Aread(attribute, H5T_NATIVE_INT64, out) >= 0) found = FD_H5_FOUND;
+    /* h5py writes booleans as an enum of int8 {FALSE = 0, TRUE = 1} */
+    int8_t flag = 0;
+    if (class == H5T_ENUM && H5Tget_size(type) == 1 && H5Aread(attribute, type, &flag) >= 0) {
+        *out = flag;
+        found = FD_H5_FOUND;
+    }
+    fd_h5_release(type);
+    fd_h5_release(attribute);
+    return found;
+}
+
+bool fd_h5_has(hid_t group, const char *name) {
+    return H5Lexists(group, name, H5P_DEFAULT) > 0 && H5Oexists_by_name(group, name, H5P_DEFAULT) > 0;
+}
+
+typedef struct link_list {
+    fd_h5_link *links;
+    char *names; /* one behind the other, each with its NUL */
+    size_t n, limit, room, used, name_room;
+} link_list;
+
+static uint64_t address_of(const H5L_info_t *info) {
+    uint64_t address = 0;
+    if (info->type != H5L_TYPE_HARD) return UINT64_MAX;
+#if H5_VERSION_GE(1, 12, 0) /* the address is the token's first bytes, little-endian */
+    for (size_t i = 0; i < 8; i++) address |= (uint64_t)info->u.token.__data[i] << (8 * i);
+#else
+    address = info->u.address;
+#endif
+    return address;
+}
+
+static bool make_room(void **block, size_t *room, size_t needed, size_t each) {
+    if (needed <= *room) return true;
+    size_t more = 2 * needed + 64;
+    void *grown = realloc(*block, more * each);
+    if (!grown) return false;
+    *block = grown;
+    *room = more;
+    return true;
+}
+
+static herr_t take_link(hid_t group, const char *name, const H5L_info_t *info, void *user) {
+    (void)group;
+    link_list *list = user;
+    size_t bytes = strlen(name) + 1;
+    void *links = list->links, *names = list->names;
+    bool room = list->n < list->limit && make_room(&links, &list->room, list->n + 1, sizeof *list->links);
+    room = room && make_room(&names, &list->name_room, list->used + bytes, 1);
+    list->links = links;
+    list->names = names;
+    if (!room) return -1;
+    memcpy(list->names + list->used, name, bytes);
+    list->links[list->n++].address = address_of(info);
+    list->used += bytes;
+    return 0;
+}
+
+/* One pass: asking for the number of links walks the group once more, and for the i-th name sorts all of them. */
+fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n) {
+    link_list list = {.limit = limit};
+    hsize_t at = 0;
+    bool listed = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_link, &list) >= 0;
+    fd_h5_link *out = listed ? malloc(list.n * sizeof *out + list.used + 1) : NULL;
+    *n = out ? list.n : 0;
+    const char *name = out ? memcpy(out + list.n, list.names ? list.names : "", list.used) : NULL;
+    for (size_t i = 0; i < *n; i++, name += strlen(name) + 1) out[i] = (fd_h5_link){name, list.links[i].address};
+    free(list.links);
+    free(list.names);
+    return out;
+}
+
+bool fd_h5_shape_of(hid_t dataset, fd_h5_shape *shape) {
+    hid_t space = H5Dget_space(dataset);
+    shape->rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
+    bool ok = shape->rank >= 1 && shape->rank <= FD_H5_MAX_RANK && H5Sget_simple_extent_type(space) == H5S_SIMPLE &&
+              H5Sget_simple_extent_dims(space, shape->dim, NULL) >= 0;
+    fd_h5_release(space);
+    return ok;
+}
+
+const char *fd_h5_shape_text(const fd_h5_shape *shape, char out[128]) {
+    if (shape->rank < 1 || shape->rank > FD_H5_MAX_RANK) {
+        snprintf(out, 128, "rank %d", shape->rank);
+        return out;
+    }
+    size_t at = 0;
+    for (int i = 0; i < shape->rank; i++)
+        at += (size_t)snprintf(out + at, 128 - at, "%s%llu", i ? ", " : "[", (unsigned long long)shape->dim[i]);
+    snprintf(out + at, 128 - at, "]");
+    return out;
+}
+
+/* Both directions differ in one call. */
+static bool transfer(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *in,
+                     const void *out) {
+    hid_t file = H5Dget_space(dataset);
+    hid_t memory = H5Screate_simple(rank, count, NULL);
+    bool done = file >= 0 && memory >= 0 && H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
+                (in ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, in)
+                    : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, out)) >= 0;
+    fd_h5_release(memory);
+    fd_h5_release(file);
+    return done;
+}
+
+bool fd_h5_read_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *out) {
+    return transfer(dataset, type, rank, start, count, out, NULL);
+}
+
+bool fd_h5_write_block(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count,
+                       const void *data) {
+    return transfer(dataset, type, rank, start, count, NULL, data);
+}

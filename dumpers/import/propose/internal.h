@@ -1,0 +1,55 @@
+/* Shared by propose.c (names), propose_score.c (values) and propose_lines.c (the map that follows). */
+#ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
+#define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
+
+#include "dumpers/import/propose/propose.h"
+
+enum { FD_PROPOSE_POSITIONS = 6, FD_PROPOSE_KEEP = 4, FD_PROPOSE_MAX_OPS = 96 };
+
+typedef struct fd_candidate {
+    int32_t node;                 /* of the reference; -1: none */
+    double away;                  /* 1 - |cosine|; 0: the same direction */
+    double factor;                /* reference ≈ factor · candidate */
+    char ops[FD_PROPOSE_MAX_OPS]; /* "axis=-2 heads=4 interleave" */
+} fd_candidate;
+
+typedef struct fd_scorer fd_scorer;
+/* Reads the reference's rows at the sampled positions. */
+fd_code fd_scorer_new(const fd_import_plan *plan, const fd_trace *ref, fd_scorer **out, fd_error *err);
+void fd_scorer_free(fd_scorer *scorer);
+/* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that
+ * takes a part of the tensor. `tensors` [n]: its occurrences over the steps. */
+fd_code fd_scorer_rank(fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+                       fd_error *err);
+
+/* A name fits when the angle to its node is below acos(1 - FD_PROPOSE_FAR), and is clear when the next node is
+ * FD_PROPOSE_CLEAR times as far away. */
+#define FD_PROPOSE_FAR   0.1
+#define FD_PROPOSE_CLEAR 10
+
+typedef struct fd_proposed { /* one name (over all steps), or a part of one */
+    size_t *tensors;
+    size_t n;
+    char name[256]; /* with #occurrence where it repeats */
+    char slice[24]; /* "" or "slice=0:64" */
+    fd_candidate best[FD_PROPOSE_KEEP];
+    bool matched, clear;
+    bool written;
+} fd_proposed;
+
+typedef struct fd_proposer {
+    const fd_source *source;
+    const fd_trace *ref;
+    fd_import_plan plan;
+    fd_proposed *items;
+    size_t n, room;
+    FILE *out;
+    fd_proposal *total;
+    fd_error *err;
+} fd_proposer;
+
+/* Writes the map: a rule for every clear name, `ask` for the others that fit some node, comments for the rest. `items`
+ * are in the order of their nodes. */
+void fd_propose_lines(fd_proposer *p, const fd_import_options *options);
+
+#endif

@@ -1,0 +1,175 @@
+/* The names of a source beside the nodes of a reference. */
+#include "dumpers/import/propose/propose.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/propose/internal.h"
+
+static const char *node_name(const fd_proposer *p, int32_t node) {
+    return fd_trace_node_at(p->ref, node)->name;
+}
+
+/* ---- names ---- */
+
+static fd_proposed *add_item(fd_proposer *p, const char *name, const char *slice) {
+    if (p->n == p->room) {
+        size_t room = p->room ? 2 * p->room : 256;
+        fd_proposed *items = realloc(p->items, room * sizeof *items);
+        if (!items) return NULL;
+        p->items = items;
+        p->room = room;
+    }
+    fd_proposed *item = &p->items[p->n++];
+    *item = (fd_proposed){0};
+    snprintf(item->name, sizeof item->name, "%s", name);
+    snprintf(item->slice, sizeof item->slice, "%s", slice);
+    return item;
+}
+
+static bool add_tensor(fd_proposed *item, size_t tensor) {
+    size_t *tensors = realloc(item->tensors, (item->n + 1) * sizeof *tensors);
+    if (!tensors) return false;
+    item->tensors = tensors;
+    tensors[item->n++] = tensor;
+    return true;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const fd_proposed *)a)->name, ((const fd_proposed *)b)->name);
+}
+
+static fd_code gather(fd_proposer *p) {
+    fd_code memory = FD_OK;
+    for (size_t i = 0; memory == FD_OK && i < fd_source_count(p->source); i++) {
+        const fd_source_tensor *t = fd_source_at(p->source, i);
+        char name[256];
+        int n = t->n_same > 1 ? snprintf(name, sizeof name, "%s#%d", t->name, t->occurrence)
+                              : snprintf(name, sizeof name, "%s", t->name);
+        if (n < 0 || (size_t)n >= sizeof name || strpbrk(name, " \t*{|")) /* not to be written as a pattern */
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s: tensor \"%.200s\": a name with spaces, * { | or of more than 255 bytes",
+                           fd_source_path(p->source), t->name);
+        fd_proposed *item = add_item(p, name, "");
+        if (!item || !add_tensor(item, i)) memory = fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+    }
+    if (memory != FD_OK) return memory;
+    qsort(p->items, p->n, sizeof *p->items, by_name);
+    size_t kept = 0;
+    for (size_t i = 0; i < p->n; i++) { /* the same name in all steps is one item */
+        fd_proposed *last = kept ? &p->items[kept - 1] : NULL;
+        if (last && strcmp(last->name, p->items[i].name) == 0) {
+            if (!add_tensor(last, p->items[i].tensors[0]))
+                return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+            free(p->items[i].tensors);
+        } else {
+            p->items[kept++] = p->items[i];
+        }
+    }
+    p->n = kept;
+    return FD_OK;
+}
+
+/* ---- values ---- */
+
+static void judge(fd_proposed *item) {
+    item->matched = item->best[0].node >= 0 && item->best[0].away <= FD_PROPOSE_FAR;
+    /* an exact hit leaves room for rounding in float elements */
+    double near = item->best[0].away > 1e-12 ? item->best[0].away : 1e-12;
+    item->clear = item->matched && (item->best[1].node < 0 || item->best[1].away >= FD_PROPOSE_CLEAR * near);
+}
+
+/* A cache's row has the values of what was written to it; a name with "cache" in it means the copy. */
+static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
+    for (int32_t v = 0; item->clear && strcasestr(item->name, "cache") && v < fd_trace_n_node(p->ref); v++) {
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        if (strcmp(node->op, "kv_write") == 0 && strcmp(node->inputs[0], node_name(p, item->best[0].node)) == 0) {
+            item->best[0].node = v;
+            return;
+        }
+    }
+}
+
+static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
+    FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, item->best, p->err));
+    judge(item);
+    prefer_cache(p, item);
+    return FD_OK;
+}
+
+/* Q, K and V, or gate and up, in one array: each part is a tensor of its own. */
+static fd_code split(fd_proposer *p, fd_scorer *scorer, size_t at) {
+    const int64_t *of = p->plan.values.of;
+    int64_t q = of[FD_NAME_MAP_N_HEAD] * of[FD_NAME_MAP_HEAD_DIM],
+            kv = of[FD_NAME_MAP_N_HEAD_KV] * of[FD_NAME_MAP_HEAD_DIM], ff = p->plan.graph->hparams.n_ff;
+    const fd_source_tensor *t = fd_source_at(p->source, p->items[at].tensors[0]);
+    int64_t width = t->rank ? t->shape[t->rank - 1] : 0;
+    const int64_t qkv[] = {0, q, q + kv, q + 2 * kv}, gate_up[] = {0, ff, 2 * ff};
+    const int64_t *ends = width == q + 2 * kv ? qkv : width == 2 * ff ? gate_up : NULL;
+    size_t n_part = ends == qkv ? 3 : 2, n_found = 0, start = p->n;
+    for (size_t i = 0; ends && i < n_part; i++) {
+        char slice[24], name[256];
+        strcpy(name, p->items[at].name);
+        snprintf(slice, sizeof slice, "slice=%lld:%lld", (long long)ends[i], (long long)ends[i + 1]);
+        fd_proposed *item = add_item(p, name, slice);
+        for (size_t k = 0; item && k < p->items[at].n; k++)
+            if (!add_tensor(item, p->items[at].tensors[k])) item = NULL;
+        if (!item) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+        FD_TRY(rank(p, scorer, item));
+        n_found += item->matched;
+    }
+    if (n_found == n_part && ends) {
+        p->items[at].written = true; /* its parts stand for it */
+        return FD_OK;
+    }
+    while (p->n > start) free(p->items[--p->n].tensors);
+    return FD_OK;
+}
+
+static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
+    size_t n = p->n;
+    for (size_t i = 0; i < n; i++) {
+        const fd_source_tensor *t = fd_source_at(p->source, p->items[i].tensors[0]);
+        if (!fd_array_is_float(t->type) && t->type != FD_ARRAY_U16) continue; /* ids and masks */
+        FD_TRY(rank(p, scorer, &p->items[i]));
+        if (!p->items[i].matched) FD_TRY(split(p, scorer, i));
+    }
+    return FD_OK;
+}
+
+static int32_t order_of(const fd_proposed *item) {
+    return item->best[0].node < 0 ? INT32_MAX : item->best[0].node;
+}
+
+static int by_node(const void *a, const void *b) {
+    const fd_proposed *x = a, *y = b;
+    if (order_of(x) != order_of(y)) return order_of(x) < order_of(y) ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static fd_code propose(fd_proposer *p, const fd_import_options *options) {
+    fd_scorer *scorer;
+    FD_TRY(gather(p));
+    FD_TRY(fd_scorer_new(&p->plan, p->ref, &scorer, p->err));
+    fd_code code = rank_all(p, scorer);
+    fd_scorer_free(scorer);
+    if (code != FD_OK) return code;
+    qsort(p->items, p->n, sizeof *p->items, by_node);
+    fd_propose_lines(p, options);
+    return ferror(p->out) ? fd_fail(p->err, FD_ERR_IO, "map auto: the map cannot be written") : FD_OK;
+}
+
+fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
+                       fd_proposal *proposal, fd_error *err) {
+    fd_proposer p = {.source = source, .ref = ref, .out = out, .total = proposal, .err = err};
+    *proposal = (fd_proposal){0};
+    FD_TRY(fd_import_begin_plan(source, options, &p.plan, err));
+    fd_code code = p.plan.n_token == fd_trace_n_pos(ref)
+                       ? propose(&p, options)
+                       : fd_fail(err, FD_ERR_INPUT, "%s: %d tokens, the reference %s has %d positions",
+                                 fd_source_path(source), p.plan.n_token, fd_trace_path(ref), fd_trace_n_pos(ref));
+    for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
+    free(p.items);
+    fd_import_plan_free(&p.plan);
+    return code;
+}

@@ -1,0 +1,28 @@
+/* --map auto: a map proposed from shapes, values and names. Values decide: every foreign tensor is laid beside every
+ * node of the model that has as many elements, in every layout that engines use, and their directions are compared
+ * (the cosine of the elements at some positions, so that a constant factor does not matter). A node is taken only when
+ * it fits and the next best one is clearly further away; else the line is an `ask`. How small a difference is never
+ * decides between two. */
+#ifndef FD_DUMPERS_IMPORT_PROPOSE_PROPOSE_H
+#define FD_DUMPERS_IMPORT_PROPOSE_PROPOSE_H
+
+#include <stdio.h>
+
+#include "dumpers/import/import.h"
+
+typedef struct fd_proposal {
+    size_t n_sure, n_ask, n_unmatched; /* names of tensors, over all steps */
+    size_t n_by_name; /* their values do not decide, but names of the same form in at least two other layers */
+    size_t n_missing; /* nodes of the reference that no name is */
+} fd_proposal;
+
+/* `options->graph` is needed, `options->map` is not read. `ref`: a full trace of the model on the same tokens. The map
+ * is written to `out`; each line's comment gives a confidence from 0 to 1. */
+fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
+                       fd_proposal *proposal, fd_error *err);
+
+/* A plan without a map: tokens, steps and the model's sizes. Freed with fd_import_plan_free. */
+fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
+                             fd_error *err);
+
+#endif

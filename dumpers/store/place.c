@@ -1,0 +1,201 @@
+#include "dumpers/store/place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/store/reader.h"
+
+static size_t element_bytes(const fd_trace_node *node) {
+    return node->dtype == FD_F64 ? 8 : node->dtype == FD_F32 ? 4 : 2;
+}
+
+fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
+    fd_trace_set *set = &trace->sets[node];
+    if (!set->placed) return FD_PLACED_NOT;
+    if (set->chunks) return FD_PLACED;
+    size_t limit = trace->memory / 8, used = *trace->places_bytes;
+    int64_t n = fd_h5_chunk_count(&set->shape, &set->layout, (int64_t)(limit / sizeof *set->chunks));
+    if (n < 0) return FD_PLACED_NOT;
+    size_t bytes = (size_t)n * sizeof *set->chunks;
+    if (bytes > limit - (used < limit ? used : limit)) return used > 0 ? FD_PLACED_FULL : FD_PLACED_NOT;
+    set->chunks = n == 1 ? &set->only : malloc(bytes + 1);
+    if (set->chunks && fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, set->chunks)) {
+        if (n != 1) *trace->places_bytes += bytes;
+        set->n_chunk = n;
+        return FD_PLACED;
+    }
+    fd_trace_set_forget(set);
+    set->placed = false; /* the library may know better */
+    return FD_PLACED_NOT;
+}
+
+void fd_trace_set_forget(fd_trace_set *set) {
+    if (set->chunks != &set->only) free(set->chunks);
+    set->chunks = NULL;
+}
+
+void fd_trace_forget_places(const fd_trace *trace) {
+    for (int32_t i = 0; trace->sets && i < trace->n_node; i++) fd_trace_set_forget(&trace->sets[i]);
+    *trace->places_bytes = 0;
+}
+
+bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set) {
+    int64_t n = fd_h5_chunk_count(&set->shape, &set->layout, 1 << 16);
+    if (set->layout.address == FD_H5_NOWHERE) return false;
+    if (n < 0) return true; /* too many to look at for what is a courtesy: an unwritten one reads as its fill value */
+    uint64_t only, *chunks = n == 1 ? &only : malloc((size_t)n * sizeof *chunks + 1);
+    bool any = !chunks || !fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, chunks);
+    for (int64_t i = 0; !any && i < n; i++) any = chunks[i] != FD_H5_NOWHERE;
+    if (chunks != &only) free(chunks);
+    return any;
+}
+
+/* ---- the grid of chunks ---- */
+
+static hsize_t chunks_along(const fd_trace_set *set, int dim) {
+    return (set->shape.dim[dim] + set->layout.chunk[dim] - 1) / set->layout.chunk[dim];
+}
+
+int64_t fd_trace_columns(const fd_trace *trace, int32_t node) {
+    const fd_trace_set *set = &trace->sets[node];
+    int64_t n = 1;
+    for (int i = 1; i < set->shape.rank; i++) n *= (int64_t)chunks_along(set, i);
+    return n;
+}
+
+int32_t fd_trace_chunk_end(const fd_trace *trace, int32_t node, int32_t pos) {
+    const fd_trace_set *set = &trace->sets[node];
+    hsize_t row = (hsize_t)(pos - set->first), end = (row / set->layout.chunk[0] + 1) * set->layout.chunk[0];
+    if (end > set->shape.dim[0]) end = set->shape.dim[0];
+    return set->first + (int32_t)end;
+}
+
+/* Bytes of one position in one chunk. */
+static uint64_t slab_bytes(const fd_trace_set *set) {
+    uint64_t n = set->layout.element_bytes;
+    for (int i = 1; i < set->shape.rank; i++) n *= set->layout.chunk[i];
+    return n;
+}
+
+bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_t n, int64_t column,
+                        fd_trace_region *out) {
+    const fd_trace_set *set = &trace->sets[node];
+    int last = set->shape.rank - 1;
+    hsize_t row = (hsize_t)(pos - set->first), along = chunks_along(set, last);
+    *out = (fd_trace_region){0, 0};
+    /* keys beyond the last of these positions are padding */
+    if (trace->nodes[node].over_kv && (hsize_t)column % along * set->layout.chunk[last] >= (hsize_t)pos + (hsize_t)n)
+        return true;
+    uint64_t chunk = set->chunks[(int64_t)(row / set->layout.chunk[0]) * fd_trace_columns(trace, node) + column];
+    if (chunk == FD_H5_NOWHERE) return false;
+    uint64_t slab = slab_bytes(set);
+    *out = (fd_trace_region){chunk + row % set->layout.chunk[0] * slab, (uint64_t)n * slab};
+    return true;
+}
+
+bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out) {
+    return fd_h5_bytes_read(&trace->bytes, address, n, out);
+}
+
+bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b) {
+    const fd_trace_set *x = &a->sets[node_a], *y = &b->sets[node_b];
+    if (!x->chunks || !y->chunks || x->first != y->first || x->shape.rank != y->shape.rank ||
+        a->nodes[node_a].dtype != b->nodes[node_b].dtype || a->nodes[node_a].over_kv != b->nodes[node_b].over_kv)
+        return false;
+    /* one block has no cuts along positions; its length there may differ */
+    bool blocks = x->layout.index == FD_H5_CONTIGUOUS && y->layout.index == FD_H5_CONTIGUOUS;
+    for (int i = 0; i < x->shape.rank; i++)
+        if ((x->shape.dim[i] != y->shape.dim[i] && i > 0) ||
+            (x->layout.chunk[i] != y->layout.chunk[i] && !(i == 0 && blocks)))
+            return false;
+    return true;
+}
+
+/* ---- reading ---- */
+
+/* Where element e of a position's unpadded tensor lies, and how many follow it there. */
+static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, uint64_t *address, int64_t *run) {
+    const fd_trace_set *set = &trace->sets[node];
+    int last = set->shape.rank - 1;
+    hsize_t length = trace->nodes[node].over_kv ? (hsize_t)pos + 1 : set->shape.dim[last];
+    hsize_t line = (hsize_t)e / length, at[FD_H5_MAX_RANK] = {(hsize_t)(pos - set->first)};
+    at[last] = (hsize_t)e % length;
+    for (int i = last - 1; i > 0; i--) {
+        at[i] = line % set->shape.dim[i];
+        line /= set->shape.dim[i];
+    }
+    hsize_t chunk = 0, inside = 0, left = set->layout.chunk[last] - at[last] % set->layout.chunk[last];
+    *run = (int64_t)(length - at[last] < left ? length - at[last] : left);
+    for (int i = 0; i <= last; i++) {
+        chunk = chunk * chunks_along(set, i) + at[i] / set->layout.chunk[i];
+        inside = inside * set->layout.chunk[i] + at[i] % set->layout.chunk[i];
+    }
+    if (set->chunks[chunk] == FD_H5_NOWHERE) return false;
+    *address = set->chunks[chunk] + inside * set->layout.element_bytes;
+    return true;
+}
+
+bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out) {
+    const fd_trace_set *set = &trace->sets[node];
+    size_t size = set->layout.element_bytes;
+    if (!set->chunks) return false;
+    char *to = out;
+    while (n > 0) {
+        uint64_t address, next;
+        int64_t run, more;
+        if (!locate(trace, node, pos, first, &address, &run)) return false;
+        /* lines that follow one another in the file are read together */
+        while (run < n && locate(trace, node, pos, first + run, &next, &more) && next == address + (uint64_t)run * size)
+            run += more;
+        if (run > n) run = n;
+        if (!fd_h5_bytes_read(&trace->bytes, address, (size_t)run * size, to)) return false;
+        to += (size_t)run * size;
+        first += run;
+        n -= run;
+    }
+    return true;
+}
+
+/* Through the library: the whole row at once, else line by line. */
+static bool read_by_library(const fd_trace *trace, int32_t node_at, int32_t pos, int64_t first, int64_t n, char *out) {
+    const fd_trace_node *node = &trace->nodes[node_at];
+    const fd_trace_set *set = &trace->sets[node_at];
+    int last = set->shape.rank - 1;
+    hsize_t start[FD_H5_MAX_RANK] = {(hsize_t)(pos - set->first)}, count[FD_H5_MAX_RANK] = {1};
+    for (int i = 1; i <= last; i++) count[i] = set->shape.dim[i];
+    if (node->over_kv) count[last] = (hsize_t)pos + 1;
+    if (first == 0 && n == fd_trace_elements(node, pos))
+        return fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, out);
+    hsize_t length = count[last];
+    while (n > 0) {
+        hsize_t line = (hsize_t)first / length, column = (hsize_t)first % length;
+        for (int i = last - 1; i > 0; i--) {
+            start[i] = line % set->shape.dim[i];
+            line /= set->shape.dim[i];
+            count[i] = 1;
+        }
+        start[last] = column;
+        count[last] = length - column < (hsize_t)n ? length - column : (hsize_t)n;
+        if (!fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, out)) return false;
+        out += count[last] * element_bytes(node);
+        first += (int64_t)count[last];
+        n -= (int64_t)count[last];
+    }
+    return true;
+}
+
+fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out,
+                           fd_error *err) {
+    if (fd_trace_place(trace, node) == FD_PLACED_FULL) {
+        fd_trace_forget_places(trace);
+        fd_trace_place(trace, node);
+    }
+    if (fd_trace_read_placed(trace, node, pos, first, n, out)) return FD_OK;
+    fd_h5_guard guard = fd_h5_begin();
+    fd_code code = fd_trace_set_open(trace, node, err);
+    if (code == FD_OK && !read_by_library(trace, node, pos, first, n, out))
+        code = fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read", trace->path,
+                          trace->nodes[node].name, pos);
+    fd_h5_end(guard);
+    return code;
+}

@@ -1,0 +1,45 @@
+/* Where a trace's elements lie in its file, for reading them without HDF5 and from several threads.
+ *
+ * A dataset is *placed* when its bytes are those of memory: not filtered, little-endian, in a complete file, in a layout
+ * that h5_object.h and h5_index.h know. Everything else is read by the library. What is read either way is the same. */
+#ifndef FD_DUMPERS_STORE_PLACE_H
+#define FD_DUMPERS_STORE_PLACE_H
+
+#include "dumpers/store/trace.h"
+
+typedef enum fd_placed {
+    FD_PLACED,
+    FD_PLACED_NOT,  /* read it with the library */
+    FD_PLACED_FULL, /* no room for its list of chunks within the trace's memory: fd_trace_forget_places, and again */
+} fd_placed;
+
+/* Loads where the node's chunks lie, unless that is known. Not while other threads read from the trace. */
+fd_placed fd_trace_place(const fd_trace *trace, int32_t node);
+void fd_trace_forget_places(const fd_trace *trace);
+
+/* True when the trace should hold the node's elements at this position. */
+bool fd_trace_holds(const fd_trace *trace, int32_t node, int32_t pos);
+
+/* Elements [first, first + n) of one position's unpadded tensor, of the type the node says (16-bit ones are not widened,
+ * unlike fd_trace_read). Reads placed ones from the file, others through the library. */
+fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out,
+                           fd_error *err);
+/* The same for placed nodes alone, from any thread; false: ask fd_trace_read_part. */
+bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out);
+
+/* Chunks cut a position's padded tensor into `columns`; in each, positions of one row of chunks are one region. */
+int64_t fd_trace_columns(const fd_trace *trace, int32_t node);
+/* One past the last position that lies in the same row of chunks as `pos`. */
+int32_t fd_trace_chunk_end(const fd_trace *trace, int32_t node, int32_t pos);
+typedef struct fd_trace_region {
+    uint64_t address, bytes; /* in the file; bytes 0: nothing of these positions lies in this column */
+} fd_trace_region;
+/* Where [pos, pos + n), which lie in one row of chunks, have their part of a column; false when it was never written. */
+bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_t n, int64_t column,
+                        fd_trace_region *out);
+bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out);
+
+/* True when two placed nodes are cut alike, so that equal bytes, column by column, are equal tensors. */
+bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b);
+
+#endif

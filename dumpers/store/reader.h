@@ -1,0 +1,90 @@
+/* The reader's insides: trace_open.c (file, attributes, steps), trace_nodes.c (which tensors there are, in which
+ * order), trace_set.c (what a dataset is), trace_place.c (where its elements lie), trace_tables.c (fingerprints,
+ * statistics, health), trace_read.c (what callers ask for). */
+#ifndef FD_DUMPERS_STORE_READER_H
+#define FD_DUMPERS_STORE_READER_H
+
+#include "dumpers/hdf5/index.h"
+#include "dumpers/store/schema.h"
+
+/* A dataset of /tensors and how its elements lie in the file; F16 and BF16 are read as raw 16-bit integers and widened
+ * here. */
+typedef struct fd_trace_set {
+    fd_h5_shape shape;
+    int32_t first;       /* position of row 0 */
+    uint32_t dtype;      /* FD_F32, FD_F64, FD_F16, FD_BF16 */
+    bool placed;         /* `layout` is known: it can be read without the library (trace_place.h) */
+    fd_h5_layout layout;
+    uint64_t *chunks;    /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
+    uint64_t only;
+    int64_t n_chunk;
+    hid_t id;            /* -1: not opened by the library (yet) */
+    hid_t memory;        /* type to read with, when it is opened */
+    bool owns_memory;
+} fd_trace_set;
+
+/* A table with a row for each position, of which as many are in memory as may be. */
+typedef struct fd_trace_table {
+    const char *name;
+    hid_t type;
+    size_t element_bytes, row_bytes;
+    int n_rest;
+    hsize_t rest[2];
+    void *rows; /* [n] from position `first` on; owned */
+    int32_t first, n, most;
+} fd_trace_table;
+
+struct fd_trace {
+    char *path;
+    hid_t file;
+    fd_h5_bytes bytes;    /* the same file; its descriptor is -1 when it could not be opened */
+    bool plain;           /* complete, and of a form that can be read without the library */
+    size_t memory;        /* bytes that tables and lists of chunks may take */
+    size_t *places_bytes; /* those that the lists of chunks take; behind a pointer, for they change while reading */
+    fd_trace_info info;
+    int32_t n_pos, n_step, n_node;
+    int32_t *tokens;      /* [n_pos] */
+    fd_trace_step *steps; /* [n_step] */
+    uint8_t *level;       /* [n_pos] fd_trace_level its step was recorded at */
+    fd_trace_node *nodes; /* [n_node] in order of execution */
+    fd_trace_set *sets;   /* [n_node] */
+    int32_t *by_name;     /* [n_node] nodes in order of their names */
+    bool has_graph;
+    fd_trace_table *fingerprints; /* [n_pos, n_node] fd_fingerprint; NULL: the file has none */
+    fd_trace_table *stats;        /* [n_pos, n_node] fd_trace_stats; NULL */
+    fd_trace_health *health;      /* [n_pos]; NULL */
+    float *entropy, *sink;        /* [n_pos, n_layer, n_head]; NULL */
+    int32_t n_layer, n_head;
+};
+
+/* Fills nodes and sets from /graph and /tensors. */
+fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err);
+/* Finds out what tensors/NAME is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming it, for
+ * what no trace can hold. */
+fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
+                              fd_trace_set *set, fd_h5_object *out, fd_error *err);
+/* Opens it with the library, if that was not done: sets[node].id and memory. */
+fd_code fd_trace_set_open(const fd_trace *trace, int32_t node, fd_error *err);
+void fd_trace_set_close(fd_trace_set *set);
+/* Frees the list of chunks, which is then loaded again when it is needed. */
+void fd_trace_set_forget(fd_trace_set *set);
+/* False for a dataset that was made, but never written. */
+bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set);
+
+/* Fills fingerprints, stats, health, entropy, sink from what the file has. */
+fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err);
+
+/* The row of a position, valid until another position is asked for; NULL when it cannot be read. */
+const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *table, int32_t pos);
+void fd_trace_table_free(fd_trace_table *table); /* NULL is fine */
+
+/* Reads rows [0, n) of a dataset whose other dimensions must be `rest`. `what` names it in messages. More rows than n
+ * are an error unless the trace is incomplete. Refuses what claims more rows than the file stores bytes for. */
+fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, hid_t type, size_t element_bytes, int n_rest,
+                           const hsize_t *rest, int32_t n, void **out, fd_error *err);
+
+/* Sorts nodes made up from /tensors into the order in which a llama-like model executes them: by `seq` where every
+ * dataset had one (nodes[i].seq ≥ 0), else by name. `sets` moves along. Numbers them from 0. */
+fd_code fd_trace_order(fd_trace_node *nodes, fd_trace_set *sets, int32_t n, fd_error *err);
+
+#endif

@@ -1,0 +1,174 @@
+#include "dumpers/store/schema.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+static const char *const level_names[] = {
+    [FD_TRACE_FINGERPRINT] = "fingerprint", [FD_TRACE_STATS] = "stats", [FD_TRACE_FULL] = "full"};
+
+const char *fd_trace_level_name(fd_trace_level level) {
+    return level_names[level];
+}
+
+int fd_trace_level_parse(const char *name) {
+    for (int i = 0; i <= FD_TRACE_FULL; i++)
+        if (strcasecmp(level_names[i], name) == 0) return i;
+    return -1;
+}
+
+#define FIELD(member)                                                                                                  \
+    { #member, offsetof(fd_trace_info, member), sizeof(((fd_trace_info *)0)->member) }
+const fd_info_field fd_info_fields[] = {
+    FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),   FIELD(driver), FIELD(build),
+    FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type),  FIELD(fusion), FIELD(fault),
+    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),   FIELD(started), FIELD(finished),
+};
+#undef FIELD
+const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;
+
+#define IN_HEALTH(member) offsetof(fd_trace_health, member)
+const fd_health_info fd_health_columns[FD_HEALTH_COUNT] = {
+    [FD_HEALTH_N_KV] = {"n_kv", true, 0, IN_HEALTH(n_kv), "positions visible in the K/V cache"},
+    [FD_HEALTH_TOP_LOGIT] = {"top_logit", false, 1, IN_HEALTH(top_logit), "largest logits, best first"},
+    [FD_HEALTH_TOP_ID] = {"top_id", true, 1, IN_HEALTH(top_id), "their token ids, lowest id first among equals"},
+    [FD_HEALTH_TOP1] = {"top1_probability", false, 0, IN_HEALTH(top1_probability), "softmax of the largest logit"},
+    [FD_HEALTH_RANGE] = {"logit_range", false, 0, IN_HEALTH(logit_range), "largest minus tenth largest logit"},
+    [FD_HEALTH_LOOP] = {"loop_length", true, 0, IN_HEALTH(loop_length),
+                        "period of a token loop that ends here, 0: none"},
+    [FD_HEALTH_ENTROPY] = {"entropy", false, 2, 0,
+                           "entropy of the attention weights in nats, [n_pos, n_layer, n_head]"},
+    [FD_HEALTH_SINK] = {"sink", false, 2, 0, "attention weight on position 0, [n_pos, n_layer, n_head]"},
+};
+#undef IN_HEALTH
+
+/* A fixed-length string type: NUL-padded, so that NumPy strips it. */
+static hid_t text_type(size_t size) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, size);
+    H5Tset_strpad(type, H5T_STR_NULLPAD);
+    return type;
+}
+
+hid_t fd_step_row_type(void) {
+    hid_t type = H5Tcreate(H5T_COMPOUND, sizeof(fd_step_row));
+    H5Tinsert(type, "first", offsetof(fd_step_row, first), H5T_NATIVE_INT32);
+    H5Tinsert(type, "count", offsetof(fd_step_row, count), H5T_NATIVE_INT32);
+    H5Tinsert(type, "kind", offsetof(fd_step_row, kind), H5T_NATIVE_INT32);
+    H5Tinsert(type, "level", offsetof(fd_step_row, level), H5T_NATIVE_INT32);
+    return type;
+}
+
+static void insert_text(hid_t type, const char *name, size_t offset, size_t size) {
+    hid_t text = text_type(size);
+    H5Tinsert(type, name, offset, text);
+    H5Tclose(text);
+}
+
+hid_t fd_graph_row_type(void) {
+    hid_t type = H5Tcreate(H5T_COMPOUND, sizeof(fd_graph_row));
+    H5Tinsert(type, "seq", offsetof(fd_graph_row, seq), H5T_NATIVE_INT32);
+    insert_text(type, "name", offsetof(fd_graph_row, name), 64);
+    insert_text(type, "op", offsetof(fd_graph_row, op), 24);
+    insert_text(type, "input0", offsetof(fd_graph_row, input[0]), 64);
+    insert_text(type, "input1", offsetof(fd_graph_row, input[1]), 64);
+    insert_text(type, "weight0", offsetof(fd_graph_row, weight[0]), 128);
+    insert_text(type, "weight1", offsetof(fd_graph_row, weight[1]), 128);
+    insert_text(type, "params", offsetof(fd_graph_row, params), 128);
+    H5Tinsert(type, "layer", offsetof(fd_graph_row, layer), H5T_NATIVE_INT32);
+    H5Tinsert(type, "n_dim", offsetof(fd_graph_row, n_dim), H5T_NATIVE_INT32);
+    static const char *const shapes[] = {"shape0", "shape1", "shape2", "shape3"};
+    for (size_t i = 0; i < 4; i++)
+        H5Tinsert(type, shapes[i], offsetof(fd_graph_row, shape) + i * sizeof(int32_t), H5T_NATIVE_INT32);
+    H5Tinsert(type, "over_kv", offsetof(fd_graph_row, over_kv), H5T_NATIVE_INT32);
+    insert_text(type, "dtype", offsetof(fd_graph_row, dtype), 8);
+    insert_text(type, "covers", offsetof(fd_graph_row, covers), 128);
+    return type;
+}
+
+static void fill_params(const fd_graph *graph, const fd_node *node, char *out, size_t size) {
+    const fd_rope *rope = &node->rope;
+    size_t at = 0;
+    switch (node->op) {
+    case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
+    case FD_OP_ATTN_SCORES:
+        at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
+        if (node->window) at += (size_t)snprintf(out + at, size - at, " window=%d", node->window);
+        if (node->softcap > 0.0f) snprintf(out + at, size - at, " softcap=%.9g", (double)node->softcap);
+        break;
+    case FD_OP_SCALE: snprintf(out, size, "factor=%.9g", (double)node->scale); break;
+    case FD_OP_SOFTCAP: snprintf(out, size, "cap=%.9g", (double)node->softcap); break;
+    case FD_OP_SWIGLU_CLAMP:
+        snprintf(out, size, "slope=%.9g limit=%.9g", (double)node->slope, (double)node->limit);
+        break;
+    case FD_OP_TOP_K: snprintf(out, size, "k=%d", node->shape[0]); break;
+    case FD_OP_EXPERT_WEIGHTS:
+        at = (size_t)snprintf(out, size, "gating=%s", fd_gating_name(node->gating));
+        if (node->scale != 1.0f) snprintf(out + at, size - at, " scale=%.9g", (double)node->scale);
+        break;
+    case FD_OP_EXPERT_MATMUL: snprintf(out, size, "n_expert=%d", graph->hparams.n_expert); break;
+    case FD_OP_ROPE:
+        at = (size_t)snprintf(out, size, "pairing=%s n_rot=%d base=%.17g",
+                              rope->pairing == FD_ROPE_HALF ? "half" : "interleaved", rope->n_rot, rope->base);
+        if (rope->scaling != FD_ROPE_SCALING_NONE && at < size)
+            snprintf(out + at, size - at, " scaling=%s factor=%.9g",
+                     rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+        break;
+    case FD_OP_KV_WRITE: snprintf(out, size, "row_offset=%d", node->row_offset); break;
+    default: break;
+    }
+}
+
+void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_graph_row *row) {
+    const fd_node *node = &graph->nodes[i];
+    memset(row, 0, sizeof *row);
+    row->seq = i;
+    snprintf(row->name, sizeof row->name, "%s", node->name);
+    snprintf(row->op, sizeof row->op, "%s", fd_op_name(node->op));
+    if (node->op == FD_OP_EMBED) snprintf(row->input[0], sizeof row->input[0], "tokens");
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (node->input[k] >= 0) snprintf(row->input[k], sizeof row->input[k], "%s", graph->nodes[node->input[k]].name);
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (node->weight[k] >= 0)
+            snprintf(row->weight[k], sizeof row->weight[k], "%s", graph->weights[node->weight[k]].name);
+    fill_params(graph, node, row->params, sizeof row->params);
+    row->layer = node->layer;
+    row->n_dim = node->n_dim;
+    for (int k = 0; k < node->n_dim; k++) row->shape[k] = node->shape[k];
+    row->over_kv = node->over_kv;
+    snprintf(row->dtype, sizeof row->dtype, "%s", fd_dtype_get(dtype)->name);
+}
+
+void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hsize_t chunk[3]) {
+    hsize_t row = element_bytes;
+    for (int i = 0; i < node->n_dim; i++) {
+        bool along_kv = node->over_kv && i == node->n_dim - 1;
+        chunk[1 + i] = along_kv ? FD_KV_CHUNK : (hsize_t)(node->shape[i] > 0 ? node->shape[i] : 1);
+        row *= chunk[1 + i];
+    }
+    chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
+    if (chunk[0] > 1024) chunk[0] = 1024;
+}
+
+const void *fd_trace_fill_value(const fd_node *node, uint32_t stored) {
+    static const double fill64[] = {NAN, -INFINITY, 0.0};
+    static const float fill32[] = {NAN, -INFINITY, 0.0f};
+    static const uint16_t fill16[] = {0x7e00, 0xfc00, 0}, fill_bf16[] = {0x7fc0, 0xff80, 0};
+    int which = !node->over_kv ? 0 : node->op == FD_OP_ATTN_SCORES ? 1 : 2;
+    switch (stored) {
+    case FD_F64: return &fill64[which];
+    case FD_F32: return &fill32[which];
+    case FD_F16: return &fill16[which];
+    default: return &fill_bf16[which];
+    }
+}
+
+void fd_trace_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
+}

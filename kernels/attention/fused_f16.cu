@@ -1,0 +1,252 @@
+/* Attention of many rows: a block takes 64 rows of a head, a warp 16 of them, and walks over the keys in tiles with a
+ * running maximum and sum (online softmax). K and V of the next tile are on their way meanwhile. */
+#include "kernels/attention/fused_f16.h"
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/fast_math.cuh"
+#include "kernels/attention/mma_f16.cuh"
+#include "kernels/launch.cuh"
+#include "numerics/contract.h"
+
+enum { ROWS = 64, WARPS = 4, THREADS = 32 * WARPS };
+
+/* Keys of a tile: 64; 32 for long heads, whose sums fill the registers. */
+template <int WIDTH> struct tile_of {
+    static constexpr int keys = WIDTH > 128 ? 32 : 64;
+    static constexpr size_t shared = sizeof(uint16_t) * WIDTH * (ROWS + 2 * 2 * keys);
+};
+
+/* Rows [first, first + KEYS) of one head of a cache; zeros past the cache's end and past the head's. */
+template <int WIDTH>
+__device__ __forceinline__ void load_tile(const fd_fast_attention &a, const uint16_t *cache, int kv_head, int first,
+                                          uint16_t *tile) {
+    constexpr int chunks = WIDTH / 8;
+    for (int i = (int)threadIdx.x; i < tile_of<WIDTH>::keys * chunks; i += THREADS) {
+        const int row = i / chunks, chunk = i % chunks, at = first + row;
+        const uint16_t *from = cache + ((int64_t)at * a.n_head_kv + kv_head) * a.head_dim + chunk * 8;
+        uint16_t *to = tile + fd_tile_at<WIDTH>(row, chunk);
+        if (a.head_dim % 8 == 0) {
+            const bool valid = at < a.n_ctx && chunk * 8 < a.head_dim;
+            fd_copy_chunk(to, valid ? from : cache, valid);
+        } else {
+            for (int k = 0; k < 8; k++) to[k] = at < a.n_ctx && chunk * 8 + k < a.head_dim ? from[k] : (uint16_t)0;
+        }
+    }
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void load_queries(const fd_fast_attention &a, int head, int first, uint16_t *tile) {
+    constexpr int chunks = WIDTH / 8;
+    for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
+        const int row = i / chunks, chunk = i % chunks;
+        const float *from = a.q + ((int64_t)(first + row) * a.n_head + head) * a.head_dim + chunk * 8;
+        float q[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) q[k] = first + row < a.n_tok && chunk * 8 + k < a.head_dim ? from[k] : 0.0f;
+        *(uint4 *)(tile + fd_tile_at<WIDTH>(row, chunk)) = make_uint4(
+            fd_half_pair(q[0], q[1]), fd_half_pair(q[2], q[3]), fd_half_pair(q[4], q[5]), fd_half_pair(q[6], q[7]));
+    }
+}
+
+__device__ __forceinline__ float max_of_four(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float sum_of_four(float x) {
+    x = x + __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Grid: tiles of rows, those with most keys first × heads. */
+template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(const fd_fast_attention a) {
+    constexpr int KEYS = tile_of<WIDTH>::keys, KEY_TILES = KEYS / 8, DIM_TILES = WIDTH / 8, STEPS = WIDTH / 16;
+    uint16_t *queries = (uint16_t *)fd_shared_floats();
+    uint16_t *keys = queries + ROWS * WIDTH, *values = keys + 2 * KEYS * WIDTH;
+    fd_allow_next();
+    fd_wait_previous();
+    const int head = (int)blockIdx.y, kv_head = head / (a.n_head / a.n_head_kv);
+    const int row0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, pos0 = *a.pos0;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int last_row = row0 + ROWS < a.n_tok ? row0 + ROWS - 1 : a.n_tok - 1;
+    const int seen = a.window > 0 && pos0 + row0 >= a.window ? pos0 + row0 - a.window + 1 : 0;
+    const int begin = seen / KEYS, end = (pos0 + last_row) / KEYS + 1;
+
+    load_tile<WIDTH>(a, a.cache_k, kv_head, begin * KEYS, keys);
+    load_tile<WIDTH>(a, a.cache_v, kv_head, begin * KEYS, values);
+    fd_copies_end_group();
+    load_queries<WIDTH>(a, head, row0, queries);
+    __syncthreads();
+
+    /* Four 8 × 8 matrices an ldmatrix: lanes 0-7 name the rows of the first, 8-15 of the second, … */
+    const int matrix = lane / 8, matrix_row = lane % 8;
+    const int query_row = warp * 16 + matrix % 2 * 8 + matrix_row;
+    constexpr bool HOLD = WIDTH <= 128; /* the queries stay in registers */
+    uint32_t q[HOLD ? STEPS : 1][4];
+    if constexpr (HOLD) {
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) fd_ldmatrix(q[k], queries + fd_tile_at<WIDTH>(query_row, 2 * k + matrix / 2));
+    }
+
+    float out[DIM_TILES][4] = {}, max[2] = {-(float)INFINITY, -(float)INFINITY}, sum[2] = {0.0f, 0.0f};
+    const int own_row = row0 + warp * 16 + lane / 4; /* and 8 rows on */
+    for (int tile = begin; tile < end; tile++) {
+        const int at = (tile - begin) % 2;
+        if (tile + 1 < end) {
+            load_tile<WIDTH>(a, a.cache_k, kv_head, (tile + 1) * KEYS, keys + (1 - at) * KEYS * WIDTH);
+            load_tile<WIDTH>(a, a.cache_v, kv_head, (tile + 1) * KEYS, values + (1 - at) * KEYS * WIDTH);
+        }
+        fd_copies_end_group();
+        fd_copies_wait<1>();
+        __syncthreads();
+        const uint16_t *k_tile = keys + at * KEYS * WIDTH, *v_tile = values + at * KEYS * WIDTH;
+
+        float s[KEY_TILES][4] = {};
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            uint32_t now[4];
+            if constexpr (!HOLD) fd_ldmatrix(now, queries + fd_tile_at<WIDTH>(query_row, 2 * k + matrix / 2));
+#pragma unroll
+            for (int j = 0; j < KEY_TILES; j += 2) {
+                uint32_t b[4]; /* keys 8j …: elements 16k …, 16k + 8 …; then keys 8j + 8 … */
+                fd_ldmatrix(b, k_tile + fd_tile_at<WIDTH>(j * 8 + matrix / 2 * 8 + matrix_row, 2 * k + matrix % 2));
+                if constexpr (HOLD) {
+                    fd_mma(s[j], q[k], b[0], b[1]);
+                    fd_mma(s[j + 1], q[k], b[2], b[3]);
+                } else {
+                    fd_mma(s[j], now, b[0], b[1]);
+                    fd_mma(s[j + 1], now, b[2], b[3]);
+                }
+            }
+        }
+
+        float largest[2] = {max[0], max[1]};
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[j][i] *= a.scale;
+        if (a.softcap != 0.0f) {
+#pragma unroll
+            for (int j = 0; j < KEY_TILES; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[j][i] = fd_fast_softcap(s[j][i], a.softcap);
+        }
+        /* Most tiles are seen whole by all rows of the warp. */
+        const int warp_pos = pos0 + row0 + warp * 16;
+        if (tile * KEYS + KEYS - 1 > warp_pos || (a.window > 0 && tile * KEYS <= warp_pos + 15 - a.window)) {
+#pragma unroll
+            for (int j = 0; j < KEY_TILES; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int pos = pos0 + own_row + i / 2 * 8, key = tile * KEYS + j * 8 + lane % 4 * 2 + i % 2;
+                    if (key > pos || (a.window > 0 && key <= pos - a.window)) s[j][i] = -(float)INFINITY;
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) largest[i / 2] = fmaxf(largest[i / 2], s[j][i]);
+        float base[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            largest[r] = max_of_four(largest[r]);
+            base[r] = largest[r] == -(float)INFINITY ? 0.0f : largest[r]; /* no key seen so far: e^-inf all the same */
+            const float shrink = fd_fast_exp(max[r], base[r]);
+            max[r] = largest[r];
+            sum[r] *= shrink;
+#pragma unroll
+            for (int d = 0; d < DIM_TILES; d++) out[d][2 * r] *= shrink, out[d][2 * r + 1] *= shrink;
+        }
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[j][i] = fd_fast_exp(s[j][i], base[i / 2]);
+                sum[i / 2] += s[j][i];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j += 2) {
+            const uint32_t p[4] = {fd_half_pair(s[j][0], s[j][1]), fd_half_pair(s[j][2], s[j][3]),
+                                   fd_half_pair(s[j + 1][0], s[j + 1][1]), fd_half_pair(s[j + 1][2], s[j + 1][3])};
+#pragma unroll
+            for (int d = 0; d < DIM_TILES; d += 2) {
+                uint32_t b[4]; /* elements 8d …: keys 8j …, 8j + 8 …; then elements 8d + 8 … */
+                fd_ldmatrix_turned(b, v_tile + fd_tile_at<WIDTH>(j * 8 + matrix % 2 * 8 + matrix_row, d + matrix / 2));
+                fd_mma(out[d], p, b[0], b[1]);
+                fd_mma(out[d + 1], p, b[2], b[3]);
+            }
+        }
+        __syncthreads(); /* the next round's copies write over this tile */
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = own_row + r * 8;
+        const float factor = fd_fast_mix_factor(a.sinks ? a.sinks + head : nullptr, max[r], sum_of_four(sum[r]));
+        if (row >= a.n_tok) continue;
+        const int64_t row_head = (int64_t)row * a.n_head + head;
+#pragma unroll
+        for (int d = 0; d < DIM_TILES; d++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int at = d * 8 + lane % 4 * 2 + i;
+                const float value = out[d][2 * r + i] * factor;
+                if (at >= a.head_dim) continue;
+                if (a.out.half) a.out.half[row_head * a.head_dim + at] = __half_as_ushort(__float2half_rn(value));
+                if (a.out.real) a.out.real[row_head * a.head_dim + at] = value;
+            }
+        }
+    }
+}
+
+template <int WIDTH> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    const dim3 grid(fd_blocks(in->n_tok, ROWS), (unsigned)in->n_head);
+    return fd_launch(queue, "fast_attention", fast_attention<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err, *in);
+}
+
+fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+    if (in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok < 1 || in->head_dim < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_attention: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
+                       in->n_tok);
+    if (in->head_dim <= 64) return launch<64>(queue, in, err);
+    if (in->head_dim <= 128) return launch<128>(queue, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(queue, in, err);
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
+                   in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
+}
+
+/* ---- what it keeps to itself ---- */
+
+/* Grid: positions in 256 × heads × rows; a thread a position. */
+__global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, int n_kv, bool rounded, float *out) {
+    __shared__ float query[FD_ATTENTION_MAX_HEAD_DIM];
+    fd_allow_next();
+    fd_wait_previous();
+    const int head = (int)blockIdx.y, row = (int)blockIdx.z, pos = *a.pos0 + row;
+    const int64_t row_head = (int64_t)row * a.n_head + head;
+    for (int i = (int)threadIdx.x; i < a.head_dim; i += 256) {
+        const float q = a.q[row_head * a.head_dim + i];
+        query[i] = rounded ? __half2float(__float2half_rn(q)) : q;
+    }
+    __syncthreads();
+    const int key = (int)(blockIdx.x * 256 + threadIdx.x);
+    if (key >= n_kv) return;
+    float score = -(float)INFINITY;
+    if (key <= pos && (a.window == 0 || key > pos - a.window)) {
+        const uint16_t *k = a.cache_k + ((int64_t)key * a.n_head_kv + head / (a.n_head / a.n_head_kv)) * a.head_dim;
+        float dot = 0.0f;
+        for (int i = 0; i < a.head_dim; i++) dot = fmaf(query[i], fd_half_to_float(k[i]), dot);
+        score = dot * a.scale;
+        if (a.softcap != 0.0f) score = fd_softcap32(score, a.softcap);
+    }
+    out[row_head * n_kv + key] = score;
+}
+
+fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
+                              float *out, fd_error *err) {
+    if (in->n_tok < 1 || in->n_tok > 65535 || n_kv < 1 || in->head_dim > FD_ATTENTION_MAX_HEAD_DIM)
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_scores: %d rows, %d positions", in->n_tok, n_kv);
+    const dim3 grid(fd_blocks(n_kv, 256), (unsigned)in->n_head, (unsigned)in->n_tok);
+    return fd_launch(queue, "fast_scores", fast_scores, grid, 256, 0, err, *in, n_kv, rounded, out);
+}

@@ -1,0 +1,44 @@
+/* The scratch that blocks of one decode step's attention share, and how the last of them is found. */
+#ifndef FD_KERNELS_ATTENTION_SCRATCH_CUH
+#define FD_KERNELS_ATTENTION_SCRATCH_CUH
+
+#include "kernels/attention/attention.h"
+#include "kernels/launch.cuh"
+
+enum { CHUNK = FD_ATTENTION_BLOCK };
+
+/* The scratch, in floats: scores, chunk sums of the mix, then the counters of arrivals (0 between launches). */
+struct scratch_layout {
+    float *scores;     /* [n_head, n_ctx] */
+    float *chunk_sums; /* [n_head, n_chunk, head_dim] */
+    unsigned *arrived; /* [n_head] */
+};
+
+static inline __host__ __device__ int32_t chunks_of(int32_t n_ctx) {
+    return (n_ctx + CHUNK - 1) / CHUNK;
+}
+
+static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode *in) {
+    scratch_layout s;
+    s.scores = in->scratch;
+    s.chunk_sums = s.scores + (int64_t)in->n_head * in->n_ctx;
+    s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
+    return s;
+}
+
+/* Called by the whole block after its writes: true in the last of `active` blocks, where the others' writes are
+ * visible. */
+__device__ __forceinline__ bool arrive_last(unsigned *counter, unsigned active) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1u) == active - 1;
+        if (last) *counter = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
+#endif

@@ -1,0 +1,99 @@
+#include "kernels/elementwise/activation.h"
+
+#include "kernels/device.cuh"
+#include "kernels/launch.cuh"
+#include "numerics/contract.h"
+
+struct silu_mul_of {
+    __device__ __forceinline__ float operator()(float gate, float up) const { return fd_silu32(gate) * up; }
+};
+struct gelu_mul_of {
+    __device__ __forceinline__ float operator()(float gate, float up) const { return fd_gelu32(gate) * up; }
+};
+struct swiglu_clamp_of {
+    float slope, limit;
+    __device__ __forceinline__ float operator()(float gate, float up) const {
+        const float g = fd_at_most32(gate, limit), u = fd_at_least32(fd_at_most32(up, limit), -limit);
+        return fd_swish32(g, slope) * (u + 1.0f);
+    }
+};
+struct add_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct scale_of {
+    float factor;
+    __device__ __forceinline__ float operator()(float x, float) const { return x * factor; }
+};
+struct softcap_of {
+    float cap;
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_softcap32(x, cap); }
+};
+
+/* An op of one operand gets it twice. */
+template <class Op>
+__global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const float *b, int64_t n, float *out) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = op(a[i], b[i]);
+}
+
+/* Four elements at a time, several asked for at once, from the end on: what was written last is still in L2. */
+enum { QUADS = 4 };
+template <class Op>
+__global__ void __launch_bounds__(256) elementwise_quads(Op op, const float4 *a, const float4 *b, int64_t n, float4 *out) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * (256 * QUADS) + threadIdx.x;
+    float4 x[QUADS], y[QUADS];
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        if (first + i * 256 < n) x[i] = __ldcg(a + first + i * 256), y[i] = __ldcg(b + first + i * 256);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        if (first + i * 256 < n)
+            out[first + i * 256] = make_float4(op(x[i].x, y[i].x), op(x[i].y, y[i].y), op(x[i].z, y[i].z),
+                                               op(x[i].w, y[i].w));
+}
+
+static bool in_quads(const float *a, const float *b, int64_t n, const float *out) {
+    return n % 4 == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0;
+}
+
+template <class Op>
+static fd_code launch(const fd_queue *queue, const char *name, Op op, const float *a, const float *b, int64_t n,
+                      float *out, fd_error *err) {
+    if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel %s: %lld elements", name, (long long)n);
+    if (n >= (int64_t)queue->n_sm * 4096 && in_quads(a, b, n, out))
+        return fd_launch(queue, name, elementwise_quads<Op>, dim3(fd_blocks(n / 4, 256 * QUADS)), 256, 0, err, op,
+                         (const float4 *)a, (const float4 *)b, n / 4, (float4 *)out);
+    unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n, 256) < most ? fd_blocks(n, 256) : most;
+    return fd_launch(queue, name, elementwise<Op>, dim3(wanted), 256, 0, err, op, a, b, n, out);
+}
+
+fd_code fd_launch_silu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
+                           fd_error *err) {
+    return launch(queue, "silu_mul", silu_mul_of(), gate, up, n, out, err);
+}
+
+fd_code fd_launch_gelu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
+                           fd_error *err) {
+    return launch(queue, "gelu_mul", gelu_mul_of(), gate, up, n, out, err);
+}
+
+fd_code fd_launch_swiglu_clamp(const fd_queue *queue, const float *gate, const float *up, float slope, float limit,
+                               int64_t n, float *out, fd_error *err) {
+    return launch(queue, "swiglu_clamp", swiglu_clamp_of{slope, limit}, gate, up, n, out, err);
+}
+
+fd_code fd_launch_add(const fd_queue *queue, const float *a, const float *b, int64_t n, float *out, fd_error *err) {
+    return launch(queue, "add", add_of(), a, b, n, out, err);
+}
+
+fd_code fd_launch_scale(const fd_queue *queue, const float *x, float factor, int64_t n, float *out, fd_error *err) {
+    return launch(queue, "scale", scale_of{factor}, x, x, n, out, err);
+}
+
+fd_code fd_launch_softcap(const fd_queue *queue, const float *x, float cap, int64_t n, float *out, fd_error *err) {
+    return launch(queue, "softcap", softcap_of{cap}, x, x, n, out, err);
+}

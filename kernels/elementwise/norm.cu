@@ -1,0 +1,101 @@
+#include "kernels/elementwise/norm.h"
+
+#include "kernels/elementwise/activation.h"
+#include "kernels/device.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/elementwise/norm.cuh"
+
+/* Rows that fit the shared memory every kernel may have. */
+enum { STAGED_COLUMNS = 8192, QUADS = 4 };
+
+static bool staged_takes(int64_t n) {
+    return n % 4 == 0 && n <= STAGED_COLUMNS;
+}
+
+/* A block norms a row, which it brings to shared memory, with zeros up to a whole group of 64; its first warp sums. With
+ * an addend the row is x + addend, and is left in `sum`. */
+__global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const float *addend, int n, const float *weight,
+                                                       float eps, float *sum, float *out) {
+    __shared__ float factor;
+    float *staged = fd_shared_floats();
+    float4 *const quads = (float4 *)staged;
+    const int64_t row = (int64_t)blockIdx.x * n / 4;
+    const int n_quad = n / 4, first = (int)threadIdx.x;
+    fd_allow_next();
+    fd_wait_previous();
+    if (first < 16 && n_quad + first < (n + 63) / 64 * 16) quads[n_quad + first] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int at = first; at < n_quad; at += QUADS * 256) {
+        float4 a[QUADS], b[QUADS]; /* all asked for before the first is used */
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            if (at + i * 256 < n_quad) a[i] = __ldcg((const float4 *)x + row + at + i * 256);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            if (addend && at + i * 256 < n_quad) b[i] = __ldcg((const float4 *)addend + row + at + i * 256);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            if (at + i * 256 >= n_quad) break;
+            if (addend) {
+                a[i] = make_float4(a[i].x + b[i].x, a[i].y + b[i].y, a[i].z + b[i].z, a[i].w + b[i].w);
+                ((float4 *)sum)[row + at + i * 256] = a[i];
+            }
+            quads[at + i * 256] = a[i];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float *pairs = staged + 2 * threadIdx.x;
+        const float r = fd_inverse_rms(n, eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+        if (threadIdx.x == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+    for (int at = first; at < n_quad; at += 256) {
+        const float4 v = quads[at], w = __ldg((const float4 *)weight + at);
+        ((float4 *)out)[row + at] = make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w);
+    }
+}
+
+/* Rows of any length. */
+__global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const float *weight, float eps, float *out) {
+    __shared__ float factor;
+    fd_allow_next();
+    fd_wait_previous();
+    const float *row = x + blockIdx.x * n;
+    if (threadIdx.x < 32) {
+        const float r = fd_inverse_rms((int)n, eps, [&](int group) {
+            const int64_t k = (int64_t)group * 64 + 2 * threadIdx.x;
+            return make_float2(k < n ? row[k] : 0.0f, k + 1 < n ? row[k + 1] : 0.0f);
+        });
+        if (threadIdx.x == 0) factor = r;
+    }
+    __syncthreads();
+    const float r = factor;
+    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[blockIdx.x * n + k] = (row[k] * r) * weight[k];
+}
+
+static fd_code launch_staged(const fd_queue *queue, const float *x, const float *addend, int32_t n_tok, int64_t n,
+                             const float *weight, float eps, float *sum, float *out, fd_error *err) {
+    return fd_launch(queue, "rms_norm_staged", rms_norm_staged, dim3((unsigned)n_tok), 256,
+                     sizeof(float) * (size_t)((n + 63) / 64 * 64), err, x, addend, (int)n, weight, eps, sum, out);
+}
+
+static fd_code check(int32_t n_tok, int64_t n, fd_error *err) {
+    if (n_tok >= 1 && n >= 1 && n <= 1 << 30) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
+}
+
+fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
+                           float eps, float *out, fd_error *err) {
+    FD_TRY(check(n_tok, n, err));
+    if (staged_takes(n)) return launch_staged(queue, x, nullptr, n_tok, n, weight, eps, nullptr, out, err);
+    return fd_launch(queue, "rms_norm", rms_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
+}
+
+fd_code fd_launch_add_rms_norm(const fd_queue *queue, const float *a, const float *b, int32_t n_tok, int64_t n,
+                               const float *weight, float eps, float *sum, float *out, fd_error *err) {
+    FD_TRY(check(n_tok, n, err));
+    if (staged_takes(n)) return launch_staged(queue, a, b, n_tok, n, weight, eps, sum, out, err);
+    FD_TRY(fd_launch_add(queue, a, b, n_tok * n, sum, err));
+    return fd_launch_rms_norm(queue, sum, n_tok, n, weight, eps, out, err);
+}

@@ -1,0 +1,60 @@
+/* MATMUL in `q8act`: int8 activations times quantised weights, every output the sum that numerics/q8act.h fixes.
+ *
+ * One row goes through the matrix-vector kernel, which quantises it on the way in; several rows are quantised first
+ * (q8_quantize) and multiplied by the matrix kernel (q8_matmul). Both give the same bits, on tensor cores. Weights are
+ * packed as for `exact` (kernels/formats/pack.h). */
+#ifndef FD_KERNELS_INT8_Q8_H
+#define FD_KERNELS_INT8_Q8_H
+
+#include "kernels/matvec/experts.h"
+#include "kernels/matmul/matmul.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* True for the quantised types; weights of others are multiplied as in `exact`. */
+bool fd_q8_can(uint32_t dtype);
+
+/* Rows of activations as blocks, in device memory. */
+typedef struct fd_q8_rows {
+    int8_t *q;      /* [tok_stride, row_bytes], row_bytes n_col rounded up to 256 */
+    float *d, *sum; /* [row_bytes / 32, tok_stride]: scale and d·Σq of each block */
+    int64_t row_bytes;
+    int32_t tok_stride; /* n_tok rounded up to 128; the rows past n_tok hold nothing */
+} fd_q8_rows;
+
+/* Device memory for n_tok rows, and where its parts lie in `memory` (256-byte aligned). */
+size_t fd_q8_rows_bytes(int64_t n_col, int32_t n_tok);
+fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
+
+/* x [n_tok, n_col] to blocks; n_col is a multiple of 32. */
+fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
+                              fd_error *err);
+
+/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or
+ * 128; 0 chooses. */
+fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
+                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
+
+/* How the matrix-vector product is laid over the device; no bit depends on it. */
+typedef struct fd_q8_form {
+    int32_t warps;  /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
+    int32_t blocks; /* of a multiprocessor */
+    int32_t slots;  /* of each warp's ring: 2 to 4 */
+    int32_t team;   /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
+} fd_q8_form;
+
+/* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */
+fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err);
+
+/* Whether that is faster than exact's product of one row (kernels/matmul/matmul.h) with n_row rows in all, as measured. */
+bool fd_q8_matvec_is_faster(const fd_queue *queue, uint32_t dtype, int64_t n_row, int64_t n_col);
+
+/* As fd_launch_expert_matmul, with quantised weights. */
+fd_code fd_launch_q8_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,172 @@
+/* Plain kernels but for the product: a row of the router is short, and the time of a mixture goes into the experts'
+ * matrices, of which eight lanes read a row. */
+#include "kernels/matvec/experts.h"
+
+#include "kernels/attention/dot.cuh"
+#include "kernels/matvec/expert_matmul.cuh"
+#include "kernels/formats/formats.cuh"
+#include "kernels/launch.cuh"
+
+enum { EXPERT_ROWS = 32 }; /* of a block: eight lanes a row */
+
+/* Softmax of n elements by one warp, x may be out. */
+__device__ __forceinline__ void softmax_row(const float *x, int64_t n, float *out) {
+    const int lane = (int)threadIdx.x % 32;
+    float max = -(float)INFINITY;
+    for (int64_t i = lane; i < n; i += 32) max = fmaxf(max, x[i]);
+    max = fd_warp_max(max);
+    for (int64_t i = lane; i < n; i += 32) out[i] = fd_exp32(x[i] - max);
+    __threadfence_block();
+    __syncwarp();
+    const float sum = fd_warp_sum(out, (int)n, lane);
+    __syncwarp();
+    for (int64_t i = lane; i < n; i += 32) out[i] = out[i] / sum;
+}
+
+__global__ void __launch_bounds__(32) softmax(const float *x, int64_t n, float *out) {
+    fd_allow_next();
+    fd_wait_previous();
+    softmax_row(x + blockIdx.x * n, n, out + blockIdx.x * n);
+}
+
+__device__ __forceinline__ bool comes_before(const float *x, int64_t a, int64_t b) {
+    if (x[a] > x[b]) return true;
+    if (x[a] < x[b]) return false;
+    const bool nan_a = x[a] != x[a], nan_b = x[b] != x[b];
+    return nan_a != nan_b ? nan_b : a < b;
+}
+
+/* A thread a row: a selection by insertion. */
+__global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, int64_t n, int32_t k, float *ids) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t row = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    if (row >= n_row) return;
+    const float *x = rows + row * n;
+    float *id = ids + row * k;
+    int kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int at = kept;
+        while (at > 0 && comes_before(x, i, (int64_t)id[at - 1])) at--;
+        if (at == k) continue;
+        if (kept < k) kept++;
+        for (int m = kept - 1; m > at; m--) id[m] = id[m - 1];
+        id[at] = (float)i;
+    }
+}
+
+/* A warp a row. */
+__global__ void __launch_bounds__(32)
+    expert_weights(const float *rows, const float *ids, int64_t n, int32_t k, int gating, float scale, float *out) {
+    fd_allow_next();
+    fd_wait_previous();
+    const float *x = rows + blockIdx.x * n, *id = ids + (int64_t)blockIdx.x * k;
+    float *w = out + (int64_t)blockIdx.x * k;
+    const int lane = (int)threadIdx.x;
+    for (int r = lane; r < k; r += 32) {
+        const int64_t expert = fd_expert_id(id[r], n);
+        w[r] = expert < 0 ? fd_from_bits32(0x7fc00000u) : x[expert];
+    }
+    __threadfence_block();
+    __syncwarp();
+    if (gating == FD_EXPERTS_SOFTMAX) softmax_row(w, k, w);
+    if (gating == FD_EXPERTS_NORMALISED) {
+        const float sum = fd_warp_sum(w, k, lane);
+        __syncwarp();
+        for (int r = lane; r < k; r += 32) w[r] = w[r] / sum;
+    }
+    if (scale != 1.0f)
+        for (int r = lane; r < k; r += 32) w[r] = w[r] * scale;
+}
+
+/* Grid: rows of the expert's matrix × (row, rank). */
+template <class Format>
+__global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_expert_matmul a) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
+    const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
+    const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
+    const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
+    const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
+    const uint32_t magic = fd_magic();
+    const uint8_t *row =
+        (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
+    const fd_cursor cursor = Format::begin(row, a.weight.scale_offset, lane);
+    float acc[8] = {};
+    for (int at = 0; at < n_unit; at++) {
+        const typename Format::unit unit = Format::template load<FD_READ_ONCE>(cursor, at, lane);
+#pragma unroll
+        for (int group = 0; group < Format::groups; group++) {
+            float w[8];
+            Format::decode(unit, group, lane, magic, w);
+            const int64_t k = (int64_t)(at * Format::groups + group) * 64 + lane * 8;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if (k + i < n_col) acc[i] = fmaf(w[i], x[k + i], acc[i]);
+        }
+    }
+    float sum = fd_tree_lanes<8>(fd_tree(acc));
+    if (lane != 0 || wanted >= a.n_out) return;
+    if (a.bias && expert >= 0) sum = sum + a.bias[expert * a.n_out + o];
+    a.out[item * a.n_out + o] = expert < 0 ? fd_from_bits32(0x7fc00000u) : sum;
+}
+
+__global__ void __launch_bounds__(256)
+    expert_sum(const float *x, const float *w, int64_t n_row, int64_t n, int32_t k, float *out) {
+    fd_allow_next();
+    fd_wait_previous();
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; item < n_row * n; item += step) {
+        const int64_t row = item / n, i = item % n;
+        float acc = 0.0f;
+        for (int r = 0; r < k; r++) acc = fmaf(w[row * k + r], x[(row * k + r) * n + i], acc);
+        out[item] = acc;
+    }
+}
+
+/* ---- launchers ---- */
+
+static fd_code check(const char *name, int64_t n_row, int64_t n, int32_t k, fd_error *err) {
+    if (n_row < 1 || n_row > INT32_MAX || n < 1 || n > INT32_MAX || k < 1 || k > INT32_MAX / 2)
+        return fd_fail(err, FD_ERR_INPUT, "kernel %s: %lld rows of %lld, %d chosen", name, (long long)n_row,
+                       (long long)n, k);
+    return FD_OK;
+}
+
+fd_code fd_launch_softmax(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, float *out, fd_error *err) {
+    FD_TRY(check("softmax", n_row, n, 1, err));
+    return fd_launch(queue, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
+}
+
+fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
+                        fd_error *err) {
+    FD_TRY(check("top_k", n_row, n, k, err));
+    if (k > n) return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %d of %lld", k, (long long)n);
+    return fd_launch(queue, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
+}
+
+fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const float *ids, int64_t n_row, int64_t n,
+                                 int32_t k, fd_expert_gating gating, float scale, float *out, fd_error *err) {
+    FD_TRY(check("expert_weights", n_row, n, k, err));
+    return fd_launch(queue, "expert_weights", expert_weights, dim3((unsigned)n_row), 32, 0, err, x, ids, n, k,
+                     (int)gating, scale, out);
+}
+
+fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
+    FD_TRY(fd_expert_matmul_check(in, err));
+    return fd_with_format(in->weight.dtype, err, [&](auto format) {
+        return fd_expert_matmul_parts(in, [&](const fd_expert_matmul &part, unsigned n_item) {
+            const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), n_item);
+            return fd_launch(queue, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
+        });
+    });
+}
+
+fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,
+                             float *out, fd_error *err) {
+    FD_TRY(check("expert_sum", n_row, n, k, err));
+    const unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n_row * n, 256);
+    return fd_launch(queue, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, x, w, n_row, n,
+                     k, out);
+}

@@ -1,0 +1,48 @@
+/* A mixture of experts, op by op: SOFTMAX, TOP_K, EXPERT_WEIGHTS, EXPERT_MATMUL, EXPERT_SUM. Ids of experts are reals,
+ * as the trace holds them; one that names no expert makes NaN. All pointers are device memory. */
+#ifndef FD_KERNELS_MATVEC_EXPERTS_H
+#define FD_KERNELS_MATVEC_EXPERTS_H
+
+#include "kernels/formats/pack.h"
+#include "kernels/queue.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* out = softmax of each row; x, out [n_row, n]; `out` may be `x`. */
+fd_code fd_launch_softmax(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, float *out, fd_error *err);
+
+/* ids [n_row, k] of the k largest of x [n_row, n], largest first; of equal ones the lower first, NaN last. k ≤ n. */
+fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
+                        fd_error *err);
+
+typedef enum fd_expert_gating { FD_EXPERTS_GATHER, FD_EXPERTS_NORMALISED, FD_EXPERTS_SOFTMAX } fd_expert_gating;
+
+/* out [n_row, k]: the elements of x [n_row, n] that ids name; as they are, divided by their sum, or their softmax; times
+ * `scale` unless it is 1. */
+fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const float *ids, int64_t n_row, int64_t n,
+                                 int32_t k, fd_expert_gating gating, float scale, float *out, fd_error *err);
+
+typedef struct fd_expert_matmul {
+    fd_device_matrix weight; /* [n_expert · n_out, n_col] */
+    const float *bias;       /* [n_expert, n_out] or NULL */
+    int64_t n_out;
+    const float *x;   /* [n_row, n_col], or [n_row, k, n_col] with x_each */
+    bool x_each;      /* each rank has its own x */
+    const float *ids; /* [n_row, k] */
+    int64_t n_row;
+    int32_t k;
+    float *out; /* [n_row, k, n_out] */
+} fd_expert_matmul;
+
+fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err);
+
+/* out [n_row, n] = Σ over ranks of w [n_row, k] · x [n_row, k, n], acc = fma(w, x, acc) in order of rank. */
+fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,
+                             float *out, fd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

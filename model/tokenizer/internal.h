@@ -1,0 +1,73 @@
+/* What the tokenizer's own files share. Nobody else includes this. */
+#ifndef FD_MODEL_TOKENIZER_INTERNAL_H
+#define FD_MODEL_TOKENIZER_INTERNAL_H
+
+#include "model/tokenizer/piece_map.h"
+#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/merge.h"
+#include "model/tokenizer/pre.h"
+
+typedef enum fd_tokenizer_kind { FD_TOKENIZER_SPM, FD_TOKENIZER_BPE } fd_tokenizer_kind;
+
+typedef struct fd_merge_rule { /* one slot of the merge table (BPE) */
+    int32_t left, right;       /* pieces; left is -1 in an empty slot */
+    int32_t rank, piece;       /* place in the file's list; what they become */
+} fd_merge_rule;
+
+struct fd_tokenizer {
+    fd_tokenizer_kind kind;
+    char name[80];
+    int32_t n_token, bos, eos, unk; /* -1: none */
+    bool add_bos, add_eos, add_space_prefix;
+
+    uint8_t *types; /* [n_token] fd_token_type */
+    bool *is_end;   /* [n_token] */
+    float *scores;  /* [n_token] (SPM) */
+    char *bytes;    /* the tokens as they appear in text, end to end */
+    size_t *starts; /* [n_token + 1] into bytes */
+
+    int32_t *special; /* [n_special] control, unknown and user-defined tokens, longest text first */
+    int32_t n_special;
+    bool *drops_space; /* [n_token] white space after this special token is dropped; NULL: after none */
+
+    fd_piece_map pieces;        /* SPM: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
+    int32_t *token_of_piece;    /* [pieces.n] -1: only a step on the way to a token */
+    int32_t token_of_byte[256]; /* fallback for what no token covers; -1: none */
+
+    fd_pre *pre;          /* BPE */
+    fd_merge_rule *rules; /* [n_rule_slot] hash table, a power of two, at most half full */
+    size_t n_rule_slot;
+};
+
+typedef struct fd_ids { /* a growing list of ids */
+    int32_t *data;
+    int32_t n, capacity;
+} fd_ids;
+
+fd_code fd_ids_push(fd_ids *ids, int32_t id, fd_error *err);
+
+/* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no unk.
+ */
+fd_code fd_push_bytes(const fd_tokenizer *tokenizer, const char *data, size_t size, fd_ids *ids, fd_error *err);
+
+/* A stretch of text, or one special token found in it. */
+typedef struct fd_fragment {
+    int32_t token; /* -1: text [start, start + size) */
+    size_t start, size;
+} fd_fragment;
+
+/* Cuts the text at special tokens. *fragments is malloc'ed; the caller frees it. (tokenizer_special.c) */
+fd_code fd_find_special(const fd_tokenizer *tokenizer, const char *text, size_t size, bool parse_special,
+                        fd_fragment **fragments, size_t *n_fragment, fd_error *err);
+/* Fills tokenizer->special from the types. */
+fd_code fd_list_special(fd_tokenizer *tokenizer, fd_error *err);
+
+/* Per kind: the tables (types, n_token and the flags are there already), and one stretch of text to ids. */
+fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
+fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool space_prefix, fd_merge *merge,
+                      fd_ids *ids, fd_error *err);
+fd_code fd_bpe_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
+fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, fd_merge *merge, fd_ids *ids,
+                      fd_error *err);
+
+#endif

@@ -1,0 +1,135 @@
+/* SentencePiece-style BPE as llama.cpp runs it: characters joined in the order of the scores of what they become, and
+ * characters that no token covers given byte by byte. Spaces stand as U+2581 in the vocabulary. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/internal.h"
+
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
+
+/* "<0x0A>" to 10; -1 when the text has another form. */
+static int parse_byte_token(fd_string text) {
+    if (text.size != 6 || memcmp(text.data, "<0x", 3) != 0 || text.data[5] != '>') return -1;
+    int value = 0;
+    for (int i = 3; i < 5; i++) {
+        char c = text.data[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        value = 16 * value + digit;
+    }
+    return value;
+}
+
+/* The bytes the token stands for in a text; at most text.size of them. */
+static fd_code token_text(fd_string text, int32_t token, uint8_t type, char *to, size_t *size, fd_error *err) {
+    *size = 0;
+    if (type == FD_TOKEN_BYTE) {
+        int byte = parse_byte_token(text);
+        if (byte < 0)
+            return fd_fail(err, FD_ERR_INPUT, "tokenizer: byte token %d: found \"%.*s\", expected the form <0x0A>",
+                           token, (int)(text.size < 64 ? text.size : 64), text.data);
+        to[(*size)++] = (char)byte;
+        return FD_OK;
+    }
+    bool as_it_is = type == FD_TOKEN_CONTROL || type == FD_TOKEN_UNKNOWN || type == FD_TOKEN_USER_DEFINED;
+    for (size_t i = 0; i < text.size;) {
+        bool mark = !as_it_is && text.size - i >= 3 && memcmp(text.data + i, SPACE_MARK, 3) == 0;
+        to[(*size)++] = mark ? ' ' : text.data[i];
+        i += mark ? 3 : 1;
+    }
+    return FD_OK;
+}
+
+fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err) {
+    size_t n = (size_t)vocab->n_token;
+    tokenizer->scores = malloc(n * sizeof *tokenizer->scores);
+    tokenizer->token_of_piece = malloc(n * sizeof *tokenizer->token_of_piece);
+    if (!tokenizer->scores || !tokenizer->token_of_piece)
+        return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %d tokens", vocab->n_token);
+    for (int i = 0; i < 256; i++) tokenizer->token_of_byte[i] = -1;
+
+    size_t at = 0;
+    for (int32_t token = 0; token < vocab->n_token; token++) {
+        fd_string text = vocab->tokens[token];
+        size_t size;
+        FD_TRY(token_text(text, token, tokenizer->types[token], tokenizer->bytes + at, &size, err));
+        tokenizer->starts[token] = at;
+        at += size;
+        float score = vocab->scores ? vocab->scores[token] : 0.0f;
+        if (isnan(score))
+            return fd_fail(err, FD_ERR_INPUT, "tokenizer: score of token %d is NaN, expected a number", token);
+        tokenizer->scores[token] = score;
+        if (text.size == 0) continue;
+        int32_t piece;
+        FD_TRY(fd_piece_map_add(&tokenizer->pieces, text.data, text.size, &piece, err));
+        tokenizer->token_of_piece[piece] = token; /* of equal texts the last counts */
+    }
+    tokenizer->starts[vocab->n_token] = at;
+
+    for (int byte = 0; byte < 256; byte++) {
+        char name[8], raw = (char)byte;
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
+        int32_t piece = fd_piece_map_find(&tokenizer->pieces, name, 6);
+        if (piece < 0) piece = fd_piece_map_find(&tokenizer->pieces, &raw, 1);
+        if (piece >= 0) tokenizer->token_of_byte[byte] = tokenizer->token_of_piece[piece];
+    }
+    return FD_OK;
+}
+
+typedef struct spm_text {
+    const fd_tokenizer *tokenizer;
+    const char *data;
+} spm_text;
+
+/* Two symbols may join when the two together are a token; the higher its score, the sooner. */
+static bool spm_pair(const void *user, const fd_merge_symbol *left, const fd_merge_symbol *right, double *key,
+                     int32_t *piece) {
+    const spm_text *text = user;
+    const fd_tokenizer *tokenizer = text->tokenizer;
+    *piece = fd_piece_map_find(&tokenizer->pieces, text->data + left->start, left->size + right->size);
+    if (*piece < 0) return false;
+    *key = -(double)tokenizer->scores[tokenizer->token_of_piece[*piece]];
+    return true;
+}
+
+static fd_code encode_marked(const fd_tokenizer *tokenizer, const char *text, size_t size, fd_merge *merge, fd_ids *ids,
+                             fd_error *err) {
+    fd_merge_clear(merge);
+    for (size_t i = 0; i < size;) {
+        size_t n = fd_utf8_length(text + i, size - i);
+        if (n == 0) n = 1; /* a byte that is no UTF-8 goes alone and swallows nothing behind it */
+        FD_TRY(fd_merge_push(merge, i, n, fd_piece_map_find(&tokenizer->pieces, text + i, n), err));
+        i += n;
+    }
+    spm_text user = {tokenizer, text};
+    FD_TRY(fd_merge_run(merge, spm_pair, &user, err));
+    for (int32_t i = merge->n_symbol ? 0 : -1; i >= 0; i = merge->symbols[i].right) {
+        const fd_merge_symbol *symbol = &merge->symbols[i];
+        if (symbol->piece >= 0)
+            FD_TRY(fd_ids_push(ids, tokenizer->token_of_piece[symbol->piece], err));
+        else
+            FD_TRY(fd_push_bytes(tokenizer, text + symbol->start, symbol->size, ids, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool space_prefix, fd_merge *merge,
+                      fd_ids *ids, fd_error *err) {
+    char *marked = malloc(3 * (size + 1));
+    if (!marked) return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %zu bytes of text", 3 * (size + 1));
+    size_t n = 0;
+    for (size_t i = 0; i < size + space_prefix; i++) {
+        char c = i < space_prefix ? ' ' : text[i - space_prefix];
+        if (c == ' ') {
+            memcpy(marked + n, SPACE_MARK, 3);
+            n += 3;
+        } else {
+            marked[n++] = c;
+        }
+    }
+    fd_code code = encode_marked(tokenizer, marked, n, merge, ids, err);
+    free(marked);
+    return code;
+}
