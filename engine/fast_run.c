@@ -1,6 +1,7 @@
 /* A fast pass: node by node, each by whom the plan says; what an observer wants to see of the insides of a kernel is
  * left beside its result or computed again behind it, and changes nothing of what runs. */
 #include "engine/fast.h"
+#include "kernels/attention/kv_cache.h"
 #include "kernels/elementwise/rope_kv_write.h"
 
 typedef struct pass {
@@ -192,9 +193,15 @@ fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const
 
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t id, fd_error *err) {
     const fd_node *node = &engine->exec.graph->nodes[id];
-    return fd_launch_fast_kv_write(run->queue, fd_run_input(engine, run, id, node->input[0]), run->n_tok,
-                                   elements(node), run->inputs + FD_INPUT_FIRST, node->row_offset,
-                                   cache_of(engine, id), engine->exec.n_ctx, err);
+    fd_kv_write in = {.x = fd_run_input(engine, run, id, node->input[0]),
+                      .n_tok = run->n_tok,
+                      .width = elements(node),
+                      .pos0 = run->inputs + FD_INPUT_FIRST,
+                      .row_offset = node->row_offset,
+                      .halves = true,
+                      .cache = cache_of(engine, id),
+                      .n_ctx = engine->exec.n_ctx};
+    return fd_launch_kv_write(run->queue, &in, err);
 }
 
 /* What the cache holds of this pass, as an observer sees it. */
@@ -233,21 +240,28 @@ static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
 
 static fd_code run_norm(const pass *p, int32_t id, fd_error *err) {
     const fd_node *node = node_at(p, id);
-    int64_t n = node->shape[node->n_dim - 1], rows = p->run->n_tok * elements(node) / n;
+    fd_rms_norm in = {.x = kept(p, node->input[0]),
+                      .weight = fd_engine_vector(p->engine, node->weight[0]),
+                      .eps = node->eps,
+                      .n = node->shape[node->n_dim - 1]};
+    in.n_tok = (int32_t)(p->run->n_tok * elements(node) / in.n);
     fd_fast_out out = out_of(p, id);
-    FD_TRY(fd_launch_fast_norm(p->run->queue, kept(p, node->input[0]), (int32_t)rows, n,
-                               fd_engine_vector(p->engine, node->weight[0]), node->eps, out, err));
+    FD_TRY(fd_launch_fast_norm(p->run->queue, &in, out, err));
     return show(p, id, out.real, err);
 }
 
 static fd_code run_gate(const pass *p, int32_t id, fd_error *err) {
     const fd_node *node = node_at(p, id);
-    fd_fast_gate kind = node->op == FD_OP_SILU_MUL   ? FD_FAST_SILU
-                        : node->op == FD_OP_GELU_MUL ? FD_FAST_GELU
-                                                     : FD_FAST_SWIGLU_CLAMP;
+    fd_gate in = {.kind = node->op == FD_OP_SILU_MUL   ? FD_GATE_SILU
+                          : node->op == FD_OP_GELU_MUL ? FD_GATE_GELU
+                                                       : FD_GATE_SWIGLU_CLAMP,
+                  .gate = kept(p, node->input[0]),
+                  .up = kept(p, node->input[1]),
+                  .n = p->run->n_tok * elements(node),
+                  .slope = node->slope,
+                  .limit = node->limit};
     fd_fast_out out = out_of(p, id);
-    FD_TRY(fd_launch_fast_gate(p->run->queue, kind, kept(p, node->input[0]), kept(p, node->input[1]), node->slope,
-                               node->limit, p->run->n_tok * elements(node), out, err));
+    FD_TRY(fd_launch_fast_gate(p->run->queue, &in, out, err));
     return show(p, id, out.real, err);
 }
 

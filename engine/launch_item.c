@@ -87,9 +87,12 @@ static fd_code launch_products(const fd_engine *engine, const fd_run *run, const
 
 static fd_code launch_add_norm(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_node *add = &engine->exec.graph->nodes[item->node], *norm = &engine->exec.graph->nodes[item->matvec.norm];
-    return fd_launch_add_rms_norm(run->queue, fd_run_tensor(engine, run, add->input[0]),
-                                  fd_run_tensor(engine, run, add->input[1]), run->n_tok, norm->shape[0],
-                                  fd_engine_vector(engine, norm->weight[0]), norm->eps,
+    fd_rms_norm in = {.x = fd_run_tensor(engine, run, add->input[0]),
+                      .weight = fd_engine_vector(engine, norm->weight[0]),
+                      .eps = norm->eps,
+                      .n_tok = run->n_tok,
+                      .n = norm->shape[0]};
+    return fd_launch_add_rms_norm(run->queue, &in, fd_run_tensor(engine, run, add->input[1]),
                                   fd_run_tensor(engine, run, add->id), fd_run_tensor(engine, run, norm->id), err);
 }
 

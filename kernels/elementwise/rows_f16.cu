@@ -53,23 +53,23 @@ __global__ void __launch_bounds__(256)
     for (int64_t k = threadIdx.x; k < n; k += 256) store(out, blockIdx.x * n + k, (row[k] * r) * weight[k]);
 }
 
-fd_code fd_launch_fast_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
-                            float eps, fd_fast_out out, fd_error *err) {
-    if (n_tok < 1 || n < 1 || (!out.half && !out.real))
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_norm: %d rows of %lld", n_tok, (long long)n);
-    return fd_launch(queue, "fast_norm", fast_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
+fd_code fd_launch_fast_norm(const fd_queue *queue, const fd_rms_norm *in, fd_fast_out out, fd_error *err) {
+    if (in->n_tok < 1 || in->n < 1 || (!out.half && !out.real))
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_norm: %d rows of %lld", in->n_tok, (long long)in->n);
+    return fd_launch(queue, "fast_norm", fast_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
+                     in->eps, out);
 }
 
 /* gelu in its tanh form is g·σ(2v), v = √(2/π)·(g + 0.044715 g³). */
-template <fd_fast_gate KIND> __device__ __forceinline__ float gated(float g, float u, float slope, float limit) {
-    if (KIND == FD_FAST_SILU) return fd_fast_swish(g, 1.0f) * u;
-    if (KIND == FD_FAST_GELU) return fd_fast_swish(g, 1.59576912f * fmaf(0.044715f, g * g, 1.0f)) * u;
+template <fd_gate_kind KIND> __device__ __forceinline__ float gated(float g, float u, float slope, float limit) {
+    if (KIND == FD_GATE_SILU) return fd_fast_swish(g, 1.0f) * u;
+    if (KIND == FD_GATE_GELU) return fd_fast_swish(g, 1.59576912f * fmaf(0.044715f, g * g, 1.0f)) * u;
     g = fd_at_most32(g, limit), u = fd_at_least32(fd_at_most32(u, limit), -limit);
     return fd_fast_swish(g, slope) * (u + 1.0f);
 }
 
 /* Four elements a thread; the last thread of an odd count one by one. */
-template <fd_fast_gate KIND>
+template <fd_gate_kind KIND>
 __global__ void __launch_bounds__(256)
     fast_gate(const float *gate, const float *up, float slope, float limit, int64_t n, fd_fast_out out) {
     fd_allow_next();
@@ -85,15 +85,15 @@ __global__ void __launch_bounds__(256)
                       gated<KIND>(g.z, u.z, slope, limit), gated<KIND>(g.w, u.w, slope, limit)));
 }
 
-fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const float *gate, const float *up, float slope,
-                            float limit, int64_t n, fd_fast_out out, fd_error *err) {
-    if (n < 1 || (!out.half && !out.real))
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_gate: %lld elements", (long long)n);
+fd_code fd_launch_fast_gate(const fd_queue *queue, const fd_gate *in, fd_fast_out out, fd_error *err) {
+    if (in->n < 1 || (!out.half && !out.real))
+        return fd_fail(err, FD_ERR_INPUT, "kernel fast_gate: %lld elements", (long long)in->n);
     void (*kernel)(const float *, const float *, float, float, int64_t, fd_fast_out) =
-        kind == FD_FAST_SILU   ? fast_gate<FD_FAST_SILU>
-        : kind == FD_FAST_GELU ? fast_gate<FD_FAST_GELU>
-                               : fast_gate<FD_FAST_SWIGLU_CLAMP>;
-    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(n, 1024)), 256, 0, err, gate, up, slope, limit, n, out);
+        in->kind == FD_GATE_SILU   ? fast_gate<FD_GATE_SILU>
+        : in->kind == FD_GATE_GELU ? fast_gate<FD_GATE_GELU>
+                                   : fast_gate<FD_GATE_SWIGLU_CLAMP>;
+    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(in->n, 1024)), 256, 0, err, in->gate, in->up, in->slope,
+                     in->limit, in->n, out);
 }
 
 __global__ void __launch_bounds__(256) fast_halves(const float *x, int64_t n, uint16_t *out) {
@@ -133,25 +133,6 @@ fd_code fd_launch_fast_bias(const fd_queue *queue, const float *bias, int32_t n_
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_bias: %d rows of %lld", n_tok, (long long)n_row);
     return fd_launch(queue, "fast_bias", fast_bias, dim3(fd_blocks(n_row, 256), (unsigned)n_tok), 256, 0, err, bias,
                      n_row, out);
-}
-
-__global__ void __launch_bounds__(256) fast_kv_write(const float *x, int64_t width, const int32_t *pos0,
-                                                     int32_t row_offset, uint16_t *cache, int32_t n_ctx) {
-    fd_allow_next();
-    fd_wait_previous();
-    const int64_t row = blockIdx.y, to = *pos0 + row + row_offset;
-    const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < width && to >= 0 && to < n_ctx)
-        cache[to * width + at] = __half_as_ushort(__float2half_rn(x[row * width + at]));
-}
-
-fd_code fd_launch_fast_kv_write(const fd_queue *queue, const float *x, int32_t n_tok, int64_t width,
-                                const int32_t *pos0, int32_t row_offset, uint16_t *cache, int32_t n_ctx,
-                                fd_error *err) {
-    if (n_tok < 1 || n_tok > 65535 || width < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_kv_write: %d rows of %lld", n_tok, (long long)width);
-    return fd_launch(queue, "fast_kv_write", fast_kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err,
-                     x, width, pos0, row_offset, cache, n_ctx);
 }
 
 /* ---- weights ---- */

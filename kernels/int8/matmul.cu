@@ -176,25 +176,25 @@ fd_code launch_dtype(const fd_queue *queue, const q8_matmul_args &args, int tile
 
 } // namespace
 
-fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err) {
-    if (tile != 0 && tile != 32 && tile != 64 && tile != 128)
-        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", tile);
-    if (!fd_q8_can(weight->dtype) || n_tok < 1 || weight->n_row < 1 || weight->n_row > 65535 * (int64_t)ROWS ||
-        weight->n_col < 32 || weight->n_col % 32 != 0 || weight->n_col > x->row_bytes)
+fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_q8_matmul *in, fd_error *err) {
+    const fd_device_matrix *weight = &in->weight;
+    if (in->tile != 0 && in->tile != 32 && in->tile != 64 && in->tile != 128)
+        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", in->tile);
+    if (!fd_q8_can(weight->dtype) || in->n_tok < 1 || weight->n_row < 1 || weight->n_row > 65535 * (int64_t)ROWS ||
+        weight->n_col < 32 || weight->n_col % 32 != 0 || weight->n_col > in->x.row_bytes)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel q8_matmul: [%lld, %lld] of type %u times %d rows of %lld bytes",
-                       (long long)weight->n_row, (long long)weight->n_col, (unsigned)weight->dtype, n_tok,
-                       (long long)x->row_bytes);
+                       (long long)weight->n_row, (long long)weight->n_col, (unsigned)weight->dtype, in->n_tok,
+                       (long long)in->x.row_bytes);
     q8_matmul_args args = {};
     args.data = (const uint8_t *)weight->data;
     args.row_bytes = weight->row_bytes;
     args.scale_offset = weight->scale_offset;
     args.n_row = weight->n_row;
     args.n_block = (int)(weight->n_col / 32);
-    args.n_tok = n_tok;
-    args.bias = bias;
-    args.x = *x;
-    args.out = out;
+    args.n_tok = in->n_tok;
+    args.bias = in->bias;
+    args.x = in->x;
+    args.out = in->out;
     return q8_with_type(weight->dtype, err,
-                        [&](auto type) { return launch_dtype<decltype(type)::value>(queue, args, tile, err); });
+                        [&](auto type) { return launch_dtype<decltype(type)::value>(queue, args, in->tile, err); });
 }

@@ -32,10 +32,16 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
 fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
                               fd_error *err);
 
-/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or
- * 128; 0 chooses. */
-fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
+/* out = W x + bias. */
+typedef struct fd_q8_matmul {
+    fd_device_matrix weight; /* [n_row, n_col] */
+    const float *bias;       /* device, [n_row]; NULL for none */
+    fd_q8_rows x;
+    int32_t n_tok; /* ≥ 1 */
+    int32_t tile;  /* tokens a thread block takes: 32, 64 or 128; 0 chooses */
+    float *out;    /* device, [n_tok, n_row] */
+} fd_q8_matmul;
+fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_q8_matmul *in, fd_error *err);
 
 /* How the matrix-vector product is laid over the device; no bit depends on it. */
 typedef struct fd_q8_form {

@@ -146,11 +146,10 @@ fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, in
     return fd_launch(queue, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
 }
 
-fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const float *ids, int64_t n_row, int64_t n,
-                                 int32_t k, fd_expert_gating gating, float scale, float *out, fd_error *err) {
-    FD_TRY(check("expert_weights", n_row, n, k, err));
-    return fd_launch(queue, "expert_weights", expert_weights, dim3((unsigned)n_row), 32, 0, err, x, ids, n, k,
-                     (int)gating, scale, out);
+fd_code fd_launch_expert_weights(const fd_queue *queue, const fd_expert_weights *in, fd_error *err) {
+    FD_TRY(check("expert_weights", in->n_row, in->n, in->k, err));
+    return fd_launch(queue, "expert_weights", expert_weights, dim3((unsigned)in->n_row), 32, 0, err, in->x, in->ids,
+                     in->n, in->k, (int)in->gating, in->scale, in->out);
 }
 
 fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
@@ -163,10 +162,9 @@ fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *i
     });
 }
 
-fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,
-                             float *out, fd_error *err) {
-    FD_TRY(check("expert_sum", n_row, n, k, err));
-    const unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n_row * n, 256);
-    return fd_launch(queue, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, x, w, n_row, n,
-                     k, out);
+fd_code fd_launch_expert_sum(const fd_queue *queue, const fd_expert_sum *in, fd_error *err) {
+    FD_TRY(check("expert_sum", in->n_row, in->n, in->k, err));
+    const unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(in->n_row * in->n, 256);
+    return fd_launch(queue, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, in->x, in->w,
+                     in->n_row, in->n, in->k, in->out);
 }

@@ -237,7 +237,8 @@ static void check_elements(gpu_test *test) {
           *half = gpu_poisoned(N / 2);
     fd_fast_out out = {(uint16_t *)(void *)half, real};
 
-    gpu_must(fd_launch_fast_norm(&test->queue, dx, ROWS, WIDTH, dup, 1e-5f, out, &err), &err);
+    fd_rms_norm norm = {.x = dx, .weight = dup, .eps = 1e-5f, .n_tok = ROWS, .n = WIDTH};
+    gpu_must(fd_launch_fast_norm(&test->queue, &norm, out, &err), &err);
     gpu_download(test, real, found, N);
     double worst = 0;
     for (int r = 0; r < ROWS; r++) {
@@ -252,12 +253,13 @@ static void check_elements(gpu_test *test) {
     gpu_expect(test, "fast_norm_is_near_binary64", worst <= 1);
     expect_halves(test, "fast_norm_rounds_what_it_leaves", found, half, N);
 
-    for (int kind = FD_FAST_SILU; kind <= FD_FAST_SWIGLU_CLAMP; kind++) {
-        gpu_must(fd_launch_fast_gate(&test->queue, (fd_fast_gate)kind, dx, dup, 1.702f, 0.5f, N, out, &err), &err);
+    for (int kind = FD_GATE_SILU; kind <= FD_GATE_SWIGLU_CLAMP; kind++) {
+        fd_gate gate = {(fd_gate_kind)kind, dx, dup, N, 1.702f, 0.5f};
+        gpu_must(fd_launch_fast_gate(&test->queue, &gate, out, &err), &err);
         for (int i = 0; i < N; i++) {
             float g = fd_at_most32(x[i], 0.5f), u = fd_at_least32(fd_at_most32(up[i], 0.5f), -0.5f);
-            want[i] = kind == FD_FAST_SILU   ? fd_silu32(x[i]) * up[i]
-                      : kind == FD_FAST_GELU ? fd_gelu32(x[i]) * up[i]
+            want[i] = kind == FD_GATE_SILU   ? fd_silu32(x[i]) * up[i]
+                      : kind == FD_GATE_GELU ? fd_gelu32(x[i]) * up[i]
                                              : fd_swish32(g, 1.702f) * (u + 1.0f);
         }
         gpu_download(test, real, found, N);

@@ -127,8 +127,9 @@ static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     float *sum = gpu_poisoned(count), *out = gpu_poisoned(count);
     float *sum_alone = gpu_poisoned(count), *out_alone = gpu_poisoned(count);
     gpu_must(fd_launch_add(&test->queue, a, b, (int64_t)count, sum_alone, &err), &err);
-    gpu_must(fd_launch_rms_norm(&test->queue, sum_alone, n_tok, n, w, 1e-6f, out_alone, &err), &err);
-    gpu_must(fd_launch_add_rms_norm(&test->queue, a, b, n_tok, n, w, 1e-6f, sum, out, &err), &err);
+    fd_rms_norm of_sum = {sum_alone, w, 1e-6f, n_tok, n}, of_a = {a, w, 1e-6f, n_tok, n};
+    gpu_must(fd_launch_rms_norm(&test->queue, &of_sum, out_alone, &err), &err);
+    gpu_must(fd_launch_add_rms_norm(&test->queue, &of_a, b, sum, out, &err), &err);
     snprintf(name, sizeof name, "add_rms_norm_sum_%d_rows_of_%lld", n_tok, (long long)n);
     expect_same(test, name, sum_alone, sum, count);
     snprintf(name, sizeof name, "add_rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
@@ -161,8 +162,10 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     gpu_must(fd_launch_rope(&test->queue, &in.q_rope, q, n_tok, in.pos0, q_alone, &err), &err);
     gpu_must(fd_launch_rope(&test->queue, &in.k_rope, k, n_tok, in.pos0, k_alone, &err), &err);
     const int64_t width = n_head_kv * head_dim;
-    gpu_must(fd_launch_kv_write(&test->queue, k_alone, n_tok, width, in.pos0, 0, ck_alone, N_CTX, &err), &err);
-    gpu_must(fd_launch_kv_write(&test->queue, v, n_tok, width, in.pos0, 0, cv_alone, N_CTX, &err), &err);
+    fd_kv_write write_k = {k_alone, n_tok, width, in.pos0, 0, false, ck_alone, N_CTX}, write_v = write_k;
+    write_v.x = v, write_v.cache = cv_alone;
+    gpu_must(fd_launch_kv_write(&test->queue, &write_k, &err), &err);
+    gpu_must(fd_launch_kv_write(&test->queue, &write_v, &err), &err);
     gpu_must(fd_launch_turn(&test->queue, &in, &err), &err);
     snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rot_%d%s_%d_rows_from_%d", n_head, n_head_kv, head_dim, n_rot,
              interleaved ? "_interleaved" : "", n_tok, pos0);
