@@ -24,7 +24,7 @@ static bool is_few(const fd_engine *e, int32_t n_row) {
 }
 
 static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_error *err) {
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap;
     const int32_t *rows = e->batch_inputs + FD_INPUT_TOKENS;
     fd_run run = {.plan = is_few(e, n_row) ? &e->step : &e->batch,

@@ -132,7 +132,7 @@ static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run
 /* Scores and weights, which the kernel of the mix keeps to itself: scores again, and the weights that follow from these,
  * so that who looks at both finds them to agree. */
 static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t scores, int32_t softmax, fd_error *err) {
-    const fd_queue *queue = p->run->queue;
+    const fd_launch_context *queue = p->run->queue;
     struct fd_fast *fast = p->engine->fast;
     fd_attention shape = {.n_head = in->n_head,
                           .n_head_kv = in->n_head_kv,
@@ -149,7 +149,7 @@ static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t s
 }
 
 static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
-    const fd_queue *queue = p->run->queue;
+    const fd_launch_context *queue = p->run->queue;
     struct fd_fast *fast = p->engine->fast;
     int32_t softmax = node_at(p, mix)->input[0], scores = node_at(p, softmax)->input[0];
     fd_fast_attention in = attention_of(p->engine, p->run, mix);

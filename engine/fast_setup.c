@@ -29,7 +29,7 @@ static size_t weight_bytes(const fd_graph *graph, const fd_fast_plan *plan) {
     return most;
 }
 
-static size_t scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_t n_ctx) {
+static size_t scratch_bytes(const fd_graph *graph, const fd_launch_context *queue, int32_t n_ctx) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -49,7 +49,7 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int3
     fd_error ignored = {0};
     fd_fast_plan plan;
     fd_plan step, batch;
-    fd_queue queue = {.n_sm = n_sm};
+    fd_launch_context queue = {.n_sm = n_sm};
     fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
     if (fd_fast_plan_make(graph, true, &plan, &ignored) != FD_OK) return 0;
     if (fd_plan_make_fast(graph, true, &step, &ignored) != FD_OK) {

@@ -6,7 +6,7 @@
 /* ---- the step ---- */
 
 static fd_code enqueue(fd_engine *e, const fd_kept_set *set, bool near, fd_error *err) {
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap;
     fd_run run = {.plan = &e->step,
                   .tensors = set->tensor,
@@ -50,7 +50,7 @@ static fd_code work_out(fd_engine *e, fd_kept_set *set, unsigned wants, fd_error
     const fd_graph *graph = e->exec.graph;
     const fd_kept *k = &e->kept;
     const fd_kept_layout *l = &k->layout;
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.stream = k->stream;
     char *found = set->found.data;
     const fd_row_view *table = set->views.data;

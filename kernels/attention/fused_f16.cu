@@ -200,18 +200,18 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
     }
 }
 
-template <int WIDTH> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+template <int WIDTH> static fd_code launch(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
     const dim3 grid(fd_blocks(in->n_tok, ROWS), (unsigned)in->n_head);
-    return fd_launch(queue, "fast_attention", fast_attention<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err, *in);
+    return fd_launch(ctx, "fast_attention", fast_attention<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err, *in);
 }
 
-fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+fd_code fd_launch_fast_attention(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
     if (in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok < 1 || in->head_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_attention: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
                        in->n_tok);
-    if (in->head_dim <= 64) return launch<64>(queue, in, err);
-    if (in->head_dim <= 128) return launch<128>(queue, in, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(queue, in, err);
+    if (in->head_dim <= 64) return launch<64>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<128>(ctx, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(ctx, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
                    in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }
@@ -243,10 +243,10 @@ __global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, in
     out[row_head * n_kv + key] = score;
 }
 
-fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
+fd_code fd_launch_fast_scores(const fd_launch_context *ctx, const fd_fast_attention *in, int32_t n_kv, bool rounded,
                               float *out, fd_error *err) {
     if (in->n_tok < 1 || in->n_tok > 65535 || n_kv < 1 || in->head_dim > FD_ATTENTION_MAX_HEAD_DIM)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_scores: %d rows, %d positions", in->n_tok, n_kv);
     const dim3 grid(fd_blocks(n_kv, 256), (unsigned)in->n_head, (unsigned)in->n_tok);
-    return fd_launch(queue, "fast_scores", fast_scores, grid, 256, 0, err, *in, n_kv, rounded, out);
+    return fd_launch(ctx, "fast_scores", fast_scores, grid, 256, 0, err, *in, n_kv, rounded, out);
 }

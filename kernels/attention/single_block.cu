@@ -134,18 +134,18 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2) decode_near(const __grid_co
  * and on a multiprocessor that one of its blocks shares, q, k and v wait behind the ring's first fill
  * (docs/performance.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
  * from starting early. */
-static size_t near_shared(const fd_queue *queue, const fd_attn_decode *in, unsigned rows) {
+static size_t near_shared(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned rows) {
     enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */
-    const bool wide = (int64_t)in->n_head * in->head_dim >= (int64_t)WIDE * queue->n_sm;
-    return wide && (int64_t)in->n_head * rows <= queue->n_sm ? fd_shared_alone(queue) : 0;
+    const bool wide = (int64_t)in->n_head * in->head_dim >= (int64_t)WIDE * ctx->n_sm;
+    return wide && (int64_t)in->n_head * rows <= ctx->n_sm ? fd_shared_alone(ctx) : 0;
 }
 
-fd_code fd_launch_attn_near(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
+fd_code fd_launch_attn_near(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     const unsigned rows = in->n_seq > 1 ? (unsigned)in->n_seq : 1;
-    const size_t shared = near_shared(queue, in, rows);
+    const size_t shared = near_shared(ctx, in, rows);
     return fd_with_groups(in->head_dim, err, [&](auto groups) {
         auto kernel = decode_near<decltype(groups)::value>;
-        return fd_launch(queue, "decode_near", kernel, dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS, shared, err,
+        return fd_launch(ctx, "decode_near", kernel, dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS, shared, err,
                          *in);
     });
 }

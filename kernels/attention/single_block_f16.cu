@@ -177,16 +177,16 @@ __global__ void __launch_bounds__(THREADS) fast_near(const __grid_constant__ fd_
 }
 
 template <int LANES, int THREADS, int ROUNDS>
-static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    return fd_launch(queue, "fast_near", fast_near<LANES, THREADS, ROUNDS>, dim3((unsigned)in->n_head), THREADS, 0, err,
+static fd_code launch(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
+    return fd_launch(ctx, "fast_near", fast_near<LANES, THREADS, ROUNDS>, dim3((unsigned)in->n_head), THREADS, 0, err,
                      *in);
 }
 
 /* As measured near the beginning and over positions 16 to 215 (docs/performance.md): registers hold all positions of heads
  * of 64 elements. Those for all of wider heads would keep rings of the product behind off the multiprocessor; 128
  * positions do not. Heads of more than 128 elements have not been measured. */
-fd_code fd_launch_fast_near(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->head_dim <= 64) return launch<8, 256, 8>(queue, in, err);
-    if (in->head_dim <= 128) return launch<16, 512, 4>(queue, in, err);
-    return launch<32, 512, 4>(queue, in, err);
+fd_code fd_launch_fast_near(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
+    if (in->head_dim <= 64) return launch<8, 256, 8>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<16, 512, 4>(ctx, in, err);
+    return launch<32, 512, 4>(ctx, in, err);
 }

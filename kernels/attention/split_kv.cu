@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_consta
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
+fd_code fd_launch_attn_decode(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
@@ -141,17 +141,17 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
     if (rows > 65535 || (rows > 1 && !in->sequences))
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
                        in->sequences ? "" : ", and nothing says which");
-    if (in->near) return fd_launch_attn_near(queue, in, err);
+    if (in->near) return fd_launch_attn_near(ctx, in, err);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
         constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;
         const int64_t pieces = fd_blocks(in->n_ctx, DECODE_THREADS / 8) * (int64_t)in->n_head_kv;
-        const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
+        const int64_t score_blocks = pieces < ctx->n_sm * 2 ? pieces : ctx->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
-        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
+        FD_TRY(fd_launch(ctx, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
                          DECODE_THREADS, score_shared, err, *in));
-        const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
-        return fd_launch(queue, "decode_mix", decode_mix<n_group>,
+        const int64_t most = fd_blocks((int64_t)ctx->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
+        return fd_launch(ctx, "decode_mix", decode_mix<n_group>,
                          dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), DECODE_THREADS, 0,
                          err, *in);
     });

@@ -7,7 +7,7 @@
 #include "kernels/elementwise/rope.cuh"
 
 /* Near the beginning (kernels/attention/single_block.cu). */
-fd_code fd_launch_attn_near(const fd_queue *queue, const fd_attn_decode *in, fd_error *err);
+fd_code fd_launch_attn_near(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err);
 
 enum { DECODE_THREADS = 256, DECODE_WARPS = DECODE_THREADS / 32 };
 

@@ -23,18 +23,19 @@ struct share {
     int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
+static share share_of(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                      int32_t n_ctx) {
     const int sharing = n_head / n_head_kv;
     const int n_group = (sharing + HEADS - 1) / HEADS;
     const int tiles = (n_ctx + TILE - 1) / TILE;
-    int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    int most = ctx->n_sm * 2 / (n_head_kv * n_group);
     most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
     return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
 }
 
-size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+size_t fd_fast_decode_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                               int32_t n_ctx) {
-    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
+    const share s = share_of(ctx, n_head, n_head_kv, head_dim, n_ctx);
     return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
 }
 
@@ -271,24 +272,24 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     }
 }
 
-template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+template <int LANES> static fd_code launch(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
+    const share s = share_of(ctx, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
-    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
-                     sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
+    return fd_launch(ctx, "fast_decode", fast_decode<LANES>, grid, THREADS, sizeof(float) * WARPS * heads * LANES * 8,
+                     err, *in, s);
 }
 
-fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 ||
-        in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
+fd_code fd_launch_fast_decode(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err) {
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 || in->n_tok < 1 ||
+        (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
                        in->n_tok);
     if (in->near && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
-        return fd_launch_fast_near(queue, in, err);
-    if (in->head_dim <= 64) return launch<8>(queue, in, err);
-    if (in->head_dim <= 128) return launch<16>(queue, in, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
+        return fd_launch_fast_near(ctx, in, err);
+    if (in->head_dim <= 64) return launch<8>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<16>(ctx, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(ctx, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
                    in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }

@@ -8,7 +8,7 @@
 #include "kernels/formats/parts.cuh"
 
 /* Near the beginning (kernels/attention/single_block_f16.cu): one row, of sequence 0, heads of a multiple of eight elements. */
-fd_code fd_launch_fast_near(const fd_queue *queue, const fd_fast_attention *in, fd_error *err);
+fd_code fd_launch_fast_near(const fd_launch_context *ctx, const fd_fast_attention *in, fd_error *err);
 
 __device__ __forceinline__ void fast_to_reals(const uint4 &pairs, float (&x)[8]) {
     const uint32_t pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};

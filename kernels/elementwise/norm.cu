@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
     for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[blockIdx.x * n + k] = (row[k] * r) * weight[k];
 }
 
-static fd_code launch_staged(const fd_queue *queue, const fd_rms_norm *in, const float *addend, float *sum, float *out,
-                             fd_error *err) {
-    return fd_launch(queue, "rms_norm_staged", rms_norm_staged, dim3((unsigned)in->n_tok), 256,
+static fd_code launch_staged(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
+                             float *out, fd_error *err) {
+    return fd_launch(ctx, "rms_norm_staged", rms_norm_staged, dim3((unsigned)in->n_tok), 256,
                      sizeof(float) * (size_t)((in->n + 63) / 64 * 64), err, in->x, addend, (int)in->n, in->weight,
                      in->eps, sum, out);
 }
@@ -86,19 +86,19 @@ static fd_code check(const fd_rms_norm *in, fd_error *err) {
     return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", in->n_tok, (long long)in->n);
 }
 
-fd_code fd_launch_rms_norm(const fd_queue *queue, const fd_rms_norm *in, float *out, fd_error *err) {
+fd_code fd_launch_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, float *out, fd_error *err) {
     FD_TRY(check(in, err));
-    if (staged_takes(in->n)) return launch_staged(queue, in, nullptr, nullptr, out, err);
-    return fd_launch(queue, "rms_norm", rms_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
+    if (staged_takes(in->n)) return launch_staged(ctx, in, nullptr, nullptr, out, err);
+    return fd_launch(ctx, "rms_norm", rms_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
                      in->eps, out);
 }
 
-fd_code fd_launch_add_rms_norm(const fd_queue *queue, const fd_rms_norm *in, const float *addend, float *sum,
+fd_code fd_launch_add_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
                                float *out, fd_error *err) {
     FD_TRY(check(in, err));
-    if (staged_takes(in->n)) return launch_staged(queue, in, addend, sum, out, err);
-    FD_TRY(fd_launch_add(queue, in->x, addend, in->n_tok * in->n, sum, err));
+    if (staged_takes(in->n)) return launch_staged(ctx, in, addend, sum, out, err);
+    FD_TRY(fd_launch_add(ctx, in->x, addend, in->n_tok * in->n, sum, err));
     fd_rms_norm of_sum = *in;
     of_sum.x = sum;
-    return fd_launch_rms_norm(queue, &of_sum, out, err);
+    return fd_launch_rms_norm(ctx, &of_sum, out, err);
 }

@@ -65,11 +65,11 @@ __global__ void __launch_bounds__(256) turn(const fd_turn t) {
     }
 }
 
-fd_code fd_launch_turn(const fd_queue *queue, const fd_turn *in, fd_error *err) {
+fd_code fd_launch_turn(const fd_launch_context *ctx, const fd_turn *in, fd_error *err) {
     const int32_t dim = in->q_rope.head_dim;
     if (in->n_tok < 1 || in->n_tok > 65535 || dim < 2 || dim % 2 != 0 || in->k_rope.head_dim != dim)
         return fd_fail(err, FD_ERR_INPUT, "kernel turn: %d rows, heads of %d and %d", in->n_tok, dim,
                        in->k_rope.head_dim);
     const int64_t pairs = (int64_t)(in->q_rope.n_head + 2 * in->k_rope.n_head) * (dim / 2);
-    return fd_launch(queue, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
+    return fd_launch(ctx, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
 }

@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(256)
     for (int64_t k = threadIdx.x; k < n; k += 256) store(out, blockIdx.x * n + k, (row[k] * r) * weight[k]);
 }
 
-fd_code fd_launch_fast_norm(const fd_queue *queue, const fd_rms_norm *in, fd_fast_out out, fd_error *err) {
+fd_code fd_launch_fast_norm(const fd_launch_context *ctx, const fd_rms_norm *in, fd_fast_out out, fd_error *err) {
     if (in->n_tok < 1 || in->n < 1 || (!out.half && !out.real))
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_norm: %d rows of %lld", in->n_tok, (long long)in->n);
-    return fd_launch(queue, "fast_norm", fast_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
+    return fd_launch(ctx, "fast_norm", fast_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
                      in->eps, out);
 }
 
@@ -85,14 +85,14 @@ __global__ void __launch_bounds__(256)
                       gated<KIND>(g.z, u.z, slope, limit), gated<KIND>(g.w, u.w, slope, limit)));
 }
 
-fd_code fd_launch_fast_gate(const fd_queue *queue, const fd_gate *in, fd_fast_out out, fd_error *err) {
+fd_code fd_launch_fast_gate(const fd_launch_context *ctx, const fd_gate *in, fd_fast_out out, fd_error *err) {
     if (in->n < 1 || (!out.half && !out.real))
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_gate: %lld elements", (long long)in->n);
     void (*kernel)(const float *, const float *, float, float, int64_t, fd_fast_out) =
         in->kind == FD_GATE_SILU   ? fast_gate<FD_GATE_SILU>
         : in->kind == FD_GATE_GELU ? fast_gate<FD_GATE_GELU>
                                    : fast_gate<FD_GATE_SWIGLU_CLAMP>;
-    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(in->n, 1024)), 256, 0, err, in->gate, in->up, in->slope,
+    return fd_launch(ctx, "fast_gate", kernel, dim3(fd_blocks(in->n, 1024)), 256, 0, err, in->gate, in->up, in->slope,
                      in->limit, in->n, out);
 }
 
@@ -103,9 +103,9 @@ __global__ void __launch_bounds__(256) fast_halves(const float *x, int64_t n, ui
     if (i < n) out[i] = __half_as_ushort(__float2half_rn(x[i]));
 }
 
-fd_code fd_launch_fast_halves(const fd_queue *queue, const float *x, int64_t n, uint16_t *out, fd_error *err) {
+fd_code fd_launch_fast_halves(const fd_launch_context *ctx, const float *x, int64_t n, uint16_t *out, fd_error *err) {
     if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel fast_halves: %lld elements", (long long)n);
-    return fd_launch(queue, "fast_halves", fast_halves, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
+    return fd_launch(ctx, "fast_halves", fast_halves, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
 }
 
 __global__ void __launch_bounds__(256) fast_reals(const uint16_t *x, int64_t n, float *out) {
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(256) fast_reals(const uint16_t *x, int64_t n, 
     if (i < n) out[i] = fd_half_to_float(x[i]);
 }
 
-fd_code fd_launch_fast_reals(const fd_queue *queue, const uint16_t *x, int64_t n, float *out, fd_error *err) {
+fd_code fd_launch_fast_reals(const fd_launch_context *ctx, const uint16_t *x, int64_t n, float *out, fd_error *err) {
     if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel fast_reals: %lld elements", (long long)n);
-    return fd_launch(queue, "fast_reals", fast_reals, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
+    return fd_launch(ctx, "fast_reals", fast_reals, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
 }
 
 __global__ void __launch_bounds__(256) fast_bias(const float *bias, int64_t n_row, float *out) {
@@ -127,11 +127,11 @@ __global__ void __launch_bounds__(256) fast_bias(const float *bias, int64_t n_ro
     if (i < n_row) out[(int64_t)blockIdx.y * n_row + i] = bias[i];
 }
 
-fd_code fd_launch_fast_bias(const fd_queue *queue, const float *bias, int32_t n_tok, int64_t n_row, float *out,
+fd_code fd_launch_fast_bias(const fd_launch_context *ctx, const float *bias, int32_t n_tok, int64_t n_row, float *out,
                             fd_error *err) {
     if (n_tok < 1 || n_tok > 65535 || n_row < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel fast_bias: %d rows of %lld", n_tok, (long long)n_row);
-    return fd_launch(queue, "fast_bias", fast_bias, dim3(fd_blocks(n_row, 256), (unsigned)n_tok), 256, 0, err, bias,
+    return fd_launch(ctx, "fast_bias", fast_bias, dim3(fd_blocks(n_row, 256), (unsigned)n_tok), 256, 0, err, bias,
                      n_row, out);
 }
 
@@ -169,12 +169,13 @@ __global__ void __launch_bounds__(256) fast_weights(const uint8_t *data, int64_t
     }
 }
 
-fd_code fd_launch_fast_weights(const fd_queue *queue, const fd_device_matrix *matrix, uint16_t *out, fd_error *err) {
+fd_code fd_launch_fast_weights(const fd_launch_context *ctx, const fd_device_matrix *matrix, uint16_t *out,
+                               fd_error *err) {
     return fd_with_format(matrix->dtype, err, [&](auto format) {
         using Format = decltype(format);
         const int32_t n_unit = (int32_t)(fd_fast_row_stride(matrix) / (64 * Format::groups));
         const int64_t n_share = matrix->n_row * n_unit * 8;
-        return fd_launch(queue, "fast_weights", fast_weights<Format>, dim3(fd_blocks(n_share, 256)), 256, 0, err,
+        return fd_launch(ctx, "fast_weights", fast_weights<Format>, dim3(fd_blocks(n_share, 256)), 256, 0, err,
                          (const uint8_t *)matrix->data, matrix->row_bytes, matrix->scale_offset, n_share, n_unit, out);
     });
 }

@@ -93,15 +93,15 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
  * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
  * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two slots a warp:
  * x waits behind what is asked for before it. */
-template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const q8_matvec_args &a) {
-    const int64_t of_block = (a.n_task + queue->n_sm - 1) / queue->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
+template <uint32_t DTYPE> static fd_q8_form choose(const fd_launch_context *ctx, const q8_matvec_args &a) {
+    const int64_t of_block = (a.n_task + ctx->n_sm - 1) / ctx->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t slices = (a.n_col + Q8_TEAM_ELEMENTS - 1) / Q8_TEAM_ELEMENTS;
     fd_q8_form form = {Q8_WARPS, 1, Q8_SLOTS, 1};
     if (of_block == 1 && slices >= Q8_WARPS / 2) form.team = slices < Q8_WARPS ? (int32_t)slices : (int32_t)Q8_WARPS;
     if ((DTYPE == FD_Q4_K && of_block >= 5) || (DTYPE == FD_Q8_0 && of_block >= 8)) form.slots = 2;
     if (rounds > 1) form.warps = (int32_t)((of_block + rounds - 1) / rounds);
-    while (form.slots > 2 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) form.slots--;
-    while (form.warps > 1 && shared_bytes<DTYPE>(a, form, of_block) > queue->max_shared) {
+    while (form.slots > 2 && shared_bytes<DTYPE>(a, form, of_block) > ctx->max_shared) form.slots--;
+    while (form.warps > 1 && shared_bytes<DTYPE>(a, form, of_block) > ctx->max_shared) {
         form.warps--;
         if (form.team > form.warps) form.team = form.warps;
     }
@@ -111,9 +111,9 @@ template <uint32_t DTYPE> static fd_q8_form choose(const fd_queue *queue, const 
 /* As measured (bench/matvec_gpu TYPE beside), by rows a multiprocessor and columns. Below 2048 columns quantising x takes
  * longer than int8 saves. Beyond that Q4_K, whose scales and minima cost exact most, gains everywhere; Q8_0 where exact's
  * rows go through rings; Q6_K and Q5_0 where they are long or many. */
-bool fd_q8_matvec_is_faster(const fd_queue *queue, uint32_t dtype, int64_t n_row, int64_t n_col) {
+bool fd_q8_matvec_is_faster(const fd_launch_context *ctx, uint32_t dtype, int64_t n_row, int64_t n_col) {
     enum { FEW = 12, SOME = 50, MANY = 80, MEDIUM = 2048, LONG = 4096 };
-    const int64_t rows = n_row / queue->n_sm;
+    const int64_t rows = n_row / ctx->n_sm;
     if (n_col < MEDIUM) return false;
     switch (dtype) {
     case FD_Q4_K: return true;
@@ -125,20 +125,20 @@ bool fd_q8_matvec_is_faster(const fd_queue *queue, uint32_t dtype, int64_t n_row
 }
 
 template <uint32_t DTYPE>
-static fd_code launch(const fd_queue *queue, q8_matvec_args a, const fd_q8_form *wanted, fd_error *err) {
+static fd_code launch(const fd_launch_context *ctx, q8_matvec_args a, const fd_q8_form *wanted, fd_error *err) {
     a.n_task = (int)((a.n_row + Q8_ROWS - 1) / Q8_ROWS);
     a.n_unit = (a.n_col / 32 + 2 * q8_format<DTYPE>::blocks - 1) / (2 * q8_format<DTYPE>::blocks);
-    const fd_q8_form form = wanted ? *wanted : choose<DTYPE>(queue, a);
-    const int64_t most = (int64_t)queue->n_sm * form.blocks, blocks = a.n_task < most ? a.n_task : most;
+    const fd_q8_form form = wanted ? *wanted : choose<DTYPE>(ctx, a);
+    const int64_t most = (int64_t)ctx->n_sm * form.blocks, blocks = a.n_task < most ? a.n_task : most;
     a.n_slot = form.slots;
     a.team = form.team;
     size_t shared = shared_bytes<DTYPE>(a, form, (a.n_task + blocks - 1) / blocks);
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t alone = fd_shared_alone(queue);
-    if (form.blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
-    return fd_launch(queue, "q8_matvec", form.team > 1 ? q8_matvec_team<DTYPE> : q8_matvec<DTYPE>,
-                     dim3((unsigned)blocks), form.warps * 32, shared, err, a);
+    const size_t alone = fd_shared_alone(ctx);
+    if (form.blocks == 1 && blocks == ctx->n_sm && shared < alone) shared = alone;
+    return fd_launch(ctx, "q8_matvec", form.team > 1 ? q8_matvec_team<DTYPE> : q8_matvec<DTYPE>, dim3((unsigned)blocks),
+                     form.warps * 32, shared, err, a);
 }
 
 static fd_code check(const fd_matvec *in, const fd_q8_form *form, fd_error *err) {
@@ -166,10 +166,10 @@ static fd_code check(const fd_matvec *in, const fd_q8_form *form, fd_error *err)
     return FD_OK;
 }
 
-fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err) {
+fd_code fd_launch_q8_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_q8_form *form, fd_error *err) {
     FD_TRY(check(in, form, err));
     q8_matvec_args args = {};
     static_cast<matvec_args &>(args) = matvec_args_of(in);
     return q8_with_type(in->part[0].weight.dtype, err,
-                        [&](auto type) { return launch<decltype(type)::value>(queue, args, form, err); });
+                        [&](auto type) { return launch<decltype(type)::value>(ctx, args, form, err); });
 }

@@ -156,7 +156,7 @@ static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMa
     return FD_OK;
 }
 
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     const int64_t token_tiles = (in->n_tok + TOKENS - 1) / TOKENS;
     int64_t row_tiles = 0;
@@ -182,20 +182,20 @@ fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, 
     args.boxes = first->n_col % 4 == 0 && (uintptr_t)in->x % 16 == 0; /* what a map asks for */
     args.x = in->x;
     if (args.boxes) FD_TRY(map_of_x(in->x, in->n_tok, first->n_col, &args.x_map, err));
-    const unsigned blocks = args.n_tile < (unsigned)queue->n_sm ? args.n_tile : (unsigned)queue->n_sm;
+    const unsigned blocks = args.n_tile < (unsigned)ctx->n_sm ? args.n_tile : (unsigned)ctx->n_sm;
     return fd_with_format(first->dtype, err, [&](auto format) {
         args.last_unit = (args.n_col - 1) / (64 * decltype(format)::groups);
-        return fd_launch(queue, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
+        return fd_launch(ctx, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
                          sizeof(float) * SHARED, err, args);
     });
 }
 
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     enum { SMALL = 16 };
     int device, major;
     FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
     FD_TRY(
         fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
-    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, in, err)
-                                           : fd_launch_matmul_tile_large(queue, in, err);
+    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(ctx, in, err)
+                                           : fd_launch_matmul_tile_large(ctx, in, err);
 }

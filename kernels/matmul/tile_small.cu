@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         });
 }
 
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     int64_t row_tiles = 0;
     tile_args args = {};
@@ -201,6 +201,6 @@ fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, 
     return fd_with_format(first->dtype, err, [&](auto format) {
         using Format = decltype(format);
         const size_t shared = sizeof(float) * 2 * (ROWS + TOKENS) * chunk_of<Format>::width;
-        return fd_launch(queue, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
+        return fd_launch(ctx, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
     });
 }

@@ -134,37 +134,38 @@ static fd_code check(const char *name, int64_t n_row, int64_t n, int32_t k, fd_e
     return FD_OK;
 }
 
-fd_code fd_launch_softmax(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, float *out, fd_error *err) {
+fd_code fd_launch_softmax(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, float *out,
+                          fd_error *err) {
     FD_TRY(check("softmax", n_row, n, 1, err));
-    return fd_launch(queue, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
+    return fd_launch(ctx, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
 }
 
-fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
+fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
                         fd_error *err) {
     FD_TRY(check("top_k", n_row, n, k, err));
     if (k > n) return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %d of %lld", k, (long long)n);
-    return fd_launch(queue, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
+    return fd_launch(ctx, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
 }
 
-fd_code fd_launch_expert_weights(const fd_queue *queue, const fd_expert_weights *in, fd_error *err) {
+fd_code fd_launch_expert_weights(const fd_launch_context *ctx, const fd_expert_weights *in, fd_error *err) {
     FD_TRY(check("expert_weights", in->n_row, in->n, in->k, err));
-    return fd_launch(queue, "expert_weights", expert_weights, dim3((unsigned)in->n_row), 32, 0, err, in->x, in->ids,
+    return fd_launch(ctx, "expert_weights", expert_weights, dim3((unsigned)in->n_row), 32, 0, err, in->x, in->ids,
                      in->n, in->k, (int)in->gating, in->scale, in->out);
 }
 
-fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
+fd_code fd_launch_expert_matmul(const fd_launch_context *ctx, const fd_expert_matmul *in, fd_error *err) {
     FD_TRY(fd_expert_matmul_check(in, err));
     return fd_with_format(in->weight.dtype, err, [&](auto format) {
         return fd_expert_matmul_parts(in, [&](const fd_expert_matmul &part, unsigned n_item) {
             const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), n_item);
-            return fd_launch(queue, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
+            return fd_launch(ctx, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
         });
     });
 }
 
-fd_code fd_launch_expert_sum(const fd_queue *queue, const fd_expert_sum *in, fd_error *err) {
+fd_code fd_launch_expert_sum(const fd_launch_context *ctx, const fd_expert_sum *in, fd_error *err) {
     FD_TRY(check("expert_sum", in->n_row, in->n, in->k, err));
-    const unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(in->n_row * in->n, 256);
-    return fd_launch(queue, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, in->x, in->w,
+    const unsigned most = (unsigned)ctx->n_sm * 8, wanted = fd_blocks(in->n_row * in->n, 256);
+    return fd_launch(ctx, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, in->x, in->w,
                      in->n_row, in->n, in->k, in->out);
 }

@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
         if (HEAD && head.units > 0) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
-                add_unit<Format, P, R, T, false, FUSED>(units[u], u, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+                add_unit<Format, P, R, T, false, FUSED>(units[u], u, lane, magic, fused_magic, xs, stride, a.n_col,
+                                                        acc);
 #pragma unroll
                 for (int r = 0; r < R; r++)
                     units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + head.units + u, lane);
@@ -187,57 +188,57 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 
 /* Units of a head: as many as registers hold, where as many blocks still run at once and each row has as many more. */
 template <class Format, int P, int R>
-static int head_units(const fd_queue *queue, const matvec_args &args, int warps, int at_once, size_t shared) {
+static int head_units(const fd_launch_context *ctx, const matvec_args &args, int warps, int at_once, size_t shared) {
     using Head = matvec_head<Format, P, R>;
     constexpr int units = in_flight<Format, R>::units;
     enum { KEPT = 2048 }; /* what CUDA and the kernel's own arrays take of a block's share */
-    const int64_t room = (int64_t)(queue->max_shared + 1024) / (at_once > 0 ? at_once : 1) - KEPT - (int64_t)shared;
+    const int64_t room = (int64_t)(ctx->max_shared + 1024) / (at_once > 0 ? at_once : 1) - KEPT - (int64_t)shared;
     const bool fits = room >= (int64_t)warps * units * Head::rows * Format::own_step;
-    return Head::possible && queue->has_clusters && fits && args.n_col / (64 * Format::groups) >= 3 * units ? units : 0;
+    return Head::possible && ctx->has_clusters && fits && args.n_col / (64 * Format::groups) >= 3 * units ? units : 0;
 }
 
 template <class Format, int P, int R, int T>
-static fd_code launch(const fd_queue *queue, matvec_args args, fd_error *err) {
+static fd_code launch(const fd_launch_context *ctx, matvec_args args, fd_error *err) {
     constexpr int lanes = 64 / P, rows_per_warp = 32 / lanes * R;
     const int64_t n_warp = (args.n_row + rows_per_warp - 1) / rows_per_warp;
     /* The largest block that still gives every multiprocessor one. */
     int warps = 8;
-    while (warps > 2 && n_warp < (int64_t)queue->n_sm * warps) warps /= 2;
+    while (warps > 2 && n_warp < (int64_t)ctx->n_sm * warps) warps /= 2;
     size_t shared = sizeof(float) * (T + (args.norm_weight != nullptr)) * (size_t)((args.n_col + 63) / 64 * 64);
 
     int at_once = 0;
-    FD_TRY(fd_allow_shared(queue, "matvec", matvec<Format, P, R, T>, shared, err));
+    FD_TRY(fd_allow_shared(ctx, "matvec", matvec<Format, P, R, T>, shared, err));
     FD_TRY(fd_cuda_check(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared), "matvec",
         err));
     /* As many blocks as run at once, though they may be more than there are rows for: with fewer, those that start while
      * the kernel before still runs would be put several on one multiprocessor and none on another. */
-    const int64_t most = (int64_t)queue->n_sm * (at_once > 0 ? at_once : 1);
+    const int64_t most = (int64_t)ctx->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t blocks = n_warp < most ? n_warp : most;
 
-    if (T == 1) args.head_units = head_units<Format, P, R>(queue, args, warps, at_once, shared);
+    if (T == 1) args.head_units = head_units<Format, P, R>(ctx, args, warps, at_once, shared);
     shared += (size_t)args.head_units * (size_t)(warps * rows_per_warp * Format::own_step);
-    return fd_launch(queue, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
+    return fd_launch(ctx, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 
 template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, int n_tok, int rows, fd_error *err) {
+static fd_code launch_dtype(const fd_launch_context *ctx, const matvec_args &args, int n_tok, int rows, fd_error *err) {
     using Eight = fd_lane_format<DTYPE, 8>;
-    if (n_tok == 2) return launch<Eight, 8, 1, 2>(queue, args, err);
-    return rows == 2 ? launch<Eight, 8, 2, 1>(queue, args, err) : launch<Eight, 8, 1, 1>(queue, args, err);
+    if (n_tok == 2) return launch<Eight, 8, 1, 2>(ctx, args, err);
+    return rows == 2 ? launch<Eight, 8, 2, 1>(ctx, args, err) : launch<Eight, 8, 1, 1>(ctx, args, err);
 }
 
-fd_code fd_launch_matvec_plain(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok, int rows,
-                               fd_error *err) {
+fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
+                               int rows, fd_error *err) {
     switch (dtype) {
-    case FD_F32: return launch_dtype<FD_F32>(queue, args, n_tok, rows, err);
-    case FD_F16: return launch_dtype<FD_F16>(queue, args, n_tok, rows, err);
-    case FD_BF16: return launch_dtype<FD_BF16>(queue, args, n_tok, rows, err);
-    case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, n_tok, rows, err);
-    case FD_Q5_0: return launch_dtype<FD_Q5_0>(queue, args, n_tok, rows, err);
-    case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, n_tok, rows, err);
-    case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, n_tok, rows, err);
-    case FD_Q6_K: return launch_dtype<FD_Q6_K>(queue, args, n_tok, rows, err);
+    case FD_F32: return launch_dtype<FD_F32>(ctx, args, n_tok, rows, err);
+    case FD_F16: return launch_dtype<FD_F16>(ctx, args, n_tok, rows, err);
+    case FD_BF16: return launch_dtype<FD_BF16>(ctx, args, n_tok, rows, err);
+    case FD_Q8_0: return launch_dtype<FD_Q8_0>(ctx, args, n_tok, rows, err);
+    case FD_Q5_0: return launch_dtype<FD_Q5_0>(ctx, args, n_tok, rows, err);
+    case FD_Q4_0: return launch_dtype<FD_Q4_0>(ctx, args, n_tok, rows, err);
+    case FD_Q4_K: return launch_dtype<FD_Q4_K>(ctx, args, n_tok, rows, err);
+    case FD_Q6_K: return launch_dtype<FD_Q6_K>(ctx, args, n_tok, rows, err);
     default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
     }
 }

@@ -28,9 +28,9 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
 
 /* The copy engine is sm_90's, as clusters are; with scales apart from the weights lanes are faster (docs/performance.md).
  */
-static bool can_bulk(const fd_queue *queue, uint32_t dtype) {
+static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
     const fd_dtype_info *type = fd_dtype_get(dtype);
-    return queue->has_clusters && type && !type->is_quantised;
+    return ctx->has_clusters && type && !type->is_quantised;
 }
 
 /* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
@@ -38,7 +38,7 @@ static bool can_bulk(const fd_queue *queue, uint32_t dtype) {
  * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. The
  * copy engine takes long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a
  * lane where each warp has one row at most. */
-fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
+fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in) {
     enum { FEW = 12, ONE_EACH = FD_MATVEC_WARPS, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};
     const fd_device_matrix *first = &in->part[0].weight;
@@ -46,8 +46,8 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
     const bool blocks_of_256 = type && type->block_elements == 256, floats = type && !type->is_quantised;
     int64_t n_row = 0;
     for (int i = 0; i < in->n_part; i++) n_row += in->part[i].weight.n_row;
-    const int64_t rows = n_row / queue->n_sm;
-    const bool bulk = can_bulk(queue, first->dtype) && first->row_bytes >= BULK_ROW && rows >= FEW;
+    const int64_t rows = n_row / ctx->n_sm;
+    const bool bulk = can_bulk(ctx, first->dtype) && first->row_bytes >= BULK_ROW && rows >= FEW;
     fd_matvec_form form;
     if (in->n_tok != 1 || first->n_col % 64 != 0) return plain;
     if (rows >= LOTS && blocks_of_256) {
@@ -66,14 +66,15 @@ fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in) {
     }
     const int64_t ring = (int64_t)form.warps * form.slots * FD_MATVEC_SLOT_BYTES;
     const int64_t x = first->n_col * (int64_t)sizeof(float);
-    return ring + x + 1024 <= (int64_t)queue->max_shared ? form : plain;
+    return ring + x + 1024 <= (int64_t)ctx->max_shared ? form : plain;
 }
 
-static fd_code check_form(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
+static fd_code check_form(const fd_launch_context *ctx, const fd_matvec *in, const fd_matvec_form *form,
+                          fd_error *err) {
     if ((form->partials == 2 || form->partials == 8) && (form->rows == 1 || form->rows == 2) && form->warps >= 1 &&
         form->warps <= FD_MATVEC_WARPS && form->blocks >= 1 && form->slots >= 2 && form->slots <= 4 &&
         (form->rows == 2 || form->partials == 8 || !in->silu_pair) && in->part[0].weight.n_col % 64 == 0 &&
-        (!form->bulk || (form->partials == 2 && can_bulk(queue, in->part[0].weight.dtype))))
+        (!form->bulk || (form->partials == 2 && can_bulk(ctx, in->part[0].weight.dtype))))
         return FD_OK;
     return fd_fail(err, FD_ERR_INPUT,
                    "kernel matvec: no form of %d partials, %d rows, %d warps, %d blocks, %d slots%s for %lld columns",
@@ -81,21 +82,21 @@ static fd_code check_form(const fd_queue *queue, const fd_matvec *in, const fd_m
                    form->bulk ? " of the copy engine" : "", (long long)in->part[0].weight.n_col);
 }
 
-fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
+fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
-    const fd_matvec_form own = form ? *form : fd_matvec_choose(queue, in);
+    const fd_matvec_form own = form ? *form : fd_matvec_choose(ctx, in);
     const fd_device_matrix *first = &in->part[0].weight;
     matvec_args args = matvec_args_of(in);
     if (in->n_tok == 1 && own.slots > 0) {
-        FD_TRY(check_form(queue, in, &own, err));
-        return fd_launch_matvec_ring(queue, first->dtype, args, &own, err);
+        FD_TRY(check_form(ctx, in, &own, err));
+        return fd_launch_matvec_ring(ctx, first->dtype, args, &own, err);
     }
-    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(queue, args.n_col))
-        return fd_launch_matvec_tokens(queue, first->dtype, args, in->n_tok, err);
+    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(ctx, args.n_col))
+        return fd_launch_matvec_tokens(ctx, first->dtype, args, in->n_tok, err);
     const int norms = in->norm_weight ? 1 : 0;
     for (int done = 0, n; done < in->n_tok; done += n) {
         const int left = in->n_tok - done;
-        n = left > 1 && fd_matvec_fits(queue, args.n_col, 2 + norms) ? 2 : 1;
+        n = left > 1 && fd_matvec_fits(ctx, args.n_col, 2 + norms) ? 2 : 1;
         args.x = in->x + (int64_t)done * args.n_col;
         for (int i = 0; i < in->n_part; i++) {
             const int64_t skip = done * args.part[i].n_row;
@@ -103,18 +104,18 @@ fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_ma
             args.part[i].residual = in->part[i].residual ? in->part[i].residual + skip : nullptr;
             args.part[i].product = in->part[i].product ? in->part[i].product + skip : nullptr;
         }
-        FD_TRY(fd_launch_matvec_plain(queue, first->dtype, args, n, own.rows, err));
+        FD_TRY(fd_launch_matvec_plain(ctx, first->dtype, args, n, own.rows, err));
     }
     return FD_OK;
 }
 
-bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok) {
-    return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= queue->max_shared;
+bool fd_matvec_fits(const fd_launch_context *ctx, int64_t n_col, int32_t n_tok) {
+    return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= ctx->max_shared;
 }
 
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
-    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(queue, in->part[0].weight.n_col, 1))
-        return fd_launch_matmul_tile(queue, in, err);
+fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
+    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(ctx, in->part[0].weight.n_col, 1))
+        return fd_launch_matmul_tile(ctx, in, err);
     fd_matvec own = {};
     own.x = in->x;
     own.n_tok = in->n_tok;
@@ -124,5 +125,5 @@ fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *e
         own.part[i].bias = in->part[i].bias;
         own.part[i].out = in->part[i].out;
     }
-    return fd_launch_matvec(queue, &own, NULL, err);
+    return fd_launch_matvec(ctx, &own, NULL, err);
 }

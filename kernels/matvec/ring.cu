@@ -239,11 +239,12 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
 enum { IN_BLOCK_COLUMNS = 2048 };
 
 template <class Format, int P, int R, bool BULK>
-static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
+static fd_code launch(const fd_launch_context *ctx, const matvec_args &args, const fd_matvec_form *form,
+                      fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
     auto kernel = matvec_ring_kernel<Format, P, R, BULK>;
     matvec_ring_args s = {args, 0, 0, form->slots, 0, 0};
-    const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)queue->n_sm * form->blocks;
+    const int64_t n_task = (args.n_row + Slice::rows - 1) / Slice::rows, most = (int64_t)ctx->n_sm * form->blocks;
     const int64_t blocks = n_task < most ? n_task : most;
     s.n_task = (int32_t)n_task;
     if (args.n_col >= IN_BLOCK_COLUMNS) s.each = (int32_t)(n_task / blocks), s.more = (int32_t)(n_task % blocks);
@@ -254,37 +255,38 @@ static fd_code launch(const fd_queue *queue, const matvec_args &args, const fd_m
     size_t shared = (size_t)warps * (size_t)form->slots * Slice::bytes + sizeof(float) * (size_t)args.n_col;
     /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
      * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t alone = fd_shared_alone(queue);
-    if (form->blocks == 1 && blocks == queue->n_sm && shared < alone) shared = alone;
-    return fd_launch(queue, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
+    const size_t alone = fd_shared_alone(ctx);
+    if (form->blocks == 1 && blocks == ctx->n_sm && shared < alone) shared = alone;
+    return fd_launch(ctx, "matvec_ring", kernel, dim3((unsigned)blocks), warps * 32, shared, err, s);
 }
 
 template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_queue *queue, const matvec_args &args, const fd_matvec_form *form, fd_error *err) {
+static fd_code launch_dtype(const fd_launch_context *ctx, const matvec_args &args, const fd_matvec_form *form,
+                            fd_error *err) {
     using Two = fd_lane_format<DTYPE, 2>;
     using Eight = fd_lane_format<DTYPE, 8>;
     if constexpr (DTYPE == FD_F32 || DTYPE == FD_F16 || DTYPE == FD_BF16)
         if (form->bulk)
-            return form->rows == 2 ? launch<Two, 2, 2, true>(queue, args, form, err)
-                                   : launch<Two, 2, 1, true>(queue, args, form, err);
+            return form->rows == 2 ? launch<Two, 2, 2, true>(ctx, args, form, err)
+                                   : launch<Two, 2, 1, true>(ctx, args, form, err);
     if (form->partials == 2)
-        return form->rows == 2 ? launch<Two, 2, 2, false>(queue, args, form, err)
-                               : launch<Two, 2, 1, false>(queue, args, form, err);
-    return form->rows == 2 ? launch<Eight, 8, 2, false>(queue, args, form, err)
-                           : launch<Eight, 8, 1, false>(queue, args, form, err);
+        return form->rows == 2 ? launch<Two, 2, 2, false>(ctx, args, form, err)
+                               : launch<Two, 2, 1, false>(ctx, args, form, err);
+    return form->rows == 2 ? launch<Eight, 8, 2, false>(ctx, args, form, err)
+                           : launch<Eight, 8, 1, false>(ctx, args, form, err);
 }
 
-fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
+fd_code fd_launch_matvec_ring(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err) {
     switch (dtype) {
-    case FD_F32: return launch_dtype<FD_F32>(queue, args, form, err);
-    case FD_F16: return launch_dtype<FD_F16>(queue, args, form, err);
-    case FD_BF16: return launch_dtype<FD_BF16>(queue, args, form, err);
-    case FD_Q8_0: return launch_dtype<FD_Q8_0>(queue, args, form, err);
-    case FD_Q4_0: return launch_dtype<FD_Q4_0>(queue, args, form, err);
-    case FD_Q5_0: return launch_dtype<FD_Q5_0>(queue, args, form, err);
-    case FD_Q4_K: return launch_dtype<FD_Q4_K>(queue, args, form, err);
-    case FD_Q6_K: return launch_dtype<FD_Q6_K>(queue, args, form, err);
+    case FD_F32: return launch_dtype<FD_F32>(ctx, args, form, err);
+    case FD_F16: return launch_dtype<FD_F16>(ctx, args, form, err);
+    case FD_BF16: return launch_dtype<FD_BF16>(ctx, args, form, err);
+    case FD_Q8_0: return launch_dtype<FD_Q8_0>(ctx, args, form, err);
+    case FD_Q4_0: return launch_dtype<FD_Q4_0>(ctx, args, form, err);
+    case FD_Q5_0: return launch_dtype<FD_Q5_0>(ctx, args, form, err);
+    case FD_Q4_K: return launch_dtype<FD_Q4_K>(ctx, args, form, err);
+    case FD_Q6_K: return launch_dtype<FD_Q6_K>(ctx, args, form, err);
     default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
     }
 }

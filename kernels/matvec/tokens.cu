@@ -171,9 +171,9 @@ struct tokens_form {
 };
 enum { LEAST_WARPS = 4, SLOTS = 2 };
 
-static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
+static tokens_form form_of(const fd_launch_context *ctx, int64_t n_col, int n_tok) {
     for (int tokens = n_tok > 4 ? 8 : n_tok > 2 ? 4 : 2; tokens >= 2; tokens /= 2) {
-        const int64_t left = (int64_t)queue->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
+        const int64_t left = (int64_t)ctx->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
         const int64_t warps = left / (SLOTS * FD_MATVEC_SLOT_BYTES);
         if (left > 0 && warps >= LEAST_WARPS)
             return {tokens, warps < FD_MATVEC_WARPS ? (int)warps : (int)FD_MATVEC_WARPS};
@@ -181,34 +181,35 @@ static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
     return {0, 0};
 }
 
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col) {
-    return n_col % 64 == 0 && form_of(queue, n_col, 2).tokens > 0;
+bool fd_matvec_tokens_takes(const fd_launch_context *ctx, int64_t n_col) {
+    return n_col % 64 == 0 && form_of(ctx, n_col, 2).tokens > 0;
 }
 
 template <class Format, int T>
-static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok, int most_warps, fd_error *err) {
+static fd_code launch(const fd_launch_context *ctx, const matvec_args &args, int n_tok, int most_warps, fd_error *err) {
     using Slice = ring_slice<Format, P, R>;
-    const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < queue->n_sm ? n_task : queue->n_sm;
+    const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < ctx->n_sm ? n_task : ctx->n_sm;
     const int64_t busy = (n_task + blocks - 1) / blocks;
     const int warps = busy < most_warps ? (int)busy : most_warps;
     tokens_args s = {{args, 0, 0, SLOTS, 0, 0}, n_tok};
     s.ring.n_task = (int32_t)n_task;
     s.ring.n_unit = Format::units_of(args.n_col);
     const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
-    return fd_launch(queue, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
+    return fd_launch(ctx, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
                      s);
 }
 
 template <class Format>
-static fd_code launch_form(const fd_queue *queue, const matvec_args &args, int n_tok, tokens_form form, fd_error *err) {
-    if (form.tokens == 8) return launch<Format, 8>(queue, args, n_tok, form.warps, err);
-    return form.tokens == 4 ? launch<Format, 4>(queue, args, n_tok, form.warps, err)
-                            : launch<Format, 2>(queue, args, n_tok, form.warps, err);
+static fd_code launch_form(const fd_launch_context *ctx, const matvec_args &args, int n_tok, tokens_form form,
+                           fd_error *err) {
+    if (form.tokens == 8) return launch<Format, 8>(ctx, args, n_tok, form.warps, err);
+    return form.tokens == 4 ? launch<Format, 4>(ctx, args, n_tok, form.warps, err)
+                            : launch<Format, 2>(ctx, args, n_tok, form.warps, err);
 }
 
-fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &whole, int n_tok,
+fd_code fd_launch_matvec_tokens(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &whole, int n_tok,
                                 fd_error *err) {
-    const tokens_form form = form_of(queue, whole.n_col, n_tok);
+    const tokens_form form = form_of(ctx, whole.n_col, n_tok);
     for (int done = 0; done < n_tok; done += form.tokens) {
         const int n = n_tok - done < form.tokens ? n_tok - done : form.tokens;
         matvec_args args = whole;
@@ -219,8 +220,8 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
             part.residual = part.residual ? part.residual + skip : nullptr;
             part.product = part.product ? part.product + skip : nullptr;
         }
-        FD_TRY(fd_with_format<P>(
-            dtype, err, [&](auto format) { return launch_form<decltype(format)>(queue, args, n, form, err); }));
+        FD_TRY(fd_with_format<P>(dtype, err,
+                                 [&](auto format) { return launch_form<decltype(format)>(ctx, args, n, form, err); }));
     }
     return FD_OK;
 }

@@ -194,7 +194,7 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
                          const int32_t *positions, int n_position, bool overlap) {
     char name[160];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     int32_t width_q = h.n_head * h.head_dim, width_kv = h.n_head_kv * h.head_dim;
     size_t n_cache = (size_t)n_ctx * (size_t)width_kv, n_table = (size_t)n_ctx * (size_t)(n_rot / 2);

@@ -36,7 +36,7 @@ static float *random_rows(gpu_test *test, size_t n) {
 static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, int n_part, int64_t n_col,
                         int32_t n_tok) {
     static const char *const kernels[] = {"matmul", "large_tile", "small_tile"};
-    fd_code (*const launch[])(const fd_queue *, const fd_matmul *, fd_error *) = {
+    fd_code (*const launch[])(const fd_launch_context *, const fd_matmul *, fd_error *) = {
         fd_launch_matmul, fd_launch_matmul_tile_large, fd_launch_matmul_tile_small};
     char name[120];
     fd_error err = {0};

@@ -59,9 +59,9 @@ typedef struct shape {
 
 /* The forms of the matrix-vector kernel, that without rings first. */
 static const fd_matvec_form forms[] = {
-    {8, 1, 8, 1, 0, false}, {8, 2, 8, 1, 0, false},  {8, 1, 8, 1, 3, false}, {8, 2, 8, 2, 2, false},
-    {2, 1, 8, 2, 3, false}, {2, 2, 8, 1, 4, false},  {8, 2, 16, 1, 2, false}, {2, 2, 1, 1, 2, false},
-    {8, 1, 3, 1, 2, false}, {2, 1, 16, 1, 2, true},  {2, 2, 8, 1, 3, true},   {2, 2, 1, 2, 4, true},
+    {8, 1, 8, 1, 0, false}, {8, 2, 8, 1, 0, false}, {8, 1, 8, 1, 3, false},  {8, 2, 8, 2, 2, false},
+    {2, 1, 8, 2, 3, false}, {2, 2, 8, 1, 4, false}, {8, 2, 16, 1, 2, false}, {2, 2, 1, 1, 2, false},
+    {8, 1, 3, 1, 2, false}, {2, 1, 16, 1, 2, true}, {2, 2, 8, 1, 3, true},   {2, 2, 1, 2, 4, true},
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
@@ -224,7 +224,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
     static float expected[FD_MATVEC_PARTS][FUSED_MOST], products[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], form[16];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);
@@ -269,8 +269,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
 
 void check_matvec_fused(gpu_test *test) {
     for (int i = 0; i < N_TYPE; i++)
-        for (int k = 0; k < N_FUSED_CASE; k++)
-            check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
+        for (int k = 0; k < N_FUSED_CASE; k++) check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
     static const fused_case odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false);
 }

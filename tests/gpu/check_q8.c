@@ -102,7 +102,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
     static float expected[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], behind[16];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);
