@@ -220,10 +220,10 @@ int main(int argc, char **argv) {
                what == MANY_ROWS ? "; eight rows; 512 rows, TFLOP/s" : "");
         printf("%19s", "");
         for (int i = 0; q8act && i < N_Q8_FORM; i++)
-            printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
+            printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].stages, q8_forms[i].split_k);
         for (int i = 0; !q8act && i < N_FORM; i++)
             printf(" %d%d%x%d%c", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks,
-                   forms[i].bulk ? '+' : '0' + forms[i].slots);
+                   forms[i].bulk ? '+' : '0' + forms[i].stages);
         printf(" | chosen\n");
     }
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)

@@ -9,7 +9,7 @@
 
 #include "engine/cublas.h"
 #include "engine/internal.h"
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 
 /* Rows that run together: a longer prompt is split, and an observed one, which is not, is multiplied in the same
  * pieces. A multiple of the rows a block of the attention kernel takes. */

@@ -23,7 +23,7 @@ static size_t weight_bytes(const fd_graph *graph, const fd_fast_plan *plan) {
             continue;
         const fd_weight *w = &graph->weights[node->weight[0]];
         fd_device_matrix shape = {.dtype = w->dtype, .n_col = w->n_col};
-        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_fast_row_stride(&shape);
+        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_f16_row_stride(&shape);
         if (w->dtype != FD_F16 && bytes > most) most = bytes;
     }
     return most;
@@ -34,8 +34,8 @@ static size_t scratch_bytes(const fd_graph *graph, const fd_launch_context *queu
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes =
-            fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
+        size_t bytes = fd_attn_decode_f16_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0],
+                                                  node->shape[1], n_ctx);
         if (bytes > most) most = bytes;
     }
     return fd_align(most);

@@ -43,7 +43,7 @@ typedef struct fd_run {
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in the decode step, whatever the position */
     const int32_t *inputs; /* device */
     fd_rows tail;
-    bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool near;       /* every position of the pass is below FD_ATTENTION_SHORT_CONTEXT */
     bool unobserved; /* kernels alone read what nodes leave */
     void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
@@ -112,7 +112,7 @@ typedef struct fd_engine {
     fd_step_graph *batch_graphs; /* [n_seq + 1][sampled][near], by the rows of the step */
     bool overlap;         /* of a decode step's kernels, and of a prompt's that nobody observes or replaces */
     bool no_graph;
-    fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
+    fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_SHORT_CONTEXT] */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */

@@ -28,7 +28,7 @@ static fd_code capture(fd_engine *e, fd_kept_set *set, bool near, fd_error *err)
 }
 
 static fd_code compute(fd_engine *e, fd_kept_set *set, int32_t token, int32_t pos, fd_error *err) {
-    bool near = pos < FD_ATTENTION_NEAR;
+    bool near = pos < FD_ATTENTION_SHORT_CONTEXT;
     fd_step_graph *graph = &set->graphs[near];
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;

@@ -46,7 +46,7 @@ static fd_code capture(fd_engine *engine, bool sampled, bool near, fd_error *err
 }
 
 static fd_code run_graph(fd_engine *engine, bool sampled, int32_t pos, fd_error *err) {
-    bool near = pos < FD_ATTENTION_NEAR;
+    bool near = pos < FD_ATTENTION_SHORT_CONTEXT;
     fd_step_graph *graph = &engine->graphs[sampled][near];
     if (graph->warm && !engine->no_graph && !graph->exec) FD_TRY(capture(engine, sampled, near, err));
     if (graph->exec) return fd_cuda_check(cudaGraphLaunch(graph->exec, engine->queue.stream), "graph launch", err);

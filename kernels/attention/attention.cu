@@ -15,8 +15,8 @@ template <int GROUPS>
 __global__ void __launch_bounds__(256)
     attn_scores(const fd_attention a, const float *q, const float *cache_k, float scale, float *scores) {
     __shared__ __align__(16) float query[QUERIES][GROUPS * 64];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int sharing = a.n_head / a.n_head_kv, kv_head = (int)blockIdx.y;
     const int64_t first = (int64_t)blockIdx.z * QUERIES, n_query = (int64_t)a.n_tok * sharing;
     const int pos0 = *a.pos0;
@@ -86,8 +86,8 @@ __device__ __forceinline__ void read_positions(const float *row, int first, int 
 }
 
 __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, const float *scores, float *weights) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t at = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (at >= (int64_t)a.n_tok * a.n_head) return;
     const int n = *a.pos0 + (int)(at / a.n_head) + 1, lane = (int)threadIdx.x % 32;
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, c
 /* Block: one head of one row, for few rows. */
 __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const float *scores, float *weights) {
     __shared__ float warp_max[4], total;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = blockIdx.y;
     const int n = *a.pos0 + (int)row + 1, lane = (int)threadIdx.x % 32;
     const float *score = scores + (row * a.n_head + blockIdx.x) * a.n_kv;
@@ -182,8 +182,8 @@ fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention 
 __global__ void __launch_bounds__(256)
     attn_mix(const fd_attention a, const float *weights, const float *cache_v, float *out) {
     __shared__ __align__(16) float p[MIX_ROWS][FD_ATTENTION_BLOCK];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int d = (int)blockIdx.x * MIX_WIDTH + (int)threadIdx.x % MIX_WIDTH, head = (int)blockIdx.y;
     const int row0 = (int)blockIdx.z * MIX_ROWS, own_row0 = (int)threadIdx.x / MIX_WIDTH * MIX_ROWS_PER_THREAD;
     const int rows = a.n_tok - row0 < MIX_ROWS ? a.n_tok - row0 : MIX_ROWS, pos0 = *a.pos0;

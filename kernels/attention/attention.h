@@ -16,7 +16,7 @@ extern "C" {
 enum {
     FD_ATTENTION_BLOCK = 64,
     FD_ATTENTION_MAX_HEAD_DIM = 256,
-    FD_ATTENTION_NEAR = 256, /* positions whose attention one block a head computes by itself */
+    FD_ATTENTION_SHORT_CONTEXT = 256, /* positions whose attention one block a head computes by itself */
 };
 
 typedef struct fd_attention {
@@ -49,7 +49,7 @@ fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *sha
  * depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows before it must be complete when the
  * launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
-    bool near; /* every *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    bool short_context; /* every *pos < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
     const float *q;           /* [n_head, head_dim] */

@@ -15,8 +15,8 @@ __device__ __forceinline__ void store(uint16_t *to, float value) {
 template <typename Element>
 __global__ void __launch_bounds__(256)
     kv_write(const float *x, int64_t width, const int32_t *pos0, int32_t row_offset, Element *cache, int32_t n_ctx) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = blockIdx.y, to = *pos0 + row + row_offset;
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at < width && to >= 0 && to < n_ctx) store(cache + to * width + at, x[row * width + at]);

@@ -32,8 +32,8 @@ struct softcap_of {
 /* An op of one operand gets it twice. */
 template <class Op>
 __global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const float *b, int64_t n, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = op(a[i], b[i]);
 }
@@ -43,8 +43,8 @@ enum { QUADS = 4 };
 template <class Op>
 __global__ void __launch_bounds__(256)
     elementwise_quads(Op op, const float4 *a, const float4 *b, int64_t n, float4 *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * (256 * QUADS) + threadIdx.x;
     float4 x[QUADS], y[QUADS];
 #pragma unroll

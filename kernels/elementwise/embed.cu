@@ -6,8 +6,8 @@
 template <class Format>
 __global__ void __launch_bounds__(128) embed(const uint8_t *table, int64_t row_bytes, int64_t scale_offset,
                                              int64_t n_col, const int32_t *tokens, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     fd_embed_row<Format>(table + tokens[blockIdx.x] * row_bytes, scale_offset, n_col, out + blockIdx.x * n_col);
 }
 

@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
     float4 *const quads = (float4 *)staged;
     const int64_t row = (int64_t)blockIdx.x * n / 4;
     const int n_quad = n / 4, first = (int)threadIdx.x;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     if (first < 16 && n_quad + first < (n + 63) / 64 * 16) quads[n_quad + first] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int at = first; at < n_quad; at += QUADS * 256) {
         float4 a[QUADS], b[QUADS]; /* all asked for before the first is used */
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
 /* Rows of any length. */
 __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const float *weight, float eps, float *out) {
     __shared__ float factor;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const float *row = x + blockIdx.x * n;
     if (threadIdx.x < 32) {
         const float r = fd_inverse_rms((int)n, eps, [&](int group) {

@@ -5,8 +5,8 @@
 
 __global__ void __launch_bounds__(256)
     rope(const fd_rope_shape shape, const float *x, const int32_t *pos0, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = blockIdx.y, width = (int64_t)shape.n_head * shape.head_dim;
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= width) return;

@@ -11,8 +11,8 @@ enum { EXPERT_WARPS = 8, EXPERT_ROWS = EXPERT_WARPS * 8 }; /* of a block */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(EXPERT_WARPS * 32) q8_expert_matmul(const __grid_constant__ fd_expert_matmul a) {
     using F = q8_format<DTYPE>;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t item = blockIdx.y, n_col = a.weight.n_col;
     const q8_input in = {a.x + (a.x_each ? item : item / a.k) * n_col, nullptr, 0.0f, nullptr, (int)n_col};
     const q8_shared staged = q8_shared_at(fd_shared_floats(), in.n_col);

@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
     weights_in_flight<DTYPE, NT, threads_of<MT>> weights(a, row0);
     activations<DTYPE, NT, threads_of<MT>> x(a, token0);
 
-    fd_allow_next();
+    fd_pdl_launch_dependents();
     weights.load(a, 0);
-    fd_wait_previous();
+    fd_pdl_wait();
 #pragma unroll
     for (int u = 0; u < L::depth - 1; u++) {
         if (u < n_unit) x.copy(stages_at + u * L::stage, u, a);
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
     for (int unit = 0; unit < n_unit; unit++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(L::depth - 2) : "memory");
         __syncthreads(); /* this unit is there, and the one before it is read */
-        const int ahead = unit + L::depth - 1, slot = at == 0 ? L::depth - 1 : at - 1;
-        if (ahead < n_unit) x.copy(stages_at + slot * L::stage, ahead, a);
+        const int ahead = unit + L::depth - 1, stage = at == 0 ? L::depth - 1 : at - 1;
+        if (ahead < n_unit) x.copy(stages_at + stage * L::stage, ahead, a);
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (unit + 1 < n_unit) weights.store(shared + (unit + 1) % 2 * buffer);
         if (unit + 2 < n_unit) weights.load(a, unit + 2);

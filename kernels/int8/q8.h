@@ -45,10 +45,10 @@ fd_code fd_launch_q8_matmul(const fd_launch_context *ctx, const fd_q8_matmul *in
 
 /* How the matrix-vector product is laid over the device; no bit depends on it. */
 typedef struct fd_q8_form {
-    int32_t warps;  /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
-    int32_t blocks; /* of a multiprocessor */
-    int32_t slots;  /* of each warp's ring: 2 to 4 */
-    int32_t team;   /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
+    int32_t warps;   /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
+    int32_t blocks;  /* of a multiprocessor */
+    int32_t stages;  /* of each warp's ring: 2 to 4 */
+    int32_t split_k; /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
 } fd_q8_form;
 
 /* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */

@@ -4,8 +4,8 @@
 
 /* Four threads a block of 32, eight elements each; blocks past n_col are zeros. */
 __global__ void __launch_bounds__(256) q8_quantize(const float *x, int n_tok, int n_col, fd_q8_rows to) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int per_row = (int)(to.row_bytes / 8);
     const int64_t id = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int token = (int)(id / per_row), at = (int)(id % per_row), k = at * 8;

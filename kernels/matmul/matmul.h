@@ -64,17 +64,17 @@ typedef struct fd_matvec {
     bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
 } fd_matvec;
 
-/* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
+/* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `stages` = 0: the kernel
  * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
 typedef struct fd_matvec_form {
     int32_t partials; /* a lane holds: 8 (8 lanes a row) or 2 (32 lanes a row; rings only) */
     int32_t rows;     /* a lane follows: 1 or 2; silu_pair with 2 partials wants 2 */
     int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
     int32_t blocks;   /* of a multiprocessor */
-    int32_t slots;    /* of each warp's ring: 2 to 4, or 0 */
+    int32_t stages;   /* of each warp's ring: 2 to 4, or 0 */
     bool bulk;        /* the copy engine fills the rings, not the lanes: 2 partials of floats; wants sm_90 */
 } fd_matvec_form;
-enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
+enum { FD_MATVEC_WARPS = 16, FD_MATVEC_STAGE_BYTES = 4608 /* at most */ };
 
 /* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together (kernels/matvec/tokens.cu)
  * where they fit. With a form several run without rings. */

@@ -15,7 +15,7 @@
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/matmul/tile_fill.cuh"
+#include "kernels/matmul/tile_producer.cuh"
 #include "kernels/matmul/tile_sums.cuh"
 
 /* The stages as those that multiply walk through them. */
@@ -25,9 +25,9 @@ struct reader {
     stage_ring now;
     bool signals; /* its warp's first lane */
 
-    __device__ __forceinline__ void wait() const { fd_phase_wait(full + now.stage * 8, now.parity); }
+    __device__ __forceinline__ void wait() const { fd_mbarrier_wait(full + now.stage * 8, now.parity); }
     __device__ __forceinline__ void hand_back(unsigned stage) const {
-        fd_phase_arrive_warp(empty + stage * 8, signals);
+        fd_mbarrier_arrive_warp(empty + stage * 8, signals);
     }
     __device__ __forceinline__ operand_place begin() const {
         const uint32_t bytes = now.stage * STAGE * (uint32_t)sizeof(float);
@@ -39,8 +39,8 @@ static __device__ __forceinline__ void multiply(const tile_args &a, float *share
     constexpr uint32_t group_bytes = GROUP * sizeof(float);
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), half = warp % 2, pair = warp / 2;
     const int partial = half * 32 + lane;
-    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
-    const int own_x = fd_hold((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
+    const int own_w = fd_opaque_register(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
+    const int own_x = fd_opaque_register((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
     reader in = {full, empty, {fd_shared_address(shared + own_w), fd_shared_address(shared + own_x)}, {}, lane == 0};
     float *exchange = shared + STAGES * STAGE + pair * OUTPUTS;
     unsigned turn = 0;
@@ -96,18 +96,18 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     const uint32_t full = fd_shared_address(shared + SHARED) - 2 * STAGES * 8, empty = full + STAGES * 8;
     if (threadIdx.x == 0)
         for (int s = 0; s < STAGES; s++) {
-            fd_phase_init(full + s * 8, (FILL_WARPS + 1) * FD_WARP_ARRIVALS);
-            fd_phase_init(empty + s * 8, READERS / 32 * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(full + s * 8, (WEIGHT_WARPS + 1) * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(empty + s * 8, CONSUMERS / 32 * FD_WARP_ARRIVALS);
         }
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     __syncthreads();
-    if (threadIdx.x < READERS) {
-        fd_take_registers<208>();
+    if (threadIdx.x < CONSUMERS) {
+        fd_setmaxnreg_inc<208>();
         multiply(a, shared, full, empty);
     } else {
-        fd_give_registers<88>();
-        if (threadIdx.x < READERS + FILL_WARPS * 32)
+        fd_setmaxnreg_dec<88>();
+        if (threadIdx.x < CONSUMERS + WEIGHT_WARPS * 32)
             fill_w<Format>(a, shared, full, empty);
         else
             fill_x(a, shared, full, empty);

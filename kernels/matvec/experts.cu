@@ -24,8 +24,8 @@ __device__ __forceinline__ void softmax_row(const float *x, int64_t n, float *ou
 }
 
 __global__ void __launch_bounds__(32) softmax(const float *x, int64_t n, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     softmax_row(x + blockIdx.x * n, n, out + blockIdx.x * n);
 }
 
@@ -38,8 +38,8 @@ __device__ __forceinline__ bool comes_before(const float *x, int64_t a, int64_t 
 
 /* A thread a row: a selection by insertion. */
 __global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, int64_t n, int32_t k, float *ids) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = (int64_t)blockIdx.x * 32 + threadIdx.x;
     if (row >= n_row) return;
     const float *x = rows + row * n;
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, in
 /* A warp a row. */
 __global__ void __launch_bounds__(32)
     expert_weights(const float *rows, const float *ids, int64_t n, int32_t k, int gating, float scale, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const float *x = rows + blockIdx.x * n, *id = ids + (int64_t)blockIdx.x * k;
     float *w = out + (int64_t)blockIdx.x * k;
     const int lane = (int)threadIdx.x;
@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(32)
 /* Grid: rows of the expert's matrix × (row, rank). */
 template <class Format>
 __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_expert_matmul a) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
     const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
     const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
-    const uint32_t magic = fd_magic();
+    const uint32_t magic = fd_opaque_magic();
     const uint8_t *row =
         (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
     const fd_cursor cursor = Format::begin(row, a.weight.scale_offset, lane);
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_
 
 __global__ void __launch_bounds__(256)
     expert_sum(const float *x, const float *w, int64_t n_row, int64_t n, int32_t k, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; item < n_row * n; item += step) {
         const int64_t row = item / n, i = item % n;

@@ -94,8 +94,8 @@ __device__ __forceinline__ fd_sample_result result_of(unsigned long long bad, co
 __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     sample(const __grid_constant__ fd_sampling in) {
     __shared__ sample_shared s;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     cg::cluster_group cluster = cg::this_cluster();
     const int row = (int)blockIdx.y, sequence = in.sequences ? __ldcg(in.sequences + row) : row;
     const int share = (in.n_vocab + BLOCKS - 1) / BLOCKS;

@@ -67,7 +67,7 @@ enum { N_FORM = sizeof forms / sizeof *forms };
 
 /* Whether a form without its conditions on rows can run the product: rings want whole groups, and the copy engine floats. */
 static bool form_takes(const gpu_test *test, const fd_matvec_form *form, uint32_t dtype, int64_t n_col) {
-    return (form->slots == 0 || n_col % 64 == 0) &&
+    return (form->stages == 0 || n_col % 64 == 0) &&
            (!form->bulk || (test->queue.has_clusters && !fd_dtype_get(dtype)->is_quantised));
 }
 
@@ -101,7 +101,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             int32_t n = n_toks[i];
             bool biased = kernel != 1 && kernel != 2;
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
-            if (form && ((form->slots > 0 && n > 1) || !form_takes(test, form, dtype, s.n_col))) continue;
+            if (form && ((form->stages > 0 && n > 1) || !form_takes(test, form, dtype, s.n_col))) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             fd_matmul one = fd_matmul_of(&matrix, biased ? dbias : NULL, dx, n, out);
@@ -241,7 +241,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
     for (int i = 0; i < N_FORM; i++) {
         if (!form_takes(test, &forms[i], dtype, f->n_col) ||
-            (forms[i].slots > 0 && f->silu && forms[i].rows != 2 && forms[i].partials == 2))
+            (forms[i].stages > 0 && f->silu && forms[i].rows != 2 && forms[i].partials == 2))
             continue;
         gpu_must(fd_launch_matvec(&queue, &in, &forms[i], &err), &err);
         for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {

@@ -38,7 +38,7 @@ static const fd_q8_form *form_of(int i) {
 
 /* No team has more warps than a row has slices. */
 static bool suits(int form, int64_t n_col) {
-    return vector_forms[form].team <= (n_col + 255) / 256;
+    return vector_forms[form].split_k <= (n_col + 255) / 256;
 }
 
 static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
