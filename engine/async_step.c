@@ -7,15 +7,15 @@
 static fd_code reduce(fd_engine *e, fd_async_set *set, unsigned wants, int32_t pos, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     const fd_async_observe *a = &e->async;
-    fd_queue queue = e->device.queue;
-    queue.stream = a->stream;
+    fd_launch_context ctx = e->device.ctx;
+    ctx.stream = a->stream;
     const fd_row_view *table = set->views.data;
     fd_reduced parts = a->layout.parts;
     parts.has_stats = wants & FD_WANT_STATS;
     parts.has_health = (wants & FD_WANT_HEALTH) && a->layout.n_weights > 0;
     parts.has_top = wants & FD_WANT_HEALTH;
     fd_reduction in = {
-        .queue = &queue,
+        .ctx = &ctx,
         .tensors = {.table = table, .n = graph->n_node, .pos0 = pos, .n_row = 1, .n_block = a->layout.n_block},
         .weights = {.table = table + graph->n_node, .n = a->layout.n_weights, .pos0 = pos, .n_row = 1},
         .n_head = a->layout.n_head,
@@ -147,12 +147,12 @@ fd_code fd_async_forward(fd_engine *e, const fd_batch *batch, fd_error *err) {
     const fd_observer *observer = &e->exec.observer;
     fd_async_set *set = &e->async.sets[e->async.next];
     FD_TRY(fd_engine_step_kept(e, set->tensor, set->graphs, batch->tokens[0], batch->pos0, err));
-    FD_TRY(fd_cuda_check(cudaEventRecord(set->computed, e->device.queue.stream), "event", err));
+    FD_TRY(fd_cuda_check(cudaEventRecord(set->computed, e->device.ctx.stream), "event", err));
     FD_TRY(fd_async_flush(e, err)); /* the step before, while this one runs */
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(observe(e, set, batch->pos0, err));
     e->async.next = 1 - e->async.next;
     FD_TRY(batch->logits ? fd_copy_logits(e, e->logits, 1, 1, batch->logits, err)
-                         : fd_cuda_check(cudaStreamSynchronize(e->device.queue.stream), "decode step", err));
+                         : fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "decode step", err));
     return observer->begin ? FD_OK : fd_async_flush(e, err);
 }

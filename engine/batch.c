@@ -16,7 +16,7 @@ static void write_rows(fd_engine *e, int32_t row, int32_t token, int32_t positio
 static fd_code upload_rows(fd_engine *e, fd_error *err) {
     return fd_cuda_check(cudaMemcpyAsync(e->state.batch_inputs, e->state.batch_inputs_host.data,
                                          fd_batch_inputs_bytes(e->exec.n_seq), cudaMemcpyHostToDevice,
-                                         e->device.queue.stream),
+                                         e->device.ctx.stream),
                          "token upload", err);
 }
 
@@ -34,8 +34,7 @@ fd_code fd_engine_decode(fd_exec *exec, const fd_decode *d, fd_error *err) {
     FD_TRY(upload_rows(e, err));
     fd_code code = fd_engine_step_many(e, d->n, false, last, err);
     if (code == FD_OK && d->logits) code = fd_copy_logits(e, e->logits, d->n, d->n, d->logits, err);
-    cudaError_t through =
-        cudaStreamSynchronize(e->device.queue.stream); /* nothing of a failed call is still under way */
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* nothing of a failed call is still under way */
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }
 
@@ -112,7 +111,7 @@ static fd_code begin(many *m, int32_t sequence, fd_error *err) {
     const fd_generation *run = &m->runs[sequence];
     FD_TRY(fd_exec_select(&m->engine->exec, sequence, err));
     FD_TRY(fd_engine_begin_generation(m->engine, run, err));
-    FD_TRY(fd_cuda_check(cudaStreamSynchronize(m->engine->device.queue.stream), "prompt", err));
+    FD_TRY(fd_cuda_check(cudaStreamSynchronize(m->engine->device.ctx.stream), "prompt", err));
     fd_code code = fd_engine_take_sample(m->engine, run, sequence, &m->n_done[sequence], err);
     if (code == FD_STOP) return FD_OK;
     if (code != FD_OK) return fd_error_prefix(err, "sequence %d", sequence);
@@ -131,7 +130,7 @@ fd_code fd_engine_generate_many(fd_exec *exec, const fd_generation *runs, int32_
     fd_code code = FD_OK;
     for (int32_t i = 0; i < n_run && code == FD_OK; i++) code = begin(&m, i, err);
     while (m.n_active > 0 && code == FD_OK) code = run_together(&m, err);
-    cudaError_t through = cudaStreamSynchronize(e->device.queue.stream);
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream);
     free(m.active);
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }

@@ -151,9 +151,9 @@ static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engin
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
     if (q8act && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
     if (fast) {
-        fd_queue queue = {.n_sm = size->n_sm};
+        fd_launch_context ctx = {.n_sm = size->n_sm};
         m.scratch += FD_CUBLAS_WORKSPACE + fd_fast_weight_bytes(&p->prompt) +
-                     fd_fast_scratch_bytes(graph, &queue, n_ctx) * (uint64_t)n_seq;
+                     fd_fast_scratch_bytes(graph, &ctx, n_ctx) * (uint64_t)n_seq;
     } else if (n_seq == 1) {
         m.observed = fd_async_bytes(graph, n_ctx);
     }

@@ -35,7 +35,7 @@ static fd_code prepare(fd_pass *pass, fd_error *err) {
     memcpy(inputs + FD_INPUT_TOKENS, pass->tokens, sizeof *inputs * (size_t)pass->n_tok);
     return fd_cuda_check(cudaMemcpyAsync(e->state.inputs, inputs,
                                          sizeof *inputs * (size_t)(FD_INPUT_TOKENS + pass->n_tok),
-                                         cudaMemcpyHostToDevice, pass->queue.stream),
+                                         cudaMemcpyHostToDevice, pass->ctx.stream),
                          "token upload", err);
 }
 
@@ -46,9 +46,9 @@ fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_
     for (int32_t i = 0, n; i < n_row; i += n) {
         n = n_row - i < at_once ? n_row - i : at_once;
         FD_TRY(fd_cuda_check(cudaMemcpyAsync(e->logits_host.data, (const char *)from + row * (size_t)(have - n_row + i),
-                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->device.queue.stream),
+                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->device.ctx.stream),
                              "logits", err));
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.queue.stream), "logits", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "logits", err));
         memcpy((char *)to + row * (size_t)i, e->logits_host.data, row * (size_t)n);
     }
     return FD_OK;
@@ -57,7 +57,7 @@ fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
     FD_TRY(fd_engine_step_one(e, batch->tokens[0], batch->pos0, false, err));
     if (batch->logits) return fd_copy_logits(e, e->logits, 1, 1, batch->logits, err);
-    return fd_cuda_check(cudaStreamSynchronize(e->device.queue.stream), "decode step", err);
+    return fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "decode step", err);
 }
 
 /* Rows `done` … `done` + n - 1 of a batch. */
@@ -69,7 +69,7 @@ static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int
     fd_pass pass = {.engine = e,
                     .plan = many ? &e->prompt.rows : &e->prompt.nodes,
                     .slots = &e->prompt.slots,
-                    .queue = e->device.queue,
+                    .ctx = e->device.ctx,
                     .tokens = batch->tokens + done,
                     .pos0 = batch->pos0 + done,
                     .n_tok = n,
@@ -79,10 +79,10 @@ static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int
                     .tail = batch->all_logits || observed                       ? FD_ROWS_ALL
                             : last && (batch->logits != NULL || e->keep_logits) ? FD_ROWS_LAST
                                                                                 : FD_ROWS_NONE,
-                    .short_context = batch->pos0 + done < FD_ATTENTION_NEAR,
+                    .short_context = batch->pos0 + done < FD_ATTENTION_SHORT_CONTEXT,
                     .kernels_only = kernels_only,
                     .observe = observed ? &e->sync : NULL};
-    pass.queue.overlap = e->device.overlap && kernels_only;
+    pass.ctx.overlap = e->device.overlap && kernels_only;
     return pass;
 }
 
@@ -109,7 +109,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
             FD_TRY(fd_copy_logits(e, logits, have, batch->all_logits ? n : 1,
                                   batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0), err));
         /* The next pass writes over the pinned tokens. */
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.queue.stream), "batch", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "batch", err));
     }
     return FD_OK;
 }
@@ -137,7 +137,7 @@ static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
                    : step                 ? forward_step(e, batch, err)
                                           : forward_nodes(e, batch, err);
     if (code != FD_OK) { /* nothing of a failed call is still under way */
-        (void)cudaStreamSynchronize(e->device.queue.stream);
+        (void)cudaStreamSynchronize(e->device.ctx.stream);
         fd_async_forget(e);
     }
     return code;
@@ -153,14 +153,14 @@ static void reset(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
     (void)cudaSetDevice(e->device.id);
     fd_async_forget(e);
-    (void)cudaMemsetAsync(e->state.fixed.data, 0, e->state.cache_bytes, e->device.queue.stream);
-    (void)cudaStreamSynchronize(e->device.queue.stream);
+    (void)cudaMemsetAsync(e->state.fixed.data, 0, e->state.cache_bytes, e->device.ctx.stream);
+    (void)cudaStreamSynchronize(e->device.ctx.stream);
 }
 
 static void destroy(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
     (void)cudaSetDevice(e->device.id);
-    if (e->device.queue.stream) (void)cudaStreamSynchronize(e->device.queue.stream);
+    if (e->device.ctx.stream) (void)cudaStreamSynchronize(e->device.ctx.stream);
     fd_engine_release(e);
     free(e);
 }
@@ -217,11 +217,11 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     e->device.id = options->device;
-    e->device.queue = (fd_queue){
+    e->device.ctx = (fd_launch_context){
         .n_sm = prop.multiProcessorCount, .max_shared = prop.sharedMemPerBlockOptin, .has_clusters = prop.major >= 9};
     e->device.overlap = !options->no_overlap && prop.major >= 9;
-    e->sampling.possible = fd_sample_fits(&e->device.queue, e->exec.graph->hparams.n_vocab);
-    return fd_cuda_check(cudaStreamCreateWithFlags(&e->device.queue.stream, cudaStreamNonBlocking), "stream", err);
+    e->sampling.possible = fd_sample_fits(&e->device.ctx, e->exec.graph->hparams.n_vocab);
+    return fd_cuda_check(cudaStreamCreateWithFlags(&e->device.ctx.stream, cudaStreamNonBlocking), "stream", err);
 }
 
 fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err) {
@@ -245,7 +245,7 @@ static fd_code check_memory(const fd_graph *graph, const fd_engine_options *opti
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
 static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_weight; i++)
-        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->device.queue, graph->weights[i].n_col, 2)) return false;
+        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->device.ctx, graph->weights[i].n_col, 2)) return false;
     return true;
 }
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/pass.h"
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 #include "kernels/elementwise/rows_f16.h"
 
 size_t fd_fast_weight_bytes(const fd_plan *rows) {
@@ -12,19 +12,19 @@ size_t fd_fast_weight_bytes(const fd_plan *rows) {
         if (item->kernel != FD_KERNEL_GEMM_F16 && item->kernel != FD_KERNEL_GEMM_ADD_F16) continue;
         const fd_weight *w = &rows->graph->weights[rows->graph->nodes[item->matmul[0]].weight[0]];
         fd_device_matrix shape = {.dtype = w->dtype, .n_col = w->n_col};
-        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_fast_row_stride(&shape);
+        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_f16_row_stride(&shape);
         if (w->dtype != FD_F16 && bytes > most) most = bytes;
     }
     return most;
 }
 
-size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_t n_ctx) {
+size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes =
-            fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
+        size_t bytes = fd_attn_decode_f16_scratch(ctx, node->shape[0], graph->nodes[node->input[1]].shape[0],
+                                                  node->shape[1], n_ctx);
         if (bytes > most) most = bytes;
     }
     return fd_align(most);
@@ -32,9 +32,9 @@ size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32
 
 fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
     fd_fast *fast = e->fast;
-    FD_TRY(fd_cublas_open(e->device.queue.stream, &fast->cublas, err));
+    FD_TRY(fd_cublas_open(e->device.ctx.stream, &fast->cublas, err));
     FD_TRY(fd_device_alloc(&fast->weights, fd_fast_weight_bytes(&e->prompt.rows), "a matrix in binary16", err));
-    size_t scratch = fd_fast_scratch_bytes(e->exec.graph, &e->device.queue, e->exec.n_ctx) * (size_t)e->exec.n_seq;
+    size_t scratch = fd_fast_scratch_bytes(e->exec.graph, &e->device.ctx, e->exec.n_ctx) * (size_t)e->exec.n_seq;
     FD_TRY(fd_device_alloc(&fast->scratch, scratch, "attention", err));
     return fd_cuda_check(cudaMemset(fast->scratch.data, 0, scratch), "attention", err); /* counters of arrivals */
 }

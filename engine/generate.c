@@ -3,7 +3,7 @@
 #include "engine/internal.h"
 #include "exec/sampler.h"
 
-fd_code fd_engine_sample(const fd_engine *e, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err) {
+fd_code fd_engine_sample(const fd_engine *e, const fd_launch_context *ctx, bool batch, int32_t n_row, fd_error *err) {
     int32_t *inputs = batch ? e->state.batch_inputs : e->state.inputs, n_seq = e->exec.n_seq;
     fd_sampling in = {.n_seq = n_row,
                       .n_vocab = e->exec.graph->hparams.n_vocab,
@@ -23,12 +23,12 @@ fd_code fd_engine_sample(const fd_engine *e, const fd_queue *queue, bool batch, 
         in.positions[1] = inputs + FD_INPUT_LAST;
         in.sequences = inputs + FD_INPUT_SEQUENCE;
     }
-    return fd_launch_sample(queue, &in, err);
+    return fd_launch_sample(ctx, &in, err);
 }
 
 fd_code fd_engine_mark_sample(fd_engine *e, int32_t launched, fd_error *err) {
-    return fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->device.queue.stream),
-                         "event", err);
+    return fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->device.ctx.stream), "event",
+                         err);
 }
 
 fd_code fd_engine_await_sample(fd_engine *e, int32_t sample, fd_error *err) {
@@ -73,7 +73,7 @@ fd_code fd_engine_begin_generation(fd_engine *e, const fd_generation *run, fd_er
     e->keep_logits = false;
     FD_TRY(code);
     FD_TRY(prepare(e, run, err));
-    return fd_engine_sample(e, &e->device.queue, false, 1, err);
+    return fd_engine_sample(e, &e->device.ctx, false, 1, err);
 }
 
 fd_code fd_engine_take_sample(fd_engine *e, const fd_generation *run, int32_t sequence, int32_t *n_done,
@@ -116,8 +116,7 @@ fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_d
             code = launch(e, run, launched++, err);
         if (code == FD_OK) code = take(e, run, n_done, err);
     }
-    cudaError_t through =
-        cudaStreamSynchronize(e->device.queue.stream); /* steps launched before a stop are forgotten */
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* steps launched before a stop are forgotten */
     if (code == FD_STOP) code = FD_OK;
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }

@@ -9,11 +9,11 @@ void fd_graph_forget(fd_captured *captured) {
 
 static fd_code capture(fd_pass *pass, cudaGraphExec_t *exec, fd_error *err) {
     cudaGraph_t graph = NULL;
-    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(pass->queue.stream, cudaStreamCaptureModeThreadLocal), "graph capture",
+    FD_TRY(fd_cuda_check(cudaStreamBeginCapture(pass->ctx.stream, cudaStreamCaptureModeThreadLocal), "graph capture",
                          err));
     fd_code code = fd_pass_run(pass, err);
     /* Ended in any case: a stream left capturing refuses everything. */
-    cudaError_t ended = cudaStreamEndCapture(pass->queue.stream, &graph);
+    cudaError_t ended = cudaStreamEndCapture(pass->ctx.stream, &graph);
     if (code == FD_OK) code = fd_cuda_check(ended, "graph capture", err);
     if (code == FD_OK) code = fd_cuda_check(cudaGraphInstantiate(exec, graph, 0), "graph instantiation", err);
     if (graph) (void)cudaGraphDestroy(graph);
@@ -29,5 +29,5 @@ fd_code fd_graph_run(fd_captured *captured, fd_pass *pass, fd_error *err) {
         return FD_OK;
     }
     if (!captured->exec) FD_TRY(capture(pass, &captured->exec, err));
-    return fd_cuda_check(cudaGraphLaunch(captured->exec, pass->queue.stream), "graph launch", err);
+    return fd_cuda_check(cudaGraphLaunch(captured->exec, pass->ctx.stream), "graph launch", err);
 }

@@ -6,7 +6,7 @@
 #include "kernels/int8/q8.h"
 
 /* The products of an item run as one, so they are chosen as one. */
-static bool is_chosen(const fd_queue *queue, const fd_plan *step, const fd_item *item, fd_int8 where) {
+static bool is_chosen(const fd_launch_context *ctx, const fd_plan *step, const fd_item *item, fd_int8 where) {
     const fd_graph *graph = step->graph;
     const fd_weight *first = &graph->weights[graph->nodes[item->matmul[0]].weight[0]];
     int64_t n_row = 0;
@@ -16,7 +16,7 @@ static bool is_chosen(const fd_queue *queue, const fd_plan *step, const fd_item 
         n_row += graph->weights[graph->nodes[id].weight[0]].n_row;
     }
     if (!fd_q8_can(first->dtype)) return false;
-    return where == FD_INT8_ALWAYS || fd_q8_matvec_is_faster(queue, first->dtype, n_row, first->n_col);
+    return where == FD_INT8_ALWAYS || fd_q8_matvec_is_faster(ctx, first->dtype, n_row, first->n_col);
 }
 
 void fd_int8_choose_all(const fd_graph *graph, bool *int8) {
@@ -27,10 +27,10 @@ void fd_int8_choose_all(const fd_graph *graph, bool *int8) {
     }
 }
 
-void fd_int8_choose_faster(const fd_queue *queue, const fd_plan *step, fd_int8 where, bool *int8) {
+void fd_int8_choose_faster(const fd_launch_context *ctx, const fd_plan *step, fd_int8 where, bool *int8) {
     for (int32_t i = 0; i < step->n_item && where != FD_INT8_NEVER; i++) {
         const fd_item *item = &step->items[i];
-        if (item->kernel != FD_KERNEL_MATVEC || !is_chosen(queue, step, item, where)) continue;
+        if (item->kernel != FD_KERNEL_MATVEC || !is_chosen(ctx, step, item, where)) continue;
         for (int k = 0; k < item->n_matmul; k++) int8[item->matmul[k]] = true;
     }
 }

@@ -34,7 +34,7 @@ typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE, FD_ROWS_COUNT } 
 
 typedef struct fd_engine_device {
     int32_t id;
-    fd_queue queue;
+    fd_launch_context ctx;
     bool overlap;  /* of a decode step's kernels, and of a prompt's that nobody observes and no fault replaces */
     bool no_graph; /* every kernel is launched by itself */
 } fd_engine_device;
@@ -130,12 +130,12 @@ void fd_fast_release(fd_engine *engine);
 /* The largest matrix in binary16 that a product of the prompt's plan has to make of another type. */
 size_t fd_fast_weight_bytes(const fd_plan *rows);
 /* Of attention over one row, for one sequence. */
-size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_t n_ctx);
+size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx);
 
 /* ---- int8.c: which products multiply int8 blocks of activations; int8 [n_node], false before ---- */
 void fd_int8_choose_all(const fd_graph *graph, bool *int8);
 /* Of fast numerics' fused step, whose groups of products are chosen as one. */
-void fd_int8_choose_faster(const fd_queue *queue, const fd_plan *step, fd_int8 where, bool *int8);
+void fd_int8_choose_faster(const fd_launch_context *ctx, const fd_plan *step, fd_int8 where, bool *int8);
 
 /* ---- step.c ---- */
 /* One token at `pos`, as a CUDA graph where it may be; the next one sampled with `sampled`, whose token the device has. */
@@ -150,7 +150,8 @@ fd_code fd_engine_step_many(fd_engine *engine, int32_t n_row, bool sampled, int3
 fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
 /* Samples a token from each row of the step's logits, where the next step reads it: of the selected sequence from
  * inputs, or (`batch`) of those in batch_inputs. */
-fd_code fd_engine_sample(const fd_engine *engine, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err);
+fd_code fd_engine_sample(const fd_engine *engine, const fd_launch_context *ctx, bool batch, int32_t n_row,
+                         fd_error *err);
 /* The selected sequence from `run` on, up to its first sample, which is on its way. */
 fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 /* Sample number *n_done of `sequence`, which is there. FD_STOP: no more are wanted. */

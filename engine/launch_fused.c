@@ -33,15 +33,14 @@ fd_code fd_run_matvec(fd_pass *pass, const fd_item *item, fd_error *err) {
     if (result >= 0) in.part[0].out = fd_pass_tensor(pass, result);
     if (item->add >= 0)
         in.part[0].residual = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->matmul[0]));
-    return item->int8 ? fd_launch_q8_matvec(&pass->queue, &in, NULL, err)
-                      : fd_launch_matvec(&pass->queue, &in, NULL, err);
+    return item->int8 ? fd_launch_q8_matvec(&pass->ctx, &in, NULL, err) : fd_launch_matvec(&pass->ctx, &in, NULL, err);
 }
 
 fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
     const fd_engine *e = pass->engine;
     const fd_node *q_rope = fd_pass_node(pass, item->q_rope), *k_rope = fd_pass_node(pass, item->k_rope);
     fd_attn_decode in = {
-        .near = pass->short_context,
+        .short_context = pass->short_context,
         .n_head = q_rope->shape[0],
         .n_head_kv = k_rope->shape[0],
         .head_dim = q_rope->shape[1],
@@ -68,7 +67,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
         .k_out = fd_pass_inner(pass, item->k_rope),
         .scores_out = fd_pass_inner(pass, item->scores),
         .weights_out = fd_pass_inner(pass, item->softmax)};
-    return fd_launch_attn_decode(&pass->queue, &in, err);
+    return fd_launch_attn_decode(&pass->ctx, &in, err);
 }
 
 /* ---- many rows ---- */
@@ -82,7 +81,7 @@ fd_code fd_run_matmuls(fd_pass *pass, const fd_item *item, fd_error *err) {
                                       .bias = fd_pass_vector(pass, node->weight[1]),
                                       .out = fd_pass_tensor(pass, node->id)};
     }
-    return fd_launch_matmul(&pass->queue, &in, err);
+    return fd_launch_matmul(&pass->ctx, &in, err);
 }
 
 fd_code fd_run_add_norm(fd_pass *pass, const fd_item *item, fd_error *err) {
@@ -92,22 +91,22 @@ fd_code fd_run_add_norm(fd_pass *pass, const fd_item *item, fd_error *err) {
                       .eps = norm->eps,
                       .n_tok = pass->n_tok,
                       .n = norm->shape[0]};
-    return fd_launch_add_rms_norm(&pass->queue, &in, fd_pass_tensor(pass, add->input[1]), fd_pass_tensor(pass, add->id),
+    return fd_launch_add_rms_norm(&pass->ctx, &in, fd_pass_tensor(pass, add->input[1]), fd_pass_tensor(pass, add->id),
                                   fd_pass_tensor(pass, norm->id), err);
 }
 
 fd_code fd_run_rope_kv_write(fd_pass *pass, const fd_item *item, fd_error *err) {
-    fd_turn in = {.q_rope = fd_pass_rope(pass, item->q_rope),
-                  .k_rope = fd_pass_rope(pass, item->k_rope),
-                  .n_tok = pass->n_tok,
-                  .n_ctx = pass->engine->exec.n_ctx,
-                  .pos0 = pass->inputs + FD_INPUT_FIRST,
-                  .q = fd_pass_tensor(pass, item->q),
-                  .k = fd_pass_tensor(pass, item->k),
-                  .v = fd_pass_tensor(pass, item->v),
-                  .q_out = fd_pass_tensor(pass, item->q_rope),
-                  .k_out = fd_pass_tensor(pass, item->k_rope),
-                  .cache_k = fd_pass_tensor(pass, item->cache_k),
-                  .cache_v = fd_pass_tensor(pass, item->cache_v)};
-    return fd_launch_turn(&pass->queue, &in, err);
+    fd_rope_kv_write in = {.q_rope = fd_pass_rope(pass, item->q_rope),
+                           .k_rope = fd_pass_rope(pass, item->k_rope),
+                           .n_tok = pass->n_tok,
+                           .n_ctx = pass->engine->exec.n_ctx,
+                           .pos0 = pass->inputs + FD_INPUT_FIRST,
+                           .q = fd_pass_tensor(pass, item->q),
+                           .k = fd_pass_tensor(pass, item->k),
+                           .v = fd_pass_tensor(pass, item->v),
+                           .q_out = fd_pass_tensor(pass, item->q_rope),
+                           .k_out = fd_pass_tensor(pass, item->k_rope),
+                           .cache_k = fd_pass_tensor(pass, item->cache_k),
+                           .cache_v = fd_pass_tensor(pass, item->cache_v)};
+    return fd_launch_rope_kv_write(&pass->ctx, &in, err);
 }

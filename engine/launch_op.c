@@ -40,7 +40,7 @@ static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head
 
 static fd_code launch_embed(const job *j, fd_error *err) {
     const int32_t *tokens = j->pass->inputs + FD_INPUT_TOKENS + (j->pass->n_tok - j->n_tok);
-    return fd_launch_embed(&j->pass->queue, fd_pass_matrix(j->pass, j->node), tokens, j->n_tok, j->out, err);
+    return fd_launch_embed(&j->pass->ctx, fd_pass_matrix(j->pass, j->node), tokens, j->n_tok, j->out, err);
 }
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
@@ -49,7 +49,7 @@ static fd_code launch_rms_norm(const job *j, fd_error *err) {
                       .eps = j->node->eps,
                       .n = j->node->shape[j->node->n_dim - 1]};
     in.n_tok = (int32_t)(j->n_tok * elements(j->node) / in.n);
-    return fd_launch_rms_norm(&j->pass->queue, &in, j->out, err);
+    return fd_launch_rms_norm(&j->pass->ctx, &in, j->out, err);
 }
 
 /* The rows' int8 blocks stay in the pass for the next product of the same input. */
@@ -60,27 +60,27 @@ static fd_code launch_q8_matmul(const job *j, fd_error *err) {
     if (j->n_tok == 1) {
         fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
         in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
-        return fd_launch_q8_matvec(&pass->queue, &in, NULL, err);
+        return fd_launch_q8_matvec(&pass->ctx, &in, NULL, err);
     }
     fd_q8_matmul in = {.weight = *weight, .bias = bias, .n_tok = j->n_tok, .out = j->out};
     in.x = fd_q8_rows_at(pass->q8_rows, weight->n_col, j->n_tok);
     if (pass->q8_node != j->node->input[0] || pass->q8_n_tok != j->n_tok)
-        FD_TRY(fd_launch_q8_quantize(&pass->queue, j->in[0], j->n_tok, weight->n_col, &in.x, err));
+        FD_TRY(fd_launch_q8_quantize(&pass->ctx, j->in[0], j->n_tok, weight->n_col, &in.x, err));
     pass->q8_node = j->node->input[0];
     pass->q8_n_tok = j->n_tok;
-    return fd_launch_q8_matmul(&pass->queue, &in, err);
+    return fd_launch_q8_matmul(&pass->ctx, &in, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
     if (j->int8) return launch_q8_matmul(j, err);
     fd_matmul in = fd_matmul_of(fd_pass_matrix(j->pass, j->node), fd_pass_vector(j->pass, j->node->weight[1]), j->in[0],
                                 j->n_tok, j->out);
-    return fd_launch_matmul(&j->pass->queue, &in, err);
+    return fd_launch_matmul(&j->pass->ctx, &in, err);
 }
 
 static fd_code launch_rope(const job *j, fd_error *err) {
     fd_rope_shape shape = fd_pass_rope(j->pass, j->node->id);
-    return fd_launch_rope(&j->pass->queue, &shape, j->in[0], j->n_tok, j->pos0, j->out, err);
+    return fd_launch_rope(&j->pass->ctx, &shape, j->in[0], j->n_tok, j->pos0, j->out, err);
 }
 
 static fd_code launch_kv_write(const job *j, fd_error *err) {
@@ -91,7 +91,7 @@ static fd_code launch_kv_write(const job *j, fd_error *err) {
                       .row_offset = j->node->row_offset,
                       .cache = j->out,
                       .n_ctx = j->pass->engine->exec.n_ctx};
-    return fd_launch_kv_write(&j->pass->queue, &in, err);
+    return fd_launch_kv_write(&j->pass->ctx, &in, err);
 }
 
 static fd_code launch_attn_scores(const job *j, fd_error *err) {
@@ -99,18 +99,18 @@ static fd_code launch_attn_scores(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
     shape.window = j->node->window;
     shape.softcap = j->node->softcap;
-    return fd_launch_attn_scores(&j->pass->queue, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
+    return fd_launch_attn_scores(&j->pass->ctx, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
 }
 
 static fd_code launch_attn_softmax(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
     shape.sinks = fd_pass_vector(j->pass, j->node->weight[0]);
-    return fd_launch_attn_softmax(&j->pass->queue, &shape, j->in[0], j->out, err);
+    return fd_launch_attn_softmax(&j->pass->ctx, &shape, j->in[0], j->out, err);
 }
 
 static fd_code launch_attn_mix(const job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, j->node->shape[0], input_of(j, 1)->shape[0], j->node->shape[1]);
-    return fd_launch_attn_mix(&j->pass->queue, &shape, j->in[0], j->in[1], j->out, err);
+    return fd_launch_attn_mix(&j->pass->ctx, &shape, j->in[0], j->in[1], j->out, err);
 }
 
 static fd_code launch_gate(const job *j, fd_gate_kind kind, fd_error *err) {
@@ -120,7 +120,7 @@ static fd_code launch_gate(const job *j, fd_gate_kind kind, fd_error *err) {
                   .n = j->n_tok * elements(j->node),
                   .slope = j->node->slope,
                   .limit = j->node->limit};
-    return fd_launch_gate(&j->pass->queue, &in, j->out, err);
+    return fd_launch_gate(&j->pass->ctx, &in, j->out, err);
 }
 
 static fd_code launch_silu_mul(const job *j, fd_error *err) {
@@ -128,7 +128,7 @@ static fd_code launch_silu_mul(const job *j, fd_error *err) {
 }
 
 static fd_code launch_add(const job *j, fd_error *err) {
-    return fd_launch_add(&j->pass->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+    return fd_launch_add(&j->pass->ctx, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
 }
 
 static fd_code launch_gelu_mul(const job *j, fd_error *err) {
@@ -140,21 +140,20 @@ static fd_code launch_swiglu_clamp(const job *j, fd_error *err) {
 }
 
 static fd_code launch_scale(const job *j, fd_error *err) {
-    return fd_launch_scale(&j->pass->queue, j->in[0], j->node->scale, j->n_tok * elements(j->node), j->out, err);
+    return fd_launch_scale(&j->pass->ctx, j->in[0], j->node->scale, j->n_tok * elements(j->node), j->out, err);
 }
 
 static fd_code launch_softcap(const job *j, fd_error *err) {
-    return fd_launch_softcap(&j->pass->queue, j->in[0], j->node->softcap, j->n_tok * elements(j->node), j->out, err);
+    return fd_launch_softcap(&j->pass->ctx, j->in[0], j->node->softcap, j->n_tok * elements(j->node), j->out, err);
 }
 
 static fd_code launch_softmax(const job *j, fd_error *err) {
     int64_t n = j->node->shape[j->node->n_dim - 1];
-    return fd_launch_softmax(&j->pass->queue, j->in[0], j->n_tok * elements(j->node) / n, n, j->out, err);
+    return fd_launch_softmax(&j->pass->ctx, j->in[0], j->n_tok * elements(j->node) / n, n, j->out, err);
 }
 
 static fd_code launch_top_k(const job *j, fd_error *err) {
-    return fd_launch_top_k(&j->pass->queue, j->in[0], j->n_tok, elements(input_of(j, 0)), j->node->shape[0], j->out,
-                           err);
+    return fd_launch_top_k(&j->pass->ctx, j->in[0], j->n_tok, elements(input_of(j, 0)), j->node->shape[0], j->out, err);
 }
 
 static fd_code launch_expert_weights(const job *j, fd_error *err) {
@@ -168,7 +167,7 @@ static fd_code launch_expert_weights(const job *j, fd_error *err) {
                                                                                 : FD_EXPERTS_GATHER,
                             .scale = j->node->scale,
                             .out = j->out};
-    return fd_launch_expert_weights(&j->pass->queue, &in, err);
+    return fd_launch_expert_weights(&j->pass->ctx, &in, err);
 }
 
 static fd_code launch_expert_matmul(const job *j, fd_error *err) {
@@ -182,8 +181,8 @@ static fd_code launch_expert_matmul(const job *j, fd_error *err) {
                            .n_row = j->n_tok,
                            .k = j->node->shape[0],
                            .out = j->out};
-    return j->int8 ? fd_launch_q8_expert_matmul(&j->pass->queue, &in, err)
-                   : fd_launch_expert_matmul(&j->pass->queue, &in, err);
+    return j->int8 ? fd_launch_q8_expert_matmul(&j->pass->ctx, &in, err)
+                   : fd_launch_expert_matmul(&j->pass->ctx, &in, err);
 }
 
 static fd_code launch_expert_sum(const job *j, fd_error *err) {
@@ -193,7 +192,7 @@ static fd_code launch_expert_sum(const job *j, fd_error *err) {
                         .n = j->node->shape[0],
                         .k = input_of(j, 1)->shape[0],
                         .out = j->out};
-    return fd_launch_expert_sum(&j->pass->queue, &in, err);
+    return fd_launch_expert_sum(&j->pass->ctx, &in, err);
 }
 
 /* From ops.def: an op without a launcher does not compile. */

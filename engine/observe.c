@@ -13,14 +13,14 @@ unsigned fd_observe_wants(const fd_engine *engine, int32_t id) {
 }
 
 fd_code fd_reduce_on_device(const fd_reduction *in, const fd_reduced *parts, fd_error *err) {
-    FD_TRY(fd_launch_summary(in->queue, &in->tensors, in->copies, in->scratch,
+    FD_TRY(fd_launch_summary(in->ctx, &in->tensors, in->copies, in->scratch,
                              (fd_fingerprint *)(void *)(in->results + parts->prints),
                              parts->has_stats ? (fd_stats *)(void *)(in->results + parts->stats) : NULL, err));
     if (parts->has_health)
-        FD_TRY(fd_launch_entropy(in->queue, &in->weights, in->n_head, (float *)(void *)(in->results + parts->entropy),
+        FD_TRY(fd_launch_entropy(in->ctx, &in->weights, in->n_head, (float *)(void *)(in->results + parts->entropy),
                                  (float *)(void *)(in->results + parts->sink), err));
     if (!parts->has_top) return FD_OK;
-    return fd_launch_top_logits(in->queue, in->logits, in->n_vocab, in->tensors.n_row, in->top_scratch,
+    return fd_launch_top_logits(in->ctx, in->logits, in->n_vocab, in->tensors.n_row, in->top_scratch,
                                 (fd_top_logits *)(void *)(in->results + parts->top), err);
 }
 
@@ -70,7 +70,7 @@ static fd_code reduce(const fd_pass *pass, const fd_node *node, const void *rows
     bool logits = node->id == pass->plan->graph->n_node - 1;
     FD_TRY(fd_device_reserve(&sync->results, bytes, "observed tensors", err));
     FD_TRY(fd_device_reserve(&sync->scratch, logits && top > scratch ? top : scratch, "observed tensors", err));
-    fd_reduction in = {.queue = &pass->engine->device.queue,
+    fd_reduction in = {.ctx = &pass->engine->device.ctx,
                        .tensors = views,
                        .weights = views,
                        .n_head = node->shape[0],
@@ -121,7 +121,7 @@ fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *e
     if (!elements) FD_TRY(reduce(pass, node, rows, &parts, size, err));
     char *to = (char *)sync->pinned.data + sync->used;
     FD_TRY(fd_cuda_check(cudaMemcpyAsync(to, elements ? rows : sync->results.data, size, cudaMemcpyDeviceToHost,
-                                         pass->engine->device.queue.stream),
+                                         pass->engine->device.ctx.stream),
                          node->name, err));
     sync->pending[sync->n_pending++] = to_observation(pass, node, to, elements ? NULL : &parts);
     sync->used += fd_align(size);
@@ -140,7 +140,7 @@ fd_code fd_observe_flush(fd_engine *e, fd_error *err) {
     e->sync.n_pending = 0;
     e->sync.used = 0;
     if (n == 0) return FD_OK;
-    FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.queue.stream), "observed tensors", err));
+    FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "observed tensors", err));
     return fd_observe_deliver(&e->exec, e->sync.pending, n, err);
 }
 

@@ -41,7 +41,7 @@ typedef struct fd_reduced {
 
 /* Launches what `parts` says: of the tensors, of the attention weights among them (n_head runs a row), of the logits. */
 typedef struct fd_reduction {
-    const fd_queue *queue;
+    const fd_launch_context *ctx;
     fd_row_views tensors, weights;
     int32_t n_head;
     const float *logits;

@@ -8,9 +8,9 @@
 static fd_code download(const fd_pass *pass, const void *device, size_t size, void **host, fd_error *err) {
     *host = malloc(size);
     if (!*host) return fd_fail(err, FD_ERR_MEMORY, "override: out of memory for %zu bytes", size);
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(*host, device, size, cudaMemcpyDeviceToHost, pass->queue.stream), "download",
-                         err));
-    return fd_cuda_check(cudaStreamSynchronize(pass->queue.stream), "download", err);
+    FD_TRY(
+        fd_cuda_check(cudaMemcpyAsync(*host, device, size, cudaMemcpyDeviceToHost, pass->ctx.stream), "download", err));
+    return fd_cuda_check(cudaStreamSynchronize(pass->ctx.stream), "download", err);
 }
 
 /* Bytes of the node's tensor in this pass: its rows, or the cache up to position `n_pos`. */
@@ -39,9 +39,9 @@ static fd_code compute(const fd_pass *pass, const fd_node *node, fd_op_args *arg
     FD_TRY(download(pass, out, size, &host[FD_MAX_INPUTS], err));
     args->out = host[FD_MAX_INPUTS];
     node->override(args);
-    FD_TRY(fd_cuda_check(cudaMemcpyAsync(out, args->out, size, cudaMemcpyHostToDevice, pass->queue.stream), "upload",
-                         err));
-    return fd_cuda_check(cudaStreamSynchronize(pass->queue.stream), "upload", err);
+    FD_TRY(
+        fd_cuda_check(cudaMemcpyAsync(out, args->out, size, cudaMemcpyHostToDevice, pass->ctx.stream), "upload", err));
+    return fd_cuda_check(cudaStreamSynchronize(pass->ctx.stream), "upload", err);
 }
 
 fd_code fd_run_override(const fd_pass *pass, int32_t id, fd_error *err) {

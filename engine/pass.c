@@ -120,18 +120,18 @@ static fd_code run_item(fd_pass *pass, const fd_item *item, fd_error *err) {
 
 fd_code fd_pass_run(fd_pass *pass, fd_error *err) {
     const fd_engine_state *state = &pass->engine->state;
-    bool overlap = pass->queue.overlap;
+    bool overlap = pass->ctx.overlap;
     if (pass->uploads)
         FD_TRY(fd_cuda_check(cudaMemcpyAsync(state->inputs, state->inputs_host.data,
                                              sizeof(int32_t) * (FD_INPUT_TOKENS + 1), cudaMemcpyHostToDevice,
-                                             pass->queue.stream),
+                                             pass->ctx.stream),
                              "token upload", err));
     for (int32_t i = 0; i < pass->plan->n_item; i++) {
         /* The first kernel follows a copy, not a kernel: it waits for it in the ordinary way. */
-        pass->queue.overlap = overlap && i > 0;
+        pass->ctx.overlap = overlap && i > 0;
         FD_TRY(run_item(pass, &pass->plan->items[i], err));
     }
-    pass->queue.overlap = overlap;
-    if (pass->samples) FD_TRY(fd_engine_sample(pass->engine, &pass->queue, pass->positions != NULL, pass->n_tok, err));
+    pass->ctx.overlap = overlap;
+    if (pass->samples) FD_TRY(fd_engine_sample(pass->engine, &pass->ctx, pass->positions != NULL, pass->n_tok, err));
     return pass->observe ? fd_observe_flush(pass->engine, err) : FD_OK;
 }

@@ -9,7 +9,7 @@ typedef struct fd_pass {
     const fd_plan *plan;
     const fd_slots *slots;
     float *const *tensors; /* [n_node]: instead of slots, and every tensor is kept; NULL: as the plan says */
-    fd_queue queue;
+    fd_launch_context ctx;
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* pos0: for overrides and observers; kernels read positions from inputs */
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in a step, whatever the position */
@@ -17,7 +17,7 @@ typedef struct fd_pass {
     const int32_t *inputs; /* device: FD_INPUT_… */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
     fd_rows tail;
-    bool short_context;        /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool short_context;        /* every position of the pass is below FD_ATTENTION_SHORT_CONTEXT */
     bool kernels_only;         /* kernels alone read what nodes leave */
     bool uploads;              /* a step's token and position come from inputs_host */
     bool samples;              /* the next tokens are sampled at the end */

@@ -81,7 +81,7 @@ static fd_plan_kind step_kind(const fd_engine *e, bool fuse) {
 static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
     FD_TRY(fd_plan_make(e->exec.graph, step_kind(e, true), &e->step.one, err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT) fd_int8_choose_all(e->exec.graph, int8);
-    if (e->fast && e->exec.n_seq == 1) fd_int8_choose_faster(&e->device.queue, &e->step.one, where, int8);
+    if (e->fast && e->exec.n_seq == 1) fd_int8_choose_faster(&e->device.ctx, &e->step.one, where, int8);
     for (int32_t i = 0; i < e->exec.graph->n_node; i++)
         if (e->fast && int8[i]) e->exec.numerics_name = "fast-int8";
     return FD_OK;
@@ -139,7 +139,7 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_int8 where, fd_error *err) {
     free(int8);
     FD_TRY(code);
     FD_TRY(fd_slots_make(&e->prompt.slots, &e->prompt.nodes, &e->prompt.rows, err));
-    FD_TRY(fd_weights_upload(graph, e->device.id, e->device.queue.stream, &e->weights, err));
+    FD_TRY(fd_weights_upload(graph, e->device.id, e->device.ctx.stream, &e->weights, err));
     FD_TRY(make_fixed(e, graph, err));
     if (e->fast) FD_TRY(fd_fast_setup(e, err));
     FD_TRY(make_steps(e, err));
@@ -190,5 +190,5 @@ void fd_engine_release(fd_engine *e) {
     fd_weights_free(&e->weights);
     release_state(&e->state);
     fd_pinned_free(&e->logits_host);
-    if (e->device.queue.stream) (void)cudaStreamDestroy(e->device.queue.stream);
+    if (e->device.ctx.stream) (void)cudaStreamDestroy(e->device.ctx.stream);
 }

@@ -7,13 +7,13 @@ static fd_pass step_pass(fd_engine *e, const fd_plan *plan, const fd_slots *slot
     fd_pass pass = {.engine = e,
                     .plan = plan,
                     .slots = slots,
-                    .queue = e->device.queue,
+                    .ctx = e->device.ctx,
                     .n_tok = n_row,
                     .n_kv = e->exec.n_ctx,
                     .inputs = e->state.inputs,
                     .tail = FD_ROWS_ALL,
-                    .short_context = last < FD_ATTENTION_NEAR};
-    pass.queue.overlap = e->device.overlap;
+                    .short_context = last < FD_ATTENTION_SHORT_CONTEXT};
+    pass.ctx.overlap = e->device.overlap;
     return pass;
 }
 

@@ -2,7 +2,7 @@
 #ifndef FD_KERNELS_ATTENTION_KV_CACHE_H
 #define FD_KERNELS_ATTENTION_KV_CACHE_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,7 +18,7 @@ typedef struct fd_kv_write {
     void *cache;         /* device, [n_ctx, width] */
     int32_t n_ctx;
 } fd_kv_write;
-fd_code fd_launch_kv_write(const fd_queue *queue, const fd_kv_write *in, fd_error *err);
+fd_code fd_launch_kv_write(const fd_launch_context *ctx, const fd_kv_write *in, fd_error *err);
 
 #ifdef __cplusplus
 }

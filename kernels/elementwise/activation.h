@@ -3,7 +3,7 @@
 #ifndef FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 #define FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,16 +23,19 @@ typedef struct fd_gate {
 } fd_gate;
 
 /* out[i] = activation(gate[i]) · up[i]. */
-fd_code fd_launch_gate(const fd_queue *queue, const fd_gate *in, float *out, fd_error *err);
+fd_code fd_launch_gate(const fd_launch_context *ctx, const fd_gate *in, float *out, fd_error *err);
 
 /* out[i] = a[i] + b[i]. */
-fd_code fd_launch_add(const fd_queue *queue, const float *a, const float *b, int64_t n, float *out, fd_error *err);
+fd_code fd_launch_add(const fd_launch_context *ctx, const float *a, const float *b, int64_t n, float *out,
+                      fd_error *err);
 
 /* out[i] = x[i] · factor. */
-fd_code fd_launch_scale(const fd_queue *queue, const float *x, float factor, int64_t n, float *out, fd_error *err);
+fd_code fd_launch_scale(const fd_launch_context *ctx, const float *x, float factor, int64_t n, float *out,
+                        fd_error *err);
 
 /* out[i] = cap·tanh(x[i] / cap). */
-fd_code fd_launch_softcap(const fd_queue *queue, const float *x, float cap, int64_t n, float *out, fd_error *err);
+fd_code fd_launch_softcap(const fd_launch_context *ctx, const float *x, float cap, int64_t n, float *out,
+                          fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
 #ifndef FD_KERNELS_ELEMENTWISE_NORM_H
 #define FD_KERNELS_ELEMENTWISE_NORM_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,10 +17,10 @@ typedef struct fd_rms_norm {
 } fd_rms_norm;
 
 /* out [n_tok, n]: the norm of x. `out` may be `in->x`. */
-fd_code fd_launch_rms_norm(const fd_queue *queue, const fd_rms_norm *in, float *out, fd_error *err);
+fd_code fd_launch_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, float *out, fd_error *err);
 
 /* sum = x + addend, out = the norm of sum; all [n_tok, n], no two the same. */
-fd_code fd_launch_add_rms_norm(const fd_queue *queue, const fd_rms_norm *in, const float *addend, float *sum,
+fd_code fd_launch_add_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
                                float *out, fd_error *err);
 
 #ifdef __cplusplus

@@ -28,13 +28,13 @@ __global__ void __launch_bounds__(WARPS * 32)
     sink[to] = __ldcg(p);
 }
 
-fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_views *views, int32_t n_head, float *entropy, float *sink,
-                          fd_error *err) {
+fd_code fd_launch_entropy(const fd_launch_context *ctx, const fd_row_views *views, int32_t n_head, float *entropy,
+                          float *sink, fd_error *err) {
     if (views->n < 1 || views->n > 65535 || views->n_row < 1 || views->n_row > 65535 || n_head < 1 || views->pos0 < 0)
         return fd_fail(err, FD_ERR_INPUT, "kernel entropy: %d tensors of %d heads, %d rows from position %d", views->n,
                        n_head, views->n_row, views->pos0);
     const dim3 grid(fd_blocks(n_head, WARPS), (unsigned)views->n, (unsigned)views->n_row);
-    return fd_launch(queue, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, *views, n_head, entropy,
+    return fd_launch(ctx, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, *views, n_head, entropy,
                      sink);
 }
 
@@ -161,15 +161,15 @@ __global__ void __launch_bounds__(32)
     if (lane == 0) top[blockIdx.x] = found;
 }
 
-fd_code fd_launch_top_logits(const fd_queue *queue, const float *logits, int64_t n_vocab, int32_t n_row, void *scratch,
-                             fd_top_logits *top, fd_error *err) {
+fd_code fd_launch_top_logits(const fd_launch_context *ctx, const float *logits, int64_t n_vocab, int32_t n_row,
+                             void *scratch, fd_top_logits *top, fd_error *err) {
     if (n_vocab < 1 || n_vocab > INT32_MAX || n_row < 1 || n_row > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel top_logits: %d rows of %lld", n_row, (long long)n_vocab);
     const int n_part = (int)((n_vocab + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK);
     const dim3 grid(fd_blocks(n_part, WARPS), (unsigned)n_row);
     top_part *parts = (top_part *)scratch;
-    FD_TRY(fd_launch(queue, "top_blocks", top_blocks, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
-    FD_TRY(fd_launch(queue, "top_shares", top_shares, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
-    return fd_launch(queue, "top_rows", top_rows, dim3((unsigned)n_row), 32, 0, err, logits, n_vocab, n_part,
+    FD_TRY(fd_launch(ctx, "top_blocks", top_blocks, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
+    FD_TRY(fd_launch(ctx, "top_shares", top_shares, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
+    return fd_launch(ctx, "top_rows", top_rows, dim3((unsigned)n_row), 32, 0, err, logits, n_vocab, n_part,
                      (const top_part *)parts, top);
 }

@@ -151,21 +151,21 @@ __global__ void __launch_bounds__(32)
 }
 
 template <bool STATS>
-static fd_code launch(const fd_queue *queue, const fd_row_views *views, bool copy, block_part *parts,
+static fd_code launch(const fd_launch_context *ctx, const fd_row_views *views, bool copy, block_part *parts,
                       fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
     const unsigned n = (unsigned)views->n, rows = (unsigned)views->n_row;
-    FD_TRY(fd_launch(queue, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, n, rows), WARPS * 32, 0, err, *views,
+    FD_TRY(fd_launch(ctx, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, n, rows), WARPS * 32, 0, err, *views,
                      copy, parts));
-    return fd_launch(queue, "summary_rows", summary_rows<STATS>, dim3(n, rows), 32, 0, err, *views,
+    return fd_launch(ctx, "summary_rows", summary_rows<STATS>, dim3(n, rows), 32, 0, err, *views,
                      (const block_part *)parts, prints, stats);
 }
 
-fd_code fd_launch_summary(const fd_queue *queue, const fd_row_views *views, bool copy, void *scratch,
+fd_code fd_launch_summary(const fd_launch_context *ctx, const fd_row_views *views, bool copy, void *scratch,
                           fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
     if (views->n < 1 || views->n > 65535 || views->n_row < 1 || views->n_row > 65535 || views->pos0 < 0)
         return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", views->n,
                        views->n_row, views->pos0);
     block_part *parts = (block_part *)scratch;
-    return stats ? launch<true>(queue, views, copy, parts, prints, stats, err)
-                 : launch<false>(queue, views, copy, parts, prints, stats, err);
+    return stats ? launch<true>(ctx, views, copy, parts, prints, stats, err)
+                 : launch<false>(ctx, views, copy, parts, prints, stats, err);
 }

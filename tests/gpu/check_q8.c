@@ -38,7 +38,7 @@ static const fd_q8_form *form_of(int i) {
 
 /* No team has more warps than a row has slices. */
 static bool suits(int form, int64_t n_col) {
-    return vector_forms[form].team <= (n_col + 255) / 256;
+    return vector_forms[form].split_k <= (n_col + 255) / 256;
 }
 
 static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
@@ -102,7 +102,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
     static float expected[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], behind[16];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);
