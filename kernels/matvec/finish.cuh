@@ -9,14 +9,14 @@ struct row_finish {
     float *out, *product; /* out NULL: this lane finishes no row */
     const float *residual_at;
     float bias, residual;
-    bool adds_bias, is_even;
+    bool adds_bias, adds_residual, is_even;
 
     /* Row `at` of all parts, for token row `token` of x. */
     __device__ __forceinline__ void begin(const matvec_args &a, int64_t at, bool finishes, int token = 0) {
         out = product = nullptr;
         residual_at = nullptr;
         bias = residual = 0.0f;
-        adds_bias = false;
+        adds_bias = adds_residual = false;
         is_even = at % 2 == 0;
         if (!finishes || at >= a.n_row) return;
         int index;
@@ -25,13 +25,14 @@ struct row_finish {
         const int64_t to = token * part.n_row + own;
         out = part.out + to;
         if (part.product) product = part.product + to;
-        if (part.residual) residual_at = part.residual + to;
+        adds_residual = part.residual != nullptr;
+        if (adds_residual) residual_at = part.residual + to;
         adds_bias = part.bias != nullptr;
         if (adds_bias) bias = __ldg(part.bias + own);
     }
     /* Requests it before the dot is there. */
     __device__ __forceinline__ void load_residual() {
-        if (residual_at) residual = __ldcg(residual_at);
+        if (adds_residual) residual = __ldcg(residual_at);
     }
 
     /* `apart`: lanes from a row's to the next one's. All lanes call it. */
@@ -42,7 +43,7 @@ struct row_finish {
             const float up = __shfl_down_sync(0xffffffffu, y, (unsigned)apart);
             if (out && is_even) *out = fd_silu32(y) * up;
         } else if (out) {
-            *out = residual_at ? residual + y : y;
+            *out = adds_residual ? residual + y : y;
         }
     }
 };
