@@ -22,11 +22,11 @@ typedef struct fd_golden_result { /* of one prompt */
     int64_t n_same;               /* tensors (node and step) identical before it; all of them when there is none */
     char node[64];                /* FD_GOLDEN_TENSOR; "logits" for FD_GOLDEN_LOGITS */
     int32_t step, pos;
-    bool logits_differ;           /* in the step of the first difference: the first that does */
+    bool logits_differ; /* in the step of the first difference: the first that does */
     int32_t logit_pos, logit_id;
     float logit_golden, logit_now;
     int64_t n_logit_differ;
-    bool choice_differs;          /* the greedy token after that step */
+    bool choice_differs; /* the greedy token after that step */
     int32_t choice_golden, choice_now;
 } fd_golden_result;
 
