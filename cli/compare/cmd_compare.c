@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 #include "cli/compare/replay.h"
 #include "cli/import/mapped_trace.h"
+#include "cli/open_trace.h"
 #include "cli/output.h"
 
 #include <string.h>
@@ -97,7 +98,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
     fd_since since;
     fd_code code = a->since ? fd_since_read(a->since, &since, err) : FD_OK;
     size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
-    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open_within(a->traces[i], memory, &traces[i], err);
+    for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_cli_open_trace(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)

@@ -3,6 +3,7 @@
 #include "cli/compare/replay.h"
 #include "cli/compare/explain_runs.h"
 #include "cli/import/mapped_trace.h"
+#include "cli/open_trace.h"
 #include "cli/output.h"
 
 #include <stdlib.h>
@@ -99,7 +100,7 @@ static bool is_trace(const char *spec) {
 }
 
 static fd_code open_trace(diff *d, int side, fd_error *err) {
-    FD_TRY(fd_trace_open(d->args->spec[side] + 6, &d->trace[side], err));
+    FD_TRY(fd_cli_open_trace(d->args->spec[side] + 6, SIZE_MAX, &d->trace[side], err));
     FD_TRY(fd_cli_check_trace_model(&d->model, d->args->model, d->trace[side], err));
     bool mapped = side == 1 || !is_trace(d->args->spec[1]);
     FD_TRY(fd_cli_map_trace(mapped ? d->args->map : NULL, d->model.graph, &d->trace[side], &d->n_unmatched, err));

@@ -39,6 +39,9 @@ typedef struct fd_node_summary {
 } fd_node_summary;
 fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err);
 
+/* A golden's head and its prompts. */
+fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
+
 /* Header, steps and the node table. */
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err);
 

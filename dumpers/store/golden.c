@@ -53,7 +53,7 @@ static fd_code read_head(const char *path, golden_head *out, fd_error *err) {
     *out = (golden_head){.version = -1, .n_prompt = -1, .n_pos = -1};
     FD_TRY(fd_h5_check_file(path, "a golden", err));
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_file_locking(access, false, true); /* read by anyone, also beside a writer */
+    H5Pset_file_locking(access, true, true); /* as fd_trace_open has it */
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
     fd_h5_release(access);
     if (file < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", path);
