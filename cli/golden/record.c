@@ -6,6 +6,11 @@
 #include "cli/trace_info.h"
 #include "compare/diff/golden.h"
 
+/* The last generated token is not fed. */
+static int32_t positions_of(const fd_golden_args *a, const fd_cli_prompt_line *prompt) {
+    return prompt->n_id + (a->n_generate ? a->n_generate - 1 : 0);
+}
+
 static fd_code longest_run(const fd_golden_args *a, const fd_cli_prompts *list, int32_t n_ctx_train, int32_t *out,
                            fd_error *err) {
     *out = 0;
@@ -15,7 +20,7 @@ static fd_code longest_run(const fd_golden_args *a, const fd_cli_prompts *list, 
             return fd_fail(err, FD_ERR_INPUT,
                            "%s line %d: %d tokens and %d more need %lld positions, the model's context is %d", a->file,
                            list->items[i].line, list->items[i].n_id, a->n_generate, (long long)n, n_ctx_train);
-        if (n > *out) *out = (int32_t)n;
+        if (positions_of(a, &list->items[i]) > *out) *out = positions_of(a, &list->items[i]);
     }
     return FD_OK;
 }
@@ -41,7 +46,8 @@ static fd_code record_prompts(const fd_golden_args *a, const fd_cli_model *model
     fd_code code = FD_OK;
     for (int32_t i = 0; i < list->n && code == FD_OK; i++) {
         char group[16];
-        code = record_prompt(a, model, exec, &list->items[i], fd_golden_prompt_options(file, i, group), err);
+        int32_t n_pos = positions_of(a, &list->items[i]);
+        code = record_prompt(a, model, exec, &list->items[i], fd_golden_prompt_options(file, n_pos, i, group), err);
         fd_cli_progress_to(&progress, i + 1);
     }
     fd_cli_progress_end(&progress);
@@ -50,7 +56,7 @@ static fd_code record_prompts(const fd_golden_args *a, const fd_cli_model *model
 
 static void print_recorded(const fd_golden_args *a, const fd_cli_prompts *list, const fd_exec *exec) {
     int64_t n_pos = 0;
-    for (int32_t i = 0; i < list->n; i++) n_pos += list->items[i].n_id + (a->n_generate ? a->n_generate - 1 : 0);
+    for (int32_t i = 0; i < list->n; i++) n_pos += positions_of(a, &list->items[i]);
     printf("%s: %d prompt%s, %lld positions, %d tensors each, %s on %s\n", a->output, list->n, list->n == 1 ? "" : "s",
            (long long)n_pos, exec->graph->n_node, exec->backend, exec->device);
 }

@@ -16,7 +16,7 @@ fd_code fd_sweep_record(const fd_cli_model *model, const fd_cli_exec *exec, cons
     fd_trace_writer *to;
     fd_golden_run run = {.exec = exec->exec, .ids = tokens, .n_prompt = n_pos, .any_logits = true};
     FD_TRY(fd_cli_temporary(path, err));
-    fd_trace_options options = fd_golden_options(path);
+    fd_trace_options options = fd_golden_options(path, n_pos);
     fd_cli_trace_info(model, exec, &info);
     fd_code code = fd_trace_create(&options, &info, exec->exec->graph, exec->exec->numerics, &to, err);
     if (code == FD_OK) {

@@ -31,11 +31,13 @@ static hid_t make_set(hid_t group, const set_plan *plan) {
     return set;
 }
 
-/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB. */
-static set_plan plan_rows(const char *name, hid_t type, hsize_t a, hsize_t b) {
+/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB, or as the run will have. */
+static set_plan plan_rows(const fd_trace_writer *writer, const char *name, hid_t type, hsize_t a, hsize_t b) {
+    hsize_t most = writer->options.n_pos > 0 ? (hsize_t)writer->options.n_pos : 1024;
     set_plan plan = {.name = name, .type = type, .rank = 3, .dim = {0, a, b}, .max = {H5S_UNLIMITED, a, b}};
     hsize_t row = H5Tget_size(type) * a * b;
     plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > 1024 ? 1024 : 32768 / row;
+    if (plan.chunk[0] > most) plan.chunk[0] = most;
     plan.chunk[1] = a;
     plan.chunk[2] = b;
     if (b == 1) plan.rank = a == 1 ? 1 : 2;
@@ -99,7 +101,13 @@ static bool make_graph(const fd_trace_writer *writer, hid_t file) {
     for (hsize_t i = 0; i < n; i++) fd_graph_row_fill(writer->graph, (int32_t)i, writer->dtype, &rows[i]);
     hid_t memory = fd_graph_row_type(), packed = H5Tcopy(memory), space = H5Screate_simple(1, &n, NULL);
     H5Tpack(packed);
-    hid_t set = H5Dcreate2(file, "graph", packed, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+    if (writer->options.compress && n > 0) {
+        H5Pset_chunk(create, 1, &n);
+        H5Pset_deflate(create, 1);
+    }
+    hid_t set = H5Dcreate2(file, "graph", packed, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    fd_h5_release(create);
     bool ok = set >= 0 && (n == 0 || H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) >= 0);
     free(rows);
     fd_h5_release(space);
@@ -119,7 +127,7 @@ static bool make_health(const fd_trace_writer *writer, hid_t file) {
         hsize_t a = column->n_extra == 0 ? 1 : column->n_extra == 1 ? FD_TOP_K : (hsize_t)h->n_layer;
         hsize_t b = column->n_extra == 2 ? (hsize_t)h->n_head : 1;
         if (a == 0 || b == 0) continue;
-        set_plan plan = plan_rows(column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b);
+        set_plan plan = plan_rows(writer, column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b);
         plan.rank = 1 + column->n_extra; /* keeps [n_pos, n_layer, 1] for one head */
         ok = make(group, plan, column->about);
     }
@@ -132,18 +140,18 @@ static bool make_tables(const fd_trace_writer *writer, hid_t file) {
     static const char *const columns[] = {FD_STATS_COLUMNS};
     static const double nan64 = NAN;
     if (n_node == 0) return false;
-    set_plan tokens = plan_rows("tokens", H5T_STD_I32LE, 1, 1);
+    set_plan tokens = plan_rows(writer, "tokens", H5T_STD_I32LE, 1, 1);
     if (!make(file, tokens, "token fed at each position")) return false;
     hid_t packed = fd_step_row_type();
-    set_plan steps = plan_rows("steps", packed, 1, 1);
+    set_plan steps = plan_rows(writer, "steps", packed, 1, 1);
     bool ok =
         make(file, steps, "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
     fd_h5_release(packed);
     if (!ok) return false;
-    set_plan prints = plan_rows("fingerprints", H5T_STD_U64LE, n_node, 2);
+    set_plan prints = plan_rows(writer, "fingerprints", H5T_STD_U64LE, n_node, 2);
     if (!make(file, prints, "[n_pos, n_node, (lo, hi)], nodes as in /graph; 0, 0: not recorded")) return false;
     if (writer->options.level < FD_TRACE_STATS) return true;
-    set_plan stats = plan_rows("stats", H5T_IEEE_F64LE, n_node, FD_N_STATS);
+    set_plan stats = plan_rows(writer, "stats", H5T_IEEE_F64LE, n_node, FD_N_STATS);
     stats.fill = &nan64;
     hid_t set = make_set(file, &stats);
     ok = set >= 0 && fd_h5_put_strings(set, "columns", columns, FD_N_STATS) &&

@@ -10,11 +10,12 @@ enum { VERSION = 2, MAX_PROMPTS = 10000 };
 
 /* ---- writing ---- */
 
-fd_trace_options fd_golden_options(const char *path) {
+fd_trace_options fd_golden_options(const char *path, int32_t n_pos) {
     fd_trace_options options = fd_trace_defaults(path);
     options.level = FD_TRACE_FINGERPRINT;
     options.always = "logits";
     options.compress = true;
+    options.n_pos = n_pos;
     return options;
 }
 
@@ -22,8 +23,8 @@ static void group_of(int32_t prompt, char group[16]) {
     snprintf(group, 16, "prompts/%04d", prompt);
 }
 
-fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t prompt, char group[16]) {
-    fd_trace_options options = fd_golden_options(file->path);
+fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t n_pos, int32_t prompt, char group[16]) {
+    fd_trace_options options = fd_golden_options(file->path, n_pos);
     group_of(prompt, group);
     options.file = file;
     options.group = group;

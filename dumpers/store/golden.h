@@ -7,11 +7,11 @@
 
 #include "dumpers/store/file.h"
 
-/* Options of a trace that a golden is made of, in a file of its own. */
-fd_trace_options fd_golden_options(const char *path);
+/* Options of a trace of n_pos positions that a golden is made of, in a file of its own. */
+fd_trace_options fd_golden_options(const char *path, int32_t n_pos);
 
 /* The same for the next prompt of a golden file. `group` [16] receives the group's name and must outlive the writer. */
-fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t prompt, char group[16]);
+fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t n_pos, int32_t prompt, char group[16]);
 
 typedef struct fd_golden_size {
     int32_t n_prompt;

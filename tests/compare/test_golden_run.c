@@ -21,7 +21,7 @@ static fd_trace_info clean_info(void) {
 static fd_code record(const char *path, const fake_options *run, fd_trace_info info, fd_error *err) {
     int32_t ids[N_PROMPT];
     for (int32_t p = 0; p < N_PROMPT; p++) ids[p] = fake_token(p);
-    fd_trace_options options = fd_golden_options(path);
+    fd_trace_options options = fd_golden_options(path, N_PROMPT + N_GENERATE - 1);
     fd_trace_writer *to;
     fd_golden_run what = {.exec = fake_exec(run), .ids = ids, .n_prompt = N_PROMPT, .n_generate = N_GENERATE};
     cr_assert_eq(fd_trace_create(&options, &info, fake_graph(), FD_NUMERICS_EXACT, &to, err), FD_OK, "%s",

@@ -18,7 +18,7 @@ static fd_code write_golden(const char *path, int32_t n_prompt, fd_error *err) {
     fd_code code = fd_trace_file_create(path, &file, err);
     for (int32_t i = 0; code == FD_OK && i < n_prompt; i++) {
         char group[16];
-        fd_trace_options options = fd_golden_prompt_options(file, i, group);
+        fd_trace_options options = fd_golden_prompt_options(file, 5 + i, i, group);
         fixture_write(&options, graph, FD_NUMERICS_EXACT, 4 + i, 1);
     }
     if (code == FD_OK) code = fd_golden_finish(file, size, err);
@@ -31,6 +31,27 @@ static const char *written(void) {
     const char *path = fixture_path("golden.h5");
     cr_assert_eq(write_golden(path, size.n_prompt, &err), FD_OK, "%s", err.message);
     return path;
+}
+
+typedef struct golden_bytes {
+    char *bytes;
+    size_t size;
+} golden_bytes;
+
+static golden_bytes bytes_of(const char *path) {
+    struct stat there;
+    cr_assert_eq(stat(path, &there), 0);
+    golden_bytes whole = {malloc((size_t)there.st_size), (size_t)there.st_size};
+    FILE *from = fopen(path, "rb");
+    cr_assert_eq(fread(whole.bytes, 1, whole.size, from), whole.size);
+    fclose(from);
+    return whole;
+}
+
+static void put_bytes(const char *path, golden_bytes whole, size_t size) {
+    FILE *to = fopen(path, "wb");
+    cr_assert_eq(fwrite(whole.bytes, 1, size, to), size);
+    fclose(to);
 }
 
 /* Reads all of it. */
@@ -116,9 +137,11 @@ Test(golden, spoiled_files_are_refused_with_their_fault) {
                  {"prompts/0000", no_prompt},
                  {"prompts/0000", no_prompts},
                  {"tokens", group_for_tokens}};
+    const char *path = written();
+    golden_bytes whole = bytes_of(path);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *path = written();
         fd_error err = {0};
+        put_bytes(path, whole, whole.size);
         hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
         cases[i].edit(file);
         H5Fclose(file);
@@ -126,24 +149,18 @@ Test(golden, spoiled_files_are_refused_with_their_fault) {
         cr_expect(strstr(err.message, cases[i].says) && strstr(err.message, "golden.h5"), "case %zu: %s", i,
                   err.message);
     }
+    free(whole.bytes);
 }
 
 Test(golden, truncated_files_are_refused) {
     fd_error err = {0};
-    struct stat whole;
     const char *path = written();
-    stat(path, &whole);
-    char *bytes = malloc((size_t)whole.st_size);
-    FILE *from = fopen(path, "rb");
-    cr_assert_eq(fread(bytes, 1, (size_t)whole.st_size, from), (size_t)whole.st_size);
-    fclose(from);
-    for (off_t cut = 0; cut < whole.st_size; cut += 1 + whole.st_size / 40) {
-        FILE *to = fopen(path, "wb");
-        cr_assert_eq(fwrite(bytes, 1, (size_t)cut, to), (size_t)cut);
-        fclose(to);
-        cr_expect_eq(read_golden(path, &err), FD_ERR_INPUT, "%lld bytes", (long long)cut);
+    golden_bytes whole = bytes_of(path);
+    for (size_t cut = 0; cut < whole.size; cut += 1 + whole.size / 40) {
+        put_bytes(path, whole, cut);
+        cr_expect_eq(read_golden(path, &err), FD_ERR_INPUT, "%zu bytes", cut);
     }
-    free(bytes);
+    free(whole.bytes);
     cr_expect_eq(read_golden("/nowhere/golden.h5", &err), FD_ERR_INPUT);
 }
 
