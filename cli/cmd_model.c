@@ -1,4 +1,5 @@
 /* firstdiff model: what a GGUF holds, the graph it makes, and whether the file is sound. */
+#include "cli/arguments.h"
 #include "cli/cli.h"
 
 #include <string.h>

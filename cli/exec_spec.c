@@ -146,3 +146,9 @@ fd_code fd_cli_spec(const char *backend, const char *numerics, const char *fault
     if (at >= 256) return fd_fail(err, FD_ERR_INPUT, "executor %.40s:%.40s with fault %.60s…: too long", backend, numerics, faults ? faults : "");
     return FD_OK;
 }
+
+fd_code fd_cli_exec_choose(fd_cli_exec_choice choice, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
+    char spec[256];
+    FD_TRY(fd_cli_spec(choice.backend, choice.numerics, choice.fault, spec, err));
+    return fd_cli_exec_open(spec, graph, choice.n_ctx, choice.n_thread, out, err);
+}

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/arguments.h"
 #include "cli/golden/golden.h"
-#include "compare/diff/golden_near.h"
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_TOLERANCE, KEY_FAULT, KEY_JSON, KEY_JUNIT };
 
@@ -95,13 +95,6 @@ static const struct argp argp = {options,
                                  NULL,
                                  NULL,
                                  NULL};
-
-fd_code fd_golden_executor(const fd_golden_args *a, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
-                           fd_cli_exec *out, fd_error *err) {
-    char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, numerics ? numerics : "exact", a->fault, spec, err));
-    return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
-}
 
 int fd_cmd_golden(int argc, char **argv) {
     fd_golden_args args = {.backend = "cpu", .limit = -1, .n_generate = 8};

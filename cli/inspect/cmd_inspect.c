@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/arguments.h"
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
 #include "compare/diff/align.h"

@@ -1,3 +1,4 @@
+#include "cli/arguments.h"
 #include "cli/run/args.h"
 
 #include <errno.h>

@@ -1,16 +1,17 @@
 /* firstdiff run: prefill, decode with sampling, and a trace of it. */
 #include "cli/cli.h"
+#include "cli/trace_info.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
-#include "cli/explain_runs.h"
+#include "cli/compare/explain_runs.h"
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"
 #include "cli/run/many.h"
-#include "cli/text.h"
+#include "cli/run/text.h"
 #include "dumpers/store/trace.h"
 
 typedef struct run {
@@ -137,7 +138,7 @@ static fd_code generate(run *r, fd_error *err) {
 static fd_code prepare(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     const char *inputs[] = {a->model, a->prompt.file};
-    FD_TRY(fd_cli_spare_inputs(a->trace, inputs, sizeof inputs / sizeof *inputs, err));
+    FD_TRY(fd_cli_check_not_overwriting(a->trace, inputs, sizeof inputs / sizeof *inputs, err));
     FD_TRY(fd_sampler_check(&a->sampler, err));
     FD_TRY(fd_cli_model_open(a->model, &r->model, err));
     int32_t *ids;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/prompt_list.h"
-#include "cli/text.h"
+#include "cli/run/text.h"
 
 typedef struct many many;
 

@@ -26,7 +26,7 @@ struct fd_rendezvous {
     fd_code code[SIDES];
     fd_error error[SIDES];
     fd_exec *exec[SIDES];
-    fd_judge *judge;
+    fd_lockstep_comparator *comparator;
     observer_side sides[SIDES];
     pthread_t thread;
     bool has_thread;
@@ -45,13 +45,13 @@ static fd_code meet(fd_rendezvous *m, int side, fd_error *err) {
     fd_code code;
     if (!theirs || mine->node->id < theirs->node->id) {
         m->shown[side] = NULL;
-        code = fd_judge_unmatched(m->judge, mine, side == REF, err);
+        code = fd_lockstep_unmatched(m->comparator, mine, side == REF, err);
     } else if (theirs->node->id < mine->node->id) {
         m->shown[other] = NULL;
-        code = fd_judge_unmatched(m->judge, theirs, other == REF, err);
+        code = fd_lockstep_unmatched(m->comparator, theirs, other == REF, err);
     } else {
         m->shown[REF] = m->shown[CAND] = NULL;
-        code = fd_judge_live(m->judge, side == REF ? mine : theirs, side == REF ? theirs : mine, err);
+        code = fd_lockstep_compare(m->comparator, side == REF ? mine : theirs, side == REF ? theirs : mine, err);
     }
     if (code != FD_OK) {
         m->stop = true;
@@ -146,14 +146,15 @@ static fd_code check_graphs(const fd_graph *a, const fd_graph *b, fd_error *err)
     return FD_OK;
 }
 
-fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_judge *judge, fd_rendezvous **out, fd_error *err) {
+fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_lockstep_comparator *comparator, fd_rendezvous **out,
+                           fd_error *err) {
     *out = NULL;
     FD_TRY(check_graphs(ref->graph, cand->graph, err));
     fd_rendezvous *m = calloc(1, sizeof *m);
     if (!m) return fd_fail(err, FD_ERR_MEMORY, "lockstep: out of memory");
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, NULL);
-    m->judge = judge;
+    m->comparator = comparator;
     m->exec[REF] = ref;
     m->exec[CAND] = cand;
     for (int side = 0; side < SIDES; side++) {

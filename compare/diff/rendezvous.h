@@ -5,13 +5,14 @@
 #ifndef FD_COMPARE_DIFF_RENDEZVOUS_H
 #define FD_COMPARE_DIFF_RENDEZVOUS_H
 
-#include "compare/diff/lockstep_judge.h"
+#include "compare/diff/lockstep_comparator.h"
 
 typedef struct fd_rendezvous fd_rendezvous;
 
 /* Installs observers in both executors (of one model: the same nodes in the same order) and starts the candidate's
  * thread. All arguments are borrowed and must outlive the rendezvous. */
-fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_judge *judge, fd_rendezvous **out, fd_error *err);
+fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_lockstep_comparator *comparator, fd_rendezvous **out,
+                           fd_error *err);
 
 /* Ends the thread and removes the observers. NULL is fine. */
 void fd_rendezvous_close(fd_rendezvous *rendezvous);

@@ -26,7 +26,7 @@ typedef enum result {
     ASK, /* through the library, which only one thread may use */
 } result;
 
-typedef struct item { /* rows that one thread looks at */
+typedef struct item {         /* rows that one thread looks at */
     int32_t pair, pos, n_pos; /* pair: within the batch */
     bool same_places;
     int64_t bytes; /* of a side */
@@ -36,12 +36,12 @@ typedef struct scan {
     fd_trace_pair *traces;
     const fd_node_pair *pairs;
     int32_t n_pair, pos, end;
-    uint8_t *results; /* [n_pair, end - pos] */
+    uint8_t *results;       /* [n_pair, end - pos] */
     _Atomic int32_t *first; /* [n_pair] lowest position known to differ; `end`: none */
     item *items;
     int64_t n_item, capacity;
-    int64_t bytes; /* of a side, in all items */
-    int64_t next;  /* first item that no thread has taken */
+    int64_t bytes;        /* of a side, in all items */
+    int64_t next;         /* first item that no thread has taken */
     pthread_mutex_t lock; /* of `next` */
 } scan;
 
@@ -76,9 +76,9 @@ static bool plan_pair(scan *s, int32_t at, bool placed) {
     item open = {at, -1, 0, alike, 0};
     for (int32_t pos = s->pos; pos < s->end; pos++) {
         uint8_t *r = result_of(s, at, pos);
-        fd_look_result known;
-        if (fd_trace_pair_prints(s->traces, np, pos, &known))
-            *r = known == FD_LOOK_SAME ? SAME : DIFFERS;
+        fd_look known;
+        if (fd_trace_pair_fingerprints(s->traces, np, pos, &known))
+            *r = known.result == FD_LOOK_SAME ? SAME : DIFFERS;
         else if (!fd_trace_holds(ref, np->ref, pos) || !fd_trace_holds(cand, np->cand, pos))
             *r = UNKNOWN;
         else
@@ -200,9 +200,9 @@ static void run_share(scan *s, int64_t at, int64_t end, char *mine, char *theirs
         bool read = n > 0 && read_run(s->traces->ref, together.mine, n, mine) &&
                     read_run(s->traces->cand, together.theirs, n, theirs);
         for (int i = 0; read && i < n; i++)
-            same[i] = memcmp(mine + (together.mine[i].address - together.mine[0].address),
-                             theirs + (together.theirs[i].address - together.theirs[0].address),
-                             together.mine[i].bytes) == 0;
+            same[i] =
+                memcmp(mine + (together.mine[i].address - together.mine[0].address),
+                       theirs + (together.theirs[i].address - together.theirs[0].address), together.mine[i].bytes) == 0;
         for (int i = 0; i < (n > 0 ? n : 1); i++, at++) {
             const item *it = &s->items[at];
             if (it->pos > atomic_load(&s->first[it->pair])) continue; /* stays ASK: nobody asks behind a difference */
@@ -252,15 +252,15 @@ static fd_code sum_up(const scan *s, int32_t at, fd_scanned *out, fd_error *err)
     *out = (fd_scanned){0, 0, -1, false};
     for (int32_t pos = s->pos; pos < s->end && out->differs < 0; pos++) {
         result r = *result_of(s, at, pos);
-        fd_look_result known;
+        fd_look look;
         if (r == ASK) {
-            fd_look look;
             FD_TRY(fd_trace_pair_look(s->traces, np, pos, &look, err));
             r = look.result == FD_LOOK_SAME ? SAME : look.result == FD_LOOK_DIFFERS ? DIFFERS : UNKNOWN;
         }
         out->n_unknown += r == UNKNOWN;
         out->n_seen += r != UNKNOWN;
-        if (r != UNKNOWN && !out->read && np->same_shape) out->read = !fd_trace_pair_prints(s->traces, np, pos, &known);
+        if (r != UNKNOWN && !out->read && np->same_shape)
+            out->read = !fd_trace_pair_fingerprints(s->traces, np, pos, &look);
         if (r == DIFFERS) out->differs = pos;
     }
     return FD_OK;
@@ -290,7 +290,8 @@ static fd_code scan_all(scan *s, fd_scanned *out, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out, fd_error *err) {
+fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
+                fd_error *err) {
     scan s = {.traces = pair, .pairs = pair->align.pairs + first, .n_pair = n, .pos = pos, .end = end};
     s.results = calloc((size_t)n * (size_t)(end - pos) + 1, 1);
     s.first = malloc((size_t)n * sizeof *s.first + 1);

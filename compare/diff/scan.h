@@ -9,7 +9,7 @@
 
 #include "compare/diff/trace_pair.h"
 
-typedef struct fd_scanned { /* one node in one range of positions, up to the first that differs */
+typedef struct fd_scanned {    /* one node in one range of positions, up to the first that differs */
     int32_t n_seen, n_unknown; /* positions compared, and not recorded on both sides; the differing one is seen */
     int32_t differs;           /* first position that differs; -1: none */
     bool read;                 /* elements were looked at, not fingerprints alone */
@@ -17,7 +17,8 @@ typedef struct fd_scanned { /* one node in one range of positions, up to the fir
 
 /* Looks at pairs [first, first + n) of pair->align at positions [pos, end). out [n]. FD_ERR_INPUT when a file cannot be
  * read, FD_ERR_MEMORY. */
-fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out, fd_error *err);
+fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
+                fd_error *err);
 
 /* How many pairs one call should be given for that many positions, so that its lists stay within pair->memory. */
 int32_t fd_scan_batch(const fd_trace_pair *pair, int32_t n_pos);

@@ -25,8 +25,8 @@ typedef struct fd_element_diff {
 } fd_element_diff;
 
 typedef struct fd_tensor_diff {
-    uint32_t grid;           /* the type the bits were compared in */
-    int64_t n;               /* elements compared */
+    uint32_t grid; /* the type the bits were compared in */
+    int64_t n;     /* elements compared */
     int64_t n_differ;
     fd_element_diff first;   /* lowest index that differs */
     fd_element_diff largest; /* largest |cand - ref| of differing finite pairs; the lowest index of a tie */

@@ -1,6 +1,7 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
-#include "cli/compare_replay.h"
-#include "cli/mapped_trace.h"
+#include "cli/arguments.h"
+#include "cli/compare/replay.h"
+#include "cli/import/mapped_trace.h"
 #include "cli/output.h"
 
 #include <string.h>
@@ -87,7 +88,7 @@ static const struct argp argp = {
 /* Before anything is read: a comparison may take long. */
 static fd_code check_outputs(const arguments *a, fd_error *err) {
     const char *inputs[] = {a->traces[0], a->traces[1], a->model, a->map, a->since};
-    return fd_cli_output_spares(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
+    return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
@@ -118,7 +119,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
         if (code == FD_OK && !a->model && verdict->n_compared)
             code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
         if (code == FD_OK && a->model)
-            code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
+            code = fd_cli_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
     if (code == FD_OK && a->since) fd_since_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
@@ -130,7 +131,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&argp, argc, argv, 0, NULL, &args);
-    if (args.model) fd_cli_bound_spinning();
+    if (args.model) fd_cli_limit_openmp_spin();
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/import_auto.h"
-#include "cli/mapped_trace.h"
+#include "cli/import/propose.h"
+#include "cli/import/mapped_trace.h"
 #include "cli/output.h"
 
 typedef struct arguments {
@@ -127,7 +127,7 @@ static fd_code write_trace(const arguments *a, const fd_source *source, const fd
 static fd_code propose(const arguments *a, const fd_source *source, const fd_import_options *how,
                        const fd_cli_model *model, int *status, fd_error *err) {
     fd_proposal found;
-    FD_TRY(fd_cli_import_auto(source, how, model, a->ref, stdout, &found, err));
+    FD_TRY(fd_cli_propose_map(source, how, model, a->ref, stdout, &found, err));
     if (!a->quiet)
         fprintf(stderr,
                 "%zu names are sure, %zu by name alone, %zu are to be decided (ask), %zu unmatched; %zu nodes have no "
@@ -160,7 +160,7 @@ static fd_code run(const arguments *a, int *status, fd_error *err) {
     fd_name_map *map = NULL;
     fd_cli_model model = {0};
     const char *inputs[] = {a->source, a->map, a->model, a->tokens_file};
-    FD_TRY(fd_cli_spare_inputs(a->output, inputs, sizeof inputs / sizeof *inputs, err));
+    FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
     fd_code code = fd_source_open(a->source, &source, err);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);

@@ -1,6 +1,6 @@
 /* From "these two runs differ" to what `compare --model` says: both run again, recorded in traces that are gone afterwards. */
-#ifndef FD_CLI_EXPLAIN_RUNS_H
-#define FD_CLI_EXPLAIN_RUNS_H
+#ifndef FD_CLI_COMPARE_EXPLAIN_RUNS_H
+#define FD_CLI_COMPARE_EXPLAIN_RUNS_H
 
 #include "cli/cli.h"
 #include "compare/verdict.h"
@@ -28,9 +28,5 @@ typedef struct fd_cli_rerun {
  * contract run up to the step that differs, for there a bit is a bug; others run through, for there it may be rounding.
  * The verdict stays, with a note, when the traces would take more than 4 GiB or when the second runs agree. */
 fd_code fd_cli_explain_runs(const fd_cli_rerun *rerun, fd_verdict *verdict, fd_error *err);
-
-/* Fills what an executor's trace says about itself. */
-struct fd_trace_info;
-void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_trace_info *info);
 
 #endif

@@ -1,9 +1,11 @@
-#include "cli/mapped_trace.h"
+#include "cli/arguments.h"
+#include "cli/import/mapped_trace.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cli/temporary.h"
 
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
     char shape[128];
@@ -15,15 +17,6 @@ void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
     for (size_t i = 0; i < plan->n_allowed; i++)
         fprintf(to, "allowed    %s\n", fd_source_at(plan->source, plan->allowed[i])->name);
     for (size_t i = 0; i < plan->map->ask.n; i++) fprintf(to, "undecided  %s\n", plan->map->ask.items[i]);
-}
-
-fd_code fd_cli_temporary(char path[4096], fd_error *err) {
-    const char *folder = getenv("TMPDIR");
-    int n = snprintf(path, 4096, "%s/firstdiff-XXXXXX", folder && *folder ? folder : "/tmp");
-    int fd = n < 4096 ? mkstemp(path) : -1;
-    if (fd < 0) return fd_fail(err, FD_ERR_IO, "%s: no temporary file there: %s", path, strerror(errno));
-    close(fd);
-    return FD_OK;
 }
 
 fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {

@@ -1,9 +1,10 @@
-#include "cli/import_auto.h"
+#include "cli/import/propose.h"
+#include "cli/temporary.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/mapped_trace.h"
+#include "cli/import/mapped_trace.h"
 
 /* All tokens in one prefill: positions are what is compared, however they were split. */
 static fd_code forward(fd_exec *exec, const fd_graph *graph, const int32_t *tokens, int32_t n, const char *path,
@@ -34,7 +35,7 @@ static fd_code run_model(const fd_cli_model *model, const int32_t *tokens, int32
     return code;
 }
 
-fd_code fd_cli_import_auto(const fd_source *source, const fd_import_options *options, const fd_cli_model *model,
+fd_code fd_cli_propose_map(const fd_source *source, const fd_import_options *options, const fd_cli_model *model,
                            const char *ref_path, FILE *out, fd_proposal *proposal, fd_error *err) {
     char path[4096] = "";
     int32_t *tokens = NULL, n = 0;

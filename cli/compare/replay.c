@@ -1,9 +1,9 @@
-#include "cli/compare_replay.h"
+#include "cli/compare/replay.h"
 
 #include "compare/replay/judge_verdict.h"
 #include "reference_cpu/reference.h"
 
-fd_code fd_cli_compare_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,
+fd_code fd_cli_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,
                               fd_verdict *verdict, fd_error *err) {
     fd_judge_verdict_options how = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
     char known[160];

@@ -1,6 +1,6 @@
 /* Generated tokens as text on a stream, each as soon as it is known. */
-#ifndef FD_CLI_TEXT_H
-#define FD_CLI_TEXT_H
+#ifndef FD_CLI_RUN_TEXT_H
+#define FD_CLI_RUN_TEXT_H
 
 #include "cli/run/stream.h"
 #include "model/tokenizer/tokenizer.h"

@@ -1,10 +1,9 @@
 /* Traces with foreign names, for commands that compare: mapped into a temporary trace, so that there is one
  * implementation of mapping. */
-#ifndef FD_CLI_MAPPED_TRACE_H
-#define FD_CLI_MAPPED_TRACE_H
+#ifndef FD_CLI_IMPORT_MAPPED_TRACE_H
+#define FD_CLI_IMPORT_MAPPED_TRACE_H
 
-#include "cli/output.h"
-#include "cli/output.h"
+#include "cli/arguments.h"
 #include "dumpers/import/import.h"
 
 /* Replaces *trace by its mapped form when `map` (a built-in map or a file; NULL: what its attribute `names` says) asks
@@ -21,8 +20,5 @@ fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err);
 
 /* Lists the plan's unmatched tensors and the map's undecided lines on `to`. */
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan);
-
-/* An empty file of our own in $TMPDIR, else /tmp, to be removed by the caller. */
-fd_code fd_cli_temporary(char path[4096], fd_error *err);
 
 #endif

@@ -1,7 +1,6 @@
 /* What several commands need: a model with its tokenizer, errors, colours. */
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,32 +39,6 @@ fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, co
     if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
     return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
                    fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
-}
-
-error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model) {
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (*model) argp_error(state, "one model expected, \"%s\" is one too many", arg);
-        *model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!*model) argp_error(state, "no model given");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-size_t fd_cli_bytes(const char *text, size_t least, struct argp_state *state) {
-    static const char units[] = "KMG";
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (text[0] < '0' || text[0] > '9' || errno || (*end && (!unit || end[1])) || n > SIZE_MAX >> shift)
-        argp_error(state, "\"%s\" is no size: expected a number of bytes, or one with K, M or G", text);
-    if ((size_t)n << shift < least) argp_error(state, "\"%s\" is too little: expected at least %zuM", text, least >> 20);
-    return (size_t)n << shift;
 }
 
 bool fd_cli_use_colour(FILE *stream) { return isatty(fileno(stream)) && !getenv("NO_COLOR"); }

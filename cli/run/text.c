@@ -1,4 +1,4 @@
-#include "cli/text.h"
+#include "cli/run/text.h"
 
 #include <stdlib.h>
 

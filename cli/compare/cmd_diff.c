@@ -1,7 +1,8 @@
 /* firstdiff diff: two executors, or an executor and a trace, in lockstep over one model. */
-#include "cli/compare_replay.h"
-#include "cli/explain_runs.h"
-#include "cli/mapped_trace.h"
+#include "cli/arguments.h"
+#include "cli/compare/replay.h"
+#include "cli/compare/explain_runs.h"
+#include "cli/import/mapped_trace.h"
 #include "cli/output.h"
 
 #include <stdlib.h>
@@ -164,7 +165,7 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
 static fd_code check_outputs(const arguments *a, fd_error *err) {
     const char *inputs[] = {a->model, a->prompt.file, a->map, is_trace(a->spec[0]) ? a->spec[0] + 6 : NULL,
                             is_trace(a->spec[1]) ? a->spec[1] + 6 : NULL};
-    return fd_cli_output_spares(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
+    return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
 static fd_code prepare(diff *d, fd_error *err) {
@@ -240,7 +241,7 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
         fd_code compared = fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
         fd_cli_progress_end(&d->progress);
         if (compared == FD_OK && !a->bits_only)
-            compared = fd_cli_compare_replay(d->model.graph, d->trace[0], d->trace[1], a->candidate, verdict, err);
+            compared = fd_cli_replay(d->model.graph, d->trace[0], d->trace[1], a->candidate, verdict, err);
         return compared;
     }
     fd_lockstep_options how = {.tokens = d->tokens,

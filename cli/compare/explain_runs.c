@@ -1,15 +1,15 @@
-#include "cli/explain_runs.h"
+#include "cli/compare/explain_runs.h"
+#include "cli/trace_info.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/compare_replay.h"
+#include "cli/compare/replay.h"
 #include "compare/compare.h"
 #include "compare/diff/lockstep.h"
 #include "dumpers/store/trace.h"
-#include "fd_sources.h" /* made by the build: FD_SOURCES_DIGEST */
 
 /* What two temporary traces may take together. */
 #define MOST_BYTES (4.0 * (1 << 30))
@@ -22,26 +22,6 @@ typedef struct rerun {
     char directory[512];
     fd_trace *recorded[2]; /* owned; NULL: the side is a trace already */
 } rerun;
-
-void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_trace_info *info) {
-    const fd_exec *e = exec->exec;
-    memset(info, 0, sizeof *info);
-    snprintf(info->producer, sizeof info->producer, "firstdiff " FD_VERSION);
-    snprintf(info->numerics, sizeof info->numerics, "%s", fd_exec_numerics_name(e));
-    info->contract = fd_numerics_contract(e->numerics);
-    snprintf(info->backend, sizeof info->backend, "%s", e->backend);
-    snprintf(info->device, sizeof info->device, "%s", e->device);
-    snprintf(info->driver, sizeof info->driver, "%s", e->driver);
-    snprintf(info->build, sizeof info->build, "%s", FD_BUILD);
-    snprintf(info->model_name, sizeof info->model_name, "%s", model->graph->hparams.name);
-    snprintf(info->model_hash, sizeof info->model_hash, "%s", model->hash);
-    snprintf(info->arch, sizeof info->arch, "%s", model->graph->hparams.arch);
-    snprintf(info->kv_type, sizeof info->kv_type, "%s", fd_exec_kv_type(e));
-    snprintf(info->fusion, sizeof info->fusion, "none");
-    snprintf(info->fault, sizeof info->fault, "%s", exec->fault);
-    snprintf(info->sources, sizeof info->sources, "%s", FD_SOURCES_DIGEST);
-    if (model->tokenizer) snprintf(info->tokenizer, sizeof info->tokenizer, "%s", fd_tokenizer_name(model->tokenizer));
-}
 
 /* ---- one side ---- */
 
@@ -130,7 +110,7 @@ static fd_code compare(rerun *r, fd_verdict *out, fd_error *err) {
     fd_compare_options how = {
         .allow_missing = o->allow_missing, .n_allow_missing = o->n_allow_missing, .graph = o->model->graph};
     FD_TRY(fd_compare_traces(traces[0], traces[1], &how, out, err));
-    return fd_cli_compare_replay(o->model->graph, traces[0], traces[1], o->class_name, out, err);
+    return fd_cli_replay(o->model->graph, traces[0], traces[1], o->class_name, out, err);
 }
 
 static void put_label(const fd_cli_rerun_side *side, fd_verdict_side *to) {
