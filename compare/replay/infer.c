@@ -1,8 +1,12 @@
-/* Which class the candidate ran in, when nobody says. */
+#include "compare/replay/infer.h"
+
 #include <string.h>
 
-#include "compare/replay/judge.h"
 #include "numerics/contract.h"
+
+const char *fd_class_source_name(fd_class_source source) {
+    return source == FD_CLASS_GIVEN ? "given" : source == FD_CLASS_RECORDED ? "recorded" : "inferred";
+}
 
 const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     const fd_trace_info *info = fd_trace_get_info(trace);
@@ -18,20 +22,20 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
 #define COMFORTABLE_Z 0.7
 
-static fd_code count_beyond(const fd_judge_options *options, const fd_numerics_class *class_, int32_t *n_node,
+static fd_code count_beyond(const fd_attribution_options *options, const fd_numerics_class *class_, int32_t *n_node,
                             int32_t *n_beyond, fd_error *err) {
-    fd_judge_options how = *options;
-    fd_judgement judgement;
+    fd_attribution_options how = *options;
+    fd_attribution found;
     *n_node = *n_beyond = 0;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = class_;
     how.sample = true;
-    fd_code code = fd_judge_replay(&how, &judgement, err);
+    fd_code code = fd_attribute_errors(&how, &found, err);
     for (int32_t i = 0; code == FD_OK && i < options->graph->n_node; i++) {
-        *n_node += judgement.z[i] != -1;
-        *n_beyond += judgement.z[i] != -1 && !(judgement.z[i] <= COMFORTABLE_Z);
+        *n_node += found.z[i] != -1;
+        *n_beyond += found.z[i] != -1 && !(found.z[i] <= COMFORTABLE_Z);
     }
-    fd_judgement_free(&judgement);
+    fd_attribution_free(&found);
     return code;
 }
 
@@ -50,7 +54,7 @@ static double stored_roundoff(const fd_trace *trace) {
 }
 
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
-static bool shows_attention(const fd_judge_options *options) {
+static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
         const fd_node *node = &options->graph->nodes[i];
         if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
@@ -60,7 +64,7 @@ static bool shows_attention(const fd_judge_options *options) {
     return false;
 }
 
-fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err) {
+fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out, fd_error *err) {
     enum { MOST = 16, NODES_OF_A_BUG = 50 };
     const fd_numerics_class *tried[MOST] = {NULL}, *same_type = NULL;
     int32_t beyond[MOST], n = 0, n_node = 0, least = INT32_MAX;
