@@ -7,7 +7,7 @@
 #include "kernels/elementwise/rope.cuh"
 
 /* Near the beginning (kernels/attention/single_block.cu). */
-fd_code fd_launch_attn_near(const fd_queue *queue, const fd_attn_decode *in, fd_error *err);
+fd_code fd_launch_attn_single_block(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err);
 
 enum { DECODE_THREADS = 256, DECODE_WARPS = DECODE_THREADS / 32 };
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void stage_key(const fd_attn_decode &a, int kv_head, 
 }
 
 /* A head's query and its K/V head's newest key, from shared memory to where they are kept. */
-__device__ __forceinline__ void keep_turned(const fd_attn_decode &a, int head, const float *query, const float *key) {
+__device__ __forceinline__ void store_rotated(const fd_attn_decode &a, int head, const float *query, const float *key) {
     const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
     if (i >= a.head_dim) return;
     if (a.q_out) a.q_out[(int64_t)head * a.head_dim + i] = query[fd_query_at(i)];
@@ -114,7 +114,7 @@ __device__ __forceinline__ void scores_of_pieces(const fd_attn_decode &a, int po
             const int64_t at = (int64_t)(kv_head * sharing + h) * a.n_ctx + t;
             if (lane == h % 8 && t < n) s.scores[at] = dot * a.scale;
             if (a.scores_out && lane == h % 8 && t < n) a.scores_out[at] = dot * a.scale;
-            if (piece == n_piece - 1) keep_turned(a, kv_head * sharing + h, query + h * width, key_new);
+            if (piece == n_piece - 1) store_rotated(a, kv_head * sharing + h, query + h * width, key_new);
         }
         __syncthreads();
     }

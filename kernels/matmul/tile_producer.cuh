@@ -12,10 +12,10 @@ enum {
     OUTPUTS = PAIR_ROWS * PAIR_TOKENS,
     ROWS = 2 * PAIR_ROWS,
     TOKENS = 2 * PAIR_TOKENS,
-    READERS = 256,
-    FILLERS = 128,
-    THREADS = READERS + FILLERS,
-    FILL_WARPS = 3, /* that bring weights; the fourth brings x */
+    CONSUMERS = 256,
+    PRODUCERS = 128,
+    THREADS = CONSUMERS + PRODUCERS,
+    WEIGHT_WARPS = 3, /* that bring weights; the fourth brings x */
     GROUPS = 4,
     WIDTH = GROUPS * 64,
     STAGES = 3,
@@ -68,9 +68,9 @@ struct stage_ring {
     }
 };
 
-/* A lane's share of weights, eight neighbours of a group in each of two rows, comes in portions of a few groups, eight
- * registers a row at most: two portions have to fit. */
-template <class Format> struct portion {
+/* A lane's share of weights, eight neighbours of a group in each of two rows, comes in fragments of a few groups, eight
+ * registers a row at most: two fragments have to fit. */
+template <class Format> struct fragment {
     static constexpr int n_unit = Format::groups == 1 && Format::words <= 4 ? 2 : 1, groups = n_unit * Format::groups;
     static constexpr int of_chunk = GROUPS / groups;
     typename Format::unit units[2][n_unit];
@@ -81,11 +81,11 @@ template <class Format> struct weight_rows {
     fd_cursor first, second;
     int left;
 
-    /* The portion that begins `SKIP` units on. Past the last unit the old one stays: nothing multiplies it. */
-    template <int SKIP> __device__ __forceinline__ void load(portion<Format> &to) const {
+    /* The fragment that begins `SKIP` units on. Past the last unit the old one stays: nothing multiplies it. */
+    template <int SKIP> __device__ __forceinline__ void load(fragment<Format> &to) const {
         const int lane = (int)(threadIdx.x % 8);
 #pragma unroll
-        for (int u = 0; u < portion<Format>::n_unit; u++)
+        for (int u = 0; u < fragment<Format>::n_unit; u++)
             if (SKIP + u < left) {
                 to.units[0][u] = Format::template load<FD_READ_AGAIN>(first, SKIP + u, lane);
                 to.units[1][u] = Format::template load<FD_READ_AGAIN>(second, SKIP + u, lane);
@@ -105,12 +105,12 @@ __device__ __forceinline__ int swizzled(int quad) {
     return quad ^ quad / 8;
 }
 
-/* `to`: where the portion's first group of these rows lies. */
+/* `to`: where the fragment's first group of these rows lies. */
 template <class Format>
-__device__ __forceinline__ void store_portion(const portion<Format> &from, uint32_t magic, float *to) {
+__device__ __forceinline__ void store_fragment(const fragment<Format> &from, uint32_t magic, float *to) {
     const int lane = (int)(threadIdx.x % 8);
 #pragma unroll
-    for (int g = 0; g < portion<Format>::groups; g++) {
+    for (int g = 0; g < fragment<Format>::groups; g++) {
         float first[8], second[8];
         Format::decode(from.units[0][g / Format::groups], g % Format::groups, lane, magic, first);
         Format::decode(from.units[1][g / Format::groups], g % Format::groups, lane, magic, second);
@@ -121,22 +121,22 @@ __device__ __forceinline__ void store_portion(const portion<Format> &from, uint3
     }
 }
 
-/* Three warps bring weights, eight lanes a pair of rows. While one portion is dequantised, the next one's words are on
+/* Three warps bring weights, eight lanes a pair of rows. While one fragment is dequantised, the next one's words are on
  * their way, the next tile's too. */
 template <class Format>
 __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
-    constexpr int of_chunk = portion<Format>::of_chunk, n_unit = portion<Format>::n_unit;
-    const uint32_t magic = fd_magic();
-    const int rows = (int)(threadIdx.x - READERS) / 8, lane = (int)(threadIdx.x % 8);
+    constexpr int of_chunk = fragment<Format>::of_chunk, n_unit = fragment<Format>::n_unit;
+    const uint32_t magic = fd_opaque_magic();
+    const int rows = (int)(threadIdx.x - CONSUMERS) / 8, lane = (int)(threadIdx.x % 8);
     const bool own = rows < ROWS / 2;
     stage_ring at;
-    const auto store = [&](const portion<Format> &from, int part) {
-        if (part == 0) fd_phase_wait(empty + at.stage * 8, at.parity ^ 1u);
+    const auto store = [&](const fragment<Format> &from, int part) {
+        if (part == 0) fd_mbarrier_wait(empty + at.stage * 8, at.parity ^ 1u);
         if (own)
-            store_portion<Format>(from, magic,
-                                  shared + at.stage * STAGE + part * portion<Format>::groups * GROUP + rows * 2 * 64);
+            store_fragment<Format>(from, magic,
+                                   shared + at.stage * STAGE + part * fragment<Format>::groups * GROUP + rows * 2 * 64);
         if (part < of_chunk - 1) return;
-        fd_phase_arrive_warp(full + at.stage * 8, threadIdx.x % 32 == 0);
+        fd_mbarrier_arrive_warp(full + at.stage * 8, threadIdx.x % 32 == 0);
         at.advance();
     };
     /* A tile's units from the first one on; none of a tile that is not there. */
@@ -151,7 +151,7 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
                 there ? a.last_unit + 1 : 0};
     };
 
-    portion<Format> even = {}, odd = {};
+    fragment<Format> even = {}, odd = {};
     weight_rows<Format> from = rows_of(blockIdx.x);
     from.template load<0>(even);
     if (of_chunk > 1) from.template load<n_unit>(odd);
@@ -195,17 +195,18 @@ static __device__ __forceinline__ void fill_x(const tile_args &a, float *shared,
     for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
         const int token0 = place_of(a, tile).token0;
         for (int chunk = 0; chunk < a.n_chunk; chunk++) {
-            fd_phase_wait(empty + at.stage * 8, at.parity ^ 1u);
+            fd_mbarrier_wait(empty + at.stage * 8, at.parity ^ 1u);
             float *xs = shared + at.stage * STAGE + ROWS * 64;
             const uint32_t barrier = full + at.stage * 8;
             if (!a.boxes) fill_x_plain(a.x, a.n_tok, a.n_col, token0, chunk * WIDTH, xs);
             if (a.boxes && threadIdx.x % 32 == 0) {
-                fd_phase_expect(barrier, TOKENS * WIDTH * sizeof(float));
+                fd_mbarrier_expect_tx(barrier, TOKENS * WIDTH * sizeof(float));
 #pragma unroll
                 for (int g = 0; g < GROUPS; g++)
-                    fd_copy_box(fd_shared_address(xs + g * GROUP), &a.x_map, chunk * WIDTH + g * 64, token0, barrier);
+                    fd_tma_load_2d(fd_shared_address(xs + g * GROUP), &a.x_map, chunk * WIDTH + g * 64, token0,
+                                   barrier);
             }
-            fd_phase_arrive_warp(barrier, threadIdx.x % 32 == 0);
+            fd_mbarrier_arrive_warp(barrier, threadIdx.x % 32 == 0);
             at.advance();
         }
     }

@@ -1,4 +1,4 @@
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 fd_code fd_cuda_check(cudaError_t status, const char *what, fd_error *err) {
     if (status == cudaSuccess) return FD_OK;
