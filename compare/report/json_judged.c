@@ -85,7 +85,7 @@ json_t *fd_json_weights(fd_json_builder *b, const fd_verdict_weights *w) {
     return object;
 }
 
-json_t *fd_json_choice(fd_json_builder *b, const fd_verdict_choice *c) {
+json_t *fd_json_flip(fd_json_builder *b, const fd_verdict_flip *c) {
     json_t *object = json_object();
     fd_json_set_int(b, object, "positions", c->n_pos);
     fd_json_set_int(b, object, "flips", c->n_flip);
@@ -131,7 +131,7 @@ json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     return object;
 }
 
-static json_t *cause(fd_json_builder *b, const fd_same_cause *c) {
+static json_t *cause(fd_json_builder *b, const fd_cause *c) {
     json_t *object = json_object();
     fd_json_set_text(b, object, "node", c->node);
     set_fault(b, object, c->fault ? c->fault->name : NULL, c->fault ? c->fault->summary : NULL);
@@ -140,9 +140,9 @@ static json_t *cause(fd_json_builder *b, const fd_same_cause *c) {
     return object;
 }
 
-json_t *fd_json_causes(fd_json_builder *b, const fd_rest *r) {
+json_t *fd_json_causes(fd_json_builder *b, const fd_causes *r) {
     json_t *list = json_array();
-    fd_json_append(b, list, cause(b, &r->same));
+    fd_json_append(b, list, cause(b, &r->first));
     for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) fd_json_append(b, list, cause(b, &r->also[i]));
     return list;
 }
