@@ -25,8 +25,8 @@ size_t fd_cli_bytes(const char *text, size_t least, struct argp_state *state) {
     const char *unit = *end ? strchr(units, *end) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if (text[0] < '0' || text[0] > '9' || errno || (*end && (!unit || end[1])) || n > SIZE_MAX >> shift)
-        argp_error(state, "\"%s\" is no size: expected a number of bytes, or one with K, M or G", text);
-    if ((size_t)n << shift < least) argp_error(state, "\"%s\" is too little: expected at least %zuM", text, least >> 20);
+        argp_error(state, "\"%s\": expected a size in bytes, or one with K, M or G", text);
+    if ((size_t)n << shift < least) argp_error(state, "\"%s\" is too small: expected at least %zuM", text, least >> 20);
     return (size_t)n << shift;
 }
 

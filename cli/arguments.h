@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An argp parser's default case for the one argument MODEL.gguf: takes it, refuses a second and its absence (status 2). */
+/* An argp parser's default case for the one argument MODEL.gguf: takes it, refuses a second and its absence (status
+ * 2). */
 error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model);
 
 /* "512M" to bytes: digits and nothing, K, M or G (powers of 1024), from `least` on; else a usage error (status 2). */

@@ -41,4 +41,6 @@ fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, co
                    fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
 }
 
-bool fd_cli_use_colour(FILE *stream) { return isatty(fileno(stream)) && !getenv("NO_COLOR"); }
+bool fd_cli_use_colour(FILE *stream) {
+    return isatty(fileno(stream)) && !getenv("NO_COLOR");
+}

@@ -7,7 +7,7 @@
 
 #include "dumpers/store/golden.h"
 
-/* The number after the last # of a name that is no file's; 0: none. */
+/* The number after the last # of a name that is not a file's; 0: none. */
 static long prompt_number(const char *name, size_t *path_size) {
     const char *mark = strrchr(name, '#');
     char *end;
@@ -22,7 +22,13 @@ fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_er
     char path[4096];
     fd_golden_size size;
     long prompt = prompt_number(name, &path_size);
-    if (!prompt || path_size >= sizeof path) return fd_trace_open_within(name, memory, out, err);
+    if (!prompt || path_size >= sizeof path) {
+        fd_code code = fd_trace_open_within(name, memory, out, err);
+        if (code == FD_ERR_INPUT && fd_golden_is_one(name))
+            return fd_fail(err, code, "%s: a golden, expected a trace; \"%s#1\" is the trace of its first prompt", name,
+                           name);
+        return code;
+    }
     snprintf(path, sizeof path, "%.*s", (int)path_size, name);
     FD_TRY(fd_golden_read_size(path, &size, err));
     if (prompt > size.n_prompt)

@@ -26,12 +26,12 @@ fd_code fd_cli_check_not_overwriting(const char *output, const char *const *inpu
     if (!output || stat(output, &to) != 0 || !S_ISREG(to.st_mode)) return FD_OK;
     for (size_t i = 0; i < n; i++)
         if (inputs[i] && stat(inputs[i], &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
-            return fd_fail(err, FD_ERR_INPUT, "%s: is read here and would be replaced, expected another file to write",
-                           output);
+            return fd_fail(err, FD_ERR_INPUT, "%s: is an input and would be replaced: write to another file", output);
     return FD_OK;
 }
 
-fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err) {
+fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n,
+                                             fd_error *err) {
     FD_TRY(fd_cli_check_not_overwriting(output->html, inputs, n, err));
     return fd_cli_check_not_overwriting(output->junit, inputs, n, err);
 }

@@ -13,21 +13,23 @@ typedef struct fd_cli_output {
     const char *junit; /* also a JUnit file; NULL: none */
 } fd_cli_output;
 
-/* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when something could
- * not be written. */
+/* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when
+ * something could not be written. */
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output);
 
 /* Opens `path` for writing; close checks that everything arrived. Errors name the path. */
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err);
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
 
-/* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be replaced. An
- * output or inputs that are NULL, or not there, are fine. */
+/* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be
+ * replaced. An output or inputs that are NULL, or not there, are fine. */
 fd_code fd_cli_check_not_overwriting(const char *output, const char *const *inputs, size_t n, fd_error *err);
 /* The same for the files of a verdict. */
-fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err);
+fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n,
+                                             fd_error *err);
 
-/* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not UTF-8, too. */
+/* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not
+ * UTF-8, too. */
 fd_code fd_cli_print_json(json_t *root, fd_error *err);
 
 #endif

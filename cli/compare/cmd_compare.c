@@ -48,7 +48,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_compare_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_MODEL: a->model = arg; return 0;
@@ -74,7 +74,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp argp = {
     options,
-    parse,
+    parse_compare_option,
     "REF.h5 CAND.h5",
     "Compares two traces of one model, node by node in the reference's order of "
     "execution, without tolerance, and stops "
@@ -83,7 +83,7 @@ static const struct argp argp = {
     "Exit status: 0 identical in every bit, or (with --model) different by rounding alone, 1 diverged, 2 unusable "
     "input, 3 incomplete: a "
     "trace is truncated, or tensors or "
-    "positions are on one side only, and nothing that could be looked at differs.",
+    "positions are on one side only, and nothing that could be compared differs.",
     NULL,
     NULL,
     NULL};
@@ -94,7 +94,7 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
-static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
+static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
     fd_baseline since;
@@ -140,9 +140,9 @@ int fd_cmd_compare(int argc, char **argv) {
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
     fd_code code = check_outputs(&args, &err);
-    if (code == FD_OK) code = compare(&args, &verdict, &n_unmatched, &err);
+    if (code == FD_OK) code = compare_files(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);
-    /* what no line of the map names was not looked at */
+    /* tensors that the map does not name were not compared */
     return status == FD_EXIT_SAME && n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
 }

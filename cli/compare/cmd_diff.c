@@ -22,15 +22,26 @@ typedef struct arguments {
     fd_cli_output output;
 } arguments;
 
-enum { KEY_A = 256, KEY_B, KEY_JSON, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, KEY_MAP, DEFAULT_GENERATE = 8 };
+enum {
+    KEY_A = 256,
+    KEY_B,
+    KEY_JSON,
+    KEY_JUNIT,
+    KEY_HTML,
+    KEY_ALLOW,
+    KEY_BITS,
+    KEY_CANDIDATE,
+    KEY_MAP,
+    DEFAULT_GENERATE = 8
+};
 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
     {"b", KEY_B, "SPEC", 0, "The candidate (default gpu:exact)", 2},
-    {0, 'n', "N", 0, "Tokens to generate after the prompt (default 8; the last is not fed); beside a trace: at most N",
+    {0, 'n', "N", 0, "Tokens to generate after the prompt (default 8; the last is not fed); with a trace: at most N",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
-    {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
+    {"ctx", 'c', "N", 0, "Maximum number of positions (default: what the model was trained for)", 2},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing in a trace (repeatable)", 2},
     {"candidate", KEY_CANDIDATE, "CLASS", 0, "Where the candidate rounds, as in firstdiff compare", 2},
     {"map", KEY_MAP, "NAME|FILE", 0,
@@ -42,7 +53,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
@@ -65,16 +76,17 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
 static const struct argp argp = {
     options,
-    parse,
+    parse_diff_option,
     "MODEL.gguf",
     "Runs one model on two executors step by step, compares every tensor before anything reads it, and stops both at "
     "the "
-    "first that differs. Up to there (to the end, where rounding may differ) both are then run again and recorded, and "
-    "every op is replayed as firstdiff compare --model does: noise, or a bug and its name.\v"
-    "SPEC is cpu:exact, gpu:exact, gpu:fast, cpu:f64 or cpu:emulate-CLASS, each may end in +fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are "
-    "then "
-    "fed unless a prompt is given. Tokens after the prompt are the reference's greedy choice, fed to both.\n\n"
-    "Exit status: 0 identical in every bit, or different by rounding alone, 1 diverged, 2 unusable input, 3 incomplete.",
+    "first that differs. Both are then run again up to there (to the end, where rounding may differ) and recorded, and "
+    "every op is replayed as in firstdiff compare --model: noise, or a bug and its name.\v"
+    "SPEC is cpu:exact, gpu:exact, gpu:fast, cpu:f64 or cpu:emulate-CLASS, each may end in "
+    "+fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are then fed unless a prompt is given. Tokens after the "
+    "prompt are the reference's greedy choice, fed to both.\n\n"
+    "Exit status: 0 identical in every bit, or different by rounding alone, 1 diverged, 2 unusable input, 3 "
+    "incomplete.",
     children,
     NULL,
     NULL};
@@ -111,9 +123,9 @@ static fd_code open_trace(diff *d, int side, fd_error *err) {
     return FD_OK;
 }
 
-/* Beside a trace: its tokens, split into its steps, as far as asked for. A prompt replaces the first ones; where it
- * is not what the trace was fed, the verdict will say so. */
-static fd_code tokens_beside_trace(diff *d, const fd_trace *trace, fd_error *err) {
+/* With a trace: its tokens, split into its steps, as far as asked for. A prompt replaces the first ones; where it
+ * is not what the trace was fed, the verdict says so. */
+static fd_code tokens_of_trace(diff *d, const fd_trace *trace, fd_error *err) {
     int32_t n_pos = fd_trace_n_pos(trace), n_asked = n_pos;
     int32_t *prompt = d->tokens, n_prompt = d->n_token;
     bool same = true;
@@ -153,7 +165,7 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
     d->n_generate = a->n_generate < 0 ? DEFAULT_GENERATE : a->n_generate;
     if (!trace || prompt_given(&a->prompt))
         FD_TRY(fd_cli_prompt_ids(&a->prompt, &d->model, &d->tokens, &d->n_token, &d->prompt_text, err));
-    if (trace) FD_TRY(tokens_beside_trace(d, trace, err));
+    if (trace) FD_TRY(tokens_of_trace(d, trace, err));
     int64_t total = (int64_t)d->n_token + d->n_generate;
     int32_t limit = a->n_ctx ? a->n_ctx : d->model.graph->hparams.n_ctx_train;
     if (total > limit)
@@ -169,18 +181,18 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
-static fd_code prepare(diff *d, fd_error *err) {
+static fd_code open_sides(diff *d, fd_error *err) {
     const arguments *a = d->args;
     FD_TRY(check_outputs(a, err));
     if (a->map && !is_trace(a->spec[0]) && !is_trace(a->spec[1]))
-        return fd_fail(err, FD_ERR_INPUT, "--map %s: neither side is a trace, whose names it would map", a->map);
+        return fd_fail(err, FD_ERR_INPUT, "--map %s: neither side is a trace", a->map);
     d->allow_missing = a->allow_missing;
     FD_TRY(fd_cli_model_open(a->model, &d->model, err));
     for (int side = 0; side < 2; side++)
         if (is_trace(a->spec[side])) FD_TRY(open_trace(d, side, err));
     if (d->trace[0] && d->trace[1]) {
         if (!prompt_given(&a->prompt)) return FD_OK;
-        return fd_fail(err, FD_ERR_INPUT, "a prompt is given, but both sides are traces: nothing would run it");
+        return fd_fail(err, FD_ERR_INPUT, "a prompt is given, but both sides are traces: nothing runs");
     }
     FD_TRY(choose_tokens(d, err));
     for (int side = 0; side < 2; side++)
@@ -190,8 +202,7 @@ static fd_code prepare(diff *d, fd_error *err) {
     return FD_OK;
 }
 
-/* Recording the candidate around the divergence is what one does next; the same line with the other spec records the
- * reference. */
+/* Next: record the candidate up to the divergence. The same command with the other spec records the reference. */
 static void suggest_next(const diff *d, fd_verdict *v) {
     const char *spec = d->args->spec[1];
     if (v->status != FD_DIVERGED || v->divergence.kind != FD_DIVERGED_VALUES || is_trace(spec)) return;
@@ -212,7 +223,7 @@ static void suggest_next(const diff *d, fd_verdict *v) {
              v->divergence.node, v->divergence.pos);
 }
 
-static fd_code explain(diff *d, fd_verdict *verdict, fd_error *err) {
+static fd_code explain_divergence(diff *d, fd_verdict *verdict, fd_error *err) {
     fd_trace_step all = {0, d->n_token, FD_STEP_PREFILL};
     fd_cli_rerun how = {.model = &d->model,
                         .tokens = d->tokens,
@@ -230,7 +241,7 @@ static fd_code explain(diff *d, fd_verdict *verdict, fd_error *err) {
     return fd_cli_explain_runs(&how, verdict, err);
 }
 
-static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
+static fd_code run_sides(diff *d, fd_verdict *verdict, fd_error *err) {
     const arguments *a = d->args;
     d->progress = fd_cli_progress_start("position", d->n_token);
     if (d->trace[0] && d->trace[1]) {
@@ -259,12 +270,12 @@ static fd_code run(diff *d, fd_verdict *verdict, fd_error *err) {
             (fd_lockstep_side){d->exec[side].exec, d->trace[side], a->spec[side], d->exec[side].fault};
     fd_code code = fd_lockstep_run(&how, verdict, err);
     fd_cli_progress_end(&d->progress);
-    if (code == FD_OK && !a->bits_only) code = explain(d, verdict, err);
+    if (code == FD_OK && !a->bits_only) code = explain_divergence(d, verdict, err);
     if (code == FD_OK) suggest_next(d, verdict);
     return code;
 }
 
-static void finish(diff *d) {
+static void close_sides(diff *d) {
     for (int side = 0; side < 2; side++) {
         fd_cli_exec_close(&d->exec[side]);
         if (d->trace[side]) fd_trace_close(d->trace[side]);
@@ -281,11 +292,11 @@ int fd_cmd_diff(int argc, char **argv) {
     diff d = {.args = &args};
     fd_error err = {0};
     fd_verdict verdict = {0};
-    fd_code code = prepare(&d, &err);
-    if (code == FD_OK) code = run(&d, &verdict, &err);
+    fd_code code = open_sides(&d, &err);
+    if (code == FD_OK) code = run_sides(&d, &verdict, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("diff", &verdict, &args.output) : fd_cli_fail("diff", &err);
     fd_verdict_free(&verdict);
-    finish(&d);
-    /* what no line of the map names was not looked at */
+    close_sides(&d);
+    /* tensors that the map does not name were not compared */
     return status == FD_EXIT_SAME && d.n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
 }

@@ -1,12 +1,12 @@
 #include "cli/compare/explain_runs.h"
-#include "cli/trace_info.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/compare/replay.h"
+#include "cli/temporary.h"
+#include "cli/trace_info.h"
 #include "compare/compare.h"
 #include "compare/diff/lockstep.h"
 #include "dumpers/store/trace.h"
@@ -18,14 +18,13 @@ typedef struct rerun {
     const fd_cli_rerun *o;
     int32_t *tokens; /* [n_token + n_generate] owned */
     int32_t n_token;
-    float *logits; /* [n_vocab] owned */
-    char directory[512];
+    float *logits;         /* [n_vocab] owned */
     fd_trace *recorded[2]; /* owned; NULL: the side is a trace already */
 } rerun;
 
 /* ---- one side ---- */
 
-static fd_code step(rerun *r, fd_exec *exec, fd_trace_writer *to, fd_trace_step step, fd_error *err) {
+static fd_code record_step(rerun *r, fd_exec *exec, fd_trace_writer *to, fd_trace_step step, fd_error *err) {
     fd_batch batch = {.tokens = r->tokens + step.pos0, .n_tok = step.n_pos, .pos0 = step.pos0, .logits = r->logits};
     FD_TRY(fd_trace_begin_step(to, step.kind, batch.tokens, step.n_pos, step.pos0, err));
     FD_TRY(fd_exec_forward(exec, &batch, err));
@@ -33,12 +32,12 @@ static fd_code step(rerun *r, fd_exec *exec, fd_trace_writer *to, fd_trace_step 
 }
 
 /* The steps given, then one of each generated token. The reference runs first and chooses them. */
-static fd_code run(rerun *r, int side, int32_t n_step, fd_trace_writer *to, fd_error *err) {
+static fd_code record_steps(rerun *r, int side, int32_t n_step, fd_trace_writer *to, fd_error *err) {
     const fd_cli_rerun_side *s = &r->o->side[side];
     fd_exec *exec = s->exec->exec;
     int32_t at = 0, total = r->o->n_token + (r->o->n_generate > 0 ? r->o->n_generate - 1 : 0);
     for (int32_t i = 0; i < n_step && i < s->n_step; i++) {
-        FD_TRY(step(r, exec, to, s->steps[i], err));
+        FD_TRY(record_step(r, exec, to, s->steps[i], err));
         at = s->steps[i].pos0 + s->steps[i].n_pos;
     }
     for (int32_t i = s->n_step; i < n_step && at < total; i++, at++) {
@@ -46,29 +45,31 @@ static fd_code run(rerun *r, int side, int32_t n_step, fd_trace_writer *to, fd_e
             FD_TRY(fd_choose_greedy(NULL, r->logits, r->o->model->graph->hparams.n_vocab, r->tokens, r->n_token,
                                     &r->tokens[r->n_token], err));
         if (at == r->n_token) r->n_token++;
-        FD_TRY(step(r, exec, to, (fd_trace_step){at, 1, FD_STEP_DECODE}, err));
+        FD_TRY(record_step(r, exec, to, (fd_trace_step){at, 1, FD_STEP_DECODE}, err));
     }
     return FD_OK;
 }
 
-static fd_code record(rerun *r, int side, int32_t n_step, fd_error *err) {
+static fd_code record_side(rerun *r, int side, int32_t n_step, fd_error *err) {
     const fd_cli_exec *exec = r->o->side[side].exec;
-    char path[640];
+    char path[4096];
     fd_trace_writer *to;
     fd_trace_info info;
-    snprintf(path, sizeof path, "%s/%d.h5", r->directory, side);
+    FD_TRY(fd_cli_temporary(path, err));
     fd_trace_options how = fd_trace_defaults(path);
     how.weights = r->o->model->graph;
     fd_cli_trace_info(r->o->model, exec, &info);
     fd_exec_reset(exec->exec);
-    FD_TRY(fd_trace_create(&how, &info, exec->exec->graph, exec->exec->numerics, &to, err));
-    fd_exec_set_observer(exec->exec, fd_trace_observer(to));
-    fd_code code = run(r, side, n_step, to, err);
-    fd_exec_set_observer(exec->exec, (fd_observer){0});
-    if (code == FD_OK)
-        code = fd_trace_finish(to, err);
-    else
-        fd_trace_abandon(to);
+    fd_code code = fd_trace_create(&how, &info, exec->exec->graph, exec->exec->numerics, &to, err);
+    if (code == FD_OK) {
+        fd_exec_set_observer(exec->exec, fd_trace_observer(to));
+        code = record_steps(r, side, n_step, to, err);
+        fd_exec_set_observer(exec->exec, (fd_observer){0});
+        if (code == FD_OK)
+            code = fd_trace_finish(to, err);
+        else
+            fd_trace_abandon(to);
+    }
     if (code == FD_OK) code = fd_trace_open(path, &r->recorded[side], err);
     unlink(path); /* what is open stays readable */
     if (code != FD_OK) fd_error_prefix(err, "recording %s", r->o->side[side].label);
@@ -103,7 +104,7 @@ static double bytes_of(const fd_cli_rerun *o, int32_t n_step) {
     return bytes;
 }
 
-static fd_code compare(rerun *r, fd_verdict *out, fd_error *err) {
+static fd_code compare_recorded(rerun *r, fd_verdict *out, fd_error *err) {
     const fd_cli_rerun *o = r->o;
     const fd_trace *traces[2];
     for (int side = 0; side < 2; side++) traces[side] = o->side[side].trace ? o->side[side].trace : r->recorded[side];
@@ -123,12 +124,13 @@ static fd_code rerun_both(rerun *r, fd_verdict *verdict, fd_error *err) {
     fd_verdict found = {0};
     fd_code code = FD_OK;
     for (int side = 0; side < 2 && code == FD_OK; side++)
-        if (o->side[side].exec) code = record(r, side, n_step, err);
-    if (code == FD_OK) code = compare(r, &found, err);
+        if (o->side[side].exec) code = record_side(r, side, n_step, err);
+    if (code == FD_OK) code = compare_recorded(r, &found, err);
     if (code != FD_OK || found.divergence.kind == FD_NO_DIVERGENCE) {
         bool noise = code == FD_OK && (found.status == FD_NOISE || found.replay.done);
         if (code == FD_OK && !noise)
-            fd_verdict_note(verdict, "run again and recorded, the two agree: a side does not always compute the same");
+            fd_verdict_note(verdict,
+                            "run again and recorded, the two agree: a side does not compute the same in every run");
         if (!noise) {
             fd_verdict_free(&found);
             return code;
@@ -144,13 +146,6 @@ static fd_code rerun_both(rerun *r, fd_verdict *verdict, fd_error *err) {
 
 static fd_code open_rerun(rerun *r, fd_error *err) {
     const fd_cli_rerun *o = r->o;
-    const char *base = getenv("TMPDIR");
-    snprintf(r->directory, sizeof r->directory, "%s/firstdiff-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(r->directory)) {
-        fd_code code = fd_fail(err, FD_ERR_IO, "%s: %s", r->directory, strerror(errno));
-        r->directory[0] = '\0';
-        return code;
-    }
     r->n_token = o->n_token;
     r->tokens = malloc(sizeof *r->tokens * (size_t)(o->n_token + o->n_generate + 1));
     r->logits = malloc(sizeof *r->logits * (size_t)o->model->graph->hparams.n_vocab);
@@ -165,7 +160,7 @@ fd_code fd_cli_explain_runs(const fd_cli_rerun *rerun_, fd_verdict *verdict, fd_
     double bytes = bytes_of(rerun_, steps_to_run(verdict));
     if (bytes > MOST_BYTES) {
         fd_verdict_note(verdict,
-                        "not replayed: traces of both runs would take %.1f GiB, at most %.0f are made; ask with fewer "
+                        "not replayed: traces of both runs would take %.1f GiB, more than %.0f GiB; use fewer "
                         "tokens",
                         bytes / (1 << 30), MOST_BYTES / (1 << 30));
         return FD_OK;
@@ -174,7 +169,6 @@ fd_code fd_cli_explain_runs(const fd_cli_rerun *rerun_, fd_verdict *verdict, fd_
     if (code == FD_OK) code = rerun_both(&r, verdict, err);
     for (int side = 0; side < 2; side++)
         if (r.recorded[side]) fd_trace_close(r.recorded[side]);
-    if (r.directory[0]) rmdir(r.directory);
     free(r.tokens);
     free(r.logits);
     return code;

@@ -1,4 +1,4 @@
-/* From "these two runs differ" to what `compare --model` says: both run again, recorded in traces that are gone afterwards. */
+/* Gets from "these two runs differ" to what `compare --model` says: both run again, recorded in temporary traces. */
 #ifndef FD_CLI_COMPARE_EXPLAIN_RUNS_H
 #define FD_CLI_COMPARE_EXPLAIN_RUNS_H
 
@@ -9,7 +9,7 @@ typedef struct fd_cli_rerun_side {
     const fd_cli_exec *exec; /* runs again, from a reset; NULL: */
     const fd_trace *trace;   /* it was recorded */
     const char *label;
-    const fd_trace_step *steps; /* [n_step] forward calls, contiguous from 0; unread beside `trace` */
+    const fd_trace_step *steps; /* [n_step] forward calls, contiguous from 0; unread with `trace` */
     int32_t n_step;
 } fd_cli_rerun_side;
 
@@ -18,7 +18,7 @@ typedef struct fd_cli_rerun {
     fd_cli_rerun_side side[2]; /* reference, candidate */
     const int32_t *tokens;     /* [n_token] */
     int32_t n_token;
-    int32_t n_generate; /* as in fd_lockstep_options: the reference's greedy choices, a step each; needs an executor there */
+    int32_t n_generate; /* as in fd_lockstep_options; needs an executor on the reference side */
     const char *const *allow_missing;
     int32_t n_allow_missing;
     const char *class_name; /* the candidate's; NULL: what its numerics say */

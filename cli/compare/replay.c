@@ -4,7 +4,7 @@
 #include "reference_cpu/reference.h"
 
 fd_code fd_cli_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,
-                              fd_verdict *verdict, fd_error *err) {
+                      fd_verdict *verdict, fd_error *err) {
     fd_compare_model_options how = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
     char known[160];
     if (class_name) {

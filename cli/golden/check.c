@@ -94,8 +94,7 @@ static void print_passed(const check *c) {
 
 static void print_text(const check *c) {
     for (int32_t i = 0; i < c->size.n_prompt; i++)
-        if (c->prompts[i].failed)
-            printf("DIVERGED    %s\n            %s\n", c->prompts[i].name, c->prompts[i].message);
+        if (c->prompts[i].failed) printf("DIVERGED    %s\n            %s\n", c->prompts[i].name, c->prompts[i].message);
     if (c->n_failed)
         printf("%d of %d prompts diverged\n", c->n_failed, c->size.n_prompt);
     else

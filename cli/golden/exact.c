@@ -31,9 +31,9 @@ fd_code fd_golden_check_exact(fd_exec *exec, const fd_trace *golden, int32_t pro
     totals->n_same += r.n_same;
     out->failed = r.kind != FD_GOLDEN_SAME;
     describe_result(&r, out->message, sizeof out->message);
-    out->json = json_pack("{s:i, s:s?, s:i, s:s, s:I}", "prompt", prompt + 1, "text",
-                          fd_trace_get_info(golden)->prompt, "positions", fd_trace_n_pos(golden), "result",
-                          kinds[r.kind], "identical_before", (json_int_t)r.n_same);
+    out->json = json_pack("{s:i, s:s?, s:i, s:s, s:I}", "prompt", prompt + 1, "text", fd_trace_get_info(golden)->prompt,
+                          "positions", fd_trace_n_pos(golden), "result", kinds[r.kind], "identical_before",
+                          (json_int_t)r.n_same);
     if (out->failed)
         json_object_update_new(out->json, json_pack("{s:s, s:i, s:i, s:s}", "node", r.node, "step", r.step, "position",
                                                     r.pos, "message", out->message));

@@ -7,11 +7,12 @@
 
 typedef struct fd_golden_args {
     bool check;
-    const char *model, *file; /* file: PROMPTS of record, GOLDEN of check */
+    const char *model, *file;             /* file: PROMPTS of record, GOLDEN of check */
     const char *output, *backend, *fault; /* fault: of check only; NULL: none */
-    const char *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, of which only the logits
+    const char
+        *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, of which only the logits
                              are compared, within `limit` */
-    double limit;         /* NMSE of a position's logits; negative: as suits the numerics */
+    double limit;  /* NMSE of a position's logits; negative: as suits the numerics */
     int32_t n_generate, n_thread;
     bool n_given;
     fd_cli_output report;

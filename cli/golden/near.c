@@ -1,4 +1,5 @@
-/* firstdiff golden check --numerics NAME: one prompt in numerics that are not the golden's, logits within a tolerance. */
+/* firstdiff golden check --numerics NAME: one prompt in numerics that are not the golden's, logits within a
+ * tolerance. */
 #include "cli/golden/golden.h"
 #include "compare/diff/golden_near.h"
 
@@ -15,9 +16,9 @@ fd_code fd_golden_check_logits(fd_exec *exec, const fd_trace *golden, int32_t pr
     if (r.n_flip)
         snprintf(out->message + at, sizeof out->message - (size_t)at, "; %d greedy token%s differ%s", r.n_flip, plural,
                  verb);
-    out->json = json_pack("{s:i, s:s?, s:i, s:b, s:i, s:i}", "prompt", prompt + 1, "text",
-                          fd_trace_get_info(golden)->prompt, "positions", fd_trace_n_pos(golden), "near", r.near,
-                          "position", r.pos, "greedy_differ", r.n_flip);
+    out->json =
+        json_pack("{s:i, s:s?, s:i, s:b, s:i, s:i}", "prompt", prompt + 1, "text", fd_trace_get_info(golden)->prompt,
+                  "positions", fd_trace_n_pos(golden), "near", r.near, "position", r.pos, "greedy_differ", r.n_flip);
     /* JSON has no NaN: a distance that is none is left out */
     if (out->json && r.worst == r.worst) json_object_set_new(out->json, "nmse", json_real(r.worst));
     return FD_OK;

@@ -31,8 +31,7 @@ static fd_code record_prompt(const fd_golden_args *a, const fd_cli_model *model,
     fd_trace_writer *to;
     fd_cli_trace_info(model, exec, &info);
     info.prompt = prompt->text;
-    fd_golden_run run = {
-        .exec = exec->exec, .ids = prompt->ids, .n_prompt = prompt->n_id, .n_generate = a->n_generate};
+    fd_golden_run run = {.exec = exec->exec, .ids = prompt->ids, .n_prompt = prompt->n_id, .n_generate = a->n_generate};
     FD_TRY(fd_trace_create(&options, &info, model->graph, exec->exec->numerics, &to, err));
     fd_code code = fd_golden_record(&run, to, err);
     if (code == FD_OK) return fd_trace_finish(to, err);
@@ -61,8 +60,8 @@ static void print_recorded(const fd_golden_args *a, const fd_cli_prompts *list, 
            (long long)n_pos, exec->graph->n_node, exec->backend, exec->device);
 }
 
-static fd_code record(const fd_golden_args *a, const fd_cli_model *model, fd_cli_prompts *list, fd_cli_exec *exec,
-                      fd_error *err) {
+static fd_code record_golden(const fd_golden_args *a, const fd_cli_model *model, fd_cli_prompts *list,
+                             fd_cli_exec *exec, fd_error *err) {
     fd_golden_size size;
     fd_trace_file *file;
     const char *inputs[] = {a->model, a->file};
@@ -83,7 +82,7 @@ int fd_golden_record_command(const fd_golden_args *a, const fd_cli_model *model)
     fd_error err = {0};
     fd_cli_prompts list = {0};
     fd_cli_exec exec = {0};
-    fd_code code = record(a, model, &list, &exec, &err);
+    fd_code code = record_golden(a, model, &list, &exec, &err);
     if (code == FD_OK) print_recorded(a, &list, exec.exec);
     fd_cli_prompts_free(&list);
     fd_cli_exec_close(&exec);

@@ -1,4 +1,4 @@
-/* firstdiff import: what another engine left, as a trace. */
+/* firstdiff import: what another engine dumped, as a trace. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +20,13 @@ static const struct argp_option options[] = {
     {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Built-in map (gguf, llama.cpp, llama2.c, transformers) or map file (default: what the source says, else gguf); "
-     "auto: "
-     "no trace is written, but a map proposed on standard output, to be looked at, edited and given here",
+     "auto: writes no trace, but proposes a map on standard output, to be read, edited and given here",
      1},
     {"model", KEY_MODEL, "MODEL.gguf", 0, "The model that ran: names and shapes are checked against its graph", 1},
     {"ref", KEY_REF, "REF.h5", 0, "With --map auto: a trace of the model on these tokens (default: the model is run)",
      1},
     {"tokens", KEY_TOKENS, "1,2,3", 0, "Tokens fed, in order (default: tokens.txt or tokens.npy there)", 2},
-    {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The same from a file", 2},
+    {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each forward call (default: from the shapes)", 2},
     {"allow", KEY_ALLOW, "PATTERN", 0, "Tensors that may stay unmatched (repeatable); they are still listed", 3},
     {"quiet", 'q', 0, 0, "No summary", 3},
@@ -38,7 +37,7 @@ static bool is_auto(const arguments *a) {
     return a->map && strcmp(a->map, "auto") == 0;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_import_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case 'o': a->output = arg; return 0;
@@ -72,14 +71,14 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp argp = {
     options,
-    parse,
+    parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
-    "Makes a trace of tensors that another engine left: a folder of .npy files, an .npz or .safetensors file, a folder "
-    "of "
-    "transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
-    "Exit status: 0 every tensor has its node, 2 unusable input or usage, 3 tensors that the map does not name "
-    "(listed; the "
-    "trace is written nevertheless), or that --map auto could not decide.",
+    "Makes a trace of tensors that another engine dumped: a folder of .npy files, an .npz or .safetensors file, a "
+    "folder "
+    "of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
+    "Exit status: 0 every tensor has its node, 2 unusable input or usage, 3 some tensors are not named by the map "
+    "(they "
+    "are listed, and the trace is still written), or --map auto could not decide.",
     NULL,
     NULL,
     NULL};
@@ -124,8 +123,8 @@ static fd_code write_trace(const arguments *a, const fd_source *source, const fd
     return code;
 }
 
-static fd_code propose(const arguments *a, const fd_source *source, const fd_import_options *how,
-                       const fd_cli_model *model, int *status, fd_error *err) {
+static fd_code propose_map(const arguments *a, const fd_source *source, const fd_import_options *how,
+                           const fd_cli_model *model, int *status, fd_error *err) {
     fd_proposal found;
     FD_TRY(fd_cli_propose_map(source, how, model, a->ref, stdout, &found, err));
     if (!a->quiet)
@@ -137,8 +136,8 @@ static fd_code propose(const arguments *a, const fd_source *source, const fd_imp
     return FD_OK;
 }
 
-static fd_code import(const arguments *a, const fd_source *source, const fd_name_map *map, const fd_cli_model *model,
-                      int *status, fd_error *err) {
+static fd_code import_source(const arguments *a, const fd_source *source, const fd_name_map *map,
+                             const fd_cli_model *model, int *status, fd_error *err) {
     const fd_graph *graph = model->graph;
     fd_import_options how = {.map = map, .graph = graph, .allow = &a->allow};
     int32_t *tokens = NULL, *steps = NULL, n_vocab = graph ? graph->hparams.n_vocab : INT32_MAX;
@@ -149,13 +148,13 @@ static fd_code import(const arguments *a, const fd_source *source, const fd_name
     how.tokens = tokens;
     how.step_sizes = steps;
     if (code == FD_OK)
-        code = map ? write_trace(a, source, &how, status, err) : propose(a, source, &how, model, status, err);
+        code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);
     free(tokens);
     free(steps);
     return code;
 }
 
-static fd_code run(const arguments *a, int *status, fd_error *err) {
+static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     fd_source *source = NULL;
     fd_name_map *map = NULL;
     fd_cli_model model = {0};
@@ -170,7 +169,7 @@ static fd_code run(const arguments *a, int *status, fd_error *err) {
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     if (code == FD_OK && a->model && fd_source_trace(source))
         code = fd_cli_check_trace_model(&model, a->model, fd_source_trace(source), err);
-    if (code == FD_OK) code = import(a, source, map, &model, status, err);
+    if (code == FD_OK) code = import_source(a, source, map, &model, status, err);
     if (a->model) fd_cli_model_close(&model);
     fd_name_map_free(map);
     fd_source_close(source);
@@ -182,7 +181,7 @@ int fd_cmd_import(int argc, char **argv) {
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     int status = FD_EXIT_SAME;
-    fd_code code = run(&args, &status, &err);
+    fd_code code = open_and_import(&args, &status, &err);
     free(args.allow.items);
     return code == FD_OK ? status : fd_cli_fail("import", &err);
 }

@@ -22,8 +22,8 @@ void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
 fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {
     size_t size;
     if (fd_name_map_builtin(names, &size)) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s: its names are said to be \"%s\", which is no built-in map: give --map", path,
-                   names);
+    return fd_fail(err, FD_ERR_INPUT, "%s: its attribute names is \"%s\", which is not a built-in map: give --map",
+                   path, names);
 }
 
 /* Says of every node of `mapped` what the foreign trace calls it, and that it lies in that trace's file. */
@@ -41,8 +41,8 @@ static fd_code put_sources(const fd_import_plan *plan, fd_trace *mapped, fd_erro
 }
 
 /* Writes the mapped trace to the temporary file `to` and opens it. */
-static fd_code convert(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
-                       size_t *n_unmatched, fd_trace **mapped, fd_error *err) {
+static fd_code write_mapped(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
+                            size_t *n_unmatched, fd_trace **mapped, fd_error *err) {
     fd_source *source;
     fd_import_plan plan;
     FD_TRY(fd_source_open(from, &source, err));
@@ -64,7 +64,8 @@ static fd_code convert(const char *from, const fd_name_map *map, const fd_graph 
 
 void fd_cli_allow_absent(fd_cli_globs *globs, char *text) {
     char *rest;
-    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS; glob = strtok_r(NULL, " ", &rest))
+    for (char *glob = strtok_r(text, " ", &rest); glob && globs->n < FD_CLI_MAX_GLOBS;
+         glob = strtok_r(NULL, " ", &rest))
         globs->items[globs->n++] = glob;
 }
 
@@ -79,7 +80,7 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
     fd_code code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
         fd_trace *mapped = NULL;
-        code = convert(fd_trace_path(*trace), map, graph, path, n_unmatched, &mapped, err);
+        code = write_mapped(fd_trace_path(*trace), map, graph, path, n_unmatched, &mapped, err);
         unlink(path);
         if (code == FD_OK) {
             fd_trace_close(*trace);

@@ -11,11 +11,12 @@
  * are listed on stderr. The temporary file lies in $TMPDIR, else /tmp, and is removed at once. */
 fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err);
 
-/* Nodes that a trace's engine cannot record (`absent` of its info; its map says so) need no --allow-missing; they are still
- * listed. `text` is cut into the globs and must outlive them. */
+/* Nodes that a trace's engine cannot record (`absent` of its info; its map says so) need no --allow-missing; they
+ * are still listed. `text` is cut into the globs and must outlive them. */
 void fd_cli_allow_absent(fd_cli_globs *globs, char *text);
 
-/* FD_ERR_INPUT unless `names`, which a file says of itself, is a built-in map: a file must not have another one opened. */
+/* FD_ERR_INPUT unless `names`, which a file says of itself, is a built-in map: a file must not have another one
+ * opened. */
 fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err);
 
 /* Lists the plan's unmatched tensors and the map's undecided lines on `to`. */

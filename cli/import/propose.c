@@ -1,14 +1,14 @@
 #include "cli/import/propose.h"
-#include "cli/temporary.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/import/mapped_trace.h"
+#include "cli/temporary.h"
 
 /* All tokens in one prefill: positions are what is compared, however they were split. */
-static fd_code forward(fd_exec *exec, const fd_graph *graph, const int32_t *tokens, int32_t n, const char *path,
-                       fd_error *err) {
+static fd_code record_prefill(fd_exec *exec, const fd_graph *graph, const int32_t *tokens, int32_t n, const char *path,
+                              fd_error *err) {
     fd_trace_options to = fd_trace_defaults(path);
     fd_trace_info info = {0};
     fd_trace_writer *writer;
@@ -30,7 +30,7 @@ static fd_code run_model(const fd_cli_model *model, const int32_t *tokens, int32
             return fd_fail(err, FD_ERR_INPUT, "token %d is %d, the model has %d (another model?)", i, tokens[i],
                            model->graph->hparams.n_vocab);
     FD_TRY(fd_cli_exec_open("cpu:exact", model->graph, n, 0, &exec, err));
-    fd_code code = forward(exec.exec, model->graph, tokens, n, path, err);
+    fd_code code = record_prefill(exec.exec, model->graph, tokens, n, path, err);
     fd_cli_exec_close(&exec);
     return code;
 }

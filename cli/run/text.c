@@ -3,8 +3,7 @@
 #include <stdlib.h>
 
 fd_cli_text fd_cli_text_begin(FILE *to, const fd_tokenizer *tokenizer, const char *prompt) {
-    return (fd_cli_text){
-        .stream = {.to = to}, .tokenizer = tokenizer, .keeps_space = !prompt || prompt[0] == ' '};
+    return (fd_cli_text){.stream = {.to = to}, .tokenizer = tokenizer, .keeps_space = !prompt || prompt[0] == ' '};
 }
 
 /* SentencePiece puts a space before the text; the first piece is printed without it when the prompt had none. */

@@ -18,12 +18,12 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); gpu is also compared with the CPU", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0, "Default exact", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0,
-     "Inject a fault into the swept runs, not into the baseline, to see the gate fail; several joined by +", 2},
+     "Inject a fault into the swept runs, not into the baseline, to see the check fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "The result as JSON", 3},
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_sweep_option(int key, char *arg, struct argp_state *state) {
     fd_sweep_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
@@ -39,9 +39,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
 static const struct argp argp = {
     options,
-    parse,
+    parse_sweep_option,
     "MODEL.gguf",
-    "Runs the same tokens split into forward calls in different configurations and compares every tensor at every position with "
+    "Runs the same tokens split into forward calls in different configurations and compares every tensor at every "
+    "position with "
     "one batch of them all: batches of 1, 2, 8, 9 and 32, prefill then decode, the same twice, 1 to 3 threads, without "
     "an observer.\v"
     "Fingerprints are compared, without any tolerance. An engine whose numerics are not exact may sum batches in other "
@@ -86,7 +87,7 @@ static void list_configurations(fd_sweep *s) {
 }
 
 /* The prompt and what a clean executor says after it, greedily: the tokens of every run. */
-static fd_code generate(fd_sweep *s, fd_exec *exec, fd_error *err) {
+static fd_code generate_tokens(fd_sweep *s, fd_exec *exec, fd_error *err) {
     int32_t n_vocab = s->model.graph->hparams.n_vocab;
     fd_sampler_options greedy = fd_sampler_defaults();
     fd_sampler *sampler;
@@ -130,7 +131,7 @@ static fd_cli_exec_choice baseline_choice(const fd_sweep *s) {
 static fd_code run_baseline(fd_sweep *s, fd_error *err) {
     fd_cli_exec exec;
     FD_TRY(fd_cli_exec_choose(baseline_choice(s), s->model.graph, &exec, err));
-    fd_code code = generate(s, exec.exec, err);
+    fd_code code = generate_tokens(s, exec.exec, err);
     if (code == FD_OK) code = fd_sweep_record(&s->model, &exec, s->tokens, s->n_pos, &s->baseline, err);
     fd_cli_exec_close(&exec);
     return code;
@@ -138,7 +139,8 @@ static fd_code run_baseline(fd_sweep *s, fd_error *err) {
 
 /* Records the configuration and the baseline's executor in full and replays both: which op, and which bug. What differs
  * only without an observer cannot be recorded. */
-static fd_code explain(fd_sweep *s, const fd_sweep_configuration *c, const fd_cli_exec *exec, fd_error *err) {
+static fd_code explain_configuration(fd_sweep *s, const fd_sweep_configuration *c, const fd_cli_exec *exec,
+                                     fd_error *err) {
     fd_cli_exec baseline = {0};
     int32_t n_step;
     fd_trace_step all = {0, s->n_pos, FD_STEP_PREFILL}, *steps = fd_sweep_steps(&c->split, s->n_pos, &n_step);
@@ -180,7 +182,7 @@ static fd_code run_configurations(fd_sweep *s, fd_error *err) {
         if (code != FD_OK) fd_error_prefix(err, "%s", c->name);
         s->n_diverged += c->result.diverged;
         if (code == FD_OK && c->result.diverged && !c->split.unobserved && !s->explained)
-            code = explain(s, c, &exec, err);
+            code = explain_configuration(s, c, &exec, err);
         s->seconds += c->result.seconds;
         fd_cli_progress_to(&progress, i + 1);
     }

@@ -65,8 +65,8 @@ static int64_t n_compared(const fd_verdict *v, const fd_trace_step *steps, int32
     return (int64_t)step->pos0 * n_node + before_in_step * step->n_pos + (d->pos - step->pos0);
 }
 
-static fd_code conclude(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node, fd_sweep_result *out,
-                        fd_error *err) {
+static fd_code conclude_split(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node, fd_sweep_result *out,
+                              fd_error *err) {
     const fd_divergence *d = &v->divergence;
     if (v->status == FD_INCOMPLETE)
         return fd_fail(err, FD_ERR_INCOMPLETE, "%.300s", v->n_reason ? v->reasons[0] : "not every tensor was compared");
@@ -98,7 +98,7 @@ fd_code fd_sweep_run(fd_exec *exec, const fd_trace *baseline, const fd_sweep_spl
         double start = fd_cli_seconds();
         code = fd_golden_run_again(&rerun, &v, err);
         out->seconds = fd_cli_seconds() - start;
-        if (code == FD_OK && !split->unobserved) code = conclude(&v, steps, exec->graph->n_node, out, err);
+        if (code == FD_OK && !split->unobserved) code = conclude_split(&v, steps, exec->graph->n_node, out, err);
         fd_verdict_free(&v);
     }
     free(check.recorded);

@@ -1,5 +1,5 @@
-/* What firstdiff sweep runs: the same tokens, split into forward calls in different configurations, each in lockstep with
- * the trace of one baseline, tensor by tensor. */
+/* What firstdiff sweep runs: the same tokens, split into forward calls in different configurations, each in lockstep
+ * with the trace of one baseline, tensor by tensor. */
 #ifndef FD_CLI_SWEEP_SWEEP_H
 #define FD_CLI_SWEEP_SWEEP_H
 

@@ -7,7 +7,7 @@
 /* ---- recording ---- */
 
 typedef struct recorder {
-    fd_observer to;  /* the writer's */
+    fd_observer to; /* the writer's */
     bool any_logits;
     int32_t n_shown; /* nodes in this step: an executor that hides one must not make a golden with a hole */
 } recorder;
@@ -149,7 +149,7 @@ typedef struct checker {
     const fd_trace *golden;
     int32_t n_vocab;
     fd_golden_result *result;
-    float *recorded; /* [n_vocab] of the last position looked at */
+    float *recorded; /* [n_vocab] of the last position compared */
 } checker;
 
 static void compare_logits(checker *c, const float *now, int32_t pos) {
@@ -185,7 +185,7 @@ static fd_code check_step(void *user, const fd_step_logits *shown, fd_error *err
 }
 
 /* A tensor that differs comes before the logits of its step. */
-static fd_code conclude(const fd_verdict *v, fd_golden_result *out, fd_error *err) {
+static fd_code conclude_check(const fd_verdict *v, fd_golden_result *out, fd_error *err) {
     const fd_divergence *d = &v->divergence;
     out->n_same = v->n_before;
     if (d->kind != FD_NO_DIVERGENCE) {
@@ -204,11 +204,10 @@ fd_code fd_golden_check(fd_exec *exec, const fd_trace *golden, fd_golden_result 
     checker c = {golden, exec->graph->hparams.n_vocab, out, NULL};
     if (!(c.recorded = malloc(sizeof *c.recorded * (size_t)c.n_vocab)))
         return fd_fail(err, FD_ERR_MEMORY, "golden: out of memory");
-    fd_golden_rerun rerun = {
-        .exec = exec, .golden = golden, .all_logits = true, .on_logits = check_step, .user = &c};
+    fd_golden_rerun rerun = {.exec = exec, .golden = golden, .all_logits = true, .on_logits = check_step, .user = &c};
     fd_verdict v;
     fd_code code = fd_golden_run_again(&rerun, &v, err);
-    if (code == FD_OK) code = conclude(&v, out, err);
+    if (code == FD_OK) code = conclude_check(&v, out, err);
     fd_verdict_free(&v);
     free(c.recorded);
     return code;

@@ -1,5 +1,5 @@
-/* Goldens: traces of exact runs, with the fingerprint of every tensor and the elements of the logits, that later runs are
- * compared with. Tolerance zero; golden_near.h has the check of numerics that are not the golden's. */
+/* Goldens: traces of exact runs, with the fingerprint of every tensor and the elements of the logits, that later
+ * runs are compared with. Tolerance zero; golden_near.h has the check of numerics that are not the golden's. */
 #ifndef FD_COMPARE_DIFF_GOLDEN_H
 #define FD_COMPARE_DIFF_GOLDEN_H
 
@@ -14,8 +14,8 @@ typedef struct fd_golden_run {
     bool any_logits;    /* logits that are NaN are recorded too; else they are FD_ERR_INPUT */
 } fd_golden_run;
 
-/* Runs a prompt from position 0 and records it in a trace of fd_golden_options (dumpers/store/golden.h). FD_ERR_INCOMPLETE when the executor does not show every node. The caller
- * finishes or abandons the writer. */
+/* Runs a prompt from position 0 and records it in a trace of fd_golden_options (dumpers/store/golden.h).
+ * FD_ERR_INCOMPLETE when the executor does not show every node. The caller finishes or abandons the writer. */
 fd_code fd_golden_record(const fd_golden_run *run, fd_trace_writer *to, fd_error *err);
 
 /* Whether the golden can be checked against this model at all: another model's hash or vocabulary is FD_ERR_INPUT;
@@ -50,11 +50,11 @@ typedef struct fd_golden_result { /* of one prompt */
     int64_t n_same;               /* tensors (node and step) identical before it; all of them when there is none */
     char node[64];                /* FD_GOLDEN_TENSOR; "logits" for FD_GOLDEN_LOGITS */
     int32_t step, pos;
-    bool logits_differ;           /* in the step of the first difference: the first that does */
+    bool logits_differ; /* in the step of the first difference: the first that does */
     int32_t logit_pos, logit_id;
     float logit_golden, logit_now;
     int64_t n_logit_differ;
-    bool choice_differs;          /* the greedy token after that step */
+    bool choice_differs; /* the greedy token after that step */
     int32_t choice_golden, choice_now;
 } fd_golden_result;
 

@@ -55,12 +55,8 @@ fd_code fd_golden_check_near(fd_exec *exec, const fd_trace *golden, double limit
     near_check c = {golden, exec->graph->hparams.n_vocab, limit, out, NULL};
     if (!(c.recorded = malloc(sizeof *c.recorded * (size_t)c.n_vocab)))
         return fd_fail(err, FD_ERR_MEMORY, "golden: out of memory");
-    fd_golden_rerun rerun = {.exec = exec,
-                             .golden = golden,
-                             .unobserved = true,
-                             .all_logits = true,
-                             .on_logits = check_step,
-                             .user = &c};
+    fd_golden_rerun rerun = {
+        .exec = exec, .golden = golden, .unobserved = true, .all_logits = true, .on_logits = check_step, .user = &c};
     fd_verdict unused;
     fd_code code = fd_golden_run_again(&rerun, &unused, err);
     fd_verdict_free(&unused);

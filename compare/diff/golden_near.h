@@ -20,8 +20,8 @@ typedef struct fd_golden_near { /* of one prompt */
     int32_t n_flip;             /* greedy tokens that differ from the golden's */
 } fd_golden_near;
 
-/* Runs the golden's tokens again in its own steps, without an observer. Fails only when the executor fails or the golden
- * cannot be read. */
+/* Runs the golden's tokens again in its own steps, without an observer. Fails only when the executor fails or the
+ * golden cannot be read. */
 fd_code fd_golden_check_near(fd_exec *exec, const fd_trace *golden, double limit, fd_golden_near *out, fd_error *err);
 
 #endif

@@ -44,7 +44,7 @@ static fd_code forward_with_trace(lockstep *l, fd_batch batch, fd_error *err) {
     return l->verdict->divergence.kind == FD_NO_DIVERGENCE ? FD_OK : FD_STOP;
 }
 
-static fd_code forward(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
+static fd_code run_step(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
     fd_batch batch = {.tokens = l->tokens + pos0, .n_tok = n, .pos0 = pos0};
     l->comparator.step_kind = kind;
     l->verdict->n_step++;
@@ -68,7 +68,7 @@ static fd_code run_steps(lockstep *l, fd_error *err) {
     const fd_trace_step *steps = o->steps ? o->steps : &all;
     int32_t n_step = o->steps ? o->n_step : 1;
     for (int32_t i = 0; i < n_step; i++) {
-        FD_TRY(forward(l, steps[i].pos0, steps[i].n_pos, steps[i].kind, err));
+        FD_TRY(run_step(l, steps[i].pos0, steps[i].n_pos, steps[i].kind, err));
         report_progress(l, steps[i].pos0 + steps[i].n_pos);
     }
     fd_choose_fn choose = o->choose ? o->choose : fd_choose_greedy;
@@ -76,7 +76,7 @@ static fd_code run_steps(lockstep *l, fd_error *err) {
         FD_TRY(choose(o->choose_user, l->logits[REF], l->exec->graph->hparams.n_vocab, l->tokens, l->n_token,
                       &l->tokens[l->n_token], err));
         l->n_token++;
-        FD_TRY(forward(l, l->n_token - 1, 1, FD_STEP_DECODE, err));
+        FD_TRY(run_step(l, l->n_token - 1, 1, FD_STEP_DECODE, err));
         report_progress(l, l->n_token);
     }
     return FD_OK;
@@ -107,8 +107,8 @@ static void state_limits(lockstep *l) {
         fd_verdict_reason(v, "the trace %.160s is incomplete: its run stopped after %d positions",
                           fd_trace_path(l->trace), fd_trace_n_pos(l->trace));
     if (l->options->n_token < fd_trace_n_pos(l->trace))
-        fd_verdict_note(v, "of the trace's %d positions the first %d were run", fd_trace_n_pos(l->trace),
-                        l->options->n_token);
+        fd_verdict_note(v, "the first %d of the trace's %d positions were run", l->options->n_token,
+                        fd_trace_n_pos(l->trace));
 }
 
 /* The tokens to be fed against those the trace was fed: true when they part, which is then the divergence. */

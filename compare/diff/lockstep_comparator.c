@@ -64,7 +64,7 @@ static void add_row(fd_lockstep_comparator *c, const fd_observation *o, int32_t 
 }
 
 /* Counts the tensor; FD_STOP when it differs. */
-static fd_code conclude(fd_lockstep_comparator *c, const fd_observation *o, finding found, fd_error *err) {
+static fd_code conclude_tensor(fd_lockstep_comparator *c, const fd_observation *o, finding found, fd_error *err) {
     fd_verdict *v = c->verdict;
     const fd_node *node = &c->graph->nodes[o->node->id];
     c->n_shown++;
@@ -110,7 +110,7 @@ fd_code fd_lockstep_compare(fd_lockstep_comparator *c, const fd_observation *ref
         FD_TRY(fd_compare_tensors(&c->rows, &a, &b, &look, err));
         add_row(c, ref, row, &look, &found);
     }
-    return conclude(c, ref, found, err);
+    return conclude_tensor(c, ref, found, err);
 }
 
 /* ---- a trace on one side ---- */
@@ -159,12 +159,12 @@ fd_code fd_lockstep_compare_trace(fd_lockstep_comparator *c, const fd_observatio
         fd_shape_text(stored->n_dim, stored->shape, stored->over_kv, c->trace_is_ref ? d->ref_shape : d->cand_shape,
                       sizeof d->ref_shape);
         found.differs = true;
-        return conclude(c, live, found, err);
+        return conclude_tensor(c, live, found, err);
     }
     for (int32_t row = 0; row < live->n_pos && !found.differs; row++) {
         fd_look look = {0};
         FD_TRY(compare_row(c, live, row, at, &look, err));
         add_row(c, live, row, &look, &found);
     }
-    return conclude(c, live, found, err);
+    return conclude_tensor(c, live, found, err);
 }

@@ -60,7 +60,7 @@ static fd_code meet(fd_rendezvous *m, int side, fd_error *err) {
     return code;
 }
 
-static fd_code show(void *user, const fd_observation *observation, fd_error *err) {
+static fd_code show_tensor(void *user, const fd_observation *observation, fd_error *err) {
     observer_side *me = user;
     fd_rendezvous *m = me->m;
     int side = me->side, other = !side;
@@ -90,7 +90,7 @@ static void run_side(fd_rendezvous *m, int side) {
         if (code != FD_OK) m->stop = true;
     }
     m->done[side] = true;
-    /* The other side may be waiting with a tensor that nobody will answer any more. */
+    /* The other side may be waiting with a tensor that gets no answer any more. */
     if (m->stop) m->shown[!side] = NULL;
     pass_turn(m, !side);
 }
@@ -159,7 +159,7 @@ fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_lockstep_comparator *
     m->exec[CAND] = cand;
     for (int side = 0; side < SIDES; side++) {
         m->sides[side] = (observer_side){m, side};
-        fd_exec_set_observer(m->exec[side], (fd_observer){.observe = show, .user = &m->sides[side]});
+        fd_exec_set_observer(m->exec[side], (fd_observer){.observe = show_tensor, .user = &m->sides[side]});
     }
     m->has_thread = pthread_create(&m->thread, NULL, candidate_thread, m) == 0;
     if (!m->has_thread) {

@@ -31,7 +31,8 @@ bool fd_tokens_part_in_prompt(const fd_trace *ref, const fd_trace *cand) {
 void fd_tokens_diverge(const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict) {
     int32_t p = fd_tokens_part(ref, cand), step = step_of(ref, p);
     fd_divergence *d = &verdict->divergence;
-    *d = (fd_divergence){.kind = FD_DIVERGED_TOKENS, .layer = -1, .step = step < 0 ? fd_trace_n_step(ref) : step, .pos = p};
+    *d = (fd_divergence){
+        .kind = FD_DIVERGED_TOKENS, .layer = -1, .step = step < 0 ? fd_trace_n_step(ref) : step, .pos = p};
     snprintf(d->node, sizeof d->node, "tokens");
     d->step_kind = step < 0 ? FD_STEP_DECODE : fd_trace_steps(ref)[step].kind;
     d->ref_token = fd_trace_tokens(ref)[p];

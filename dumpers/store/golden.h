@@ -24,8 +24,8 @@ fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, fd_error *err
 /* True when the file says that it is a golden, of whatever version. */
 bool fd_golden_is_one(const char *path);
 
-/* FD_ERR_INPUT for a file that is no golden, and for a golden of an older version; the message then says how to record it
- * again. */
+/* FD_ERR_INPUT for a file that is no golden, and for a golden of an older version; the message then says how to
+ * record it again. */
 fd_code fd_golden_read_size(const char *path, fd_golden_size *out, fd_error *err);
 
 /* The trace of one prompt, from 0. */
