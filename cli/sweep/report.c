@@ -17,7 +17,7 @@ void fd_sweep_print_text(const fd_sweep *s) {
         else
             printf("%lld %s\n", (long long)r->n_compared, what);
     }
-    if (s->explained && s->verdict.n_compared) {
+    if (s->explained && s->verdict.counts.n_compared) {
         printf("%s, recorded again and replayed:\n", s->explained->name);
         fd_report_text(stdout, &s->verdict, fd_cli_use_colour(stdout));
     }
@@ -43,7 +43,7 @@ static json_t *explained_json(const fd_sweep *s) {
     char *text = NULL;
     size_t size;
     fd_error err = {0};
-    if (!s->explained || !s->verdict.n_compared) return json_null();
+    if (!s->explained || !s->verdict.counts.n_compared) return json_null();
     FILE *to = open_memstream(&text, &size);
     bool written = to && fd_report_json(to, &s->verdict, &err) == FD_OK;
     if (to) fclose(to);
@@ -55,10 +55,11 @@ static json_t *explained_json(const fd_sweep *s) {
 fd_code fd_sweep_print_json(const fd_sweep *s, fd_error *err) {
     json_t *list = json_array();
     for (int32_t i = 0; i < s->n_way; i++) json_array_append_new(list, way_json(&s->ways[i]));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o, s:o}", "schema",
-                             "firstdiff-sweep 1", "status", s->n_diverged ? "diverged" : "identical", "model_hash",
-                             s->model.hash, "backend", s->backend, "numerics", s->numerics, "device", s->device,
-                             "fault", s->args->fault, "positions", s->n_pos, "nodes", s->model.graph->n_node,
-                             "diverged", s->n_diverged, "seconds", s->seconds, "runs", list, "explained", explained_json(s));
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o, s:o}", "schema", "firstdiff-sweep 1",
+                  "status", s->n_diverged ? "diverged" : "identical", "model_hash", s->model.hash, "backend",
+                  s->backend, "numerics", s->numerics, "device", s->device, "fault", s->args->fault, "positions",
+                  s->n_pos, "nodes", s->model.graph->n_node, "diverged", s->n_diverged, "seconds", s->seconds, "runs",
+                  list, "explained", explained_json(s));
     return fd_cli_print_json(root, err);
 }

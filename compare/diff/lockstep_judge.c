@@ -1,4 +1,5 @@
 #include "compare/diff/lockstep_judge.h"
+#include "compare/report/describe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,7 @@ static void compare_views(fd_judge *judge, fd_tensor_view ref, fd_tensor_view ca
                           fd_tensor_diff *diff) {
     uint32_t grid = fd_coarser(stored, fd_coarser(ref.dtype, cand.dtype));
     fd_diff_tensors(ref, cand, n, grid, diff);
-    judge->verdict->grid = fd_coarser(judge->verdict->grid, grid);
+    judge->verdict->counts.grid = fd_coarser(judge->verdict->counts.grid, grid);
 }
 
 /* Everything compared so far is identical, or the runs would have stopped: what is left to ask of an input is whether
@@ -104,7 +105,7 @@ static fd_code conclude(fd_judge *judge, const fd_node *node, const fd_observati
     bool allowed = fd_name_matches(judge->allow_missing, judge->n_allow_missing, node->name);
     if (n_unknown) FD_TRY(fd_verdict_missing(v, node->name, FD_NOT_RECORDED, n_unknown, allowed, err));
     if (differs) {
-        v->n_compared++;
+        v->counts.n_compared++;
         describe_inputs(judge, node, &v->divergence);
         return FD_STOP;
     }
@@ -113,9 +114,9 @@ static fd_code conclude(fd_judge *judge, const fd_node *node, const fd_observati
         if (judge->seen_until[node->id] == o->pos0) judge->seen_until[node->id] = o->pos0 + o->n_pos;
     }
     if (n_unknown < o->n_pos) {
-        v->n_compared++;
-        v->n_before++;
-        v->n_by_fingerprint += by_fingerprint;
+        v->counts.n_compared++;
+        v->counts.n_before++;
+        v->counts.n_by_fingerprint += by_fingerprint;
     }
     return FD_OK;
 }
@@ -228,7 +229,8 @@ fd_code fd_judge_trace(fd_judge *judge, const fd_observation *live, fd_error *er
         FD_TRY(look_at_row(judge, live, row, at, &result, &by_fingerprint, err));
         n_unknown += result == UNKNOWN;
         differs = result == DIFFERS;
-        if (differs) fd_divergence_at(judge->graph, node, live->step, judge->step_kind, live->pos0 + row, &v->divergence);
+        if (differs)
+            fd_divergence_at(judge->graph, node, live->step, judge->step_kind, live->pos0 + row, &v->divergence);
     }
     return conclude(judge, node, live, n_unknown, by_fingerprint, differs, err);
 }

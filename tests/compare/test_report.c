@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/report/describe.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
 
@@ -91,9 +92,9 @@ Test(report, identical_and_incomplete_have_their_own_first_line) {
     fd_verdict v = verdict_of(&clean, &clean);
     static const char *const same[] = {"IDENTICAL   164 tensors in 4 steps over 8 positions, every bit"};
     expect_text(&v, same, 1);
-    fd_verdict_reason(&v, "the moon is missing");
+    fd_verdict_reason(&v, (fd_remark){FD_REASON_TOKENS_UNRECORDED});
     fd_verdict_decide(&v);
-    static const char *const incomplete[] = {"INCOMPLETE  the moon is missing"};
+    static const char *const incomplete[] = {"INCOMPLETE  the tokens are not recorded on both sides"};
     expect_text(&v, incomplete, 1);
     fd_verdict_free(&v);
 }
@@ -134,7 +135,7 @@ Test(report, json_identifies_bits_and_has_no_nan) {
 Test(report, json_survives_text_that_is_not_utf8) {
     fd_verdict v = verdict_of(&clean, &clean);
     strcpy(v.cand.label, "caf\xe9.h5");
-    fd_verdict_note(&v, "\xff");
+    fd_verdict_note(&v, (fd_remark){FD_NOTE_NO_ELEMENTS, .text = "\xff"});
     char *text = report(&v, JSON);
     json_t *root = json_loads(text, 0, NULL);
     cr_expect(root);
@@ -155,7 +156,7 @@ Test(report, junit_fails_where_the_verdict_does) {
     text = report(&v, JUNIT);
     cr_expect(strstr(text, "failures=\"0\" errors=\"0\""), "%s", text);
     free(text);
-    fd_verdict_reason(&v, "half of it is missing");
+    fd_verdict_reason(&v, (fd_remark){FD_REASON_NOT_SEEN, .n = {1}});
     fd_verdict_decide(&v);
     text = report(&v, JUNIT);
     cr_expect(strstr(text, "errors=\"1\""), "an incomplete comparison is no pass: %s", text);

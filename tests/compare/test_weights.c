@@ -43,12 +43,12 @@ static bool of_weights(const fd_fault_info *fault) {
 /* The verdict of weights alone; judging every op as well takes five times as long. */
 static fd_verdict weights_alone(const fd_graph *graph, const fd_trace *ref, fd_trace *cand) {
     fd_verdict v = {0};
-    fd_loaded_weights held[2];
+    fd_loaded_weights loaded[2];
     fd_error err = {0};
-    must(fd_weights_against_model(graph, ref, cand, &v, &held[0], &held[1], &err), &err);
-    v.weights.replayed = held[1].graph != NULL;
-    fd_weights_decide(&v);
-    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&held[side]);
+    must(fd_weights_against_model(graph, ref, cand, &v, &loaded[0], &loaded[1], &err), &err);
+    v.weights.replayed = loaded[1].graph != NULL;
+    fd_verdict_decide(&v);
+    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&loaded[side]);
     fd_trace_close(cand);
     return v;
 }
@@ -129,8 +129,8 @@ Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
     cr_expect_eq(v.weights.n_trailing_zero_row, 135);
     cr_expect_eq(v.weights.expected_trailing_zero_row, 0);
     cr_expect_str_eq(v.divergence.node, "blk.3.attn_q_rope", "attn_q of layer 2 did right by what was loaded");
-    cr_expect(v.explained && v.explanation.named);
-    cr_expect_str_eq(v.explanation.remaining[0].fault->name, "rope_pairing");
+    cr_expect(v.diagnosis.done && v.diagnosis.explanation.named);
+    cr_expect_str_eq(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing");
     fd_verdict_free(&v);
     heal(&f);
     fd_trace_close(ref);

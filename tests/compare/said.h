@@ -1,0 +1,24 @@
+/* What a verdict says, for assertions and their messages. Valid until the next call. */
+#ifndef FD_TESTS_COMPARE_SAID_H
+#define FD_TESTS_COMPARE_SAID_H
+
+#include "compare/report/baseline.h"
+#include "compare/report/remarks.h"
+
+static inline const char *reason_of(const fd_verdict *v, int32_t i) {
+    static char text[FD_REMARK_SIZE];
+    return fd_reason_text(v, i, text);
+}
+
+static inline const char *note_of(const fd_verdict *v, int32_t i) {
+    static char text[FD_REMARK_SIZE];
+    return fd_note_text(v, i, text);
+}
+
+static inline const char *moved_of(const fd_verdict *v) {
+    static char text[512];
+    fd_baseline_text(v, text, sizeof text);
+    return text;
+}
+
+#endif
