@@ -99,6 +99,14 @@ typedef struct fd_verdict_replay {
     char noisiest[64];
 } fd_verdict_replay;
 
+/* Whose rows a weight has that differs. */
+typedef enum fd_weight_match {
+    FD_MATCH_NONE,
+    FD_MATCH_OTHER,     /* all those of another weight */
+    FD_MATCH_SHIFTED,   /* its own, all at one distance */
+    FD_MATCH_REORDERED, /* its own in another order */
+} fd_weight_match;
+
 /* What the hashes of weights say (diagnose/weights.h), before any op is looked at. */
 typedef struct fd_verdict_weights {
     bool compared;      /* at least one weight was */
@@ -115,14 +123,15 @@ typedef struct fd_verdict_weights {
     int64_t first_row, n_row_differ;         /* at most: a hash covers rows_per_hash of them */
     int64_t n_zero_row, n_trailing_zero_row; /* -1: not recorded */
     int64_t expected_zero_row, expected_trailing_zero_row;
-    char match[192];  /* whose rows it has instead: "blk.0.ffn_up.weight, row by row"; "" nobody's */
-    char others[256]; /* names of more that differ */
+    fd_weight_match match;
+    int64_t n_match, match_late; /* rows; by how many they are late, negative: early */
+    char match_name[128];        /* FD_MATCH_OTHER */
+    char others[256];            /* names of more that differ */
     /* with the model: the fault whose bytes have every one of these hashes */
     bool named;
     char fault[64], summary[192];
     char same_as[192];   /* faults with the same bytes in every one of these weights; "" */
     int32_t n_explained; /* of n_differ, by it */
-    char reason[192];    /* why nothing is named */
     bool replayed;       /* the ops were judged with the weights as this run had them */
     int32_t n_unjudged;  /* nodes that read an unknown weight: not judged */
 } fd_verdict_weights;

@@ -224,7 +224,6 @@ fd_code fd_weights_of_traces(const fd_trace *ref, const fd_trace *cand, fd_verdi
     if (code == FD_OK && list.n) {
         describe_differences(&list, v);
         fd_weights_match_table(&tables[0], &list.items[0], v);
-        snprintf(v->reason, sizeof v->reason, "the model's bytes are needed to try explanations: give it with --model");
     }
     if (code == FD_OK) fd_verdict_decide(verdict);
     free_differences(&list);

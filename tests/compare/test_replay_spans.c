@@ -119,7 +119,7 @@ Test(replay_spans, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
             } else {
                 cr_expect_str_eq(v.divergence.node, at[f], "%s with %s", faults[f], globs);
                 cr_expect(v.diagnosis.done && v.diagnosis.explanation.named, "%s: %s", faults[f],
-                          v.diagnosis.explanation.reason);
+                          unnamed_of(&v.diagnosis.explanation));
             }
             fd_verdict_free(&v);
         }

@@ -8,6 +8,7 @@
 #include "compare/report/describe.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
+#include "tests/compare/said.h"
 
 static fd_verdict verdict_of(const fake_options *ref, const fake_options *cand) {
     fake_trace_options a = {.level = FD_TRACE_FULL, .run = *ref}, b = {.level = FD_TRACE_FULL, .run = *cand};
@@ -245,9 +246,9 @@ Test(report, weights_stand_first_in_every_form) {
     free(text);
     v.weights.n_col = v.weights.n_row = 128;
     v.weights.named = false;
-    snprintf(v.weights.reason, sizeof v.weights.reason, "for a test");
-    static const char *const others[] = {"Q8_0 [128, 128] in the candidate, Q8_0 [256, 128] in the model",
-                                         "not named   for a test"};
+    static const char *const others[] = {
+        "Q8_0 [128, 128] in the candidate, Q8_0 [256, 128] in the model",
+        "not named   no explanation of the table has the hashes of blk.2.attn_q.weight"};
     expect_text(&v, others, 2);
     fd_verdict_free(&v);
 }

@@ -11,6 +11,7 @@
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/faults/dressed.h"
+#include "tests/compare/said.h"
 
 typedef struct faulty {
     fd_graph *graph;
@@ -161,7 +162,7 @@ Test(weights, of_the_reference_are_said_to_be_its_own) {
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect(v.weights.of_reference);
     cr_expect_str_eq(v.weights.fault, "gate_up_swapped");
-    cr_expect_str_eq(v.weights.match, "all 768 rows are those of blk.0.ffn_up.weight");
+    cr_expect_str_eq(match_of(&v), "all 768 rows are those of blk.0.ffn_up.weight");
     cr_expect_str_empty(v.replay.finding);
     fd_verdict_free(&v);
     fd_trace_close(ref);
@@ -224,10 +225,10 @@ Test(weights, of_no_known_bug_are_not_named_and_their_op_is_not_blamed) {
         fd_verdict v = judge(b.graph, ref, record_weights(graph, b.graph), NULL);
         cr_expect_eq(v.status, FD_DIVERGED);
         cr_expect_eq(v.weights.n_differ, 1);
-        cr_expect(!v.weights.named && v.weights.reason[0]);
+        cr_expect(!v.weights.named && weights_unnamed_of(&v)[0]);
         cr_expect_eq(v.weights.first_row, cases[i].first_row, "case %zu: %ld", i, (long)v.weights.first_row);
         cr_expect_eq(v.weights.n_row_differ, cases[i].n_row, "case %zu: %ld", i, (long)v.weights.n_row_differ);
-        cr_expect_str_eq(v.weights.match, cases[i].match);
+        cr_expect_str_eq(match_of(&v), cases[i].match);
         cr_expect_str_eq(v.weights.dtype, "F32");
         cr_expect_eq(v.weights.n_unjudged, 1);
         cr_expect_str_empty(v.replay.finding, "blamed %s", v.divergence.node);
@@ -288,8 +289,8 @@ Test(weights, differ_without_a_model_but_have_no_name) {
     fd_verdict v = compare_only(ref, record_weights(f.graph, b.graph));
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.weights.n_differ, 2);
-    cr_expect(!v.weights.against_model && !v.weights.named && strstr(v.weights.reason, "--model"));
-    cr_expect_str_eq(v.weights.match, "all 128 rows are those of blk.3.attn_v.weight");
+    cr_expect(!v.weights.against_model && !v.weights.named && strstr(weights_unnamed_of(&v), "--model"));
+    cr_expect_str_eq(match_of(&v), "all 128 rows are those of blk.3.attn_v.weight");
     cr_expect_str_eq(v.divergence.node, "blk.3.attn_k", "what the wrong weight did");
     fd_verdict_free(&v);
     v = compare_only(ref, record_weights(b.graph, b.graph));

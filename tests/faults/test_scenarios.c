@@ -64,9 +64,9 @@ static fd_baseline remember(const fd_verdict *v) {
 }
 
 static const char *first_name(const fd_verdict *v) {
-    if (v->weights.n_differ) return v->weights.named ? v->weights.fault : v->weights.reason;
+    if (v->weights.n_differ) return v->weights.named ? v->weights.fault : weights_unnamed_of(v);
     return v->diagnosis.done && v->diagnosis.explanation.named ? v->diagnosis.explanation.remaining[0].fault->name
-                                                               : v->diagnosis.explanation.reason;
+                                                               : unnamed_of(&v->diagnosis.explanation);
 }
 
 static bool listed(const fd_verdict *v, const char *fault) {
