@@ -50,7 +50,7 @@ typedef struct fd_matvec_part {
     const float *bias;     /* [n_row] or NULL */
     const float *residual; /* [n_tok, n_row], added after the bias; NULL: none */
     float *out;            /* [n_tok, n_row] */
-    float *product;        /* [n_tok, n_row]: with the bias, before silu or the addition; NULL: not kept */
+    float *product;        /* [n_tok, n_row]: with the bias, before silu or the addition; NULL: not stored */
 } fd_matvec_part;
 
 typedef struct fd_matvec {
@@ -58,7 +58,7 @@ typedef struct fd_matvec {
     int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
     const float *norm_weight; /* [n_col]: x is RMS-normed first; NULL: as it is */
     float norm_eps;
-    float *norm_out; /* [n_col]: the normed x (n_tok = 1); NULL: not kept */
+    float *norm_out; /* [n_col]: the normed x (n_tok = 1); NULL: not stored */
     int32_t n_part;  /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
     bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
@@ -72,7 +72,7 @@ typedef struct fd_matvec_form {
     int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
     int32_t blocks;   /* of a multiprocessor */
     int32_t stages;   /* of each warp's ring: 2 to 4, or 0 */
-    bool bulk;        /* the copy engine fills the rings, not the lanes: 2 partials of floats; wants sm_90 */
+    bool bulk;        /* bulk copies (TMA) fill the rings, not the lanes: 2 partials of floats; wants sm_90 */
 } fd_matvec_form;
 enum { FD_MATVEC_WARPS = 16, FD_MATVEC_STAGE_BYTES = 4608 /* at most */ };
 
@@ -89,9 +89,6 @@ bool fd_matvec_fits(const fd_launch_context *ctx, int64_t n_col, int32_t n_tok);
 fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
-
-/* What these ask of their input; `kernel` is named in the message. */
-fd_code fd_matmul_check(const fd_matmul *in, const char *kernel, fd_error *err);
 
 #ifdef __cplusplus
 }
