@@ -30,6 +30,11 @@ float *fd_pass_tensor(const fd_pass *pass, int32_t id) {
     return slot < 0 ? NULL : pass->slots->of[FD_REAL][slot].data;
 }
 
+float *fd_pass_shown(const fd_pass *pass, int32_t id) {
+    float *rows = fd_pass_tensor(pass, id);
+    return !rows && pass->observe && fd_observe_wants(pass->engine, id) ? pass->engine->fast->inner.data : rows;
+}
+
 uint16_t *fd_pass_half(const fd_pass *pass, int32_t node) {
     int32_t slot = pass->plan->slot_of[FD_HALF][node];
     return slot < 0 ? NULL : pass->slots->of[FD_HALF][slot].data;
@@ -84,12 +89,8 @@ static const struct {
     [FD_KERNEL_ATTN_DECODE_F16] = {fd_run_attn_decode_f16, true},
     [FD_KERNEL_ATTN_ROW_F16] = {fd_run_attention_f16, true},
     [FD_KERNEL_ATTENTION_F16] = {fd_run_attention_f16, true},
-    [FD_KERNEL_ROPE_KV_WRITE_F16] = {fd_run_rope_kv_write_f16, true},
-    [FD_KERNEL_KV_WRITE_F16] = {fd_run_kv_write_f16, true},
     [FD_KERNEL_GEMM_F16] = {fd_run_gemm_f16, false},
     [FD_KERNEL_GEMM_ADD_F16] = {fd_run_gemm_add_f16, false},
-    [FD_KERNEL_NORM_F16] = {fd_run_norm_f16, true},
-    [FD_KERNEL_GATE_F16] = {fd_run_gate_f16, true},
 };
 
 /* Whether one launch can take all members: of products of int8 blocks each is launched by itself, and so is every node

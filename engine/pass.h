@@ -34,6 +34,8 @@ int64_t fd_pass_row_bytes(const fd_pass *pass, const fd_node *node);
 /* Where the node's rows are in binary32, NULL where they are not kept; a KV_WRITE's cache of the selected sequence from
  * position 0. */
 float *fd_pass_tensor(const fd_pass *pass, int32_t node);
+/* The same, or where an observer wants it, fd_fast.inner. */
+float *fd_pass_shown(const fd_pass *pass, int32_t node);
 /* And in binary16; NULL likewise. */
 uint16_t *fd_pass_half(const fd_pass *pass, int32_t node);
 /* Where reader `node` finds row 0 of `input`, when it computes the last row alone too. */
@@ -61,8 +63,7 @@ fd_code fd_run_node(fd_pass *pass, int32_t node, bool int8, fd_error *err);
 /* launch_fused.c */
 fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, fd_run_rope_kv_write;
 /* launch_f16.c: these show an observer what it wants of their insides */
-fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_rope_kv_write_f16, fd_run_kv_write_f16,
-    fd_run_gemm_f16, fd_run_gemm_add_f16, fd_run_norm_f16, fd_run_gate_f16;
+fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_gemm_f16, fd_run_gemm_add_f16;
 /* Rounds a result in binary32 where a product reads it in binary16. */
 fd_code fd_round_to_half(fd_pass *pass, int32_t node, fd_error *err);
 /* override.c */
