@@ -1,5 +1,5 @@
 /* Matrix-vector products: which of the kernels takes them, in which form. None of the choices changes a bit. */
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 #include "base/dtype.h"
 #include "kernels/matvec/stage.cuh"
@@ -111,19 +111,4 @@ fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, cons
 
 bool fd_matvec_fits(const fd_launch_context *ctx, int64_t n_col, int32_t n_tok) {
     return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= ctx->max_shared;
-}
-
-fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
-    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(ctx, in->part[0].weight.n_col, 1))
-        return fd_launch_matmul_tile(ctx, in, err);
-    fd_matvec own = {};
-    own.x = in->x;
-    own.n_tok = in->n_tok;
-    own.n_part = in->n_part;
-    for (int i = 0; i < in->n_part && i < FD_MATVEC_PARTS; i++) {
-        own.part[i].weight = in->part[i].weight;
-        own.part[i].bias = in->part[i].bias;
-        own.part[i].out = in->part[i].out;
-    }
-    return fd_launch_matvec(ctx, &own, NULL, err);
 }

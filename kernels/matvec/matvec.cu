@@ -4,7 +4,7 @@
  * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
  * memory (after RMS_NORM, when asked) and its warps walk over tiles of rows; the first weights are requested before the
  * previous kernel has ended. */
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
