@@ -33,7 +33,7 @@ static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head
                           .head_dim = head_dim,
                           .n_tok = j->n_tok,
                           .n_kv = j->run->n_kv,
-                          .seen_alone = j->run->unobserved,
+                          .causal_only = j->run->unobserved,
                           .pos0 = j->pos0};
 }
 

@@ -139,7 +139,7 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     gpu_expect_equal(test, name, out, found, n_q);
     gpu_free(dscores), gpu_free(dweights), gpu_free(dout);
     dscores = gpu_poisoned(n_s), dweights = gpu_poisoned(n_s), dout = gpu_poisoned(n_q);
-    shape.seen_alone = true;
+    shape.causal_only = true;
     gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
     gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
     gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);

@@ -68,8 +68,8 @@ static void host_attention(const shape *s, int32_t head, int32_t pos, bool round
         }
 }
 
-/* Largest |found − expected| / (u·bound) of `rows` rows from position pos0 on. `late`: positions that the host takes each
- * row to be farther on than it is. */
+/* Largest |found − expected| / (u·bound) of `rows` rows from position pos0 on. `late`: positions that the host takes
+ * each row to be farther on than it is. */
 static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late, bool round_q, double u, const float *q,
                        const float *k, const float *v, const float *sinks, const float *found) {
     double *weights = room((size_t)(pos0 + rows + late), sizeof *weights), worst = 0;
@@ -122,7 +122,8 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     float *sinks = room((size_t)s->n_head, sizeof *sinks);
     uint16_t *k16 = random_cache(test, k, n_cache), *v16 = random_cache(test, v, n_cache);
     fill(test, q, n_q);
-    /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in shows. */
+    /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in
+     * shows. */
     const float *last_q = q + n_q - s->n_head * s->head_dim;
     for (int32_t i = 0, behind = (pos0 + n_tok) * s->n_head_kv * s->head_dim; i < s->head_dim; i++) {
         k16[behind + i] = fd_f32_to_f16(last_q[i]);

@@ -65,7 +65,8 @@ static const fd_matvec_form forms[] = {
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
-/* Whether a form without its conditions on rows can run the product: rings want whole groups, and the copy engine floats. */
+/* Whether a form without its conditions on rows can run the product: rings want whole groups, and the copy engine
+ * floats. */
 static bool form_takes(const gpu_test *test, const fd_matvec_form *form, uint32_t dtype, int64_t n_col) {
     return (form->stages == 0 || n_col % 64 == 0) &&
            (!form->bulk || (test->queue.has_clusters && !fd_dtype_get(dtype)->is_quantised));
