@@ -274,7 +274,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .n_ctx = options->n_ctx,
                         .n_seq = options->n_seq > 1 ? options->n_seq : 1};
     e->device.no_graph = options->no_graph;
-    e->observe_by_node = options->watch_by_node;
+    e->observe_by_node = options->observe_by_node;
     e->prompt.may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         /* A fault may look at the whole batch. */

@@ -10,8 +10,8 @@
 #include "engine/observe.h"
 #include "engine/plan.h"
 #include "engine/slots.h"
+#include "engine/state.h"
 #include "engine/weights.h"
-#include "kernels/elementwise/rope.h"
 #include "kernels/sampling/sample.h"
 
 /* Rows that run together in fast numerics: a longer prompt is split, and an observed one, which is not, is multiplied in
@@ -20,14 +20,6 @@ enum { FD_FAST_ROWS = 1024 };
 
 /* Steps whose tokens the host has not looked at: enough that the device never waits for it. */
 enum { FD_SAMPLED_AHEAD = 4 };
-
-/* The device's copy of what changes from call to call. */
-enum {
-    FD_INPUT_FIRST, /* position of the first row */
-    FD_INPUT_LAST,  /* and of the last */
-    FD_INPUT_SEQUENCE,
-    FD_INPUT_TOKENS /* [n_tok]; of several sequences: tokens, positions, sequences [n_seq] each */
-};
 
 /* Of the nodes that need not be computed for all rows of a batch (fd_plan.all_rows). */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE, FD_ROWS_COUNT } fd_rows;
@@ -38,28 +30,6 @@ typedef struct fd_engine_device {
     bool overlap;  /* of a decode step's kernels, and of a prompt's that nobody observes and no fault replaces */
     bool no_graph; /* every kernel is launched by itself */
 } fd_engine_device;
-
-/* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
-typedef struct fd_rope_tables {
-    fd_rope rope;
-    int32_t factors;                /* weight index, -1 none */
-    const float *cosine, *sine;     /* device, inside fd_engine_state.fixed */
-    float *host_cosine, *host_sine; /* owned; for ops that a fault replaces */
-} fd_rope_tables;
-
-/* What lives as long as the engine, beside the weights. */
-typedef struct fd_engine_state {
-    fd_block fixed; /* caches, rope tables, inputs, attention scratch, sampling */
-    float **cache;  /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …]. Fast: binary16 in truth */
-    size_t cache_bytes; /* they lie together at the start of fixed */
-    fd_rope_tables *ropes;
-    int32_t n_rope;
-    int32_t *rope_of;                        /* [n_node] index of ropes; -1 */
-    float *attention_scratch;                /* device, inside fixed; exact numerics' */
-    int32_t *inputs;                         /* device, inside fixed: FD_INPUT_… */
-    int32_t *batch_inputs;                   /* likewise, of a step of several sequences */
-    fd_block inputs_host, batch_inputs_host; /* pinned */
-} fd_engine_state;
 
 /* Prompts, and single tokens that are not a step: observed ones node by node, those of a graph with a fault in it. */
 typedef struct fd_engine_prompt {

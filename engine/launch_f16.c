@@ -1,6 +1,5 @@
 /* From items of fast numerics to kernels. What an observer wants to see of the inside of a kernel is left next to its
  * result or computed once more after it, which changes nothing of what runs. */
-#include "engine/budget.h"
 #include "engine/pass.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_f16.h"

@@ -1,5 +1,4 @@
 /* From fused items to kernels. */
-#include "engine/budget.h"
 #include "engine/pass.h"
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/norm.h"
@@ -62,7 +61,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
                                          : NULL,
         .cache_stride =
             (int64_t)(fd_cache_bytes(fd_pass_node(pass, item->cache_k), e->exec.n_ctx, false) / sizeof(float)),
-        .scratch_stride = (int64_t)(fd_scratch_bytes(e->exec.graph, e->exec.n_ctx) / sizeof(float)),
+        .scratch_stride = (int64_t)(fd_attention_scratch_bytes(e->exec.graph, e->exec.n_ctx) / sizeof(float)),
         .q_out = fd_pass_inner(pass, item->q_rope),
         .k_out = fd_pass_inner(pass, item->k_rope),
         .scores_out = fd_pass_inner(pass, item->scores),

@@ -2,8 +2,6 @@
 
 #include <assert.h>
 
-#include "engine/budget.h"
-
 /* ---- where things are ---- */
 
 const fd_node *fd_pass_node(const fd_pass *pass, int32_t node) {

@@ -3,6 +3,7 @@
 #define FD_ENGINE_PASS_H
 
 #include "engine/internal.h"
+#include "kernels/elementwise/rope.h"
 
 typedef struct fd_pass {
     fd_engine *engine;
