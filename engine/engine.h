@@ -30,7 +30,7 @@ typedef struct fd_engine_options {
     bool no_graph;        /* launch the kernels of a decode step one by one */
     bool no_fusion;       /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap;      /* every kernel waits for the end of the one before it */
-    bool observe_by_node;   /* observed steps of one token go node by node, as batches do */
+    bool observe_by_node; /* observed steps of one token go node by node, as batches do */
 } fd_engine_options;      /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */

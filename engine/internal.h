@@ -90,9 +90,8 @@ typedef struct fd_engine {
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_int8 int8, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 
-/* ---- engine.c ---- */
-/* The last n_row of the `have` rows of logits from `from` on, to the host. */
-fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
+/* ---- forward.c ---- */
+fd_code fd_engine_forward(fd_exec *exec, const fd_batch *batch, fd_error *err);
 
 /* ---- fast.c ---- */
 fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
@@ -116,14 +115,14 @@ fd_code fd_engine_step_kept(fd_engine *engine, float *const *tensors, fd_capture
 /* A step of the rows in batch_inputs, of which the farthest is at `last`. */
 fd_code fd_engine_step_many(fd_engine *engine, int32_t n_row, bool sampled, int32_t last, fd_error *err);
 
-/* ---- generate.c: sampling on the device ---- */
-fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
+/* The last n_row of the `have` rows of logits from `from` on, to the host. */
+fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
+
+/* ---- sampling.c ---- */
 /* Samples a token from each row of the step's logits, where the next step reads it: of the selected sequence from
  * inputs, or (`batch`) of those in batch_inputs. */
 fd_code fd_engine_sample(const fd_engine *engine, const fd_launch_context *ctx, bool batch, int32_t n_row,
                          fd_error *err);
-/* The selected sequence from `run` on, up to its first sample, which is on its way. */
-fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 /* Sample number *n_done of `sequence`, which is there. FD_STOP: no more are wanted. */
 fd_code fd_engine_take_sample(fd_engine *engine, const fd_generation *run, int32_t sequence, int32_t *n_done,
                               fd_error *err);
@@ -131,6 +130,11 @@ fd_code fd_engine_take_sample(fd_engine *engine, const fd_generation *run, int32
 fd_code fd_engine_mark_sample(fd_engine *engine, int32_t launched, fd_error *err);
 fd_code fd_engine_await_sample(fd_engine *engine, int32_t sample, fd_error *err);
 void fd_sampling_release(fd_engine *engine);
+
+/* ---- generate.c ---- */
+fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
+/* The selected sequence from `run` on, up to its first sample, which is on its way. */
+fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 
 /* ---- batch.c: a token of each of several sequences ---- */
 fd_code fd_engine_decode(fd_exec *exec, const fd_decode *decode, fd_error *err);

@@ -104,7 +104,7 @@ fd_code fd_run_rope_kv_write(fd_pass *pass, const fd_item *item, fd_error *err) 
                            .k = fd_pass_tensor(pass, item->k),
                            .v = fd_pass_tensor(pass, item->v),
                            .q_out = fd_pass_tensor(pass, item->q_rope),
-                           .k_out = fd_pass_shown(pass, item->k_rope),
+                           .k_out = fd_observed_tensor(pass, item->k_rope),
                            .halves = pass->engine->fast,
                            .cache_k = fd_pass_tensor(pass, item->cache_k),
                            .cache_v = fd_pass_tensor(pass, item->cache_v)};

@@ -213,7 +213,7 @@ fd_code fd_run_node(fd_pass *pass, int32_t id, bool int8, fd_error *err) {
     bool last = fd_pass_rows(pass, id) == FD_ROWS_LAST;
     job j = {.pass = pass, .node = node, .int8 = int8, .n_tok = last ? 1 : pass->n_tok};
     j.pos0 = pass->inputs + (last ? FD_INPUT_LAST : FD_INPUT_FIRST);
-    j.out = fd_pass_shown(pass, id);
+    j.out = fd_observed_tensor(pass, id);
     if (fd_op_leaves_half(node->op)) j.half = fd_pass_half(pass, id);
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) j.in[k] = fd_pass_input(pass, id, node->input[k]);

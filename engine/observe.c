@@ -129,10 +129,15 @@ fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *e
     return FD_OK;
 }
 
+float *fd_observed_tensor(const fd_pass *pass, int32_t id) {
+    float *rows = fd_pass_tensor(pass, id);
+    return !rows && pass->observe && fd_observe_wants(pass->engine, id) ? pass->engine->fast->inner.data : rows;
+}
+
 fd_code fd_observe_node(fd_pass *pass, int32_t id, fd_error *err) {
     const fd_node *node = fd_pass_node(pass, id);
     fd_engine *e = pass->engine;
-    const void *rows = fd_pass_shown(pass, id);
+    const void *rows = fd_observed_tensor(pass, id);
     if (node->op == FD_OP_KV_WRITE && !e->fast) {
         rows = (const float *)rows + fd_node_row_stride(node, 0) * pass->pos0;
     } else if (node->op == FD_OP_KV_WRITE) { /* as binary32 */

@@ -35,8 +35,6 @@ int64_t fd_pass_row_bytes(const fd_pass *pass, const fd_node *node);
 /* Where the node's rows are in binary32, NULL where they are not kept; a KV_WRITE's cache of the selected sequence from
  * position 0. */
 float *fd_pass_tensor(const fd_pass *pass, int32_t node);
-/* The same, or where an observer wants it, fd_fast.inner. */
-float *fd_pass_shown(const fd_pass *pass, int32_t node);
 /* And in binary16; NULL likewise. */
 uint16_t *fd_pass_half(const fd_pass *pass, int32_t node);
 /* Where reader `node` finds row 0 of `input`, when it computes the last row alone too. */
