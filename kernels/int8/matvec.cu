@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
             ring.request(a);
             stage = stage + 1 == a.n_stage ? 0 : stage + 1;
         }
-        finish.end(a, q8_dot(acc), 4);
+        finish.end(a, q8_dot(acc), lane / 4 % 2 == 0, 4);
     }
 }
 
