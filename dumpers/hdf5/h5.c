@@ -16,6 +16,7 @@ fd_h5_guard fd_h5_begin(void) {
 }
 
 void fd_h5_end(fd_h5_guard guard) {
+    H5Eclear2(H5E_DEFAULT); /* a thread that ends with errors in its stack keeps HDF5 from closing */
     H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
 }
 

@@ -44,7 +44,7 @@ typedef struct fd_queue_work {
     void (*prepare)(void *user, fd_queue_item *item); /* NULL: nothing to prepare */
     /* The items' memory belongs to others as soon as it returns. */
     fd_code (*write)(void *user, fd_queue_item *first, bool dropped, fd_error *err);
-    fd_code (*commit)(void *user, bool dropped, fd_error *err); /* after a batch in which a step ended */
+    fd_code (*commit)(void *user, bool dropped, fd_error *err); /* NULL, or after a batch in which a step ended */
     void *user;
 } fd_queue_work;
 
