@@ -26,15 +26,9 @@ static void free_part(part *p) {
 
 /* ---- a part into the store ---- */
 
-static int32_t layer_of(const char *name) {
-    int layer, end = 0;
-    bool is = sscanf(name, "blk.%9d.%n", &layer, &end) == 1 && end > 0 && name[4] >= '0' && name[4] <= '9';
-    return is ? layer : -1;
-}
-
 static fd_code add_tensor(fd_store *store, const fd_tracer_set *set, fd_error *err) {
     fd_graph_row row = {
-        .seq = store->n_tensor, .layer = layer_of(set->name), .n_dim = set->form.n_dim, .over_kv = set->form.over_kv};
+        .seq = store->n_tensor, .layer = fd_layer_of_name(set->name), .n_dim = set->form.n_dim, .over_kv = set->form.over_kv};
     strcpy(row.name, set->name);
     memcpy(row.shape, set->form.shape, sizeof row.shape);
     snprintf(row.dtype, sizeof row.dtype, "%s", fd_dtype_get(set->form.dtype)->name);

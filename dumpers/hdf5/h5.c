@@ -179,7 +179,7 @@ bool fd_h5_has(hid_t group, const char *name) {
 
 typedef struct link_list {
     fd_h5_link *links;
-    char *names; /* one behind the other, each with its NUL */
+    char *names; /* one after another, each with its NUL */
     size_t n, limit, room, used, name_room;
 } link_list;
 

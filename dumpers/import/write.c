@@ -148,10 +148,6 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
     return code;
 }
 
-static int32_t layer_of(const char *node) {
-    return strncmp(node, "blk.", 4) == 0 ? (int32_t)strtol(node + 4, NULL, 10) : -1;
-}
-
 static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, fd_error *err) {
     const char *node = t->matches[0].node;
     FD_TRY(measure(plan, t, err));
@@ -162,7 +158,7 @@ static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, 
     if (space >= 0) set = H5Dcreate2(group, node, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     char from[256];
     snprintf(from, sizeof from, "%.240s", fd_source_at(plan->source, t->matches[0].tensor)->name);
-    int32_t layer = layer_of(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
+    int32_t layer = fd_layer_of_name(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
     bool ok = set >= 0 && fd_h5_put_string(set, "dtype", fd_dtype_get(t->dtype)->name) &&
               fd_h5_put_string(set, "source", from) && (layer < 0 || fd_h5_put_int(set, "layer", layer)) &&
               (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&

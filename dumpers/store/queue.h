@@ -77,7 +77,7 @@ typedef struct fd_queue {
     size_t touched;                  /* of its bytes, from the front, that were ever used */
     uint64_t head, tail;             /* bytes ever taken and given back; head % capacity is where the next item lies */
     fd_queue_item *oldest, *newest;  /* not yet in a batch */
-    fd_queue_item *unprepared;       /* the first one that nobody has taken */
+    fd_queue_item *unprepared;       /* the first one that no thread has taken */
     size_t quiet;                    /* bytes put since the helpers were last woken */
     size_t outside;                  /* bytes that items hold elsewhere */
     int n_at_once;                   /* items in the list that are written at once */
