@@ -191,7 +191,7 @@ static bool put_steps(const fd_import_plan *plan, hid_t file) {
         rows[s] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind, FD_TRACE_FULL};
     hid_t memory = fd_step_row_type(), packed = H5Tcopy(memory);
     H5Tpack(packed);
-    bool ok = fd_trace_put_list(file, "steps", packed, memory, plan->n_step, rows);
+    bool ok = fd_trace_put_list(file, "steps", packed, memory, plan->n_step, rows, false);
     fd_h5_release(packed);
     fd_h5_release(memory);
     free(rows);
@@ -218,9 +218,10 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
 }
 
 static fd_code write_file(const fd_import_plan *plan, fd_trace_file *file, fd_error *err) {
-    bool ok = put_info(plan, file->id) &&
-              fd_trace_put_list(file->id, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
-              put_steps(plan, file->id);
+    bool ok =
+        put_info(plan, file->id) &&
+        fd_trace_put_list(file->id, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens, false) &&
+        put_steps(plan, file->id);
     return ok ? write_tensors(plan, file->id, err)
               : fd_h5_target_fail(&file->target, err, "%s: cannot be written", file->path);
 }

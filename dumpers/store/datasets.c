@@ -28,11 +28,12 @@ static hid_t make_set(hid_t group, const set_plan *plan) {
     return set;
 }
 
-/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB. */
-static set_plan plan_rows(const char *name, hid_t type, hsize_t a, hsize_t b) {
+/* [positions, a, b] with as many positions to a chunk as fill 32 KiB, or as the trace will have. */
+static set_plan plan_rows(const char *name, hid_t type, hsize_t a, hsize_t b, int32_t n_pos) {
+    hsize_t most = n_pos > 0 && n_pos < 1024 ? (hsize_t)n_pos : 1024;
     set_plan plan = {.name = name, .type = type, .rank = 3, .dim = {0, a, b}, .max = {H5S_UNLIMITED, a, b}};
     hsize_t row = H5Tget_size(type) * a * b;
-    plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > 1024 ? 1024 : 32768 / row;
+    plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > most ? most : 32768 / row;
     plan.chunk[1] = a;
     plan.chunk[2] = b;
     if (b == 1) plan.rank = a == 1 ? 1 : 2;
@@ -64,27 +65,33 @@ bool fd_trace_put_info(hid_t root, const fd_trace_info *info, fd_trace_level lev
            (!info->prompt || fd_h5_put_string(root, "prompt", info->prompt)) && fd_h5_put_int(root, "complete", 0);
 }
 
-bool fd_trace_put_list(hid_t root, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data) {
+bool fd_trace_put_list(hid_t root, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data,
+                       bool compress) {
     hsize_t dim = (hsize_t)n;
-    hid_t space = H5Screate_simple(1, &dim, NULL);
-    hid_t set = H5Dcreate2(root, name, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t space = H5Screate_simple(1, &dim, NULL), create = H5Pcreate(H5P_DATASET_CREATE);
+    if (compress && n > 0) {
+        H5Pset_chunk(create, 1, &dim);
+        H5Pset_deflate(create, 1);
+    }
+    hid_t set = H5Dcreate2(root, name, stored, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    fd_h5_release(create);
     bool ok = set >= 0 && (n == 0 || H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
     fd_h5_release(set);
     fd_h5_release(space);
     return ok;
 }
 
-bool fd_trace_make_lists(hid_t root) {
+bool fd_trace_make_lists(hid_t root, int32_t n_pos) {
     hid_t step = fd_step_row_type(), group = make_group(root, "tensors");
-    bool ok = make_table(root, plan_rows("tokens", H5T_STD_I32LE, 1, 1), "token fed at each position") &&
-              make_table(root, plan_rows("steps", step, 1, 1),
+    bool ok = make_table(root, plan_rows("tokens", H5T_STD_I32LE, 1, 1, n_pos), "token fed at each position") &&
+              make_table(root, plan_rows("steps", step, 1, 1, n_pos),
                          "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
     fd_h5_release(step);
     fd_h5_release(group);
     return ok && group >= 0;
 }
 
-bool fd_trace_make_health(hid_t root, int32_t n_layer, int32_t n_head) {
+bool fd_trace_make_health(hid_t root, int32_t n_layer, int32_t n_head, int32_t n_pos) {
     hid_t group = make_group(root, "health");
     bool ok = group >= 0;
     for (int c = 0; ok && c < FD_HEALTH_COUNT; c++) {
@@ -92,7 +99,7 @@ bool fd_trace_make_health(hid_t root, int32_t n_layer, int32_t n_head) {
         hsize_t a = column->n_extra == 0 ? 1 : column->n_extra == 1 ? FD_TOP_K : (hsize_t)n_layer;
         hsize_t b = column->n_extra == 2 ? (hsize_t)n_head : 1;
         if (a == 0 || b == 0) continue;
-        set_plan plan = plan_rows(column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b);
+        set_plan plan = plan_rows(column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b, n_pos);
         plan.rank = 1 + column->n_extra; /* keeps [n_pos, n_layer, 1] for one head */
         ok = make_table(group, plan, column->about);
     }
@@ -100,15 +107,15 @@ bool fd_trace_make_health(hid_t root, int32_t n_layer, int32_t n_head) {
     return ok;
 }
 
-bool fd_trace_make_fingerprints(hid_t root, int32_t n) {
-    return make_table(root, plan_rows("fingerprints", H5T_STD_U64LE, (hsize_t)n, 2),
+bool fd_trace_make_fingerprints(hid_t root, int32_t n, int32_t n_pos) {
+    return make_table(root, plan_rows("fingerprints", H5T_STD_U64LE, (hsize_t)n, 2, n_pos),
                       "[n_pos, n_node, (lo, hi)], nodes as in /graph; 0, 0: not recorded");
 }
 
-bool fd_trace_make_stats(hid_t root, int32_t n) {
+bool fd_trace_make_stats(hid_t root, int32_t n, int32_t n_pos) {
     static const char *const columns[] = {FD_STATS_COLUMNS};
     static const double nan64 = NAN;
-    set_plan stats = plan_rows("stats", H5T_IEEE_F64LE, (hsize_t)n, FD_N_STATS);
+    set_plan stats = plan_rows("stats", H5T_IEEE_F64LE, (hsize_t)n, FD_N_STATS, n_pos);
     stats.fill = &nan64;
     hid_t set = make_set(root, &stats);
     bool ok = set >= 0 && fd_h5_put_strings(set, "columns", columns, FD_N_STATS) &&
@@ -117,10 +124,10 @@ bool fd_trace_make_stats(hid_t root, int32_t n) {
     return ok;
 }
 
-bool fd_trace_make_graph(hid_t root, const fd_graph_row *rows, int32_t n) {
+bool fd_trace_make_graph(hid_t root, const fd_graph_row *rows, int32_t n, bool compress) {
     hid_t memory = fd_graph_row_type(), packed = H5Tcopy(memory);
     H5Tpack(packed);
-    bool ok = fd_trace_put_list(root, "graph", packed, memory, n, rows);
+    bool ok = fd_trace_put_list(root, "graph", packed, memory, n, rows, compress);
     fd_h5_release(packed);
     fd_h5_release(memory);
     return ok;

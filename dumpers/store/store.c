@@ -101,8 +101,9 @@ static hid_t make_group(hid_t file, const char *name) {
 static fd_code fill_empty(fd_store *store, const fd_trace_info *info, fd_error *err) {
     const fd_store_options *o = &store->options;
     store->root = store->owns_file ? store->file->id : make_group(store->file->id, o->group);
-    bool ok = store->root >= 0 && fd_trace_put_info(store->root, info, o->level) && fd_trace_make_lists(store->root) &&
-              (!o->health || fd_trace_make_health(store->root, o->n_layer, o->n_head));
+    bool ok = store->root >= 0 && fd_trace_put_info(store->root, info, o->level) &&
+              fd_trace_make_lists(store->root, o->n_pos) &&
+              (!o->health || fd_trace_make_health(store->root, o->n_layer, o->n_head, o->n_pos));
     return ok ? FD_OK : fd_store_refuse(store, err, "cannot create the trace");
 }
 
@@ -171,7 +172,7 @@ static bool widen_fingerprints(fd_store *store) {
     fd_h5_release(store->fingerprints);
     store->fingerprints = -1;
     if (ok && n_old > 0) ok = H5Ldelete(store->root, "fingerprints", H5P_DEFAULT) >= 0;
-    ok = ok && fd_trace_make_fingerprints(store->root, store->n_tensor) &&
+    ok = ok && fd_trace_make_fingerprints(store->root, store->n_tensor, store->options.n_pos) &&
          open_table(store, "fingerprints", &store->fingerprints);
     if (ok && n_pos > 0)
         ok = H5Dset_extent(store->fingerprints, extent) >= 0 &&
@@ -185,7 +186,7 @@ static bool write_graph(const fd_store *store) {
     fd_graph_row *rows = calloc((size_t)store->n_tensor, sizeof *rows);
     bool ok = rows && (store->n_in_graph == 0 || H5Ldelete(store->root, "graph", H5P_DEFAULT) >= 0);
     for (int32_t i = 0; ok && i < store->n_tensor; i++) rows[i] = store->tensors[i].row;
-    ok = ok && fd_trace_make_graph(store->root, rows, store->n_tensor);
+    ok = ok && fd_trace_make_graph(store->root, rows, store->n_tensor, store->options.compress);
     free(rows);
     return ok;
 }
@@ -194,7 +195,7 @@ fd_code fd_store_enter_tensors(fd_store *store, fd_error *err) {
     if (store->n_tensor == store->n_in_graph) return FD_OK;
     bool stats = store->options.level >= FD_TRACE_STATS && store->options.health;
     bool ok = write_graph(store) && widen_fingerprints(store) &&
-              (!stats || fd_trace_make_stats(store->root, store->n_tensor));
+              (!stats || fd_trace_make_stats(store->root, store->n_tensor, store->options.n_pos));
     store->n_in_graph = store->n_tensor;
     return ok && open_tables(store) ? FD_OK : fd_store_refuse(store, err, "cannot create the trace");
 }

@@ -72,6 +72,7 @@ typedef struct fd_store_options {
     bool compress;
     bool health; /* /health, with entropy and sink where n_layer and n_head are not 0 */
     int32_t n_layer, n_head;
+    int32_t n_pos; /* as in fd_trace_options */
 } fd_store_options;
 
 struct fd_store_scratch;

@@ -65,24 +65,27 @@ typedef struct fd_trace_file fd_trace_file; /* dumpers/store/file.h */
 
 typedef struct fd_trace_options {
     const char *path;
-    fd_trace_file *file; /* write into its group `group`, created now, and leave the file open: `path` is then its path.
-                            One such trace at a time. NULL: a file of its own */
-    const char *group;   /* "prompt/0" */
+    /* Write into the group `group` ("prompt/0") of this file, created now, and leave the file open; `path` is then its
+     * path. One such trace at a time. NULL: a file of its own. */
+    fd_trace_file *file;
+    const char *group;
     fd_trace_level level;
-    const char *tensors; /* globs over node names, separated by commas; NULL: all */
-    const char
-        *always; /* likewise: nodes whose elements are written although `level` is below FD_TRACE_FULL; NULL: none */
+    const char *tensors;             /* globs over node names, separated by commas; NULL: all */
+    const char *always;              /* likewise: nodes whose elements are kept below FD_TRACE_FULL too; NULL: none */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
-    uint32_t store;          /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
-                                        are of what was computed; FD_F32 (the default): as computed */
-    bool compress;           /* shuffle + gzip of /tensors */
-    size_t memory;           /* bytes of tensors that may wait to be written; 0: 256 MiB */
-    int32_t helpers;         /* threads that summarise and write besides the one that calls HDF5, at most 8; 0: a
-                                        quarter of the processors, 1 to 4 */
-    bool one_thread;         /* all work in the calling thread, at the end of each step */
-    const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
-                                they have there (dumpers/store/weights.h); NULL: none */
+    /* FD_F16, FD_BF16: elements of /tensors are rounded to it; fingerprints and statistics are of what was computed.
+     * FD_F32 (the default): as computed. */
+    uint32_t store;
+    int32_t n_pos;   /* positions that the run will have, for tables that are no larger; 0: unknown */
+    bool compress;   /* shuffle + gzip of /tensors, gzip of /graph */
+    size_t memory;   /* bytes of tensors that may wait to be written; 0: 256 MiB */
+    int32_t helpers; /* threads that summarise and write besides the one that calls HDF5, at most 8; 0: a quarter of the
+                        processors, 1 to 4 */
+    bool one_thread; /* all work in the calling thread, at the end of each step */
+    /* The model's graph without faults: row hashes of all weights are recorded under the names they have there
+     * (dumpers/store/weights.h); NULL: none. */
+    const fd_graph *weights;
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
 /* Whether the filters (tensors, layers) keep the node. */
