@@ -120,7 +120,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
                                   .progress_user = &progress};
         code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
         fd_cli_progress_end(&progress);
-        if (code == FD_OK && !a->model && verdict->n_compared)
+        if (code == FD_OK && !a->model && verdict->counts.n_compared)
             code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
         if (code == FD_OK && a->model)
             code = fd_cli_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);

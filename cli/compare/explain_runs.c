@@ -84,9 +84,7 @@ static fd_code rerun_both(rerun *r, fd_verdict *verdict, fd_error *err) {
     if (code == FD_OK) code = compare_recorded(r, &found, err);
     if (code != FD_OK || found.divergence.kind == FD_NO_DIVERGENCE) {
         bool noise = code == FD_OK && (found.status == FD_NOISE || found.replay.done);
-        if (code == FD_OK && !noise)
-            fd_verdict_note(verdict,
-                            "run again and recorded, the two agree: a side does not compute the same in every run");
+        if (code == FD_OK && !noise) fd_verdict_note(verdict, (fd_remark){FD_NOTE_RERUN_AGREES});
         if (!noise) {
             fd_verdict_free(&found);
             return code;
@@ -114,10 +112,8 @@ fd_code fd_cli_explain_runs(const fd_cli_rerun *rerun_, fd_verdict *verdict, fd_
     if (verdict->divergence.kind != FD_DIVERGED_VALUES) return FD_OK;
     double bytes = bytes_of(rerun_, steps_to_run(verdict));
     if (bytes > MOST_BYTES) {
-        fd_verdict_note(verdict,
-                        "not replayed: traces of both runs would take %.1f GiB, more than %.0f GiB; use fewer "
-                        "tokens",
-                        bytes / (1 << 30), MOST_BYTES / (1 << 30));
+        int64_t mib = (int64_t)(bytes / (1 << 20)), most = (int64_t)(MOST_BYTES / (1 << 20));
+        fd_verdict_note(verdict, (fd_remark){FD_NOTE_RERUN_TOO_LARGE, .n = {mib, most}});
         return FD_OK;
     }
     fd_code code = open_rerun(&r, err);

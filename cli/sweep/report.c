@@ -19,7 +19,7 @@ void fd_sweep_print_text(const fd_sweep *s) {
         else
             printf("%lld %s\n", (long long)r->n_compared, what);
     }
-    if (s->explained && s->verdict.n_compared) {
+    if (s->explained && s->verdict.counts.n_compared) {
         printf("%s, recorded again and replayed:\n", s->explained->name);
         fd_report_text(stdout, &s->verdict, fd_cli_use_colour(stdout));
     }
@@ -45,7 +45,7 @@ static json_t *explained_json(const fd_sweep *s) {
     char *text = NULL;
     size_t size;
     fd_error err = {0};
-    if (!s->explained || !s->verdict.n_compared) return json_null();
+    if (!s->explained || !s->verdict.counts.n_compared) return json_null();
     FILE *to = open_memstream(&text, &size);
     bool written = to && fd_report_json(to, &s->verdict, &err) == FD_OK;
     if (to) fclose(to);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/report/remarks.h"
+
 typedef struct logits_check {
     const fd_trace *baseline;
     int32_t n_vocab;
@@ -32,17 +34,18 @@ static fd_code compare_logits(void *user, const fd_step_logits *shown, fd_error 
 /* Tensors at a position that were compared: nodes of whole steps, then of the step that differs. */
 static int64_t n_compared(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node) {
     const fd_divergence *d = &v->divergence;
-    if (d->kind == FD_NO_DIVERGENCE) return v->n_pos * n_node;
+    if (d->kind == FD_NO_DIVERGENCE) return v->counts.n_pos * n_node;
     const fd_trace_step *step = &steps[d->step];
-    int64_t before_in_step = v->n_before - (int64_t)d->step * n_node;
+    int64_t before_in_step = v->counts.n_before - (int64_t)d->step * n_node;
     return (int64_t)step->pos0 * n_node + before_in_step * step->n_pos + (d->pos - step->pos0);
 }
 
 static fd_code conclude_split(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node, fd_sweep_result *out,
                               fd_error *err) {
     const fd_divergence *d = &v->divergence;
+    char reason[FD_REMARK_SIZE];
     if (v->status == FD_INCOMPLETE)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "%.300s", v->n_reason ? v->reasons[0] : "not every tensor was compared");
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%.300s", fd_reason_text(v, 0, reason));
     out->n_compared = n_compared(v, steps, n_node);
     out->diverged = d->kind != FD_NO_DIVERGENCE;
     out->step = d->step;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/report/remarks.h"
+
 /* ---- what a golden holds ---- */
 
 fd_code fd_golden_usable(const fd_trace *golden, const fd_graph *graph, const char *model_hash, fd_error *err) {
@@ -119,7 +121,7 @@ static fd_code check_step(void *user, const fd_step_logits *shown, fd_error *err
 /* A tensor that differs comes before the logits of its step. */
 static fd_code conclude_check(const fd_verdict *v, fd_golden_result *out, fd_error *err) {
     const fd_divergence *d = &v->divergence;
-    out->n_same = v->n_before;
+    out->n_same = v->counts.n_before;
     if (d->kind != FD_NO_DIVERGENCE) {
         out->kind = FD_GOLDEN_TENSOR;
         out->step = d->step;
@@ -127,8 +129,8 @@ static fd_code conclude_check(const fd_verdict *v, fd_golden_result *out, fd_err
         memcpy(out->node, d->node, sizeof out->node);
     }
     if (out->kind != FD_GOLDEN_SAME || v->status == FD_IDENTICAL) return FD_OK;
-    return fd_fail(err, FD_ERR_INCOMPLETE, "golden: %.300s",
-                   v->n_reason ? v->reasons[0] : "not every tensor could be compared");
+    char reason[FD_REMARK_SIZE];
+    return fd_fail(err, FD_ERR_INCOMPLETE, "golden: %.300s", fd_reason_text(v, 0, reason));
 }
 
 fd_code fd_golden_check(fd_exec *exec, const fd_trace *golden, fd_golden_result *out, fd_error *err) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/diff/rendezvous.h"
+#include "compare/report/describe.h"
 
 enum { REF, CAND, SIDES };
 
@@ -47,8 +48,8 @@ static fd_code forward_with_trace(lockstep *l, fd_batch batch, fd_error *err) {
 static fd_code run_step(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
     fd_batch batch = {.tokens = l->tokens + pos0, .n_tok = n, .pos0 = pos0};
     l->comparator.step_kind = kind;
-    l->verdict->n_step++;
-    l->verdict->n_pos = pos0 + n;
+    l->verdict->counts.n_step++;
+    l->verdict->counts.n_pos = pos0 + n;
     fd_batch cand_batch = batch;
     batch.logits = l->logits[REF];
     cand_batch.logits = l->logits[CAND];
@@ -104,11 +105,10 @@ static void state_limits(lockstep *l) {
     fd_verdict_note_numerics(v);
     if (!l->trace) return;
     if (!fd_trace_get_info(l->trace)->complete)
-        fd_verdict_reason(v, "the trace %.160s is incomplete: its run stopped after %d positions",
-                          fd_trace_path(l->trace), fd_trace_n_pos(l->trace));
+        fd_verdict_reason(v, (fd_remark){FD_REASON_RUN_STOPPED, .side = l->options->ref.trace ? REF : CAND,
+                                         .n = {fd_trace_n_pos(l->trace)}});
     if (l->options->n_token < fd_trace_n_pos(l->trace))
-        fd_verdict_note(v, "the first %d of the trace's %d positions were run", l->options->n_token,
-                        fd_trace_n_pos(l->trace));
+        fd_verdict_note(v, (fd_remark){FD_NOTE_TRACE_LONGER, .n = {fd_trace_n_pos(l->trace), l->options->n_token}});
 }
 
 /* The tokens to be fed against those the trace was fed: true when they part, which is then the divergence. */
@@ -116,12 +116,12 @@ static bool tokens_differ(lockstep *l) {
     const fd_lockstep_options *o = l->options;
     const int32_t *recorded = fd_trace_tokens(l->trace);
     int32_t n = fd_trace_n_pos(l->trace), p = 0;
-    if (o->n_token > n) fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
+    if (o->n_token > n) fd_verdict_reason(l->verdict, (fd_remark){FD_REASON_TRACE_SHORT, .n = {o->n_token, n}});
     n = o->n_token < n ? o->n_token : n;
     while (p < n && recorded && recorded[p] == o->tokens[p]) p++;
     if (p == n) return false;
     if (!recorded) {
-        fd_verdict_reason(l->verdict, "the trace's tokens are not recorded");
+        fd_verdict_reason(l->verdict, (fd_remark){FD_REASON_TRACE_TOKENS_UNRECORDED});
         return true;
     }
     fd_divergence *d = &l->verdict->divergence;
@@ -216,7 +216,7 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
     const fd_lockstep_side *ref = &options->ref, *cand = &options->cand;
     assert(!ref->exec != !ref->trace && !cand->exec != !cand->trace && !(ref->trace && cand->trace));
     memset(out, 0, sizeof *out);
-    out->grid = FD_F64;
+    out->counts.grid = FD_F64;
     lockstep l = {.options = options, .verdict = out};
     l.exec = ref->exec ? ref->exec : cand->exec;
     l.trace = ref->trace ? ref->trace : cand->trace;
@@ -227,16 +227,16 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
     if (code == FD_OK && !(l.trace && tokens_differ(&l))) code = run_steps(&l, err);
     int64_t n_shown = l.comparator.n_shown;
     close_sides(&l);
-    out->after_known = out->divergence.kind == FD_NO_DIVERGENCE;
+    out->counts.after_known = out->divergence.kind == FD_NO_DIVERGENCE;
     if (code != FD_OK && code != FD_STOP) return code;
     for (int side = 0; side < SIDES; side++) {
         fd_verdict_side *s = side == REF ? &out->ref : &out->cand;
-        if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->n_pos;
+        if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->counts.n_pos;
     }
     int32_t n_node = l.exec->graph->n_node;
-    if (out->divergence.kind == FD_NO_DIVERGENCE && !options->unobserved && n_shown != out->n_step * n_node)
-        fd_verdict_reason(out, "the executors showed %lld tensors, the graph has %d in each of %lld steps",
-                          (long long)n_shown, n_node, (long long)out->n_step);
+    if (out->divergence.kind == FD_NO_DIVERGENCE && !options->unobserved &&
+        n_shown != out->counts.n_step * n_node)
+        fd_verdict_reason(out, (fd_remark){FD_REASON_TENSORS_SHOWN, .n = {n_shown, n_node, out->counts.n_step}});
     fd_verdict_decide(out);
     return FD_OK;
 }

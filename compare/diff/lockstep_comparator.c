@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diff/align.h"
+#include "compare/report/describe.h"
 
 fd_code fd_lockstep_comparator_open(fd_lockstep_comparator *out, fd_error *err) {
     size_t n_node = (size_t)out->graph->n_node;
@@ -53,7 +54,7 @@ typedef struct finding {
 static void add_row(fd_lockstep_comparator *c, const fd_observation *o, int32_t row, const fd_look *look,
                     finding *found) {
     fd_divergence *d = &c->verdict->divergence;
-    if (look->has_diff) c->verdict->grid = fd_coarser(c->verdict->grid, look->diff.grid);
+    if (look->has_diff) c->verdict->counts.grid = fd_coarser(c->verdict->counts.grid, look->diff.grid);
     found->n_unknown += look->result == FD_LOOK_UNKNOWN;
     found->by_fingerprint &= look->by_fingerprint;
     found->differs = look->result == FD_LOOK_DIFFERS;
@@ -71,7 +72,7 @@ static fd_code conclude_tensor(fd_lockstep_comparator *c, const fd_observation *
     bool allowed = fd_name_matches(c->allow_missing, c->n_allow_missing, node->name);
     if (found.n_unknown) FD_TRY(fd_verdict_missing(v, node->name, FD_NOT_RECORDED, found.n_unknown, allowed, err));
     if (found.differs) {
-        v->n_compared++;
+        v->counts.n_compared++;
         describe_inputs(c, node, &v->divergence);
         return FD_STOP;
     }
@@ -80,9 +81,9 @@ static fd_code conclude_tensor(fd_lockstep_comparator *c, const fd_observation *
         if (c->seen_until[node->id] == o->pos0) c->seen_until[node->id] = o->pos0 + o->n_pos;
     }
     if (found.n_unknown < o->n_pos) {
-        v->n_compared++;
-        v->n_before++;
-        v->n_by_fingerprint += found.by_fingerprint;
+        v->counts.n_compared++;
+        v->counts.n_before++;
+        v->counts.n_by_fingerprint += found.by_fingerprint;
     }
     return FD_OK;
 }

@@ -5,8 +5,6 @@
 
 #include "compare/diff/token_split.h"
 
-static const char *const side_names[2] = {"reference", "candidate"};
-
 /* `a` without its first token is `b`. */
 static bool is_tail(fd_prompt_ids a, fd_prompt_ids b) {
     return a.n == b.n + 1 && b.n > 0 && memcmp(a.ids + 1, b.ids, sizeof *b.ids * (size_t)b.n) == 0;
@@ -47,8 +45,7 @@ static int32_t pieces_of(const fd_tokenizer *tokenizer, fd_prompt_ids from, cons
     return 0;
 }
 
-static bool name_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, const char *side,
-                             char *to, size_t size) {
+static bool find_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, fd_remark *out) {
     int32_t n = whole.n < asked.n ? whole.n : asked.n, p = 0;
     char text[MAX_TEXT];
     while (p < n && whole.ids[p] == asked.ids[p]) p++;
@@ -56,23 +53,22 @@ static bool name_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole,
     int32_t n_text = special_text(tokenizer, whole.ids[p], text);
     int32_t n_piece = n_text ? pieces_of(tokenizer, (fd_prompt_ids){asked.ids + p, asked.n - p}, text, n_text) : 0;
     if (!n_piece) return false;
-    snprintf(to, size, "the %s has the special token %d (%.*s) of position %d split into %d pieces of text", side,
-             whole.ids[p], n_text > 64 ? 64 : n_text, text, p, n_piece);
+    *out = (fd_remark){FD_NOTE_SPECIAL_SPLIT, .n = {whole.ids[p], p, n_piece}};
+    snprintf(out->text, sizeof out->text, "%.*s", n_text > 64 ? 64 : n_text, text);
     return true;
 }
 
-bool fd_prompt_tokens_name(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], char *to, size_t size) {
+bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out) {
     int32_t bos = fd_tokenizer_bos(tokenizer);
-    to[0] = '\0';
     for (int k = 1; k >= 0; k--) { /* the candidate is asked first */
-        if (bos >= 0 && bos_missing(bos, sides[!k], sides[k]))
-            snprintf(to, size, "the %s lacks the BOS, token %d; all else in the prompts is equal", side_names[k], bos);
-        else if (bos >= 0 && bos_twice(bos, sides[!k], sides[k]))
-            snprintf(to, size, "the %s has the BOS, token %d, twice; all else in the prompts is equal", side_names[k],
-                     bos);
-        else
-            name_split_token(tokenizer, sides[!k], sides[k], side_names[k], to, size);
-        if (to[0]) return true;
+        bool missing = bos >= 0 && bos_missing(bos, sides[!k], sides[k]);
+        bool twice = bos >= 0 && bos_twice(bos, sides[!k], sides[k]);
+        if (missing || twice)
+            *out = (fd_remark){missing ? FD_NOTE_BOS_MISSING : FD_NOTE_BOS_TWICE, .n = {bos}};
+        else if (!find_split_token(tokenizer, sides[!k], sides[k], out))
+            continue;
+        out->side = k;
+        return true;
     }
     return false;
 }
@@ -87,8 +83,8 @@ static fd_prompt_ids prompt_of(const fd_trace *trace) {
 
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
                            fd_verdict *verdict) {
-    char text[256];
+    fd_remark found;
     if (!tokenizer || !fd_tokens_part_in_prompt(ref, cand)) return;
     fd_prompt_ids sides[2] = {prompt_of(ref), prompt_of(cand)};
-    if (fd_prompt_tokens_name(tokenizer, sides, text, sizeof text)) fd_verdict_note(verdict, "%s", text);
+    if (fd_prompt_tokens_find(tokenizer, sides, &found)) fd_verdict_note(verdict, found);
 }

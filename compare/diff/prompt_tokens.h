@@ -12,10 +12,9 @@ typedef struct fd_prompt_ids {
     int32_t n;
 } fd_prompt_ids;
 
-/* Writes what one side did, if it is one of these: the BOS is missing, or is there twice, and all else is equal; or
- * a special token is split into pieces that spell it, at the first place where the prompts differ. False, and "" in
- * `to`: none of them. */
-bool fd_prompt_tokens_name(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], char *to, size_t size);
+/* Finds what one side did, if it is one of these: the BOS missing (all else is equal), the BOS twice (all else is equal),
+ * or a special token split into pieces that spell it, at the first place where the prompts differ. False: none of them. */
+bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out);
 
 /* Adds it to the verdict as a note, for two traces whose tokens differ first inside a prompt. */
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,

@@ -153,11 +153,11 @@ static fd_code fill_store(fd_trace_writer *writer, const fd_trace_info *info, fd
     const fd_store_options options = {.path = plan->path,
                                       .group = plan->options.group,
                                       .level = plan->options.level,
-                                      .n_pos = plan->options.n_pos,
                                       .compress = plan->options.compress,
                                       .health = true,
                                       .n_layer = h->n_layer,
-                                      .n_head = h->n_head};
+                                      .n_head = h->n_head,
+                                      .n_pos = plan->options.n_pos};
     FD_TRY(fd_store_create(&options, info, file, !plan->options.file, &writer->queue, &writer->batch.store, err));
     for (int32_t i = 0; i < plan->graph->n_node; i++) {
         fd_graph_row row;

@@ -28,12 +28,12 @@ static hid_t make_set(hid_t group, const set_plan *plan) {
     return set;
 }
 
-/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB, or as there will be (0: unknown). */
+/* [positions, a, b] with as many positions to a chunk as fill 32 KiB, or as the trace will have. */
 static set_plan plan_rows(const char *name, hid_t type, hsize_t a, hsize_t b, int32_t n_pos) {
+    hsize_t most = n_pos > 0 && n_pos < 1024 ? (hsize_t)n_pos : 1024;
     set_plan plan = {.name = name, .type = type, .rank = 3, .dim = {0, a, b}, .max = {H5S_UNLIMITED, a, b}};
     hsize_t row = H5Tget_size(type) * a * b;
-    plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > 1024 ? 1024 : 32768 / row;
-    if (n_pos > 0 && plan.chunk[0] > (hsize_t)n_pos) plan.chunk[0] = (hsize_t)n_pos;
+    plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > most ? most : 32768 / row;
     plan.chunk[1] = a;
     plan.chunk[2] = b;
     if (b == 1) plan.rank = a == 1 ? 1 : 2;
@@ -68,8 +68,7 @@ bool fd_trace_put_info(hid_t root, const fd_trace_info *info, fd_trace_level lev
 bool fd_trace_put_list(hid_t root, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data,
                        bool compress) {
     hsize_t dim = (hsize_t)n;
-    hid_t space = H5Screate_simple(1, &dim, NULL);
-    hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t space = H5Screate_simple(1, &dim, NULL), create = H5Pcreate(H5P_DATASET_CREATE);
     if (compress && n > 0) {
         H5Pset_chunk(create, 1, &dim);
         H5Pset_deflate(create, 1);

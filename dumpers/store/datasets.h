@@ -6,17 +6,17 @@
 
 /* Attributes of the root but for `finished`: it is not complete. */
 bool fd_trace_put_info(hid_t root, const fd_trace_info *info, fd_trace_level level);
-/* Writes a list of n elements. */
+/* Writes a list of n elements, deflated with `compress`. */
 bool fd_trace_put_list(hid_t root, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data,
                        bool compress);
 
-/* The tables below have no rows yet; n_pos: how many there will be, for chunks that are no larger; 0: unknown. */
+/* In these, n_pos: positions that the trace will have, for tables that are no larger; 0: unknown. */
 
-/* /tokens and /steps, and the group /tensors. */
+/* /tokens and /steps, with no rows, and the group /tensors. */
 bool fd_trace_make_lists(hid_t root, int32_t n_pos);
 /* /health; entropy and sink where n_layer and n_head are not 0. */
 bool fd_trace_make_health(hid_t root, int32_t n_layer, int32_t n_head, int32_t n_pos);
-/* /fingerprints and, where asked for, /stats, with a column for each of n nodes. */
+/* /fingerprints and, where asked for, /stats, with a column for each of n nodes and no rows. */
 bool fd_trace_make_fingerprints(hid_t root, int32_t n, int32_t n_pos);
 bool fd_trace_make_stats(hid_t root, int32_t n, int32_t n_pos);
 bool fd_trace_make_graph(hid_t root, const fd_graph_row *rows, int32_t n, bool compress);

@@ -101,7 +101,8 @@ static hid_t make_group(hid_t file, const char *name) {
 static fd_code fill_empty(fd_store *store, const fd_trace_info *info, fd_error *err) {
     const fd_store_options *o = &store->options;
     store->root = store->owns_file ? store->file->id : make_group(store->file->id, o->group);
-    bool ok = store->root >= 0 && fd_trace_put_info(store->root, info, o->level) && fd_trace_make_lists(store->root, o->n_pos) &&
+    bool ok = store->root >= 0 && fd_trace_put_info(store->root, info, o->level) &&
+              fd_trace_make_lists(store->root, o->n_pos) &&
               (!o->health || fd_trace_make_health(store->root, o->n_layer, o->n_head, o->n_pos));
     return ok ? FD_OK : fd_store_refuse(store, err, "cannot create the trace");
 }
