@@ -1,6 +1,6 @@
 /* firstdiff run: prefill, decode with sampling, and a trace of it. */
 #include "cli/cli.h"
-#include "cli/trace_info.h"
+#include "cli/record.h"
 
 #include <stdlib.h>
 #include <string.h>
