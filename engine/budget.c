@@ -16,16 +16,9 @@ static int64_t width_of(const fd_node *node) {
     return fd_node_row_stride(node, 0);
 }
 
-static bool same_table(const fd_node *a, const fd_node *b) {
-    const fd_rope *x = &a->rope, *y = &b->rope; /* the pairing is no part of a table */
-    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
-           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
-           x->original_context == y->original_context && a->weight[0] == b->weight[0];
-}
-
 int32_t fd_table_owner(const fd_graph *graph, int32_t id) {
     for (int32_t i = 0; i < id; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && same_table(&graph->nodes[i], &graph->nodes[id])) return i;
+        if (graph->nodes[i].op == FD_OP_ROPE && fd_rope_same_table(&graph->nodes[i], &graph->nodes[id])) return i;
     return id;
 }
 
@@ -68,14 +61,15 @@ size_t fd_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
 static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
     uint64_t bytes = 0;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
+        if (graph->nodes[i].op == FD_OP_KV_WRITE)
+            bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
     return bytes;
 }
 
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
-    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) + fd_batch_inputs_bytes(n_seq) +
-                     (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) + fd_sampling_state_bytes(n_seq) +
-                     fd_history_bytes(n_ctx, n_seq);
+    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) +
+                     fd_batch_inputs_bytes(n_seq) + (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) +
+                     fd_sampling_state_bytes(n_seq) + fd_history_bytes(n_ctx, n_seq);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_ROPE && fd_table_owner(graph, i) == i)
             bytes += 2 * fd_table_bytes(&graph->nodes[i], n_ctx);
@@ -227,7 +221,8 @@ fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size,
     if (fits > 0)
         snprintf(advice, sizeof advice, "a context of %d positions would fit", fits);
     else
-        snprintf(advice, sizeof advice, "%s", m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
+        snprintf(advice, sizeof advice, "%s",
+                 m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
     m.observed = 0; /* a refusal is about what an engine must have */
     fd_engine_memory_text(&m, size, free_bytes, text, sizeof text);
     return fd_fail(err, FD_ERR_MEMORY, "device memory: %s; %s", text, advice);

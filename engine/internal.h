@@ -8,6 +8,7 @@
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
+#include "exec/generate.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/int8/q8.h"
@@ -19,7 +20,6 @@ typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
 /* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
 typedef struct fd_rope_tables {
     fd_rope rope;
-    int32_t factors;                /* weight index, -1 none */
     const float *cosine, *sine;     /* device, inside fd_engine.fixed */
     float *host_cosine, *host_sine; /* owned; kept for overrides */
 } fd_rope_tables;
@@ -43,9 +43,9 @@ typedef struct fd_run {
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in the decode step, whatever the position */
     const int32_t *inputs; /* device */
     fd_rows tail;
-    bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
-    bool unobserved; /* kernels alone read what nodes leave */
-    void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
+    bool near;                            /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool unobserved;                      /* kernels alone read what nodes leave */
+    void *q8_rows;                        /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
 } fd_run;
 
@@ -55,7 +55,7 @@ typedef struct fd_pending {
     int32_t node, pos0, n_pos;
     unsigned wants; /* fd_want */
     int64_t row_stride;
-    size_t offset;  /* in pinned: the elements, or fingerprints, statistics, entropy and sink, best logits */
+    size_t offset; /* in pinned: the elements, or fingerprints, statistics, entropy and sink, best logits */
 } fd_pending;
 
 typedef struct fd_watch {
@@ -70,10 +70,10 @@ typedef struct fd_watch {
 enum { FD_SAMPLED_AHEAD = 4 };
 
 typedef struct fd_engine_sampling {
-    bool possible;            /* by the device and the vocabulary */
-    fd_sample_state *states;  /* device, [n_seq], inside fixed */
-    int32_t *history;         /* device, [n_seq, n_ctx + 1], inside fixed */
-    fd_block results;         /* pinned, [FD_SAMPLED_AHEAD, n_seq] fd_sample_result */
+    bool possible;           /* by the device and the vocabulary */
+    fd_sample_state *states; /* device, [n_seq], inside fixed */
+    int32_t *history;        /* device, [n_seq, n_ctx + 1], inside fixed */
+    fd_block results;        /* pinned, [FD_SAMPLED_AHEAD, n_seq] fd_sample_result */
     cudaEvent_t done[FD_SAMPLED_AHEAD];
 } fd_engine_sampling;
 struct fd_fast; /* engine/fast.h */
@@ -93,8 +93,8 @@ typedef struct fd_engine {
     float *attention_scratch;
     bool *feeds_cache; /* [n_node] */
     bool has_override, may_split;
-    bool fuses_rows; /* a prompt's nodes too */
-    fd_block q8_rows;       /* q8act: activations as int8 blocks, made before each product of several rows: a prompt's, */
+    bool fuses_rows;  /* a prompt's nodes too */
+    fd_block q8_rows; /* q8act: activations as int8 blocks, made before each product of several rows: a prompt's, */
     fd_block batch_q8_rows; /* and those of a step of several sequences, whose CUDA graphs hold the address */
 
     fd_plan nodes;        /* a node each */
@@ -106,11 +106,11 @@ typedef struct fd_engine {
     fd_block *step_slots; /* fixed size: the CUDA graph holds their addresses */
     fd_plan batch;        /* of a token of each of several sequences */
     fd_block *batch_slots;
-    bool batches;         /* there are several, and the plan can run */
+    bool batches;                /* there are several, and the plan can run */
     int32_t *batch_inputs;       /* device: FD_INPUT_TOKENS unused, then tokens, positions, sequences [n_seq] each */
     fd_block batch_inputs_host;  /* pinned, likewise */
     fd_step_graph *batch_graphs; /* [n_seq + 1][sampled][near], by the rows of the step */
-    bool overlap;         /* of a decode step's kernels, and of a prompt's that nobody observes or replaces */
+    bool overlap;                /* of a decode step's kernels, and of a prompt's that nobody observes or replaces */
     bool no_graph;
     fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
 

@@ -91,8 +91,8 @@ static fd_code bring(fd_engine *e, fd_kept_set *set, fd_error *err) {
     /* Grown by half again, and never while a copy into it is under way: the set has been shown. */
     size_t need = l->other_bytes + (size_t)l->n_over * row;
     if (need > set->tensors_host.size)
-        FD_TRY(fd_pinned_reserve(&set->tensors_host, l->other_bytes + (size_t)l->n_over * (row + row / 2), "observed tensors",
-                                 err));
+        FD_TRY(fd_pinned_reserve(&set->tensors_host, l->other_bytes + (size_t)l->n_over * (row + row / 2),
+                                 "observed tensors", err));
     bool over = false;
     size_t begin = 0, end = 0; /* of the wanted neighbours so far */
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -109,8 +109,8 @@ static fd_code bring(fd_engine *e, fd_kept_set *set, fd_error *err) {
     FD_TRY(bring_others(e, set, begin, end, err));
     if (!over) return FD_OK;
     return fd_cuda_check(cudaMemcpy2DAsync((char *)set->tensors_host.data + l->other_bytes, row,
-                                           (const char *)set->tensors.data + l->over_bytes, pitch, row, (size_t)l->n_over,
-                                           cudaMemcpyDeviceToHost, k->stream),
+                                           (const char *)set->tensors.data + l->over_bytes, pitch, row,
+                                           (size_t)l->n_over, cudaMemcpyDeviceToHost, k->stream),
                          "observed tensors", err);
 }
 
@@ -173,7 +173,7 @@ static fd_code show(fd_engine *e, fd_kept_set *set, fd_error *err) {
     return observer->end ? observer->end(observer->user, err) : FD_OK;
 }
 
-fd_code fd_kept_settle(fd_engine *e, fd_error *err) {
+fd_code fd_kept_flush(fd_engine *e, fd_error *err) {
     if (!e->kept.ready) return FD_OK;
     FD_TRY(show(e, &e->kept.sets[e->kept.next], err));
     return show(e, &e->kept.sets[1 - e->kept.next], err);
@@ -189,12 +189,12 @@ fd_code fd_kept_forward(fd_engine *e, const fd_batch *batch, fd_error *err) {
     fd_kept *k = &e->kept;
     fd_kept_set *set = &k->sets[k->next];
     FD_TRY(compute(e, set, batch->tokens[0], batch->pos0, err));
-    FD_TRY(fd_kept_settle(e, err)); /* the step before, while this one runs */
+    FD_TRY(fd_kept_flush(e, err)); /* the step before, while this one runs */
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(observe_beside(e, set, batch, err));
     k->next = 1 - k->next;
     e->logits = set->tensor[e->exec.graph->n_node - 1];
     FD_TRY(batch->logits ? fd_copy_logits(e, e->logits, 1, 1, batch->logits, err)
                          : fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err));
-    return observer->begin ? FD_OK : fd_kept_settle(e, err);
+    return observer->begin ? FD_OK : fd_kept_flush(e, err);
 }

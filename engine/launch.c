@@ -44,8 +44,8 @@ static fd_code launch_embed(const job *j, fd_error *err) {
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
     int64_t n = j->node->shape[j->node->n_dim - 1], rows = j->n_tok * elements(j->node) / n;
-    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, fd_engine_vector(j->engine, j->node->weight[0]),
-                              j->node->eps, j->out, err);
+    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n,
+                              fd_engine_vector(j->engine, j->node->weight[0]), j->node->eps, j->out, err);
 }
 
 bool fd_engine_in_q8(const fd_engine *engine, const fd_node *node) {
@@ -74,14 +74,12 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
         return fd_launch_q8_matvec(j->run->queue, &in, NULL, err);
     }
     fd_q8_rows rows = fd_q8_rows_at(j->run->q8_rows, weight->n_col, j->n_tok);
-    if (!has_blocks(j))
-        FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
+    if (!has_blocks(j)) FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
     return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, 0, j->out, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
-    if (fd_engine_in_q8(j->engine, j->node))
-        return launch_q8_matmul(j, fd_node_matrix(j->engine, j->node), err);
+    if (fd_engine_in_q8(j->engine, j->node)) return launch_q8_matmul(j, fd_node_matrix(j->engine, j->node), err);
     fd_matmul in = fd_matmul_of(fd_node_matrix(j->engine, j->node), fd_engine_vector(j->engine, j->node->weight[1]),
                                 j->in[0], j->n_tok, j->out);
     return fd_launch_matmul(j->run->queue, &in, err);
@@ -181,7 +179,7 @@ static fd_code launch_expert_sum(const job *j, fd_error *err) {
 
 /* From ops.def: an op without a launcher does not compile. */
 static fd_code (*const launchers[FD_OP_COUNT])(const job *j, fd_error *err) = {
-#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = launch_##name,
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = launch_##name,
 #include "model/ops.def"
 #undef FD_OP
 };

@@ -12,6 +12,7 @@
 #include "cli/run/many.h"
 #include "cli/text.h"
 #include "dumpers/store/trace.h"
+#include "exec/generate.h"
 
 typedef struct run {
     const fd_run_args *args;
@@ -22,12 +23,12 @@ typedef struct run {
     char *prompt_text;
     int32_t *tokens; /* prompt and generated */
     int32_t n_prompt, n_token;
-    float *logits;   /* [n_vocab] */
+    float *logits; /* [n_vocab] */
     double started, prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
     fd_cli_text text;
     fd_cli_progress progress;
-    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
+    bool undecided; /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
 /* A name with a slip in it would make a trace of nothing. */
@@ -37,7 +38,8 @@ static fd_code check_filters(const fd_trace_options *to, const fd_graph *graph, 
                        graph->hparams.n_layer - 1);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (fd_trace_selects(to, &graph->nodes[i])) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s%s%s%s: no tensor of the model has such a name; `firstdiff model --graph` lists them",
+    return fd_fail(err, FD_ERR_INPUT,
+                   "%s%s%s%s: no tensor of the model has such a name; `firstdiff model --graph` lists them",
                    a->tensors ? "--tensors " : "", a->tensors ? a->tensors : "", a->layers ? " --layers " : "",
                    a->layers ? a->layers : "");
 }
@@ -45,10 +47,14 @@ static fd_code check_filters(const fd_trace_options *to, const fd_graph *graph, 
 static fd_code open_trace(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     fd_trace_options to = fd_trace_defaults(a->trace);
-    if (!a->level || strcmp(a->level, "full") == 0) to.level = FD_TRACE_FULL;
-    else if (strcmp(a->level, "stats") == 0) to.level = FD_TRACE_STATS;
-    else if (strcmp(a->level, "fingerprint") == 0) to.level = FD_TRACE_FINGERPRINT;
-    else return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
+    if (!a->level || strcmp(a->level, "full") == 0)
+        to.level = FD_TRACE_FULL;
+    else if (strcmp(a->level, "stats") == 0)
+        to.level = FD_TRACE_STATS;
+    else if (strcmp(a->level, "fingerprint") == 0)
+        to.level = FD_TRACE_FINGERPRINT;
+    else
+        return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
     int store = a->store ? fd_dtype_parse(a->store) : FD_F32;
     if (store != FD_F32 && store != FD_F16 && store != FD_BF16)
         return fd_fail(err, FD_ERR_INPUT, "store \"%s\": expected f32, f16 or bf16", a->store);
@@ -76,8 +82,7 @@ static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
 static fd_code begin_text(run *r, fd_error *err) {
     r->prefill_s = fd_cli_seconds() - r->started;
     r->started = fd_cli_seconds();
-    for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++)
-        FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
+    for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++) FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
     return FD_OK;
 }
 
@@ -127,7 +132,7 @@ static fd_code generate(run *r, fd_error *err) {
     else
         FD_TRY(fd_exec_generate(r->exec.exec, &generation, &n_done, err));
     fd_cli_progress_end(&r->progress);
-    FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
+    FD_TRY(fd_exec_flush(r->exec.exec, err)); /* the last step's tensors */
     r->decode_s = fd_cli_seconds() - r->started;
     if (r->n_token > r->n_prompt) r->n_decode = r->n_token - r->n_prompt - 1;
     if (!r->args->quiet) fd_cli_text_end(&r->text); /* before what summary() says elsewhere */
@@ -151,7 +156,8 @@ static fd_code prepare(run *r, fd_error *err) {
     }
     r->n_token = r->n_prompt;
     if (total > limit)
-        return fd_fail(err, FD_ERR_INPUT, "context: the prompt's %d tokens and %d more need %lld positions, the limit is %d%s",
+        return fd_fail(err, FD_ERR_INPUT,
+                       "context: the prompt's %d tokens and %d more need %lld positions, the limit is %d%s",
                        r->n_prompt, a->n_generate, (long long)total, limit,
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     char spec[256];
@@ -177,7 +183,7 @@ static void summary(const run *r) {
 static fd_code end_trace(run *r, fd_code code, fd_error *err) {
     if (code == FD_OK) return fd_trace_finish(r->trace, err);
     fd_error other = {0};
-    if (!r->undecided || fd_exec_settle(r->exec.exec, &other) != FD_OK)
+    if (!r->undecided || fd_exec_flush(r->exec.exec, &other) != FD_OK)
         fd_trace_abandon(r->trace);
     else if (fd_trace_finish(r->trace, &other) == FD_OK)
         fd_cli_add_first_nan(r->args->trace, err);

@@ -18,23 +18,14 @@ static fd_code rope_tables(const fd_replay *replay, const fd_node *node, bool ex
                            fd_error *err) {
     int64_t half = node->rope.n_rot / 2, n = half * replay->n_kv;
     size_t real = exact ? sizeof(float) : sizeof(double);
-    float *factors = NULL;
+    const fd_weight *factors = node->weight[0] >= 0 ? &replay->o.graph->weights[node->weight[0]] : NULL;
     *table = malloc(2 * real * (size_t)n);
-    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
-    if (!*table || (node->weight[0] >= 0 && !factors)) {
-        free(factors);
-        return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
-    }
-    if (factors) {
-        const fd_weight *w = &replay->o.graph->weights[node->weight[0]];
-        fd_dequantize_row(w->dtype, w->data, factors, half);
-    }
+    if (!*table) return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
     void *sine = (char *)*table + real * (size_t)n;
     if (exact)
         fd_rope_table(&node->rope, factors, 0, replay->n_kv, *table, sine);
     else
         fd_rope_table_f64(&node->rope, factors, 0, replay->n_kv, *table, sine);
-    free(factors);
     args->rope_cos = *table;
     args->rope_sin = sine;
     return FD_OK;
@@ -52,8 +43,8 @@ static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, 
     fd_code code = narrow(out, fd_replay_rows_given(replay, node), &result, err);
     for (int k = 0; k < FD_MAX_INPUTS && code == FD_OK; k++)
         if (node->input[k] >= 0)
-            code = narrow(args.in[k], fd_replay_rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k],
-                          err);
+            code =
+                narrow(args.in[k], fd_replay_rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k], err);
     if (code == FD_OK) {
         for (int k = 0; k < FD_MAX_INPUTS; k++) args.in[k] = in[k];
         args.out = result;
