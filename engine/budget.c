@@ -61,15 +61,14 @@ size_t fd_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
 static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
     uint64_t bytes = 0;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE)
-            bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
+        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
     return bytes;
 }
 
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
-    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) +
-                     fd_batch_inputs_bytes(n_seq) + (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) +
-                     fd_sampling_state_bytes(n_seq) + fd_history_bytes(n_ctx, n_seq);
+    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) + fd_batch_inputs_bytes(n_seq) +
+                     (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) + fd_sampling_state_bytes(n_seq) +
+                     fd_history_bytes(n_ctx, n_seq);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_ROPE && fd_table_owner(graph, i) == i)
             bytes += 2 * fd_table_bytes(&graph->nodes[i], n_ctx);
@@ -221,8 +220,7 @@ fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size,
     if (fits > 0)
         snprintf(advice, sizeof advice, "a context of %d positions would fit", fits);
     else
-        snprintf(advice, sizeof advice, "%s",
-                 m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
+        snprintf(advice, sizeof advice, "%s", m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
     m.observed = 0; /* a refusal is about what an engine must have */
     fd_engine_memory_text(&m, size, free_bytes, text, sizeof text);
     return fd_fail(err, FD_ERR_MEMORY, "device memory: %s; %s", text, advice);

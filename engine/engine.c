@@ -60,14 +60,14 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
     /* Nothing but kernels: they may be fused, and start while the one before drains. */
     bool alone = !watched && !e->has_override && !fast;
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap && alone;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
         bool last_pass = done + n == batch->n_tok;
         bool wanted = batch->logits && (batch->all_logits || last_pass);
-        fd_run run = {.plan = fast                     ? &fast->real
+        fd_run run = {.plan = fast                       ? &fast->real
                               : alone && e->fuses_rows ? &e->rows
                                                        : &e->nodes,
                       .slots = fast ? e->fast->slots : e->node_slots,
@@ -78,7 +78,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                       .n_kv = batch->pos0 + done + n,
                       .inputs = e->inputs,
                       .unobserved = alone,
-                      .tail = all                                       ? FD_ROWS_ALL
+                      .tail = all      ? FD_ROWS_ALL
                               : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
                                                                         : FD_ROWS_NONE};
         fd_watch *watch = watched ? &e->watch : NULL;
@@ -89,7 +89,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
         if (wanted) {
             float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
             FD_TRY(fd_copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
-                                  batch->all_logits ? n : 1, to, err));
+                               batch->all_logits ? n : 1, to, err));
         }
         /* The next pass writes over the pinned tokens. */
         FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "batch", err));
@@ -148,8 +148,11 @@ static void destroy(fd_exec *exec) {
     free(e);
 }
 
-static const fd_exec_class engine_class = {
-    .forward = forward, .reset = reset, .destroy = destroy, .flush = flush, .generate = fd_engine_generate};
+static const fd_exec_class engine_class = {.forward = forward,
+                                           .reset = reset,
+                                           .destroy = destroy,
+                                           .flush = flush,
+                                           .generate = fd_engine_generate};
 static const fd_exec_class batching_class = {.forward = forward,
                                              .reset = reset,
                                              .destroy = destroy,
@@ -196,7 +199,7 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     e->device = options->device;
-    e->queue = (fd_queue){
+    e->queue = (fd_launch_context){
         .n_sm = prop.multiProcessorCount, .max_shared = prop.sharedMemPerBlockOptin, .has_clusters = prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
     e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);

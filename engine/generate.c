@@ -2,7 +2,8 @@
  * token as it is known, is never waited for. */
 #include "engine/internal.h"
 
-fd_code fd_launch_sampling(const fd_engine *e, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err) {
+fd_code fd_launch_sampling(const fd_engine *e, const fd_launch_context *queue, bool batch, int32_t n_row,
+                           fd_error *err) {
     int32_t *inputs = batch ? e->batch_inputs : e->inputs, n_seq = e->exec.n_seq;
     fd_sampling in = {.n_seq = n_row,
                       .n_vocab = e->exec.graph->hparams.n_vocab,
@@ -43,8 +44,9 @@ static fd_code prepare(fd_engine *e, const fd_generation *run, fd_error *err) {
                              .seed = o->seed,
                              .n_draw = fd_sampler_draws(run->sampler),
                              .n_history = run->n_token};
-    FD_TRY(fd_pinned_reserve(&e->sampling.results, sizeof(fd_sample_result) * FD_SAMPLED_AHEAD * (size_t)e->exec.n_seq,
-                             "sampled tokens", err));
+    FD_TRY(fd_pinned_reserve(&e->sampling.results,
+                             sizeof(fd_sample_result) * FD_SAMPLED_AHEAD * (size_t)e->exec.n_seq, "sampled tokens",
+                             err));
     for (int i = 0; i < FD_SAMPLED_AHEAD; i++)
         if (!e->sampling.done[i])
             FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&e->sampling.done[i], cudaEventDisableTiming), "event", err));

@@ -18,13 +18,12 @@ typedef struct fd_step_graph {
 
 /* One step. */
 typedef struct fd_kept_set {
-    fd_block
-        tensors;    /* device: what runs along the positions, [n_head, n_ctx] each; the same without gaps; the others */
-    float **tensor; /* owned, [n_node], device; a KV_WRITE's: where its row is copied to */
-    fd_block views; /* device: fd_row_view of every node, then of the attention weights */
-    fd_block found, found_host; /* device and pinned: fd_kept_layout.prints … */
-    fd_block tensors_host;      /* pinned: the others, then what runs along the positions, without gaps */
-    fd_step_graph graphs[2];    /* of positions from FD_ATTENTION_NEAR on, and below */
+    fd_block tensors; /* device: what runs along the positions, [n_head, n_ctx] each; the same without gaps; the others */
+    float **tensor;   /* owned, [n_node], device; a KV_WRITE's: where its row is copied to */
+    fd_block views;   /* device: fd_row_view of every node, then of the attention weights */
+    fd_block found, found_host;       /* device and pinned: fd_kept_layout.prints … */
+    fd_block tensors_host;            /* pinned: the others, then what runs along the positions, without gaps */
+    fd_step_graph graphs[2];          /* of positions from FD_ATTENTION_SHORT_CONTEXT on, and below */
     cudaEvent_t computed, brought;
     unsigned *wants; /* owned, [n_node] fd_want */
     bool pending;    /* the observer has not seen it */
@@ -38,7 +37,7 @@ typedef struct fd_kept_layout {
     int32_t n_head;            /* rows of each */
     int64_t n_block;           /* of FD_SUM_BLOCK elements in all tensors */
     size_t *at;                /* owned, [n_node]: among those along the positions, or among the others */
-    int32_t *order; /* owned, [n_node]: which of the nodes along the positions, of the attention weights: 0, 1 … */
+    int32_t *order;            /* owned, [n_node]: which of the nodes along the positions, of the attention weights: 0, 1 … */
     size_t over_bytes, other_bytes;
     size_t prints, entropy, sink, top, stats, found_bytes;
 } fd_kept_layout;

@@ -27,9 +27,9 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
         t->cosine = (float *)at;
         t->sine = (float *)(at + fd_table_bytes(node, e->exec.n_ctx));
         FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));
-        FD_TRY(fd_cuda_check(
-            cudaMemcpy(at + fd_table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
-            "rope tables", err));
+        FD_TRY(
+            fd_cuda_check(cudaMemcpy(at + fd_table_bytes(node, e->exec.n_ctx), t->host_sine, size, cudaMemcpyHostToDevice),
+                          "rope tables", err));
         at += 2 * fd_table_bytes(node, e->exec.n_ctx);
     }
     return FD_OK;
@@ -38,8 +38,7 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
 /* fixed: caches, inputs, attention scratch, sampling, rope tables. */
 static fd_code make_fixed(fd_engine *e, const fd_graph *graph, fd_error *err) {
     int32_t n_ctx = e->exec.n_ctx;
-    FD_TRY(
-        fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq, e->fast), "the K/V cache", err));
+    FD_TRY(fd_device_alloc(&e->fixed, fd_engine_fixed_bytes(graph, n_ctx, e->exec.n_seq, e->fast), "the K/V cache", err));
     char *at = e->fixed.data;
     for (int32_t i = 0; i < graph->n_node; i++) {
         e->rope_of[i] = -1;

@@ -3,6 +3,7 @@
 
 #include "compare/report/report.h"
 #include "compare/report/text.h"
+#include "compare/report/unnamed.h"
 
 /* "Q8_0 [256, 768]" */
 static void weight_shape(const char *dtype, int64_t n_row, int64_t n_col, char *to, size_t size) {
@@ -20,7 +21,7 @@ static void zeros_text(const char *what, int64_t n, int64_t expected, const char
 void fd_report_weights(FILE *to, const fd_verdict *v) {
     const fd_verdict_weights *w = &v->weights;
     const char *whose = w->against_model ? "the model" : "the reference";
-    char held[64], expected[64], trailing[80], zero[80] = "";
+    char held[64], expected[64], trailing[80], zero[80] = "", text[FD_UNNAMED_SIZE];
     weight_shape(w->dtype, w->n_row, w->n_col, held, sizeof held);
     weight_shape(w->expected_dtype, w->expected_n_row, w->expected_n_col, expected, sizeof expected);
     zeros_text("trailing rows are", w->n_trailing_zero_row, w->expected_trailing_zero_row, whose, trailing,
@@ -37,14 +38,14 @@ void fd_report_weights(FILE *to, const fd_verdict *v) {
         fd_line(to, "rows", "%s%lld of %lld differ, first row %lld%s%s%s", w->rows_per_hash > 1 ? "at most " : "",
                 (long long)w->n_row_differ, (long long)w->n_row, (long long)w->first_row,
                 w->rows_per_hash > 1 ? " or soon after" : "", trailing, zero);
-    if (w->match[0]) fd_line(to, "holds", "%s", w->match);
+    if (w->match) fd_line(to, "holds", "%s", fd_weights_match_text(w, text));
     fd_line(to, "weights", "%d differ, %d agree with %s%s%s", w->n_differ, w->n_same, whose,
             w->others[0] ? "; also " : "", w->others);
     if (w->named)
         fd_line(to, "named", "%s  (%s)      every hash of %d of %d weights", w->summary, w->fault, w->n_explained,
                 w->n_differ);
     else
-        fd_line(to, "not named", "%s", w->reason);
+        fd_line(to, "not named", "%s", fd_weights_unnamed_text(w, text));
     if (w->same_as[0]) fd_line(to, "the same as", "%s: the same bytes here", w->same_as);
     if (!v->replay.done) return;
     bool departs = v->replay.finding[0] != '\0';
@@ -114,19 +115,20 @@ static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
 /* The bug, or what may be it and what would tell. */
 void fd_report_explanation(FILE *to, const fd_explanation *e) {
     enum { MOST = 3 };
+    char text[FD_UNNAMED_SIZE];
     if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
         if (e->runner_up.fault) put_fit(to, "runner-up", &e->runner_up);
     } else {
-        fd_line(to, "not named", "%s", e->reason);
+        fd_line(to, "not named", "%s", fd_unnamed_text(e, text));
         for (int32_t i = 0; i < e->n_remaining && i < MOST; i++) put_fit(to, "possible", &e->remaining[i]);
     }
     if (e->n_remaining > MOST) fd_line(to, "", "and %d more", e->n_remaining - MOST);
-    if (e->next[0]) fd_line(to, "tells apart", "%s", e->next);
+    if (e->tells_apart) fd_line(to, "tells apart", "%s", fd_tells_apart_text(e, text));
 }
 
-static void layers_of(const fd_same_cause *c, char *to, size_t size) {
+static void layers_of(const fd_cause *c, char *to, size_t size) {
     bool several = strpbrk(c->layers, ",\xe2") != NULL; /* a comma, or the first byte of … */
     snprintf(to, size, "%d tensor%s%s%s", c->n_node, fd_plural(c->n_node),
              !c->layers[0] ? ""
@@ -136,14 +138,14 @@ static void layers_of(const fd_same_cause *c, char *to, size_t size) {
 }
 
 /* Where else that bug is, and the others. */
-void fd_report_rest(FILE *to, const fd_rest *r) {
+void fd_report_causes(FILE *to, const fd_causes *r) {
     char where[96];
-    if (r->same.n_node > 1) {
-        layers_of(&r->same, where, sizeof where);
-        fd_line(to, r->same.fault ? "the same bug" : "likewise", "in %s", where);
+    if (r->first.n_node > 1) {
+        layers_of(&r->first, where, sizeof where);
+        fd_line(to, r->first.fault ? "the same bug" : "likewise", "in %s", where);
     }
     for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) {
-        const fd_same_cause *c = &r->also[i];
+        const fd_cause *c = &r->also[i];
         layers_of(c, where, sizeof where);
         if (c->fault)
             fd_line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->fault->summary, c->fault->name,
@@ -155,8 +157,8 @@ void fd_report_rest(FILE *to, const fd_rest *r) {
 }
 
 /* Best tokens that differ, and where the runs parted by them. */
-void fd_report_choice(FILE *to, const fd_verdict *v) {
-    const fd_verdict_choice *c = &v->choice;
+void fd_report_flip(FILE *to, const fd_verdict *v) {
+    const fd_verdict_flip *c = &v->flip;
     char margins[192] = "";
     if (c->n_flip)
         snprintf(margins, sizeof margins, "reference %d by %.3g, candidate %d by %.3g, τ %.3g", c->ref_token,

@@ -65,7 +65,7 @@ void fd_trace_digest(const fd_trace_writer *writer, fd_trace_record *record) {
                         .data = record->data};
     for (int32_t row = 0; row < record->n_pos && !record->handed; row++)
         fd_trace_digest_row(writer, record->step, &o, row);
-    bool to_file = record->step->level == FD_TRACE_FULL && writer->tensor[record->node->id] >= 0;
+    bool to_file = fd_trace_stores(writer, record->node, record->step->level);
     if (to_file && writer->stored != writer->dtype)
         fd_trace_round(writer, record->data, (size_t)(record->n_pos * record->row_elements), record->data);
     if (to_file && fd_trace_packs(writer, record->node)) fd_trace_pack(writer, record);

@@ -18,7 +18,7 @@ unsigned fd_trace_wants(void *user, const fd_node *node) {
     fd_trace_level level = writer->step ? writer->step->level : writer->options.level;
     if (!writer->selected[node->id]) return health;
     return health | FD_WANT_FINGERPRINT | (level >= FD_TRACE_STATS ? FD_WANT_STATS : 0) |
-           (level >= FD_TRACE_FULL ? FD_WANT_DATA : 0);
+           (fd_trace_stores(writer, node, level) ? FD_WANT_DATA : 0);
 }
 
 /* What is wanted beside the elements and was not handed over; NULL: nothing. */
@@ -74,7 +74,7 @@ static void digest(fd_trace_writer *writer, const fd_observation *o) {
 static fd_code take_here(fd_trace_writer *writer, const fd_observation *o, fd_error *err) {
     const fd_trace_pending *step = writer->step;
     digest(writer, o);
-    if (step->level < FD_TRACE_FULL || writer->tensor[o->node->id] < 0) return FD_OK;
+    if (!fd_trace_stores(writer, o->node, step->level)) return FD_OK;
     fd_trace_queue_drain(writer); /* rows of a tensor are written in the order in which they are shown */
     FD_TRY(fd_trace_failed(writer, err));
     fd_h5_guard guard = fd_h5_begin();

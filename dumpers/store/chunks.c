@@ -63,7 +63,7 @@ static bool grow(void **list, size_t *room, size_t n, size_t size) {
 
 /* HDF5 makes room for a chunk whose first row is c->from, in column `column`. */
 static bool place(fd_trace_writer *writer, const fd_node *node, fd_trace_chunks *c, int32_t column) {
-    fd_h5_target *target = &writer->target;
+    fd_h5_target *target = &writer->file->target;
     size_t bytes = (size_t)c->rows * c->row_bytes;
     hsize_t offset[3] = {(hsize_t)c->from};
     if (node->over_kv) offset[node->n_dim] = (hsize_t)column * FD_KV_CHUNK;

@@ -93,11 +93,11 @@ static bool append_steps(fd_trace_writer *writer, const fd_trace_pending *steps)
 }
 
 static bool flush(const fd_trace_writer *writer) {
-    return H5Fflush(writer->file, H5F_SCOPE_LOCAL) >= 0 && writer->target.error == 0;
+    return H5Fflush(writer->root, H5F_SCOPE_LOCAL) >= 0 && writer->file->target.error == 0;
 }
 
 static bool refuse(const fd_trace_writer *writer, fd_error *err) {
-    fd_h5_target_fail(&writer->target, err, "%s: cannot write step %d", writer->path, writer->n_written);
+    fd_h5_target_fail(&writer->file->target, err, "%s: cannot write step %d", writer->path, writer->n_written);
     return false;
 }
 
@@ -105,7 +105,7 @@ static bool refuse(const fd_trace_writer *writer, fd_error *err) {
 bool fd_trace_commit_tables(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err) {
     span s = {.steps = steps, .first = steps->pos0};
     for (const fd_trace_pending *step = steps; step; step = step->next) s.n += step->n_tok;
-    return (writer->target.error == 0 && append_tables(writer, &s) && flush(writer)) || refuse(writer, err);
+    return (writer->file->target.error == 0 && append_tables(writer, &s) && flush(writer)) || refuse(writer, err);
 }
 
 bool fd_trace_commit(fd_trace_writer *writer, const fd_trace_pending *steps, fd_error *err) {

@@ -1,12 +1,9 @@
 /* The empty trace: every group, dataset and attribute. Nothing is added once the first step is written, because HDF5's
  * single-writer mode only lets datasets grow. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "dumpers/store/writer.h"
 #include "dumpers/store/weights.h"
@@ -34,11 +31,13 @@ static hid_t make_set(hid_t group, const set_plan *plan) {
     return set;
 }
 
-/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB. */
-static set_plan plan_rows(const char *name, hid_t type, hsize_t a, hsize_t b) {
+/* [n_pos, a, b] with as many positions to a chunk as fill 32 KiB, or as the run will have. */
+static set_plan plan_rows(const fd_trace_writer *writer, const char *name, hid_t type, hsize_t a, hsize_t b) {
+    hsize_t most = writer->options.n_pos > 0 ? (hsize_t)writer->options.n_pos : 1024;
     set_plan plan = {.name = name, .type = type, .rank = 3, .dim = {0, a, b}, .max = {H5S_UNLIMITED, a, b}};
     hsize_t row = H5Tget_size(type) * a * b;
     plan.chunk[0] = row >= 32768 ? 1 : 32768 / row > 1024 ? 1024 : 32768 / row;
+    if (plan.chunk[0] > most) plan.chunk[0] = most;
     plan.chunk[1] = a;
     plan.chunk[2] = b;
     if (b == 1) plan.rank = a == 1 ? 1 : 2;
@@ -90,8 +89,7 @@ static bool make_tensors(const fd_trace_writer *writer, hid_t file) {
     if (group < 0) return false;
     bool ok = true;
     for (int32_t i = 0; ok && i < writer->graph->n_node; i++)
-        if (writer->selected[i] && writer->options.level == FD_TRACE_FULL)
-            ok = make_tensor(writer, group, &writer->graph->nodes[i]);
+        if (writer->stored_nodes[i]) ok = make_tensor(writer, group, &writer->graph->nodes[i]);
     fd_h5_release(group);
     return ok;
 }
@@ -103,7 +101,13 @@ static bool make_graph(const fd_trace_writer *writer, hid_t file) {
     for (hsize_t i = 0; i < n; i++) fd_graph_row_fill(writer->graph, (int32_t)i, writer->dtype, &rows[i]);
     hid_t memory = fd_graph_row_type(), packed = H5Tcopy(memory), space = H5Screate_simple(1, &n, NULL);
     H5Tpack(packed);
-    hid_t set = H5Dcreate2(file, "graph", packed, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+    if (writer->options.compress && n > 0) {
+        H5Pset_chunk(create, 1, &n);
+        H5Pset_deflate(create, 1);
+    }
+    hid_t set = H5Dcreate2(file, "graph", packed, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    fd_h5_release(create);
     bool ok = set >= 0 && (n == 0 || H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) >= 0);
     free(rows);
     fd_h5_release(space);
@@ -123,7 +127,7 @@ static bool make_health(const fd_trace_writer *writer, hid_t file) {
         hsize_t a = column->n_extra == 0 ? 1 : column->n_extra == 1 ? FD_TOP_K : (hsize_t)h->n_layer;
         hsize_t b = column->n_extra == 2 ? (hsize_t)h->n_head : 1;
         if (a == 0 || b == 0) continue;
-        set_plan plan = plan_rows(column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b);
+        set_plan plan = plan_rows(writer, column->name, column->is_int ? H5T_STD_I32LE : H5T_IEEE_F32LE, a, b);
         plan.rank = 1 + column->n_extra; /* keeps [n_pos, n_layer, 1] for one head */
         ok = make(group, plan, column->about);
     }
@@ -136,18 +140,18 @@ static bool make_tables(const fd_trace_writer *writer, hid_t file) {
     static const char *const columns[] = {FD_STATS_COLUMNS};
     static const double nan64 = NAN;
     if (n_node == 0) return false;
-    set_plan tokens = plan_rows("tokens", H5T_STD_I32LE, 1, 1);
+    set_plan tokens = plan_rows(writer, "tokens", H5T_STD_I32LE, 1, 1);
     if (!make(file, tokens, "token fed at each position")) return false;
     hid_t packed = fd_step_row_type();
-    set_plan steps = plan_rows("steps", packed, 1, 1);
+    set_plan steps = plan_rows(writer, "steps", packed, 1, 1);
     bool ok =
         make(file, steps, "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
     fd_h5_release(packed);
     if (!ok) return false;
-    set_plan prints = plan_rows("fingerprints", H5T_STD_U64LE, n_node, 2);
+    set_plan prints = plan_rows(writer, "fingerprints", H5T_STD_U64LE, n_node, 2);
     if (!make(file, prints, "[n_pos, n_node, (lo, hi)], nodes as in /graph; 0, 0: not recorded")) return false;
     if (writer->options.level < FD_TRACE_STATS) return true;
-    set_plan stats = plan_rows("stats", H5T_IEEE_F64LE, n_node, FD_N_STATS);
+    set_plan stats = plan_rows(writer, "stats", H5T_IEEE_F64LE, n_node, FD_N_STATS);
     stats.fill = &nan64;
     hid_t set = make_set(file, &stats);
     ok = set >= 0 && fd_h5_put_strings(set, "columns", columns, FD_N_STATS) &&
@@ -175,19 +179,10 @@ static bool make_weights(const fd_trace_writer *writer, hid_t file) {
     return !model || fd_trace_write_weights(file, writer->graph, model, most, &err) == FD_OK;
 }
 
-static bool build(fd_trace_writer *writer, const char *part, const fd_trace_info *info) {
-    hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_h5_target_access(&writer->target);
-    H5Pset_attr_phase_change(create, 64, 32); /* keeps the root's attributes in its header */
-    /* every block where the driver puts it, none in the space of a freed one */
-    H5Pset_file_space_strategy(create, H5F_FSPACE_STRATEGY_NONE, false, 1);
-    hid_t file = H5Fcreate(part, H5F_ACC_EXCL, create, access);
-    bool ok = file >= 0 && put_info(writer, file, info) && make_tables(writer, file) && make_health(writer, file) &&
-              make_graph(writer, file) && make_tensors(writer, file) && make_weights(writer, file);
-    fd_h5_release(create);
-    fd_h5_release(access);
-    if (ok) return H5Fclose(file) >= 0 && writer->target.error == 0;
-    fd_h5_release(file);
-    return false;
+static bool fill_empty(const fd_trace_writer *writer, hid_t root, const fd_trace_info *info) {
+    return put_info(writer, root, info) && make_tables(writer, root) && make_health(writer, root) &&
+           make_graph(writer, root) && make_tensors(writer, root) && make_weights(writer, root) &&
+           writer->file->target.error == 0;
 }
 
 /* Rows go straight to the file: a step writes whole rows once, and a chunk cache for each of hundreds of tensors would
@@ -200,46 +195,47 @@ static hid_t open_set(hid_t file, const char *name) {
     return set;
 }
 
-static bool open_all(fd_trace_writer *writer, const char *part) {
-    hid_t access = fd_h5_target_access(&writer->target);
-    writer->file = H5Fopen(part, H5F_ACC_RDWR | H5F_ACC_SWMR_WRITE, access);
-    fd_h5_release(access);
-    if (writer->file < 0) return false;
-    if ((writer->tokens = open_set(writer->file, "tokens")) < 0 ||
-        (writer->steps = open_set(writer->file, "steps")) < 0 ||
-        (writer->fingerprints = open_set(writer->file, "fingerprints")) < 0)
+static bool open_all(fd_trace_writer *writer) {
+    hid_t root = writer->root;
+    if ((writer->tokens = open_set(root, "tokens")) < 0 || (writer->steps = open_set(root, "steps")) < 0 ||
+        (writer->fingerprints = open_set(root, "fingerprints")) < 0)
         return false;
-    if (writer->options.level >= FD_TRACE_STATS && (writer->stats = open_set(writer->file, "stats")) < 0) return false;
+    if (writer->options.level >= FD_TRACE_STATS && (writer->stats = open_set(root, "stats")) < 0) return false;
     char name[80];
     for (int c = 0; c < FD_HEALTH_COUNT; c++) {
         snprintf(name, sizeof name, "health/%s", fd_health_columns[c].name);
-        if (fd_h5_has(writer->file, name) && (writer->health[c] = open_set(writer->file, name)) < 0) return false;
+        if (fd_h5_has(root, name) && (writer->health[c] = open_set(root, name)) < 0) return false;
     }
     for (int32_t i = 0; i < writer->graph->n_node; i++) {
-        if (!writer->selected[i] || writer->options.level < FD_TRACE_FULL) continue;
+        if (!writer->stored_nodes[i]) continue;
         snprintf(name, sizeof name, "tensors/%s", writer->graph->nodes[i].name);
-        if ((writer->tensor[i] = open_set(writer->file, name)) < 0) return false;
+        if ((writer->tensor[i] = open_set(root, name)) < 0) return false;
     }
     return true;
 }
 
+/* The trace of a file of its own: single-writer mode comes when the file has all its datasets. */
+static fd_code create_alone(fd_trace_writer *writer, const fd_trace_info *info, fd_error *err) {
+    if (!writer->file) FD_TRY(fd_trace_file_create(writer->path, &writer->file, err));
+    if (fill_empty(writer, writer->file->id, info)) FD_TRY(fd_trace_file_publish(writer->file, err));
+    writer->root = writer->file->growing ? -1 : writer->file->id;
+    if (writer->root >= 0 && open_all(writer)) return FD_OK;
+    return fd_h5_target_fail(&writer->file->target, err, "%s: cannot create the trace", writer->path);
+}
+
+static fd_code create_group(fd_trace_writer *writer, const fd_trace_info *info, fd_error *err) {
+    hid_t link = H5Pcreate(H5P_LINK_CREATE), create = H5Pcreate(H5P_GROUP_CREATE);
+    H5Pset_create_intermediate_group(link, 1);
+    H5Pset_attr_phase_change(create, 64, 32);
+    writer->root = H5Gcreate2(writer->file->id, writer->options.group, link, create, H5P_DEFAULT);
+    fd_h5_release(link);
+    fd_h5_release(create);
+    if (writer->root >= 0 && fill_empty(writer, writer->root, info) && open_all(writer)) return FD_OK;
+    return fd_h5_target_fail(&writer->file->target, err, "%s: cannot create group %s", writer->path,
+                             writer->options.group);
+}
+
 fd_code fd_trace_create_file(fd_trace_writer *writer, const fd_trace_info *info, fd_error *err) {
-    struct stat there;
-    if (stat(writer->path, &there) == 0 && !S_ISREG(there.st_mode))
-        return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", writer->path);
-    char *part = NULL;
-    if (asprintf(&part, "%s.%ld.part", writer->path, (long)getpid()) < 0)
-        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", writer->path);
-    unlink(part); /* of a process with our id that was killed here */
-    fd_code code = FD_OK;
-    if (!build(writer, part, info) || !open_all(writer, part))
-        code = fd_h5_target_fail(&writer->target, err, "%s: cannot create the trace", writer->path);
-    else if (rename(part, writer->path) != 0)
-        code = fd_fail(err, FD_ERR_IO, "%s: cannot put the trace there: %s", writer->path, strerror(errno));
-    if (code != FD_OK) {
-        fd_trace_close_file(writer);
-        unlink(part);
-    }
-    free(part);
-    return code;
+    writer->file = writer->options.file;
+    return writer->file ? create_group(writer, info, err) : create_alone(writer, info, err);
 }

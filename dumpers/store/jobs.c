@@ -179,7 +179,7 @@ static void add_keys(stretch *s, const fd_trace_writer *writer, const fd_trace_p
 
 /* 0, or errno. */
 static int write_put(fd_trace_writer *writer, const fd_trace_put *put) {
-    stretch s = {.target = &writer->target, .ahead = writer->queue.threaded};
+    stretch s = {.target = &writer->file->target, .ahead = writer->queue.threaded};
     const fd_trace_place_at *place = put->places;
     fd_trace_cursor at = {.rows = put->rows, .n = put->n_row};
     for (size_t i = 0; i < put->n_run && s.error == 0; i++) {
@@ -245,7 +245,7 @@ bool fd_trace_finish_jobs(fd_trace_writer *writer) {
             fd_trace_do_job(writer);
         else
             pthread_cond_wait(&q->jobs_done, &q->lock);
-    if (writer->target.error == 0) writer->target.error = q->job_error;
+    if (writer->file->target.error == 0) writer->file->target.error = q->job_error;
     pthread_mutex_unlock(&q->lock);
-    return writer->target.error == 0;
+    return writer->file->target.error == 0;
 }

@@ -73,7 +73,7 @@ static bool write_records(fd_trace_writer *writer, fd_trace_record *first, fd_er
     const fd_graph *graph = writer->graph;
     bool any = false;
     for (fd_trace_record *r = first; r; r = r->next) {
-        if (!r->node || r->step->level < FD_TRACE_FULL || writer->tensor[r->node->id] < 0) continue;
+        if (!r->node || !fd_trace_stores(writer, r->node, r->step->level)) continue;
         fd_trace_record **last = &writer->last[r->node->id];
         r->same = NULL;
         if (*last)
@@ -86,8 +86,8 @@ static bool write_records(fd_trace_writer *writer, fd_trace_record *first, fd_er
     bool ok = true;
     for (int32_t i = 0; any && i < graph->n_node; i++) {
         fd_trace_record *r = writer->first[i];
-        if (r && ok && (!write_node(writer, r) || writer->target.error != 0)) {
-            fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, r->node->name,
+        if (r && ok && (!write_node(writer, r) || writer->file->target.error != 0)) {
+            fd_h5_target_fail(&writer->file->target, err, "%s: cannot write %s at position %d", writer->path, r->node->name,
                               r->pos0);
             ok = false;
         }
@@ -109,7 +109,7 @@ bool fd_trace_write_batch(fd_trace_writer *writer, fd_trace_record *first, const
     if (ok && sent && steps) ok = fd_trace_commit_tables(writer, steps, err); /* meanwhile the helpers write */
     bool written = fd_trace_finish_jobs(writer);
     if (!ok || (sent && written)) return ok;
-    fd_h5_target_fail(&writer->target, err, "%s: cannot write the tensors from position %d on", writer->path, pos0);
+    fd_h5_target_fail(&writer->file->target, err, "%s: cannot write the tensors from position %d on", writer->path, pos0);
     return false;
 }
 
@@ -150,6 +150,6 @@ bool fd_trace_write_shown(fd_trace_writer *writer, const fd_observation *o, int3
     bool ok = extend(writer, node, end) &&
               (writer->stored != writer->dtype ? write_rounded : write_some)(writer, node, &rows);
     if (fd_trace_finish_jobs(writer) && ok) return true;
-    fd_h5_target_fail(&writer->target, err, "%s: cannot write %s at position %d", writer->path, node->name, o->pos0);
+    fd_h5_target_fail(&writer->file->target, err, "%s: cannot write %s at position %d", writer->path, node->name, o->pos0);
     return false;
 }

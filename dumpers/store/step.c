@@ -20,9 +20,9 @@ static int64_t bytes_of(const fd_trace_writer *writer, const fd_trace_pending *s
     hsize_t row = n_node * sizeof(fd_fingerprint) + sizeof(fd_trace_health) + heads * 8 + 64;
     if (writer->stats >= 0) row += n_node * sizeof(fd_trace_stats);
     hsize_t sum = row * (end - first) + 16 * 32768 + 65536;
-    for (int32_t i = 0; i < graph->n_node && step->level == FD_TRACE_FULL; i++) {
-        if (writer->tensor[i] < 0) continue;
+    for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
+        if (!fd_trace_stores(writer, node, step->level)) continue;
         hsize_t chunk[3] = {1, 1, 1};
         fd_trace_chunk(node, element, writer->options.compress, chunk);
         hsize_t size = chunk[0] * chunk[1] * (node->n_dim > 1 ? chunk[2] : 1) * element;
@@ -105,7 +105,7 @@ fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const in
     step->pos0 = pos0;
     step->bytes = bytes_of(writer, step);
     int64_t bytes = step->bytes + fd_trace_queue_step_bytes(writer);
-    if (fd_disk_room(writer->target.fd, writer->path, bytes, err) != FD_OK) {
+    if (fd_disk_room(writer->file->target.fd, writer->path, bytes, err) != FD_OK) {
         fd_trace_pending_free(step);
         return fd_trace_latch(writer, err);
     }

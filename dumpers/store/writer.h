@@ -10,7 +10,7 @@
 #ifndef FD_DUMPERS_STORE_WRITER_H
 #define FD_DUMPERS_STORE_WRITER_H
 
-#include "dumpers/hdf5/driver.h"
+#include "dumpers/store/file.h"
 #include "dumpers/store/queue.h"
 #include "dumpers/store/schema.h"
 
@@ -86,6 +86,7 @@ struct fd_trace_writer {
     uint32_t stored; /* of every tensor in the file: `dtype`, FD_F16 or FD_BF16 */
     int32_t logits;  /* node id; -1: no such node */
     bool *selected;  /* [n_node] passes the filters */
+    bool *stored_nodes; /* [n_node] /tensors has a dataset for it */
 
     /* of the calling thread */
     int32_t n_pos, n_step;  /* ended */
@@ -95,8 +96,8 @@ struct fd_trace_writer {
     fd_trace_queue queue;
 
     /* of the thread that writes; of the calling thread while the queue is drained */
-    hid_t file; /* -1: none of the ids below is open */
-    fd_h5_target target;
+    fd_trace_file *file; /* owned, unless options.file is it */
+    hid_t root;          /* the file, or the trace's group of it; -1: none of the ids below is open */
     hid_t tokens, steps, fingerprints, stats; /* datasets; stats -1 below FD_TRACE_STATS */
     hid_t health[FD_HEALTH_COUNT];            /* entropy and sink -1 without attention */
     hid_t *tensor;                            /* [n_node]; -1: not selected, or below FD_TRACE_FULL */
@@ -111,12 +112,12 @@ struct fd_trace_writer {
     int32_t n_written; /* rows of /steps */
 };
 
-/* Creates the whole empty file beside `path`, opens it for single-writer use and moves it to `path`. On failure nothing
- * is left behind and what lay at `path` is untouched. */
+/* Creates the whole empty trace: a file of its own, opened for single-writer use and moved to its path, or the group
+ * options.group of options.file. */
 fd_code fd_trace_create_file(fd_trace_writer *writer, const fd_trace_info *info, fd_error *err);
 
-/* Closes the file and every id; true when all of it reached the disk. */
-bool fd_trace_close_file(fd_trace_writer *writer);
+/* Whether a step of this level has the node's elements. */
+bool fd_trace_stores(const fd_trace_writer *writer, const fd_node *node, fd_trace_level level);
 
 /* fd_observe_fn and fd_wants_fn with the writer as `user`. */
 fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err);

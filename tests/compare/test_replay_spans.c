@@ -8,13 +8,14 @@
 #include "compare/compare.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out",
                                     "*[!s]"};
 enum { N_SPAN = sizeof spans / sizeof *spans };
 
 Test(replay_spans, a_clean_run_is_never_an_error_through_any_span) {
-    int32_t n_noise = 0, n_blind = 0;
+    int32_t n_noise = 0, n_inconclusive = 0;
     static const char *const classes[] = {"f16", "q8", "bf16"};
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
@@ -25,18 +26,18 @@ Test(replay_spans, a_clean_run_is_never_an_error_through_any_span) {
                 fd_verdict v =
                     judge(b.graph, ref, record(b.graph, (recording){.emulated = name, .tensors = spans[s]}), NULL);
                 n_noise += v.status == FD_NOISE;
-                n_blind += v.status == FD_INCOMPLETE;
+                n_inconclusive += v.status == FD_INCOMPLETE;
                 cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
                               v.replay.z);
-                bool said = v.n_reason && strstr(v.reasons[v.n_reason - 1], "cannot tell at");
+                bool said = v.reasons.n && strstr(reason_of(&v, v.reasons.n - 1), "cannot tell at");
                 cr_expect(v.status != FD_INCOMPLETE || said, "%s %s %s", models[m], name, spans[s]);
                 fd_verdict_free(&v);
             }
         fd_trace_close(ref);
         close_model(&b);
     }
-    fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_blind);
-    cr_expect_gt(n_noise, n_blind);
+    fprintf(stderr, "spans of clean runs: %d noise, %d cannot tell\n", n_noise, n_inconclusive);
+    cr_expect_gt(n_noise, n_inconclusive);
 }
 
 static void third_head_twice(const fd_op_args *args) {
@@ -117,7 +118,8 @@ Test(replay_spans, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
                 snprintf(globs, sizeof globs, "%s", v.replay.tensors);
             } else {
                 cr_expect_str_eq(v.divergence.node, at[f], "%s with %s", faults[f], globs);
-                cr_expect(v.explained && v.explanation.named, "%s: %s", faults[f], v.explanation.reason);
+                cr_expect(v.diagnosis.done && v.diagnosis.explanation.named, "%s: %s", faults[f],
+                          unnamed_of(&v.diagnosis.explanation));
             }
             fd_verdict_free(&v);
         }
@@ -168,7 +170,7 @@ Test(replay_spans, one_position_cannot_tell) {
     fd_trace *ref = record(b.graph, (recording){.n_prompt = 1});
     fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32", .n_prompt = 1}), NULL);
     cr_expect_eq(v.status, FD_INCOMPLETE);
-    cr_expect(strstr(v.reasons[0], "cannot tell"), "%s", v.reasons[0]);
+    cr_expect(strstr(reason_of(&v, 0), "cannot tell"), "%s", reason_of(&v, 0));
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);
@@ -183,8 +185,8 @@ Test(replay_spans, without_elements_the_verdict_stays_and_says_why) {
     cr_expect_str_eq(v.divergence.node, "blk.2.attn_out");
     cr_expect(!v.replay.done);
     bool said = false;
-    for (int32_t i = 0; i < v.n_note; i++) said |= strstr(v.notes[i], "--level full") != NULL;
-    cr_expect(said, "%d notes", v.n_note);
+    for (int32_t i = 0; i < v.notes.n; i++) said |= strstr(note_of(&v, i), "--level full") != NULL;
+    cr_expect(said, "%d notes", v.notes.n);
     fd_verdict_free(&v);
     fd_graph_free(graph);
     fd_trace_close(ref);

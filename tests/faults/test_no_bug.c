@@ -10,6 +10,7 @@
 #include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 /* ---- models with odd weights ---- */
 
@@ -102,7 +103,7 @@ Test(no_bug, odd_weights_and_usual_roundings_are_noise) {
                 judge(m.graph, ref, record(m.graph, (recording){.emulated = classes[c], .n_prompt = N_PREFILL}), NULL);
             cr_expect_eq(v.status, FD_NOISE, "%s, %s: %s at %s, z %.3g", odd[i].name, classes[c],
                          fd_verdict_status_name(v.status), v.divergence.node, v.replay.z);
-            cr_expect(!v.explained);
+            cr_expect(!v.diagnosis.done);
             fd_verdict_free(&v);
         }
         fd_trace_close(ref);
@@ -125,8 +126,9 @@ Test(no_bug, odd_weights_hide_no_bug) {
         fd_trace *ref = record(m.graph, (recording){.n_prompt = N_PREFILL});
         fd_verdict v = judge(m.graph, ref, record(faulty, (recording){.emulated = "f16", .n_prompt = N_PREFILL}), NULL);
         cr_expect_str_eq(v.divergence.node, "blk.2.attn_q_rope", "%s", odd[i].name);
-        cr_expect(v.explanation.named && strcmp(v.explanation.remaining[0].fault->name, "rope_pairing") == 0, "%s: %s",
-                  odd[i].name, v.explanation.reason);
+        cr_expect(v.diagnosis.explanation.named &&
+                      strcmp(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing") == 0,
+                  "%s: %s", odd[i].name, unnamed_of(&v.diagnosis.explanation));
         fd_verdict_free(&v);
         fd_trace_close(ref);
         fd_graph_free(faulty);
@@ -148,11 +150,11 @@ Test(no_bug, rope_turned_equally_on_q_and_k_is_said_to_do_no_harm) {
         const char *class_ = c ? "f16" : NULL;
         fd_verdict v =
             judge(b.graph, ref, record(shifted, (recording){.emulated = class_, .n_prompt = N_PREFILL}), NULL);
-        const fd_explanation *x = &v.explanation;
-        cr_expect(x->named && x->n_remaining == 1, "%s", x->reason);
+        const fd_explanation *x = &v.diagnosis.explanation;
+        cr_expect(x->named && x->n_remaining == 1, "%s", unnamed_of(x));
         cr_expect(x->named && strstr(x->remaining[0].fault->summary, "does no harm"), "%s",
                   x->named ? x->remaining[0].fault->name : "");
-        cr_expect_eq(v.rest.n_also, 0, "nothing else is wrong");
+        cr_expect_eq(v.diagnosis.causes.n_also, 0, "nothing else is wrong");
         fd_verdict_free(&v);
     }
     fd_trace_close(ref);
@@ -185,7 +187,7 @@ static void cancel(odd_model *m, const fd_trace *ref) {
     free(row);
 }
 
-static fd_finding finding_at_q(const odd_model *m, recording how, fd_judgement *j) {
+static fd_finding finding_at_q(const odd_model *m, recording how, fd_attribution *j) {
     fd_error err = {0};
     fd_graph *faulty;
     must(fd_graph_clone(m->graph, &faulty, &err), &err);
@@ -193,13 +195,13 @@ static fd_finding finding_at_q(const odd_model *m, recording how, fd_judgement *
     recording exact = how;
     exact.emulated = NULL;
     fd_trace *ref = record(m->graph, exact), *cand = record(faulty, how);
-    fd_judge_options options = {.graph = m->graph,
-                                .ref = ref,
-                                .cand = cand,
-                                .n_pos = N_PREFILL,
-                                .op = fd_reference_op,
-                                .numerics = fd_numerics_class_find(how.emulated)};
-    must(fd_judge_replay(&options, j, &err), &err);
+    fd_attribution_options options = {.graph = m->graph,
+                                      .ref = ref,
+                                      .cand = cand,
+                                      .n_pos = N_PREFILL,
+                                      .op = fd_reference_op,
+                                      .numerics = fd_numerics_class_find(how.emulated)};
+    must(fd_attribute_errors(&options, j, &err), &err);
     fd_trace_close(ref);
     fd_trace_close(cand);
     fd_graph_free(faulty);
@@ -214,14 +216,14 @@ Test(no_bug, what_makes_an_error_grow_is_called_an_amplifier_and_not_blamed) {
     fd_trace *plain = record(b.graph, exact);
     for (int amplifies = 0; amplifies < 2; amplifies++) {
         odd_model m = open_odd(&b);
-        fd_judgement j;
+        fd_attribution j;
         if (amplifies) cancel(&m, plain);
         fd_finding finding = finding_at_q(&m, how, &j);
         cr_expect_eq(finding, amplifies ? FD_FOUND_AMPLIFIER : FD_FOUND_INHERITED, "%s", fd_finding_name(finding));
         cr_expect(j.found && j.first.node == fd_graph_find(m.graph, "blk.0.attn_norm"));
         cr_expect_eq(j.n_by_finding[FD_FOUND_INTRODUCED] + j.n_by_finding[FD_FOUND_BOTH], 1);
         cr_expect_eq(j.n_by_finding[FD_FOUND_AMPLIFIER], amplifies);
-        fd_judgement_free(&j);
+        fd_attribution_free(&j);
         close_odd(&m);
     }
     fd_trace_close(plain);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bench/gguf_writer/gguf_writer.h"
+#include "bench/run.h"
 #include "model/gguf/quant.h"
 
 enum {
@@ -38,12 +39,6 @@ static uint64_t state = 0x452821e638d01377u;
 static uint32_t random_bits(void) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(state >> 32);
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "mixed_model: %s\n", err->message);
-    exit(2);
 }
 
 /* Uniform in ±a, of the same variance as N(0, 1/n). */

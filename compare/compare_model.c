@@ -1,0 +1,185 @@
+#include "compare/compare_model.h"
+
+#include <stdio.h>
+
+#include "compare/diagnose/group_findings.h"
+#include "compare/diagnose/weights.h"
+#include "compare/diff/token_split.h"
+#include "compare/replay/argmax_flip.h"
+#include "compare/replay/findings.h"
+#include "compare/replay/z_map.h"
+#include "compare/report/next.h"
+
+typedef struct comparison {
+    const fd_compare_model_options *o;
+    fd_verdict *verdict;
+    fd_trace_pair pair;
+    fd_loaded_weights loaded[2]; /* reference's, candidate's */
+    fd_flips flips;
+    fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
+    int32_t n_pos;         /* positions whose tokens agree */
+    bool own_ways;         /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+} comparison;
+
+enum { REF, CAND };
+
+/* The model as one side ran it. */
+static const fd_graph *graph_of(const comparison *c, int side) {
+    return c->loaded[side].graph ? c->loaded[side].graph : c->o->graph;
+}
+
+static void add_row(void *user, const fd_attribution_row *row) {
+    comparison *c = user;
+    fd_z_map_add(&c->map[c->flips.side], row);
+    fd_flips_add(&c->flips, row);
+}
+
+/* Judges one trace, the other giving what its inputs had brought along. */
+static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
+                              fd_attribution *out, fd_error *err) {
+    const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
+    fd_attribution_options how = {.graph = graph_of(c, which),
+                                  .unjudged = c->loaded[which].unknown,
+                                  .ref = other,
+                                  .cand = side,
+                                  .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
+                                  .n_ref_pos = c->n_pos,
+                                  .op = c->o->op};
+    c->flips.side = which;
+    *source = FD_CLASS_GIVEN;
+    how.numerics = given;
+    if (!how.numerics) {
+        *source = FD_CLASS_RECORDED;
+        how.numerics = fd_class_of_trace(side);
+    }
+    if (!how.numerics) {
+        *source = FD_CLASS_INFERRED;
+        FD_TRY(fd_infer_class(&how, &how.numerics, err));
+    }
+    how.on_row = add_row;
+    how.user = c;
+    FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
+    FD_TRY(fd_attribute_errors(&how, out, err));
+    fd_z_map_finish(&c->map[which], out);
+    return FD_OK;
+}
+
+static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
+    fd_verdict_diagnosis *out = &c->verdict->diagnosis;
+    fd_diagnose_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
+                               .trace = of_reference ? c->o->ref : c->o->cand,
+                               .finding = &of->first,
+                               .n_pos = of->n_pos,
+                               .op = c->o->op,
+                               .numerics = of->numerics,
+                               .n_output = of->n_output};
+    FD_TRY(fd_diagnose(&how, &out->explanation, err));
+    FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
+    out->done = true;
+    return FD_OK;
+}
+
+static void add_inconclusive(comparison *c, const fd_node_finding *f) {
+    const fd_graph *graph = c->o->graph;
+    fd_remark r = {FD_REASON_SPAN_INCONCLUSIVE};
+    snprintf(r.node, sizeof r.node, "%s", graph->nodes[f->node].name);
+    snprintf(r.other, sizeof r.other, "%s", graph->nodes[f->span_first].name);
+    fd_finding_globs(graph, f->span_first, f->node, r.text, sizeof r.text);
+    fd_verdict_reason(c->verdict, r);
+}
+
+/* Nothing was introduced on either side: bits that differ are no divergence, unless the tokens say so. */
+static void report_noise(comparison *c, const fd_attribution *cand) {
+    fd_verdict *v = c->verdict;
+    const fd_divergence *was = &v->divergence;
+    if (was->kind == FD_DIVERGED_VALUES) {
+        fd_remark r = {FD_NOTE_FIRST_BITS, .n = {was->step, was->pos}};
+        snprintf(r.node, sizeof r.node, "%s", was->node);
+        fd_verdict_note(v, r);
+        v->next[0] = '\0';
+    }
+    v->divergence = (fd_divergence){0};
+    if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);
+    if (c->own_ways && !v->flip.choice_known)
+        fd_verdict_reason(v, (fd_remark){FD_REASON_CHOICE_UNRECORDED, .n = {v->flip.fed_pos}});
+    if (c->n_pos < 2) fd_verdict_reason(v, (fd_remark){FD_REASON_ONE_POSITION});
+    /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
+     * prompts of different texts are among the reasons */
+    if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && v->flip.choice_known && !v->flip.chosen))
+        fd_tokens_diverge(c->o->ref, c->o->cand, v);
+}
+
+/* That side introduced an error. */
+static fd_code report_divergence(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
+    fd_verdict *v = c->verdict;
+    fd_finding_context where = {c->o->graph, c->o->ref, &c->pair, c->n_pos};
+    fd_finding_replay(c->o->graph, of, of_reference, &v->replay);
+    FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
+    FD_TRY(diagnose_finding(c, of, of_reference, err));
+    fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);
+    return FD_OK;
+}
+
+/* The map of the side that the verdict is about. */
+static void take_map(comparison *c, int side) {
+    if (c->verdict->replay.done) {
+        c->verdict->map = c->map[side];
+        c->map[side] = (fd_verdict_map){0};
+    }
+    for (int i = 0; i < 2; i++) fd_z_map_free(&c->map[i]);
+}
+
+/* The candidate first; where it is right everywhere, the reference. */
+static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd_error *err) {
+    fd_verdict *v = c->verdict;
+    fd_class_source source;
+    *side = CAND;
+    FD_TRY(attribute_side(c, CAND, c->o->numerics, &source, &of[CAND], err));
+    if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
+        fd_remark r = {FD_NOTE_NO_ELEMENTS};
+        snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));
+        fd_verdict_note(v, r);
+        return FD_OK;
+    }
+    fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
+    if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of[REF], err));
+    fd_flips_report(&c->flips, c->o->ref, c->o->cand, v);
+    if (!of[CAND].found && of[REF].found) *side = REF;
+    if (!of[*side].found) {
+        report_noise(c, &of[CAND]);
+        return FD_OK;
+    }
+    FD_TRY(report_divergence(c, &of[*side], *side == REF, err));
+    if (*side == REF) fd_verdict_note(v, (fd_remark){FD_NOTE_REFERENCE_DEPARTS});
+    return FD_OK;
+}
+
+static fd_code replay_both(comparison *c, fd_error *err) {
+    fd_attribution of[2] = {{0}, {0}};
+    int side;
+    fd_code code = attribute_both(c, of, &side, err);
+    take_map(c, side);
+    for (int i = 0; i < 2; i++) fd_attribution_free(&of[i]);
+    return code;
+}
+
+fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdict *verdict, fd_error *err) {
+    comparison c = {.o = options, .verdict = verdict};
+    if (verdict->counts.n_compared == 0) return FD_OK;
+    fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict, &c.loaded[REF],
+                                            &c.loaded[CAND], err);
+    bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
+    if (code == FD_OK && !no_reason_to) {
+        code = fd_trace_pair_open(options->ref, options->cand, &c.pair, err);
+        c.n_pos = code == FD_OK ? c.pair.align.first_token_differs : 0;
+        c.own_ways =
+            fd_tokens_part(options->ref, options->cand) >= 0 && !fd_tokens_part_in_prompt(options->ref, options->cand);
+        if (code == FD_OK) code = fd_flips_open(options->graph, c.n_pos, &c.flips, err);
+        if (code == FD_OK && c.n_pos > 0) code = replay_both(&c, err);
+        fd_flips_close(&c.flips);
+        fd_trace_pair_close(&c.pair);
+    }
+    if (code == FD_OK) fd_verdict_decide(verdict);
+    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&c.loaded[side]);
+    return code;
+}

@@ -1,0 +1,132 @@
+/* Other nodes: K for Q, the second norm of a layer, the same op in other layers. */
+#include "compare/diagnose/cross_check.h"
+
+/* Each costs the op once for every contender. */
+enum { MOST_NODES = 32 };
+
+/* Does fault `fault` change node `node`? */
+static fd_code fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bool *yes, fd_error *err) {
+    fd_graph *clone;
+    fd_fault_owner *owner;
+    FD_TRY(fd_graph_clone(graph, &clone, err));
+    fd_code code = fd_fault_apply_node(fault, clone, node, yes, &owner, err);
+    fd_graph_free(clone);
+    fd_fault_owner_free(owner);
+    return code;
+}
+
+fd_code fd_where_they_differ(const fd_trial *t, int32_t a, int32_t b, int32_t *found, fd_error *err) {
+    const fd_graph *graph = t->request->args.graph;
+    *found = -1;
+    for (int32_t i = 0; i < graph->n_node && *found < 0; i++) {
+        bool by_a, by_b;
+        if (graph->nodes[i].layer != t->request->args.node->layer || i == t->request->args.node->id) continue;
+        FD_TRY(fault_concerns(graph, a, i, &by_a, err));
+        FD_TRY(fault_concerns(graph, b, i, &by_b, err));
+        if (by_a != by_b) *found = i;
+    }
+    return FD_OK;
+}
+
+typedef struct prediction {
+    bool concerned, known;
+    fd_explain_fit fit;
+    int64_t evidence;
+} prediction;
+
+/* What one fault predicts at node `id`: itself, or the op as it should be where it leaves the node alone. */
+static fd_code predict(const fd_trial *t, int32_t fault, int32_t id, const float *rows, const fd_variant *unmodified,
+                       prediction *out, fd_error *err) {
+    const fd_explain_request *r = t->request;
+    const fd_node *node = &r->args.graph->nodes[id];
+    fd_variant v;
+    FD_TRY(fd_variant_compute(r, fault, id, &v, err));
+    out->known = v.state != FD_VARIANT_UNTRIED;
+    out->concerned = v.state == FD_VARIANT_COMPUTED;
+    if (out->concerned && v.overridden) fd_variant_widen(r, node, &v, unmodified);
+    if (out->known) out->fit = fd_variant_fit(r, node, out->concerned ? &v : unmodified, rows);
+    if (out->concerned) out->evidence = fd_variant_evidence(r, node, rows, &v, unmodified);
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
+static void update_evidence(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified,
+                            bool same_layer) {
+    bool supported = false, op_beyond = fd_fit_clearly_beyond(unmodified);
+    for (int32_t i = 0; i < t->n; i++) {
+        const prediction *p = &predictions[i];
+        fd_contender *c = &t->contenders[i];
+        if (c->refuted || !p->known || !(c->fit.z <= 1.0) || !(p->fit.z <= 1.0)) continue;
+        supported = true;
+        if (!p->concerned || !op_beyond) continue;
+        c->evidence += p->evidence;
+        t->op_refuted = true;
+    }
+    if (!supported || !(same_layer || op_beyond)) return;
+    for (int32_t i = 0; i < t->n; i++)
+        if (predictions[i].known && fd_fit_clearly_beyond(&predictions[i].fit)) t->contenders[i].refuted = true;
+}
+
+static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *predictions, fd_error *err) {
+    const fd_explain_request *r = t->request;
+    const fd_node *node = &r->args.graph->nodes[id];
+    const float *rows = r->tensor ? r->tensor(r->user, id) : NULL;
+    fd_variant unmodified;
+    if (!rows) return FD_OK;
+    if (node->op == FD_OP_KV_WRITE) rows += r->args.pos0 * fd_node_row_stride(node, r->args.n_kv);
+    FD_TRY(fd_variant_compute(r, -1, id, &unmodified, err));
+    fd_code code = FD_OK;
+    if (unmodified.state == FD_VARIANT_COMPUTED) {
+        fd_explain_fit fit = fd_variant_fit(r, node, &unmodified, rows);
+        for (int32_t i = 0; i < t->n && code == FD_OK; i++) {
+            predictions[i] = (prediction){0};
+            if (!t->contenders[i].refuted)
+                code = predict(t, t->contenders[i].fault, id, rows, &unmodified, &predictions[i], err);
+        }
+        if (code == FD_OK) update_evidence(t, predictions, &fit, same_layer);
+    }
+    fd_variant_free(&unmodified);
+    return code;
+}
+
+/* Nothing is left to ask when one contender stands alone against an op that is refuted. */
+static bool resolved(const fd_trial *t) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n; i++) n += !t->contenders[i].refuted;
+    return n == 0 || (n == 1 && t->op_refuted);
+}
+
+static fd_code worth_asking(const fd_trial *t, int32_t id, bool *yes, fd_error *err) {
+    bool any = false, all = true;
+    for (int32_t i = 0; i < t->n; i++) {
+        bool concerned;
+        if (t->contenders[i].refuted) continue;
+        FD_TRY(fault_concerns(t->request->args.graph, t->contenders[i].fault, id, &concerned, err));
+        any |= concerned;
+        all &= concerned;
+    }
+    /* where all of them change the node they may still predict different values, but not if they are equal here: they
+     * are then the same computation there, too */
+    *yes = any && !(all && !t->request->numerics);
+    return FD_OK;
+}
+
+fd_code fd_cross_check(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->request;
+    const fd_graph *graph = r->args.graph;
+    prediction predictions[64];
+    int32_t n_asked = 0;
+    if (r->tau || t->n == 0 || t->n > 64) return FD_OK; /* bounds of other nodes are not known */
+    for (int pass = 0; pass < (r->numerics ? 2 : 1); pass++)
+        for (int32_t i = 0; i < graph->n_node && n_asked < MOST_NODES && !resolved(t); i++) {
+            const fd_node *node = &graph->nodes[i];
+            bool same_layer = node->layer == r->args.node->layer, yes = false;
+            if (i == r->args.node->id || same_layer != (pass == 0)) continue;
+            if (!same_layer && node->op != r->args.node->op) continue;
+            FD_TRY(worth_asking(t, i, &yes, err));
+            if (!yes) continue;
+            FD_TRY(check_node(t, i, same_layer, predictions, err));
+            n_asked++;
+        }
+    return FD_OK;
+}

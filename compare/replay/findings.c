@@ -1,0 +1,147 @@
+#include "compare/replay/findings.h"
+#include "compare/report/describe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static fd_code input_equality(const fd_finding_context *c, const char *name, int32_t pos, bool cached, fd_equality *out,
+                              fd_error *err) {
+    const fd_node_pair *input = fd_trace_pair_find(c->pair, name);
+    *out = FD_EQUALITY_UNKNOWN;
+    if (!input) return FD_OK;
+    for (int32_t p = cached ? 0 : pos; p <= pos; p++) {
+        fd_look look;
+        FD_TRY(fd_trace_pair_look(c->pair, input, p, &look, err));
+        *out = look.result == FD_LOOK_DIFFERS ? FD_UNEQUAL
+               : look.result == FD_LOOK_SAME  ? FD_EQUAL
+                                              : FD_EQUALITY_UNKNOWN;
+        if (*out != FD_EQUAL) return FD_OK;
+    }
+    return FD_OK;
+}
+
+static fd_code describe_inputs(const fd_finding_context *c, const fd_node *node, fd_divergence *d, fd_error *err) {
+    const fd_graph *graph = c->graph;
+    bool unequal = false, unknown = false;
+    d->n_input = 0;
+    if (node->op == FD_OP_EMBED) {
+        snprintf(d->inputs[0].name, sizeof d->inputs[0].name, "tokens");
+        d->inputs[0].equality = d->inputs_equal = FD_EQUAL;
+        d->n_input = 1;
+        return FD_OK;
+    }
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        const fd_node *input = &graph->nodes[node->input[k]];
+        int32_t at = d->n_input++;
+        snprintf(d->inputs[at].name, sizeof d->inputs[at].name, "%s", input->name);
+        FD_TRY(input_equality(c, input->name, d->pos, input->op == FD_OP_KV_WRITE, &d->inputs[at].equality, err));
+        unequal |= d->inputs[at].equality == FD_UNEQUAL;
+        unknown |= d->inputs[at].equality == FD_EQUALITY_UNKNOWN;
+    }
+    d->inputs_equal = unequal ? FD_UNEQUAL : unknown ? FD_EQUALITY_UNKNOWN : FD_EQUAL;
+    return FD_OK;
+}
+
+/* Reference and candidate at the worst element stand first: the first bit that differs may be noise. */
+static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_reference) {
+    double ref = of_reference ? f->candidate : f->reference, cand = of_reference ? f->reference : f->candidate;
+    fd_tensor_view one[2] = {{&ref, FD_F64}, {&cand, FD_F64}};
+    fd_tensor_diff diff;
+    fd_diff_tensors(one[0], one[1], 1, d->diff.grid, &diff);
+    d->diff.first = (fd_element_diff){f->worst, ref, cand, diff.first.index == 0 ? diff.first.ulp : 0};
+}
+
+fd_code fd_finding_divergence(const fd_finding_context *c, const fd_node_finding *f, bool of_reference,
+                              fd_divergence *d, fd_error *err) {
+    const fd_node *node = &c->graph->nodes[f->node];
+    const fd_trace_step *steps = fd_trace_steps(c->ref);
+    *d = (fd_divergence){0};
+    fd_divergence_at(c->graph, node, f->step, f->step < fd_trace_n_step(c->ref) ? steps[f->step].kind : FD_STEP_DECODE,
+                     f->pos, d);
+    if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: there is nothing to compare with */
+    const fd_node_pair *np = fd_trace_pair_find(c->pair, node->name);
+    if (np && np->same_shape) {
+        fd_look look = {0};
+        FD_TRY(fd_trace_pair_values(c->pair, np, f->pos, &look, err));
+        d->has_values = look.has_diff;
+        if (look.has_diff) {
+            d->diff = look.diff;
+            put_worst_first(d, f, of_reference);
+        }
+    }
+    return describe_inputs(c, node, d, err);
+}
+
+/* Appends to a list of globs unless it is there. */
+static void add_glob(char *to, size_t size, const char *glob) {
+    size_t at = strlen(to), n = strlen(glob);
+    for (const char *p = to; (p = strstr(p, glob)) != NULL; p += n)
+        if ((p == to || p[-1] == ',') && (p[n] == ',' || p[n] == '\0')) return;
+    if (at + n + 2 < size) snprintf(to + at, size - at, "%s%s", at ? "," : "", glob);
+}
+
+void fd_finding_globs(const fd_graph *graph, int32_t first, int32_t last, char *to, size_t size) {
+    const fd_node *nodes = graph->nodes;
+    int32_t low = INT32_MAX, high = -1;
+    to[0] = '\0';
+    for (int32_t i = first; i <= last; i++) {
+        if (nodes[i].layer < 0) continue;
+        low = nodes[i].layer < low ? nodes[i].layer : low;
+        high = nodes[i].layer > high ? nodes[i].layer : high;
+    }
+    if (high > low) add_glob(to, size, "token_embd,*.l_out");
+    for (int32_t i = first; i <= last && high <= low; i++) {
+        char glob[80];
+        if (nodes[i].layer >= 0)
+            snprintf(glob, sizeof glob, "blk.%d.*", nodes[i].layer);
+        else
+            snprintf(glob, sizeof glob, "%s", nodes[i].name);
+        add_glob(to, size, glob);
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (nodes[i].input[k] >= 0 && nodes[nodes[i].input[k]].layer != nodes[i].layer)
+                add_glob(to, size, nodes[nodes[i].input[k]].name);
+    }
+    if (nodes[last].layer < 0 || high > low) add_glob(to, size, nodes[last].name);
+}
+
+void fd_finding_replay(const fd_graph *graph, const fd_attribution *a, bool of_reference, fd_verdict_replay *p) {
+    const fd_node_finding *f = &a->first;
+    const fd_node *nodes = graph->nodes;
+    snprintf(p->finding, sizeof p->finding, "%s", fd_finding_name(f->finding));
+    p->of_reference = of_reference;
+    p->z = f->z;
+    p->candidate = f->candidate;
+    p->replayed = f->replayed;
+    p->tau = f->tau;
+    p->shares_known = f->has_reference && f->introduced + f->propagated > 0;
+    p->introduced = f->introduced;
+    p->propagated = f->propagated;
+    p->n_element = f->n_element;
+    p->n_beyond = f->n_beyond;
+    p->n_slice_beyond = f->n_slice_beyond;
+    p->n_nan_new = f->n_nan_new;
+    if (f->span_first != f->node) snprintf(p->span_first, sizeof p->span_first, "%s", nodes[f->span_first].name);
+    snprintf(p->missing, sizeof p->missing, "%s", a->missing);
+    if (a->next.finding != FD_FOUND_NOTHING) snprintf(p->next, sizeof p->next, "%s", nodes[a->next.node].name);
+    if (a->not_finite.finding != FD_FOUND_NOTHING) {
+        snprintf(p->not_finite, sizeof p->not_finite, "%s", nodes[a->not_finite.node].name);
+        p->not_finite_pos = a->not_finite.pos;
+    }
+    p->n_before = a->n_before;
+    if (a->first.span_first != f->node)
+        fd_finding_globs(graph, a->first.span_first, f->node, p->tensors, sizeof p->tensors);
+}
+
+void fd_finding_counts(const fd_graph *graph, const fd_attribution *a, fd_class_source source, fd_verdict_replay *p) {
+    p->done = true;
+    snprintf(p->numerics, sizeof p->numerics, "%s", a->numerics->name);
+    snprintf(p->source, sizeof p->source, "%s", fd_class_source_name(source));
+    p->n_tensor = a->n_tensor;
+    p->n_noise = a->n_by_finding[FD_FOUND_NOISE];
+    p->n_inherited = a->n_by_finding[FD_FOUND_INHERITED];
+    p->n_amplifier = a->n_by_finding[FD_FOUND_AMPLIFIER];
+    p->n_introduced = a->n_by_finding[FD_FOUND_INTRODUCED] + a->n_by_finding[FD_FOUND_BOTH];
+    p->noisiest_z = a->noisiest.finding == FD_FOUND_NOTHING ? -1 : a->noisiest.z;
+    if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", graph->nodes[a->noisiest.node].name);
+}
