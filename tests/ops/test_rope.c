@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common.h"
 #include "tests/ops/op_case.h"
 
 /* The rotation by complex numbers, in long double, from the angle itself: position · base^(-2i/n_rot). Shares no
@@ -59,11 +60,10 @@ Test(rope, f64_rounds_to_the_same_within_its_bound) {
     for (size_t i = 0; i < N_CASE; i++) {
         op_case *c = make(i);
         double *y = case_run_f64(c);
-        float *rounded = malloc(sizeof *rounded * (size_t)c->n_out);
+        float *rounded = kept(malloc(sizeof *rounded * (size_t)c->n_out));
         for (int64_t k = 0; k < c->n_out; k++) rounded[k] = (float)y[k];
         double z = worst(c, cases[i].pairing, rounded);
         cr_expect(z <= 0.3, "case %zu: %g of the bound", i, z); /* one rounding in place of four */
-        free(rounded);
     }
 }
 
