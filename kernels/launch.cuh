@@ -1,4 +1,4 @@
-/* What a launcher ends with: the launch and its check. */
+/* The launch that every launcher ends with, and its check. */
 #ifndef FD_KERNELS_LAUNCH_CUH
 #define FD_KERNELS_LAUNCH_CUH
 
@@ -6,8 +6,8 @@
 
 #include "kernels/launch_context.h"
 
-/* Checks the request for shared memory. What comes to more than 48 KiB with what the kernel has of its own, which is below
- * 24 KiB in all of them, must be asked for. */
+/* Checks the request for dynamic shared memory, and asks CUDA for it where it may exceed 48 KiB together with the kernel's
+ * static shared memory, which is below 24 KiB in all kernels. */
 template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...),
                                size_t shared, fd_error *err) {
@@ -41,6 +41,12 @@ static fd_code fd_launch(const fd_launch_context *ctx, const char *name, void (*
 /* Dynamic shared memory of which no two blocks fit a multiprocessor. */
 static inline size_t fd_shared_alone(const fd_launch_context *ctx) {
     return ctx->max_shared / 2 + 1024;
+}
+/* Bytes to ask for when `shared` are needed: enough to be alone when each multiprocessor shall have one block. Otherwise,
+ * where the kernel before leaves room unevenly, several blocks would share one multiprocessor while another has none. */
+static inline size_t fd_shared_of_one_each(const fd_launch_context *ctx, bool one_each, size_t shared) {
+    const size_t alone = fd_shared_alone(ctx);
+    return one_each && shared < alone ? alone : shared;
 }
 
 static inline unsigned fd_blocks(int64_t items, int64_t per_block) {

@@ -16,7 +16,7 @@ extern "C" {
 enum {
     FD_ATTENTION_BLOCK = 64,
     FD_ATTENTION_MAX_HEAD_DIM = 256,
-    FD_ATTENTION_SHORT_CONTEXT = 256, /* positions whose attention one block a head computes by itself */
+    FD_ATTENTION_SHORT_CONTEXT = 256, /* positions that one block a head attends to by itself */
 };
 
 typedef struct fd_attention {
@@ -44,8 +44,8 @@ fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *sha
                            const float *cache_v, float *out, fd_error *err);
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
- * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
- * can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
+ * in one kernel for a short context (single block), in two for a long one (split-KV). Their grids do not depend on the
+ * position, so that a CUDA graph can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
  * depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows before it must be complete when the
  * launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
@@ -63,7 +63,7 @@ typedef struct fd_attn_decode {
     const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
     int64_t cache_stride;     /* floats from one sequence's cache to the next one's */
     int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
-    /* What else is kept of the nodes inside, each NULL for not: an observed step's, of one sequence. */
+    /* The nodes inside, for an observer of one sequence's step; each NULL: not stored. */
     float *q_out;                    /* [n_head, head_dim]: q after RoPE */
     float *k_out;                    /* [n_head_kv, head_dim]: k after RoPE */
     float *scores_out, *weights_out; /* [n_head, n_ctx]: the first *pos + 1 of each row are written */

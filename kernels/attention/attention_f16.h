@@ -1,8 +1,9 @@
 /* Attention of the fast engine: scores, softmax and mix in one kernel, over K and V in binary16.
  *
  * For many rows on tensor cores: q and e^(s − max) are rounded to binary16, products summed in binary32. For one row in
- * binary32, a block a head near the beginning, positions split over blocks farther on. All sum in an order that depends
- * on positions and shapes alone, so a launch repeated has the same bits. Shapes and sinks as in kernels/attention/attention.h. */
+ * binary32: a block a head in a short context, positions split over blocks in a long one (split-KV). The order of all
+ * sums depends on positions and shapes alone, so a repeated launch has the same bits. Shapes and sinks are those of
+ * kernels/attention/attention.h. */
 #ifndef FD_KERNELS_ATTENTION_FUSED_F16_H
 #define FD_KERNELS_ATTENTION_FUSED_F16_H
 
@@ -29,7 +30,7 @@ typedef struct fd_attn_f16 {
     bool short_context; /* *pos0 < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed: a block a query
                                      head, for one row of sequence 0 and heads of a multiple of 8; others run as
                                      far ones */
-    fd_rope_shape q_rope, k_rope; /* q and k turn on the way in; n_rot 0: they are turned already */
+    fd_rope_shape q_rope, k_rope; /* of q and k, applied on the way in; n_rot 0: they are rotated already */
     const float *k, *v; /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
                                      it are then read before the predecessor has ended. NULL: the row is there */
     float *
@@ -43,14 +44,14 @@ typedef struct fd_attn_f16 {
 /* Rows that are in the cache already, any n_tok. */
 fd_code fd_launch_attn_fused_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);
 
-/* One row, or one each of several sequences: what a row gets does not depend on the others, but on `near`. The grid does
+/* One row, or one each of several sequences: what a row gets does not depend on the others, but on `short_context`. The grid does
  * not depend on the positions, so that a CUDA graph can replay it. */
 size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                                   int32_t n_ctx);
 fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);
 
-/* What the fused kernels keep to themselves, computed beside them for who wants to look: scores [n_tok, n_head, n_kv]
- * with -inf where a row does not look. `rounded`: q is rounded to binary16 first, as for many rows. */
+/* The scores inside the fused kernels, computed once more for an observer: [n_tok, n_head, n_kv], -inf where a row does
+ * not look. `rounded`: q is rounded to binary16 first, as for many rows. */
 fd_code fd_launch_attn_scores_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, int32_t n_kv, bool rounded,
                                   float *out, fd_error *err);
 

@@ -28,12 +28,6 @@ __device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
     return a;
 }
 
-/* One head's newest key and queries after RoPE; a thread an element. */
-__device__ __forceinline__ float turned(const fd_rope_shape &shape, const float *head, int i, int pos) {
-    const int64_t angles = (int64_t)pos * (shape.n_rot / 2);
-    return fd_rope_element(shape, head, i, shape.cosine + angles, shape.sine + angles);
-}
-
 /* The queries of all heads that share a K/V head, one after the other. */
 template <int GROUPS>
 __device__ __forceinline__ void stage_queries(const fd_attn_decode &a, int kv_head, int sharing, int pos,
@@ -43,7 +37,7 @@ __device__ __forceinline__ void stage_queries(const fd_attn_decode &a, int kv_he
     for (int i = (int)threadIdx.x; i < sharing * width; i += DECODE_THREADS) {
         const int k = i % width;
         const float *head = a.q + (int64_t)(kv_head * sharing + i / width) * a.head_dim;
-        query[i / width * width + fd_query_at(k)] = k < a.head_dim ? turned(a.q_rope, head, k, pos) : 0.0f;
+        query[i / width * width + fd_query_at(k)] = k < a.head_dim ? fd_rope_element(a.q_rope, head, k, pos) : 0.0f;
     }
 }
 
@@ -52,14 +46,14 @@ __device__ __forceinline__ void stage_key(const fd_attn_decode &a, int kv_head, 
     const int i = (int)threadIdx.x;
     if (i >= a.head_dim) return;
     const int64_t from = (int64_t)kv_head * a.head_dim + i, to = (int64_t)pos * a.n_head_kv * a.head_dim + from;
-    const float newest = turned(a.k_rope, a.k + (int64_t)kv_head * a.head_dim, i, pos);
+    const float newest = fd_rope_element(a.k_rope, a.k + (int64_t)kv_head * a.head_dim, i, pos);
     key[i] = newest;
     if (!store) return;
     a.cache_k[to] = newest;
     a.cache_v[to] = __ldcg(a.v + from);
 }
 
-/* A head's query and its K/V head's newest key, from shared memory to where they are kept. */
+/* A head's query and its K/V head's newest key, from shared memory to an observer's tensors. */
 __device__ __forceinline__ void store_rotated(const fd_attn_decode &a, int head, const float *query, const float *key) {
     const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
     if (i >= a.head_dim) return;

@@ -22,7 +22,22 @@ __device__ __forceinline__ uint16_t fd_to_half(float x) {
     return half;
 }
 
-__device__ __forceinline__ void store(const fd_f16_out &out, int64_t at, float value) {
+/* The first position that the row at `pos` sees. */
+__device__ __forceinline__ int fd_first_seen(const fd_attn_f16 &a, int pos) {
+    return a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+}
+
+/* Element d of the newest rows of K, after RoPE, and of V, rounded: to shared memory, and to element `at` + d of the
+ * caches when this block is the one that writes them. */
+template <int WIDTH>
+__device__ __forceinline__ void fd_write_newest(const fd_attn_f16 &a, int64_t at, int d, float key, float value,
+                                                bool to_caches, uint16_t (&newest)[2][WIDTH]) {
+    const uint16_t k = fd_to_half(key), v = fd_to_half(value);
+    newest[0][d] = k, newest[1][d] = v;
+    if (to_caches && d < a.head_dim) a.cache_k[at + d] = k, a.cache_v[at + d] = v;
+}
+
+__device__ __forceinline__ void fd_store(const fd_f16_out &out, int64_t at, float value) {
     if (out.half) out.half[at] = fd_to_half(value);
     if (out.real) out.real[at] = value;
 }

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = op(a[i], b[i]);
 }
 
-/* Four elements at a time, several asked for at once, from the end on: what was written last is still in L2. */
+/* Four elements at a time, several loads in flight, from the end on: what was written last is still in L2. */
 enum { QUADS = 4 };
 template <class Op>
 __global__ void __launch_bounds__(256)

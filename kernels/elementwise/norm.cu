@@ -12,8 +12,8 @@ static bool staged_takes(int64_t n) {
     return n % 4 == 0 && n <= STAGED_COLUMNS;
 }
 
-/* A block norms a row, which it brings to shared memory, with zeros up to a whole group of 64; its first warp sums. With
- * an addend the row is x + addend, and is left in `sum`. */
+/* A block norms a row, which it copies to shared memory, with zeros up to a whole group of 64; its first warp sums. With
+ * an addend the row is x + addend, which is stored in `sum`. */
 __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const float *addend, int n, const float *weight,
                                                        float eps, float *sum, float *out) {
     __shared__ float factor;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
     fd_pdl_wait();
     if (first < 16 && n_quad + first < (n + 63) / 64 * 16) quads[n_quad + first] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int at = first; at < n_quad; at += QUADS * 256) {
-        float4 a[QUADS], b[QUADS]; /* all asked for before the first is used */
+        float4 a[QUADS], b[QUADS]; /* all loads are issued before the first is used */
 #pragma unroll
         for (int i = 0; i < QUADS; i++)
             if (at + i * 256 < n_quad) a[i] = __ldcg((const float4 *)x + row + at + i * 256);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
     const float r = factor;
     for (int at = first; at < n_quad; at += 256) {
         const float4 v = quads[at], w = __ldg((const float4 *)weight + at);
-        ((float4 *)out)[row + at] = make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w);
+        ((float4 *)out)[row + at] = fd_normed(v, r, w);
     }
 }
 

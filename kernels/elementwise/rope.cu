@@ -10,10 +10,8 @@ __global__ void __launch_bounds__(256)
     const int64_t row = blockIdx.y, width = (int64_t)shape.n_head * shape.head_dim;
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= width) return;
-    const int64_t angles = (*pos0 + row) * (shape.n_rot / 2);
     const float *head = x + row * width + at / shape.head_dim * shape.head_dim;
-    out[row * width + at] =
-        fd_rope_element(shape, head, (int)(at % shape.head_dim), shape.cosine + angles, shape.sine + angles);
+    out[row * width + at] = fd_rope_element(shape, head, (int)(at % shape.head_dim), *pos0 + row);
 }
 
 fd_code fd_launch_rope(const fd_launch_context *ctx, const fd_rope_shape *shape, const float *x, int32_t n_tok,

@@ -1,4 +1,4 @@
-/* ROPE: pairs of every head turn by the angle of their position. */
+/* ROPE: every pair of a head is rotated by the angle of its position. */
 #ifndef FD_KERNELS_ELEMENTWISE_ROPE_H
 #define FD_KERNELS_ELEMENTWISE_ROPE_H
 
@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct fd_rope_shape {
     int32_t n_head, head_dim;
-    int32_t n_rot;       /* leading elements of a head that turn; the rest is copied */
+    int32_t n_rot;       /* leading elements of a head that are rotated; the rest is copied */
     bool interleaved;    /* pairs (2i, 2i + 1); else (i, i + n_rot/2) */
     const float *cosine; /* device, [n_ctx, n_rot/2] from position 0 */
     const float *sine;

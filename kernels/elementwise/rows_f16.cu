@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/device.cuh"
+#include "kernels/elementwise/norm.cuh"
 #include "kernels/approx_math.cuh"
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
@@ -45,8 +46,7 @@ __global__ void __launch_bounds__(256)
     if (n % 4 == 0) {
         for (int64_t k = threadIdx.x * 4; k < n; k += 1024) {
             const float4 v = *(const float4 *)(row + k), w = *(const float4 *)(weight + k);
-            store(out, blockIdx.x * n + k,
-                  make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w));
+            store(out, blockIdx.x * n + k, fd_normed(v, r, w));
         }
         return;
     }
@@ -143,7 +143,7 @@ int64_t fd_f16_row_stride(const fd_device_matrix *matrix) {
 }
 
 /* A thread decodes one lane's share of one unit: 16 bytes a group. Past n_col it writes what the row's padding holds,
- * which nobody reads. */
+ * which is never read. */
 template <class Format>
 __global__ void __launch_bounds__(256) dequantise_f16(const uint8_t *data, int64_t row_bytes, int64_t scale_offset,
                                                       int64_t n_share, int32_t n_unit, uint16_t *out) {

@@ -17,8 +17,8 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
     using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t of_w = (uint32_t)__cvta_generic_to_shared(weights) + (warp_row + lane % 16) * 128;
-    const uint32_t of_x = (uint32_t)__cvta_generic_to_shared(stage) + (warp_token + lane / 16 * 8 + lane % 8) * 128;
+    const uint32_t of_w = fd_shared_address(weights) + (warp_row + lane % 16) * 128;
+    const uint32_t of_x = fd_shared_address(stage) + (warp_token + lane / 16 * 8 + lane % 8) * 128;
 #pragma unroll
     for (int j = 0; j < F::blocks; j++) {
         const int block = parity + 2 * j, piece = 2 * (parity + 2 * (j % 2)); /* in the unit; in its 128 elements */
@@ -30,7 +30,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
         float scale[MT][2][F::halves], min[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            load_tiles(w[m], of_w + (j / 2 * ROWS + 16 * m) * 128 + ((piece + lane / 16) ^ lane % 8) * 16);
+            fd_ldmatrix(w[m], of_w + (j / 2 * ROWS + 16 * m) * 128 + ((piece + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
 #pragma unroll
@@ -42,7 +42,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             if (n % 2 == 0) /* of this tile and the next */
-                load_tiles(x, of_x + (j / 2 * L::tokens + 8 * n) * 128 + ((piece + lane / 8 % 2) ^ lane % 8) * 16);
+                fd_ldmatrix(x, of_x + (j / 2 * L::tokens + 8 * n) * 128 + ((piece + lane / 8 % 2) ^ lane % 8) * 16);
             const float2 dn = *(const float2 *)(d + 8 * n);
 #pragma unroll
             for (int m = 0; m < MT; m++)
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
     using F = q8_format<DTYPE>;
     constexpr int down = ROWS / (16 * MT), buffer = L::weights + L::table; /* warps; bytes */
     uint8_t *shared = (uint8_t *)fd_shared_floats(), *stages = shared + L::at_stages;
-    const uint32_t stages_at = (uint32_t)__cvta_generic_to_shared(stages);
+    const uint32_t stages_at = fd_shared_address(stages);
     const int warp = (int)threadIdx.x / 32, parity = warp / (2 * down);
     const int warp_row = warp % down * 16 * MT, warp_token = warp / down % 2 * 8 * NT;
     const int64_t row0 = (int64_t)blockIdx.y * ROWS;
@@ -129,24 +129,24 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
 #pragma unroll
     for (int u = 0; u < L::depth - 1; u++) {
         if (u < n_unit) x.copy(stages_at + u * L::stage, u, a);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        fd_cp_async_commit_group();
     }
     weights.store(shared);
     if (n_unit > 1) weights.load(a, 1);
     int at = 0;
     for (int unit = 0; unit < n_unit; unit++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(L::depth - 2) : "memory");
+        fd_cp_async_wait_group<L::depth - 2>();
         __syncthreads(); /* this unit is there, and the one before it is read */
         const int ahead = unit + L::depth - 1, stage = at == 0 ? L::depth - 1 : at - 1;
         if (ahead < n_unit) x.copy(stages_at + stage * L::stage, ahead, a);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        fd_cp_async_commit_group();
         if (unit + 1 < n_unit) weights.store(shared + (unit + 1) % 2 * buffer);
         if (unit + 2 < n_unit) weights.load(a, unit + 2);
         add_unit<DTYPE, MT, NT>(shared + unit % 2 * buffer, stages + at * L::stage, a.n_block - unit * 2 * F::blocks,
                                 warp_row, warp_token, parity, acc);
         at = at == L::depth - 1 ? 0 : at + 1;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    fd_cp_async_wait_all();
     finish<MT, NT>(a, (float *)shared, row0 + warp_row, token0 + warp_token, parity, acc);
 }
 

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
     ring.begin(a, stages, first_task, at_once, 0);
     q8_eights held;
     if (a.norm_weight) q8_load_eights(a.norm_weight, a.n_col, (int)threadIdx.x, held);
-    q8_finish finish;
+    row_finish finish;
     finish.begin(a, (int64_t)first_task * Q8_ROWS + lane / 4, lane % 4 == 0);
     fd_pdl_wait();
     q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held, [&] { ring.fill(a); });
@@ -86,14 +86,14 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
         return x + q8_split_bytes<DTYPE>(workers) +
                (size_t)(workers * form.stages) * q8_ring_stage<DTYPE, Q8_SPLIT_ELEMENTS>::bytes;
     }
-    const size_t rings = (size_t)(of_block < form.warps ? of_block : form.warps); /* others have nothing to bring */
+    const size_t rings = (size_t)(of_block < form.warps ? of_block : form.warps); /* other warps have nothing to copy */
     return x + rings * (size_t)form.stages * q8_ring_stage<DTYPE, q8_elements<DTYPE>>::bytes;
 }
 
 /* As measured (docs/performance-diary.md). A block's only task is shared by all of its warps, where its rows are long. Else as
  * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
  * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two stages a warp:
- * x waits behind what is asked for before it. */
+ * x waits for what is requested before it. */
 template <uint32_t DTYPE> static fd_q8_form choose(const fd_launch_context *ctx, const q8_matvec_args &a) {
     const int64_t of_block = (a.n_task + ctx->n_sm - 1) / ctx->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t chunks = (a.n_col + Q8_SPLIT_ELEMENTS - 1) / Q8_SPLIT_ELEMENTS;
@@ -133,11 +133,8 @@ static fd_code launch(const fd_launch_context *ctx, q8_matvec_args a, const fd_q
     const int64_t most = (int64_t)ctx->n_sm * form.blocks, blocks = a.n_task < most ? a.n_task : most;
     a.n_stage = form.stages;
     a.split_k = form.split_k;
-    size_t shared = shared_bytes<DTYPE>(a, form, (a.n_task + blocks - 1) / blocks);
-    /* A block a multiprocessor: it asks for more than half of the shared memory, or where the kernel before leaves room
-     * unevenly several blocks would share one multiprocessor while another has none. */
-    const size_t alone = fd_shared_alone(ctx);
-    if (form.blocks == 1 && blocks == ctx->n_sm && shared < alone) shared = alone;
+    const size_t shared = fd_shared_of_one_each(ctx, form.blocks == 1 && blocks == ctx->n_sm,
+                                                shared_bytes<DTYPE>(a, form, (a.n_task + blocks - 1) / blocks));
     return fd_launch(ctx, "q8_matvec", form.split_k > 1 ? q8_matvec_split_k<DTYPE> : q8_matvec<DTYPE>,
                      dim3((unsigned)blocks), form.warps * 32, shared, err, a);
 }

@@ -1,8 +1,8 @@
 /* A warp's ring of stages of weights in shared memory, of eight rows side by side.
  *
  * As in kernels/matvec/ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp. The
- * first stage is requested before the previous kernel has ended, the others when x has been asked for, which would wait
- * behind them. Warps may share a task, each taking every n-th stage of its rows. */
+ * first stage is requested before the previous kernel has ended, the others after x, which would otherwise wait for them.
+ * Warps may share a task (split-K), each taking every n-th stage of its rows. */
 #ifndef FD_KERNELS_INT8_RING_CUH
 #define FD_KERNELS_INT8_RING_CUH
 
@@ -40,8 +40,7 @@ template <uint32_t DTYPE, int ELEMENTS> struct q8_ring {
     __device__ __forceinline__ void begin(const q8_matvec_args &a, const unsigned char *memory, int first_task,
                                           int tasks_at_once, int member) {
         const int lane = (int)threadIdx.x % 32;
-        stages =
-            (uint32_t)__cvta_generic_to_shared(memory) + (uint32_t)(lane / 8 * R * Stage::row_bytes + lane % 8 * 16);
+        stages = fd_shared_address(memory) + (uint32_t)(lane / 8 * R * Stage::row_bytes + lane % 8 * 16);
         stage = 0;
         task = first_task, task_step = tasks_at_once;
         unit = first_unit = member * Stage::units, step = a.split_k * Stage::units;
@@ -58,13 +57,7 @@ template <uint32_t DTYPE, int ELEMENTS> struct q8_ring {
             const int lane = (int)threadIdx.x % 32, own = lane % 8 * 16;
             if (unit == first_unit) {
 #pragma unroll
-                for (int r = 0; r < R; r++) {
-                    /* Lanes past the last row read it again and store nothing. */
-                    const int64_t wanted = (int64_t)task * Q8_ROWS + lane / 8 * R + r;
-                    int part;
-                    const int64_t at = row_of(a, wanted < a.n_row ? wanted : a.n_row - 1, &part);
-                    row[r] = part_of(a, part).data + at * a.row_bytes + own;
-                }
+                for (int r = 0; r < R; r++) row[r] = row_data(a, (int64_t)task * Q8_ROWS + lane / 8 * R + r) + own;
             }
             const int left = a.n_unit - unit, n = left < Stage::units ? left : Stage::units;
 #pragma unroll

@@ -1,11 +1,13 @@
-/* Few rows: several warps share a task, each taking every n-th chunk of its eight rows, and leave what the sums are made
- * of in shared memory: a block's a·s (both halves' where it has two) and its minimum. After each round of chunks one of
- * them adds the round's to the sums, in order, while the others go on; the warps take turns. */
+/* Split-K over warps, for few rows: a.split_k warps, a group, share a task, each taking every n-th chunk of its eight
+ * rows. They store what the sums are made of in shared memory: a block's a·s (both halves' where it has two) and its
+ * minimum. After each round of chunks one of them adds the round's terms to the sums, in order, while the others go on;
+ * the warps of a group take this in turn. */
 #ifndef FD_KERNELS_INT8_TEAM_CUH
 #define FD_KERNELS_INT8_TEAM_CUH
 
-#include "kernels/int8/finish.cuh"
+#include "kernels/int8/ring.cuh"
 #include "kernels/int8/rows.cuh"
+#include "kernels/matvec/finish.cuh"
 
 /* A chunk is four blocks of each parity, whatever the type. */
 enum { Q8_SPLIT_ELEMENTS = 256, Q8_SPLIT_STEPS = 4, Q8_CHAINS = 2 * Q8_ROWS };
@@ -19,10 +21,6 @@ template <uint32_t DTYPE> struct q8_terms {
 
 template <uint32_t DTYPE> constexpr size_t q8_split_bytes(int warps) {
     return (size_t)warps * (2 * sizeof(q8_terms<DTYPE>) + sizeof(float) * Q8_CHAINS);
-}
-
-__device__ __forceinline__ void q8_split_sync(int group, int warps) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(warps * 32) : "memory");
 }
 
 /* The lane's: of kind t % 2. */
@@ -75,7 +73,11 @@ __device__ __forceinline__ void store_sums(float *sums, int lane, float acc) {
     if (lane < Q8_CHAINS) sums[lane] = acc;
 }
 
-/* Grid: blocks of as many teams as a.split_k lets it have, and warps that help to quantise x. */
+/* Grid: blocks of as many groups as a.split_k allows; the other warps help to quantise x.
+ *
+ *   W ── cp.async ── each warp's ring ──┐
+ *   x ── q8_stage: int8 blocks ─────────┴─ q8_store_terms: a·s of the warp's chunk ── terms[2][split_k], shared
+ *                                              round by round, one warp: q8_add_terms ── sums, shared ── finish ── out */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(const __grid_constant__ q8_matvec_args a) {
     using Stage = q8_ring_stage<DTYPE, Q8_SPLIT_ELEMENTS>;
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
     int stage = 0, rounds = 0; /* rounds: rounds of all tasks so far */
     for (int task = first_task; task < a.n_task; task += at_once) {
         const bool is_last = (rounds + n_round - 1) % a.split_k == member; /* adds the last round's */
-        q8_finish finish;
+        row_finish finish;
         finish.begin(a, (int64_t)task * Q8_ROWS + lane, is_last && lane < Q8_ROWS);
         finish.load_residual();
         for (int round = 0; round < n_round; round++, rounds++) {
@@ -122,7 +124,8 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
                 ring.request(a);
                 stage = stage + 1 == a.n_stage ? 0 : stage + 1;
             }
-            q8_split_sync(group, a.split_k); /* the buffer's terms are there, and the other one's have been added */
+            fd_bar_sync(group + 1,
+                        a.split_k * 32); /* the buffer's terms are there, and the other one's have been added */
             if (rounds % a.split_k != member) continue;
             float acc = round == 0 ? 0.0f : sums[lane % Q8_CHAINS];
             for (int i = 0; i < a.split_k && round * a.split_k + i < n_chunk; i++)

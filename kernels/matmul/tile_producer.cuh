@@ -1,9 +1,9 @@
-/* The tiled matrix product's stages of shared memory and how they are filled (matmul_tile.cu says why so). */
+/* The tiled matrix product's stages of shared memory, and the producer warps that fill them (kernels/matmul/tile.cu). */
 #ifndef FD_KERNELS_MATMUL_TILE_FILL_CUH
 #define FD_KERNELS_MATMUL_TILE_FILL_CUH
 
 #include "kernels/formats/formats.cuh"
-#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/tile.cuh"
 #include "kernels/pipeline.cuh"
 
 enum {
@@ -15,7 +15,7 @@ enum {
     CONSUMERS = 256,
     PRODUCERS = 128,
     THREADS = CONSUMERS + PRODUCERS,
-    WEIGHT_WARPS = 3, /* that bring weights; the fourth brings x */
+    WEIGHT_WARPS = 3, /* producers of weights; the fourth produces x */
     GROUPS = 4,
     WIDTH = GROUPS * 64,
     STAGES = 3,
@@ -25,23 +25,11 @@ enum {
     SHARED = STAGES * STAGE + 2 * 4 * OUTPUTS + 2 * 2 * STAGES
 };
 
-/* One of the matrices that share x. */
-struct tile_part {
-    const uint8_t *data;
-    int64_t n_row;
-    unsigned row_tiles;
-    const float *bias;
-    float *out;
-};
-
-struct tile_args {
+struct tile_args : tile_product {
     CUtensorMap x_map;
-    int64_t row_bytes, scale_offset;
-    int n_col, n_tok, n_chunk, last_unit;
+    int n_chunk, last_unit;
     unsigned n_tile, row_tiles, token_tiles; /* row_tiles: of all parts */
     bool boxes;                              /* x_map is there */
-    const float *x;
-    tile_part part[FD_MATMUL_PARTS];
 };
 
 /* Tiles in order: bands of 512 tokens, within one all its token tiles of a tile of rows, then the next rows: blocks
@@ -55,9 +43,8 @@ struct tile_place {
 __device__ __forceinline__ tile_place place_of(const tile_args &a, unsigned tile) {
     const unsigned band = tile / (BAND * a.row_tiles), within = tile % (BAND * a.row_tiles);
     const unsigned left = a.token_tiles - band * BAND, width = left < BAND ? left : BAND;
-    const tile_part *part = a.part;
     unsigned rows = within / width;
-    for (; rows >= part->row_tiles; part++) rows -= part->row_tiles;
+    const tile_part *part = fd_tile_part(a, &rows);
     return {part, (int64_t)rows * ROWS, (int)((band * BAND + within % width) * TOKENS)};
 }
 
@@ -68,8 +55,8 @@ struct stage_ring {
     }
 };
 
-/* A lane's share of weights, eight neighbours of a group in each of two rows, comes in fragments of a few groups, eight
- * registers a row at most: two fragments have to fit. */
+/* A lane loads its weights, eight neighbours of a group in each of two rows, in fragments of a few groups: eight registers
+ * a row at most, as two fragments have to fit. */
 template <class Format> struct fragment {
     static constexpr int n_unit = Format::groups == 1 && Format::words <= 4 ? 2 : 1, groups = n_unit * Format::groups;
     static constexpr int of_chunk = GROUPS / groups;
@@ -121,10 +108,10 @@ __device__ __forceinline__ void store_fragment(const fragment<Format> &from, uin
     }
 }
 
-/* Three warps bring weights, eight lanes a pair of rows. While one fragment is dequantised, the next one's words are on
+/* Three warps produce weights, eight lanes a pair of rows. While one fragment is dequantised, the next one's words are on
  * their way, the next tile's too. */
 template <class Format>
-__device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void produce_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
     constexpr int of_chunk = fragment<Format>::of_chunk, n_unit = fragment<Format>::n_unit;
     const uint32_t magic = fd_opaque_magic();
     const int rows = (int)(threadIdx.x - CONSUMERS) / 8, lane = (int)(threadIdx.x % 8);
@@ -142,7 +129,7 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
     /* A tile's units from the first one on; none of a tile that is not there. */
     const auto rows_of = [&](unsigned tile) -> weight_rows<Format> {
         const bool there = own && tile < a.n_tile;
-        /* Past the last row the last one again: nobody keeps those products. */
+        /* Past the last row the last one again: those products are dropped. */
         const tile_place place = place_of(a, there ? tile : 0);
         const int64_t last = place.part->n_row - 1, row = place.row0 + rows * 2;
         const uint8_t *first = place.part->data + (row < last ? row : last) * a.row_bytes;
@@ -181,16 +168,17 @@ __device__ __forceinline__ void fill_w(const tile_args &a, float *shared, uint32
 }
 
 /* x whose rows are not whole quads. */
-static __device__ __noinline__ void fill_x_plain(const float *x, int n_tok, int n_col, int token0, int k0, float *xs) {
-    for (int slot = 0; slot < TOKENS; slot++) {
-        const int token = token0 + slot < n_tok ? token0 + slot : n_tok - 1;
+static __device__ __noinline__ void produce_x_plain(const float *x, int n_tok, int n_col, int token0, int k0,
+                                                    float *xs) {
+    for (int row = 0; row < TOKENS; row++) {
+        const int token = token0 + row < n_tok ? token0 + row : n_tok - 1;
         for (int k = (int)(threadIdx.x % 32); k < WIDTH && k0 + k < n_col; k += 32)
-            xs[k / 64 * GROUP + slot * 64 + k % 64] = x[(int64_t)token * n_col + k0 + k];
+            xs[k / 64 * GROUP + row * 64 + k % 64] = x[(int64_t)token * n_col + k0 + k];
     }
 }
 
-/* The fourth warp brings x. */
-static __device__ __forceinline__ void fill_x(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
+/* The fourth warp produces x. */
+static __device__ __forceinline__ void produce_x(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
     stage_ring at;
     for (unsigned tile = blockIdx.x; tile < a.n_tile; tile += gridDim.x) {
         const int token0 = place_of(a, tile).token0;
@@ -198,7 +186,7 @@ static __device__ __forceinline__ void fill_x(const tile_args &a, float *shared,
             fd_mbarrier_wait(empty + at.stage * 8, at.parity ^ 1u);
             float *xs = shared + at.stage * STAGE + ROWS * 64;
             const uint32_t barrier = full + at.stage * 8;
-            if (!a.boxes) fill_x_plain(a.x, a.n_tok, a.n_col, token0, chunk * WIDTH, xs);
+            if (!a.boxes) produce_x_plain(a.x, a.n_tok, a.n_col, token0, chunk * WIDTH, xs);
             if (a.boxes && threadIdx.x % 32 == 0) {
                 fd_mbarrier_expect_tx(barrier, TOKENS * WIDTH * sizeof(float));
 #pragma unroll

@@ -1,5 +1,5 @@
 /* Matrix-vector products: which of the kernels takes them, in which form. None of the choices changes a bit. */
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 #include "base/dtype.h"
 #include "kernels/matvec/stage.cuh"
@@ -26,8 +26,8 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
     return FD_OK;
 }
 
-/* The copy engine is sm_90's, as clusters are; with scales apart from the weights lanes are faster (docs/performance-diary.md).
- */
+/* Bulk copies came with sm_90, as clusters did; with scales apart from the weights lanes are faster
+ * (docs/performance-diary.md). */
 static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
     const fd_dtype_info *type = fd_dtype_get(dtype);
     return ctx->has_clusters && type && !type->is_quantised;
@@ -35,9 +35,9 @@ static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
 
 /* As measured (docs/performance-diary.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
- * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. The
- * copy engine takes long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a
- * lane where each warp has one row at most. */
+ * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. Bulk
+ * copies take long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a lane
+ * where each warp has one row at most. */
 fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in) {
     enum { FEW = 12, ONE_EACH = FD_MATVEC_WARPS, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};
@@ -111,19 +111,4 @@ fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, cons
 
 bool fd_matvec_fits(const fd_launch_context *ctx, int64_t n_col, int32_t n_tok) {
     return (size_t)n_tok * sizeof(float) * (size_t)((n_col + 63) / 64 * 64) + 1024 <= ctx->max_shared;
-}
-
-fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
-    if (in->n_tok > FD_MATMUL_VECTORS || !fd_matvec_fits(ctx, in->part[0].weight.n_col, 1))
-        return fd_launch_matmul_tile(ctx, in, err);
-    fd_matvec own = {};
-    own.x = in->x;
-    own.n_tok = in->n_tok;
-    own.n_part = in->n_part;
-    for (int i = 0; i < in->n_part && i < FD_MATVEC_PARTS; i++) {
-        own.part[i].weight = in->part[i].weight;
-        own.part[i].bias = in->part[i].bias;
-        own.part[i].out = in->part[i].out;
-    }
-    return fd_launch_matvec(ctx, &own, NULL, err);
 }

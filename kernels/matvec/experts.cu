@@ -2,10 +2,11 @@
  * matrices, of which eight lanes read a row. */
 #include "kernels/matvec/experts.h"
 
-#include "kernels/attention/dot.cuh"
 #include "kernels/matvec/expert_matmul.cuh"
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/tree.cuh"
+#include "numerics/contract.h"
 
 enum { EXPERT_ROWS = 32 }; /* of a block: eight lanes a row */
 

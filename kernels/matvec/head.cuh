@@ -1,7 +1,7 @@
-/* The first weights of a warp beyond those its registers hold, brought to shared memory by the copy engine (sm_90) while
- * the block fetches x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
- * asked for behind x, so that x does not queue behind them. For rows without a plane of scales, two of them a lane, which
- * is the form of the largest products; with one it gives nothing (docs/performance-diary.md). */
+/* The first weights of a warp beyond those that its registers hold, copied to shared memory by bulk copies (sm_90) while
+ * the block loads x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
+ * requested after x, so that x does not wait for them. For rows without a plane of scales, two of them a lane, which is
+ * the form of the largest products; with one it gains nothing (docs/performance-diary.md). */
 #ifndef FD_KERNELS_MATVEC_HEAD_CUH
 #define FD_KERNELS_MATVEC_HEAD_CUH
 
@@ -31,7 +31,7 @@ template <class Format, int P, int R> struct matvec_head {
         if (threadIdx.x % 32 == 0) fd_mbarrier_init(barrier, rows);
         __syncwarp();
     }
-    /* The units behind the first `from` of the lane's rows, by one lane each. */
+    /* The units after the first `from` of the lane's rows, by one lane each. */
     __device__ __forceinline__ void request(const fd_cursor (&row)[R], int from) const {
         const int lane = (int)threadIdx.x % lanes, bytes = units * Format::own_step;
         if (lane >= R) return;

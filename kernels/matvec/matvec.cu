@@ -4,7 +4,7 @@
  * and the tree is adds inside the lane, then shfl_xor. A lane follows R rows with the same x. A block keeps x in shared
  * memory (after RMS_NORM, when asked) and its warps walk over tiles of rows; the first weights are requested before the
  * previous kernel has ended. */
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
@@ -13,151 +13,147 @@
 #include "kernels/matvec/stage.cuh"
 #include "kernels/tree.cuh"
 
-/* A pointer that stays in its registers: from the lane itself, or the compiler would multiply it out before every load.
- */
-__device__ __forceinline__ const uint8_t *fd_opaque_register(const uint8_t *pointer) {
-    return (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)pointer, (int)threadIdx.x % 32);
-}
-
 /* Blocks of 256 threads that must fit a multiprocessor: their loads in flight hide the memory's latency. */
 constexpr int blocks_at_least(int rows, int tokens) {
     return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
 }
 
-/* Units of each row on their way: about 32 registers of loads. */
+/* The lane's rows of a tile and their units on their way, about 32 registers of loads: each unit is replaced, as soon as
+ * it is used, by the one `depth` further on. */
 template <class Format, int R> struct in_flight {
-    static constexpr int fit = 32 / (Format::words * R), units = fit < 2 ? 2 : fit > 16 ? 16 : fit;
+    static constexpr int fit = 32 / (Format::words * R), depth = fit < 2 ? 2 : fit > 16 ? 16 : fit;
+    fd_cursor row[R];
+    typename Format::unit units[depth][R];
+
+    __device__ __forceinline__ void load(int u, int from, int lane) {
+#pragma unroll
+        for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], from, lane);
+    }
+    __device__ __forceinline__ void advance(int n) {
+#pragma unroll
+        for (int r = 0; r < R; r++) Format::advance(row[r], n);
+    }
 };
 
-template <class Format, int P, int R, int T>
-__global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __grid_constant__ matvec_args a) {
-    constexpr int lanes = 64 / P;
-    constexpr int depth = in_flight<Format, R>::units;
+/* A warp's tile of rows: 64 / P lanes read a row, a lane follows R rows for T token rows. Arrays are handed to its
+ * functions: as members they would keep the compiler from seeing the other members as values. */
+template <class Format, int P, int R, int T> struct row_tile {
     using Unit = typename Format::unit;
-
-    float *xs = fd_shared_floats();
-    const int lane = (int)threadIdx.x % lanes;
-    const int stride = (a.n_col + 63) / 64 * 64;
-    const int n_unit = a.n_col / (64 * Format::groups); /* whole ones */
-    constexpr int warp_rows = 32 / lanes * R;
-    const int64_t first_row = (int)threadIdx.x % 32 / lanes * R;
-    /* Warps of the grid take tiles of rows in turn, block by block, then warp by warp: no multiprocessor has more than
-     * one more than another. */
-    const int64_t first = ((int64_t)(threadIdx.x / 32) * gridDim.x + blockIdx.x) * warp_rows;
-    const int64_t step = (int64_t)(blockDim.x / 32) * gridDim.x * warp_rows;
-    constexpr bool FUSED = Format::fused && T == 1;
-    const uint32_t magic = fd_opaque_magic(), fused_magic = FUSED ? fd_opaque_magic(Format::fused_bits) : 0u;
+    using Flight = in_flight<Format, R>;
     using Head = matvec_head<Format, P, R>;
-    constexpr bool HEAD = T == 1 && Head::possible;
-    Head head = {};
-    bool staged = false;
+    static constexpr int lanes = 64 / P, rows = 32 / lanes * R, depth = Flight::depth;
+    static constexpr bool fused = Format::fused && T == 1, may_have_head = T == 1 && Head::possible;
 
-    fd_pdl_launch_dependents();
-    for (int64_t tile = first; tile < a.n_row || !staged; tile += step) {
-        fd_cursor row[R];
-        Unit units[depth][R];
+    const matvec_args &a;
+    float *const xs;                /* x, then the norm's weights, then heads */
+    const int lane, stride, n_unit; /* of its row; floats of a row of xs; whole units of a row of weights */
+    const int64_t own;              /* the lane's first row of a tile */
+    const uint32_t magic, fused_magic;
+    Head head;
+
+    __device__ __forceinline__ explicit row_tile(const matvec_args &args)
+        : a(args), xs(fd_shared_floats()), lane((int)threadIdx.x % lanes), stride((args.n_col + 63) / 64 * 64),
+          n_unit(args.n_col / (64 * Format::groups)), own((int)threadIdx.x % 32 / lanes * R), magic(fd_opaque_magic()),
+          fused_magic(fused ? fd_opaque_magic(Format::fused_bits) : 0u), head{} {}
+
+    template <bool TAIL = false>
+    __device__ __forceinline__ void add(const Unit (&unit)[R], int at, float (&acc)[R][T][P]) const {
+        add_unit<Format, P, R, T, TAIL, fused>(unit, at, lane, magic, fused_magic, xs, stride, a.n_col, acc);
+    }
+
+    /* The lane's rows of a tile, and their first units. */
+    __device__ __forceinline__ void request(int64_t tile, Flight &of) const {
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            /* Lanes past the last row read it again and store nothing: all 32 take part in the exchanges. */
-            const int64_t at = tile + first_row + r < a.n_row ? tile + first_row + r : a.n_row - 1;
-            int part;
-            const int64_t own = row_of(a, at, &part);
-            row[r] = Format::begin(fd_opaque_register(part_of(a, part).data + own * a.row_bytes), a.scale_offset, lane);
-        }
+        for (int r = 0; r < R; r++)
+            of.row[r] = Format::begin(fd_opaque_register(row_data(a, tile + own + r)), a.scale_offset, lane);
 #pragma unroll
         for (int u = 0; u < depth; u++)
-            if (u < n_unit)
-#pragma unroll
-                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], u, lane);
+            if (u < n_unit) of.load(u, u, lane);
+    }
 
-        if (!staged) {
-            if (HEAD && a.head_units > 0 && tile < a.n_row)
-                head.begin(a.head_units, (unsigned char *)(xs + (a.norm_weight ? 2 : 1) * stride));
-            if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
-            fd_pdl_wait();
-            stage_x<P, T>(a, xs, stride, [&] {
-                if (HEAD && head.units > 0) head.request(row, depth);
-            });
-            if (a.norm_weight) norm_x<P, T>(a, xs, stride);
-            staged = true;
-            if (tile >= a.n_row) break;
-        }
+    /* x, normed when asked; the wait for the previous kernel is in here. The head is requested after x. */
+    __device__ __forceinline__ void stage(bool has_rows, const Flight &of) {
+        if (may_have_head && a.head_units > 0 && has_rows)
+            head.begin(a.head_units, (unsigned char *)(xs + (a.norm_weight ? 2 : 1) * stride));
+        if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
+        fd_pdl_wait();
+        stage_x<P, T>(a, xs, stride, [&] {
+            if (may_have_head && head.units > 0) head.request(of.row, depth);
+        });
+        if (a.norm_weight) norm_x<P, T>(a, xs, stride);
+    }
 
-        /* Each unit is replaced, as soon as it is used, by the one `depth` further on. */
-        float acc[R][T][P] = {};
-        int at = 0;
-        if (HEAD && head.units > 0) {
+    /* The units in registers and those of the head, in the first tile; returns how many that were. */
+    __device__ __forceinline__ int add_head(Flight &of, float (&acc)[R][T][P]) {
+        if constexpr (may_have_head) {
+            if (head.units > 0) {
 #pragma unroll
-            for (int u = 0; u < depth; u++) {
-                add_unit<Format, P, R, T, false, FUSED>(units[u], u, lane, magic, fused_magic, xs, stride, a.n_col,
-                                                        acc);
+                for (int u = 0; u < depth; u++) {
+                    add(of.units[u], u, acc);
+                    of.load(u, depth + head.units + u, lane);
+                }
+                head.await();
+                for (int u = 0; u < head.units; u++) {
+                    Unit unit[R];
 #pragma unroll
-                for (int r = 0; r < R; r++)
-                    units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + head.units + u, lane);
+                    for (int r = 0; r < R; r++) unit[r] = head.unit(r, u, lane);
+                    add(unit, depth + u, acc);
+                }
+                const int done = depth + head.units;
+                of.advance(done);
+                head.units = 0;
+                return done;
             }
-            head.await();
-            for (int u = 0; u < head.units; u++) {
-                Unit own[R];
-#pragma unroll
-                for (int r = 0; r < R; r++) own[r] = head.unit(r, u, lane);
-                add_unit<Format, P, R, T, false, FUSED>(own, depth + u, lane, magic, fused_magic, xs, stride, a.n_col,
-                                                        acc);
-            }
-            at = depth + head.units;
-#pragma unroll
-            for (int r = 0; r < R; r++) Format::advance(row[r], at);
-            head.units = 0;
         }
+        return 0;
+    }
+
+    /* All units from number `at` on, and what is left of the row after the whole ones. */
+    __device__ __forceinline__ void add_rest(int at, Flight &of, float (&acc)[R][T][P]) const {
         for (; at + 2 * depth <= n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
-                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
-                                                        acc);
-#pragma unroll
-                for (int r = 0; r < R; r++) units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
+                add(of.units[u], at + u, acc);
+                of.load(u, depth + u, lane);
             }
-#pragma unroll
-            for (int r = 0; r < R; r++) Format::advance(row[r], depth);
+            of.advance(depth);
         }
         for (; at < n_unit; at += depth) {
 #pragma unroll
             for (int u = 0; u < depth; u++) {
                 if (at + u >= n_unit) break;
-                add_unit<Format, P, R, T, false, FUSED>(units[u], at + u, lane, magic, fused_magic, xs, stride, a.n_col,
-                                                        acc);
-                if (at + u + depth < n_unit)
-#pragma unroll
-                    for (int r = 0; r < R; r++)
-                        units[u][r] = Format::template load<FD_READ_ONCE>(row[r], depth + u, lane);
+                add(of.units[u], at + u, acc);
+                if (at + u + depth < n_unit) of.load(u, depth + u, lane);
             }
-#pragma unroll
-            for (int r = 0; r < R; r++) Format::advance(row[r], depth);
+            of.advance(depth);
         }
         if (n_unit * 64 * Format::groups < a.n_col) {
-#pragma unroll
-            for (int r = 0; r < R; r++) units[0][r] = Format::template load<FD_READ_ONCE>(row[r], n_unit - at, lane);
-            add_unit<Format, P, R, T, true, FUSED>(units[0], n_unit, lane, magic, fused_magic, xs, stride, a.n_col,
-                                                   acc);
+            of.load(0, n_unit - at, lane);
+            add<true>(of.units[0], n_unit, acc);
         }
+    }
 
-        float sum[R][T];
+    __device__ __forceinline__ void sum_up(int64_t tile, float (&acc)[R][T][P], float (&sum)[R][T]) const {
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int t = 0; t < T; t++) sum[r][t] = fd_tree_lanes<lanes>(fd_tree(acc[r][t]));
-        if constexpr (FUSED) {
+        if constexpr (fused) {
 #pragma unroll
             for (int r = 0; r < R; r++)
                 if (__any_sync(0xffffffffu, fd_is_ambiguous(sum[r][0]))) {
-                    recompute_dot<Format, P>(a, tile + first_row + r, lane, magic, xs, acc[r][0]);
+                    recompute_dot<Format, P>(a, tile + own + r, lane, magic, xs, acc[r][0]);
                     sum[r][0] = fd_tree_lanes<lanes>(fd_tree(acc[r][0]));
                 }
         }
+    }
 
+    /* Bias, then silu(row 2i)·row 2i + 1, the residual, or the sum as it is. */
+    __device__ __forceinline__ void write(int64_t tile, float (&sum)[R][T]) const {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int64_t at = tile + first_row + r;
-            /* Row 2i + 1 of a pair is the lane's second, or that of the lanes beside it. */
+            const int64_t at = tile + own + r;
+            /* Row 2i + 1 of a pair is the lane's second, or that of the lanes next to it. */
             float other[T] = {};
             if (a.silu_pair) {
 #pragma unroll
@@ -169,20 +165,54 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
             }
             if (at >= a.n_row) continue;
             int index;
-            const int64_t own = row_of(a, at, &index);
+            const int64_t of_part = row_of(a, at, &index);
             const matvec_part &part = part_of(a, index);
 #pragma unroll
             for (int t = 0; t < T; t++) {
-                if (part.bias) sum[r][t] = sum[r][t] + part.bias[own];
-                if (part.product && lane == (r * T + t) % lanes) part.product[t * part.n_row + own] = sum[r][t];
+                const int64_t to = t * part.n_row + of_part;
+                const bool writes = lane == (r * T + t) % lanes;
+                if (part.bias) sum[r][t] = sum[r][t] + part.bias[of_part];
+                if (part.product && writes) part.product[to] = sum[r][t];
                 if (a.silu_pair) {
-                    if (at % 2 == 0 && lane == 0) part.out[t * part.n_row + own] = fd_silu32(sum[r][t]) * other[t];
-                } else if (lane == (r * T + t) % lanes) {
-                    if (part.residual) sum[r][t] = __ldcg(part.residual + t * part.n_row + own) + sum[r][t];
-                    part.out[t * part.n_row + own] = sum[r][t];
+                    if (at % 2 == 0 && lane == 0) part.out[to] = fd_silu32(sum[r][t]) * other[t];
+                } else if (writes) {
+                    if (part.residual) sum[r][t] = __ldcg(part.residual + to) + sum[r][t];
+                    part.out[to] = sum[r][t];
                 }
             }
         }
+    }
+};
+
+/* Warps of the grid take tiles of rows in turn, block by block, then warp by warp: no multiprocessor has more than one
+ * more than another.
+ *
+ *   W ── request ── units[depth] in registers ──┐                                (before the wait: W is constant)
+ *   W ── head: bulk copies ── shared ───────────┤
+ *   x ── stage ── RMS norm ── xs, shared ───────┴─ add_head, add_rest ── acc[R][T][P]
+ *                                                     sum_up: tree over P, then over the row's lanes
+ *                                                     write: bias, silu pair or residual ── out */
+template <class Format, int P, int R, int T>
+__global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __grid_constant__ matvec_args a) {
+    using Tile = row_tile<Format, P, R, T>;
+    const int64_t first = ((int64_t)(threadIdx.x / 32) * gridDim.x + blockIdx.x) * Tile::rows;
+    const int64_t step = (int64_t)(blockDim.x / 32) * gridDim.x * Tile::rows;
+    Tile w(a);
+    bool staged = false;
+    fd_pdl_launch_dependents();
+    for (int64_t tile = first; tile < a.n_row || !staged; tile += step) {
+        in_flight<Format, R> of;
+        w.request(tile, of);
+        if (!staged) {
+            w.stage(tile < a.n_row, of);
+            staged = true;
+            if (tile >= a.n_row) break;
+        }
+        float acc[R][T][P] = {}, sum[R][T];
+        const int at = w.add_head(of, acc);
+        w.add_rest(at, of, acc);
+        w.sum_up(tile, acc, sum);
+        w.write(tile, sum);
     }
 }
 
@@ -190,7 +220,7 @@ __global__ void __launch_bounds__(256, blocks_at_least(R, T)) matvec(const __gri
 template <class Format, int P, int R>
 static int head_units(const fd_launch_context *ctx, const matvec_args &args, int warps, int at_once, size_t shared) {
     using Head = matvec_head<Format, P, R>;
-    constexpr int units = in_flight<Format, R>::units;
+    constexpr int units = in_flight<Format, R>::depth;
     enum { KEPT = 2048 }; /* what CUDA and the kernel's own arrays take of a block's share */
     const int64_t room = (int64_t)(ctx->max_shared + 1024) / (at_once > 0 ? at_once : 1) - KEPT - (int64_t)shared;
     const bool fits = room >= (int64_t)warps * units * Head::rows * Format::own_step;
@@ -221,24 +251,11 @@ static fd_code launch(const fd_launch_context *ctx, matvec_args args, fd_error *
     return fd_launch(ctx, "matvec", matvec<Format, P, R, T>, dim3((unsigned)blocks), warps * 32, shared, err, args);
 }
 
-template <uint32_t DTYPE>
-static fd_code launch_dtype(const fd_launch_context *ctx, const matvec_args &args, int n_tok, int rows, fd_error *err) {
-    using Eight = fd_lane_format<DTYPE, 8>;
-    if (n_tok == 2) return launch<Eight, 8, 1, 2>(ctx, args, err);
-    return rows == 2 ? launch<Eight, 8, 2, 1>(ctx, args, err) : launch<Eight, 8, 1, 1>(ctx, args, err);
-}
-
 fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
                                int rows, fd_error *err) {
-    switch (dtype) {
-    case FD_F32: return launch_dtype<FD_F32>(ctx, args, n_tok, rows, err);
-    case FD_F16: return launch_dtype<FD_F16>(ctx, args, n_tok, rows, err);
-    case FD_BF16: return launch_dtype<FD_BF16>(ctx, args, n_tok, rows, err);
-    case FD_Q8_0: return launch_dtype<FD_Q8_0>(ctx, args, n_tok, rows, err);
-    case FD_Q5_0: return launch_dtype<FD_Q5_0>(ctx, args, n_tok, rows, err);
-    case FD_Q4_0: return launch_dtype<FD_Q4_0>(ctx, args, n_tok, rows, err);
-    case FD_Q4_K: return launch_dtype<FD_Q4_K>(ctx, args, n_tok, rows, err);
-    case FD_Q6_K: return launch_dtype<FD_Q6_K>(ctx, args, n_tok, rows, err);
-    default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
-    }
+    return fd_with_format(dtype, err, [&](auto format) {
+        using Format = decltype(format);
+        if (n_tok == 2) return launch<Format, 8, 1, 2>(ctx, args, err);
+        return rows == 2 ? launch<Format, 8, 2, 1>(ctx, args, err) : launch<Format, 8, 1, 1>(ctx, args, err);
+    });
 }

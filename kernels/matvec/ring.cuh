@@ -1,9 +1,9 @@
-/* A warp's ring of stages of weights in shared memory.
+/* A warp's ring of pipeline stages of weights in shared memory.
  *
  * A warp follows its own rows and shares no weights with others, so it needs no barrier of the block: its lanes copy a
  * stage side by side (cp.async, 16 bytes each), wait for their own copies, and meet at __syncwarp. Registers hold no
  * weights on their way, so the bytes in flight are bound by shared memory alone, and the first stages are requested
- * before the previous kernel has ended. kernels/matvec/ring_bulk.cuh has the ring that the copy engine fills. */
+ * before the previous kernel has ended. kernels/matvec/ring_bulk.cuh has the ring that bulk copies fill. */
 #ifndef FD_KERNELS_MATVEC_RING_CUH
 #define FD_KERNELS_MATVEC_RING_CUH
 
@@ -41,7 +41,7 @@ template <class Format, int P, int R> struct ring_stage {
     static constexpr int bytes = row_bytes * rows;
     static constexpr int copies = (units * unit_bytes + lanes * 16 - 1) / (lanes * 16); /* a lane makes, a row */
     static_assert(bytes <= FD_MATVEC_STAGE_BYTES, "rings are sized before the type is known");
-    static_assert(window <= lanes * 16, "one copy a lane brings a stage's scales");
+    static_assert(window <= lanes * 16, "one copy a lane fetches a stage's scales");
     static_assert(units * scale_bytes % 16 == 0 || 16 % (units * scale_bytes == 0 ? 16 : units * scale_bytes) == 0,
                   "a stage's scales do not straddle windows");
 };
@@ -73,8 +73,8 @@ template <class Format, int P, int R> struct matvec_ring {
     /* Nothing is requested yet. */
     __device__ __forceinline__ void begin(const matvec_ring_args &a, const unsigned char *warp_stages) {
         const int lane = (int)threadIdx.x % 32, row_group = lane / Stage::lanes;
-        stages = (uint32_t)__cvta_generic_to_shared(warp_stages) +
-                 (uint32_t)(row_group * R * Stage::row_bytes + lane % Stage::lanes * 16);
+        stages =
+            fd_shared_address(warp_stages) + (uint32_t)(row_group * R * Stage::row_bytes + lane % Stage::lanes * 16);
         stage = unit = 0;
         tasks = tasks_of(a);
         task = tasks.first;
@@ -104,7 +104,7 @@ template <class Format, int P, int R> struct matvec_ring {
         }
     }
 
-    /* Returns to the whole warp when the stage in a stage, the oldest that was requested, is there. */
+    /* Returns to the whole warp when the oldest stage that was requested is there. */
     __device__ __forceinline__ void await(const matvec_ring_args &a, int, unsigned) {
         fd_cp_async_wait_group(a.n_stage - 1);
         __syncwarp();
@@ -117,11 +117,7 @@ template <class Format, int P, int R> struct matvec_ring {
             if (unit == 0) {
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    /* Lanes past the last row read it again and store nothing. */
-                    const int64_t last = a.matvec.n_row - 1, wanted = first_row + (int64_t)task * Stage::rows + r;
-                    int part;
-                    const int64_t at = row_of(a.matvec, wanted < last ? wanted : last, &part);
-                    row[r] = part_of(a.matvec, part).data + at * a.matvec.row_bytes + own;
+                    row[r] = row_data(a.matvec, first_row + (int64_t)task * Stage::rows + r) + own;
                     scales[r] = row[r] + a.matvec.scale_offset;
                 }
             }

@@ -1,6 +1,6 @@
-/* A warp's ring whose stages the copy engine brings (cp.async.bulk; sm_90): for each row of a stage one lane asks, and a
- * stage's barrier tells when all have come. The lanes' own loads do not queue behind the requests, as they do behind
- * cp.async, and a stage costs next to no instructions. For types without a plane of scales: there a stage of a row would
+/* A warp's ring that bulk copies fill (cp.async.bulk; sm_90): one lane requests each row of a stage, and the stage's
+ * mbarrier completes when all have come. The lanes' own loads do not wait for the requests, as they do with cp.async, and
+ * a stage costs next to no instructions. For types without a plane of scales: there a stage of a row would
  * be two short copies, and the lanes are faster. */
 #ifndef FD_KERNELS_MATVEC_RING_BULK_CUH
 #define FD_KERNELS_MATVEC_RING_BULK_CUH
@@ -45,13 +45,7 @@ template <class Format, int P, int R> struct matvec_ring_bulk {
         const int lane = (int)threadIdx.x % 32, left = a.n_unit - unit;
         if (task >= tasks.end) return;
         if (lane < Stage::rows) {
-            if (unit == 0) {
-                /* A row past the last one is the last again; nothing is stored for it. */
-                const int64_t last = a.matvec.n_row - 1, wanted = (int64_t)task * Stage::rows + lane;
-                int part;
-                const int64_t at = row_of(a.matvec, wanted < last ? wanted : last, &part);
-                row = part_of(a.matvec, part).data + at * a.matvec.row_bytes;
-            }
+            if (unit == 0) row = row_data(a.matvec, (int64_t)task * Stage::rows + lane);
             const uint32_t bytes = (uint32_t)((left < Stage::units ? left : Stage::units) * Stage::unit_bytes);
             const uint32_t barrier = barriers + (uint32_t)stage * 8;
             fd_mbarrier_arrive_expect_tx(barrier, bytes);

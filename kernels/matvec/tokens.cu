@@ -8,20 +8,21 @@
 #include "kernels/formats/pair.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matvec/add.cuh"
+#include "kernels/matvec/finish.cuh"
 #include "kernels/tree.cuh"
 
 enum { P = 2, R = 2 };
 
 struct tokens_args {
     matvec_ring_args ring;
-    int n_tok; /* ≤ T; the rows past it are zero, and nobody gets their sums */
+    int n_tok; /* ≤ T; the rows past it are zero, and their sums are dropped */
 };
 
 /* x [T, n_col] in the order it has in memory, each row normed by a warp's sum; ends with a barrier. */
 template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args &a, int n_tok, float *xs) {
     float *factor = xs + T * a.n_col; /* [T] */
     float4 *quads = (float4 *)xs;
-    const int n_quad = a.n_col / 4, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    const int n_quad = a.n_col / 4, n_warp = (int)blockDim.x / 32;
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x)
 #pragma unroll
         for (int t = 0; t < T; t++)
@@ -30,10 +31,8 @@ template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args 
     __syncthreads();
     if (!a.norm_weight) return;
     for (int row = (int)threadIdx.x / 32; row < n_tok; row += n_warp) {
-        const float *pairs = xs + row * a.n_col + lane * 2;
-        const float r =
-            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor[row] = r;
+        const float r = staged_inverse_rms<P>(a, xs + row * a.n_col);
+        if (threadIdx.x % 32 == 0) factor[row] = r;
     }
     __syncthreads();
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x) {
@@ -41,9 +40,7 @@ template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args 
 #pragma unroll
         for (int t = 0; t < T; t++) {
             if (t >= n_tok) break;
-            const float r = factor[t];
-            const float4 x = quads[t * n_quad + at];
-            quads[t * n_quad + at] = make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
+            quads[t * n_quad + at] = fd_normed(quads[t * n_quad + at], factor[t], w);
         }
     }
     __syncthreads();
@@ -75,11 +72,32 @@ __device__ __forceinline__ void add_tokens(const unsigned char *weights, int uni
     }
 }
 
-template <int T> __device__ __forceinline__ void token_sums(float (&acc)[R][T][P], float (&sums)[R * T]) {
+/* The dots of rows from `first_row` on, and those that are ambiguous once more. */
+template <class Format, int T>
+__device__ __forceinline__ void token_sums(const tokens_args &s, int64_t first_row, int lane, uint32_t magic,
+                                           const float *xs, float (&acc)[R][T][P], float (&sums)[R * T]) {
+    const matvec_args &a = s.ring.matvec;
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int t = 0; t < T; t++) sums[r * T + t] = fd_tree_lanes<32>(fd_tree(acc[r][t]));
+    if constexpr (Format::fused) {
+        bool ambiguous = false;
+#pragma unroll
+        for (int i = 0; i < R * T; i++) ambiguous = ambiguous || (i % T < s.n_tok && fd_is_ambiguous(sums[i]));
+        if (!__any_sync(0xffffffffu, ambiguous)) return;
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll 1
+            for (int t = 0; t < s.n_tok; t++) {
+                float again[P];
+                recompute_dot<Format, P>(a, first_row + r, lane, magic, xs + t * a.n_col, again);
+                const float sum = fd_tree_lanes<32>(fd_tree(again));
+#pragma unroll
+                for (int i = 0; i < T; i++)
+                    if (i == t) sums[r * T + i] = sum;
+            }
+    }
 }
 
 template <class Format, int T>
@@ -99,72 +117,31 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
     fd_pdl_wait();
     stage_tokens<T>(a, s.n_tok, xs);
 
-    /* Lane r·T + t finishes row r of token t; what it adds is on its way before the sum is there. */
-    const int token = lane % T;
     int stage = 0;
     for (int task = ring.tasks.first; task < ring.tasks.end; task += ring.tasks.step) {
-        const int64_t at = (int64_t)task * R + lane / T;
-        const bool own = lane < R * T && token < s.n_tok && at < a.n_row;
-        float bias = 0.0f, residual = 0.0f, *out = nullptr, *product = nullptr;
-        bool has_bias = false, has_residual = false;
-        if (own) {
-            int index;
-            const int64_t own_row = row_of(a, at, &index);
-            const matvec_part &part = part_of(a, index);
-            const int64_t place = token * part.n_row + own_row;
-            out = part.out + place;
-            if (part.product) product = part.product + place;
-            has_bias = part.bias, has_residual = part.residual;
-            if (has_bias) bias = __ldg(part.bias + own_row);
-            if (has_residual) residual = __ldcg(part.residual + place);
-        }
-
+        row_finish finish; /* lane r·T + t finishes row r of token t */
+        finish.begin(a, (int64_t)task * R + lane / T, lane < R * T && lane % T < s.n_tok, lane % T);
+        finish.load_residual();
         float acc[R][T][P] = {}, sums[R * T];
         for (int unit = 0; unit < s.ring.n_unit; unit += Stage::units) {
             const int left = s.ring.n_unit - unit;
-            fd_cp_async_wait_group(s.ring.n_stage - 1);
-            __syncwarp();
+            ring.await(s.ring, stage, 0);
             add_tokens<Format, T>(stages + stage * Stage::bytes, unit, left < Stage::units ? left : Stage::units, lane,
                                   magic, fused_magic, xs, a.n_col, acc);
             __syncwarp();
             ring.request(s.ring);
             stage = stage + 1 == s.ring.n_stage ? 0 : stage + 1;
         }
-        token_sums(acc, sums);
-        if constexpr (Format::fused) {
-            bool ambiguous = false;
-#pragma unroll
-            for (int i = 0; i < R * T; i++) ambiguous = ambiguous || (i % T < s.n_tok && fd_is_ambiguous(sums[i]));
-            if (__any_sync(0xffffffffu, ambiguous)) {
-#pragma unroll
-                for (int r = 0; r < R; r++)
-#pragma unroll 1
-                    for (int t = 0; t < s.n_tok; t++) {
-                        float again[P];
-                        recompute_dot<Format, P>(a, (int64_t)task * R + r, lane, magic, xs + t * a.n_col, again);
-                        const float sum = fd_tree_lanes<32>(fd_tree(again));
-#pragma unroll
-                        for (int i = 0; i < T; i++)
-                            if (i == t) sums[r * T + i] = sum;
-                    }
-            }
-        }
+        token_sums<Format, T>(s, (int64_t)task * R, lane, magic, xs, acc, sums);
         float sum = sums[0];
 #pragma unroll
         for (int i = 1; i < R * T; i++)
             if (lane == i) sum = sums[i];
-        if (has_bias) sum = sum + bias;
-        if (product) *product = sum;
-        if (a.silu_pair) {
-            const float up = __shfl_down_sync(0xffffffffu, sum, T); /* row 2i + 1 is the lane's second */
-            if (own && lane < T) *out = fd_silu32(sum) * up;
-        } else if (own) {
-            *out = has_residual ? residual + sum : sum;
-        }
+        finish.end(a, sum, T);
     }
 }
 
-/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit beside the
+/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit next to the
  * smallest rings. */
 struct tokens_form {
     int tokens, warps;

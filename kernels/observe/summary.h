@@ -1,4 +1,4 @@
-/* What is recorded of tensors, worked out where they lie: fingerprints (numerics/fingerprint.h), statistics, entropy of
+/* What is recorded of tensors, computed where they lie: fingerprints (numerics/fingerprint.h), statistics, entropy of
  * attention, the best logits (numerics/summary.h), with the bits that scalar C gets from the same elements. */
 #ifndef FD_KERNELS_OBSERVE_SUMMARY_H
 #define FD_KERNELS_OBSERVE_SUMMARY_H

@@ -43,8 +43,9 @@ typedef struct fd_sampling {
     fd_sample_state *states; /* device, one a sequence; n_draw, n_history and n_sampled move on */
     int32_t *history;        /* device, [sequences, history_stride]: ids below n_vocab; the token is appended */
     int64_t history_stride;  /* ≥ n_history + 1 */
-    int32_t *positions[2]; /* device, [n_seq] each: gets the position at which the token will be fed; NULL: not told */
-    int32_t *tokens;       /* device, [n_seq]: gets the token (0 when there is none); NULL: not told */
+    int32_t
+        *positions[2]; /* device, [n_seq] each: gets the position at which the token will be fed; NULL: not written */
+    int32_t *tokens;   /* device, [n_seq]: gets the token (0 when there is none); NULL: not written */
     fd_sample_result *results; /* host or device, [n_result, result_stride]: launch n of a sequence
                                   writes row n mod n_result, at the sequence's place */
     int32_t n_result, result_stride;
