@@ -97,7 +97,7 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
                         fd_numerics numerics, fd_trace_writer **out, fd_error *err);
 /* The observer to hand to fd_exec_set_observer for the steps between begin and end. */
 fd_observer fd_trace_observer(fd_trace_writer *writer);
-/* The same, and it begins and ends the steps itself, a forward call each: the caller does neither, and settles the
+/* The same, and it begins and ends the steps itself, a forward call each: the caller does neither, and flushes the
  * executor before it finishes. A call at position 0 or of several tokens is a prefill. */
 fd_observer fd_trace_run_observer(fd_trace_writer *writer);
 fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const int32_t *tokens, int32_t n_tok,
