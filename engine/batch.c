@@ -24,7 +24,7 @@ static bool is_few(const fd_engine *e, int32_t n_row) {
 }
 
 static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_error *err) {
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap;
     const int32_t *rows = e->batch_inputs + FD_INPUT_TOKENS;
     fd_run run = {.plan = is_few(e, n_row) ? &e->step : &e->batch,
@@ -44,7 +44,7 @@ static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_
 
 /* The step of the rows in batch_inputs, of which the farthest is at `last`. */
 static fd_code run_step(fd_engine *e, int32_t n_row, bool sampled, int32_t last, fd_error *err) {
-    bool near = last < FD_ATTENTION_NEAR;
+    bool near = last < FD_ATTENTION_SHORT_CONTEXT;
     fd_step_graph *graph = &e->batch_graphs[4 * n_row + 2 * sampled + near];
     int32_t logits = e->exec.graph->n_node - 1;
     e->logits = is_few(e, n_row) ? e->step_slots[e->step.slot_of[logits]].data

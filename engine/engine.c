@@ -60,7 +60,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
     /* Nothing but kernels: they may be fused, and start while the one before drains. */
     bool alone = !watched && !e->has_override && !fast;
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap && alone;
 
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
@@ -203,9 +203,8 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     e->device = options->device;
-    e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
-                          .max_shared = prop.sharedMemPerBlockOptin,
-                          .has_clusters = prop.major >= 9};
+    e->queue = (fd_launch_context){
+        .n_sm = prop.multiProcessorCount, .max_shared = prop.sharedMemPerBlockOptin, .has_clusters = prop.major >= 9};
     e->overlap = !options->no_overlap && prop.major >= 9;
     e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);
     return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);

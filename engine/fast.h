@@ -9,7 +9,7 @@
 
 #include "engine/cublas.h"
 #include "engine/internal.h"
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 
 /* Rows that run together: a longer prompt is split, and an observed one, which is not, is multiplied in the same
  * pieces. A multiple of the rows a block of the attention kernel takes. */
@@ -68,7 +68,8 @@ fd_code fd_fast_check(const fd_graph *graph, fd_error *err);
 
 /* ---- fast_int8.c ---- */
 /* Sets int8[i], [n_node], where node i of a single token is such a product. */
-fd_code fd_fast_choose_int8(const fd_queue *queue, const fd_graph *graph, fd_int8 where, bool *int8, fd_error *err);
+fd_code fd_fast_choose_int8(const fd_launch_context *queue, const fd_graph *graph, fd_int8 where, bool *int8,
+                            fd_error *err);
 
 /* ---- fast_setup.c ---- */
 fd_code fd_fast_setup(fd_engine *engine, fd_int8 where, fd_error *err);

@@ -6,7 +6,7 @@
 #include "engine/fast.h"
 
 /* The products of an item run as one, so they are chosen as one. */
-static bool takes_int8(const fd_queue *queue, const fd_graph *graph, const fd_item *item, fd_int8 where,
+static bool takes_int8(const fd_launch_context *queue, const fd_graph *graph, const fd_item *item, fd_int8 where,
                        const bool *rows) {
     const fd_weight *first = &graph->weights[graph->nodes[item->matvec.matmul[0]].weight[0]];
     int64_t n_row = 0;
@@ -19,7 +19,8 @@ static bool takes_int8(const fd_queue *queue, const fd_graph *graph, const fd_it
     return where == FD_INT8_ALWAYS || fd_q8_matvec_is_faster(queue, first->dtype, n_row, first->n_col);
 }
 
-fd_code fd_fast_choose_int8(const fd_queue *queue, const fd_graph *graph, fd_int8 where, bool *int8, fd_error *err) {
+fd_code fd_fast_choose_int8(const fd_launch_context *queue, const fd_graph *graph, fd_int8 where, bool *int8,
+                            fd_error *err) {
     fd_plan step;
     if (where == FD_INT8_NEVER) return FD_OK;
     bool *rows = calloc((size_t)graph->n_node, sizeof *rows);

@@ -1,6 +1,7 @@
 /* A fast pass: node by node, each by whom the plan says; what an observer wants to see of the insides of a kernel is
  * left beside its result or computed again behind it, and changes nothing of what runs. */
 #include "engine/fast.h"
+#include "kernels/attention/kv_cache.h"
 #include "kernels/elementwise/rope_kv_write.h"
 
 typedef struct pass {
@@ -35,8 +36,8 @@ static fd_code show(const pass *p, int32_t id, const float *rows, fd_error *err)
 }
 
 /* Where a kernel of ours leaves a node: for the products behind it, for other readers, and else for who looks. */
-static fd_fast_out out_of(const pass *p, int32_t id) {
-    fd_fast_out out = {half_of(p, id), kept(p, id)};
+static fd_f16_out out_of(const pass *p, int32_t id) {
+    fd_f16_out out = {half_of(p, id), kept(p, id)};
     if (!out.real && wanted(p, id)) out.real = p->engine->fast->shown.data;
     return out;
 }
@@ -50,9 +51,9 @@ static fd_code multiply(const pass *p, int32_t id, bool add, float *out, fd_erro
     fd_cublas_product in = {
         .weight = w->data, .stride = w->row_bytes / 2, .n_row = w->n_row, .n_col = w->n_col, .add = add};
     if (w->dtype != FD_F16) {
-        FD_TRY(fd_launch_fast_weights(p->run->queue, w, e->fast->weights.data, err));
+        FD_TRY(fd_launch_dequantise_f16(p->run->queue, w, e->fast->weights.data, err));
         in.weight = e->fast->weights.data;
-        in.stride = fd_fast_row_stride(w);
+        in.stride = fd_f16_row_stride(w);
     }
     for (int32_t done = 0; done < p->run->n_tok; done += in.n_tok) {
         in.n_tok = p->run->n_tok - done < FD_FAST_ROWS ? p->run->n_tok - done : FD_FAST_ROWS;
@@ -66,7 +67,7 @@ static fd_code multiply(const pass *p, int32_t id, bool add, float *out, fd_erro
 static fd_code run_product(const pass *p, int32_t id, fd_error *err) {
     const float *bias = fd_engine_vector(p->engine, node_at(p, id)->weight[1]);
     float *out = kept(p, id);
-    if (bias) FD_TRY(fd_launch_fast_bias(p->run->queue, bias, p->run->n_tok, elements(node_at(p, id)), out, err));
+    if (bias) FD_TRY(fd_launch_repeat_bias(p->run->queue, bias, p->run->n_tok, elements(node_at(p, id)), out, err));
     return multiply(p, id, bias != NULL, out, err);
 }
 
@@ -109,29 +110,29 @@ static bool takes_near(const fd_engine *engine, bool near) {
     return near && engine->exec.n_seq == 1;
 }
 
-static fd_fast_attention attention_of(const fd_engine *engine, const fd_run *run, int32_t mix) {
+static fd_attn_f16 attention_of(const fd_engine *engine, const fd_run *run, int32_t mix) {
     const fd_node *nodes = engine->exec.graph->nodes;
     const fd_node *softmax = &nodes[nodes[mix].input[0]], *scores = &nodes[softmax->input[0]];
     int32_t cache_k = scores->input[1], cache_v = nodes[mix].input[1];
-    return (fd_fast_attention){.n_head = nodes[mix].shape[0],
-                               .n_head_kv = nodes[cache_k].shape[0],
-                               .head_dim = nodes[mix].shape[1],
-                               .n_tok = run->n_tok,
-                               .n_ctx = engine->exec.n_ctx,
-                               .pos0 = run->inputs + FD_INPUT_FIRST,
-                               .window = scores->window,
-                               .scale = scores->scale,
-                               .softcap = scores->softcap,
-                               .sinks = fd_engine_vector(engine, softmax->weight[0]),
-                               .cache_k = cache_of(engine, cache_k),
-                               .cache_v = cache_of(engine, cache_v),
-                               .scratch = engine->fast->scratch.data};
+    return (fd_attn_f16){.n_head = nodes[mix].shape[0],
+                         .n_head_kv = nodes[cache_k].shape[0],
+                         .head_dim = nodes[mix].shape[1],
+                         .n_tok = run->n_tok,
+                         .n_ctx = engine->exec.n_ctx,
+                         .pos0 = run->inputs + FD_INPUT_FIRST,
+                         .window = scores->window,
+                         .scale = scores->scale,
+                         .softcap = scores->softcap,
+                         .sinks = fd_engine_vector(engine, softmax->weight[0]),
+                         .cache_k = cache_of(engine, cache_k),
+                         .cache_v = cache_of(engine, cache_v),
+                         .scratch = engine->fast->scratch.data};
 }
 
 /* Scores and weights, which the kernel of the mix keeps to itself: scores again, and the weights that follow from these,
  * so that who looks at both finds them to agree. */
-static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t scores, int32_t softmax, fd_error *err) {
-    const fd_queue *queue = p->run->queue;
+static fd_code show_inside(const pass *p, const fd_attn_f16 *in, int32_t scores, int32_t softmax, fd_error *err) {
+    const fd_launch_context *queue = p->run->queue;
     struct fd_fast *fast = p->engine->fast;
     fd_attention shape = {.n_head = in->n_head,
                           .n_head_kv = in->n_head_kv,
@@ -140,7 +141,7 @@ static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t s
                           .n_kv = p->run->n_kv,
                           .pos0 = in->pos0,
                           .sinks = in->sinks};
-    FD_TRY(fd_launch_fast_scores(queue, in, p->run->n_kv, p->plan == &fast->many, fast->shown.data, err));
+    FD_TRY(fd_launch_attn_scores_f16(queue, in, p->run->n_kv, p->plan == &fast->many, fast->shown.data, err));
     if (wanted(p, softmax))
         FD_TRY(fd_launch_attn_softmax(queue, &shape, fast->shown.data, fast->attended.data, err));
     FD_TRY(show(p, scores, fast->shown.data, err));
@@ -148,25 +149,25 @@ static fd_code show_inside(const pass *p, const fd_fast_attention *in, int32_t s
 }
 
 static fd_code run_attention(const pass *p, int32_t mix, fd_error *err) {
-    const fd_queue *queue = p->run->queue;
+    const fd_launch_context *queue = p->run->queue;
     struct fd_fast *fast = p->engine->fast;
     int32_t softmax = node_at(p, mix)->input[0], scores = node_at(p, softmax)->input[0];
-    fd_fast_attention in = attention_of(p->engine, p->run, mix);
+    fd_attn_f16 in = attention_of(p->engine, p->run, mix);
     bool many = p->plan == &fast->many;
     in.q = kept(p, node_at(p, scores)->input[0]);
-    in.out = (fd_fast_out){half_of(p, mix), kept(p, mix)};
+    in.out = (fd_f16_out){half_of(p, mix), kept(p, mix)};
     if (wanted(p, scores) || wanted(p, softmax)) FD_TRY(show_inside(p, &in, scores, softmax, err));
     bool beside = !in.out.real && wanted(p, mix);
     if (beside) in.out.real = fast->mixed.data;
-    in.near = takes_near(p->engine, p->run->pos0 < FD_ATTENTION_NEAR); /* as the step has it */
-    FD_TRY(many ? fd_launch_fast_attention(queue, &in, err) : fd_launch_fast_decode(queue, &in, err));
+    in.short_context = takes_near(p->engine, p->run->pos0 < FD_ATTENTION_SHORT_CONTEXT); /* as the step has it */
+    FD_TRY(many ? fd_launch_attn_fused_f16(queue, &in, err) : fd_launch_attn_decode_f16(queue, &in, err));
     return show(p, mix, in.out.real, err);
 }
 
 fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_graph *graph = engine->exec.graph;
-    fd_fast_attention in = attention_of(engine, run, item->attention.mix);
-    in.near = takes_near(engine, run->near);
+    fd_attn_f16 in = attention_of(engine, run, item->attention.mix);
+    in.short_context = takes_near(engine, run->near);
     if (engine->exec.n_seq > 1) { /* the device knows which sequences: a CUDA graph serves all */
         const fd_node *mix = &graph->nodes[item->attention.mix];
         const fd_node *scores = &graph->nodes[item->attention.scores];
@@ -185,16 +186,22 @@ fd_code fd_fast_step_attention(const fd_engine *engine, const fd_run *run, const
         in.v = fd_run_tensor(engine, run, fd_item_value(graph, item));
     }
     in.out.real = fd_run_tensor(engine, run, item->attention.mix);
-    return fd_launch_fast_decode(run->queue, &in, err);
+    return fd_launch_attn_decode_f16(run->queue, &in, err);
 }
 
 /* ---- the others ---- */
 
 fd_code fd_fast_kv_write(const fd_engine *engine, const fd_run *run, int32_t id, fd_error *err) {
     const fd_node *node = &engine->exec.graph->nodes[id];
-    return fd_launch_fast_kv_write(run->queue, fd_run_input(engine, run, id, node->input[0]), run->n_tok,
-                                   elements(node), run->inputs + FD_INPUT_FIRST, node->row_offset,
-                                   cache_of(engine, id), engine->exec.n_ctx, err);
+    fd_kv_write in = {.x = fd_run_input(engine, run, id, node->input[0]),
+                      .n_tok = run->n_tok,
+                      .width = elements(node),
+                      .pos0 = run->inputs + FD_INPUT_FIRST,
+                      .row_offset = node->row_offset,
+                      .halves = true,
+                      .cache = cache_of(engine, id),
+                      .n_ctx = engine->exec.n_ctx};
+    return fd_launch_kv_write(run->queue, &in, err);
 }
 
 /* What the cache holds of this pass, as an observer sees it. */
@@ -202,8 +209,8 @@ static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
     if (!wanted(p, id)) return FD_OK;
     int64_t width = elements(node_at(p, id));
     float *shown = p->engine->fast->shown.data;
-    FD_TRY(fd_launch_fast_reals(p->run->queue, cache_of(p->engine, id) + p->run->pos0 * width,
-                                width * p->run->n_tok, shown, err));
+    FD_TRY(fd_launch_from_f16(p->run->queue, cache_of(p->engine, id) + p->run->pos0 * width, width * p->run->n_tok,
+                              shown, err));
     return show(p, id, shown, err);
 }
 
@@ -211,20 +218,20 @@ static fd_code show_cache(const pass *p, int32_t id, fd_error *err) {
 static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
     const fd_engine *e = p->engine;
     int32_t k_rope = id + 1, cache_k = id + 2, cache_v = id + 3;
-    fd_turn in = {.q_rope = rope_shape(e, id),
-                       .k_rope = rope_shape(e, k_rope),
-                       .n_tok = p->run->n_tok,
-                       .n_ctx = e->exec.n_ctx,
-                       .pos0 = p->run->inputs + FD_INPUT_FIRST,
-                       .q = kept(p, node_at(p, id)->input[0]),
-                       .k = kept(p, node_at(p, k_rope)->input[0]),
-                       .v = kept(p, node_at(p, cache_v)->input[0]),
-                       .q_out = kept(p, id),
-                       .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
-                       .halves = true,
-                       .cache_k = cache_of(e, cache_k),
-                       .cache_v = cache_of(e, cache_v)};
-    FD_TRY(fd_launch_turn(p->run->queue, &in, err));
+    fd_rope_kv_write in = {.q_rope = rope_shape(e, id),
+                           .k_rope = rope_shape(e, k_rope),
+                           .n_tok = p->run->n_tok,
+                           .n_ctx = e->exec.n_ctx,
+                           .pos0 = p->run->inputs + FD_INPUT_FIRST,
+                           .q = kept(p, node_at(p, id)->input[0]),
+                           .k = kept(p, node_at(p, k_rope)->input[0]),
+                           .v = kept(p, node_at(p, cache_v)->input[0]),
+                           .q_out = kept(p, id),
+                           .k_out = wanted(p, k_rope) ? e->fast->shown.data : NULL,
+                           .halves = true,
+                           .cache_k = cache_of(e, cache_k),
+                           .cache_v = cache_of(e, cache_v)};
+    FD_TRY(fd_launch_rope_kv_write(p->run->queue, &in, err));
     FD_TRY(show(p, id, in.q_out, err));
     FD_TRY(show(p, k_rope, in.k_out, err));
     FD_TRY(show_cache(p, cache_k, err));
@@ -233,21 +240,28 @@ static fd_code run_turn(const pass *p, int32_t id, fd_error *err) {
 
 static fd_code run_norm(const pass *p, int32_t id, fd_error *err) {
     const fd_node *node = node_at(p, id);
-    int64_t n = node->shape[node->n_dim - 1], rows = p->run->n_tok * elements(node) / n;
-    fd_fast_out out = out_of(p, id);
-    FD_TRY(fd_launch_fast_norm(p->run->queue, kept(p, node->input[0]), (int32_t)rows, n,
-                               fd_engine_vector(p->engine, node->weight[0]), node->eps, out, err));
+    fd_rms_norm in = {.x = kept(p, node->input[0]),
+                      .weight = fd_engine_vector(p->engine, node->weight[0]),
+                      .eps = node->eps,
+                      .n = node->shape[node->n_dim - 1]};
+    in.n_tok = (int32_t)(p->run->n_tok * elements(node) / in.n);
+    fd_f16_out out = out_of(p, id);
+    FD_TRY(fd_launch_rms_norm_f16(p->run->queue, &in, out, err));
     return show(p, id, out.real, err);
 }
 
 static fd_code run_gate(const pass *p, int32_t id, fd_error *err) {
     const fd_node *node = node_at(p, id);
-    fd_fast_gate kind = node->op == FD_OP_SILU_MUL   ? FD_FAST_SILU
-                        : node->op == FD_OP_GELU_MUL ? FD_FAST_GELU
-                                                     : FD_FAST_SWIGLU_CLAMP;
-    fd_fast_out out = out_of(p, id);
-    FD_TRY(fd_launch_fast_gate(p->run->queue, kind, kept(p, node->input[0]), kept(p, node->input[1]), node->slope,
-                               node->limit, p->run->n_tok * elements(node), out, err));
+    fd_gate in = {.kind = node->op == FD_OP_SILU_MUL   ? FD_GATE_SILU
+                          : node->op == FD_OP_GELU_MUL ? FD_GATE_GELU
+                                                       : FD_GATE_SWIGLU_CLAMP,
+                  .gate = kept(p, node->input[0]),
+                  .up = kept(p, node->input[1]),
+                  .n = p->run->n_tok * elements(node),
+                  .slope = node->slope,
+                  .limit = node->limit};
+    fd_f16_out out = out_of(p, id);
+    FD_TRY(fd_launch_gate_f16(p->run->queue, &in, out, err));
     return show(p, id, out.real, err);
 }
 
@@ -261,8 +275,8 @@ static fd_code run_kept(const pass *p, int32_t id, fd_error *err) {
                                         : fd_launch_node(p->engine, p->run, id, err));
     }
     if (half_of(p, id))
-        FD_TRY(fd_launch_fast_halves(p->run->queue, kept(p, id), p->run->n_tok * elements(node_at(p, id)),
-                                     half_of(p, id), err));
+        FD_TRY(fd_launch_to_f16(p->run->queue, kept(p, id), p->run->n_tok * elements(node_at(p, id)), half_of(p, id),
+                                err));
     return show(p, id, kept(p, id), err);
 }
 

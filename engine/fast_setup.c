@@ -23,19 +23,19 @@ static size_t weight_bytes(const fd_graph *graph, const fd_fast_plan *plan) {
             continue;
         const fd_weight *w = &graph->weights[node->weight[0]];
         fd_device_matrix shape = {.dtype = w->dtype, .n_col = w->n_col};
-        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_fast_row_stride(&shape);
+        size_t bytes = sizeof(uint16_t) * (size_t)w->n_row * (size_t)fd_f16_row_stride(&shape);
         if (w->dtype != FD_F16 && bytes > most) most = bytes;
     }
     return most;
 }
 
-static size_t scratch_bytes(const fd_graph *graph, const fd_queue *queue, int32_t n_ctx) {
+static size_t scratch_bytes(const fd_graph *graph, const fd_launch_context *queue, int32_t n_ctx) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes =
-            fd_fast_decode_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
+        size_t bytes = fd_attn_decode_f16_scratch(queue, node->shape[0], graph->nodes[node->input[1]].shape[0],
+                                                  node->shape[1], n_ctx);
         if (bytes > most) most = bytes;
     }
     return fd_align(most);
@@ -49,7 +49,7 @@ uint64_t fd_fast_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int3
     fd_error ignored = {0};
     fd_fast_plan plan;
     fd_plan step, batch;
-    fd_queue queue = {.n_sm = n_sm};
+    fd_launch_context queue = {.n_sm = n_sm};
     fd_engine probe = {.exec = {.graph = graph, .n_ctx = n_ctx}};
     if (fd_fast_plan_make(graph, true, &plan, &ignored) != FD_OK) return 0;
     if (fd_plan_make_fast(graph, true, &step, &ignored) != FD_OK) {

@@ -3,7 +3,8 @@
 #include "engine/internal.h"
 #include "exec/sampler.h"
 
-fd_code fd_launch_sampling(const fd_engine *e, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err) {
+fd_code fd_launch_sampling(const fd_engine *e, const fd_launch_context *queue, bool batch, int32_t n_row,
+                           fd_error *err) {
     int32_t *inputs = batch ? e->batch_inputs : e->inputs, n_seq = e->exec.n_seq;
     fd_sampling in = {.n_seq = n_row,
                       .n_vocab = e->exec.graph->hparams.n_vocab,

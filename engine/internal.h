@@ -37,13 +37,13 @@ typedef struct fd_run {
     const fd_plan *plan;
     const fd_block *slots; /* [plan->n_slot] */
     float *const *tensors; /* [n_node]: instead of slots, and every tensor is kept; NULL: as the plan says */
-    const fd_queue *queue;
+    const fd_launch_context *queue;
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* for overrides and observers; kernels read positions from inputs */
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in the decode step, whatever the position */
     const int32_t *inputs; /* device */
     fd_rows tail;
-    bool near; /* every position of the pass is below FD_ATTENTION_NEAR */
+    bool near;       /* every position of the pass is below FD_ATTENTION_SHORT_CONTEXT */
     bool unobserved; /* kernels alone read what nodes leave */
     void *q8_rows;           /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */
@@ -80,7 +80,7 @@ struct fd_fast; /* engine/fast.h */
 
 typedef struct fd_engine {
     fd_exec exec; /* first: fd_exec * is fd_engine * */
-    fd_queue queue;
+    fd_launch_context queue;
     int32_t device;
     fd_device_weights weights;
     fd_block fixed;     /* caches, rope tables, inputs, attention scratch */
@@ -112,7 +112,7 @@ typedef struct fd_engine {
     fd_step_graph *batch_graphs; /* [n_seq + 1][sampled][near], by the rows of the step */
     bool overlap;         /* of a decode step's kernels, and of a prompt's that nobody observes or replaces */
     bool no_graph;
-    fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_NEAR] */
+    fd_step_graph graphs[2][2]; /* [sampled: the token comes from the device][below FD_ATTENTION_SHORT_CONTEXT] */
 
     fd_block inputs_host; /* pinned, as inputs */
     fd_block logits_host; /* pinned */
@@ -184,7 +184,8 @@ fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err);
 fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
 /* Samples a token from each row of the step's logits, where the next step reads it: of the selected sequence from
  * inputs, or (n_row > 1, or `batch`) of those in batch_inputs. */
-fd_code fd_launch_sampling(const fd_engine *engine, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err);
+fd_code fd_launch_sampling(const fd_engine *engine, const fd_launch_context *queue, bool batch, int32_t n_row,
+                           fd_error *err);
 /* The selected sequence from `run` on, up to its first sample, which is on its way. */
 fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 /* Sample number *n_done of `sequence`, which is there. FD_STOP: no more are wanted. */

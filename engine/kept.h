@@ -23,7 +23,7 @@ typedef struct fd_kept_set {
     fd_block views;   /* device: fd_row_view of every node, then of the attention weights */
     fd_block found, found_host;       /* device and pinned: fd_kept_layout.prints … */
     fd_block tensors_host;            /* pinned: the others, then what runs along the positions, without gaps */
-    fd_step_graph graphs[2];          /* of positions from FD_ATTENTION_NEAR on, and below */
+    fd_step_graph graphs[2];          /* of positions from FD_ATTENTION_SHORT_CONTEXT on, and below */
     cudaEvent_t computed, brought;
     unsigned *wants; /* owned, [n_node] fd_want */
     bool pending;    /* the observer has not seen it */

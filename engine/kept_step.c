@@ -6,7 +6,7 @@
 /* ---- the step ---- */
 
 static fd_code enqueue(fd_engine *e, const fd_kept_set *set, bool near, fd_error *err) {
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.overlap = e->overlap;
     fd_run run = {.plan = &e->step,
                   .tensors = set->tensor,
@@ -28,7 +28,7 @@ static fd_code capture(fd_engine *e, fd_kept_set *set, bool near, fd_error *err)
 }
 
 static fd_code compute(fd_engine *e, fd_kept_set *set, int32_t token, int32_t pos, fd_error *err) {
-    bool near = pos < FD_ATTENTION_NEAR;
+    bool near = pos < FD_ATTENTION_SHORT_CONTEXT;
     fd_step_graph *graph = &set->graphs[near];
     int32_t *inputs = e->inputs_host.data;
     inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
@@ -50,20 +50,20 @@ static fd_code work_out(fd_engine *e, fd_kept_set *set, unsigned wants, fd_error
     const fd_graph *graph = e->exec.graph;
     const fd_kept *k = &e->kept;
     const fd_kept_layout *l = &k->layout;
-    fd_queue queue = e->queue;
+    fd_launch_context queue = e->queue;
     queue.stream = k->stream;
     char *found = set->found.data;
     const fd_row_view *table = set->views.data;
-    fd_row_views views = {.table = table, .n = graph->n_node};
-    fd_row_views weights = {.table = table + graph->n_node, .n = l->n_weights};
+    fd_row_views views = {.table = table, .n = graph->n_node, .pos0 = set->pos, .n_row = 1, .n_block = l->n_block};
+    fd_row_views weights = {.table = table + graph->n_node, .n = l->n_weights, .pos0 = set->pos, .n_row = 1};
     size_t top_bytes = fd_align(fd_top_scratch(graph->hparams.n_vocab, 1));
     /* Wanted elements of caches and of rows along the positions are gathered by the same kernel. */
-    FD_TRY(fd_launch_summary(&queue, &views, set->pos, 1, l->n_block, (char *)k->scratch.data + top_bytes,
-                             wants & FD_WANT_DATA, (fd_fingerprint *)(found + l->prints),
+    FD_TRY(fd_launch_summary(&queue, &views, wants & FD_WANT_DATA, (char *)k->scratch.data + top_bytes,
+                             (fd_fingerprint *)(found + l->prints),
                              wants & FD_WANT_STATS ? (fd_stats *)(found + l->stats) : NULL, err));
     if (wants & FD_WANT_HEALTH) {
         if (l->n_weights > 0)
-            FD_TRY(fd_launch_entropy(&queue, &weights, l->n_head, set->pos, 1, (float *)(found + l->entropy),
+            FD_TRY(fd_launch_entropy(&queue, &weights, l->n_head, (float *)(found + l->entropy),
                                      (float *)(found + l->sink), err));
         FD_TRY(fd_launch_top_logits(&queue, set->tensor[graph->n_node - 1], graph->hparams.n_vocab, 1, k->scratch.data,
                                     (fd_top_logits *)(found + l->top), err));

@@ -43,9 +43,12 @@ static fd_code launch_embed(const job *j, fd_error *err) {
 }
 
 static fd_code launch_rms_norm(const job *j, fd_error *err) {
-    int64_t n = j->node->shape[j->node->n_dim - 1], rows = j->n_tok * elements(j->node) / n;
-    return fd_launch_rms_norm(j->run->queue, j->in[0], (int32_t)rows, n, fd_engine_vector(j->engine, j->node->weight[0]),
-                              j->node->eps, j->out, err);
+    fd_rms_norm in = {.x = j->in[0],
+                      .weight = fd_engine_vector(j->engine, j->node->weight[0]),
+                      .eps = j->node->eps,
+                      .n = j->node->shape[j->node->n_dim - 1]};
+    in.n_tok = (int32_t)(j->n_tok * elements(j->node) / in.n);
+    return fd_launch_rms_norm(j->run->queue, &in, j->out, err);
 }
 
 bool fd_engine_in_q8(const fd_engine *engine, const fd_node *node) {
@@ -73,10 +76,11 @@ static fd_code launch_q8_matmul(const job *j, const fd_device_matrix *weight, fd
         in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
         return fd_launch_q8_matvec(j->run->queue, &in, NULL, err);
     }
-    fd_q8_rows rows = fd_q8_rows_at(j->run->q8_rows, weight->n_col, j->n_tok);
+    fd_q8_matmul in = {.weight = *weight, .bias = bias, .n_tok = j->n_tok, .out = j->out};
+    in.x = fd_q8_rows_at(j->run->q8_rows, weight->n_col, j->n_tok);
     if (!has_blocks(j))
-        FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &rows, err));
-    return fd_launch_q8_matmul(j->run->queue, weight, bias, &rows, j->n_tok, 0, j->out, err);
+        FD_TRY(fd_launch_q8_quantize(j->run->queue, j->in[0], j->n_tok, weight->n_col, &in.x, err));
+    return fd_launch_q8_matmul(j->run->queue, &in, err);
 }
 
 static fd_code launch_matmul(const job *j, fd_error *err) {
@@ -94,8 +98,14 @@ static fd_code launch_rope(const job *j, fd_error *err) {
 
 static fd_code launch_kv_write(const job *j, fd_error *err) {
     if (j->engine->fast) return fd_fast_kv_write(j->engine, j->run, j->node->id, err);
-    return fd_launch_kv_write(j->run->queue, j->in[0], j->n_tok, elements(j->node), j->pos0, j->node->row_offset,
-                              j->out, j->engine->exec.n_ctx, err);
+    fd_kv_write in = {.x = j->in[0],
+                      .n_tok = j->n_tok,
+                      .width = elements(j->node),
+                      .pos0 = j->pos0,
+                      .row_offset = j->node->row_offset,
+                      .cache = j->out,
+                      .n_ctx = j->engine->exec.n_ctx};
+    return fd_launch_kv_write(j->run->queue, &in, err);
 }
 
 static fd_code launch_attn_scores(const job *j, fd_error *err) {
@@ -117,8 +127,18 @@ static fd_code launch_attn_mix(const job *j, fd_error *err) {
     return fd_launch_attn_mix(j->run->queue, &shape, j->in[0], j->in[1], j->out, err);
 }
 
+static fd_code launch_gate(const job *j, fd_gate_kind kind, fd_error *err) {
+    fd_gate in = {.kind = kind,
+                  .gate = j->in[0],
+                  .up = j->in[1],
+                  .n = j->n_tok * elements(j->node),
+                  .slope = j->node->slope,
+                  .limit = j->node->limit};
+    return fd_launch_gate(j->run->queue, &in, j->out, err);
+}
+
 static fd_code launch_silu_mul(const job *j, fd_error *err) {
-    return fd_launch_silu_mul(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+    return launch_gate(j, FD_GATE_SILU, err);
 }
 
 static fd_code launch_add(const job *j, fd_error *err) {
@@ -126,12 +146,11 @@ static fd_code launch_add(const job *j, fd_error *err) {
 }
 
 static fd_code launch_gelu_mul(const job *j, fd_error *err) {
-    return fd_launch_gelu_mul(j->run->queue, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+    return launch_gate(j, FD_GATE_GELU, err);
 }
 
 static fd_code launch_swiglu_clamp(const job *j, fd_error *err) {
-    return fd_launch_swiglu_clamp(j->run->queue, j->in[0], j->in[1], j->node->slope, j->node->limit,
-                                  j->n_tok * elements(j->node), j->out, err);
+    return launch_gate(j, FD_GATE_SWIGLU_CLAMP, err);
 }
 
 static fd_code launch_scale(const job *j, fd_error *err) {
@@ -152,11 +171,17 @@ static fd_code launch_top_k(const job *j, fd_error *err) {
 }
 
 static fd_code launch_expert_weights(const job *j, fd_error *err) {
-    fd_expert_gating gating = j->node->gating == FD_GATING_SOFTMAX      ? FD_EXPERTS_SOFTMAX
-                              : j->node->gating == FD_GATING_NORMALISED ? FD_EXPERTS_NORMALISED
-                                                                        : FD_EXPERTS_GATHER;
-    return fd_launch_expert_weights(j->run->queue, j->in[0], j->in[1], j->n_tok, elements(input_of(j, 0)),
-                                    j->node->shape[0], gating, j->node->scale, j->out, err);
+    fd_expert_weights in = {.x = j->in[0],
+                            .ids = j->in[1],
+                            .n_row = j->n_tok,
+                            .n = elements(input_of(j, 0)),
+                            .k = j->node->shape[0],
+                            .gating = j->node->gating == FD_GATING_SOFTMAX      ? FD_EXPERTS_SOFTMAX
+                                      : j->node->gating == FD_GATING_NORMALISED ? FD_EXPERTS_NORMALISED
+                                                                                : FD_EXPERTS_GATHER,
+                            .scale = j->node->scale,
+                            .out = j->out};
+    return fd_launch_expert_weights(j->run->queue, &in, err);
 }
 
 static fd_code launch_expert_matmul(const job *j, fd_error *err) {
@@ -175,8 +200,13 @@ static fd_code launch_expert_matmul(const job *j, fd_error *err) {
 }
 
 static fd_code launch_expert_sum(const job *j, fd_error *err) {
-    return fd_launch_expert_sum(j->run->queue, j->in[0], j->in[1], j->n_tok, j->node->shape[0],
-                                input_of(j, 1)->shape[0], j->out, err);
+    fd_expert_sum in = {.x = j->in[0],
+                        .w = j->in[1],
+                        .n_row = j->n_tok,
+                        .n = j->node->shape[0],
+                        .k = input_of(j, 1)->shape[0],
+                        .out = j->out};
+    return fd_launch_expert_sum(j->run->queue, &in, err);
 }
 
 /* From ops.def: an op without a launcher does not compile. */

@@ -41,7 +41,7 @@ static fd_attn_decode item_attention(const fd_engine *engine, const fd_run *run,
     const fd_node *q_rope = &nodes[item->attention.q_rope], *k_rope = &nodes[item->attention.k_rope];
     const fd_node *cache_v = &nodes[item->attention.cache_v];
     bool kept = run->tensors != NULL;
-    return (fd_attn_decode){.near = run->near,
+    return (fd_attn_decode){.short_context = run->near,
                             .n_head = q_rope->shape[0],
                             .n_head_kv = k_rope->shape[0],
                             .head_dim = q_rope->shape[1],
@@ -87,27 +87,30 @@ static fd_code launch_products(const fd_engine *engine, const fd_run *run, const
 
 static fd_code launch_add_norm(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_node *add = &engine->exec.graph->nodes[item->node], *norm = &engine->exec.graph->nodes[item->matvec.norm];
-    return fd_launch_add_rms_norm(run->queue, fd_run_tensor(engine, run, add->input[0]),
-                                  fd_run_tensor(engine, run, add->input[1]), run->n_tok, norm->shape[0],
-                                  fd_engine_vector(engine, norm->weight[0]), norm->eps,
+    fd_rms_norm in = {.x = fd_run_tensor(engine, run, add->input[0]),
+                      .weight = fd_engine_vector(engine, norm->weight[0]),
+                      .eps = norm->eps,
+                      .n_tok = run->n_tok,
+                      .n = norm->shape[0]};
+    return fd_launch_add_rms_norm(run->queue, &in, fd_run_tensor(engine, run, add->input[1]),
                                   fd_run_tensor(engine, run, add->id), fd_run_tensor(engine, run, norm->id), err);
 }
 
 static fd_code launch_turn(const fd_engine *engine, const fd_run *run, const fd_item *item, fd_error *err) {
     const fd_node *q = &engine->exec.graph->nodes[item->node];
-    fd_turn in = {.q_rope = fd_node_rope(engine, q->id),
-                  .k_rope = fd_node_rope(engine, q[1].id),
-                  .n_tok = run->n_tok,
-                  .n_ctx = engine->exec.n_ctx,
-                  .pos0 = run->inputs + FD_INPUT_FIRST,
-                  .q = fd_run_tensor(engine, run, q->input[0]),
-                  .k = fd_run_tensor(engine, run, q[1].input[0]),
-                  .v = fd_run_tensor(engine, run, q[3].input[0]),
-                  .q_out = fd_run_tensor(engine, run, q->id),
-                  .k_out = fd_run_tensor(engine, run, q[1].id),
-                  .cache_k = fd_run_tensor(engine, run, q[2].id),
-                  .cache_v = fd_run_tensor(engine, run, q[3].id)};
-    return fd_launch_turn(run->queue, &in, err);
+    fd_rope_kv_write in = {.q_rope = fd_node_rope(engine, q->id),
+                           .k_rope = fd_node_rope(engine, q[1].id),
+                           .n_tok = run->n_tok,
+                           .n_ctx = engine->exec.n_ctx,
+                           .pos0 = run->inputs + FD_INPUT_FIRST,
+                           .q = fd_run_tensor(engine, run, q->input[0]),
+                           .k = fd_run_tensor(engine, run, q[1].input[0]),
+                           .v = fd_run_tensor(engine, run, q[3].input[0]),
+                           .q_out = fd_run_tensor(engine, run, q->id),
+                           .k_out = fd_run_tensor(engine, run, q[1].id),
+                           .cache_k = fd_run_tensor(engine, run, q[2].id),
+                           .cache_v = fd_run_tensor(engine, run, q[3].id)};
+    return fd_launch_rope_kv_write(run->queue, &in, err);
 }
 
 /* Each node as it is alone. */

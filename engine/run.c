@@ -64,7 +64,7 @@ const float *fd_run_input(const fd_engine *engine, const fd_run *run, int32_t no
 
 fd_code fd_run_plan(fd_engine *engine, const fd_run *whole, fd_watch *watch, fd_error *err) {
     /* The first kernel follows a copy, not a kernel: it waits for it in the ordinary way. */
-    fd_queue first_queue = *whole->queue;
+    fd_launch_context first_queue = *whole->queue;
     fd_run first = *whole;
     first_queue.overlap = false;
     first.queue = &first_queue;

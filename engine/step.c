@@ -2,7 +2,7 @@
  * grids do not depend on the position, so that one graph serves the first positions and one all others. */
 #include "engine/internal.h"
 
-static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
+static fd_run step_run(const fd_engine *engine, const fd_launch_context *queue) {
     return (fd_run){.plan = &engine->step,
                     .slots = engine->step_slots,
                     .queue = queue,
@@ -13,7 +13,7 @@ static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
 }
 
 static fd_code enqueue(fd_engine *engine, bool sampled, bool near, fd_error *err) {
-    fd_queue queue = engine->queue;
+    fd_launch_context queue = engine->queue;
     queue.overlap = engine->overlap;
     fd_run run = step_run(engine, &queue);
     run.near = near;
@@ -46,7 +46,7 @@ static fd_code capture(fd_engine *engine, bool sampled, bool near, fd_error *err
 }
 
 static fd_code run_graph(fd_engine *engine, bool sampled, int32_t pos, fd_error *err) {
-    bool near = pos < FD_ATTENTION_NEAR;
+    bool near = pos < FD_ATTENTION_SHORT_CONTEXT;
     fd_step_graph *graph = &engine->graphs[sampled][near];
     if (graph->warm && !engine->no_graph && !graph->exec) FD_TRY(capture(engine, sampled, near, err));
     if (graph->exec) return fd_cuda_check(cudaGraphLaunch(graph->exec, engine->queue.stream), "graph launch", err);

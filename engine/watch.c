@@ -44,18 +44,19 @@ static fd_code work_out(fd_engine *engine, const fd_run *run, int32_t id, const 
     const fd_graph *graph = engine->exec.graph;
     const fd_node *node = &graph->nodes[id];
     fd_watch *watch = &engine->watch;
-    fd_row_views views = {.n = 1, .one = view_of(run, node, rows)};
-    int64_t n_block = (views.one.row_stride + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK, n_vocab = graph->hparams.n_vocab;
-    size_t scratch = fd_summary_scratch(n_block, run->n_tok), top = fd_top_scratch(n_vocab, run->n_tok);
+    fd_row_views views = {.n = 1, .pos0 = run->pos0, .n_row = run->n_tok, .one = view_of(run, node, rows)};
+    views.n_block = (views.one.row_stride + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
+    int64_t n_vocab = graph->hparams.n_vocab;
+    size_t scratch = fd_summary_scratch(views.n_block, run->n_tok), top = fd_top_scratch(n_vocab, run->n_tok);
     bool logits = id == graph->n_node - 1;
     FD_TRY(fd_device_reserve(&watch->found, p->bytes, "observed tensors", err));
     FD_TRY(fd_device_reserve(&watch->scratch, logits && top > scratch ? top : scratch, "observed tensors", err));
     char *found = watch->found.data;
-    FD_TRY(fd_launch_summary(&engine->queue, &views, run->pos0, run->n_tok, n_block, watch->scratch.data, false,
-                             (fd_fingerprint *)found, wants & FD_WANT_STATS ? (fd_stats *)(found + p->stats) : NULL, err));
+    FD_TRY(fd_launch_summary(&engine->queue, &views, false, watch->scratch.data, (fd_fingerprint *)found,
+                             wants & FD_WANT_STATS ? (fd_stats *)(found + p->stats) : NULL, err));
     if (p->sink > p->entropy)
-        FD_TRY(fd_launch_entropy(&engine->queue, &views, node->shape[0], run->pos0, run->n_tok,
-                                 (float *)(found + p->entropy), (float *)(found + p->sink), err));
+        FD_TRY(fd_launch_entropy(&engine->queue, &views, node->shape[0], (float *)(found + p->entropy),
+                                 (float *)(found + p->sink), err));
     if (p->bytes > p->top)
         FD_TRY(fd_launch_top_logits(&engine->queue, views.one.data, n_vocab, run->n_tok, watch->scratch.data,
                                     (fd_top_logits *)(found + p->top), err));

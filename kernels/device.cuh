@@ -6,15 +6,15 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Programmatic dependent launch. A kernel calls fd_allow_next early, so that its successor may start as blocks of it
- * end, and every thread calls fd_wait_previous before it touches memory that another kernel writes or reads: from there
+/* Programmatic dependent launch. A kernel calls fd_pdl_launch_dependents early, so that its successor may start as blocks of it
+ * end, and every thread calls fd_pdl_wait before it touches memory that another kernel writes or reads: from there
  * on the predecessor, and so everything before it, is complete. Both do nothing in an ordinary launch. */
-__device__ __forceinline__ void fd_allow_next() {
+__device__ __forceinline__ void fd_pdl_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void fd_wait_previous() {
+__device__ __forceinline__ void fd_pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -28,7 +28,7 @@ __device__ __forceinline__ float *fd_shared_floats() {
 
 /* Where `at` lies in shared memory, worked out here: the compiler does it again at each access under a condition, and on
  * sm_90 that reads a special register every time. fd_load_shared16 reads 16 bytes there. */
-__device__ __forceinline__ uint32_t fd_shared_at_once(const void *at) {
+__device__ __forceinline__ uint32_t fd_opaque_shared_address(const void *at) {
     uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
     asm volatile("" : "+r"(address));
     return address;
@@ -49,7 +49,7 @@ __device__ __forceinline__ float fd_half_to_float(uint16_t half) {
     return value;
 }
 
-/* Asks for it here: a load that the compiler may move would move behind fd_wait_previous. */
+/* Asks for it here: a load that the compiler may move would move behind fd_pdl_wait. */
 __device__ __forceinline__ float4 fd_load_now(const float4 *from) {
     float4 value;
     asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -61,23 +61,23 @@ __device__ __forceinline__ float4 fd_load_now(const float4 *from) {
 
 /* Copies 16 (or 4) bytes to shared memory without waiting; zeros instead when `valid` is false. `from` must be readable
  * only when valid. */
-__device__ __forceinline__ void fd_copy_async16(float *to_shared, const float *from, bool valid) {
+__device__ __forceinline__ void fd_cp_async16(float *to_shared, const float *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to_shared)),
                  "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
                  : "memory");
 }
-__device__ __forceinline__ void fd_copy_async4(float *to_shared, const float *from, bool valid) {
+__device__ __forceinline__ void fd_cp_async4(float *to_shared, const float *from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to_shared)),
                  "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0)
                  : "memory");
 }
 /* Waits for the calling thread's copies; a barrier then shows them to the block. */
-__device__ __forceinline__ void fd_copy_async_wait() {
+__device__ __forceinline__ void fd_cp_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 /* 16 bytes; `policy` says how long L2 keeps them. */
-__device__ __forceinline__ void fd_copy_async16_once(uint32_t to, const void *from, uint64_t policy) {
+__device__ __forceinline__ void fd_cp_async16_hinted(uint32_t to, const void *from, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "l"(policy)
@@ -89,10 +89,10 @@ __device__ __forceinline__ void fd_copy_async16_once(uint32_t to, const void *fr
 }
 /* What the thread has asked for since the last call is one group; then waits until at most 1, 2 or 3 (`ahead`) of its
  * groups are under way. */
-__device__ __forceinline__ void fd_copy_async_commit() {
+__device__ __forceinline__ void fd_cp_async_commit_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-__device__ __forceinline__ void fd_copy_async_wait_but(int ahead) {
+__device__ __forceinline__ void fd_cp_async_wait_group(int ahead) {
     if (ahead == 1)
         asm volatile("cp.async.wait_group 1;" ::: "memory");
     else if (ahead == 2)

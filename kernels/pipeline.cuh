@@ -14,13 +14,13 @@ __device__ __forceinline__ uint32_t fd_shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-__device__ __forceinline__ void fd_phase_init(uint32_t barrier, unsigned arrivals) {
+__device__ __forceinline__ void fd_mbarrier_init(uint32_t barrier, unsigned arrivals) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine sees it too */
 #endif
 }
-__device__ __forceinline__ void fd_phase_arrive(uint32_t barrier) {
+__device__ __forceinline__ void fd_mbarrier_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
@@ -32,23 +32,23 @@ constexpr unsigned FD_WARP_ARRIVALS = 32;
 #else
 constexpr unsigned FD_WARP_ARRIVALS = 1;
 #endif
-__device__ __forceinline__ void fd_phase_arrive_warp(uint32_t barrier, bool first_lane) {
+__device__ __forceinline__ void fd_mbarrier_arrive_warp(uint32_t barrier, bool first_lane) {
     __syncwarp();
-    if (first_lane || FD_WARP_ARRIVALS > 1) fd_phase_arrive(barrier);
+    if (first_lane || FD_WARP_ARRIVALS > 1) fd_mbarrier_arrive(barrier);
 }
 /* The present phase waits for `bytes` more from copies. */
-__device__ __forceinline__ void fd_phase_expect(uint32_t barrier, uint32_t bytes) {
+__device__ __forceinline__ void fd_mbarrier_expect_tx(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
 /* The same, and arrives. */
-__device__ __forceinline__ void fd_phase_arrive_expect(uint32_t barrier, uint32_t bytes) {
+__device__ __forceinline__ void fd_mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
-__device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity) {
+__device__ __forceinline__ void fd_mbarrier_wait(uint32_t barrier, unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -65,8 +65,8 @@ __device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity)
 
 /* One thread asks for the map's box whose first element is `column` of `row`; elements past the edges are zero, and
  * count as copied. */
-__device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map, int column, int row,
-                                            uint32_t barrier) {
+__device__ __forceinline__ void fd_tma_load_2d(uint32_t to, const CUtensorMap *map, int column, int row,
+                                               uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
@@ -76,8 +76,8 @@ __device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map,
 }
 
 /* One thread asks for `bytes` in a row, all three of them multiples of 16; `policy` says how long L2 keeps them. */
-__device__ __forceinline__ void fd_copy_bulk_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
-                                                  uint64_t policy) {
+__device__ __forceinline__ void fd_cp_async_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
+                                                 uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(to),
@@ -88,17 +88,17 @@ __device__ __forceinline__ void fd_copy_bulk_once(uint32_t to, const void *from,
 
 /* The same value, in a register for as long as the kernel runs: what a lane exchanged the compiler cannot make anew
  * before every use. */
-__device__ __forceinline__ int fd_hold(int value) {
+__device__ __forceinline__ int fd_opaque_register(int value) {
     return __shfl_sync(0xffffffffu, value, (int)(threadIdx.x % 32));
 }
 
 /* Registers a thread of this warpgroup (four warps) has from here on (sm_90a). */
-template <int REGISTERS> __device__ __forceinline__ void fd_take_registers() {
+template <int REGISTERS> __device__ __forceinline__ void fd_setmaxnreg_inc() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #endif
 }
-template <int REGISTERS> __device__ __forceinline__ void fd_give_registers() {
+template <int REGISTERS> __device__ __forceinline__ void fd_setmaxnreg_dec() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #endif

@@ -14,14 +14,14 @@ static bool bos_missing(int32_t bos, fd_prompt_ids right, fd_prompt_ids asked) {
     return is_tail(right, asked) && right.ids[0] == bos && asked.ids[0] != bos;
 }
 
-/* One BOS and something behind it is what was meant: three in a row are nothing that this table knows. */
+/* What was meant is one BOS followed by something else; three in a row are not this bug. */
 static bool bos_twice(int32_t bos, fd_prompt_ids right, fd_prompt_ids asked) {
     return is_tail(asked, right) && asked.ids[0] == bos && asked.ids[1] == bos && right.n > 1 && right.ids[1] != bos;
 }
 
 enum { MAX_TEXT = 256 };
 
-/* A control token's text; 0: it is none, or too long. */
+/* A control token's text; 0: not a control token, or too long. */
 static int32_t special_text(const fd_tokenizer *tokenizer, int32_t id, char text[MAX_TEXT]) {
     char plain[MAX_TEXT];
     if (fd_token_bytes(tokenizer, id, false, plain, MAX_TEXT) != 0) return 0;
@@ -29,7 +29,7 @@ static int32_t special_text(const fd_tokenizer *tokenizer, int32_t id, char text
     return n > 0 && n <= MAX_TEXT ? n : 0;
 }
 
-/* How many of the ids spell `text`, in at least two ordinary pieces; 0: they do not. The last may go on behind it, and a
+/* How many of the ids spell `text`, in at least two ordinary pieces; 0: they do not. The last may go on after it, and a
  * SentencePiece vocabulary puts a blank before the first. */
 static int32_t pieces_of(const fd_tokenizer *tokenizer, fd_prompt_ids from, const char *text, int32_t n_text) {
     char spelt[2 * MAX_TEXT];
@@ -45,7 +45,7 @@ static int32_t pieces_of(const fd_tokenizer *tokenizer, fd_prompt_ids from, cons
     return 0;
 }
 
-static bool split(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, fd_remark *out) {
+static bool find_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, fd_remark *out) {
     int32_t n = whole.n < asked.n ? whole.n : asked.n, p = 0;
     char text[MAX_TEXT];
     while (p < n && whole.ids[p] == asked.ids[p]) p++;
@@ -65,7 +65,7 @@ bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids si
         bool twice = bos >= 0 && bos_twice(bos, sides[!k], sides[k]);
         if (missing || twice)
             *out = (fd_remark){missing ? FD_NOTE_BOS_MISSING : FD_NOTE_BOS_TWICE, .n = {bos}};
-        else if (!split(tokenizer, sides[!k], sides[k], out))
+        else if (!find_split_token(tokenizer, sides[!k], sides[k], out))
             continue;
         out->side = k;
         return true;

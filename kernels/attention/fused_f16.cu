@@ -1,9 +1,9 @@
 /* Attention of many rows: a block takes 64 rows of a head, a warp 16 of them, and walks over the keys in tiles with a
  * running maximum and sum (online softmax). K and V of the next tile are on their way meanwhile. */
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/fast_math.cuh"
+#include "kernels/approx_math.cuh"
 #include "kernels/attention/mma_f16.cuh"
 #include "kernels/launch.cuh"
 #include "numerics/contract.h"
@@ -18,7 +18,7 @@ template <int WIDTH> struct tile_of {
 
 /* Rows [first, first + KEYS) of one head of a cache; zeros past the cache's end and past the head's. */
 template <int WIDTH>
-__device__ __forceinline__ void load_tile(const fd_fast_attention &a, const uint16_t *cache, int kv_head, int first,
+__device__ __forceinline__ void load_tile(const fd_attn_f16 &a, const uint16_t *cache, int kv_head, int first,
                                           uint16_t *tile) {
     constexpr int chunks = WIDTH / 8;
     for (int i = (int)threadIdx.x; i < tile_of<WIDTH>::keys * chunks; i += THREADS) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_tile(const fd_fast_attention &a, const uint
 }
 
 template <int WIDTH>
-__device__ __forceinline__ void load_queries(const fd_fast_attention &a, int head, int first, uint16_t *tile) {
+__device__ __forceinline__ void load_queries(const fd_attn_f16 &a, int head, int first, uint16_t *tile) {
     constexpr int chunks = WIDTH / 8;
     for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
         const int row = i / chunks, chunk = i % chunks;
@@ -58,12 +58,12 @@ __device__ __forceinline__ float sum_of_four(float x) {
 }
 
 /* Grid: tiles of rows, those with most keys first × heads. */
-template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(const fd_fast_attention a) {
+template <int WIDTH> __global__ void __launch_bounds__(THREADS) attention_fused_f16(const fd_attn_f16 a) {
     constexpr int KEYS = tile_of<WIDTH>::keys, KEY_TILES = KEYS / 8, DIM_TILES = WIDTH / 8, STEPS = WIDTH / 16;
     uint16_t *queries = (uint16_t *)fd_shared_floats();
     uint16_t *keys = queries + ROWS * WIDTH, *values = keys + 2 * KEYS * WIDTH;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int head = (int)blockIdx.y, kv_head = head / (a.n_head / a.n_head_kv);
     const int row0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, pos0 = *a.pos0;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -128,7 +128,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
 #pragma unroll
             for (int j = 0; j < KEY_TILES; j++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) s[j][i] = fd_fast_softcap(s[j][i], a.softcap);
+                for (int i = 0; i < 4; i++) s[j][i] = fd_approx_softcap(s[j][i], a.softcap);
         }
         /* Most tiles are seen whole by all rows of the warp. */
         const int warp_pos = pos0 + row0 + warp * 16;
@@ -151,7 +151,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
         for (int r = 0; r < 2; r++) {
             largest[r] = max_of_four(largest[r]);
             base[r] = largest[r] == -(float)INFINITY ? 0.0f : largest[r]; /* no key seen so far: e^-inf all the same */
-            const float shrink = fd_fast_exp(max[r], base[r]);
+            const float shrink = fd_approx_exp(max[r], base[r]);
             max[r] = largest[r];
             sum[r] *= shrink;
 #pragma unroll
@@ -161,7 +161,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
         for (int j = 0; j < KEY_TILES; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[j][i] = fd_fast_exp(s[j][i], base[i / 2]);
+                s[j][i] = fd_approx_exp(s[j][i], base[i / 2]);
                 sum[i / 2] += s[j][i];
             }
         }
@@ -183,7 +183,7 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = own_row + r * 8;
-        const float factor = fd_fast_mix_factor(a.sinks ? a.sinks + head : nullptr, max[r], sum_of_four(sum[r]));
+        const float factor = fd_approx_mix_factor(a.sinks ? a.sinks + head : nullptr, max[r], sum_of_four(sum[r]));
         if (row >= a.n_tok) continue;
         const int64_t row_head = (int64_t)row * a.n_head + head;
 #pragma unroll
@@ -200,18 +200,19 @@ template <int WIDTH> __global__ void __launch_bounds__(THREADS) fast_attention(c
     }
 }
 
-template <int WIDTH> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+template <int WIDTH> static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
     const dim3 grid(fd_blocks(in->n_tok, ROWS), (unsigned)in->n_head);
-    return fd_launch(queue, "fast_attention", fast_attention<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err, *in);
+    return fd_launch(ctx, "attention_fused_f16", attention_fused_f16<WIDTH>, grid, THREADS, tile_of<WIDTH>::shared, err,
+                     *in);
 }
 
-fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
+fd_code fd_launch_attn_fused_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
     if (in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_tok < 1 || in->head_dim < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_attention: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
-                       in->n_tok);
-    if (in->head_dim <= 64) return launch<64>(queue, in, err);
-    if (in->head_dim <= 128) return launch<128>(queue, in, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(queue, in, err);
+        return fd_fail(err, FD_ERR_INPUT, "kernel attention_fused_f16: %d heads over %d, %d rows", in->n_head,
+                       in->n_head_kv, in->n_tok);
+    if (in->head_dim <= 64) return launch<64>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<128>(ctx, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<256>(ctx, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
                    in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }
@@ -219,10 +220,10 @@ fd_code fd_launch_fast_attention(const fd_queue *queue, const fd_fast_attention 
 /* ---- what it keeps to itself ---- */
 
 /* Grid: positions in 256 × heads × rows; a thread a position. */
-__global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, int n_kv, bool rounded, float *out) {
+__global__ void __launch_bounds__(256) attention_scores_f16(const fd_attn_f16 a, int n_kv, bool rounded, float *out) {
     __shared__ float query[FD_ATTENTION_MAX_HEAD_DIM];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int head = (int)blockIdx.y, row = (int)blockIdx.z, pos = *a.pos0 + row;
     const int64_t row_head = (int64_t)row * a.n_head + head;
     for (int i = (int)threadIdx.x; i < a.head_dim; i += 256) {
@@ -243,10 +244,10 @@ __global__ void __launch_bounds__(256) fast_scores(const fd_fast_attention a, in
     out[row_head * n_kv + key] = score;
 }
 
-fd_code fd_launch_fast_scores(const fd_queue *queue, const fd_fast_attention *in, int32_t n_kv, bool rounded,
-                              float *out, fd_error *err) {
+fd_code fd_launch_attn_scores_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, int32_t n_kv, bool rounded,
+                                  float *out, fd_error *err) {
     if (in->n_tok < 1 || in->n_tok > 65535 || n_kv < 1 || in->head_dim > FD_ATTENTION_MAX_HEAD_DIM)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_scores: %d rows, %d positions", in->n_tok, n_kv);
+        return fd_fail(err, FD_ERR_INPUT, "kernel attention_scores_f16: %d rows, %d positions", in->n_tok, n_kv);
     const dim3 grid(fd_blocks(n_kv, 256), (unsigned)in->n_head, (unsigned)in->n_tok);
-    return fd_launch(queue, "fast_scores", fast_scores, grid, 256, 0, err, *in, n_kv, rounded, out);
+    return fd_launch(ctx, "attention_scores_f16", attention_scores_f16, grid, 256, 0, err, *in, n_kv, rounded, out);
 }

@@ -41,7 +41,7 @@ __device__ __forceinline__ void fd_mma(float (&c)[4], const uint32_t (&a)[4], ui
 }
 
 __device__ __forceinline__ void fd_copy_chunk(uint16_t *to_shared, const uint16_t *from, bool valid) {
-    fd_copy_async16((float *)to_shared, (const float *)from, valid);
+    fd_cp_async16((float *)to_shared, (const float *)from, valid);
 }
 __device__ __forceinline__ void fd_copies_end_group() {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,11 +1,11 @@
 /* Attention of one position: a block a head does it all while positions are few; else two kernels, scores, then softmax
- * and mix (kernels/attention/split_kv.cuh).
+ * and mix (kernels/attention/decode.cuh).
  *
  * Blocks mix chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is: it
  * reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention/attention.h"
 
-#include "kernels/attention/split_kv.cuh"
+#include "kernels/attention/decode.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 
@@ -18,10 +18,10 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
 /* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
  * before the wait: they were written in earlier steps. */
 template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
-    fd_allow_next();
+__global__ void __launch_bounds__(DECODE_THREADS) attention_split_scores(const __grid_constant__ fd_attn_decode all) {
+    fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
-    scores_of_pieces<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
+    scores_of_pieces<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_pdl_wait(); });
 }
 
 /* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
@@ -69,10 +69,10 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
 /* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to
  * wait for one that does it. A thread mixes one element of the head over one chunk at a time. */
 template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
+__global__ void __launch_bounds__(DECODE_THREADS) attention_split_mix(const __grid_constant__ fd_attn_decode all) {
     constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width, ahead = 32;
     __shared__ __align__(16) float tile[TILE], weight[DECODE_THREADS];
-    fd_allow_next();
+    fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
     const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.y;
     const int split = (int)gridDim.x, begin = n_chunk * (int)blockIdx.x / split,
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_consta
         const int t = (begin + own) * CHUNK + i;
         value[i] = begin + own < end && t < pos && d < a.head_dim ? __ldcg(v + t * stride) : 0.0f;
     }
-    fd_wait_previous();
+    fd_pdl_wait();
     if (begin < end) {
         const float2 of = maximum_and_sum(score, n, tile);
         for (int first = begin; first < end; first += at_once) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_consta
     a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
+fd_code fd_launch_attn_decode(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
@@ -141,17 +141,17 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
     if (rows > 65535 || (rows > 1 && !in->sequences))
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
                        in->sequences ? "" : ", and nothing says which");
-    if (in->near) return fd_launch_attn_near(queue, in, err);
+    if (in->short_context) return fd_launch_attn_single_block(ctx, in, err);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
         constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;
         const int64_t pieces = fd_blocks(in->n_ctx, DECODE_THREADS / 8) * (int64_t)in->n_head_kv;
-        const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
+        const int64_t score_blocks = pieces < ctx->n_sm * 2 ? pieces : ctx->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
-        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
-                         DECODE_THREADS, score_shared, err, *in));
-        const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
-        return fd_launch(queue, "decode_mix", decode_mix<n_group>,
+        FD_TRY(fd_launch(ctx, "attention_split_scores", attention_split_scores<n_group>,
+                         dim3((unsigned)score_blocks, 1, rows), DECODE_THREADS, score_shared, err, *in));
+        const int64_t most = fd_blocks((int64_t)ctx->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
+        return fd_launch(ctx, "attention_split_mix", attention_split_mix<n_group>,
                          dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), DECODE_THREADS, 0,
                          err, *in);
     });

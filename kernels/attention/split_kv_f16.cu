@@ -6,7 +6,7 @@
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/scratch.cuh"
-#include "kernels/attention/split_kv_f16.cuh"
+#include "kernels/attention/decode_f16.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/elementwise/rope.cuh"
 #include "kernels/tree.cuh"
@@ -23,18 +23,19 @@ struct share {
     int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
+static share share_of(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                      int32_t n_ctx) {
     const int sharing = n_head / n_head_kv;
     const int n_group = (sharing + HEADS - 1) / HEADS;
     const int tiles = (n_ctx + TILE - 1) / TILE;
-    int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    int most = ctx->n_sm * 2 / (n_head_kv * n_group);
     most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
     return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
 }
 
-size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                              int32_t n_ctx) {
-    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
+size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                                  int32_t n_ctx) {
+    const share s = share_of(ctx, n_head, n_head_kv, head_dim, n_ctx);
     return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
 }
 
@@ -48,8 +49,8 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int hea
 }
 
 /* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
-__device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all, int row) {
-    fd_fast_attention a = all;
+__device__ __forceinline__ fd_attn_f16 row_of(const fd_attn_f16 &all, int row) {
+    fd_attn_f16 a = all;
     if (!all.sequences) return a;
     const int64_t width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
     const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
@@ -67,15 +68,16 @@ __device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all
 
 /* Grid: splits × groups × (rows × K/V heads). LANES lanes share a row of a cache, 8 elements each. */
 template <int LANES>
-__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention all, const share s) {
+__global__ void __launch_bounds__(THREADS)
+    attention_split_kv_f16(const __grid_constant__ fd_attn_f16 all, const share s) {
     constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
     __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
     __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
     float *area = fd_shared_floats();                   /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
     const bool writes = all.k != nullptr;
-    fd_allow_next();
-    if (!writes) fd_wait_previous();
-    const fd_fast_attention a = row_of(all, (int)blockIdx.z / all.n_head_kv);
+    fd_pdl_launch_dependents();
+    if (!writes) fd_pdl_wait();
+    const fd_attn_f16 a = row_of(all, (int)blockIdx.z / all.n_head_kv);
     const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z % all.n_head_kv, group = (int)blockIdx.y;
     const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
@@ -101,23 +103,23 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
     load(a.cache_k, begin, key);
     load(a.cache_v, begin, value);
     const int element = tid % WIDTH;
-    const fd_rope_turn q_turn = fd_rope_turn_of(a.q_rope, element, a.head_dim, pos);
-    const fd_rope_turn k_turn = fd_rope_turn_of(a.k_rope, element, a.head_dim, pos);
-    if (writes) fd_wait_previous();
+    const fd_rope_angle q_turn = fd_rope_angle_of(a.q_rope, element, a.head_dim, pos);
+    const fd_rope_angle k_turn = fd_rope_angle_of(a.k_rope, element, a.head_dim, pos);
+    if (writes) fd_pdl_wait();
 
     /* The newest rows are asked for before anything is stored, by the last threads: the first ones turn queries. */
     const bool newest_here = writes && split == active - 1 && tid >= THREADS - WIDTH;
     float2 k_pair = make_float2(0.0f, 0.0f);
     float v_new = 0.0f;
     if (newest_here) {
-        k_pair = fd_rope_pair(k_turn, a.k + of_head);
+        k_pair = fd_rope_load(k_turn, a.k + of_head);
         if (element < a.head_dim) v_new = __ldcg(a.v + of_head + element);
     }
     for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
         area[h * WIDTH + element] =
-            fd_rope_turned(q_turn, fd_rope_pair(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim));
+            fd_rope_rotate(q_turn, fd_rope_load(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim));
     if (newest_here) {
-        const uint16_t k = fast_to_half(fd_rope_turned(k_turn, k_pair)), v = fast_to_half(v_new);
+        const uint16_t k = fd_to_half(fd_rope_rotate(k_turn, k_pair)), v = fd_to_half(v_new);
         if (group == 0 && element < a.head_dim) {
             a.cache_k[pos * stride + of_head + element] = k;
             a.cache_v[pos * stride + of_head + element] = v;
@@ -137,15 +139,15 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                 key[r] = *(const uint4 *)(newest[0] + lane * 8);
                 value[r] = *(const uint4 *)(newest[1] + lane * 8);
             }
-            fast_to_reals(key[r], k);
+            fd_unpack_halves(key[r], k);
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
                 const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
                              high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
                 const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-                float dot = fd_tree_lanes<LANES>(fast_dot(q, k)) * a.scale;
-                if (a.softcap != 0.0f) dot = fd_fast_softcap(dot, a.softcap);
+                float dot = fd_tree_lanes<LANES>(fd_dot8(q, k)) * a.scale;
+                if (a.softcap != 0.0f) dot = fd_approx_softcap(dot, a.softcap);
                 if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
             }
         }
@@ -156,12 +158,12 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
             const float low = score[warp][l], high = score[warp][l + 32], before = top[warp];
             const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
             const float base = now == -(float)INFINITY ? 0.0f : now;
-            const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
+            const float p = fd_approx_exp(low, base), q = fd_approx_exp(high, base);
             score[warp][l] = p, score[warp][l + 32] = q;
             const float sum = fd_tree_lanes<32>(p + q);
             __syncwarp(); /* all lanes have read top */
             if (l == 0) {
-                const float factor = fd_fast_exp(before, base);
+                const float factor = fd_approx_exp(before, base);
                 shrink[warp] = factor;
                 total[warp] = total[warp] * factor + sum;
                 top[warp] = now;
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             float v[8];
-            fast_to_reals(value[r], v);
+            fd_unpack_halves(value[r], v);
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
             most = fd_warp_max(most);
             const float base = most == -(float)INFINITY ? 0.0f : most;
             for (int i = tid % 32; i < active; i += 32) {
-                const float factor = fd_fast_exp(__ldcg(from + i * s.partial), base);
+                const float factor = fd_approx_exp(__ldcg(from + i * s.partial), base);
                 area[warp * WARPS * WIDTH + i] = factor;
                 sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
             }
@@ -266,29 +268,29 @@ __global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ f
                     if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
             }
         }
-        const float scale = fd_fast_mix_factor(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
-        fast_leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * scale);
+        const float scale = fd_approx_mix_factor(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
+        store(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * scale);
     }
 }
 
-template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+template <int LANES> static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
+    const share s = share_of(ctx, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
-    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
+    return fd_launch(ctx, "attention_split_kv_f16", attention_split_kv_f16<LANES>, grid, THREADS,
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
 }
 
-fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 ||
-        in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
-                       in->n_tok);
-    if (in->near && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
-        return fd_launch_fast_near(queue, in, err);
-    if (in->head_dim <= 64) return launch<8>(queue, in, err);
-    if (in->head_dim <= 128) return launch<16>(queue, in, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
+fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 || in->n_tok < 1 ||
+        (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
+        return fd_fail(err, FD_ERR_INPUT, "kernel attention_split_kv_f16: %d heads over %d, %d rows", in->n_head,
+                       in->n_head_kv, in->n_tok);
+    if (in->short_context && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
+        return fd_launch_attn_single_block_f16(ctx, in, err);
+    if (in->head_dim <= 64) return launch<8>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<16>(ctx, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(ctx, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
                    in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }

@@ -20,13 +20,13 @@ __device__ __forceinline__ float fd_rope_element(const fd_rope_shape &shape, con
 }
 
 /* The same in two steps, so that angles are there before the head: element i's pair, its angles, and the turn. */
-struct fd_rope_turn {
+struct fd_rope_angle {
     int first, second; /* of the pair; both the element where it does not turn; -1: there is no such element */
     bool turns, is_first;
     float cosine, sine;
 };
 
-__device__ __forceinline__ fd_rope_turn fd_rope_turn_of(const fd_rope_shape &shape, int i, int head_dim, int pos) {
+__device__ __forceinline__ fd_rope_angle fd_rope_angle_of(const fd_rope_shape &shape, int i, int head_dim, int pos) {
     if (i >= head_dim) return {-1, -1, false, true, 0.0f, 0.0f};
     if (i >= shape.n_rot) return {i, i, false, true, 0.0f, 0.0f};
     const int half = shape.n_rot / 2;
@@ -35,12 +35,12 @@ __device__ __forceinline__ fd_rope_turn fd_rope_turn_of(const fd_rope_shape &sha
     const int64_t at = (int64_t)pos * half + pair;
     return {first, second, true, i == first, shape.cosine[at], shape.sine[at]};
 }
-__device__ __forceinline__ float2 fd_rope_pair(const fd_rope_turn &turn, const float *head) {
+__device__ __forceinline__ float2 fd_rope_load(const fd_rope_angle &turn, const float *head) {
     if (turn.first < 0) return make_float2(0.0f, 0.0f);
     return make_float2(__ldcg(head + turn.first), __ldcg(head + turn.second));
 }
 /* 0 where there is no such element. */
-__device__ __forceinline__ float fd_rope_turned(const fd_rope_turn &turn, float2 pair) {
+__device__ __forceinline__ float fd_rope_rotate(const fd_rope_angle &turn, float2 pair) {
     if (!turn.turns) return pair.x;
     return turn.is_first ? fmaf(pair.x, turn.cosine, -(pair.y * turn.sine))
                          : fmaf(pair.x, turn.sine, pair.y * turn.cosine);

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,7 +19,7 @@ typedef struct fd_rope_shape {
 } fd_rope_shape;
 
 /* x, out [n_tok, n_head, head_dim]; *pos0 (device) is the first row's position. `out` is not `x`. */
-fd_code fd_launch_rope(const fd_queue *queue, const fd_rope_shape *shape, const float *x, int32_t n_tok,
+fd_code fd_launch_rope(const fd_launch_context *ctx, const fd_rope_shape *shape, const float *x, int32_t n_tok,
                        const int32_t *pos0, float *out, fd_error *err);
 
 #ifdef __cplusplus

@@ -8,14 +8,15 @@
 #include "numerics/contract.h"
 
 /* Pair `pair` of a head: where its elements are, and both after RoPE. */
-struct turned_pair {
+struct rotated_pair {
     int first, second;
     float a, b;
 };
 
-__device__ __forceinline__ turned_pair turn_pair(const fd_rope_shape &shape, const float *head, int pair, int64_t pos) {
+__device__ __forceinline__ rotated_pair rotate_pair(const fd_rope_shape &shape, const float *head, int pair,
+                                                    int64_t pos) {
     const int half = shape.n_rot / 2;
-    turned_pair p;
+    rotated_pair p;
     if (pair >= half) { /* past the elements that turn */
         p.first = 2 * pair, p.second = 2 * pair + 1;
         p.a = head[p.first], p.b = head[p.second];
@@ -28,7 +29,7 @@ __device__ __forceinline__ turned_pair turn_pair(const fd_rope_shape &shape, con
     return p;
 }
 
-__device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const turned_pair &p) {
+__device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const rotated_pair &p) {
     if (halves) {
         uint16_t *to = (uint16_t *)cache + at;
         to[p.first] = __half_as_ushort(__float2half_rn(p.a));
@@ -40,16 +41,16 @@ __device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const
 }
 
 /* Grid: pairs of a row in 256 × rows. */
-__global__ void __launch_bounds__(256) turn(const fd_turn t) {
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256) turn(const fd_rope_kv_write t) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int half = t.q_rope.head_dim / 2, at = (int)(blockIdx.x * 256 + threadIdx.x);
     const int head = at / half, pair = at % half, n_q = t.q_rope.n_head, n_kv = t.k_rope.n_head;
     const int64_t row = blockIdx.y, pos = *t.pos0 + row;
     if (head >= n_q + 2 * n_kv) return;
     if (head < n_q) {
         const int64_t from = (row * n_q + head) * t.q_rope.head_dim;
-        const turned_pair p = turn_pair(t.q_rope, t.q + from, pair, pos);
+        const rotated_pair p = rotate_pair(t.q_rope, t.q + from, pair, pos);
         t.q_out[from + p.first] = p.a, t.q_out[from + p.second] = p.b;
         return;
     }
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(256) turn(const fd_turn t) {
     const int own = head - n_q - (is_key ? 0 : n_kv);
     const int64_t from = (row * n_kv + own) * t.k_rope.head_dim, to = (pos * n_kv + own) * t.k_rope.head_dim;
     if (is_key) {
-        const turned_pair p = turn_pair(t.k_rope, t.k + from, pair, pos);
+        const rotated_pair p = rotate_pair(t.k_rope, t.k + from, pair, pos);
         if (t.k_out) t.k_out[from + p.first] = p.a, t.k_out[from + p.second] = p.b;
         if (pos < t.n_ctx) keep(t.cache_k, t.halves, to, p);
     } else if (pos < t.n_ctx) {
@@ -65,11 +66,11 @@ __global__ void __launch_bounds__(256) turn(const fd_turn t) {
     }
 }
 
-fd_code fd_launch_turn(const fd_queue *queue, const fd_turn *in, fd_error *err) {
+fd_code fd_launch_rope_kv_write(const fd_launch_context *ctx, const fd_rope_kv_write *in, fd_error *err) {
     const int32_t dim = in->q_rope.head_dim;
     if (in->n_tok < 1 || in->n_tok > 65535 || dim < 2 || dim % 2 != 0 || in->k_rope.head_dim != dim)
         return fd_fail(err, FD_ERR_INPUT, "kernel turn: %d rows, heads of %d and %d", in->n_tok, dim,
                        in->k_rope.head_dim);
     const int64_t pairs = (int64_t)(in->q_rope.n_head + 2 * in->k_rope.n_head) * (dim / 2);
-    return fd_launch(queue, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
+    return fd_launch(ctx, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
 }

@@ -79,12 +79,11 @@ template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
     __device__ __forceinline__ void load(const q8_matmul_args &a, int unit) {
         const int lane = (int)threadIdx.x % 8;
 #pragma unroll
-        for (int i = 0; i < turns; i++)
-            F::template load<FD_READ_AGAIN>(row[i] + unit * F::unit_bytes, lane, w[i]);
+        for (int i = 0; i < turns; i++) F::template load<FD_READ_AGAIN>(row[i] + unit * F::unit_bytes, lane, w[i]);
         if (threadIdx.x >= 2 * ROWS) return;
         F::template load_head<FD_READ_AGAIN>(head_row + unit * F::unit_bytes,
-                                             head_row + a.scale_offset + unit * F::scale_bytes,
-                                             (int)threadIdx.x / ROWS, head);
+                                             head_row + a.scale_offset + unit * F::scale_bytes, (int)threadIdx.x / ROWS,
+                                             head);
     }
 
     /* weights [sub][row][128], then table [block][half or minimum][row]. */

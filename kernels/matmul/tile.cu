@@ -15,7 +15,7 @@
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/matmul/tile_fill.cuh"
+#include "kernels/matmul/tile_producer.cuh"
 #include "kernels/matmul/tile_sums.cuh"
 
 /* The stages as those that multiply walk through them. */
@@ -25,9 +25,9 @@ struct reader {
     stage_ring now;
     bool signals; /* its warp's first lane */
 
-    __device__ __forceinline__ void wait() const { fd_phase_wait(full + now.stage * 8, now.parity); }
+    __device__ __forceinline__ void wait() const { fd_mbarrier_wait(full + now.stage * 8, now.parity); }
     __device__ __forceinline__ void hand_back(unsigned stage) const {
-        fd_phase_arrive_warp(empty + stage * 8, signals);
+        fd_mbarrier_arrive_warp(empty + stage * 8, signals);
     }
     __device__ __forceinline__ operand_place begin() const {
         const uint32_t bytes = now.stage * STAGE * (uint32_t)sizeof(float);
@@ -39,8 +39,8 @@ static __device__ __forceinline__ void multiply(const tile_args &a, float *share
     constexpr uint32_t group_bytes = GROUP * sizeof(float);
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), half = warp % 2, pair = warp / 2;
     const int partial = half * 32 + lane;
-    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
-    const int own_x = fd_hold((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
+    const int own_w = fd_opaque_register(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
+    const int own_x = fd_opaque_register((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
     reader in = {full, empty, {fd_shared_address(shared + own_w), fd_shared_address(shared + own_x)}, {}, lane == 0};
     float *exchange = shared + STAGES * STAGE + pair * OUTPUTS;
     unsigned turn = 0;
@@ -96,18 +96,18 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     const uint32_t full = fd_shared_address(shared + SHARED) - 2 * STAGES * 8, empty = full + STAGES * 8;
     if (threadIdx.x == 0)
         for (int s = 0; s < STAGES; s++) {
-            fd_phase_init(full + s * 8, (FILL_WARPS + 1) * FD_WARP_ARRIVALS);
-            fd_phase_init(empty + s * 8, READERS / 32 * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(full + s * 8, (WEIGHT_WARPS + 1) * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(empty + s * 8, CONSUMERS / 32 * FD_WARP_ARRIVALS);
         }
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     __syncthreads();
-    if (threadIdx.x < READERS) {
-        fd_take_registers<208>();
+    if (threadIdx.x < CONSUMERS) {
+        fd_setmaxnreg_inc<208>();
         multiply(a, shared, full, empty);
     } else {
-        fd_give_registers<88>();
-        if (threadIdx.x < READERS + FILL_WARPS * 32)
+        fd_setmaxnreg_dec<88>();
+        if (threadIdx.x < CONSUMERS + WEIGHT_WARPS * 32)
             fill_w<Format>(a, shared, full, empty);
         else
             fill_x(a, shared, full, empty);
@@ -156,7 +156,7 @@ static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMa
     return FD_OK;
 }
 
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     const int64_t token_tiles = (in->n_tok + TOKENS - 1) / TOKENS;
     int64_t row_tiles = 0;
@@ -182,20 +182,20 @@ fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, 
     args.boxes = first->n_col % 4 == 0 && (uintptr_t)in->x % 16 == 0; /* what a map asks for */
     args.x = in->x;
     if (args.boxes) FD_TRY(map_of_x(in->x, in->n_tok, first->n_col, &args.x_map, err));
-    const unsigned blocks = args.n_tile < (unsigned)queue->n_sm ? args.n_tile : (unsigned)queue->n_sm;
+    const unsigned blocks = args.n_tile < (unsigned)ctx->n_sm ? args.n_tile : (unsigned)ctx->n_sm;
     return fd_with_format(first->dtype, err, [&](auto format) {
         args.last_unit = (args.n_col - 1) / (64 * decltype(format)::groups);
-        return fd_launch(queue, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
+        return fd_launch(ctx, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
                          sizeof(float) * SHARED, err, args);
     });
 }
 
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     enum { SMALL = 16 };
     int device, major;
     FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
     FD_TRY(
         fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
-    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, in, err)
-                                           : fd_launch_matmul_tile_large(queue, in, err);
+    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(ctx, in, err)
+                                           : fd_launch_matmul_tile_large(ctx, in, err);
 }

@@ -62,11 +62,11 @@ __device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> 
         const float *from = share.from + i * step + k0;
         if (a.n_col % 4 == 0) {
             const bool valid = share.valid[i] && share.k + k0 < a.n_col;
-            fd_copy_async16(to, valid ? from : a.x, valid);
+            fd_cp_async16(to, valid ? from : a.x, valid);
         } else {
             for (int j = 0; j < 4; j++) {
                 const bool valid = share.valid[i] && share.k + k0 + j < a.n_col;
-                fd_copy_async4(to + j, valid ? from + j : a.x, valid);
+                fd_cp_async4(to + j, valid ? from + j : a.x, valid);
             }
         }
     }
@@ -118,8 +118,8 @@ template <class Format>
 __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_constant__ tile_args a) {
     constexpr int width = chunk_of<Format>::width, stage = (ROWS + TOKENS) * width;
     float *shared = fd_shared_floats();
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
 
     const int token0 = (int)blockIdx.x * TOKENS;
     int64_t row0 = (int64_t)blockIdx.y * ROWS; /* of the part, once that is found */
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
     const int fill_row = (int)threadIdx.x / 8, fill_lane = (int)threadIdx.x % 8;
     const int64_t clamped = row0 + fill_row < part->n_row ? row0 + fill_row : part->n_row - 1;
     const fd_cursor row = Format::begin(part->data + clamped * a.row_bytes, a.scale_offset, fill_lane);
-    const uint32_t magic = fd_magic();
+    const uint32_t magic = fd_opaque_magic();
 
     typename Format::unit units[chunk_of<Format>::units];
     float acc[PAIR_ROWS][PAIR_TOKENS] = {};
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
     fill_x<width>(a, share, 0, shared + ROWS * width);
     load_w<Format>(a, row, 0, fill_lane, units);
     fill_w<Format>(units, fill_row, fill_lane, magic, shared);
-    fd_copy_async_wait();
+    fd_cp_async_wait_all();
     __syncthreads();
 
     for (int chunk = 0; chunk < n_chunk; chunk++) {
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
                 if (chunk * width + g * 64 + partial < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
         }
         if (more) fill_w<Format>(units, fill_row, fill_lane, magic, next);
-        fd_copy_async_wait();
+        fd_cp_async_wait_all();
         __syncthreads();
     }
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         });
 }
 
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     int64_t row_tiles = 0;
     tile_args args = {};
@@ -201,6 +201,6 @@ fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, 
     return fd_with_format(first->dtype, err, [&](auto format) {
         using Format = decltype(format);
         const size_t shared = sizeof(float) * 2 * (ROWS + TOKENS) * chunk_of<Format>::width;
-        return fd_launch(queue, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
+        return fd_launch(ctx, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
     });
 }

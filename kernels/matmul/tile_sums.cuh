@@ -2,7 +2,7 @@
 #ifndef FD_KERNELS_MATMUL_TILE_SUMS_CUH
 #define FD_KERNELS_MATMUL_TILE_SUMS_CUH
 
-#include "kernels/matmul/tile_fill.cuh"
+#include "kernels/matmul/tile_producer.cuh"
 #include "kernels/matmul/tile_out.cuh"
 
 /* The sums of two rows for one token, in an even and the next odd register. It matters because a multiply-add is issued
@@ -57,7 +57,7 @@ __device__ __forceinline__ void read_first(operands &to, operand_place from) {
     for (int t = 0; t < AHEAD; t++) to.x[t] = read_x(from.x + t * 64 * sizeof(float));
 }
 
-/* One group: this lane's partial of all outputs of the pair's tile. Meanwhile `now`, whose first AHEAD tokens are read
+/* One group: this lane's partial of all outputs of the pair's tile. Overlap `now`, whose first AHEAD tokens are read
  * from `x` on, becomes the first operands of `next`. */
 template <bool MORE>
 __device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint32_t x, operand_place next) {

@@ -39,24 +39,28 @@ static inline matvec_args matvec_args_of(const fd_matvec *in) {
     args.silu_pair = in->silu_pair;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
-                        part->out,                         part->product, part->weight.n_row};
+        args.part[i] = {(const uint8_t *)part->weight.data,
+                        part->bias,
+                        part->residual,
+                        part->out,
+                        part->product,
+                        part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
     return args;
 }
 
-/* The kernel without rings (kernels/matvec/matmul_vec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or two. */
-fd_code fd_launch_matvec_plain(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok, int rows,
-                               fd_error *err);
+/* The kernel without rings (kernels/matvec/matvec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or two. */
+fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
+                               int rows, fd_error *err);
 
 /* The kernel with rings (kernels/matvec/ring.cu); n_col % 64 == 0. */
-fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
+fd_code fd_launch_matvec_ring(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
 /* The one for several token rows (kernels/matvec/tokens.cu), and whether it takes so many columns. */
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col);
-fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
+bool fd_matvec_tokens_takes(const fd_launch_context *ctx, int64_t n_col);
+fd_code fd_launch_matvec_tokens(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
                                 fd_error *err);
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
@@ -67,13 +71,13 @@ template <int P> __device__ __forceinline__ int quad_at(int quad) {
 /* A row of n_col elements to a row of shared memory, zero past its end. A thread asks for several quads before it uses the
  * first: one at a time, each would cost the latency of L2. `meanwhile` is called by all threads when the first are asked
  * for. */
-template <int P, class Load, class Meanwhile>
+template <int P, class Load, class Overlap>
 __device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *quads, int n_quad, Load load,
-                                          Meanwhile meanwhile) {
+                                          Overlap overlap) {
     constexpr int at_once = 4;
     const int threads = (int)blockDim.x;
     if (n_col % 4 != 0) {
-        meanwhile();
+        overlap();
         for (int k = (int)threadIdx.x; k < n_quad * 4; k += threads)
             ((float *)(quads + quad_at<P>(k / 4)))[k % 4] = k < n_col ? __ldcg(from + k) : 0.0f;
         return;
@@ -86,7 +90,7 @@ __device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *
             value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if ((first + i * threads) * 4 < n_col) value[i] = load((const float4 *)from + first + i * threads);
         }
-        if (base == 0) meanwhile();
+        if (base == 0) overlap();
 #pragma unroll
         for (int i = 0; i < at_once; i++)
             if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
@@ -94,23 +98,22 @@ __device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *
 }
 
 /* x as it is, then a barrier. */
-template <int P, int T, class Meanwhile>
-__device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride, Meanwhile meanwhile) {
+template <int P, int T, class Overlap>
+__device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride, Overlap overlap) {
 #pragma unroll
     for (int token = 0; token < T; token++)
         stage_row<P>(
             a.x + token * (int64_t)a.n_col, a.n_col, (float4 *)(xs + token * stride), stride / 4,
             [](const float4 *from) { return __ldcg(from); },
             [&] {
-                if (token == 0) meanwhile();
+                if (token == 0) overlap();
             });
     __syncthreads();
 }
 
 /* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
  */
-template <int P, int T>
-__device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+template <int P, int T> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
     stage_row<P>(
         a.norm_weight, a.n_col, (float4 *)(xs + T * stride), stride / 4,
         [](const float4 *from) { return fd_load_now(from); }, [] {});
@@ -134,8 +137,8 @@ template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args
         const float r = factor[t];
         float4 *x = (float4 *)(xs + t * stride);
         for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
-            x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z,
-                               (x[i].w * r) * w[i].w);
+            x[i] =
+                make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z, (x[i].w * r) * w[i].w);
     }
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)

@@ -185,20 +185,21 @@ static void check_fast(const fd_graph *graph, const char *path) {
  * logits', whose rows a traced prompt shows, nor of floats. */
 static void check_int8(const fd_graph *graph, const char *path) {
     fd_error err = {0};
-    fd_queue queue = {.n_sm = 132};
+    fd_launch_context queue = {.n_sm = 132};
     for (int where = FD_INT8_WHERE_FASTER; where <= FD_INT8_ALWAYS; where++) {
         bool *int8 = calloc((size_t)graph->n_node, sizeof *int8), good = true;
         if (!int8) exit(1);
         must(fd_fast_choose_int8(&queue, graph, (fd_int8)where, int8, &err), &err);
         for (int32_t i = 0; i < graph->n_node; i++) {
             const fd_node *node = &graph->nodes[i];
-            bool can = node->op == FD_OP_MATMUL && fd_q8_can(graph->weights[node->weight[0]].dtype) && node->layer >= 0 &&
-                       !fd_fast_feeds_choice(graph, i);
+            bool can = node->op == FD_OP_MATMUL && fd_q8_can(graph->weights[node->weight[0]].dtype) &&
+                       node->layer >= 0 && !fd_fast_feeds_choice(graph, i);
             good = good && (where == FD_INT8_ALWAYS ? int8[i] == can : !int8[i] || (can && where != FD_INT8_NEVER));
         }
-        expect(good, path, where == FD_INT8_ALWAYS  ? "int8: every product of a layer with quantised weights"
-                           : where == FD_INT8_NEVER ? "int8: no product"
-                                                    : "int8: no other product than those that can be");
+        expect(good, path,
+               where == FD_INT8_ALWAYS  ? "int8: every product of a layer with quantised weights"
+               : where == FD_INT8_NEVER ? "int8: no product"
+                                        : "int8: no other product than those that can be");
         free(int8);
     }
 }
@@ -212,7 +213,7 @@ static void check_int8_shapes(void) {
     } cases[] = {{FD_Q4_K, 28672, 4096, true},  {FD_Q4_K, 2048, 5632, true},   {FD_Q8_0, 6144, 4096, true},
                  {FD_Q8_0, 28672, 4096, false}, {FD_Q8_0, 11264, 2048, false}, {FD_Q8_0, 9728, 896, false},
                  {FD_Q6_K, 4096, 14336, true},  {FD_Q6_K, 2048, 2048, false},  {FD_F16, 4096, 4096, false}};
-    fd_queue queue = {.n_sm = 132};
+    fd_launch_context queue = {.n_sm = 132};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect(fd_q8_matvec_is_faster(&queue, cases[i].dtype, cases[i].n_row, cases[i].n_col) == cases[i].faster,
                "int8", fd_dtype_get(cases[i].dtype)->name);
