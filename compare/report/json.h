@@ -1,5 +1,4 @@
-/* The JSON report in two parts: json.c has the frame and what two traces say in bits, json_judged.c what a model adds. Every
- * function returns NULL when memory ran out; json_pack and the functions here hand that on. */
+/* The parts of the JSON report that a model adds (json_model.c); NULL when memory ran out. */
 #ifndef FD_COMPARE_REPORT_JSON_H
 #define FD_COMPARE_REPORT_JSON_H
 
@@ -7,24 +6,6 @@
 
 #include "compare/verdict.h"
 
-#define FD_JSON_INT(n) ((json_int_t)(n))
-
-/* ---- json.c ---- */
-
-/* NULL is null. A name from a file need not be UTF-8: then "?" for what is not ASCII. */
-json_t *fd_json_text(const char *text);
-
-/* {"value": 0.5, "text": "0.5", "bits": "0x3f000000"}; value is null for NaN and Inf. */
-json_t *fd_json_number(double x);
-
-json_t *fd_json_number_if(bool known, double x); /* null when it is not known */
-json_t *fd_json_int_if(bool known, int64_t n);
-
-/* Each takes over both and returns the first with the second in it. */
-json_t *fd_json_append(json_t *list, json_t *value);
-json_t *fd_json_join(json_t *object, json_t *more);
-
-/* ---- json_judged.c ---- */
 json_t *fd_json_weights(const fd_verdict_weights *weights);
 json_t *fd_json_replay(const fd_verdict_replay *replay);
 json_t *fd_json_flip(const fd_verdict_flip *flip);

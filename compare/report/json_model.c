@@ -1,4 +1,6 @@
 #include "compare/report/json.h"
+
+#include "compare/report/json_build.h"
 #include "compare/report/unnamed.h"
 
 #define INT FD_JSON_INT
