@@ -104,7 +104,7 @@ static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *er
                 e->exec.numerics != FD_NUMERICS_FAST;
     if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
     if (kept) return fd_kept_forward(e, batch, err);
-    FD_TRY(fd_kept_settle(e, err));
+    FD_TRY(fd_kept_flush(e, err));
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(forward_nodes(e, batch, err));
     return observer->end ? observer->end(observer->user, err) : FD_OK;
@@ -126,10 +126,10 @@ static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     return code;
 }
 
-static fd_code settle(fd_exec *exec, fd_error *err) {
+static fd_code flush(fd_exec *exec, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
-    return fd_kept_settle(e, err);
+    return fd_kept_flush(e, err);
 }
 
 static void reset(fd_exec *exec) {
@@ -151,12 +151,12 @@ static void destroy(fd_exec *exec) {
 static const fd_exec_class engine_class = {.forward = forward,
                                            .reset = reset,
                                            .destroy = destroy,
-                                           .settle = settle,
+                                           .flush = flush,
                                            .generate = fd_engine_generate};
 static const fd_exec_class batching_class = {.forward = forward,
                                              .reset = reset,
                                              .destroy = destroy,
-                                             .settle = settle,
+                                             .flush = flush,
                                              .generate = fd_engine_generate,
                                              .decode = fd_engine_decode,
                                              .generate_many = fd_engine_generate_many};
@@ -173,17 +173,13 @@ bool fd_engine_available(char *why, size_t size) {
 }
 
 static fd_code check_graph(const fd_graph *graph, fd_error *err) {
-    FD_TRY(fd_graph_validate(graph, err));
+    FD_TRY(fd_exec_check_graph(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
                            node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);
     }
-    const fd_node *last = &graph->nodes[graph->n_node - 1];
-    if (last->over_kv || last->op == FD_OP_KV_WRITE || fd_node_row_stride(last, 0) != graph->hparams.n_vocab)
-        return fd_fail(err, FD_ERR_INPUT, "graph: its last node, %s, is no row of %d logits", last->name,
-                       graph->hparams.n_vocab);
     return FD_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/weights.h"
+#include "exec/generate.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/int8/q8.h"
@@ -19,7 +20,6 @@ typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE } fd_rows;
 /* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
 typedef struct fd_rope_tables {
     fd_rope rope;
-    int32_t factors;                /* weight index, -1 none */
     const float *cosine, *sine;     /* device, inside fd_engine.fixed */
     float *host_cosine, *host_sine; /* owned; kept for overrides */
 } fd_rope_tables;

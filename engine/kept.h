@@ -60,7 +60,7 @@ void fd_kept_release(struct fd_engine *engine);
 /* One observed token; the step before is shown meanwhile. */
 fd_code fd_kept_forward(struct fd_engine *engine, const fd_batch *batch, fd_error *err);
 /* Shows what has not been shown. */
-fd_code fd_kept_settle(struct fd_engine *engine, fd_error *err);
+fd_code fd_kept_flush(struct fd_engine *engine, fd_error *err);
 void fd_kept_forget(struct fd_engine *engine);
 
 #endif

@@ -173,7 +173,7 @@ static fd_code show(fd_engine *e, fd_kept_set *set, fd_error *err) {
     return observer->end ? observer->end(observer->user, err) : FD_OK;
 }
 
-fd_code fd_kept_settle(fd_engine *e, fd_error *err) {
+fd_code fd_kept_flush(fd_engine *e, fd_error *err) {
     if (!e->kept.ready) return FD_OK;
     FD_TRY(show(e, &e->kept.sets[e->kept.next], err));
     return show(e, &e->kept.sets[1 - e->kept.next], err);
@@ -189,12 +189,12 @@ fd_code fd_kept_forward(fd_engine *e, const fd_batch *batch, fd_error *err) {
     fd_kept *k = &e->kept;
     fd_kept_set *set = &k->sets[k->next];
     FD_TRY(compute(e, set, batch->tokens[0], batch->pos0, err));
-    FD_TRY(fd_kept_settle(e, err)); /* the step before, while this one runs */
+    FD_TRY(fd_kept_flush(e, err)); /* the step before, while this one runs */
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(observe_beside(e, set, batch, err));
     k->next = 1 - k->next;
     e->logits = set->tensor[e->exec.graph->n_node - 1];
     FD_TRY(batch->logits ? fd_copy_logits(e, e->logits, 1, 1, batch->logits, err)
                          : fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err));
-    return observer->begin ? FD_OK : fd_kept_settle(e, err);
+    return observer->begin ? FD_OK : fd_kept_flush(e, err);
 }

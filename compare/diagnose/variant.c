@@ -41,16 +41,9 @@ static const float *recorded(const fd_explain_request *r, int32_t node) {
 static fd_code make_tables(work *w, fd_op_args *args, fd_error *err) {
     const fd_node *node = args->node;
     int64_t half = node->rope.n_rot / 2, n = half * args->n_kv;
-    float *factors = NULL;
     w->tables = malloc(sizeof *w->tables * (size_t)(2 * n));
-    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
-    if (!w->tables || (node->weight[0] >= 0 && !factors)) {
-        free(factors);
-        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for rope tables");
-    }
-    if (factors) fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, factors, half);
-    fd_rope_table(&node->rope, factors, 0, args->n_kv, w->tables, w->tables + n);
-    free(factors);
+    if (!w->tables) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for rope tables");
+    fd_rope_table(&node->rope, node->weight[0] >= 0 ? args->weight[0] : NULL, 0, args->n_kv, w->tables, w->tables + n);
     args->rope_cos = w->tables;
     args->rope_sin = w->tables + n;
     return FD_OK;

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2)
 
 /* Dynamic shared memory that the kernel asks for. Where heads together are wide, the product behind it has long rings,
  * and on a multiprocessor that one of its blocks shares, q, k and v wait behind the ring's first fill
- * (docs/performance.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
+ * (docs/performance-diary.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
  * from starting early. */
 static size_t shared_to_ask(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned rows) {
     enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */

@@ -182,7 +182,7 @@ static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_er
                      dim3((unsigned)in->n_head), THREADS, 0, err, *in);
 }
 
-/* As measured near the beginning and over positions 16 to 215 (docs/performance.md): registers hold all positions of heads
+/* As measured near the beginning and over positions 16 to 215 (docs/performance-diary.md): registers hold all positions of heads
  * of 64 elements. Those for all of wider heads would keep rings of the product behind off the multiprocessor; 128
  * positions do not. Heads of more than 128 elements have not been measured. */
 fd_code fd_launch_attn_single_block_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {

@@ -1,7 +1,7 @@
 /* The first weights of a warp beyond those its registers hold, brought to shared memory by the copy engine (sm_90) while
  * the block fetches x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
  * asked for behind x, so that x does not queue behind them. For rows without a plane of scales, two of them a lane, which
- * is the form of the largest products; with one it gives nothing (docs/performance.md). */
+ * is the form of the largest products; with one it gives nothing (docs/performance-diary.md). */
 #ifndef FD_KERNELS_MATVEC_HEAD_CUH
 #define FD_KERNELS_MATVEC_HEAD_CUH
 

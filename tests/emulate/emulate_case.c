@@ -5,12 +5,7 @@
 #include <string.h>
 
 #include "reference_cpu/reference.h"
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "emulate_case: %s\n", err->message);
-    abort();
-}
+#include "tests/common.h"
 
 emulate_case case_open(int i) {
     static const char *const names[CASE_MODELS] = {"kjv-llama", "kjv-qwen2"};

@@ -135,8 +135,8 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *gr
 
 enum { MAX_FAULT = 256 };
 
-/* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
- * per fault. */
+/* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the
+ * injections per fault. */
 static void locate_all(const fd_graph *graph, int n_layer, feed p, const char *model, int32_t n_applied[MAX_FAULT]) {
     fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};

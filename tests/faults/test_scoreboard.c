@@ -1,5 +1,5 @@
-/* The scoreboard's quick part: faults of the table and faults of no table in six models and four candidate classes, each
- * run judged as a user would have it judged. bench/faults.py runs all of the table. */
+/* The scoreboard's quick part: faults of the table and faults of no table in six models and four candidate classes,
+ * each run judged as a user would have it judged. bench/faults.py runs all of the table. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/run.h"
 #include "engine/fast.h"
 
 static int n_failed;
@@ -17,12 +18,6 @@ static void expect(bool holds, const char *path, const char *what) {
     if (holds) return;
     printf("FAIL %s: %s\n", path, what);
     n_failed++;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(1);
 }
 
 /* Runs the plan with node ids in place of tensors: a slot remembers whose tensor it holds. */

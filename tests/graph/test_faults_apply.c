@@ -4,14 +4,15 @@
 #include <string.h>
 
 #include "faults/faults.h"
+#include "tests/common.h"
 #include "tests/graph/small_model.h"
 
-static fd_graph *build(const char *arch, fd_gguf **gguf) {
+static fd_graph *build(const char *arch) {
     fd_error err = {0};
     fd_graph *graph;
-    *gguf = small_model(&(small_model_options){.arch = arch, .tied = true});
-    cr_assert(fd_graph_build(*gguf, &graph, NULL, &err) == FD_OK, "%s", err.message);
-    return graph;
+    fd_gguf *gguf = small_model(&(small_model_options){.arch = arch, .tied = true});
+    cr_assert(fd_graph_build(gguf, &graph, NULL, &err) == FD_OK, "%s", err.message);
+    return kept(graph);
 }
 
 static bool node_changed(const fd_graph *a, const fd_graph *b, int32_t i) {
@@ -61,8 +62,7 @@ static bool check_one(const fd_graph *clean, const fd_fault_info *info, int32_t 
 }
 
 Test(faults, each_changes_first_the_node_it_says_and_only_its_layer) {
-    fd_gguf *gguf;
-    fd_graph *clean = build("qwen2", &gguf);
+    fd_graph *clean = build("qwen2");
     int32_t n_applied = 0;
     for (int32_t f = 0; f < fd_fault_count(); f++) {
         const fd_fault_info *info = fd_fault_at(f);
@@ -71,8 +71,6 @@ Test(faults, each_changes_first_the_node_it_says_and_only_its_layer) {
     }
     cr_expect(n_applied > 3 * fd_fault_count() / 4, "%d of %d faults apply to a small F32 model", n_applied,
               fd_fault_count());
-    fd_graph_free(clean);
-    fd_gguf_close(gguf);
 }
 
 Test(faults, names_and_nodes_are_unique_and_filled_in) {
@@ -100,8 +98,7 @@ Test(faults, the_manual_lists_each_and_no_other) {
 }
 
 Test(faults, one_node_alone_is_changed_as_in_the_whole_layer) {
-    fd_gguf *gguf;
-    fd_graph *clean = build("llama", &gguf), *whole, *alone;
+    fd_graph *clean = build("llama"), *whole, *alone;
     for (int32_t f = 0; f < fd_fault_count(); f++) {
         fd_error err = {0};
         fd_fault_owner *owner, *own;
@@ -121,13 +118,10 @@ Test(faults, one_node_alone_is_changed_as_in_the_whole_layer) {
         fd_graph_free(whole);
         fd_fault_owner_free(owner);
     }
-    fd_graph_free(clean);
-    fd_gguf_close(gguf);
 }
 
 Test(faults, in_out_moves_elements_and_short_bytes_are_zero) {
-    fd_gguf *gguf;
-    fd_graph *clean = build("llama", &gguf), *g;
+    fd_graph *clean = build("llama"), *g;
     fd_error err = {0};
     fd_fault_owner *owner;
     int32_t k = fd_graph_find(clean, "blk.1.attn_k");
@@ -147,8 +141,6 @@ Test(faults, in_out_moves_elements_and_short_bytes_are_zero) {
     for (size_t i = read; i < w->bytes; i++) cr_assert(bytes[i] == 0);
     fd_graph_free(g);
     fd_fault_owner_free(owner);
-    fd_graph_free(clean);
-    fd_gguf_close(gguf);
 }
 
 Test(faults, bad_specs_are_refused_by_name) {
@@ -165,14 +157,11 @@ Test(faults, bad_specs_are_refused_by_name) {
         {"embed_by_column@0", "token_embd is outside the layers, found \"@0\""},
         {"kv_previous_layer@0", "has nothing that it could change in that layer"},
     };
-    fd_gguf *gguf;
-    fd_graph *graph = build("llama", &gguf);
+    fd_graph *graph = build("llama");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_error err = {0};
         fd_fault_owner *owner;
         cr_expect(fd_fault_apply(cases[i].spec, graph, &owner, &err) == FD_ERR_INPUT && owner == NULL);
         cr_expect(strstr(err.message, cases[i].message), "%s: \"%s\"", cases[i].spec, err.message);
     }
-    fd_graph_free(graph);
-    fd_gguf_close(gguf);
 }

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/gguf/gguf.h"
-#include "shared.h"
+#include "bench/gguf_writer/gguf_writer.h"
+#include "tests/ops/shared_files.h"
 
 static char folder[64];
 
@@ -168,7 +168,6 @@ Test(gguf_write, real_files_survive_a_copy) {
             fd_gguf_close(copy);
             fd_gguf_close(gguf);
         }
-        shared_free(files, n);
     }
     if (total == 0) cr_skip_test("no shared data: set FD_SHARED");
 }
