@@ -12,25 +12,21 @@ const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int
 }
 
 void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes) {
-    fd_graph *graph = site->graph;
     fd_fault_owner *owner = site->owner;
-    fd_weight *weights = realloc(graph->weights, sizeof *weights * (size_t)(graph->n_weight + 1));
-    if (weights) graph->weights = weights;
     void **blocks = realloc(owner->blocks, sizeof *blocks * (size_t)(owner->n_block + 1));
     if (blocks) owner->blocks = blocks;
-    void *block = weights && blocks ? calloc(1, (size_t)bytes) : NULL;
+    void *block = blocks ? calloc(1, (size_t)bytes) : NULL;
     if (!block) {
         site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for a faulty weight of %llu bytes",
                              (unsigned long long)bytes);
         return NULL;
     }
     owner->blocks[owner->n_block++] = block;
-    fd_weight weight = graph->weights[site->node->weight[0]];
-    weight.dtype = dtype;
-    weight.bytes = bytes;
-    weight.data = block;
-    graph->weights[graph->n_weight] = weight;
-    site->node->weight[0] = graph->n_weight++;
+    site->weight = *fd_fault_weight(site->graph, site->node, 0);
+    site->weight.dtype = dtype;
+    site->weight.bytes = bytes;
+    site->weight.data = block;
+    site->replaced = true;
     return block;
 }
 

@@ -70,22 +70,30 @@ static fd_code parse_layer(const char *at, const fd_graph *graph, const fd_fault
     return FD_OK;
 }
 
-/* *changed: the node is another one now. */
-static fd_code edit_node(const fd_fault *fault, fd_graph *graph, int32_t id, fd_fault_owner *owner, bool *changed,
-                         fd_error *err) {
-    fd_node *node = &graph->nodes[id], before = *node;
+/* *changed: the node is another one now, or reads another weight. */
+static fd_code edit_node(const fd_fault *fault, fd_fault_site *site, bool *changed) {
+    fd_node *node = site->node, before = *node;
     *changed = false;
     if (fault->op != FD_OP_COUNT && node->op != fault->op) return FD_OK;
     if (fault->nodes && !fd_fault_is_one_of(node, fault->nodes)) return FD_OK;
     if (fault->info.outside && node->layer >= 0) return FD_OK;
-    if (fault->applies && !fault->applies(graph, node)) return FD_OK;
-    fd_fault_site site = {graph, node, owner, FD_OK, err};
+    if (fault->applies && !fault->applies(site->graph, node)) return FD_OK;
     if (fault->edit)
-        fault->edit(&site);
+        fault->edit(site);
     else
         node->override = fault->override;
-    *changed = memcmp(&before, node, sizeof before) != 0;
-    return site.code;
+    *changed = site->replaced || memcmp(&before, node, sizeof before) != 0;
+    return site->code;
+}
+
+/* Gives the graph the weight that a node of it reads now. */
+static fd_code add_weight(fd_graph *graph, const fd_fault_site *site, fd_error *err) {
+    fd_weight *grown = realloc(graph->weights, sizeof *grown * (size_t)(graph->n_weight + 1));
+    if (!grown) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    graph->weights = grown;
+    grown[graph->n_weight] = site->weight;
+    site->node->weight[0] = graph->n_weight++;
+    return FD_OK;
 }
 
 static fd_code new_owner(fd_fault_owner **owner, fd_error *err) {
@@ -108,7 +116,9 @@ fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner
     for (int32_t i = 0; i < graph->n_node && code == FD_OK; i++) {
         if (layer >= 0 && graph->nodes[i].layer != layer) continue;
         bool changed;
-        code = edit_node(fault, graph, i, own, &changed, err);
+        fd_fault_site site = {.graph = graph, .node = &graph->nodes[i], .owner = own, .err = err};
+        code = edit_node(fault, &site, &changed);
+        if (code == FD_OK && site.replaced) code = add_weight(graph, &site, err);
         n_changed += changed;
     }
     if (code == FD_OK && n_changed == 0)
@@ -122,19 +132,23 @@ fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner
     return FD_OK;
 }
 
-fd_code fd_fault_apply_node(int32_t i, fd_graph *graph, int32_t node, bool *changed, fd_fault_owner **owner,
-                            fd_error *err) {
-    fd_fault_owner *own;
-    *owner = NULL;
-    *changed = false;
-    FD_TRY(new_owner(&own, err));
-    fd_code code = edit_node(row(i), graph, node, own, changed, err);
-    *changed = *changed && code == FD_OK;
-    if (*changed)
-        *owner = own;
-    else
-        fd_fault_owner_free(own);
+fd_code fd_fault_edit_node(int32_t i, const fd_graph *graph, const fd_node *node, fd_faulty_node *out, fd_error *err) {
+    bool changed;
+    *out = (fd_faulty_node){.node = *node};
+    FD_TRY(new_owner(&out->owner, err));
+    fd_fault_site site = {.graph = graph, .node = &out->node, .owner = out->owner, .err = err};
+    fd_code code = edit_node(row(i), &site, &changed);
+    if (code != FD_OK || !changed) fd_faulty_node_free(out);
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (out->node.weight[k] >= 0) out->weight[k] = graph->weights[out->node.weight[k]];
+    out->replaced = site.replaced;
+    if (site.replaced) out->weight[0] = site.weight;
     return code;
+}
+
+void fd_faulty_node_free(fd_faulty_node *faulty) {
+    fd_fault_owner_free(faulty->owner);
+    faulty->owner = NULL;
 }
 
 void fd_fault_owner_free(fd_fault_owner *owner) {

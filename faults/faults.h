@@ -36,9 +36,17 @@ typedef struct fd_fault_owner fd_fault_owner;
 fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner, fd_error *err);
 void fd_fault_owner_free(fd_fault_owner *owner);
 
-/* Applies fault i to node `node` alone. *changed says whether it concerns that node; *owner is NULL when it does
- * not. */
-fd_code fd_fault_apply_node(int32_t i, fd_graph *graph, int32_t node, bool *changed, fd_fault_owner **owner,
-                            fd_error *err);
+/* One node as a fault has it. */
+typedef struct fd_faulty_node {
+    fd_node node;
+    fd_weight weight[FD_MAX_WEIGHTS]; /* what its slots read, where they are in use */
+    bool replaced; /* the bytes of weight[0] are not the graph's: `owner` has them, and node.weight[0] is as before */
+    fd_fault_owner *owner; /* NULL: the fault does not concern the node */
+} fd_faulty_node;
+
+/* Applies fault i to a copy of `node`, which is a node of the graph or was changed by the caller. out->owner says whether
+ * the fault concerns it; freed with fd_faulty_node_free. */
+fd_code fd_fault_edit_node(int32_t i, const fd_graph *graph, const fd_node *node, fd_faulty_node *out, fd_error *err);
+void fd_faulty_node_free(fd_faulty_node *faulty); /* frees the owner, not the struct */
 
 #endif

@@ -10,17 +10,19 @@ struct fd_fault_owner {
     int32_t n_block;
 };
 
-/* One node of a graph that a fault may change. */
+/* One node that a fault may change. */
 typedef struct fd_fault_site {
-    fd_graph *graph;
-    fd_node *node;
+    const fd_graph *graph;
+    fd_node *node; /* the graph's, or a copy */
     fd_fault_owner *owner;
+    fd_weight weight; /* what its first slot reads when it was replaced */
+    bool replaced;
     fd_code code; /* of an edit that failed */
     fd_error *err;
 } fd_fault_site;
 
 /* Changes the node when the fault concerns it, else leaves it alone. It must not look at what the same fault changed in
- * other nodes: fd_fault_apply_node edits one alone. */
+ * other nodes: fd_fault_edit_node edits one alone. */
 typedef void (*fd_fault_edit)(fd_fault_site *site);
 
 typedef struct fd_fault {
