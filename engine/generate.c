@@ -1,7 +1,6 @@
 /* Sampling on the device: each step reads the token that the one before it sampled, and the host, which is told each
  * token as it is known, is never waited for. */
 #include "engine/internal.h"
-#include "exec/sampler.h"
 
 static fd_code prepare(fd_engine *e, const fd_generation *run, fd_error *err) {
     const fd_sampler_options *o = fd_sampler_options_of(run->sampler);

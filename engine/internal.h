@@ -12,6 +12,7 @@
 #include "engine/slots.h"
 #include "engine/state.h"
 #include "engine/weights.h"
+#include "exec/generate.h"
 #include "kernels/sampling/sample.h"
 
 /* Rows that run together in fast numerics: a longer prompt is split, and an observed one, which is not, is multiplied in

@@ -1,6 +1,5 @@
 /* Sampling on the device: one launch, and its results on their way to the host. */
 #include "engine/internal.h"
-#include "exec/sampler.h"
 
 fd_code fd_engine_sample(const fd_engine *e, const fd_launch_context *ctx, bool batch, int32_t n_row, fd_error *err) {
     int32_t *inputs = batch ? e->state.batch_inputs : e->state.inputs, n_seq = e->exec.n_seq;

@@ -5,21 +5,13 @@
 
 #include "engine/internal.h"
 #include "kernels/attention/attention.h"
-#include "model/gguf/quant.h"
 
 /* ---- the block ---- */
-
-static bool same_table(const fd_node *a, const fd_node *b) {
-    const fd_rope *x = &a->rope, *y = &b->rope; /* the pairing is no part of a table */
-    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
-           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
-           x->original_context == y->original_context && a->weight[0] == b->weight[0];
-}
 
 /* The first ROPE node with the same table. */
 static int32_t table_owner(const fd_graph *graph, int32_t id) {
     for (int32_t i = 0; i < id; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && same_table(&graph->nodes[i], &graph->nodes[id])) return i;
+        if (graph->nodes[i].op == FD_OP_ROPE && fd_rope_same_table(&graph->nodes[i], &graph->nodes[id])) return i;
     return id;
 }
 
@@ -75,17 +67,12 @@ fd_state_layout fd_state_lay_out(const fd_graph *graph, int32_t n_ctx, int32_t n
 static fd_code make_table(const fd_graph *graph, const fd_node *node, int32_t n_ctx, char *at, fd_rope_tables *t,
                           fd_error *err) {
     size_t half = (size_t)(node->rope.n_rot / 2), size = sizeof(float) * (size_t)n_ctx * half;
-    const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
-    float *factors = weight ? malloc(sizeof *factors * half) : NULL;
+    const fd_weight *factors = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
     t->host_cosine = malloc(size);
     t->host_sine = malloc(size);
-    if (!t->host_cosine || !t->host_sine || (weight && !factors)) {
-        free(factors);
+    if (!t->host_cosine || !t->host_sine)
         return fd_fail(err, FD_ERR_MEMORY, "rope tables: out of memory for %zu bytes", 2 * size);
-    }
-    if (weight) fd_dequantize_row(weight->dtype, weight->data, factors, (int64_t)half);
     fd_rope_table(&node->rope, factors, 0, n_ctx, t->host_cosine, t->host_sine);
-    free(factors);
     t->cosine = (float *)(void *)at;
     t->sine = (float *)(void *)(at + table_bytes(node, n_ctx));
     FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
             ring.request(a);
             stage = stage + 1 == a.n_stage ? 0 : stage + 1;
         }
-        finish.end(a, q8_dot(acc), 4);
+        finish.end(a, q8_dot(acc), lane / 4 % 2 == 0, 4);
     }
 }
 
@@ -90,10 +90,10 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
     return x + rings * (size_t)form.stages * q8_ring_stage<DTYPE, q8_elements<DTYPE>>::bytes;
 }
 
-/* As measured (docs/performance.md). A block's only task is shared by all of its warps, where its rows are long. Else
- * as many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
- * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two stages a
- * warp: x waits for what is requested before it. */
+/* As measured (docs/performance-diary.md). A block's only task is shared by all of its warps, where its rows are long.
+ * Else as many warps as give each the same number of tasks, one more or less, and all of them where a round is enough:
+ * they quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two
+ * stages a warp: x waits for what is requested before it. */
 template <uint32_t DTYPE> static fd_q8_form choose(const fd_launch_context *ctx, const q8_matvec_args &a) {
     const int64_t of_block = (a.n_task + ctx->n_sm - 1) / ctx->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t chunks = (a.n_col + Q8_SPLIT_ELEMENTS - 1) / Q8_SPLIT_ELEMENTS;

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
             for (int i = 0; i < a.split_k && round * a.split_k + i < n_chunk; i++)
                 acc = q8_add_terms<DTYPE>(buffer[i], staged, round * a.split_k + i, x.n_block, acc);
             if (round == n_round - 1) /* partial 0 + partial 1, in lanes 0 to 7 */
-                finish.end(a, acc + __shfl_down_sync(0xffffffffu, acc, Q8_ROWS), 1);
+                finish.end(a, acc + __shfl_down_sync(0xffffffffu, acc, Q8_ROWS), lane % 2 == 0, 1);
             else
                 store_sums(sums, lane, acc);
         }

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
 #pragma unroll
         for (int i = 1; i < R * T; i++)
             if (lane == i) sum = sums[i];
-        finish.end(a, sum, T);
+        finish.end(a, sum, lane < T, T);
     }
 }
 
