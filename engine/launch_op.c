@@ -34,7 +34,7 @@ static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head
                           .head_dim = head_dim,
                           .n_tok = j->n_tok,
                           .n_kv = j->pass->n_kv,
-                          .seen_alone = j->pass->kernels_only,
+                          .causal_only = j->pass->kernels_only,
                           .pos0 = j->pos0};
 }
 
