@@ -36,7 +36,7 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("the executors showed %lld tensors, the graph has %lld in each of %lld steps", a, b, c);
         break;
     case FD_REASON_SPAN_INCONCLUSIVE:
-        SAY("cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; record '%s'",
+        SAY("cannot tell at %s: rounding from %s on, which was not recorded, may hide an error there; record '%s'",
             r->node, r->other, r->text);
         break;
     case FD_REASON_CHOICE_UNRECORDED:
