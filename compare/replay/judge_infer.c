@@ -1,7 +1,8 @@
 /* Which class the candidate ran in, when nobody says. */
+#include <stdio.h>
 #include <string.h>
 
-#include "compare/replay/judge.h"
+#include "compare/replay/evidence.h"
 #include "numerics/contract.h"
 
 const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
@@ -14,24 +15,18 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     return found;
 }
 
-/* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
- * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
-#define COMFORTABLE_Z 0.7
-
-static fd_code count_beyond(const fd_judge_options *options, const fd_numerics_class *class_, int32_t *n_node,
-                            int32_t *n_beyond, fd_error *err) {
+static fd_code try_class(const fd_judge_options *options, const fd_numerics_class *class_, fd_evidence *evidence,
+                         fd_class_case *out, fd_error *err) {
     fd_judge_options how = *options;
     fd_judgement judgement;
-    *n_node = *n_beyond = 0;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = class_;
     how.sample = true;
+    how.see = fd_evidence_see;
+    how.see_user = evidence;
     fd_code code = fd_judge_replay(&how, &judgement, err);
-    for (int32_t i = 0; code == FD_OK && i < options->graph->n_node; i++) {
-        *n_node += judgement.z[i] != -1;
-        *n_beyond += judgement.z[i] != -1 && !(judgement.z[i] <= COMFORTABLE_Z);
-    }
     fd_judgement_free(&judgement);
+    if (code == FD_OK) *out = fd_evidence_weigh(evidence, class_);
     return code;
 }
 
@@ -60,29 +55,95 @@ static bool shows_attention(const fd_judge_options *options) {
     return false;
 }
 
-fd_code fd_infer_class(const fd_judge_options *options, const fd_numerics_class **out, fd_error *err) {
-    enum { MOST = 16, NODES_OF_A_BUG = 50 };
-    const fd_numerics_class *tried[MOST] = {NULL}, *same_type = NULL;
-    int32_t beyond[MOST], n = 0, n_node = 0, least = INT32_MAX;
-    double stored = stored_roundoff(options->cand);
+enum { MOST = 16, NODES_OF_A_BUG = 50 };
+
+typedef struct cases {
+    fd_class_case at[MOST]; /* the finest first */
+    bool refuted[MOST];
+    int32_t n;
+    double stored;          /* unit roundoff of what most tensors are stored in */
+} cases;
+
+static bool fits(const cases *c, int32_t i, int32_t least) {
+    return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
+}
+
+/* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit as well
+ * where those bits hide what they would have kept. */
+static int32_t choose(const cases *c, int32_t *least) {
+    int32_t chosen = 0, same_type = -1;
+    *least = INT32_MAX;
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->refuted[i] && c->at[i].n_beyond < *least) *least = c->at[i].n_beyond;
+    for (int32_t i = c->n - 1; i >= 0; i--) {
+        if (c->refuted[i] || !fits(c, i, *least)) continue;
+        chosen = i;
+        if (c->at[i].numerics->u_out >= c->stored) same_type = i;
+    }
+    return same_type >= 0 ? same_type : chosen;
+}
+
+/* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does not. */
+static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
+    bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
+    for (int32_t i = 1; i < c->n; i++)
+        decided |= !c->refuted[i] && fits(c, i, least) && fd_class_shown(&c->at[i]);
+    return decided;
+}
+
+/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. -1: none fits better. */
+static int32_t best_refuted(const cases *c, int32_t least) {
+    int32_t best = -1;
+    for (int32_t i = 1; i < c->n; i++)
+        if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond)) best = i;
+    return best;
+}
+
+static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_inferred_class *out) {
+    const fd_class_case *finest = &c->at[0];
+    char why[160];
+    int32_t refuted = best_refuted(c, least);
+    out->n_judged = finest->n_judged;
+    out->n_stricter = finest->n_beyond;
+    out->first = finest->first;
+    if (chosen > 0)
+        snprintf(out->evidence, sizeof out->evidence,
+                 "%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s",
+                 finest->numerics->name, graph->nodes[finest->first < 0 ? 0 : finest->first].name, finest->n_beyond,
+                 finest->n_judged, finest->numerics->name, finest->numerics->name);
+    else if (refuted > 0 && fd_class_refuted(&c->at[refuted], why, sizeof why))
+        snprintf(out->evidence, sizeof out->evidence, "not %s, though its bounds have room: %s; if it is, give --candidate %s",
+                 c->at[refuted].numerics->name, why, c->at[refuted].numerics->name);
+}
+
+static fd_code try_classes(const fd_judge_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, shown = shows_attention(options);
-    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST && !done; i++) {
+    for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
-        if (stored > 0x1p-24 && class_->u_out > stored) continue; /* the trace keeps more than such an engine has */
-        FD_TRY(count_beyond(options, class_, &n_node, &beyond[n], err));
-        if (beyond[n] < least) least = beyond[n];
-        done = beyond[n] == 0 && class_->u_out >= stored;
-        tried[n++] = class_;
+        if (c->stored > 0x1p-24 && class_->u_out > c->stored) continue; /* the trace keeps more than such an engine has */
+        fd_class_case *own = &c->at[c->n];
+        FD_TRY(try_class(options, class_, evidence, own, err));
+        c->refuted[c->n] = c->n > 0 && fd_class_refuted(own, NULL, 0);
+        bool sure = c->n == 0 || (!c->refuted[c->n] && fd_class_shown(own));
+        done = own->n_beyond == 0 && class_->u_out >= c->stored && (sure || c->stored > 0x1p-24);
+        c->n++;
     }
-    *out = tried[0];
-    for (int32_t i = n - 1; i >= 0; i--) {
-        if (beyond[i] > least + n_node / NODES_OF_A_BUG) continue;
-        *out = tried[i];
-        if (tried[i]->u_out >= stored) same_type = tried[i];
-    }
-    /* finer classes fit as well where the 16 bits of the trace hide what they would have kept */
-    if (same_type) *out = same_type;
+    return FD_OK;
+}
+
+fd_code fd_infer_class(const fd_judge_options *options, fd_inferred_class *out, fd_error *err) {
+    cases c = {.stored = stored_roundoff(options->cand)};
+    fd_evidence evidence;
+    *out = (fd_inferred_class){.first = -1};
+    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &evidence, err);
+    if (code == FD_OK) code = try_classes(options, &evidence, &c, err);
+    fd_evidence_close(&evidence);
+    if (code != FD_OK) return code;
+    int32_t least, chosen = choose(&c, &least);
+    out->numerics = c.at[chosen].numerics;
+    out->decided = is_decided(&c, chosen, least);
+    describe(options->graph, &c, chosen, least, out);
     return FD_OK;
 }

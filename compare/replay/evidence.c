@@ -1,0 +1,172 @@
+#include "compare/replay/evidence.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
+ * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
+#define COMFORTABLE_Z 0.7
+
+/* A class rounds much more than another where its bound is so many times as wide: its errors, a sixth of it as a rule, are
+ * then beyond the other's. */
+#define MUCH_MORE 16.0f
+
+/* Of the rows where it does, so many must show it. A bug spares rows: RoPE is the identity at position 0, where a
+ * token attends to itself alone too. Rounding does not. */
+#define NEARLY_EVERY 0.9f
+
+enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
+
+fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err) {
+    size_t n = (size_t)graph->n_node;
+    *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
+    out->rows = malloc(sizeof *out->rows * n * (size_t)n_pos);
+    out->finest = malloc(sizeof *out->finest * n * (size_t)n_pos);
+    out->wide = calloc(n, 2 * sizeof *out->wide);
+    out->stored = calloc(n, sizeof *out->stored);
+    if (!out->rows || !out->finest || !out->wide || !out->stored)
+        return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
+    for (size_t i = 0; i < n * (size_t)n_pos; i++) out->rows[i].z = -1;
+    return FD_OK;
+}
+
+void fd_evidence_close(fd_evidence *e) {
+    free(e->finest);
+    free(e->rows);
+    free(e->wide);
+    free(e->stored);
+    *e = (fd_evidence){0};
+}
+
+/* Copies, whose values may have been narrow from the start, and ids say nothing of an engine's tensors. */
+static bool is_copy(const fd_node *node) {
+    return node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K;
+}
+
+void fd_evidence_see(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                     const double *replayed, const double *tau, const double *reference) {
+    (void)reference;
+    fd_evidence *e = user;
+    fd_evidence_row row = {0};
+    double squares = 0;
+    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, node->name))->dtype;
+    e->stored[node->id] = dtype != FD_F16 && dtype != FD_BF16;
+    for (int64_t i = 0; i < stride; i++) {
+        double z = fd_bound_z(candidate[i], replayed[i], tau[i]);
+        if (!(z <= (double)row.z)) row.z = (float)z;
+        if (isfinite(tau[i])) squares += tau[i] * tau[i];
+        e->wide[2 * node->id] |= fd_rounding_error(candidate[i], F16_DIGITS, 0x1p-24) > 0;
+        e->wide[2 * node->id + 1] |= fd_rounding_error(candidate[i], BF16_DIGITS, 0) > 0;
+    }
+    row.tau = (float)sqrt(squares / (double)stride);
+    e->rows[(int64_t)node->id * e->n_pos + pos] = row;
+}
+
+/* ---- weighing ---- */
+
+/* The replay went through a norm or an addition to the stream: through more than attention, or than the FFN. */
+static bool through_a_part(const fd_evidence *e, int32_t node) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = nodes[node].input[k];
+        if (in < 0) continue;
+        int32_t at = fd_trace_find(e->trace, nodes[in].name);
+        if (at >= 0 && fd_trace_node_at(e->trace, at)->has_data) continue;
+        bool boundary = nodes[in].op == FD_OP_ADD || (nodes[in].op == FD_OP_RMS_NORM && nodes[in].n_dim == 1);
+        if (boundary || through_a_part(e, in)) return true;
+    }
+    return false;
+}
+
+typedef struct tally {
+    int32_t rounded, needed;
+} tally;
+
+/* Rows where the class rounds much more than the finest, and those of them that the finest does not explain. */
+static tally count_rows(const fd_evidence *e, int32_t node) {
+    tally t = {0};
+    for (int32_t p = 0; p < e->n_pos; p++) {
+        int64_t at = (int64_t)node * e->n_pos + p;
+        if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
+        t.rounded++;
+        t.needed += !(e->finest[at].z <= 1);
+    }
+    return t;
+}
+
+/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does not say. */
+static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
+    return c->u_out <= 0x1p-24 && e->stored[node->id] && !is_copy(node) && narrow;
+}
+
+static bool of_attention(fd_op op) {
+    return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
+}
+
+static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case *c, tally kinds[2]) {
+    /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
+    bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
+    bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
+    if (copies || (other && c->numerics->u_out <= 0x1p-24)) return;
+    tally rows = count_rows(e, node->id);
+    if (rows.rounded == 0) return;
+    bool needed = (float)rows.needed >= NEARLY_EVERY * (float)rows.rounded && !rounds_its_result(e, c->numerics, node);
+    c->n_rounded++;
+    c->n_needed += needed;
+    c->n_seen += needed && !through_a_part(e, node->id);
+    if (other) return;
+    kinds[!product].rounded++;
+    kinds[!product].needed += needed;
+}
+
+fd_class_case fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics) {
+    fd_class_case c = {.numerics = numerics, .first = -1};
+    tally kinds[2] = {{0}};
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        float z = -1;
+        for (int32_t p = 0; p < e->n_pos; p++) {
+            float own = e->rows[(int64_t)i * e->n_pos + p].z;
+            if (!(own <= z)) z = own;
+        }
+        if (z == -1) continue;
+        bool beyond = !(z <= (float)COMFORTABLE_Z);
+        c.n_judged++;
+        c.n_beyond += beyond;
+        if (beyond && c.first < 0) c.first = i;
+        if (e->stored[i] && !is_copy(node)) {
+            c.n_stored++;
+            c.n_wide += e->wide[2 * i + (numerics->u_out > 0x1p-11)];
+        }
+        if (e->has_finest) weigh_need(e, node, &c, kinds);
+    }
+    c.all_kinds = 2 * kinds[0].needed >= kinds[0].rounded && 2 * kinds[1].needed >= kinds[1].rounded;
+    if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * (size_t)e->graph->n_node * (size_t)e->n_pos);
+    e->has_finest = true;
+    for (int64_t i = 0; i < (int64_t)e->graph->n_node * e->n_pos; i++) e->rows[i].z = -1;
+    return c;
+}
+
+bool fd_class_refuted(const fd_class_case *c, char *why, size_t size) {
+    if (c->numerics->u_out > 0x1p-24 && 2 * c->n_wide > c->n_stored) {
+        if (why)
+            snprintf(why, size, "%d of %d tensors have values that its %d bits of mantissa cannot hold", c->n_wide,
+                     c->n_stored, c->numerics->u_out > 0x1p-11 ? BF16_DIGITS : F16_DIGITS);
+        return true;
+    }
+    if (2 * c->n_needed < c->n_rounded) {
+        if (why)
+            snprintf(why, size, "%d of %d tensors that it rounds show such errors", c->n_needed, c->n_rounded);
+        return true;
+    }
+    return false;
+}
+
+bool fd_class_shown(const fd_class_case *c) {
+    bool stored = c->numerics->u_out > 0x1p-24 && 2 * c->n_wide <= c->n_stored;
+    return c->all_kinds && (stored || (c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
+}

@@ -1,0 +1,60 @@
+/* What a trace shows about where its engine rounds. A class must not be chosen because the error then fits: the bound of a
+ * coarse class has room for a small bug in every layer. So a class has to be shown by the trace, in three ways:
+ *
+ * - storage: a class whose tensors have 16 bits cannot have left values of 24 bits;
+ * - need: where a class says that an engine rounds much more than a finer one does, the errors are that large. Not in one
+ *   kind of op, one layer or some rows, but in most tensors that it rounds, and in nearly every row of each;
+ * - sight: tensors that show it lie close to their own recorded inputs. Through whole layers any small error looks like
+ *   rounding.
+ *
+ * Use: open; for each class, judge the sample with fd_evidence_see as fd_judge_options.see, then fd_evidence_weigh. The first class is
+ * the finest, beside which the others are weighed. docs/verdicts.md has an example to follow by hand. */
+#ifndef FD_COMPARE_REPLAY_EVIDENCE_H
+#define FD_COMPARE_REPLAY_EVIDENCE_H
+
+#include "compare/replay/judge.h"
+
+typedef struct fd_evidence_row { /* one node at one position */
+    float z;                     /* largest; negative: not judged */
+    float tau;                   /* root mean square */
+} fd_evidence_row;
+
+typedef struct fd_evidence {
+    const fd_graph *graph;
+    const fd_trace *trace;
+    int32_t n_pos;
+    fd_evidence_row *finest, *rows; /* [n_node, n_pos] of the first class and of the one at hand; owned */
+    bool has_finest;
+    uint8_t *wide;                  /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *stored;                   /* [n_node] values of 32 or 64 bits were seen; owned */
+} fd_evidence;
+
+/* What speaks for a class. Tensors are nodes of the sample. */
+typedef struct fd_class_case {
+    const fd_numerics_class *numerics;
+    int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds */
+    int32_t first;              /* the first of those; -1: none */
+    int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
+    int32_t n_needed;           /* of those, tensors that the finest class does not explain, in nearly every row */
+    int32_t n_seen;             /* of those, tensors computed from recorded ones of the same part of the layer */
+    int32_t n_stored, n_wide;   /* tensors of 32 bits or more, and those with values that the class's type cannot hold */
+    bool all_kinds;             /* products and attention, as far as the class rounds them, both need it */
+} fd_class_case;
+
+fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
+void fd_evidence_close(fd_evidence *evidence);
+
+/* fd_judge_options.see, with the fd_evidence as `user`. */
+void fd_evidence_see(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                     const double *replayed, const double *tau, const double *reference);
+
+/* What was seen since the last call speaks for `numerics`. */
+fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* The trace speaks against the class. `why` says how, in words; NULL: nobody asks. */
+bool fd_class_refuted(const fd_class_case *c, char *why, size_t size);
+
+/* The trace shows the class by itself, not only by room for its errors. */
+bool fd_class_shown(const fd_class_case *c);
+
+#endif
