@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/report/since.h"
+#include "compare/report/baseline.h"
 #include "compare/diagnose/weights.h"
 
 typedef struct arguments {
@@ -28,10 +28,12 @@ static const struct argp_option options[] = {
      "(default: what its trace says, else inferred)",
      1},
     {"since", KEY_SINCE, "VERDICT.json", 0,
-     "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs is fixed",
+     "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs "
+     "is fixed",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Map of the candidate's foreign names to the GGUF's: llama.cpp, llama2.c, transformers, or a file (docs/mapping.md; "
+     "Map of the candidate's foreign names to the GGUF's: llama.cpp, llama2.c, transformers, or a file "
+     "(docs/mapping.md; "
      "default: what the traces' attribute names says)",
      1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0,
@@ -93,12 +95,13 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
 static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
-    fd_since since;
-    fd_code code = a->since ? fd_since_read(a->since, &since, err) : FD_OK;
+    fd_baseline since;
+    fd_code code = a->since ? fd_baseline_read(a->since, &since, err) : FD_OK;
     size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
     for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_trace_open_within(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
-    for (int i = 0; i < 2 && code == FD_OK && a->model; i++) code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
+    for (int i = 0; i < 2 && code == FD_OK && a->model; i++)
+        code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)
         code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], n_unmatched, err);
     char absent[sizeof((fd_trace_info *)0)->absent];
@@ -120,7 +123,7 @@ static fd_code compare(arguments *a, fd_verdict *verdict, size_t *n_unmatched, f
         if (code == FD_OK && a->model)
             code = fd_cli_compare_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
     }
-    if (code == FD_OK && a->since) fd_since_apply(&since, traces[0], verdict);
+    if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)
         if (traces[i]) fd_trace_close(traces[i]);

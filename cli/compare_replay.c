@@ -1,11 +1,11 @@
 #include "cli/compare_replay.h"
 
-#include "compare/replay/judge_verdict.h"
+#include "compare/compare_model.h"
 #include "reference_cpu/reference.h"
 
 fd_code fd_cli_compare_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,
                               fd_verdict *verdict, fd_error *err) {
-    fd_judge_verdict_options how = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    fd_compare_model_options how = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
     char known[160];
     if (class_name) {
         how.numerics = fd_numerics_class_find(class_name);
@@ -13,5 +13,5 @@ fd_code fd_cli_compare_replay(const fd_graph *graph, const fd_trace *ref, const 
             return fd_fail(err, FD_ERR_INPUT, "--candidate %s: unknown class; known: %s", class_name,
                            fd_numerics_class_names(known, sizeof known));
     }
-    return fd_judge_verdict(&how, verdict, err);
+    return fd_compare_with_model(&how, verdict, err);
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/replay/choice.h"
 #include "compare/diff/prompt_tokens.h"
 #include "compare/diff/scan.h"
+#include "compare/diff/token_split.h"
 
 typedef struct comparison {
     fd_trace_pair pair;
@@ -158,7 +158,8 @@ static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_scan
         FD_TRY(describe_divergence(c, np, step, step_at, seen->differs, &look, err));
     }
     if (seen->n_unknown)
-        FD_TRY(fd_verdict_missing(v, node->name, FD_NOT_RECORDED, seen->n_unknown, allowed(c->options, node->name), err));
+        FD_TRY(
+            fd_verdict_missing(v, node->name, FD_NOT_RECORDED, seen->n_unknown, allowed(c->options, node->name), err));
     if (!seen->n_seen) return FD_OK;
     v->n_compared++;
     v->n_by_fingerprint += !seen->read;

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "compare/diagnose/explain.h"
+#include "compare/diagnose/explanation.h"
 #include "compare/diff/tensor_diff.h"
 #include "dumpers/store/trace.h"
 
@@ -32,7 +32,7 @@ typedef enum fd_divergence_kind {
 } fd_divergence_kind;
 
 typedef struct fd_verdict_side {
-    char label[512]; /* path or spec */
+    char label[512];   /* path or spec */
     char producer[64]; /* "mine 0.3"; "" for a run made now, or when the trace does not say */
     char backend[16], numerics[32], device[128], fault[128], model_name[128], model_hash[48], arch[32];
     int32_t contract, n_pos;
@@ -57,7 +57,7 @@ typedef struct fd_divergence {
     struct {
         char name[64];
         fd_equality equality;
-    } inputs[FD_MAX_INPUTS]; /* nodes only */
+    } inputs[FD_MAX_INPUTS];  /* nodes only */
     fd_equality inputs_equal; /* FD_EQUAL: introduced at this node; unknown when one was not recorded on both sides */
 } fd_divergence;
 
@@ -74,74 +74,76 @@ typedef struct fd_missing {
     bool allowed;  /* --allow-missing: stated, but no reason for "incomplete" */
 } fd_missing;
 
-/* What replay (judge.h) adds: the divergence is then the first node that introduced an error, its `diff` has the worst
+/* What replay (replay/attribution.h) adds: the divergence is then the first node that introduced an error, its `diff` has the worst
  * element as `first`, and tensors are counted by finding. */
 typedef struct fd_verdict_replay {
     bool done;
-    char numerics[16], source[16]; /* the candidate's class; "given", "recorded", "inferred" */
-    bool of_reference;             /* the candidate is clean: what follows is about the reference */
-    char finding[16];              /* at the divergence: "INTRODUCED", "BOTH"; "" none */
+    char numerics[16], source[16];      /* the candidate's class; "given", "recorded", "inferred" */
+    char evidence[256];                 /* inferred: what speaks for another class (infer.h); "" nothing */
+    bool undecided;                     /* inferred, and a bug could look the same */
+    bool of_reference;                  /* the candidate is clean: what follows is about the reference */
+    char finding[16];                   /* at the divergence: "INTRODUCED", "BOTH"; "" none */
     double z, candidate, replayed, tau; /* of the worst element */
     bool shares_known;
     double introduced, propagated; /* adding up to 1 */
     int64_t n_element, n_beyond;   /* at the divergence's position */
     int32_t n_slice_beyond;        /* heads with elements beyond */
     int64_t n_nan_new;
-    char span_first[64];           /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
+    char span_first[64]; /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
     char missing[256];
-    char tensors[160];             /* globs for --tensors: what to record so that the next verdict narrows the span */
-    char not_finite[64];           /* the first node that made a NaN or Inf of finite inputs, anywhere; "" none */
+    char tensors[160];   /* globs for --tensors: what to record so that the next verdict narrows the span */
+    char not_finite[64]; /* the first node that made a NaN or Inf of finite inputs, anywhere; "" none */
     int32_t not_finite_pos;
-    char next[64];                 /* the first other node that introduced an error; "" none */
+    char next[64]; /* the first other node that introduced an error; "" none */
     int64_t n_tensor, n_noise, n_inherited, n_amplifier, n_introduced, n_before;
-    double noisiest_z;             /* largest of those within; -1: none */
+    double noisiest_z; /* largest of those within; -1: none */
     char noisiest[64];
 } fd_verdict_replay;
 
-/* What the hashes of weights say (weights.h), before any op is looked at. */
+/* What the hashes of weights say (diagnose/weights.h), before any op is looked at. */
 typedef struct fd_verdict_weights {
-    bool compared;          /* at least one weight was */
-    bool against_model;     /* with the model's; else with the other trace's */
-    bool of_reference;      /* the candidate's weights are the model's: what differs is the reference's */
+    bool compared;      /* at least one weight was */
+    bool against_model; /* with the model's; else with the other trace's */
+    bool of_reference;  /* the candidate's weights are the model's: what differs is the reference's */
     int32_t n_same, n_differ;
-    int32_t n_unknown;      /* not recorded, or with another number of rows in a hash */
+    int32_t n_unknown; /* not recorded, or with another number of rows in a hash */
     /* the first that differs, in order of execution: */
-    char name[128], node[64];   /* node: the first that reads it; "" not known */
-    char dtype[8];              /* as held; "" not recorded */
+    char name[128], node[64]; /* node: the first that reads it; "" not known */
+    char dtype[8];            /* as held; "" not recorded */
     char expected_dtype[8];
     int64_t n_row, n_col, expected_n_row, expected_n_col;
     int32_t rows_per_hash;
-    int64_t first_row, n_row_differ;              /* at most: a hash covers rows_per_hash of them */
-    int64_t n_zero_row, n_trailing_zero_row;      /* -1: not recorded */
+    int64_t first_row, n_row_differ;         /* at most: a hash covers rows_per_hash of them */
+    int64_t n_zero_row, n_trailing_zero_row; /* -1: not recorded */
     int64_t expected_zero_row, expected_trailing_zero_row;
-    char match[192];            /* whose rows it has instead: "blk.0.ffn_up.weight, row by row"; "" nobody's */
-    char others[256];           /* names of more that differ */
+    char match[192];  /* whose rows it has instead: "blk.0.ffn_up.weight, row by row"; "" nobody's */
+    char others[256]; /* names of more that differ */
     /* with the model: the fault whose bytes have every one of these hashes */
     bool named;
     char fault[64], summary[192];
-    char same_as[192];          /* faults with the same bytes in every one of these weights; "" */
-    int32_t n_explained;        /* of n_differ, by it */
-    char reason[192];           /* why nothing is named */
-    bool replayed;              /* the ops were judged with the weights as this run had them */
-    int32_t n_unjudged;         /* nodes that read a weight that nobody knows: not judged */
+    char same_as[192];   /* faults with the same bytes in every one of these weights; "" */
+    int32_t n_explained; /* of n_differ, by it */
+    char reason[192];    /* why nothing is named */
+    bool replayed;       /* the ops were judged with the weights as this run had them */
+    int32_t n_unjudged;  /* nodes that read an unknown weight: not judged */
 } fd_verdict_weights;
 
-/* The best token of each position: is another choice a matter of rounding? */
-typedef struct fd_verdict_choice {
-    int32_t n_pos;              /* positions of which both sides have the logits */
-    int32_t n_flip;             /* of those, with another best token */
-    int32_t n_flip_noise;       /* of those, with margins within both sides' τ */
-    int32_t pos;                /* the first flip: */
+/* The best token of each position: is another argmax a matter of rounding? */
+typedef struct fd_verdict_flip {
+    int32_t n_pos;        /* positions of which both sides have the logits */
+    int32_t n_flip;       /* of those, with another best token */
+    int32_t n_flip_noise; /* of those, with margins within both sides' τ */
+    int32_t pos;          /* the first flip: */
     int32_t ref_token, cand_token;
     double ref_margin, cand_margin; /* by how much each side prefers its own; ≥ 0 */
-    double tau;                 /* of the two logits, both sides together */
-    bool fed;                   /* the runs went on with different tokens there: */
-    int32_t fed_pos;            /* the position they were fed at */
-    bool choice_known;          /* both sides' logits, or their best, are recorded there */
-    bool chosen;                /* each side was fed its own best token */
-} fd_verdict_choice;
+    double tau;                     /* of the two logits, both sides together */
+    bool fed;                       /* the runs went on with different tokens there: */
+    int32_t fed_pos;                /* the position they were fed at */
+    bool choice_known;              /* both sides' logits, or their best, are recorded there */
+    bool chosen;                    /* each side was fed its own best token */
+} fd_verdict_flip;
 
-/* Where the first divergence is, beside an earlier verdict (since.h). */
+/* Where the first divergence is, compared with an earlier verdict (report/baseline.h). */
 typedef enum fd_moved {
     FD_MOVED_UNASKED, /* or neither diverged */
     FD_MOVED_LATER,
@@ -155,9 +157,9 @@ typedef enum fd_moved {
 typedef struct fd_verdict_cell {
     char name[64], op[24];
     int32_t layer;
-    char finding[16];      /* "NOISE", "INTRODUCED", …; "not judged" */
-    float z;               /* the largest */
-    int32_t n_head;        /* heads of the node's tensor; 0: it has none */
+    char finding[16]; /* "NOISE", "INTRODUCED", …; "not judged" */
+    float z;          /* the largest */
+    int32_t n_head;   /* heads of the node's tensor; 0: it has none */
 } fd_verdict_cell;
 
 typedef struct fd_verdict_map {
@@ -173,29 +175,29 @@ typedef struct fd_verdict {
     fd_verdict_status status;
     fd_verdict_side ref, cand;
     fd_divergence divergence;
-    int64_t n_pos, n_step;        /* positions and steps that both sides have */
-    int64_t n_compared;           /* tensors looked at */
-    int64_t n_by_fingerprint;     /* of those, by fingerprint alone */
-    int64_t n_before;             /* identical tensors before the divergence; all of them when there is none */
+    int64_t n_pos, n_step;    /* positions and steps that both sides have */
+    int64_t n_compared;       /* tensors looked at */
+    int64_t n_by_fingerprint; /* of those, by fingerprint alone */
+    int64_t n_before;         /* identical tensors before the divergence; all of them when there is none */
     int64_t n_after_identical, n_after_differ;
-    bool after_known;             /* false: the runs were stopped at the divergence */
-    uint32_t grid;                /* coarsest type anything was compared in */
-    fd_missing *missing;          /* owned */
+    bool after_known;    /* false: the runs were stopped at the divergence */
+    uint32_t grid;       /* coarsest type anything was compared in */
+    fd_missing *missing; /* owned */
     int32_t n_missing;
     char reasons[FD_MAX_REASONS][FD_REASON_SIZE]; /* why a verdict of "identical" is impossible */
-    int32_t n_reason;             /* may exceed FD_MAX_REASONS: only the first ones are kept */
+    int32_t n_reason;                             /* may exceed FD_MAX_REASONS: only the first ones are kept */
     char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
     int32_t n_note;
     fd_verdict_weights weights;
-    fd_verdict_choice choice;
+    fd_verdict_flip flip;
     fd_verdict_replay replay;
-    bool explained;               /* replay found a node that introduced an error, and explanations were tried: */
+    bool explained; /* replay found a node that introduced an error, and explanations were tried: */
     fd_explanation explanation;
-    fd_rest rest;                 /* where else that bug is, and whether there are others */
+    fd_causes causes; /* where else that bug is, and whether there are others */
     fd_moved moved;
-    char since[512];              /* "moved later: from blk.0.attn_q step 0 to blk.0.attn_q_rope step 0"; "" */
-    fd_verdict_map map;           /* n_node 0: nothing was replayed */
-    char next[1024];              /* a command worth running next; "" none */
+    char since[512];    /* "moved later: from blk.0.attn_q step 0 to blk.0.attn_q_rope step 0"; "" */
+    fd_verdict_map map; /* n_node 0: nothing was replayed */
+    char next[1024];    /* a command worth running next; "" none */
 } fd_verdict;
 
 /* 0 identical and noise, 1 diverged, 3 incomplete. */
@@ -232,7 +234,8 @@ void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, 
 
 /* Where element `index` of a tensor with these dims is: "head 2 · element 17", "head 1 · key position 4", "element 3",
  * "index [1, 2, 3]". Two dimensions are [head, …] in every graph of ours, and [chosen expert, …] in nodes of that name. */
-void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to, size_t size);
+void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to,
+                   size_t size);
 
 /* This node's values differ at this position. Leaves the values and inputs as they are. */
 void fd_divergence_at(const fd_graph *graph, const fd_node *node, int32_t step, fd_step_kind step_kind, int32_t pos,

@@ -12,12 +12,13 @@ typedef struct fd_numerics_class {
     const char *name; /* "f16", as given to --candidate */
     const char *summary;
     bool exact; /* the numerics contract: replayed in its own order, no tolerance at all */
-    bool
-        q8_activations; /* as llama.cpp: int8 blocks before a quantised matmul, the weight's own type before a float one */
-    bool fused_attention; /* scores and weights stay inside one kernel, in binary32 (weights rounded as factors of the mix) */
+    /* As llama.cpp: int8 blocks before a quantised matmul, the weight's own type before a float one. */
+    bool q8_activations;
+    /* Scores and weights stay inside one kernel, in binary32 (weights rounded as factors of the weighted sum). */
+    bool fused_attention;
     bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
     double u_in;       /* both factors of a matrix product, once they are read */
-    double u_attn;     /* both factors of scores and mix */
+    double u_attn;     /* both factors of scores and of the weighted sum of V */
     double tiny_in;    /* spacing of the subnormals of those factors' type */
     double u_acc;      /* each addition of a dot product */
     double u_mix;      /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */

@@ -5,16 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/diagnose/explain_trial.h"
+#include "compare/diagnose/cross_check.h"
 
-/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several rows. Fewer than eight
- * finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
+/* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
  * roundings may be chance. */
-enum { CLEARLY_BEYOND = 10, MIN_ROWS_BEYOND = 4, MIN_EVIDENCE = 8 };
-
-bool fd_clearly_beyond(const fd_explain_fit *fit) {
-    return !(fit->z <= CLEARLY_BEYOND) || fit->n_row_beyond >= MIN_ROWS_BEYOND;
-}
+enum { MIN_EVIDENCE = 8 };
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     if (a->z != b->z) return a->z < b->z;
@@ -62,7 +57,7 @@ static fd_code try_fault(fd_trial *t, int32_t fault, fd_error *err) {
     if (c.variant.overridden) fd_variant_widen(r, node, &c.variant, &t->unmodified);
     c.fit = fd_variant_fit(r, node, &c.variant, r->output);
     c.fit.fault = fd_fault_at(fault);
-    if (!fd_clearly_beyond(&c.fit)) {
+    if (!fd_fit_clearly_beyond(&c.fit)) {
         c.evidence = fd_variant_evidence(r, node, r->output, &c.variant, &t->unmodified);
         return keep(t, &c, err);
     }
@@ -96,7 +91,7 @@ static fd_code advise(fd_trial *t, fd_error *err) {
     else if (out->n_remaining > 1) {
         int32_t node;
         FD_TRY(fd_where_they_differ(t, fd_fault_find(out->remaining[0].fault->name),
-                                    fd_fault_find(out->remaining[1].fault->name), -1, &node, err));
+                                    fd_fault_find(out->remaining[1].fault->name), &node, err));
         if (node >= 0)
             snprintf(out->next, sizeof out->next, "%s: %s and %s differ there", graph->nodes[node].name,
                      out->remaining[0].fault->name, out->remaining[1].fault->name);
@@ -130,8 +125,8 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
 
 static fd_code decide(fd_trial *t, fd_error *err) {
     fd_explanation *out = t->out;
-    t->op_refuted = fd_clearly_beyond(&out->unmodified);
-    if (t->n > 0 && t->contenders[0].fit.z <= 1.0) FD_TRY(fd_ask_beside(t, err));
+    t->op_refuted = fd_fit_clearly_beyond(&out->unmodified);
+    if (t->n > 0 && t->contenders[0].fit.z <= 1.0) FD_TRY(fd_cross_check(t, err));
     const fd_contender *best = best_left(t);
     int32_t n_apart = group(t, best);
     if (!t->op_refuted)

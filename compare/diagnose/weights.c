@@ -8,18 +8,18 @@
 
 /* ---- lists ---- */
 
-void fd_weight_differences_free(fd_weight_differences *d) {
+static void free_differences(fd_weight_differences *d) {
     for (int32_t i = 0; i < d->n; i++) fd_weight_rows_free(&d->items[i].expected);
     free(d->items);
     *d = (fd_weight_differences){0};
 }
 
-void fd_held_weights_free(fd_held_weights *held) {
-    fd_graph_free(held->graph);
-    for (int32_t i = 0; i < held->n_owner; i++) fd_fault_owner_free(held->owners[i]);
-    free(held->owners);
-    free(held->unknown);
-    *held = (fd_held_weights){0};
+void fd_loaded_weights_free(fd_loaded_weights *loaded) {
+    fd_graph_free(loaded->graph);
+    for (int32_t i = 0; i < loaded->n_owner; i++) fd_fault_owner_free(loaded->owners[i]);
+    free(loaded->owners);
+    free(loaded->unknown);
+    *loaded = (fd_loaded_weights){0};
 }
 
 /* Takes over expected->hashes, also when it fails. */
@@ -35,12 +35,6 @@ static fd_code add_difference(fd_weight_differences *list, fd_weight_difference 
 }
 
 /* ---- comparing ---- */
-
-bool fd_weight_rows_equal(const fd_weight_rows *a, const fd_weight_rows *b) {
-    bool shape = a->n_row == b->n_row && (a->n_col == 0 || b->n_col == 0 || a->n_col == b->n_col);
-    return shape && a->rows_per_hash == b->rows_per_hash &&
-           memcmp(a->hashes, b->hashes, sizeof *a->hashes * (size_t)a->n_hash) == 0;
-}
 
 /* The trace's entry for what `node` reads as `name`. */
 static const fd_weight_rows *entry_of(const fd_weight_table *table, const fd_node *node, const char *name) {
@@ -61,23 +55,23 @@ static fd_code look_at_all(const fd_graph *graph, const fd_weight_table *table, 
             const fd_node *node = &graph->nodes[i];
             int32_t w = node->weight[k];
             if (w < 0 || !fd_weight_can_hash(&graph->weights[w])) continue;
-            const fd_weight_rows *held = entry_of(table, node, graph->weights[w].name);
-            if (!held) {
+            const fd_weight_rows *loaded = entry_of(table, node, graph->weights[w].name);
+            if (!loaded) {
                 v->n_unknown += !absent[w];
                 absent[w] = true;
                 continue;
             }
-            fd_weight_difference item = {.node = i, .slot = k, .held = held};
-            if (held == seen[w]) { /* another reader of the same bytes */
+            fd_weight_difference item = {.node = i, .slot = k, .loaded = loaded};
+            if (loaded == seen[w]) { /* another reader of the same bytes */
                 for (int32_t d = 0; d < out->n; d++)
-                    if (out->items[d].held == held && out->items[d].n_hidden < FD_MAX_HIDDEN)
-                        out->items[d].hidden[out->items[d].n_hidden++] = i;
+                    if (out->items[d].loaded == loaded && out->items[d].n_other_reader < FD_MAX_OTHER_READERS)
+                        out->items[d].other_readers[out->items[d].n_other_reader++] = i;
                 continue;
             }
-            seen[w] = held;
-            code = fd_weight_hash(&graph->weights[w], held->rows_per_hash, &item.expected, err);
+            seen[w] = loaded;
+            code = fd_weight_hash(&graph->weights[w], loaded->rows_per_hash, &item.expected, err);
             if (code != FD_OK) break;
-            if (fd_weight_rows_equal(held, &item.expected)) {
+            if (fd_weight_rows_equal(loaded, &item.expected)) {
                 v->n_same++;
                 fd_weight_rows_free(&item.expected);
             } else {
@@ -94,30 +88,31 @@ static fd_code look_at_all(const fd_graph *graph, const fd_weight_table *table, 
 /* ---- describing the first ---- */
 
 static void describe_rows(const fd_weight_difference *d, fd_verdict_weights *v) {
-    const fd_weight_rows *held = d->held, *expected = &d->expected;
+    const fd_weight_rows *loaded = d->loaded, *expected = &d->expected;
     snprintf(v->name, sizeof v->name, "%.127s", expected->name);
-    snprintf(v->dtype, sizeof v->dtype, "%s", held->dtype);
+    snprintf(v->dtype, sizeof v->dtype, "%s", loaded->dtype);
     snprintf(v->expected_dtype, sizeof v->expected_dtype, "%s", expected->dtype);
-    v->n_row = held->n_row;
-    v->n_col = held->n_col;
+    v->n_row = loaded->n_row;
+    v->n_col = loaded->n_col;
     v->expected_n_row = expected->n_row;
     v->expected_n_col = expected->n_col;
-    v->rows_per_hash = held->rows_per_hash;
-    v->n_zero_row = held->n_zero_row;
-    v->n_trailing_zero_row = held->n_trailing_zero_row;
+    v->rows_per_hash = loaded->rows_per_hash;
+    v->n_zero_row = loaded->n_zero_row;
+    v->n_trailing_zero_row = loaded->n_trailing_zero_row;
     v->expected_zero_row = expected->n_zero_row;
     v->expected_trailing_zero_row = expected->n_trailing_zero_row;
     v->first_row = -1;
     v->n_row_differ = 0;
-    int64_t common = held->n_hash < expected->n_hash ? held->n_hash : expected->n_hash, each = held->rows_per_hash;
-    for (int64_t i = 0; i < common && held->rows_per_hash == expected->rows_per_hash; i++) {
-        if (held->hashes[i] == expected->hashes[i]) continue;
+    int64_t common = loaded->n_hash < expected->n_hash ? loaded->n_hash : expected->n_hash,
+            each = loaded->rows_per_hash;
+    for (int64_t i = 0; i < common && loaded->rows_per_hash == expected->rows_per_hash; i++) {
+        if (loaded->hashes[i] == expected->hashes[i]) continue;
         if (v->first_row < 0) v->first_row = i * each;
-        v->n_row_differ += (i + 1) * each <= held->n_row ? each : held->n_row - i * each;
+        v->n_row_differ += (i + 1) * each <= loaded->n_row ? each : loaded->n_row - i * each;
     }
 }
 
-void fd_weights_describe(const fd_weight_differences *list, fd_verdict_weights *v) {
+static void describe_differences(const fd_weight_differences *list, fd_verdict_weights *v) {
     describe_rows(&list->items[0], v);
     size_t at = 0;
     for (int32_t i = 1; i < list->n; i++) {
@@ -133,21 +128,22 @@ void fd_weights_describe(const fd_weight_differences *list, fd_verdict_weights *
 /* ---- with the model ---- */
 
 static fd_code mark_unknown(const fd_graph *graph, const fd_weight_differences *list, const bool *explained,
-                            fd_held_weights *held, fd_error *err) {
-    held->unknown = calloc((size_t)graph->n_node + 1, sizeof *held->unknown);
-    if (!held->unknown) return fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
+                            fd_loaded_weights *loaded, fd_error *err) {
+    loaded->unknown = calloc((size_t)graph->n_node + 1, sizeof *loaded->unknown);
+    if (!loaded->unknown) return fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
     for (int32_t i = 0; i < list->n; i++) {
         if (explained[i]) continue;
-        held->unknown[list->items[i].node] = true;
-        for (int32_t h = 0; h < list->items[i].n_hidden; h++) held->unknown[list->items[i].hidden[h]] = true;
+        loaded->unknown[list->items[i].node] = true;
+        for (int32_t h = 0; h < list->items[i].n_other_reader; h++)
+            loaded->unknown[list->items[i].other_readers[h]] = true;
     }
-    for (int32_t i = 0; i < graph->n_node; i++) held->n_unknown += held->unknown[i];
+    for (int32_t i = 0; i < graph->n_node; i++) loaded->n_unknown += loaded->unknown[i];
     return FD_OK;
 }
 
 /* One trace against the model. */
-static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_verdict_weights *v, fd_held_weights *held,
-                          fd_error *err) {
+static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_verdict_weights *v,
+                          fd_loaded_weights *loaded, fd_error *err) {
     fd_weight_table table;
     fd_weight_differences list = {0};
     *v = (fd_verdict_weights){.against_model = true};
@@ -156,26 +152,26 @@ static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_verdi
     if (code == FD_OK && list.n) {
         bool *explained = calloc((size_t)list.n, sizeof *explained);
         snprintf(v->node, sizeof v->node, "%s", graph->nodes[list.items[0].node].name);
-        fd_weights_describe(&list, v);
+        describe_differences(&list, v);
         if (!explained) code = fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
         if (code == FD_OK) code = fd_weights_match_model(graph, &list.items[0], v, err);
-        if (code == FD_OK) code = fd_weights_name(graph, &list, v, held, explained, err);
-        if (code == FD_OK) code = mark_unknown(graph, &list, explained, held, err);
-        v->replayed = held->graph != NULL;
-        v->n_unjudged = held->n_unknown;
+        if (code == FD_OK) code = fd_weights_find_fault(graph, &list, v, loaded, explained, err);
+        if (code == FD_OK) code = mark_unknown(graph, &list, explained, loaded, err);
+        v->replayed = loaded->graph != NULL;
+        v->n_unjudged = loaded->n_unknown;
         free(explained);
     }
-    fd_weight_differences_free(&list);
+    free_differences(&list);
     fd_weight_table_free(&table);
     return code;
 }
 
 fd_code fd_weights_against_model(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict,
-                                 fd_held_weights *ref_held, fd_held_weights *cand_held, fd_error *err) {
+                                 fd_loaded_weights *ref_loaded, fd_loaded_weights *cand_loaded, fd_error *err) {
     fd_verdict_weights of_ref = {0};
-    *ref_held = *cand_held = (fd_held_weights){0};
-    FD_TRY(check_side(graph, cand, &verdict->weights, cand_held, err));
-    if (ref) FD_TRY(check_side(graph, ref, &of_ref, ref_held, err));
+    *ref_loaded = *cand_loaded = (fd_loaded_weights){0};
+    FD_TRY(check_side(graph, cand, &verdict->weights, cand_loaded, err));
+    if (ref) FD_TRY(check_side(graph, ref, &of_ref, ref_loaded, err));
     if (verdict->weights.n_differ || !of_ref.n_differ) return FD_OK;
     verdict->weights = of_ref;
     verdict->weights.of_reference = true;
@@ -201,7 +197,7 @@ static fd_code compare_rows(const fd_weight_rows *a, const fd_weight_rows *b, fd
         v->n_same++;
         return FD_OK;
     }
-    fd_weight_difference item = {.node = -1, .held = b, .expected = *a};
+    fd_weight_difference item = {.node = -1, .loaded = b, .expected = *a};
     item.expected.hashes = malloc(sizeof *a->hashes * (size_t)a->n_hash);
     if (!item.expected.hashes) return fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
     memcpy(item.expected.hashes, a->hashes, sizeof *a->hashes * (size_t)a->n_hash);
@@ -218,19 +214,20 @@ fd_code fd_weights_of_traces(const fd_trace *ref, const fd_trace *cand, fd_verdi
     if (code == FD_OK) code = fd_trace_read_weights(cand, &tables[1], err);
     for (int32_t i = 0; i < tables[0].n && code == FD_OK; i++)
         code = compare_rows(&tables[0].rows[i], entry_like(&tables[1], tables[0].rows[i].name), v, &list, err);
-    for (int32_t i = 0; i < tables[1].n && code == FD_OK; i++) { /* what one node alone has, and the reference has not */
+    for (int32_t i = 0; i < tables[1].n && code == FD_OK;
+         i++) { /* what one node alone has, and the reference has not */
         const fd_weight_rows *own = &tables[1].rows[i];
         if (strchr(own->name, ':') && !fd_weight_table_find(&tables[0], own->name))
             code = compare_rows(entry_like(&tables[0], own->name), own, v, &list, err);
     }
     v->compared = v->n_same + v->n_differ > 0;
     if (code == FD_OK && list.n) {
-        fd_weights_describe(&list, v);
+        describe_differences(&list, v);
         fd_weights_match_table(&tables[0], &list.items[0], v);
         snprintf(v->reason, sizeof v->reason, "the model's bytes are needed to try explanations: give it with --model");
         fd_weights_decide(verdict);
     }
-    fd_weight_differences_free(&list);
+    free_differences(&list);
     for (int t = 0; t < 2; t++) fd_weight_table_free(&tables[t]);
     return code;
 }

@@ -5,6 +5,12 @@
 
 #include "compare/diagnose/weights_internal.h"
 
+bool fd_weight_rows_equal(const fd_weight_rows *a, const fd_weight_rows *b) {
+    bool shape = a->n_row == b->n_row && (a->n_col == 0 || b->n_col == 0 || a->n_col == b->n_col);
+    return shape && a->rows_per_hash == b->rows_per_hash &&
+           memcmp(a->hashes, b->hashes, sizeof *a->hashes * (size_t)a->n_hash) == 0;
+}
+
 /* Fewer equal hashes may be chance: rows of padding and unused tokens are often equal. */
 enum { FEWEST_ROWS = 8 };
 
@@ -35,23 +41,23 @@ static int64_t find(const place *sorted, int64_t n, uint64_t hash) {
 
 /* The weight's own rows elsewhere: all at one distance, or in any order. */
 static void match_itself(const fd_weight_difference *d, fd_verdict_weights *v) {
-    const fd_weight_rows *held = d->held, *expected = &d->expected;
-    if (held->rows_per_hash != expected->rows_per_hash) return;
+    const fd_weight_rows *loaded = d->loaded, *expected = &d->expected;
+    if (loaded->rows_per_hash != expected->rows_per_hash) return;
     place *sorted = malloc(sizeof *sorted * (size_t)expected->n_hash);
     if (!sorted) return; /* a remark that is missing, no failure */
     for (int64_t i = 0; i < expected->n_hash; i++) sorted[i] = (place){expected->hashes[i], i};
     qsort(sorted, (size_t)expected->n_hash, sizeof *sorted, by_hash);
     int64_t n_elsewhere = 0, distance = 0;
     bool constant = true;
-    for (int64_t i = 0; i < held->n_hash; i++) {
-        int64_t at = find(sorted, expected->n_hash, held->hashes[i]);
+    for (int64_t i = 0; i < loaded->n_hash; i++) {
+        int64_t at = find(sorted, expected->n_hash, loaded->hashes[i]);
         if (at < 0 || at == i) continue;
         if (n_elsewhere++ == 0) distance = at - i;
         constant &= at - i == distance;
     }
     free(sorted);
-    long long n = (long long)(n_elsewhere * held->rows_per_hash), by = (long long)(distance * held->rows_per_hash);
-    if (n_elsewhere < FEWEST_ROWS && n_elsewhere * 2 < held->n_hash) return;
+    long long n = (long long)(n_elsewhere * loaded->rows_per_hash), by = (long long)(distance * loaded->rows_per_hash);
+    if (n_elsewhere < FEWEST_ROWS && n_elsewhere * 2 < loaded->n_hash) return;
     if (constant)
         snprintf(v->match, sizeof v->match, "%lld rows are its own, %lld row%s %s", n, by < 0 ? -by : by,
                  by == 1 || by == -1 ? "" : "s", by < 0 ? "late" : "early");
@@ -60,21 +66,22 @@ static void match_itself(const fd_weight_difference *d, fd_verdict_weights *v) {
 }
 
 static void say_whose(const fd_weight_difference *d, const char *whose, fd_verdict_weights *v) {
-    snprintf(v->match, sizeof v->match, "all %lld rows are those of %.127s", (long long)d->held->n_row, whose);
+    snprintf(v->match, sizeof v->match, "all %lld rows are those of %.127s", (long long)d->loaded->n_row, whose);
 }
 
 fd_code fd_weights_match_model(const fd_graph *graph, const fd_weight_difference *d, fd_verdict_weights *v,
                                fd_error *err) {
-    const fd_weight_rows *held = d->held;
+    const fd_weight_rows *loaded = d->loaded;
     for (int32_t i = 0; i < graph->n_weight; i++) {
         const fd_weight *w = &graph->weights[i];
         uint64_t first;
-        if (w->n_row != held->n_row || (held->n_col && w->n_col != held->n_col) || !fd_weight_can_hash(w)) continue;
-        FD_TRY(fd_weight_hash_at(w, held->rows_per_hash, 0, &first, err));
-        if (first != held->hashes[0]) continue;
+        if (w->n_row != loaded->n_row || (loaded->n_col && w->n_col != loaded->n_col) || !fd_weight_can_hash(w))
+            continue;
+        FD_TRY(fd_weight_hash_at(w, loaded->rows_per_hash, 0, &first, err));
+        if (first != loaded->hashes[0]) continue;
         fd_weight_rows all;
-        FD_TRY(fd_weight_hash(w, held->rows_per_hash, &all, err));
-        bool same = fd_weight_rows_equal(held, &all);
+        FD_TRY(fd_weight_hash(w, loaded->rows_per_hash, &all, err));
+        bool same = fd_weight_rows_equal(loaded, &all);
         fd_weight_rows_free(&all);
         if (!same) continue;
         say_whose(d, w->name, v);
@@ -86,7 +93,7 @@ fd_code fd_weights_match_model(const fd_graph *graph, const fd_weight_difference
 
 void fd_weights_match_table(const fd_weight_table *table, const fd_weight_difference *d, fd_verdict_weights *v) {
     for (int32_t i = 0; i < table->n; i++)
-        if (fd_weight_rows_equal(d->held, &table->rows[i])) {
+        if (fd_weight_rows_equal(d->loaded, &table->rows[i])) {
             say_whose(d, table->rows[i].name, v);
             return;
         }

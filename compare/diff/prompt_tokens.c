@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/replay/choice.h"
+#include "compare/diff/token_split.h"
 
 static const char *const side_names[2] = {"reference", "candidate"};
 

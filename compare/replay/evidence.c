@@ -45,23 +45,22 @@ static bool is_copy(const fd_node *node) {
     return node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K;
 }
 
-void fd_evidence_see(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
-                     const double *replayed, const double *tau, const double *reference) {
-    (void)reference;
+void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_evidence *e = user;
-    fd_evidence_row row = {0};
+    int32_t node = row->node->id;
+    fd_evidence_row seen = {0};
     double squares = 0;
-    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, node->name))->dtype;
-    e->stored[node->id] = dtype != FD_F16 && dtype != FD_BF16;
-    for (int64_t i = 0; i < stride; i++) {
-        double z = fd_bound_z(candidate[i], replayed[i], tau[i]);
-        if (!(z <= (double)row.z)) row.z = (float)z;
-        if (isfinite(tau[i])) squares += tau[i] * tau[i];
-        e->wide[2 * node->id] |= fd_rounding_error(candidate[i], F16_DIGITS, 0x1p-24) > 0;
-        e->wide[2 * node->id + 1] |= fd_rounding_error(candidate[i], BF16_DIGITS, 0) > 0;
+    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, row->node->name))->dtype;
+    e->stored[node] = dtype != FD_F16 && dtype != FD_BF16;
+    for (int64_t i = 0; i < row->stride; i++) {
+        double c = row->candidate[i], z = fd_bound_z(c, row->replayed[i], row->tau[i]);
+        if (!(z <= (double)seen.z)) seen.z = (float)z;
+        if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        e->wide[2 * node] |= fd_rounding_error(c, F16_DIGITS, 0x1p-24) > 0;
+        e->wide[2 * node + 1] |= fd_rounding_error(c, BF16_DIGITS, 0) > 0;
     }
-    row.tau = (float)sqrt(squares / (double)stride);
-    e->rows[(int64_t)node->id * e->n_pos + pos] = row;
+    seen.tau = (float)sqrt(squares / (double)row->stride);
+    e->rows[(int64_t)node * e->n_pos + row->pos] = seen;
 }
 
 /* ---- weighing ---- */

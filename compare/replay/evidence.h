@@ -7,12 +7,12 @@
  * - sight: tensors that show it lie close to their own recorded inputs. Through whole layers any small error looks like
  *   rounding.
  *
- * Use: open; for each class, judge the sample with fd_evidence_see as fd_judge_options.see, then fd_evidence_weigh. The first class is
+ * Use: open; for each class, judge the sample with fd_evidence_add as fd_attribution_options.on_row, then fd_evidence_weigh. The first class is
  * the finest, beside which the others are weighed. docs/verdicts.md has an example to follow by hand. */
 #ifndef FD_COMPARE_REPLAY_EVIDENCE_H
 #define FD_COMPARE_REPLAY_EVIDENCE_H
 
-#include "compare/replay/judge.h"
+#include "compare/replay/attribution.h"
 
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
@@ -44,9 +44,8 @@ typedef struct fd_class_case {
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
 void fd_evidence_close(fd_evidence *evidence);
 
-/* fd_judge_options.see, with the fd_evidence as `user`. */
-void fd_evidence_see(void *user, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
-                     const double *replayed, const double *tau, const double *reference);
+/* fd_attribution_options.on_row, with the fd_evidence as `user`. */
+void fd_evidence_add(void *user, const fd_attribution_row *row);
 
 /* What was seen since the last call speaks for `numerics`. */
 fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);

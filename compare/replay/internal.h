@@ -1,61 +1,61 @@
-/* The insides of a replay: replay.c (recorded rows, node by node), replay_run.c (an op on what its inputs hand it),
- * replay_span.c (what rounding does to tensors that were not recorded). */
+/* The insides of a replay: replay.c goes node by node, run.c runs an op on what its inputs hand it, perturb.c samples
+ * what rounding does to tensors that were not recorded. */
 #ifndef FD_COMPARE_REPLAY_INTERNAL_H
 #define FD_COMPARE_REPLAY_INTERNAL_H
 
 #include "compare/replay/replay.h"
 
-/* Roundings drawn through unrecorded ops (replay_span.c). */
-enum { FD_REPLAY_DRAWS = 4 };
+enum { FD_REPLAY_SAMPLES = 4 };
 
 /* What a node hands to its readers. KV_WRITE: all positions so far; others: the range's. */
-typedef struct fd_fed {
-    double *x, *e;              /* e: how far x may be from what the candidate used; owned */
-    double *p[FD_REPLAY_DRAWS]; /* x with roundings drawn in what was not recorded; NULL: nothing drawn yet; owned */
-    bool *unknown; /* per row: not recorded, and behind a choice of experts that may have been another; of a cache: this
-                      row or an earlier one, for whoever reads it reads those too; owned */
+typedef struct fd_node_state {
+    double *x, *e;                      /* e: how far x may be from what the candidate used; owned */
+    double *samples[FD_REPLAY_SAMPLES]; /* x with perturbations where it was not recorded; NULL: none yet; owned */
+    bool *unknown; /* per row: not recorded, and after a choice of experts that may have been another; of a cache: this
+                      row or an earlier one, for its readers read those too; owned */
     bool missing;  /* some row was not recorded */
     int32_t span_first;
-} fd_fed;
+} fd_node_state;
 
 struct fd_replay {
     fd_replay_options o;
     int32_t *in_trace;    /* [n_node] index in the trace, -1: unknown to it; owned */
     int32_t *last_reader; /* [n_node]; owned */
-    fd_fed *fed;          /* [n_node]; owned */
+    fd_node_state *state; /* [n_node]; owned */
     uint32_t kv_type;     /* FD_Q8_0, FD_Q4_0: the trace says that cache rows are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
-    double *y, *tau, *candidate, *scratch; /* of the node at hand; owned */
-    double *drawn[FD_REPLAY_DRAWS];        /* laid out as y; NULL: its inputs are as recorded; owned */
+    double *y, *tau, *candidate, *scratch; /* of the current node; owned */
+    double *sampled[FD_REPLAY_SAMPLES];    /* laid out as y; NULL: its inputs are as recorded; owned */
 };
 
-/* ---- replay_run.c ---- */
+/* ---- run.c ---- */
 
 /* Elements of the node's rows as its op gives them: a cache's from position 0. */
 int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node);
 
-/* The op in binary64, its K/V inputs in blocks where the trace says so. */
+/* Tables from position 0, in binary64 or, for the contract, binary32; *table owns both halves. */
+fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **table, fd_error *err);
+
+/* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
+fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err);
 
-/* Runs the node into `out` and fills replay->tau and replay->drawn. */
-fd_code fd_replay_run(fd_replay *replay, const fd_node *node, double *out, fd_error *err);
+/* ---- perturb.c ---- */
 
-/* ---- replay_span.c ---- */
+/* Runs the op once more for each sample into replay->sampled, where an input has samples. */
+fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
 
-/* The op once more for each draw, where an input has one. */
-fd_code fd_replay_run_draws(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
+/* How far the logits of a router may be from those that the candidate chose by. *out is owned by the caller. */
+fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);
 
-/* How far the logits of a choice may be from those that the candidate chose by. *out is owned by the caller. */
-fd_code fd_replay_choice_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);
+/* Stores the samples of what a node hands on. */
+fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);
 
-/* The draws beside what a node hands on. */
-fd_code fd_replay_feed_draws(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);
-
-/* Adds to τ how far the draws went. */
+/* Adds to τ how far the samples went. */
 void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride);
 
-/* Marks the rows behind a choice of experts that nobody recorded. `ran`: τ was computed. */
+/* Marks the rows after a choice of experts that was not recorded. `ran`: τ was computed. */
 fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err);
 
 #endif

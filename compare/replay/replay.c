@@ -20,13 +20,13 @@ static fd_code check_shape(const fd_replay *replay, const fd_node *node, fd_erro
                    fd_trace_path(replay->o.trace), node->name, (long long)found, (long long)expected);
 }
 
-static fd_code fill(fd_replay *replay, fd_error *err) {
+static fd_code find_nodes(fd_replay *replay, fd_error *err) {
     const fd_graph *graph = replay->o.graph;
     size_t n = (size_t)graph->n_node;
     replay->in_trace = malloc(sizeof *replay->in_trace * n);
     replay->last_reader = malloc(sizeof *replay->last_reader * n);
-    replay->fed = calloc(n, sizeof *replay->fed);
-    if (!replay->in_trace || !replay->last_reader || !replay->fed)
+    replay->state = calloc(n, sizeof *replay->state);
+    if (!replay->in_trace || !replay->last_reader || !replay->state)
         return fd_fail(err, FD_ERR_MEMORY, "replay of %zu nodes: out of memory", n);
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -52,7 +52,7 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
     replay->o = *options;
     replay->kv_type = quantised_kv(options->trace);
-    fd_code code = fill(replay, err);
+    fd_code code = find_nodes(replay, err);
     if (code != FD_OK) {
         fd_replay_close(replay);
         return code;
@@ -61,12 +61,12 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     return FD_OK;
 }
 
-static void drop(fd_fed *f) {
-    free(f->x);
-    free(f->e);
-    for (int d = 0; d < FD_REPLAY_DRAWS; d++) free(f->p[d]);
-    free(f->unknown);
-    *f = (fd_fed){.missing = f->missing, .span_first = f->span_first};
+static void drop_state(fd_node_state *state) {
+    free(state->x);
+    free(state->e);
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) free(state->samples[d]);
+    free(state->unknown);
+    *state = (fd_node_state){.missing = state->missing, .span_first = state->span_first};
 }
 
 static void drop_node_rows(fd_replay *replay) {
@@ -74,19 +74,19 @@ static void drop_node_rows(fd_replay *replay) {
     free(replay->tau);
     free(replay->candidate);
     free(replay->scratch);
-    for (int d = 0; d < FD_REPLAY_DRAWS; d++) {
-        free(replay->drawn[d]);
-        replay->drawn[d] = NULL;
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
+        free(replay->sampled[d]);
+        replay->sampled[d] = NULL;
     }
     replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
 }
 
 void fd_replay_close(fd_replay *replay) {
     if (!replay) return;
-    for (int32_t i = 0; replay->fed && i < replay->o.graph->n_node; i++) drop(&replay->fed[i]);
+    for (int32_t i = 0; replay->state && i < replay->o.graph->n_node; i++) drop_state(&replay->state[i]);
     drop_node_rows(replay);
     free(replay->recorded);
-    free(replay->fed);
+    free(replay->state);
     free(replay->in_trace);
     free(replay->last_reader);
     free(replay);
@@ -95,7 +95,7 @@ void fd_replay_close(fd_replay *replay) {
 fd_code fd_replay_range(fd_replay *replay, int32_t pos0, int32_t n_pos, fd_error *err) {
     assert(pos0 == replay->n_kv && n_pos > 0);
     for (int32_t i = 0; i < replay->o.graph->n_node; i++)
-        if (replay->o.graph->nodes[i].op != FD_OP_KV_WRITE) drop(&replay->fed[i]);
+        if (replay->o.graph->nodes[i].op != FD_OP_KV_WRITE) drop_state(&replay->state[i]);
     replay->pos0 = pos0;
     replay->n_pos = n_pos;
     replay->n_kv = pos0 + n_pos;
@@ -134,6 +134,7 @@ static fd_code read_rows(fd_replay *replay, const fd_node *node, int64_t stride,
     }
     return FD_OK;
 }
+
 /* ---- a node ---- */
 
 static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, fd_error *err) {
@@ -148,19 +149,20 @@ static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, f
     return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
 }
 
-/* Where y starts: a cache's own range lies behind the earlier positions. */
+/* Where y starts: a cache's own range follows the earlier positions. */
 static double *own_rows(const fd_replay *replay, const fd_node *node, int64_t stride) {
     return replay->y + (node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0);
 }
+
 /* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others as replayed. */
-static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
-    fd_fed *f = &replay->fed[node->id];
+static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
+    fd_node_state *state = &replay->state[node->id];
     bool cache = node->op == FD_OP_KV_WRITE;
     int64_t before = cache ? replay->pos0 * stride : 0, n = replay->n_pos * stride;
-    double *x = realloc(f->x, sizeof *x * (size_t)(before + n));
-    if (x) f->x = x;
-    double *e = realloc(f->e, sizeof *e * (size_t)(before + n));
-    if (e) f->e = e;
+    double *x = realloc(state->x, sizeof *x * (size_t)(before + n));
+    if (x) state->x = x;
+    double *e = realloc(state->e, sizeof *e * (size_t)(before + n));
+    if (e) state->e = e;
     if (!x || !e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
 
     int32_t at = replay->in_trace[node->id];
@@ -177,21 +179,66 @@ static fd_code feed(fd_replay *replay, const fd_node *node, int64_t stride, int3
             e[before + i] = node->op == FD_OP_TOP_K && !replay->recorded[r] ? replay->tau[i] : own;
         }
     }
-    bool earlier = cache && replay->pos0 > 0 && f->missing;
-    if (any_missing && !(earlier && f->span_first < span_first)) f->span_first = span_first;
-    f->missing = any_missing || earlier;
-    if (replay->o.numerics->exact || !(any_missing || f->p[0])) return FD_OK;
-    return fd_replay_feed_draws(replay, node, stride, before, err);
+    bool earlier = cache && replay->pos0 > 0 && state->missing;
+    if (any_missing && !(earlier && state->span_first < span_first)) state->span_first = span_first;
+    state->missing = any_missing || earlier;
+    if (replay->o.numerics->exact || !(any_missing || state->samples[0])) return FD_OK;
+    return fd_replay_store_samples(replay, node, stride, before, err);
 }
+
 /* The first unrecorded node that this one's value would be computed through. */
 static int32_t span_of(const fd_replay *replay, const fd_node *node) {
     int32_t first = node->id;
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
         if (in < 0) continue;
-        if (replay->fed[in].missing && replay->fed[in].span_first < first) first = replay->fed[in].span_first;
+        if (replay->state[in].missing && replay->state[in].span_first < first) first = replay->state[in].span_first;
     }
     return first;
+}
+
+/* Runs the node into replay->y and fills replay->tau and replay->sampled. */
+static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
+    const fd_graph *graph = replay->o.graph;
+    bool exact = replay->o.numerics->exact;
+    void *table = NULL;
+    double *router_error = NULL;
+    fd_op_args args = {.graph = graph,
+                       .node = node,
+                       .pos0 = replay->pos0,
+                       .n_pos = replay->n_pos,
+                       .n_kv = replay->n_kv,
+                       .n_ctx = replay->n_kv,
+                       .tokens = replay->o.tokens + replay->pos0,
+                       .out = replay->y};
+    fd_bound_args bound = {.op = &args,
+                           .candidate = replay->candidate,
+                           .numerics = replay->o.numerics,
+                           .kv_type = replay->kv_type,
+                           .n_output = replay->o.n_output,
+                           .stored = FD_F64};
+    if (replay->in_trace[node->id] >= 0)
+        bound.stored = fd_trace_node_at(replay->o.trace, replay->in_trace[node->id])->dtype;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] >= 0) {
+            args.in[k] = replay->state[node->input[k]].x;
+            bound.in_error[k] = replay->state[node->input[k]].e;
+        }
+    }
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
+    fd_code code = node->op == FD_OP_ROPE ? fd_replay_rope_tables(replay, &args, &table, err) : FD_OK;
+    if (node->op == FD_OP_TOP_K && !exact) {
+        code = fd_replay_router_error(replay, node, &router_error, err);
+        bound.in_error[0] = router_error;
+    }
+    if (code == FD_OK)
+        code = exact ? fd_replay_run_exact(replay, args, replay->y, err) : fd_replay_run_f64(replay, args, err);
+    if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK && !exact) code = fd_replay_run_samples(replay, node, args, err);
+    free(table);
+    free(router_error);
+    return code;
 }
 
 fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *out, fd_error *err) {
@@ -201,23 +248,23 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
     FD_TRY(reserve(replay, node, stride, err));
     FD_TRY(read_rows(replay, node, stride, &all, err));
     if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
-        memcpy(replay->y, replay->fed[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
+        memcpy(replay->y, replay->state[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
     int32_t span_first = span_of(replay, node);
     bool ran = wanted || !all;
     if (ran) {
-        FD_TRY(fd_replay_run(replay, node, replay->y, err));
+        FD_TRY(run_node(replay, node, err));
         const double *y = own_rows(replay, node, stride);
         for (int32_t r = 0; r < replay->n_pos; r++)
             if (!replay->recorded[r])
                 memcpy(replay->candidate + r * stride, y + r * stride, sizeof *y * (size_t)stride);
     }
-    FD_TRY(feed(replay, node, stride, span_first, err));
+    FD_TRY(store_state(replay, node, stride, span_first, err));
     if (ran) fd_replay_add_spread(replay, node, stride);
     FD_TRY(fd_replay_spread_unknown(replay, node, stride, ran, err));
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
         if (in >= 0 && replay->last_reader[in] == id && replay->o.graph->nodes[in].op != FD_OP_KV_WRITE)
-            drop(&replay->fed[in]);
+            drop_state(&replay->state[in]);
     }
     *out = (fd_replayed){.stride = stride,
                          .recorded = replay->recorded,

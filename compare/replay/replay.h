@@ -1,12 +1,12 @@
-/* Re-executing a model's ops on what a trace recorded: every node gets the candidate's own inputs, so what comes out
- * differs from the candidate's output by that one op alone.
+/* Replay: re-executing a model's ops on what a trace recorded. Every node gets the candidate's own inputs, so what comes
+ * out differs from the candidate's output by that one op alone.
  *
- * Inputs that were not recorded are replayed from the nearest recorded ones before them; roundings drawn at random within
- * their bounds travel along, and how far these spread is added to τ at the next recorded tensor. Cache rows come from the
- * trace's cache tensors where it has them, else from the rows written to them.
+ * Inputs that were not recorded are replayed from the nearest recorded ones before them. Perturbations drawn at random
+ * within the bounds of their rounding travel along, and how far these spread is added to τ at the next recorded tensor.
+ * Cache rows come from the trace's cache tensors where it has them, else from the rows written to them.
  *
- * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every node of
- * the graph in order. Holds the tensors of one range until their last reader, and the caches of all positions. */
+ * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every node
+ * of the graph in order. Holds the tensors of one range until their last reader, and the caches of all positions. */
 #ifndef FD_COMPARE_REPLAY_REPLAY_H
 #define FD_COMPARE_REPLAY_REPLAY_H
 
@@ -35,7 +35,7 @@ typedef struct fd_replayed {
     int64_t stride;
     const bool *recorded;    /* [n_pos]: the trace holds this row */
     const double *candidate; /* as recorded; the replayed row where it is not */
-    const double *y;         /* replayed; NULL: nobody asked and nothing needed it */
+    const double *y;         /* replayed; NULL: neither asked for nor needed */
     const double *tau;       /* likewise */
     int32_t span_first;      /* the first unrecorded node that y was computed through; the node itself: none */
 } fd_replayed;

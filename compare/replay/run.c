@@ -13,9 +13,9 @@ static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
     return FD_OK;
 }
 
-/* Tables from position 0, in binary64 or, for the contract, binary32; *table owns both halves. */
-static fd_code rope_tables(const fd_replay *replay, const fd_node *node, bool exact, void **table, fd_op_args *args,
-                           fd_error *err) {
+fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **table, fd_error *err) {
+    const fd_node *node = args->node;
+    bool exact = replay->o.numerics->exact;
     int64_t half = node->rope.n_rot / 2, n = half * replay->n_kv;
     size_t real = exact ? sizeof(float) : sizeof(double);
     float *factors = NULL;
@@ -46,14 +46,14 @@ int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
 }
 
 /* In contract order: inputs are binary32 already, because an exact run recorded them. */
-static fd_code run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err) {
+fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err) {
     const fd_node *node = args.node;
     float *in[FD_MAX_INPUTS] = {NULL, NULL}, *result = NULL;
     fd_code code = narrow(out, fd_replay_rows_given(replay, node), &result, err);
     for (int k = 0; k < FD_MAX_INPUTS && code == FD_OK; k++)
         if (node->input[k] >= 0)
-            code = narrow(args.in[k], fd_replay_rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k],
-                          err);
+            code =
+                narrow(args.in[k], fd_replay_rows_given(replay, &replay->o.graph->nodes[node->input[k]]), &in[k], err);
     if (code == FD_OK) {
         for (int k = 0; k < FD_MAX_INPUTS; k++) args.in[k] = in[k];
         args.out = result;
@@ -92,8 +92,8 @@ static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *row
     return ran ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
 }
 
-/* The op in binary64, with the roundings to blocks that come with a quantised cache: rows written to it, and in llama.cpp's
- * CPU kernels q beside rows of K. */
+/* The roundings to blocks that come with a quantised cache: rows written to it, and in llama.cpp's CPU kernels q, which
+ * meets rows of K. */
 fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
     bool quantised = replay->kv_type != FD_F32;
@@ -116,45 +116,4 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
     if (!quantised || node->op != FD_OP_KV_WRITE) return FD_OK;
     int64_t n = fd_node_row_stride(node, replay->n_kv);
     return quantise_rows(replay, replay->kv_type, (double *)args.out + replay->pos0 * n, replay->n_pos, n, err);
-}
-fd_code fd_replay_run(fd_replay *replay, const fd_node *node, double *out, fd_error *err) {
-    const fd_graph *graph = replay->o.graph;
-    bool exact = replay->o.numerics->exact;
-    void *table = NULL;
-    double *chosen_by = NULL;
-    fd_op_args args = {.graph = graph,
-                       .node = node,
-                       .pos0 = replay->pos0,
-                       .n_pos = replay->n_pos,
-                       .n_kv = replay->n_kv,
-                       .n_ctx = replay->n_kv,
-                       .tokens = replay->o.tokens + replay->pos0,
-                       .out = out};
-    fd_bound_args bound = {.op = &args,
-                           .candidate = replay->candidate,
-                           .numerics = replay->o.numerics,
-                           .kv_type = replay->kv_type,
-                           .n_output = replay->o.n_output,
-                           .stored = FD_F64};
-    if (replay->in_trace[node->id] >= 0)
-        bound.stored = fd_trace_node_at(replay->o.trace, replay->in_trace[node->id])->dtype;
-    for (int k = 0; k < FD_MAX_INPUTS; k++) {
-        if (node->input[k] >= 0) {
-            args.in[k] = replay->fed[node->input[k]].x;
-            bound.in_error[k] = replay->fed[node->input[k]].e;
-        }
-    }
-    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
-        if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
-    fd_code code = node->op == FD_OP_ROPE ? rope_tables(replay, node, exact, &table, &args, err) : FD_OK;
-    if (node->op == FD_OP_TOP_K && !exact) {
-        code = fd_replay_choice_error(replay, node, &chosen_by, err);
-        bound.in_error[0] = chosen_by;
-    }
-    if (code == FD_OK) code = exact ? run_exact(replay, args, out, err) : fd_replay_run_f64(replay, args, err);
-    if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
-    if (code == FD_OK && !exact) code = fd_replay_run_draws(replay, node, args, err);
-    free(table);
-    free(chosen_by);
-    return code;
 }

@@ -44,25 +44,25 @@ static void raise(float *to, double z) {
     if (!((float)z <= *to)) *to = isnan(z) ? INFINITY : (float)z;
 }
 
-void fd_z_map_see(fd_verdict_map *map, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
-                const double *replayed, const double *tau) {
-    if (pos >= map->n_pos) return;
+void fd_z_map_add(fd_verdict_map *map, const fd_attribution_row *row) {
+    const fd_node *node = row->node;
+    if (row->pos >= map->n_pos) return;
     int32_t n_head = heads_of(node) ? heads_of(node) : 1;
-    int64_t slice = stride / n_head, seen = node->over_kv && pos + 1 < slice ? pos + 1 : slice;
+    int64_t slice = row->stride / n_head, seen = node->over_kv && row->pos + 1 < slice ? row->pos + 1 : slice;
     for (int32_t h = 0; h < n_head; h++) {
         double z = 0;
         for (int64_t i = h * slice; i < h * slice + seen; i++) {
-            double at = fd_bound_z(candidate[i], replayed[i], tau[i]);
+            double at = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
             if (!(at <= z)) z = at;
         }
         if (heads_of(node)) raise(&map->by_head[(int64_t)node->id * map->most_heads + h], z);
-        raise(&map->by_pos[(int64_t)node->id * map->n_pos + pos], z);
+        raise(&map->by_pos[(int64_t)node->id * map->n_pos + row->pos], z);
         raise(&map->cells[node->id].z, z);
     }
 }
 
-void fd_z_map_finish(fd_verdict_map *map, const fd_judgement *judgement) {
+void fd_z_map_finish(fd_verdict_map *map, const fd_attribution *attribution) {
     for (int32_t i = 0; i < map->n_node; i++)
         snprintf(map->cells[i].finding, sizeof map->cells[i].finding, "%s",
-                 fd_finding_name((fd_finding)judgement->finding[i]));
+                 fd_finding_name((fd_finding)attribution->finding[i]));
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "compare/report/report.h"
-#include "compare/report/since.h"
+#include "compare/report/baseline.h"
 #include "numerics/contract.h"
 
 void fd_json_set(fd_json_builder *b, json_t *object, const char *key, json_t *value) {
@@ -185,9 +185,9 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
                 v->divergence.kind == FD_NO_DIVERGENCE ? json_null() : divergence(b, &v->divergence));
     if (v->weights.compared) fd_json_set(b, root, "weights", fd_json_weights(b, &v->weights));
     if (v->replay.done) fd_json_set(b, root, "replay", fd_json_replay(b, &v->replay));
-    if (v->replay.done) fd_json_set(b, root, "best_token", fd_json_choice(b, &v->choice));
+    if (v->replay.done) fd_json_set(b, root, "best_token", fd_json_flip(b, &v->flip));
     if (v->explained) fd_json_set(b, root, "explanation", fd_json_explanation(b, &v->explanation));
-    if (v->explained) fd_json_set(b, root, "causes", fd_json_causes(b, &v->rest));
+    if (v->explained) fd_json_set(b, root, "causes", fd_json_causes(b, &v->causes));
     if (v->moved) {
         json_t *moved = json_object();
         fd_json_set_text(b, moved, "moved", fd_moved_name(v->moved));

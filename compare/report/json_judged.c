@@ -4,6 +4,8 @@ json_t *fd_json_replay(fd_json_builder *b, const fd_verdict_replay *p) {
     json_t *object = json_object();
     fd_json_set_text(b, object, "class", p->numerics);
     fd_json_set_text(b, object, "class_source", p->source);
+    fd_json_set_text(b, object, "class_evidence", p->evidence);
+    fd_json_set(b, object, "class_undecided", json_boolean(p->undecided));
     fd_json_set_int(b, object, "tensors", p->n_tensor);
     fd_json_set_int(b, object, "noise", p->n_noise);
     fd_json_set_int(b, object, "inherited", p->n_inherited);
@@ -85,7 +87,7 @@ json_t *fd_json_weights(fd_json_builder *b, const fd_verdict_weights *w) {
     return object;
 }
 
-json_t *fd_json_choice(fd_json_builder *b, const fd_verdict_choice *c) {
+json_t *fd_json_flip(fd_json_builder *b, const fd_verdict_flip *c) {
     json_t *object = json_object();
     fd_json_set_int(b, object, "positions", c->n_pos);
     fd_json_set_int(b, object, "flips", c->n_flip);
@@ -131,7 +133,7 @@ json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     return object;
 }
 
-static json_t *cause(fd_json_builder *b, const fd_same_cause *c) {
+static json_t *cause(fd_json_builder *b, const fd_cause *c) {
     json_t *object = json_object();
     fd_json_set_text(b, object, "node", c->node);
     set_fault(b, object, c->fault ? c->fault->name : NULL, c->fault ? c->fault->summary : NULL);
@@ -140,9 +142,9 @@ static json_t *cause(fd_json_builder *b, const fd_same_cause *c) {
     return object;
 }
 
-json_t *fd_json_causes(fd_json_builder *b, const fd_rest *r) {
+json_t *fd_json_causes(fd_json_builder *b, const fd_causes *r) {
     json_t *list = json_array();
-    fd_json_append(b, list, cause(b, &r->same));
+    fd_json_append(b, list, cause(b, &r->first));
     for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) fd_json_append(b, list, cause(b, &r->also[i]));
     return list;
 }

@@ -199,9 +199,9 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) fd_report_replay(to, v);
     if (v->explained) fd_report_explanation(to, &v->explanation);
-    if (v->explained) fd_report_rest(to, &v->rest);
+    if (v->explained) fd_report_causes(to, &v->causes);
     if (!v->weights.n_differ) fd_report_equal_weights(to, v);
-    fd_report_choice(to, v);
+    fd_report_flip(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

@@ -17,7 +17,7 @@ void fd_report_weights(FILE *to, const fd_verdict *v);       /* those that diffe
 void fd_report_equal_weights(FILE *to, const fd_verdict *v); /* where none does */
 void fd_report_replay(FILE *to, const fd_verdict *v);
 void fd_report_explanation(FILE *to, const fd_explanation *e);
-void fd_report_rest(FILE *to, const fd_rest *r);
-void fd_report_choice(FILE *to, const fd_verdict *v);
+void fd_report_causes(FILE *to, const fd_causes *r);
+void fd_report_flip(FILE *to, const fd_verdict *v);
 
 #endif

@@ -103,6 +103,7 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
     if (p->noisiest_z >= 0)
         fd_line(to, "noise", "largest z %.2g, at %s, among those within", p->noisiest_z, p->noisiest);
     fd_line(to, "class", "%s (%s)", p->numerics, p->source);
+    if (p->evidence[0]) fd_line(to, "", "%s", p->evidence);
 }
 
 static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
@@ -126,7 +127,7 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
     if (e->next[0]) fd_line(to, "tells apart", "%s", e->next);
 }
 
-static void layers_of(const fd_same_cause *c, char *to, size_t size) {
+static void layers_of(const fd_cause *c, char *to, size_t size) {
     bool several = strpbrk(c->layers, ",\xe2") != NULL; /* a comma, or the first byte of … */
     snprintf(to, size, "%d tensor%s%s%s", c->n_node, fd_plural(c->n_node),
              !c->layers[0] ? ""
@@ -136,14 +137,14 @@ static void layers_of(const fd_same_cause *c, char *to, size_t size) {
 }
 
 /* Where else that bug is, and the others. */
-void fd_report_rest(FILE *to, const fd_rest *r) {
+void fd_report_causes(FILE *to, const fd_causes *r) {
     char where[96];
-    if (r->same.n_node > 1) {
-        layers_of(&r->same, where, sizeof where);
-        fd_line(to, r->same.fault ? "the same bug" : "likewise", "in %s", where);
+    if (r->first.n_node > 1) {
+        layers_of(&r->first, where, sizeof where);
+        fd_line(to, r->first.fault ? "the same bug" : "likewise", "in %s", where);
     }
     for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) {
-        const fd_same_cause *c = &r->also[i];
+        const fd_cause *c = &r->also[i];
         layers_of(c, where, sizeof where);
         if (c->fault)
             fd_line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->fault->summary, c->fault->name,
@@ -155,8 +156,8 @@ void fd_report_rest(FILE *to, const fd_rest *r) {
 }
 
 /* Best tokens that differ, and where the runs parted by them. */
-void fd_report_choice(FILE *to, const fd_verdict *v) {
-    const fd_verdict_choice *c = &v->choice;
+void fd_report_flip(FILE *to, const fd_verdict *v) {
+    const fd_verdict_flip *c = &v->flip;
     char margins[192] = "";
     if (c->n_flip)
         snprintf(margins, sizeof margins, "reference %d by %.3g, candidate %d by %.3g, τ %.3g", c->ref_token,

@@ -60,12 +60,12 @@ fd_trace *record(const fd_graph *graph, recording how) {
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {
     static const char *const all[] = {"*"};
     fd_compare_options how = {.graph = graph, .allow_missing = all, .n_allow_missing = 1};
-    fd_judge_verdict_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    fd_compare_model_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
     fd_verdict v;
     fd_error err = {0};
     if (class_name) replay.numerics = fd_numerics_class_find(class_name);
     must(fd_compare_traces(ref, cand, &how, &v, &err), &err);
-    must(fd_judge_verdict(&replay, &v, &err), &err);
+    must(fd_compare_with_model(&replay, &v, &err), &err);
     fd_trace_close(cand);
     return v;
 }

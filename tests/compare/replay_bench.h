@@ -2,7 +2,8 @@
 #ifndef FD_TESTS_COMPARE_REPLAY_BENCH_H
 #define FD_TESTS_COMPARE_REPLAY_BENCH_H
 
-#include "compare/replay/judge_verdict.h"
+#include "compare/compare_model.h"
+#include "compare/replay/attribution.h"
 #include "emulate/emulate.h"
 #include "faults/faults.h"
 #include "tests/compare/explain_bench.h"

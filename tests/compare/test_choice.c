@@ -3,8 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/replay/choice.h"
 #include "compare/compare.h"
+#include "compare/diff/token_split.h"
+#include "compare/replay/argmax_flip.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 
@@ -28,31 +29,42 @@ static const margin_case cases[] = {
     {"an exact tie: the lowest id", {1, 1, 0}, {1, 1, 0}, {0, 0}, 1, 0, 0},
 };
 
+static void add_row(fd_flips *flips, const fd_node *node, int32_t pos, int64_t stride, const double *candidate,
+                    const double *tau, const double *reference) {
+    fd_flips_add(flips, &(fd_attribution_row){.node = node,
+                                              .pos = pos,
+                                              .stride = stride,
+                                              .candidate = candidate,
+                                              .replayed = candidate,
+                                              .tau = tau,
+                                              .reference = reference});
+}
+
 Test(choice, a_flip_is_noise_within_both_sides_tau_alone) {
     bench b = open_model(models[0]);
     fd_trace *trace = record(b.graph, (recording){.n_prompt = 1, .tensors = "logits"});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const margin_case *c = &cases[i];
-        fd_choices choices;
+        fd_flips flips;
         fd_error err = {0};
         fd_verdict v = {0};
-        must(fd_choices_open(b.graph, 1, &choices, &err), &err);
-        const fd_node *logits = &b.graph->nodes[choices.logits];
+        must(fd_flips_open(b.graph, 1, &flips, &err), &err);
+        const fd_node *logits = &b.graph->nodes[flips.logits];
         double tau[2][3];
         for (int s = 0; s < 2; s++)
             for (int k = 0; k < 3; k++) tau[s][k] = c->tau[s];
-        choices.side = 1;
-        fd_choices_see(&choices, logits, 0, 3, c->cand, c->cand, tau[1], c->ref);
-        fd_choices_see(&choices, logits, 1, 3, c->cand, c->cand, tau[1], c->ref);      /* past the common positions */
-        fd_choices_see(&choices, &b.graph->nodes[0], 0, 3, c->ref, c->ref, tau[1], c->ref); /* another node */
-        choices.side = 0;
-        fd_choices_see(&choices, logits, 0, 3, c->ref, c->ref, tau[0], c->cand);
-        fd_choices_report(&choices, trace, trace, &v);
-        cr_expect_eq(v.choice.n_pos, c->n_known, "%s", c->name);
-        cr_expect_eq(v.choice.n_flip, c->n_flip, "%s", c->name);
-        cr_expect_eq(v.choice.n_flip_noise, c->n_noise, "%s", c->name);
-        cr_expect(!v.choice.fed);
-        fd_choices_close(&choices);
+        flips.side = 1;
+        add_row(&flips, logits, 0, 3, c->cand, tau[1], c->ref);
+        add_row(&flips, logits, 1, 3, c->cand, tau[1], c->ref);            /* past the common positions */
+        add_row(&flips, &b.graph->nodes[0], 0, 3, c->ref, tau[1], c->ref); /* another node */
+        flips.side = 0;
+        add_row(&flips, logits, 0, 3, c->ref, tau[0], c->cand);
+        fd_flips_report(&flips, trace, trace, &v);
+        cr_expect_eq(v.flip.n_pos, c->n_known, "%s", c->name);
+        cr_expect_eq(v.flip.n_flip, c->n_flip, "%s", c->name);
+        cr_expect_eq(v.flip.n_flip_noise, c->n_noise, "%s", c->name);
+        cr_expect(!v.flip.fed);
+        fd_flips_close(&flips);
     }
     fd_trace_close(trace);
     close_model(&b);
@@ -84,7 +96,7 @@ Test(choice, tokens_that_nobody_chose_diverge) {
         cr_expect_eq(v.status, FD_DIVERGED);
         cr_expect_eq(v.divergence.kind, FD_DIVERGED_TOKENS);
         cr_expect_eq(v.divergence.pos, N_PREFILL + N_DECODE - 1);
-        cr_expect(v.choice.fed && !v.choice.chosen);
+        cr_expect(v.flip.fed && !v.flip.chosen);
         cr_expect_eq(v.replay.n_introduced, 0, "its own tokens explain what it computed");
         fd_verdict_free(&v);
     }
@@ -106,17 +118,18 @@ Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
         double of_ref[N] = {[3] = 1}, of_cand[N] = {[99] = 1}, tau[N] = {0};
         if (ties[i].tied >= 0) of_cand[ties[i].tied] = 1;
         if (ties[i].higher >= 0) of_cand[ties[i].higher] = 2;
-        fd_choices choices;
+        fd_flips flips;
         fd_error err = {0};
         fd_verdict v = {0};
-        must(fd_choices_open(b.graph, LAST, &choices, &err), &err);
-        choices.side = 1;
-        fd_choices_see(&choices, &b.graph->nodes[choices.logits], LAST - 1, N, of_cand, of_cand, tau, of_ref);
-        fd_choices_report(&choices, ref, cand, &v);
-        cr_expect(v.choice.fed);
+        must(fd_flips_open(b.graph, LAST, &flips, &err), &err);
+        flips.side = 1;
+        add_row(&flips, &b.graph->nodes[flips.logits], LAST - 1, N, of_cand, tau, of_ref);
+        fd_flips_report(&flips, ref, cand, &v);
+        cr_expect(v.flip.fed);
         cr_expect_eq(v.n_note, ties[i].said, "case %zu", i);
-        if (v.n_note) cr_expect(strstr(v.notes[0], "the candidate went on with token 99, whose logit equals that of token 7"));
-        fd_choices_close(&choices);
+        if (v.n_note)
+            cr_expect(strstr(v.notes[0], "the candidate went on with token 99, whose logit equals that of token 7"));
+        fd_flips_close(&flips);
         fd_verdict_free(&v);
     }
     fd_trace_close(ref);

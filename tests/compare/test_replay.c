@@ -152,21 +152,21 @@ Test(replay, an_error_above_a_fault_makes_it_both) {
     fd_graph *graph = spoiled(&b, "blk.0.l_out", twice_as_large);
     graph->nodes[fd_graph_find(graph, "blk.2.attn_out")].override = third_head_scaled;
     fd_trace *ref = record(b.graph, (recording){0}), *cand = record(graph, (recording){.emulated = "f32"});
-    fd_judge_options how = {.graph = b.graph,
-                            .ref = ref,
-                            .cand = cand,
-                            .n_pos = N_PREFILL,
-                            .op = fd_reference_op,
-                            .numerics = fd_numerics_class_find("f32")};
-    fd_judgement j;
+    fd_attribution_options how = {.graph = b.graph,
+                                  .ref = ref,
+                                  .cand = cand,
+                                  .n_pos = N_PREFILL,
+                                  .op = fd_reference_op,
+                                  .numerics = fd_numerics_class_find("f32")};
+    fd_attribution j;
     fd_error err = {0};
-    must(fd_judge_replay(&how, &j, &err), &err);
+    must(fd_attribute_errors(&how, &j, &err), &err);
     cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.0.ffn_inp")], FD_FOUND_INHERITED, "rounding");
     cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.0.l_out")], FD_FOUND_INTRODUCED);
     cr_expect_geq(j.finding[fd_graph_find(b.graph, "blk.1.attn_q")], FD_FOUND_INHERITED);
     cr_expect_lt(j.finding[fd_graph_find(b.graph, "blk.1.attn_q")], FD_FOUND_INTRODUCED);
     cr_expect_eq(j.finding[fd_graph_find(b.graph, "blk.2.attn_out")], FD_FOUND_BOTH);
-    fd_judgement_free(&j);
+    fd_attribution_free(&j);
     fd_trace_close(ref);
     fd_trace_close(cand);
     fd_graph_free(graph);

@@ -43,12 +43,12 @@ static bool of_weights(const fd_fault_info *fault) {
 /* The verdict of weights alone; judging every op as well takes five times as long. */
 static fd_verdict weights_alone(const fd_graph *graph, const fd_trace *ref, fd_trace *cand) {
     fd_verdict v = {0};
-    fd_held_weights held[2];
+    fd_loaded_weights held[2];
     fd_error err = {0};
     must(fd_weights_against_model(graph, ref, cand, &v, &held[0], &held[1], &err), &err);
     v.weights.replayed = held[1].graph != NULL;
     fd_weights_decide(&v);
-    for (int side = 0; side < 2; side++) fd_held_weights_free(&held[side]);
+    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&held[side]);
     fd_trace_close(cand);
     return v;
 }

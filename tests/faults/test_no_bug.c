@@ -152,7 +152,7 @@ Test(no_bug, rope_turned_equally_on_q_and_k_is_said_to_do_no_harm) {
         cr_expect(x->named && x->n_remaining == 1, "%s", x->reason);
         cr_expect(x->named && strstr(x->remaining[0].fault->summary, "does no harm"), "%s",
                   x->named ? x->remaining[0].fault->name : "");
-        cr_expect_eq(v.rest.n_also, 0, "nothing else is wrong");
+        cr_expect_eq(v.causes.n_also, 0, "nothing else is wrong");
         fd_verdict_free(&v);
     }
     fd_trace_close(ref);
@@ -184,7 +184,7 @@ static void cancel(odd_model *m, const fd_trace *ref) {
     free(row);
 }
 
-static fd_finding finding_at_q(const odd_model *m, recording how, fd_judgement *j) {
+static fd_finding finding_at_q(const odd_model *m, recording how, fd_attribution *j) {
     fd_error err = {0};
     fd_graph *faulty;
     must(fd_graph_clone(m->graph, &faulty, &err), &err);
@@ -192,13 +192,13 @@ static fd_finding finding_at_q(const odd_model *m, recording how, fd_judgement *
     recording exact = how;
     exact.emulated = NULL;
     fd_trace *ref = record(m->graph, exact), *cand = record(faulty, how);
-    fd_judge_options options = {.graph = m->graph,
-                                .ref = ref,
-                                .cand = cand,
-                                .n_pos = N_PREFILL,
-                                .op = fd_reference_op,
-                                .numerics = fd_numerics_class_find(how.emulated)};
-    must(fd_judge_replay(&options, j, &err), &err);
+    fd_attribution_options options = {.graph = m->graph,
+                                      .ref = ref,
+                                      .cand = cand,
+                                      .n_pos = N_PREFILL,
+                                      .op = fd_reference_op,
+                                      .numerics = fd_numerics_class_find(how.emulated)};
+    must(fd_attribute_errors(&options, j, &err), &err);
     fd_trace_close(ref);
     fd_trace_close(cand);
     fd_graph_free(faulty);
@@ -213,14 +213,14 @@ Test(no_bug, what_makes_an_error_grow_is_called_an_amplifier_and_not_blamed) {
     fd_trace *plain = record(b.graph, exact);
     for (int amplifies = 0; amplifies < 2; amplifies++) {
         odd_model m = open_odd(&b);
-        fd_judgement j;
+        fd_attribution j;
         if (amplifies) cancel(&m, plain);
         fd_finding finding = finding_at_q(&m, how, &j);
         cr_expect_eq(finding, amplifies ? FD_FOUND_AMPLIFIER : FD_FOUND_INHERITED, "%s", fd_finding_name(finding));
         cr_expect(j.found && j.first.node == fd_graph_find(m.graph, "blk.0.attn_norm"));
         cr_expect_eq(j.n_by_finding[FD_FOUND_INTRODUCED] + j.n_by_finding[FD_FOUND_BOTH], 1);
         cr_expect_eq(j.n_by_finding[FD_FOUND_AMPLIFIER], amplifies);
-        fd_judgement_free(&j);
+        fd_attribution_free(&j);
         close_odd(&m);
     }
     fd_trace_close(plain);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "compare/report/report.h"
-#include "compare/report/since.h"
+#include "compare/report/baseline.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
 
@@ -48,16 +48,16 @@ static void mend(faulty *f) {
     for (int i = 0; i < N_FAULT; i++) fd_fault_owner_free(f->owners[i]);
 }
 
-static fd_since remember(const fd_verdict *v) {
+static fd_baseline remember(const fd_verdict *v) {
     char *text = NULL;
     size_t size;
     fd_error err = {0};
-    fd_since since;
+    fd_baseline since;
     FILE *to = open_memstream(&text, &size);
     cr_assert(to);
     must(fd_report_json(to, v, &err), &err);
     fclose(to);
-    must(fd_since_parse(text, size, "verdict", &since, &err), &err);
+    must(fd_baseline_parse(text, size, "verdict", &since, &err), &err);
     free(text);
     return since;
 }
@@ -69,9 +69,9 @@ static const char *first_name(const fd_verdict *v) {
 
 static bool listed(const fd_verdict *v, const char *fault) {
     if (v->weights.named && strcmp(v->weights.fault, fault) == 0) return true;
-    if (v->rest.same.fault && strcmp(v->rest.same.fault->name, fault) == 0) return true;
-    for (int32_t i = 0; i < v->rest.n_also && i < FD_MAX_ALSO; i++)
-        if (v->rest.also[i].fault && strcmp(v->rest.also[i].fault->name, fault) == 0) return true;
+    if (v->causes.first.fault && strcmp(v->causes.first.fault->name, fault) == 0) return true;
+    for (int32_t i = 0; i < v->causes.n_also && i < FD_MAX_ALSO; i++)
+        if (v->causes.also[i].fault && strcmp(v->causes.also[i].fault->name, fault) == 0) return true;
     return false;
 }
 
@@ -80,13 +80,13 @@ static void play(const scenario *s, const char *class_) {
     const fd_graph *hashed = s->hashes ? b.graph : NULL;
     const char *in = class_ ? class_ : "exact";
     fd_trace *ref = record(b.graph, (recording){.n_prompt = N_PREFILL, .weights = hashed});
-    fd_since since = {0};
+    fd_baseline since = {0};
     for (int fixed = 0; fixed <= N_FAULT; fixed++) {
         faulty f = spoil(b.graph, s, fixed);
         fd_verdict v =
             judge(b.graph, ref,
                   record(f.graph, (recording){.emulated = class_, .n_prompt = N_PREFILL, .weights = hashed}), NULL);
-        if (fixed > 0) fd_since_apply(&since, ref, &v);
+        if (fixed > 0) fd_baseline_apply(&since, ref, &v);
         if (fixed < N_FAULT) {
             cr_expect_str_eq(first_name(&v), s->faults[fixed], "%s, %s, %d fixed: %s, expected %s", s->model, in, fixed,
                              first_name(&v), s->faults[fixed]);
@@ -146,8 +146,8 @@ Test(scenarios, what_moved_where_is_said) {
     fd_trace *ref = record(b.graph, (recording){0});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_verdict then = verdict_of(&b, ref, cases[i].then), now = verdict_of(&b, ref, cases[i].now);
-        fd_since since = remember(&then);
-        fd_since_apply(&since, ref, &now);
+        fd_baseline since = remember(&then);
+        fd_baseline_apply(&since, ref, &now);
         cr_expect_eq(now.moved, cases[i].moved, "case %zu", i);
         cr_expect_str_eq(now.since, cases[i].says);
         fd_verdict_free(&then);
@@ -161,15 +161,15 @@ Test(scenarios, what_is_no_verdict_is_refused) {
     static const char *const bad[] = {
         "", "{", "[]", "{}", "{\"schema\": \"firstdiff-sweep 1\"}", "{\"schema\": 7}", "\"firstdiff-verdict 1\""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        fd_since since;
+        fd_baseline since;
         fd_error err = {0};
-        cr_expect_eq(fd_since_parse(bad[i], strlen(bad[i]), "old.json", &since, &err), FD_ERR_INPUT, "%s", bad[i]);
+        cr_expect_eq(fd_baseline_parse(bad[i], strlen(bad[i]), "old.json", &since, &err), FD_ERR_INPUT, "%s", bad[i]);
         cr_expect(strstr(err.message, "old.json"), "%s", err.message);
     }
-    fd_since since;
+    fd_baseline since;
     fd_error err = {0};
     static const char odd[] = "{\"schema\": \"firstdiff-verdict 1\", \"divergence\": {\"step\": -4, \"node\": 3}}";
-    must(fd_since_parse(odd, strlen(odd), "odd", &since, &err), &err);
+    must(fd_baseline_parse(odd, strlen(odd), "odd", &since, &err), &err);
     cr_expect(since.diverged && since.step == 0 && !since.node[0]);
-    cr_expect_eq(fd_since_read("/nowhere/at/all.json", &since, &err), FD_ERR_IO);
+    cr_expect_eq(fd_baseline_read("/nowhere/at/all.json", &since, &err), FD_ERR_IO);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/report/since.h"
+#include "compare/report/baseline.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -19,7 +19,7 @@ static volatile char sink;
 #endif
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    fd_since since;
+    fd_baseline since;
     fd_error err = {0};
     char *copy = malloc(size ? size : 1); /* of the very size, so that a byte too far is seen */
     if (!copy) return 0;
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef FD_FUZZ_PLANTED
     sink = copy[size];
 #endif
-    if (fd_since_parse(copy, size, "fuzz", &since, &err) == FD_OK) {
+    if (fd_baseline_parse(copy, size, "fuzz", &since, &err) == FD_OK) {
         require(since.step >= 0, "steps are not negative");
         require(memchr(since.node, 0, sizeof since.node) && memchr(since.name, 0, sizeof since.name) &&
                     memchr(since.weight, 0, sizeof since.weight),

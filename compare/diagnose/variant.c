@@ -1,4 +1,4 @@
-#include "compare/diagnose/explain_variant.h"
+#include "compare/diagnose/variant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -182,6 +182,13 @@ static bool counts(const walk *w, int64_t i) {
 
 static double tau_of(const fd_explain_request *request, const fd_variant *variant, int64_t i) {
     return variant->tau ? variant->tau[i] : request->tau ? request->tau[i] : 0.0;
+}
+
+/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several rows. */
+enum { CLEARLY_BEYOND = 10, MIN_ROWS_BEYOND = 4 };
+
+bool fd_fit_clearly_beyond(const fd_explain_fit *fit) {
+    return !(fit->z <= CLEARLY_BEYOND) || fit->n_row_beyond >= MIN_ROWS_BEYOND;
 }
 
 fd_explain_fit fd_variant_fit(const fd_explain_request *request, const fd_node *node, const fd_variant *variant,

@@ -38,19 +38,19 @@ static fd_code apply(const fd_graph *graph, const fd_weight_difference *d, int32
 
 /* Has the weight every hash? The first one that is not the model's is asked first: it tells most faults apart. */
 static fd_code has_hashes(const fd_weight *weight, const fd_weight_difference *d, bool *yes, fd_error *err) {
-    const fd_weight_rows *held = d->held;
+    const fd_weight_rows *loaded = d->loaded;
     *yes = false;
-    if (weight->n_row != held->n_row || (held->n_col && weight->n_col != held->n_col)) return FD_OK;
-    for (int64_t i = 0; i < held->n_hash; i++) {
+    if (weight->n_row != loaded->n_row || (loaded->n_col && weight->n_col != loaded->n_col)) return FD_OK;
+    for (int64_t i = 0; i < loaded->n_hash; i++) {
         uint64_t hash;
-        if (i < d->expected.n_hash && d->expected.hashes[i] == held->hashes[i]) continue;
-        FD_TRY(fd_weight_hash_at(weight, held->rows_per_hash, i, &hash, err));
-        if (hash != held->hashes[i]) return FD_OK;
+        if (i < d->expected.n_hash && d->expected.hashes[i] == loaded->hashes[i]) continue;
+        FD_TRY(fd_weight_hash_at(weight, loaded->rows_per_hash, i, &hash, err));
+        if (hash != loaded->hashes[i]) return FD_OK;
         break;
     }
     fd_weight_rows all;
-    FD_TRY(fd_weight_hash(weight, held->rows_per_hash, &all, err));
-    *yes = fd_weight_rows_equal(held, &all);
+    FD_TRY(fd_weight_hash(weight, loaded->rows_per_hash, &all, err));
+    *yes = fd_weight_rows_equal(loaded, &all);
     fd_weight_rows_free(&all);
     return FD_OK;
 }
@@ -159,14 +159,14 @@ static fd_code choose(const fd_graph *graph, const fd_weight_differences *list, 
 
 /* ---- the graph with these bytes ---- */
 
-static fd_code take_owner(fd_held_weights *held, fd_fault_owner *owner, fd_error *err) {
-    fd_fault_owner **grown = realloc(held->owners, sizeof *grown * (size_t)(held->n_owner + 1));
+static fd_code take_owner(fd_loaded_weights *loaded, fd_fault_owner *owner, fd_error *err) {
+    fd_fault_owner **grown = realloc(loaded->owners, sizeof *grown * (size_t)(loaded->n_owner + 1));
     if (!grown) {
         fd_fault_owner_free(owner);
         return fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
     }
-    held->owners = grown;
-    grown[held->n_owner++] = owner;
+    loaded->owners = grown;
+    grown[loaded->n_owner++] = owner;
     return FD_OK;
 }
 
@@ -178,23 +178,24 @@ static fd_code put_weight(fd_graph *graph, const fd_weight_difference *d, const 
     grown[graph->n_weight] = *weight;
     memcpy(grown[graph->n_weight].name, grown[was].name, sizeof grown->name);
     graph->nodes[d->node].weight[d->slot] = graph->n_weight;
-    for (int32_t h = 0; h < d->n_hidden; h++)
+    for (int32_t h = 0; h < d->n_other_reader; h++)
         for (int k = 0; k < FD_MAX_WEIGHTS; k++)
-            if (graph->nodes[d->hidden[h]].weight[k] == was) graph->nodes[d->hidden[h]].weight[k] = graph->n_weight;
+            if (graph->nodes[d->other_readers[h]].weight[k] == was)
+                graph->nodes[d->other_readers[h]].weight[k] = graph->n_weight;
     graph->n_weight++;
     return FD_OK;
 }
 
-static fd_code build(const fd_graph *graph, const fd_weight_differences *list, int32_t fault, fd_held_weights *held,
+static fd_code build(const fd_graph *graph, const fd_weight_differences *list, int32_t fault, fd_loaded_weights *loaded,
                      bool *explained, fd_error *err) {
-    FD_TRY(fd_graph_clone(graph, &held->graph, err));
+    FD_TRY(fd_graph_clone(graph, &loaded->graph, err));
     for (int32_t i = 0; i < list->n; i++) {
         fd_weight weight;
         fd_fault_owner *owner;
         FD_TRY(explains(graph, &list->items[i], fault, &explained[i], &weight, &owner, err));
         if (!explained[i]) continue;
-        if (owner) FD_TRY(take_owner(held, owner, err));
-        FD_TRY(put_weight(held->graph, &list->items[i], &weight, err));
+        if (owner) FD_TRY(take_owner(loaded, owner, err));
+        FD_TRY(put_weight(loaded->graph, &list->items[i], &weight, err));
     }
     return FD_OK;
 }
@@ -207,8 +208,8 @@ static void list_same(const contender *all, int32_t n, int32_t best, fd_verdict_
                                    fd_fault_at(all[i].fault)->name);
 }
 
-fd_code fd_weights_name(const fd_graph *graph, const fd_weight_differences *list, fd_verdict_weights *v,
-                        fd_held_weights *held, bool *explained, fd_error *err) {
+fd_code fd_weights_find_fault(const fd_graph *graph, const fd_weight_differences *list, fd_verdict_weights *v,
+                              fd_loaded_weights *loaded, bool *explained, fd_error *err) {
     int32_t n, best;
     contender *all = malloc(sizeof *all * (size_t)fd_fault_count());
     if (!all) return fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
@@ -221,7 +222,7 @@ fd_code fd_weights_name(const fd_graph *graph, const fd_weight_differences *list
         snprintf(v->fault, sizeof v->fault, "%s", fault->name);
         snprintf(v->summary, sizeof v->summary, "%s", fault->summary);
         list_same(all, n, best, v);
-        code = build(graph, list, all[best].fault, held, explained, err);
+        code = build(graph, list, all[best].fault, loaded, explained, err);
     } else if (code == FD_OK) {
         snprintf(v->reason, sizeof v->reason, "no explanation of the table has the hashes of %.100s",
                  list->items[0].expected.name);

@@ -1,10 +1,11 @@
-/* What other nodes say of the contenders: K beside Q, the second norm of a layer, the same op in other layers. */
-#include "compare/diagnose/explain_trial.h"
+/* Other nodes: K for Q, the second norm of a layer, the same op in other layers. */
+#include "compare/diagnose/cross_check.h"
 
 /* Each costs the op once for every contender. */
 enum { MOST_NODES = 32 };
 
-fd_code fd_fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bool *yes, fd_error *err) {
+/* Does fault `fault` change node `node`? */
+static fd_code fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bool *yes, fd_error *err) {
     fd_graph *clone;
     fd_fault_owner *owner;
     FD_TRY(fd_graph_clone(graph, &clone, err));
@@ -14,28 +15,28 @@ fd_code fd_fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bo
     return code;
 }
 
-fd_code fd_where_they_differ(const fd_trial *t, int32_t a, int32_t b, int32_t after, int32_t *found, fd_error *err) {
+fd_code fd_where_they_differ(const fd_trial *t, int32_t a, int32_t b, int32_t *found, fd_error *err) {
     const fd_graph *graph = t->request->args.graph;
     *found = -1;
-    for (int32_t i = after + 1; i < graph->n_node && *found < 0; i++) {
+    for (int32_t i = 0; i < graph->n_node && *found < 0; i++) {
         bool by_a, by_b;
         if (graph->nodes[i].layer != t->request->args.node->layer || i == t->request->args.node->id) continue;
-        FD_TRY(fd_fault_concerns(graph, a, i, &by_a, err));
-        FD_TRY(fd_fault_concerns(graph, b, i, &by_b, err));
+        FD_TRY(fault_concerns(graph, a, i, &by_a, err));
+        FD_TRY(fault_concerns(graph, b, i, &by_b, err));
         if (by_a != by_b) *found = i;
     }
     return FD_OK;
 }
 
-typedef struct opinion {
+typedef struct prediction {
     bool concerned, known;
     fd_explain_fit fit;
     int64_t evidence;
-} opinion;
+} prediction;
 
 /* What one fault predicts at node `id`: itself, or the op as it should be where it leaves the node alone. */
-static fd_code ask(const fd_trial *t, int32_t fault, int32_t id, const float *rows, const fd_variant *unmodified,
-                   opinion *out, fd_error *err) {
+static fd_code predict(const fd_trial *t, int32_t fault, int32_t id, const float *rows, const fd_variant *unmodified,
+                       prediction *out, fd_error *err) {
     const fd_explain_request *r = t->request;
     const fd_node *node = &r->args.graph->nodes[id];
     fd_variant v;
@@ -49,23 +50,24 @@ static fd_code ask(const fd_trial *t, int32_t fault, int32_t id, const float *ro
     return FD_OK;
 }
 
-static void weigh(fd_trial *t, const opinion *opinions, const fd_explain_fit *unmodified, bool same_layer) {
-    bool supported = false, op_beyond = fd_clearly_beyond(unmodified);
+static void update_evidence(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified,
+                            bool same_layer) {
+    bool supported = false, op_beyond = fd_fit_clearly_beyond(unmodified);
     for (int32_t i = 0; i < t->n; i++) {
-        const opinion *o = &opinions[i];
+        const prediction *p = &predictions[i];
         fd_contender *c = &t->contenders[i];
-        if (c->refuted || !o->known || !(c->fit.z <= 1.0) || !(o->fit.z <= 1.0)) continue;
+        if (c->refuted || !p->known || !(c->fit.z <= 1.0) || !(p->fit.z <= 1.0)) continue;
         supported = true;
-        if (!o->concerned || !op_beyond) continue;
-        c->evidence += o->evidence;
+        if (!p->concerned || !op_beyond) continue;
+        c->evidence += p->evidence;
         t->op_refuted = true;
     }
     if (!supported || !(same_layer || op_beyond)) return;
     for (int32_t i = 0; i < t->n; i++)
-        if (opinions[i].known && fd_clearly_beyond(&opinions[i].fit)) t->contenders[i].refuted = true;
+        if (predictions[i].known && fd_fit_clearly_beyond(&predictions[i].fit)) t->contenders[i].refuted = true;
 }
 
-static fd_code visit(fd_trial *t, int32_t id, bool same_layer, opinion *opinions, fd_error *err) {
+static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *predictions, fd_error *err) {
     const fd_explain_request *r = t->request;
     const fd_node *node = &r->args.graph->nodes[id];
     const float *rows = r->tensor ? r->tensor(r->user, id) : NULL;
@@ -77,18 +79,18 @@ static fd_code visit(fd_trial *t, int32_t id, bool same_layer, opinion *opinions
     if (unmodified.state == FD_VARIANT_COMPUTED) {
         fd_explain_fit fit = fd_variant_fit(r, node, &unmodified, rows);
         for (int32_t i = 0; i < t->n && code == FD_OK; i++) {
-            opinions[i] = (opinion){0};
+            predictions[i] = (prediction){0};
             if (!t->contenders[i].refuted)
-                code = ask(t, t->contenders[i].fault, id, rows, &unmodified, &opinions[i], err);
+                code = predict(t, t->contenders[i].fault, id, rows, &unmodified, &predictions[i], err);
         }
-        if (code == FD_OK) weigh(t, opinions, &fit, same_layer);
+        if (code == FD_OK) update_evidence(t, predictions, &fit, same_layer);
     }
     fd_variant_free(&unmodified);
     return code;
 }
 
 /* Nothing is left to ask when one contender stands alone against an op that is refuted. */
-static bool settled(const fd_trial *t) {
+static bool resolved(const fd_trial *t) {
     int32_t n = 0;
     for (int32_t i = 0; i < t->n; i++) n += !t->contenders[i].refuted;
     return n == 0 || (n == 1 && t->op_refuted);
@@ -99,7 +101,7 @@ static fd_code worth_asking(const fd_trial *t, int32_t id, bool *yes, fd_error *
     for (int32_t i = 0; i < t->n; i++) {
         bool concerned;
         if (t->contenders[i].refuted) continue;
-        FD_TRY(fd_fault_concerns(t->request->args.graph, t->contenders[i].fault, id, &concerned, err));
+        FD_TRY(fault_concerns(t->request->args.graph, t->contenders[i].fault, id, &concerned, err));
         any |= concerned;
         all &= concerned;
     }
@@ -109,21 +111,21 @@ static fd_code worth_asking(const fd_trial *t, int32_t id, bool *yes, fd_error *
     return FD_OK;
 }
 
-fd_code fd_ask_beside(fd_trial *t, fd_error *err) {
+fd_code fd_cross_check(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->request;
     const fd_graph *graph = r->args.graph;
-    opinion opinions[64];
+    prediction predictions[64];
     int32_t n_asked = 0;
     if (r->tau || t->n == 0 || t->n > 64) return FD_OK; /* bounds of other nodes are not known */
     for (int pass = 0; pass < (r->numerics ? 2 : 1); pass++)
-        for (int32_t i = 0; i < graph->n_node && n_asked < MOST_NODES && !settled(t); i++) {
+        for (int32_t i = 0; i < graph->n_node && n_asked < MOST_NODES && !resolved(t); i++) {
             const fd_node *node = &graph->nodes[i];
             bool same_layer = node->layer == r->args.node->layer, yes = false;
             if (i == r->args.node->id || same_layer != (pass == 0)) continue;
             if (!same_layer && node->op != r->args.node->op) continue;
             FD_TRY(worth_asking(t, i, &yes, err));
             if (!yes) continue;
-            FD_TRY(visit(t, i, same_layer, opinions, err));
+            FD_TRY(check_node(t, i, same_layer, predictions, err));
             n_asked++;
         }
     return FD_OK;

@@ -1,9 +1,14 @@
-/* Which class the candidate ran in, when nobody says. */
+#include "compare/replay/infer.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "compare/replay/evidence.h"
 #include "numerics/contract.h"
+
+const char *fd_class_source_name(fd_class_source source) {
+    return source == FD_CLASS_GIVEN ? "given" : source == FD_CLASS_RECORDED ? "recorded" : "inferred";
+}
 
 const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     const fd_trace_info *info = fd_trace_get_info(trace);
@@ -15,17 +20,17 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     return found;
 }
 
-static fd_code try_class(const fd_judge_options *options, const fd_numerics_class *class_, fd_evidence *evidence,
+static fd_code try_class(const fd_attribution_options *options, const fd_numerics_class *class_, fd_evidence *evidence,
                          fd_class_case *out, fd_error *err) {
-    fd_judge_options how = *options;
-    fd_judgement judgement;
+    fd_attribution_options how = *options;
+    fd_attribution found;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = class_;
     how.sample = true;
-    how.see = fd_evidence_see;
-    how.see_user = evidence;
-    fd_code code = fd_judge_replay(&how, &judgement, err);
-    fd_judgement_free(&judgement);
+    how.on_row = fd_evidence_add;
+    how.user = evidence;
+    fd_code code = fd_attribute_errors(&how, &found, err);
+    fd_attribution_free(&found);
     if (code == FD_OK) *out = fd_evidence_weigh(evidence, class_);
     return code;
 }
@@ -45,7 +50,7 @@ static double stored_roundoff(const fd_trace *trace) {
 }
 
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
-static bool shows_attention(const fd_judge_options *options) {
+static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
         const fd_node *node = &options->graph->nodes[i];
         if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
@@ -116,7 +121,7 @@ static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int3
                  c->at[refuted].numerics->name, why, c->at[refuted].numerics->name);
 }
 
-static fd_code try_classes(const fd_judge_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
+static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
@@ -133,7 +138,7 @@ static fd_code try_classes(const fd_judge_options *options, fd_evidence *evidenc
     return FD_OK;
 }
 
-fd_code fd_infer_class(const fd_judge_options *options, fd_inferred_class *out, fd_error *err) {
+fd_code fd_infer_class(const fd_attribution_options *options, fd_inferred_class *out, fd_error *err) {
     cases c = {.stored = stored_roundoff(options->cand)};
     fd_evidence evidence;
     *out = (fd_inferred_class){.first = -1};

@@ -1,19 +1,19 @@
 /* Two traces and their model: what fd_compare_traces found in bits, judged by replay. */
-#ifndef FD_COMPARE_REPLAY_JUDGE_VERDICT_H
-#define FD_COMPARE_REPLAY_JUDGE_VERDICT_H
+#ifndef FD_COMPARE_COMPARE_MODEL_H
+#define FD_COMPARE_COMPARE_MODEL_H
 
-#include "compare/replay/judge.h"
+#include "compare/bounds/numerics_class.h"
 #include "compare/verdict.h"
 
-typedef struct fd_judge_verdict_options {
+typedef struct fd_compare_model_options {
     const fd_graph *graph;
     const fd_trace *ref, *cand;
     fd_op_fn op;
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
-} fd_judge_verdict_options;
+} fd_compare_model_options;
 
 /* Turns a verdict of fd_compare_traces into one by replay, with an explanation of the first introduced error
- * (compare/diagnose/name.h):
+ * (compare/diagnose/diagnose.h):
  *
  * - the candidate introduced an error: DIVERGED at the first such node;
  * - it did not, but the reference's own trace has one (judged by its own class): DIVERGED there, and said so;
@@ -22,6 +22,6 @@ typedef struct fd_judge_verdict_options {
  *
  * Left as it is when every bit agrees, when shapes differ, and when the candidate holds no elements to replay (a note
  * says so). */
-fd_code fd_judge_verdict(const fd_judge_verdict_options *options, fd_verdict *verdict, fd_error *err);
+fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdict *verdict, fd_error *err);
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/explain_variant.h"
+#include "compare/diagnose/variant.h"
 
 static double *widen(const float *x, int64_t n) {
     double *wide = malloc(sizeof *wide * (size_t)(n > 0 ? n : 1));

@@ -1,4 +1,4 @@
-#include "compare/diagnose/name.h"
+#include "compare/diagnose/diagnose.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum { MOST_ROWS = 64, FEWEST_ROWS = 4 };
 #define MOST_PRODUCTS 0x1p29
 
 typedef struct recorded {
-    const fd_name_options *o;
+    const fd_diagnose_options *o;
     int32_t pos0, n_pos, n_kv;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
     fd_error err; /* the first failure while a tensor was read */
@@ -24,7 +24,7 @@ static int32_t most_rows(const fd_graph *graph, const fd_node *node) {
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
-/* The step of the trace that holds `pos`, together with the steps of one position behind one of one position. */
+/* The step of the trace that holds `pos`, together with the following steps where all have one position. */
 static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end) {
     const fd_trace_step *steps = fd_trace_steps(trace);
     int32_t n = fd_trace_n_step(trace), s = 0;
@@ -39,7 +39,7 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
 }
 
 static void choose_rows(recorded *r, const fd_node *node) {
-    const fd_name_options *o = r->o;
+    const fd_diagnose_options *o = r->o;
     int32_t pos = o->finding->pos, most = most_rows(o->graph, node), first, end;
     step_around(o->trace, pos, o->n_pos, &first, &end);
     if (pos >= first + most) first = pos;
@@ -57,7 +57,7 @@ static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error
     int32_t first = node->op == FD_OP_KV_WRITE ? 0 : r->pos0, n = r->n_kv - first;
     int32_t in_trace = fd_trace_find(r->o->trace, node->name);
     float *rows = malloc(sizeof *rows * (size_t)(n * stride));
-    double *row = malloc(2 * sizeof *row * (size_t)stride); /* and scratch behind it */
+    double *row = malloc(2 * sizeof *row * (size_t)stride); /* and scratch after it */
     bool present = in_trace >= 0;
     fd_code code = FD_OK;
     if (!rows || !row) code = fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
@@ -89,7 +89,7 @@ static uint32_t stored(void *user, int32_t node) {
 /* ---- asking ---- */
 
 static fd_explain_request question(recorded *r, const fd_node *node) {
-    const fd_name_options *o = r->o;
+    const fd_diagnose_options *o = r->o;
     fd_explain_request ask = {.output = tensor(r, node->id),
                               .numerics = o->numerics->exact ? NULL : o->numerics,
                               .n_output = o->n_output,
@@ -131,10 +131,10 @@ static fd_code put_question(recorded *r, const fd_node *node, answer to, fd_erro
     return r->code;
 }
 
-static fd_code ask_about(const fd_name_options *options, answer to, fd_error *err) {
+static fd_code ask_about(const fd_diagnose_options *options, answer to, fd_error *err) {
     const fd_graph *graph = options->graph;
     const fd_node *node = &graph->nodes[options->finding->node];
-    fd_name_options o = *options;
+    fd_diagnose_options o = *options;
     if (!o.numerics->exact && o.numerics->u_out < 0x1p-24) o.numerics = fd_numerics_class_find("f32");
     recorded r = {.o = &o, .rows = calloc((size_t)graph->n_node, sizeof *r.rows)};
     if (!r.rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
@@ -145,7 +145,7 @@ static fd_code ask_about(const fd_name_options *options, answer to, fd_error *er
     return code;
 }
 
-fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err) {
+fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     const fd_node *nodes = options->graph->nodes;
     int32_t node = options->finding->node, first = options->finding->span_first;
     *out = (fd_explanation){0};
@@ -156,7 +156,7 @@ fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_
     return FD_OK;
 }
 
-fd_code fd_name_fits(const fd_name_options *options, int32_t fault, bool *fits, fd_error *err) {
+fd_code fd_diagnose_fits(const fd_diagnose_options *options, int32_t fault, bool *fits, fd_error *err) {
     *fits = false;
     if (options->finding->span_first != options->finding->node) return FD_OK;
     return ask_about(options, (answer){.fault = fault, .fits = fits}, err);

@@ -1,9 +1,9 @@
-#include "compare/replay/judge_row.h"
+#include "compare/replay/attribution_row.h"
 
 #include <math.h>
 
-/* Rounding errors that came along with the inputs make P exceed the bound of one op nearly everywhere; beside an
- * introduced error P is named from this share of L on. */
+/* Rounding errors that came with the inputs make P exceed the bound of one op nearly everywhere. Where an error was
+ * introduced, P counts from this share of L on. */
 #define WORTH_NAMING 0.05
 
 typedef struct row_sums {
@@ -12,8 +12,8 @@ typedef struct row_sums {
     int32_t last_slice;
 } row_sums;
 
-static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, double c, double y, double tau,
-                double r) {
+static void add_element(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, double c, double y, double tau,
+                        double r) {
     double z = fd_bound_z(c, y, tau);
     f->n_element++;
     if (!(z <= 1)) {
@@ -42,41 +42,38 @@ static void see(fd_node_finding *f, row_sums *s, int64_t index, int32_t slice, d
     }
 }
 
-/* Beyond this part of the tensor's own size, τ of a span tells nothing: rounding through all its ops could hide an error. */
-#define BLIND 0.5
+/* Beyond this part of the tensor's own size, τ of a span says nothing: it could hide an error in any of its ops. */
+#define INCONCLUSIVE 0.5
 
-bool fd_row_is_blind(const fd_judged_row *row, const fd_node_finding *f) {
-    const fd_replayed *rows = row->rows;
+bool fd_row_is_inconclusive(const fd_attribution_row *row, const fd_node_finding *f) {
     double tau = 0, y = 0;
-    if (f->span_first == f->node || f->n_beyond > 0) return false;
-    if (row->node->op == FD_OP_TOP_K)
-        return false; /* τ of an id says that the margin is small, not how large an error may be */
-    for (int64_t i = row->r * rows->stride; i < (row->r + 1) * rows->stride; i++) {
-        if (!isfinite(rows->y[i])) continue;
-        tau += rows->tau[i] * rows->tau[i];
-        y += rows->y[i] * rows->y[i];
+    if (row->span_first == row->node->id || f->n_beyond > 0) return false;
+    /* τ of an id says that the margin is small, not how large an error may be */
+    if (row->node->op == FD_OP_TOP_K) return false;
+    for (int64_t i = 0; i < row->stride; i++) {
+        if (!isfinite(row->replayed[i])) continue;
+        tau += row->tau[i] * row->tau[i];
+        y += row->replayed[i] * row->replayed[i];
     }
-    return !(sqrt(tau) <= BLIND * sqrt(y));
+    return !(sqrt(tau) <= INCONCLUSIVE * sqrt(y));
 }
 
-fd_node_finding fd_judge_row(const fd_judged_row *row, double *growth) {
+fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth) {
     const fd_node *node = row->node;
-    const fd_replayed *rows = row->rows;
-    const double *reference = row->reference;
-    int64_t slice = node->over_kv ? row->n_kv : node->n_dim == 2 ? node->shape[1] : rows->stride;
+    int64_t slice = node->over_kv ? row->n_kv : node->n_dim == 2 ? node->shape[1] : row->stride;
     row_sums s = {.last_slice = -1};
     fd_node_finding f = {.node = node->id,
                          .pos = row->pos,
                          .step = row->step,
                          .worst = -1,
                          .reference = NAN,
-                         .has_reference = reference != NULL,
-                         .span_first = rows->span_first};
-    for (int64_t i = 0; i < rows->stride; i++) {
-        int64_t head = i / slice, at = i % slice, k = row->r * rows->stride + i;
+                         .has_reference = row->reference != NULL,
+                         .span_first = row->span_first};
+    for (int64_t i = 0; i < row->stride; i++) {
+        int64_t head = i / slice, at = i % slice;
         if (node->over_kv && at > row->pos) continue;
-        see(&f, &s, node->over_kv ? head * (row->pos + 1) + at : i, (int32_t)head, rows->candidate[k], rows->y[k],
-            rows->tau[k], reference ? reference[i] : NAN);
+        add_element(&f, &s, node->over_kv ? head * (row->pos + 1) + at : i, (int32_t)head, row->candidate[i],
+                    row->replayed[i], row->tau[i], row->reference ? row->reference[i] : NAN);
     }
     double l = sqrt(s.l2), p = sqrt(s.p2);
     bool introduced = f.n_beyond > 0, both = s.p_beyond && !(p < WORTH_NAMING * l);

@@ -1,6 +1,6 @@
-/* One node computed as a fault would have it, on the candidate's inputs. Used by compare/explain*.c only. */
-#ifndef FD_COMPARE_DIAGNOSE_EXPLAIN_VARIANT_H
-#define FD_COMPARE_DIAGNOSE_EXPLAIN_VARIANT_H
+/* One node computed as a fault would have it, on the candidate's inputs. */
+#ifndef FD_COMPARE_DIAGNOSE_VARIANT_H
+#define FD_COMPARE_DIAGNOSE_VARIANT_H
 
 #include "compare/diagnose/explain.h"
 
@@ -12,9 +12,9 @@ typedef enum fd_variant_state {
 
 typedef struct fd_variant {
     fd_variant_state state;
-    float *memory; /* owned */
-    float *rows;   /* in it; laid out as fd_explain_request.output */
-    double *tau;   /* its own bounds, laid out as rows; owned; NULL without fd_explain_request.numerics */
+    float *memory;   /* owned */
+    float *rows;     /* in it; laid out as fd_explain_request.output */
+    double *tau;     /* its own bounds, laid out as rows; owned; NULL without fd_explain_request.numerics */
     bool overridden; /* computed by a function of its own, not by the op */
 } fd_variant;
 
@@ -23,20 +23,22 @@ fd_code fd_variant_compute(const fd_explain_request *request, int32_t fault, int
                            fd_error *err);
 void fd_variant_free(fd_variant *variant);
 
-/* The bounds of a variant that was computed in args->out, args->node being the node as the fault has it (explain_bound.c).
+/* The bounds of a variant that was computed in args->out, args->node being the node as the fault has it (variant_bound.c).
  * `output`: the candidate's rows, NULL: not recorded. *tau is [n_pos, row stride], malloc'ed. FD_ERR_MEMORY alone. */
 fd_code fd_variant_bound(const fd_explain_request *request, const fd_op_args *args, const float *output, double **tau,
                          fd_error *err);
+
+/* No rounding of a right engine: z > 10, or more than 1 on the average of several rows. */
+bool fd_fit_clearly_beyond(const fd_explain_fit *fit);
 
 /* How the variant fits the candidate's rows of `node`. Elements of over_kv rows past a row's own position are not looked
  * at. */
 fd_explain_fit fd_variant_fit(const fd_explain_request *request, const fd_node *node, const fd_variant *variant,
                               const float *output);
 
-/* The same bits (NaN is NaN) in every element that counts; or, beside rounding, apart by less than a thousandth of both
- * bounds (values that the class flushes to zero alike). */
-bool fd_variant_equal(const fd_explain_request *request, const fd_node *node, const fd_variant *a,
-                      const fd_variant *b);
+/* The same bits (NaN is NaN) in every element that counts; or, where the candidate rounds, apart by less than a thousandth
+ * of both bounds (values that the class flushes to zero alike). */
+bool fd_variant_equal(const fd_explain_request *request, const fd_node *node, const fd_variant *a, const fd_variant *b);
 
 /* Takes the unmodified op's bounds where they are wider. For overridden nodes: their own bound is only the op's formula with
  * their values in it. */
@@ -44,7 +46,7 @@ void fd_variant_widen(const fd_explain_request *request, const fd_node *node, fd
                       const fd_variant *unmodified);
 
 /* Finite elements of the candidate's rows in which `variant` is within τ and `unmodified` beyond. Zeros in a cache do not
- * count: a row that nobody wrote says nothing of where it went. */
+ * count: a row that was not written says nothing of where it went. */
 int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *node, const float *output,
                             const fd_variant *variant, const fd_variant *unmodified);
 

@@ -1,4 +1,4 @@
-#include "compare/report/since.h"
+#include "compare/report/baseline.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -13,13 +13,13 @@ static void copy(const json_t *object, const char *key, char *to, size_t size) {
     snprintf(to, size, "%s", text ? text : "");
 }
 
-static fd_code take(const json_t *root, const char *where, fd_since *out, fd_error *err) {
+static fd_code take(const json_t *root, const char *where, fd_baseline *out, fd_error *err) {
     const char *schema = json_string_value(json_object_get(root, "schema"));
     if (!schema || strcmp(schema, "firstdiff-verdict 1") != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: schema %.40s, expected firstdiff-verdict 1 (what --json prints)", where,
                        schema ? schema : "not stated");
     const json_t *divergence = json_object_get(root, "divergence"), *weights = json_object_get(root, "weights");
-    *out = (fd_since){0};
+    *out = (fd_baseline){0};
     if (json_integer_value(json_object_get(weights, "differ")) > 0) {
         out->diverged = out->in_weights = true;
         copy(weights, "first", out->weight, sizeof out->weight);
@@ -35,7 +35,7 @@ static fd_code take(const json_t *root, const char *where, fd_since *out, fd_err
     return FD_OK;
 }
 
-fd_code fd_since_parse(const char *data, size_t size, const char *where, fd_since *out, fd_error *err) {
+fd_code fd_baseline_parse(const char *data, size_t size, const char *where, fd_baseline *out, fd_error *err) {
     json_error_t why;
     json_t *root = json_loadb(data, size, 0, &why);
     if (!root) return fd_fail(err, FD_ERR_INPUT, "%s: not JSON: line %d: %.100s", where, why.line, why.text);
@@ -44,7 +44,7 @@ fd_code fd_since_parse(const char *data, size_t size, const char *where, fd_sinc
     return code;
 }
 
-fd_code fd_since_read(const char *path, fd_since *out, fd_error *err) {
+fd_code fd_baseline_read(const char *path, fd_baseline *out, fd_error *err) {
     enum { MOST = 16 << 20 }; /* a verdict is a few kilobytes, its list of missing tensors perhaps megabytes */
     FILE *from = fopen(path, "rb");
     if (!from) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
@@ -55,15 +55,15 @@ fd_code fd_since_read(const char *path, fd_since *out, fd_error *err) {
     fd_code code = !data          ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path)
                    : failed       ? fd_fail(err, FD_ERR_IO, "%s: reading failed", path)
                    : size == MOST ? fd_fail(err, FD_ERR_INPUT, "%s: longer than 16 MiB, expected a verdict", path)
-                                  : fd_since_parse(data, size, path, out, err);
+                                  : fd_baseline_parse(data, size, path, out, err);
     free(data);
     return code;
 }
 
 /* ---- comparing ---- */
 
-static fd_since now(const fd_verdict *v) {
-    fd_since s = {.step = v->divergence.step};
+static fd_baseline now(const fd_verdict *v) {
+    fd_baseline s = {.step = v->divergence.step};
     s.in_weights = v->weights.n_differ > 0;
     s.diverged = s.in_weights || v->divergence.kind != FD_NO_DIVERGENCE;
     snprintf(s.weight, sizeof s.weight, "%s", v->weights.name);
@@ -76,22 +76,22 @@ static fd_since now(const fd_verdict *v) {
 }
 
 /* Less than 0: a is earlier. */
-static int64_t order_of(const fd_since *a, const fd_since *b, const fd_trace *order) {
+static int64_t order_of(const fd_baseline *a, const fd_baseline *b, const fd_trace *order) {
     if (a->in_weights != b->in_weights) return a->in_weights ? -1 : 1;
     if (!a->in_weights && a->step != b->step) return (int64_t)a->step - b->step;
     return (int64_t)fd_trace_find(order, a->node) - fd_trace_find(order, b->node);
 }
 
-static void place(const fd_since *s, char *to, size_t size) {
+static void place(const fd_baseline *s, char *to, size_t size) {
     if (s->in_weights)
         snprintf(to, size, "weight %s", s->weight);
     else
         snprintf(to, size, "%s step %d", s->node[0] ? s->node : "the tokens", s->step);
 }
 
-void fd_since_apply(const fd_since *since, const fd_trace *order, fd_verdict *verdict) {
+void fd_baseline_apply(const fd_baseline *since, const fd_trace *order, fd_verdict *verdict) {
     static const char *const verbs[] = {"", "moved later", "moved earlier", "the same place", "gone", "new"};
-    fd_since then = *since, here = now(verdict);
+    fd_baseline then = *since, here = now(verdict);
     char from[160], to[160], name[160] = "";
     place(&then, from, sizeof from);
     place(&here, to, sizeof to);

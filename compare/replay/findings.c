@@ -1,9 +1,9 @@
-#include "compare/replay/judge_describe.h"
+#include "compare/replay/findings.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static fd_code input_equality(const fd_judged *c, const char *name, int32_t pos, bool cached, fd_equality *out,
+static fd_code input_equality(const fd_finding_context *c, const char *name, int32_t pos, bool cached, fd_equality *out,
                               fd_error *err) {
     const fd_node_pair *input = fd_trace_pair_find(c->pair, name);
     *out = FD_EQUALITY_UNKNOWN;
@@ -19,7 +19,7 @@ static fd_code input_equality(const fd_judged *c, const char *name, int32_t pos,
     return FD_OK;
 }
 
-static fd_code describe_inputs(const fd_judged *c, const fd_node *node, fd_divergence *d, fd_error *err) {
+static fd_code describe_inputs(const fd_finding_context *c, const fd_node *node, fd_divergence *d, fd_error *err) {
     const fd_graph *graph = c->graph;
     bool unequal = false, unknown = false;
     d->n_input = 0;
@@ -51,14 +51,14 @@ static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_
     d->diff.first = (fd_element_diff){f->worst, ref, cand, diff.first.index == 0 ? diff.first.ulp : 0};
 }
 
-fd_code fd_describe_divergence(const fd_judged *c, const fd_node_finding *f, bool of_reference, fd_divergence *d,
-                               fd_error *err) {
+fd_code fd_finding_divergence(const fd_finding_context *c, const fd_node_finding *f, bool of_reference,
+                              fd_divergence *d, fd_error *err) {
     const fd_node *node = &c->graph->nodes[f->node];
     const fd_trace_step *steps = fd_trace_steps(c->ref);
     *d = (fd_divergence){0};
     fd_divergence_at(c->graph, node, f->step, f->step < fd_trace_n_step(c->ref) ? steps[f->step].kind : FD_STEP_DECODE,
                      f->pos, d);
-    if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: nothing to set beside it */
+    if (f->pos >= c->n_pos) return FD_OK; /* the reference went another way: there is nothing to compare with */
     const fd_node_pair *np = fd_trace_pair_find(c->pair, node->name);
     if (np && np->same_shape) {
         fd_look look = {0};
@@ -80,7 +80,7 @@ static void add_glob(char *to, size_t size, const char *glob) {
     if (at + n + 2 < size) snprintf(to + at, size - at, "%s%s", at ? "," : "", glob);
 }
 
-void fd_describe_globs(const fd_graph *graph, int32_t first, int32_t last, char *to, size_t size) {
+void fd_finding_globs(const fd_graph *graph, int32_t first, int32_t last, char *to, size_t size) {
     const fd_node *nodes = graph->nodes;
     int32_t low = INT32_MAX, high = -1;
     to[0] = '\0';
@@ -104,8 +104,8 @@ void fd_describe_globs(const fd_graph *graph, int32_t first, int32_t last, char 
     if (nodes[last].layer < 0 || high > low) add_glob(to, size, nodes[last].name);
 }
 
-void fd_describe_finding(const fd_graph *graph, const fd_judgement *j, bool of_reference, fd_verdict_replay *p) {
-    const fd_node_finding *f = &j->first;
+void fd_finding_replay(const fd_graph *graph, const fd_attribution *a, bool of_reference, fd_verdict_replay *p) {
+    const fd_node_finding *f = &a->first;
     const fd_node *nodes = graph->nodes;
     snprintf(p->finding, sizeof p->finding, "%s", fd_finding_name(f->finding));
     p->of_reference = of_reference;
@@ -121,22 +121,26 @@ void fd_describe_finding(const fd_graph *graph, const fd_judgement *j, bool of_r
     p->n_slice_beyond = f->n_slice_beyond;
     p->n_nan_new = f->n_nan_new;
     if (f->span_first != f->node) snprintf(p->span_first, sizeof p->span_first, "%s", nodes[f->span_first].name);
-    snprintf(p->missing, sizeof p->missing, "%s", j->missing);
-    if (j->next.finding != FD_FOUND_NOTHING) snprintf(p->next, sizeof p->next, "%s", nodes[j->next.node].name);
-    p->n_before = j->n_before;
-    if (j->first.span_first != f->node)
-        fd_describe_globs(graph, j->first.span_first, f->node, p->tensors, sizeof p->tensors);
+    snprintf(p->missing, sizeof p->missing, "%s", a->missing);
+    if (a->next.finding != FD_FOUND_NOTHING) snprintf(p->next, sizeof p->next, "%s", nodes[a->next.node].name);
+    if (a->not_finite.finding != FD_FOUND_NOTHING) {
+        snprintf(p->not_finite, sizeof p->not_finite, "%s", nodes[a->not_finite.node].name);
+        p->not_finite_pos = a->not_finite.pos;
+    }
+    p->n_before = a->n_before;
+    if (a->first.span_first != f->node)
+        fd_finding_globs(graph, a->first.span_first, f->node, p->tensors, sizeof p->tensors);
 }
 
-void fd_describe_counts(const fd_graph *graph, const fd_judgement *j, fd_class_source source, fd_verdict_replay *p) {
+void fd_finding_counts(const fd_graph *graph, const fd_attribution *a, fd_class_source source, fd_verdict_replay *p) {
     p->done = true;
-    snprintf(p->numerics, sizeof p->numerics, "%s", j->numerics->name);
+    snprintf(p->numerics, sizeof p->numerics, "%s", a->numerics->name);
     snprintf(p->source, sizeof p->source, "%s", fd_class_source_name(source));
-    p->n_tensor = j->n_tensor;
-    p->n_noise = j->n_by_finding[FD_FOUND_NOISE];
-    p->n_inherited = j->n_by_finding[FD_FOUND_INHERITED];
-    p->n_amplifier = j->n_by_finding[FD_FOUND_AMPLIFIER];
-    p->n_introduced = j->n_by_finding[FD_FOUND_INTRODUCED] + j->n_by_finding[FD_FOUND_BOTH];
-    p->noisiest_z = j->noisiest.finding == FD_FOUND_NOTHING ? -1 : j->noisiest.z;
-    if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", graph->nodes[j->noisiest.node].name);
+    p->n_tensor = a->n_tensor;
+    p->n_noise = a->n_by_finding[FD_FOUND_NOISE];
+    p->n_inherited = a->n_by_finding[FD_FOUND_INHERITED];
+    p->n_amplifier = a->n_by_finding[FD_FOUND_AMPLIFIER];
+    p->n_introduced = a->n_by_finding[FD_FOUND_INTRODUCED] + a->n_by_finding[FD_FOUND_BOTH];
+    p->noisiest_z = a->noisiest.finding == FD_FOUND_NOTHING ? -1 : a->noisiest.z;
+    if (p->noisiest_z >= 0) snprintf(p->noisiest, sizeof p->noisiest, "%s", graph->nodes[a->noisiest.node].name);
 }

@@ -1,16 +1,16 @@
-/* From a finding of the judge to the bug's name: fd_explain, asked with what the trace recorded around that finding.
+/* From a finding to the bug's name: fd_explain, asked with what the trace recorded around that finding.
  *
- * Asked about are the rows of the step that has the finding (and of the single-position steps behind it), so that an
+ * Asked about are the rows of the step that has the finding (and of the single-position steps after it), so that an
  * explanation must hold in all of them; of long steps the first 64 positions, of large matrices fewer. τ is the bound of
  * every element in the candidate's class, none for an exact class. Explanations are computed in binary32, so a candidate
  * more precise than that is asked with the bounds of f32. */
-#ifndef FD_COMPARE_DIAGNOSE_NAME_H
-#define FD_COMPARE_DIAGNOSE_NAME_H
+#ifndef FD_COMPARE_DIAGNOSE_DIAGNOSE_H
+#define FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 
 #include "compare/diagnose/explain.h"
-#include "compare/replay/judge.h"
+#include "compare/replay/attribution.h"
 
-typedef struct fd_name_options {
+typedef struct fd_diagnose_options {
     const fd_graph *graph; /* without faults */
     const fd_trace *trace; /* the one with the finding */
     const fd_node_finding *finding;
@@ -18,12 +18,12 @@ typedef struct fd_name_options {
     fd_op_fn op;
     const fd_numerics_class *numerics;
     double n_output; /* as in fd_bound_args */
-} fd_name_options;
+} fd_diagnose_options;
 
 /* Never a name, and the reason why, when the finding's node was replayed through unrecorded ones, or lacks rows. */
-fd_code fd_name_finding(const fd_name_options *options, fd_explanation *out, fd_error *err);
+fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err);
 
 /* Is this fault what the finding shows? False where it cannot be asked. */
-fd_code fd_name_fits(const fd_name_options *options, int32_t fault, bool *fits, fd_error *err);
+fd_code fd_diagnose_fits(const fd_diagnose_options *options, int32_t fault, bool *fits, fd_error *err);
 
 #endif

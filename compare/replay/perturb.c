@@ -1,0 +1,141 @@
+#include "compare/replay/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the values
+ * themselves. Each sample adds ±τ of its own op to every unrecorded element and runs the following ops on that; τ is λ
+ * standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may cancel by chance. */
+
+fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
+    const fd_node_state *of[FD_MAX_INPUTS] = {NULL, NULL};
+    bool any = false;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        of[k] = &replay->state[node->input[k]];
+        any |= of[k]->samples[0] != NULL;
+    }
+    int64_t n = fd_replay_rows_given(replay, node);
+    int64_t before = node->op == FD_OP_KV_WRITE ? n / replay->n_kv * replay->pos0 : 0;
+    const fd_node_state *own = &replay->state[node->id]; /* a cache's earlier rows */
+    if (!any && !(before && own->samples[0])) return FD_OK;
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
+        replay->sampled[d] = calloc((size_t)(n ? n : 1), sizeof *replay->sampled[d]);
+        if (!replay->sampled[d]) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        if (before)
+            memcpy(replay->sampled[d], own->samples[d] ? own->samples[d] : own->x, sizeof(double) * (size_t)before);
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (of[k]) args.in[k] = of[k]->samples[d] ? of[k]->samples[d] : of[k]->x;
+        args.out = replay->sampled[d];
+        FD_TRY(fd_replay_run_f64(replay, args, err));
+    }
+    return FD_OK;
+}
+
+static double square(double x) {
+    return x * x;
+}
+
+/* What was recorded of them, and the samples' spread: the element's own and, in quadrature, the row's root mean square, for
+ * one element's may be small by chance. */
+fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
+    const fd_node_state *in = &replay->state[node->input[0]];
+    int64_t n = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
+    double *e = malloc(sizeof *e * (size_t)(replay->n_pos * n));
+    if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    memcpy(e, in->e, sizeof *e * (size_t)(replay->n_pos * n));
+    for (int64_t row = 0; row < replay->n_pos * n && in->samples[0]; row += n) {
+        double sum = 0;
+        for (int64_t i = row; i < row + n; i++)
+            for (int d = 0; d < FD_REPLAY_SAMPLES; d++) sum += square(in->samples[d][i] - in->x[i]);
+        for (int64_t i = row; i < row + n; i++) {
+            double own = 0;
+            for (int d = 0; d < FD_REPLAY_SAMPLES; d++) own += square(in->samples[d][i] - in->x[i]);
+            e[i] += sqrt((own + sum / (double)n) / FD_REPLAY_SAMPLES);
+        }
+    }
+    *out = e;
+    return FD_OK;
+}
+
+/* +1 or −1, the same in every run of the program. */
+static double sign_of(int32_t node, int64_t i, int sample) {
+    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    return (h ^ h >> 33) & 1 ? 1 : -1;
+}
+
+/* Recorded rows as they are, others as replayed from the inputs' samples, each with a rounding of its own. */
+fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err) {
+    fd_node_state *state = &replay->state[node->id];
+    int64_t n = replay->n_pos * stride;
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
+        bool fresh = state->samples[d] == NULL;
+        double *p = realloc(state->samples[d], sizeof *p * (size_t)(before + n));
+        if (!p) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+        state->samples[d] = p;
+        if (fresh) memcpy(p, state->x, sizeof *p * (size_t)before);
+        memcpy(p + before, state->x + before, sizeof *p * (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            if (replay->recorded[i / stride]) continue;
+            double base = replay->sampled[d] ? replay->sampled[d][before + i] : state->x[before + i],
+                   tau = replay->tau[i];
+            bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN && node->op != FD_OP_TOP_K;
+            p[before + i] = rounded ? base + sign_of(node->id, before + i, d) * tau : base;
+        }
+    }
+    return FD_OK;
+}
+
+/* The element's own spread and, in quadrature, the root mean square of its head's (of the row's, where there are no heads
+ * or they run over positions), for an element's own may be small by chance. */
+void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride) {
+    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0;
+    int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
+    if (!replay->sampled[0]) return;
+    for (int64_t at = 0; at < replay->n_pos * stride; at += slice) {
+        double sum = 0;
+        int64_t n = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = at; i < at + slice; i++) {
+                double own = 0;
+                for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
+                    double delta = replay->sampled[d][before + i] - replay->y[before + i];
+                    own += isfinite(delta) ? delta * delta : 0;
+                }
+                if (pass == 0) {
+                    sum += own;
+                    n += own > 0;
+                } else {
+                    replay->tau[i] += sqrt((own + sum / (double)(n ? n : 1)) / FD_REPLAY_SAMPLES);
+                }
+            }
+    }
+}
+
+/* Rounding may have changed a choice of experts that was not recorded, and no sample need show it: the rows after it, up to
+ * the next recorded tensor, get a τ that says nothing. */
+fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err) {
+    fd_node_state *state = &replay->state[node->id];
+    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 : 0;
+    bool *unknown = realloc(state->unknown, sizeof *unknown * (size_t)(before + replay->n_pos));
+    if (!unknown) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    state->unknown = unknown;
+    memset(unknown + before, 0, sizeof *unknown * (size_t)replay->n_pos);
+    for (int32_t r = 0; r < replay->n_pos; r++) {
+        bool affected = false;
+        for (int64_t i = r * stride; i < (r + 1) * stride && ran && !affected; i++)
+            affected = replay->tau[i] >= FD_BOUND_UNKNOWN;
+        for (int k = 0; k < FD_MAX_INPUTS && ran && !affected; k++) {
+            if (node->input[k] < 0) continue;
+            bool cache = replay->o.graph->nodes[node->input[k]].op == FD_OP_KV_WRITE;
+            affected = replay->state[node->input[k]].unknown[r + (cache ? replay->pos0 : 0)];
+        }
+        for (int64_t i = r * stride; i < (r + 1) * stride && affected; i++) replay->tau[i] = FD_BOUND_UNKNOWN;
+        unknown[before + r] = affected && !replay->recorded[r];
+        if (before + r > 0 && node->op == FD_OP_KV_WRITE) unknown[before + r] |= unknown[before + r - 1];
+    }
+    return FD_OK;
+}
