@@ -3,7 +3,7 @@
  *
  * - storage: a class whose tensors have 16 bits cannot have left values of 24 bits;
  * - need: where a class says that an engine rounds much more than a finer one does, the errors are that large. Not in one
- *   kind of op, one layer or some rows, but in most tensors that it rounds, and in nearly every row of each;
+ *   kind of op, one layer or some rows, but in most tensors that it rounds, and no row of these is spared;
  * - sight: tensors that show it lie close to their own recorded inputs. Through whole layers any small error looks like
  *   rounding.
  *
@@ -17,6 +17,7 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau;                   /* root mean square */
+    bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
 } fd_evidence_row;
 
 typedef struct fd_evidence {
@@ -32,12 +33,11 @@ typedef struct fd_evidence {
 /* What speaks for a class. Tensors are nodes of the sample. */
 typedef struct fd_class_case {
     const fd_numerics_class *numerics;
-    int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds */
+    int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
     int32_t first;              /* the first of those; -1: none */
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
-    int32_t n_needed;           /* of those, tensors that the finest class does not explain, in nearly every row */
+    int32_t n_needed;           /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;             /* of those, tensors computed from recorded ones of the same part of the layer */
-    int32_t n_stored, n_wide;   /* tensors of 32 bits or more, and those with values that the class's type cannot hold */
     bool all_kinds;             /* products and attention, as far as the class rounds them, both need it */
 } fd_class_case;
 
@@ -50,10 +50,19 @@ void fd_evidence_add(void *user, const fd_attribution_row *row);
 /* What was seen since the last call speaks for `numerics`. */
 fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);
 
-/* The trace speaks against the class. `why` says how, in words; NULL: nobody asks. */
-bool fd_class_refuted(const fd_class_case *c, char *why, size_t size);
+/* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot hold. */
+typedef struct fd_storage {
+    int32_t digits, n_stored, n_wide;
+} fd_storage;
+fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Most values are too wide for an engine that keeps its tensors in the class's type. */
+bool fd_storage_refutes(const fd_storage *storage);
+
+/* Most of what the class rounds shows no such errors. */
+bool fd_case_refuted(const fd_class_case *c);
 
 /* The trace shows the class by itself, not only by room for its errors. */
-bool fd_class_shown(const fd_class_case *c);
+bool fd_case_shown(const fd_class_case *c);
 
 #endif

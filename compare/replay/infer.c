@@ -1,6 +1,7 @@
 #include "compare/replay/infer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "compare/replay/evidence.h"
@@ -66,6 +67,7 @@ typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
     bool refuted[MOST];
     int32_t n;
+    fd_storage storage;     /* of the widest type that was refuted; digits 0: none */
     double stored;          /* unit roundoff of what most tensors are stored in */
 } cases;
 
@@ -92,7 +94,7 @@ static int32_t choose(const cases *c, int32_t *least) {
 static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
     bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
     for (int32_t i = 1; i < c->n; i++)
-        decided |= !c->refuted[i] && fits(c, i, least) && fd_class_shown(&c->at[i]);
+        decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
     return decided;
 }
 
@@ -104,21 +106,29 @@ static int32_t best_refuted(const cases *c, int32_t least) {
     return best;
 }
 
+/* What speaks for another class than the one chosen. */
 static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_inferred_class *out) {
     const fd_class_case *finest = &c->at[0];
-    char why[160];
     int32_t refuted = best_refuted(c, least);
     out->n_judged = finest->n_judged;
     out->n_stricter = finest->n_beyond;
     out->first = finest->first;
+    if (finest->first < 0) return;
     if (chosen > 0)
         snprintf(out->evidence, sizeof out->evidence,
                  "%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s",
-                 finest->numerics->name, graph->nodes[finest->first < 0 ? 0 : finest->first].name, finest->n_beyond,
-                 finest->n_judged, finest->numerics->name, finest->numerics->name);
-    else if (refuted > 0 && fd_class_refuted(&c->at[refuted], why, sizeof why))
-        snprintf(out->evidence, sizeof out->evidence, "not %s, though its bounds have room: %s; if it is, give --candidate %s",
-                 c->at[refuted].numerics->name, why, c->at[refuted].numerics->name);
+                 finest->numerics->name, graph->nodes[finest->first].name, finest->n_beyond, finest->n_judged,
+                 finest->numerics->name, finest->numerics->name);
+    else if (refuted > 0)
+        snprintf(out->evidence, sizeof out->evidence,
+                 "not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine "
+                 "is %s, give --candidate %s",
+                 c->at[refuted].numerics->name, c->at[refuted].n_needed, c->at[refuted].n_rounded,
+                 c->at[refuted].numerics->name, c->at[refuted].numerics->name);
+    else if (c->storage.digits)
+        snprintf(out->evidence, sizeof out->evidence,
+                 "no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold",
+                 c->storage.n_wide, c->storage.n_stored, c->storage.digits);
 }
 
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
@@ -128,11 +138,17 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
         if (c->stored > 0x1p-24 && class_->u_out > c->stored) continue; /* the trace keeps more than such an engine has */
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (c->n > 0 && fd_storage_refutes(&storage)) {
+            if (storage.digits > c->storage.digits) c->storage = storage;
+            continue;
+        }
         fd_class_case *own = &c->at[c->n];
         FD_TRY(try_class(options, class_, evidence, own, err));
-        c->refuted[c->n] = c->n > 0 && fd_class_refuted(own, NULL, 0);
-        bool sure = c->n == 0 || (!c->refuted[c->n] && fd_class_shown(own));
-        done = own->n_beyond == 0 && class_->u_out >= c->stored && (sure || c->stored > 0x1p-24);
+        c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
+
+        bool sure = c->n == 0 || c->stored > 0x1p-24 || (!c->refuted[c->n] && fd_case_shown(own));
+        done = own->n_beyond == 0 && class_->u_out >= c->stored && sure;
         c->n++;
     }
     return FD_OK;
