@@ -84,15 +84,27 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
     return false;
 }
 
+static bool sums_in_16_bits(const fd_numerics_class *c) {
+    return c->u_acc > 0x1p-24 || c->u_acc_f16 > 0x1p-24 || c->u_mix > 0x1p-24;
+}
+
+/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does not say
+ * unless its sums live in 16 bits. */
+static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
+    return c->u_out <= 0x1p-24 && !sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
+}
+
 typedef struct tally {
     int32_t rounded, needed, spared;
 } tally;
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those whose
  * errors are far smaller than the class's. */
-static tally count_rows(const fd_evidence *e, int32_t node) {
+static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_t node) {
     tally t = {0};
-    for (int32_t p = 0; p < e->n_pos; p++) {
+    bool sums = e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
+    for (int32_t p = sums ? 1 : 0; p < e->n_pos; p++) {
         int64_t at = (int64_t)node * e->n_pos + p;
         if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
         t.rounded++;
@@ -100,14 +112,6 @@ static tally count_rows(const fd_evidence *e, int32_t node) {
         t.spared += e->finest[at].z <= 1 && e->rows[at].z < FAR_SMALLER;
     }
     return t;
-}
-
-/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does not say
- * unless its sums live in 16 bits. */
-static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
-    bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
-    bool sums = c->u_acc > 0x1p-24 || c->u_acc_f16 > 0x1p-24 || c->u_mix > 0x1p-24;
-    return c->u_out <= 0x1p-24 && !sums && e->stored[node->id] && !is_copy(node) && narrow;
 }
 
 static bool of_attention(fd_op op) {
@@ -120,7 +124,7 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
     bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     if (copies || (other && c->numerics->u_out <= 0x1p-24)) return;
-    tally rows = count_rows(e, node->id);
+    tally rows = count_rows(e, c->numerics, node->id);
     if (rows.rounded == 0) return;
     bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
     c->n_rounded++;
@@ -150,7 +154,8 @@ fd_class_case fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numeric
         if (beyond && c.first < 0) c.first = i;
         if (e->has_finest) weigh_need(e, node, &c, kinds);
     }
-    c.all_kinds = 2 * kinds[0].needed >= kinds[0].rounded && 2 * kinds[1].needed >= kinds[1].rounded;
+    c.products = 2 * kinds[0].needed >= kinds[0].rounded;
+    c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
     if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * (size_t)e->graph->n_node * (size_t)e->n_pos);
     e->has_finest = true;
     for (int64_t i = 0; i < (int64_t)e->graph->n_node * e->n_pos; i++) e->rows[i].z = -1;
@@ -178,6 +183,6 @@ bool fd_case_refuted(const fd_class_case *c) {
 }
 
 bool fd_case_shown(const fd_class_case *c) {
-    bool of_16_bits = c->numerics->u_out > 0x1p-24; /* and not refuted by what was stored */
-    return c->all_kinds && (of_16_bits || (c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
+    bool of_16_bits = c->numerics->u_out > 0x1p-24; /* its values show it, where they do not refute it */
+    return c->products && (of_16_bits || (c->attention && c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
 }

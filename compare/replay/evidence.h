@@ -38,7 +38,7 @@ typedef struct fd_class_case {
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed;           /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;             /* of those, tensors computed from recorded ones of the same part of the layer */
-    bool all_kinds;             /* products and attention, as far as the class rounds them, both need it */
+    bool products, attention;   /* most of these need it, as far as the class rounds them */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
