@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 /* Ends the program where the CUDA runtime fails: its text behind the program's name, status 2. */
 static inline void cuda(cudaError_t status) {
@@ -18,9 +18,9 @@ static inline void cuda(cudaError_t status) {
 
 /* Device 0 and a stream of its own on it; ends the program with status 77 where there is no device. `name` gets the
  * device's. */
-static inline fd_queue gpu_or_skip(char name[256]) {
+static inline fd_launch_context gpu_or_skip(char name[256]) {
     struct cudaDeviceProp properties;
-    fd_queue queue = {0};
+    fd_launch_context queue = {0};
     int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
         printf("SKIPPED: no CUDA device\n");

@@ -17,7 +17,7 @@ typedef int sgemm_function(void *, int, int, int, int, int, const float *, const
                            const float *, float *, int);
 
 typedef struct bench {
-    fd_queue queue;
+    fd_launch_context queue;
     gpu_clock clock;
     void *cublas; /* handle; NULL: none */
     sgemm_function *sgemm;

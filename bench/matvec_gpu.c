@@ -26,13 +26,13 @@ static const fd_matvec_form forms[] = {
 enum { N_FORM = sizeof forms / sizeof *forms };
 
 static const fd_q8_form q8_forms[] = {
-    {16, 1, 2, 1}, {16, 1, 3, 1}, {16, 1, 4, 1}, {12, 1, 4, 1}, {8, 2, 2, 1}, {16, 1, 2, 2},
+    {16, 1, 2, 1}, {16, 1, 3, 1}, {16, 1, 4, 1}, {12, 1, 4, 1}, {8, 2, 2, 1},  {16, 1, 2, 2},
     {16, 1, 4, 2}, {16, 1, 4, 3}, {16, 1, 2, 4}, {16, 1, 4, 4}, {16, 1, 4, 8}, {8, 2, 3, 4},
 };
 enum { N_Q8_FORM = sizeof q8_forms / sizeof *q8_forms };
 
 typedef struct bench {
-    fd_queue queue;
+    fd_launch_context queue;
     gpu_clock clock;
 } bench;
 
@@ -49,7 +49,7 @@ typedef struct job {
 } job;
 
 static fd_code try_launch(const job *j, int i, fd_error *err) {
-    fd_queue queue = j->b->queue;
+    fd_launch_context queue = j->b->queue;
     queue.overlap = i > 0 && j->n_tok == 1;
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
@@ -214,15 +214,16 @@ int main(int argc, char **argv) {
         printf("one row, GB/s: exact, q8act, their ratio; the same behind a norm\n");
     } else {
         bool q8act = what == Q8ACT;
-        printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy engine)%s; the chosen form%s\n",
+        printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy "
+               "engine)%s; the chosen form%s\n",
                q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
                what == MANY_ROWS ? "; eight rows; 512 rows, TFLOP/s" : "");
         printf("%19s", "");
         for (int i = 0; q8act && i < N_Q8_FORM; i++)
-            printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].slots, q8_forms[i].team);
+            printf("  %x%d%d%d", q8_forms[i].warps, q8_forms[i].blocks, q8_forms[i].stages, q8_forms[i].split_k);
         for (int i = 0; !q8act && i < N_FORM; i++)
             printf(" %d%d%x%d%c", forms[i].partials, forms[i].rows, forms[i].warps, forms[i].blocks,
-                   forms[i].bulk ? '+' : '0' + forms[i].slots);
+                   forms[i].bulk ? '+' : '0' + forms[i].stages);
         printf(" | chosen\n");
     }
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)

@@ -21,12 +21,13 @@ int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
 
-/* For commands that run a model or replay it; before they do anything, for the program starts itself again.
- * libgomp's threads spin for milliseconds at every barrier before they sleep. On a busy machine (CI) they spin on the
- * very core that the thread they wait for needs: measured with both of 2 cores taken, 9.1 s against 0.4 s for a 16-token
- * trace; idle, no difference. libgomp reads its settings when it is loaded, hence the new start (7 ms, half of what
- * `compare` of two small traces took with it). Does nothing when the user set GOMP_SPINCOUNT or OMP_WAIT_POLICY. */
-void fd_cli_bound_spinning(void);
+/* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
+ * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both
+ * of 2 cores taken, 9.1 s against 0.4 s for a 16-token trace; idle, no difference. libgomp reads its settings when
+ * it is loaded, so the program starts itself again with the arguments kept (7 ms, half of what `compare` of two
+ * small traces took with it). Does nothing when the user set GOMP_SPINCOUNT or OMP_WAIT_POLICY. */
+void fd_cli_keep_arguments(int argc, char **argv);
+void fd_cli_limit_openmp_spin(void);
 
 /* Prints "firstdiff COMMAND: message" on stderr and returns the exit status of err->code. */
 int fd_cli_fail(const char *command, const fd_error *err);
@@ -37,7 +38,7 @@ typedef struct fd_cli_model {
     fd_graph *graph;
     fd_tokenizer *tokenizer; /* NULL: the file has none; `tokenizer_error` says why */
     fd_error tokenizer_error;
-    char hash[48];           /* fd_model_hash of the file */
+    char hash[48]; /* fd_model_hash of the file */
 } fd_cli_model;
 fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err);
 void fd_cli_model_close(fd_cli_model *model);
@@ -75,19 +76,19 @@ fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx,
 fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_thread,
                               fd_cli_exec *out, fd_error *err);
 void fd_cli_exec_close(fd_cli_exec *exec);
-/* What the executor of `spec` will take of a device's memory, and what is free: a line without its end; "" on the CPU, and
- * where it does not fit or cannot be told, for then opening it fails and says more. */
+/* What the executor of `spec` will take of a device's memory, and what is free: a line without its end; "" on the
+ * CPU, and where it does not fit or cannot be told, for then opening it fails and says more. */
 void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, char *to, size_t size);
 
-/* The spec of --backend, --numerics and --fault: "cpu", "exact", "x@1+y" gives "cpu:exact+fault=x@1+fault=y". `faults` may be
- * NULL. */
+/* The spec of --backend, --numerics and --fault: "cpu", "exact", "x@1+y" gives "cpu:exact+fault=x@1+fault=y".
+ * `faults` may be NULL. */
 fd_code fd_cli_spec(const char *backend, const char *numerics, const char *faults, char spec[256], fd_error *err);
-
-/* An argp parser's default case for the one argument MODEL.gguf: takes it, refuses a second and its absence (status 2). */
-error_t fd_cli_one_model(int key, char *arg, struct argp_state *state, const char **model);
-
-/* "512M" to bytes: digits and nothing, K, M or G (powers of 1024), from `least` on; else a usage error (status 2). */
-size_t fd_cli_bytes(const char *text, size_t least, struct argp_state *state);
+/* The executor of such a choice; `fault` may be NULL. */
+typedef struct fd_cli_exec_choice {
+    const char *backend, *numerics, *fault;
+    int32_t n_ctx, n_thread;
+} fd_cli_exec_choice;
+fd_code fd_cli_exec_choose(fd_cli_exec_choice choice, const fd_graph *graph, fd_cli_exec *out, fd_error *err);
 
 /* Seconds of a clock that only goes forward. */
 double fd_cli_seconds(void);

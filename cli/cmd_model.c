@@ -1,4 +1,5 @@
 /* firstdiff model: what a GGUF holds, the graph it makes, and whether the file is sound. */
+#include "cli/arguments.h"
 #include "cli/cli.h"
 
 #include <string.h>
@@ -9,14 +10,15 @@ typedef struct arguments {
 } arguments;
 
 static const struct argp_option options[] = {
-    {"verify", 'v', 0, 0, "Check sizes, offsets, finite values, all-zero tensors and trailing zero rows; exit 1 when a check fails", 0},
+    {"verify", 'v', 0, 0,
+     "Check sizes, offsets, finite values, all-zero tensors and trailing zero rows; exit 1 when a check fails", 0},
     {"tensors", 'T', 0, 0, "List the tensors", 0},
     {"graph", 'g', 0, 0, "List the op graph", 0},
     {"metadata", 'm', 0, 0, "List the metadata", 0},
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_model_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case 'v': a->verify = true; return 0;
@@ -27,14 +29,19 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp argp = {
-    options, parse, "MODEL.gguf",
-    "Shows a model's architecture, hyperparameters, tensors and op graph. Tensors that the graph does not use and weights "
-    "that it needs and lacks are named.\vWithout a choice of lists all are shown but the metadata's arrays.",
-    NULL, NULL, NULL};
+static const struct argp argp = {options,
+                                 parse_model_option,
+                                 "MODEL.gguf",
+                                 "Shows a model's architecture, hyperparameters, tensors and op graph. Names tensors "
+                                 "that the graph does not use and "
+                                 "weights that it needs and the file lacks.\vWithout --tensors, --graph or --metadata, "
+                                 "tensors and graph are listed.",
+                                 NULL,
+                                 NULL,
+                                 NULL};
 
 static void print_value(const fd_gguf_kv *kv) {
-    static const char *const type_names[FD_GGUF_TYPE_COUNT] = {"u8",  "i8",   "u16",    "i16",   "u32", "i32", "f32",
+    static const char *const type_names[FD_GGUF_TYPE_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                                "bool", "string", "array", "u64", "i64", "f64"};
     int64_t i;
     double f;
@@ -64,9 +71,11 @@ static void print_hparams(const fd_hparams *h) {
     static const char *const scaling[] = {"none", "linear", "llama3"};
     printf("  layers %d   width %d   ffn %d   vocabulary %d   context %d\n", h->n_layer, h->n_embd, h->n_ff, h->n_vocab,
            h->n_ctx_train);
-    printf("  heads %d   K/V heads %d   head width %d   rms eps %g\n", h->n_head, h->n_head_kv, h->head_dim, h->rms_eps);
-    printf("  rope %s pairs, base %g, %d dims, scaling %s", h->rope.pairing == FD_ROPE_HALF ? "half-split" : "interleaved",
-           h->rope.base, h->rope.n_rot, scaling[h->rope.scaling]);
+    printf("  heads %d   K/V heads %d   head width %d   rms eps %g\n", h->n_head, h->n_head_kv, h->head_dim,
+           h->rms_eps);
+    printf("  rope %s pairs, base %g, %d dims, scaling %s",
+           h->rope.pairing == FD_ROPE_HALF ? "half-split" : "interleaved", h->rope.base, h->rope.n_rot,
+           scaling[h->rope.scaling]);
     if (h->rope.scaling != FD_ROPE_SCALING_NONE) printf(" factor %g", h->rope.factor);
     printf("\n");
     if (h->n_expert > 0)
@@ -82,7 +91,8 @@ static void print_tensors(const fd_gguf *gguf) {
         char shape[96];
         for (int32_t d = 0, at = 0; d < t->n_dim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
-        printf("  %-32s %-6s [%s]  %llu bytes\n", t->name, fd_dtype_get(t->dtype)->name, shape, (unsigned long long)t->bytes);
+        printf("  %-32s %-6s [%s]  %llu bytes\n", t->name, fd_dtype_get(t->dtype)->name, shape,
+               (unsigned long long)t->bytes);
     }
 }
 
@@ -90,9 +100,12 @@ static void print_graph(const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *n = &graph->nodes[i];
         char shape[32];
-        if (n->over_kv) snprintf(shape, sizeof shape, "[%d, positions]", n->shape[0]);
-        else if (n->n_dim == 2) snprintf(shape, sizeof shape, "[%d, %d]", n->shape[0], n->shape[1]);
-        else snprintf(shape, sizeof shape, "[%d]", n->shape[0]);
+        if (n->over_kv)
+            snprintf(shape, sizeof shape, "[%d, positions]", n->shape[0]);
+        else if (n->n_dim == 2)
+            snprintf(shape, sizeof shape, "[%d, %d]", n->shape[0], n->shape[1]);
+        else
+            snprintf(shape, sizeof shape, "[%d]", n->shape[0]);
         printf("  %4d  %-22s %-14s %-16s", i, n->name, fd_op_name(n->op), shape);
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (n->input[k] >= 0) printf(" %s", graph->nodes[n->input[k]].name);
@@ -113,7 +126,7 @@ static void print_problem(void *user, const char *message) {
     printf("  PROBLEM %s\n", message);
 }
 
-static int verify(const fd_gguf *gguf, fd_error *err) {
+static int verify_file(const fd_gguf *gguf, fd_error *err) {
     size_t n_problem;
     printf("verify\n");
     fd_code code = fd_gguf_verify(gguf, print_problem, NULL, &n_problem, err);
@@ -122,13 +135,13 @@ static int verify(const fd_gguf *gguf, fd_error *err) {
     return n_problem == 0 ? FD_EXIT_SAME : FD_EXIT_DIVERGED;
 }
 
-static int show(const arguments *a, const fd_gguf *gguf) {
+static int show_model(const arguments *a, const fd_gguf *gguf) {
     fd_error err = {0};
     fd_graph *graph;
     fd_weight_report report;
     bool all = !a->tensors && !a->graph && !a->metadata && !a->verify;
-    printf("%s\n  GGUF v%u, %zu tensors, %zu keys, %zu bytes\n", a->model, fd_gguf_version(gguf), fd_gguf_n_tensor(gguf),
-           fd_gguf_n_kv(gguf), fd_gguf_file_size(gguf));
+    printf("%s\n  GGUF v%u, %zu tensors, %zu keys, %zu bytes\n", a->model, fd_gguf_version(gguf),
+           fd_gguf_n_tensor(gguf), fd_gguf_n_kv(gguf), fd_gguf_file_size(gguf));
     if (a->metadata) {
         printf("metadata\n");
         print_metadata(gguf);
@@ -160,7 +173,7 @@ static int show(const arguments *a, const fd_gguf *gguf) {
     if (code == FD_OK) fd_graph_free(graph);
     int status = code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("model", &err);
     if (a->verify) {
-        int verified = verify(gguf, &err);
+        int verified = verify_file(gguf, &err);
         status = status != FD_EXIT_SAME ? status : verified;
     }
     return status;
@@ -172,7 +185,7 @@ int fd_cmd_model(int argc, char **argv) {
     fd_error err = {0};
     fd_gguf *gguf;
     if (fd_gguf_open(args.model, &gguf, &err) != FD_OK) return fd_cli_fail("model", &err);
-    int status = show(&args, gguf);
+    int status = show_model(&args, gguf);
     fd_gguf_close(gguf);
     return status;
 }

@@ -11,14 +11,16 @@
 #include "engine/engine.h"
 #endif
 
-static bool is(const char *s, size_t size, const char *text) { return strlen(text) == size && memcmp(s, text, size) == 0; }
+static bool spec_is(const char *s, size_t size, const char *text) {
+    return strlen(text) == size && memcmp(s, text, size) == 0;
+}
 
 #ifdef FD_HAVE_CUDA
-/* Of "gpu:…". */
+/* The numerics of a spec "gpu:…". */
 static fd_numerics gpu_numerics(const char *spec, size_t size) {
-    return is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
-           : is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
-                                         : FD_NUMERICS_EXACT;
+    return spec_is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
+           : spec_is(spec, size, "gpu:q8act") ? FD_NUMERICS_Q8ACT
+                                              : FD_NUMERICS_EXACT;
 }
 #endif
 
@@ -57,7 +59,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
     for (size_t i = 0; i < sizeof on_cpu / sizeof *on_cpu; i++) {
         char name[32];
         snprintf(name, sizeof name, "cpu:%s", fd_numerics_name(on_cpu[i]));
-        if (!is(spec, size, name)) continue;
+        if (!spec_is(spec, size, name)) continue;
         fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
         options.numerics = on_cpu[i];
         return fd_reference_new(graph, &options, out, err);
@@ -66,21 +68,23 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
     if (size >= strlen(emulate) && memcmp(spec, emulate, strlen(emulate)) == 0) {
         fd_emulate_options options = {.n_ctx = n_ctx, .n_thread = n_thread};
         if (n_seq > 1)
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "executor \"%.*s\": %d sequences, it holds one", (int)size, spec, n_seq);
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "executor \"%.*s\": %d sequences, but it holds one", (int)size,
+                           spec, n_seq);
         FD_TRY(fd_emulate_parse(spec + strlen(emulate), size - strlen(emulate), &options, err));
         return fd_emulate_new(graph, &options, out, err);
     }
-    if (is(spec, size, "cpu:fast"))
+    if (spec_is(spec, size, "cpu:fast"))
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
-    if (is(spec, size, "gpu:exact") || is(spec, size, "gpu:q8act") || is(spec, size, "gpu:fast")) {
+    if (spec_is(spec, size, "gpu:exact") || spec_is(spec, size, "gpu:q8act") || spec_is(spec, size, "gpu:fast")) {
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = gpu_numerics(spec, size);
         return fd_engine_new(graph, &options, out, err);
 #else
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "executor %.*s: this build has no GPU engine (no nvcc when it was made)",
-                       (int)size, spec);
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "executor %.*s: this build has no GPU engine: nvcc was not found when it was built", (int)size,
+                       spec);
 #endif
     }
     return fd_fail(
@@ -118,8 +122,7 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     fd_engine_size of = {.n_ctx = n_ctx, .n_seq = n_seq, .numerics = gpu_numerics(spec, strcspn(spec, "+"))};
     if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
         fd_engine_memory_free(0, &free_bytes, &of.n_sm, &ignored) != FD_OK ||
-        fd_engine_memory_needed(graph, &of, &memory, &ignored) != FD_OK ||
-        fd_engine_memory_total(&memory) > free_bytes)
+        fd_engine_memory_needed(graph, &of, &memory, &ignored) != FD_OK || fd_engine_memory_total(&memory) > free_bytes)
         return;
     fd_engine_memory_text(&memory, &of, free_bytes, to, size);
 #else
@@ -143,6 +146,14 @@ fd_code fd_cli_spec(const char *backend, const char *numerics, const char *fault
         at += (size_t)snprintf(spec + at, 256 - at, "+fault=%.*s", (int)size, p);
         p += size + (p[size] == '+');
     }
-    if (at >= 256) return fd_fail(err, FD_ERR_INPUT, "executor %.40s:%.40s with fault %.60s…: too long", backend, numerics, faults ? faults : "");
+    if (at >= 256)
+        return fd_fail(err, FD_ERR_INPUT, "executor %.40s:%.40s with fault %.60s…: too long", backend, numerics,
+                       faults ? faults : "");
     return FD_OK;
+}
+
+fd_code fd_cli_exec_choose(fd_cli_exec_choice choice, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
+    char spec[256];
+    FD_TRY(fd_cli_spec(choice.backend, choice.numerics, choice.fault, spec, err));
+    return fd_cli_exec_open(spec, graph, choice.n_ctx, choice.n_thread, out, err);
 }

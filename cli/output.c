@@ -21,19 +21,19 @@ fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err) {
     return fd_fail(err, FD_ERR_IO, "%s: writing failed: %s", path, strerror(why ? why : errno));
 }
 
-fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_t n, fd_error *err) {
+fd_code fd_cli_check_not_overwriting(const char *output, const char *const *inputs, size_t n, fd_error *err) {
     struct stat to, from;
     if (!output || stat(output, &to) != 0 || !S_ISREG(to.st_mode)) return FD_OK;
     for (size_t i = 0; i < n; i++)
         if (inputs[i] && stat(inputs[i], &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
-            return fd_fail(err, FD_ERR_INPUT, "%s: is read here and would be replaced, expected another file to write",
-                           output);
+            return fd_fail(err, FD_ERR_INPUT, "%s: is an input and would be replaced: write to another file", output);
     return FD_OK;
 }
 
-fd_code fd_cli_output_spares(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err) {
-    FD_TRY(fd_cli_spare_inputs(output->html, inputs, n, err));
-    return fd_cli_spare_inputs(output->junit, inputs, n, err);
+fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n,
+                                             fd_error *err) {
+    FD_TRY(fd_cli_check_not_overwriting(output->html, inputs, n, err));
+    return fd_cli_check_not_overwriting(output->junit, inputs, n, err);
 }
 
 static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error *err) {
@@ -70,18 +70,4 @@ fd_code fd_cli_print_json(json_t *root, fd_error *err) {
     bool failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 || putchar('\n') == EOF;
     json_decref(root);
     return failed ? fd_fail(err, FD_ERR_IO, "standard output: writing failed") : FD_OK;
-}
-
-int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state) {
-    char *end;
-    errno = 0;
-    long value = strtol(arg, &end, 10);
-    if (end == arg || *end || errno || value < low || value > INT32_MAX)
-        argp_error(state, "\"%s\": expected an integer from %ld", arg, low);
-    return (int32_t)value;
-}
-
-void fd_cli_add_glob(fd_cli_globs *globs, const char *glob, struct argp_state *state) {
-    if (globs->n == FD_CLI_MAX_GLOBS) argp_error(state, "--allow-missing: at most %d globs", FD_CLI_MAX_GLOBS);
-    globs->items[globs->n++] = glob;
 }

@@ -1,4 +1,4 @@
-/* Printing what a command found, and parsing what several of my commands share: outputs that are checked, integers. */
+/* Printing what a command found; files that it writes are checked. */
 #ifndef FD_CLI_OUTPUT_H
 #define FD_CLI_OUTPUT_H
 
@@ -13,32 +13,23 @@ typedef struct fd_cli_output {
     const char *junit; /* also a JUnit file; NULL: none */
 } fd_cli_output;
 
-/* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when something could
- * not be written. */
+/* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when
+ * something could not be written. */
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output);
 
 /* Opens `path` for writing; close checks that everything arrived. Errors name the path. */
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err);
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err);
 
-/* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be replaced. An
- * output or inputs that are NULL, or not there, are fine. */
-fd_code fd_cli_spare_inputs(const char *output, const char *const *inputs, size_t n, fd_error *err);
+/* FD_ERR_INPUT when `output` is one of the n files that the command reads, under whatever name: it would be
+ * replaced. An output or inputs that are NULL, or not there, are fine. */
+fd_code fd_cli_check_not_overwriting(const char *output, const char *const *inputs, size_t n, fd_error *err);
 /* The same for the files of a verdict. */
-fd_code fd_cli_output_spares(const fd_cli_output *output, const char *const *inputs, size_t n, fd_error *err);
+fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const char *const *inputs, size_t n,
+                                             fd_error *err);
 
-/* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not UTF-8, too. */
+/* Prints `root` on standard output and gives it up. NULL is FD_ERR_MEMORY: Jansson gives it for text that is not
+ * UTF-8, too. */
 fd_code fd_cli_print_json(json_t *root, fd_error *err);
-
-/* An integer argument from `low` on; anything else is a usage error of `state` (exit status 2). */
-int32_t fd_cli_integer(const char *arg, long low, struct argp_state *state);
-
-/* --allow-missing GLOB, repeatable. */
-enum { FD_CLI_MAX_GLOBS = 32 };
-typedef struct fd_cli_globs {
-    const char *items[FD_CLI_MAX_GLOBS];
-    int32_t n;
-} fd_cli_globs;
-void fd_cli_add_glob(fd_cli_globs *globs, const char *glob, struct argp_state *state);
 
 #endif

@@ -12,7 +12,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_prompt_option(int key, char *arg, struct argp_state *state) {
     fd_cli_prompt *prompt = state->input;
     switch (key) {
     case 'p': prompt->text = arg; return 0;
@@ -22,7 +22,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-const struct argp fd_cli_prompt_argp = {.options = options, .parser = parse};
+const struct argp fd_cli_prompt_argp = {.options = options, .parser = parse_prompt_option};
 
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err) {
     *ids = malloc(sizeof **ids * (strlen(list) / 2 + 1));
@@ -37,8 +37,8 @@ fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32
         if (end != p + item || errno || value < 0 || value >= n_vocab) {
             free(*ids);
             *ids = NULL;
-            return fd_fail(err, FD_ERR_INPUT, "token \"%.*s\": expected an id from 0 to %d", (int)(item < 64 ? item : 64), p,
-                           n_vocab - 1);
+            return fd_fail(err, FD_ERR_INPUT, "token \"%.*s\": expected an id from 0 to %d",
+                           (int)(item < 64 ? item : 64), p, n_vocab - 1);
         }
         (*ids)[(*n_id)++] = (int32_t)value;
         p = end + strspn(end, ", \t\r\n");

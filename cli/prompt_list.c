@@ -29,7 +29,7 @@ fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_
         while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) text[--size] = '\0';
         if (size == 0 || text[0] == '#') continue;
         if (strlen(text) != (size_t)size)
-            code = fd_fail(err, FD_ERR_INPUT, "a NUL byte in it: no text file");
+            code = fd_fail(err, FD_ERR_INPUT, "contains a NUL byte: not a text file");
         else
             code = add_prompt(model, text, line, list, err);
         if (code != FD_OK) fd_error_prefix(err, "%s line %d", path, line);

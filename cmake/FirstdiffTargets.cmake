@@ -20,5 +20,5 @@ function(fd_add_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/main.c says why
+    ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/cli.h says why
 endfunction()

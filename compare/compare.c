@@ -7,6 +7,8 @@
 #include "compare/diff/prompt_tokens.h"
 #include "compare/diff/scan.h"
 #include "compare/diff/token_split.h"
+#include "compare/report/describe.h"
+#include "compare/report/next.h"
 
 typedef struct comparison {
     fd_trace_pair pair;
@@ -22,36 +24,24 @@ static bool allowed(const fd_compare_options *options, const char *name) {
 static void state_what_limits(const comparison *c) {
     fd_verdict *v = c->verdict;
     const fd_alignment *a = &c->pair.align;
-    const struct {
-        const char *role;
-        const fd_verdict_side *side;
-    } sides[] = {{"reference", &v->ref}, {"candidate", &v->cand}};
+    const fd_verdict_side *sides[] = {&v->ref, &v->cand};
     for (int i = 0; i < 2; i++)
-        if (!sides[i].side->complete)
-            fd_verdict_reason(v, "the %s %.160s is incomplete: its run stopped after %d positions", sides[i].role,
-                              sides[i].side->label, sides[i].side->n_pos);
+        if (!sides[i]->complete)
+            fd_verdict_reason(v, (fd_remark){FD_REASON_RUN_STOPPED, .side = i, .n = {sides[i]->n_pos}});
     if (v->ref.n_pos != v->cand.n_pos)
-        fd_verdict_reason(v, "the reference has %d positions, the candidate %d", v->ref.n_pos, v->cand.n_pos);
-    if (a->same_model == FD_EQUALITY_UNKNOWN)
-        fd_verdict_note(v, "which model ran is not recorded on both sides: not checked");
+        fd_verdict_reason(v, (fd_remark){FD_REASON_POSITIONS_DIFFER, .n = {v->ref.n_pos, v->cand.n_pos}});
+    if (a->same_model == FD_EQUALITY_UNKNOWN) fd_verdict_note(v, (fd_remark){FD_NOTE_MODEL_UNRECORDED});
     if (!fd_trace_tokens(c->pair.ref) || !fd_trace_tokens(c->pair.cand))
-        fd_verdict_reason(v, "the tokens are not recorded on both sides");
+        fd_verdict_reason(v, (fd_remark){FD_REASON_TOKENS_UNRECORDED});
     fd_verdict_note_numerics(v);
 }
 
 /* True when the two ran different models, which is then the reason for not comparing anything. */
 static bool different_models(const comparison *c) {
     fd_verdict *v = c->verdict;
-    if (c->pair.align.same_arch == FD_UNEQUAL) {
-        fd_verdict_reason(v, "different models: architecture %s against %s", v->ref.arch, v->cand.arch);
-        return true;
-    }
-    if (c->pair.align.same_model == FD_UNEQUAL) {
-        fd_verdict_reason(v, "different models: %.60s (%s) against %.60s (%s)", v->ref.model_name, v->ref.model_hash,
-                          v->cand.model_name, v->cand.model_hash);
-        return true;
-    }
-    return false;
+    bool arch = c->pair.align.same_arch == FD_UNEQUAL, model = c->pair.align.same_model == FD_UNEQUAL;
+    if (arch || model) fd_verdict_reason(v, (fd_remark){arch ? FD_REASON_OTHER_ARCH : FD_REASON_OTHER_MODEL});
+    return arch || model;
 }
 
 static fd_code list_unmatched(const comparison *c, fd_error *err) {
@@ -107,16 +97,6 @@ static fd_code describe_inputs(comparison *c, const fd_trace_node *node, fd_dive
     return FD_OK;
 }
 
-static void suggest_next(fd_verdict *v, const fd_trace *cand) {
-    const fd_divergence *d = &v->divergence;
-    if (d->kind == FD_DIVERGED_VALUES && !d->has_values)
-        snprintf(v->next, sizeof v->next,
-                 "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d", d->node, d->step,
-                 d->step);
-    else
-        fd_verdict_suggest_inspect(v, cand);
-}
-
 static fd_code describe_divergence(comparison *c, const fd_node_pair *np, const fd_trace_step *step, int32_t step_at,
                                    int32_t pos, fd_look *look, fd_error *err) {
     fd_divergence *d = &c->verdict->divergence;
@@ -151,7 +131,8 @@ static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_scan
     const fd_trace_node *node = fd_trace_node_at(c->pair.ref, np->ref);
     bool first = v->divergence.kind == FD_NO_DIVERGENCE, differs = seen->differs >= 0;
     if (seen->read && np->same_shape)
-        v->grid = fd_coarser(v->grid, fd_coarser(node->dtype, fd_trace_node_at(c->pair.cand, np->cand)->dtype));
+        v->counts.grid =
+            fd_coarser(v->counts.grid, fd_coarser(node->dtype, fd_trace_node_at(c->pair.cand, np->cand)->dtype));
     if (first && differs) {
         fd_look look;
         FD_TRY(fd_trace_pair_look(&c->pair, np, seen->differs, &look, err));
@@ -161,12 +142,12 @@ static fd_code compare_node(comparison *c, const fd_node_pair *np, const fd_scan
         FD_TRY(
             fd_verdict_missing(v, node->name, FD_NOT_RECORDED, seen->n_unknown, allowed(c->options, node->name), err));
     if (!seen->n_seen) return FD_OK;
-    v->n_compared++;
-    v->n_by_fingerprint += !seen->read;
+    v->counts.n_compared++;
+    v->counts.n_by_fingerprint += !seen->read;
     if (v->divergence.kind == FD_NO_DIVERGENCE)
-        v->n_before++;
+        v->counts.n_before++;
     else if (!first)
-        v->n_after_differ += differs, v->n_after_identical += !differs;
+        v->counts.n_after_differ += differs, v->counts.n_after_identical += !differs;
     return FD_OK;
 }
 
@@ -201,7 +182,7 @@ static fd_code compare_step(comparison *c, const fd_trace_step *step, int32_t st
         d->cand_token = fd_trace_tokens(c->pair.cand)[c->limit];
     }
     if (step->pos0 >= c->limit) return FD_OK;
-    v->n_step++;
+    v->counts.n_step++;
     return compare_nodes(c, step, step_at, err);
 }
 
@@ -224,19 +205,19 @@ static fd_code compare_steps(comparison *c, fd_error *err) {
 static fd_code compare_all(comparison *c, fd_error *err) {
     fd_verdict *v = c->verdict;
     if (different_models(c)) return FD_OK;
-    v->n_pos = c->pair.align.n_pos;
+    v->counts.n_pos = c->pair.align.n_pos;
     c->limit = c->pair.align.first_token_differs;
     FD_TRY(list_unmatched(c, err));
     FD_TRY(compare_steps(c, err));
-    if (v->divergence.kind != FD_NO_DIVERGENCE) suggest_next(v, c->pair.cand);
+    if (v->divergence.kind != FD_NO_DIVERGENCE) fd_next_of_bits(v, c->pair.cand);
     return FD_OK;
 }
 
 fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_compare_options *options, fd_verdict *out,
                           fd_error *err) {
     memset(out, 0, sizeof *out);
-    out->after_known = true;
-    out->grid = FD_F64;
+    out->counts.after_known = true;
+    out->counts.grid = FD_F64;
     fd_verdict_side_of_trace(ref, &out->ref);
     fd_verdict_side_of_trace(cand, &out->cand);
     comparison c = {.options = options, .verdict = out};
@@ -246,8 +227,8 @@ fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_co
     fd_code code = compare_all(&c, err);
     fd_trace_pair_close(&c.pair);
     FD_TRY(code);
-    fd_verdict_decide(out);
     fd_tokens_of_prompts(ref, cand, out);
     fd_prompt_tokens_note(options->tokenizer, ref, cand, out);
+    fd_verdict_decide(out);
     return FD_OK;
 }

@@ -1,8 +1,8 @@
 /* Comparing two recorded traces: the first tensor, in the reference's order of execution, that is not the same.
  *
  * Tokens come first in every step; tensors are compared by fingerprint where both traces follow the same contract
- * (nothing is read then but the first divergence), else element by element. A verdict of "identical" means that every
- * tensor of either trace was looked at, at every position of either; whatever could not be looked at is listed. */
+ * (then only the first divergence is read), else element by element. A verdict of "identical" means that every
+ * tensor of either trace was compared, at every position of either; what could not be compared is listed. */
 #ifndef FD_COMPARE_COMPARE_H
 #define FD_COMPARE_COMPARE_H
 
@@ -14,10 +14,10 @@
 typedef struct fd_compare_options {
     const char *const *allow_missing; /* [n_allow_missing] globs over node names that need not be on both sides */
     int32_t n_allow_missing;
-    size_t memory;         /* bytes that lists made for the comparison may take; 0: FD_COMPARE_MEMORY */
-    const fd_graph *graph; /* of the model both ran, for the attributes of a node; NULL: not known */
+    size_t memory;                 /* bytes that lists made for the comparison may take; 0: FD_COMPARE_MEMORY */
+    const fd_graph *graph;         /* of the model both ran, for the attributes of a node; NULL: not known */
     const fd_tokenizer *tokenizer; /* the model's, to say what became of special tokens; NULL: not known */
-    void (*progress)(void *user, int64_t done, int64_t total); /* of positions, after each step; NULL: nobody asks */
+    void (*progress)(void *user, int64_t done, int64_t total); /* of positions, after each step; NULL: not called */
     void *progress_user;
 } fd_compare_options;
 

@@ -1,7 +1,6 @@
 #include "compare/compare_model.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/weights.h"
@@ -9,6 +8,7 @@
 #include "compare/replay/argmax_flip.h"
 #include "compare/replay/findings.h"
 #include "compare/replay/z_map.h"
+#include "compare/report/next.h"
 
 typedef struct comparison {
     const fd_compare_model_options *o;
@@ -36,7 +36,7 @@ static void add_row(void *user, const fd_attribution_row *row) {
 
 /* Judges one trace, the other giving what its inputs had brought along. */
 static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
-                              fd_inferred_class *inferred, fd_attribution *out, fd_error *err) {
+                              fd_class_evidence *evidence, fd_attribution *out, fd_error *err) {
     const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
     fd_attribution_options how = {.graph = graph_of(c, which),
                                   .unjudged = c->loaded[which].unknown,
@@ -54,8 +54,7 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     }
     if (!how.numerics) {
         *source = FD_CLASS_INFERRED;
-        FD_TRY(fd_infer_class(&how, inferred, err));
-        how.numerics = inferred->numerics;
+        FD_TRY(fd_infer_class(&how, &how.numerics, evidence, err));
     }
     how.on_row = add_row;
     how.user = c;
@@ -65,121 +64,111 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     return FD_OK;
 }
 
-static fd_code name_finding(comparison *c, const fd_attribution *j, bool of_reference, fd_error *err) {
+static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
+    fd_verdict_diagnosis *out = &c->verdict->diagnosis;
     fd_diagnose_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
                                .trace = of_reference ? c->o->ref : c->o->cand,
-                               .finding = &j->first,
-                               .n_pos = j->n_pos,
+                               .finding = &of->first,
+                               .n_pos = of->n_pos,
                                .op = c->o->op,
-                               .numerics = j->numerics,
-                               .n_output = j->n_output};
-    FD_TRY(fd_diagnose(&how, &c->verdict->explanation, err));
-    FD_TRY(fd_group_findings(&how, j, &c->verdict->explanation, &c->verdict->causes, err));
-    c->verdict->explained = true;
+                               .numerics = of->numerics,
+                               .n_output = of->n_output};
+    FD_TRY(fd_diagnose(&how, &out->explanation, err));
+    FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
+    out->done = true;
     return FD_OK;
 }
 
-/* Nothing was introduced on either side. */
-static void decide_noise(comparison *c, const fd_attribution *cand) {
+static void add_inconclusive(comparison *c, const fd_node_finding *f) {
+    const fd_graph *graph = c->o->graph;
+    fd_remark r = {FD_REASON_SPAN_INCONCLUSIVE};
+    snprintf(r.node, sizeof r.node, "%s", graph->nodes[f->node].name);
+    snprintf(r.other, sizeof r.other, "%s", graph->nodes[f->span_first].name);
+    fd_finding_globs(graph, f->span_first, f->node, r.text, sizeof r.text);
+    fd_verdict_reason(c->verdict, r);
+}
+
+/* Nothing was introduced on either side: bits that differ are no divergence, unless the tokens say so. */
+static void report_noise(comparison *c, const fd_attribution *cand) {
     fd_verdict *v = c->verdict;
-    fd_divergence was = v->divergence;
-    memset(&v->divergence, 0, sizeof v->divergence);
-    if (was.kind == FD_DIVERGED_VALUES) {
-        fd_verdict_note(v, "the first bits differ at %s, step %d, position %d", was.node, was.step, was.pos);
+    const fd_divergence *was = &v->divergence;
+    if (was->kind == FD_DIVERGED_VALUES) {
+        fd_remark r = {FD_NOTE_FIRST_BITS, .n = {was->step, was->pos}};
+        snprintf(r.node, sizeof r.node, "%s", was->node);
+        fd_verdict_note(v, r);
         v->next[0] = '\0';
     }
-    if (cand->n_inconclusive) {
-        const fd_node *nodes = c->o->graph->nodes;
-        char globs[160];
-        fd_finding_globs(c->o->graph, cand->inconclusive.span_first, cand->inconclusive.node, globs, sizeof globs);
-        fd_verdict_reason(
-            v,
-            "cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; "
-            "record '%s'",
-            nodes[cand->inconclusive.node].name, nodes[cand->inconclusive.span_first].name, globs);
-    }
-    if (v->replay.undecided)
-        fd_verdict_reason(v,
-                          "cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having "
-                          "room for the errors; record more of the ops, or give --candidate",
-                          v->replay.numerics);
+    v->divergence = (fd_divergence){0};
+    if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);
+    if (v->replay.evidence.undecided) fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
     if (c->own_ways && !v->flip.choice_known)
-        fd_verdict_reason(v, "cannot tell: the tokens part at position %d, and what either side chose is not recorded",
-                          v->flip.fed_pos);
-    if (c->n_pos < 2)
-        fd_verdict_reason(
-            v, "cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
-    v->status = v->n_reason ? FD_INCOMPLETE : FD_NOISE;
+        fd_verdict_reason(v, (fd_remark){FD_REASON_CHOICE_UNRECORDED, .n = {v->flip.fed_pos}});
+    if (c->n_pos < 2) fd_verdict_reason(v, (fd_remark){FD_REASON_ONE_POSITION});
     /* every op of both sides is right by its own inputs: a side that was fed its own best token followed its roundings;
      * prompts of different texts are among the reasons */
     if (fd_tokens_of_one_text(c->o->ref, c->o->cand) || (c->own_ways && v->flip.choice_known && !v->flip.chosen))
         fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
-static void suggest_next(fd_verdict *v, const fd_trace *departs) {
-    if (v->replay.tensors[0])
-        snprintf(v->next, sizeof v->next, "firstdiff run … -o NARROW.h5 --tensors '%s' of the %s, then compare again",
-                 v->replay.tensors, v->replay.of_reference ? "reference" : "candidate");
-    else
-        fd_verdict_suggest_inspect(v, departs);
-}
-
 /* That side introduced an error. */
-static fd_code decide_divergence(comparison *c, const fd_attribution *bad, bool of_reference, fd_error *err) {
+static fd_code report_divergence(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict *v = c->verdict;
     fd_finding_context where = {c->o->graph, c->o->ref, &c->pair, c->n_pos};
-    v->status = FD_DIVERGED;
-    fd_finding_replay(c->o->graph, bad, of_reference, &v->replay);
-    FD_TRY(fd_finding_divergence(&where, &bad->first, of_reference, &v->divergence, err));
-    FD_TRY(name_finding(c, bad, of_reference, err));
-    suggest_next(v, of_reference ? c->o->ref : c->o->cand);
+    fd_finding_replay(c->o->graph, of, of_reference, &v->replay);
+    FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
+    FD_TRY(diagnose_finding(c, of, of_reference, err));
+    fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);
     return FD_OK;
 }
 
-static fd_code attribute_both(comparison *c, fd_error *err) {
-    const fd_compare_model_options *o = c->o;
-    fd_class_source source;
-    fd_inferred_class inferred = {.decided = true}, ref_inferred;
-    fd_attribution cand = {0}, ref = {0};
-    fd_code code = attribute_side(c, CAND, o->numerics, &source, &inferred, &cand, err);
-    const fd_attribution *bad = NULL;
-    if (code == FD_OK && cand.n_tensor == 0 && cand.n_inconclusive == 0) {
-        fd_verdict_note(c->verdict,
-                        "replay needs the candidate's elements, and %.150s holds none (record it with --level full)",
-                        fd_trace_path(o->cand));
-    } else if (code == FD_OK) {
-        fd_finding_counts(o->graph, &cand, source, &c->verdict->replay);
-        snprintf(c->verdict->replay.evidence, sizeof c->verdict->replay.evidence, "%s", inferred.evidence);
-        c->verdict->replay.undecided = !inferred.decided;
-        bad = cand.found ? &cand : NULL;
-        if (!bad) {
-            fd_class_source ref_source;
-            code = attribute_side(c, REF, NULL, &ref_source, &ref_inferred, &ref, err);
-            if (code == FD_OK && ref.found) bad = &ref;
-        }
-        if (code == FD_OK) fd_flips_report(&c->flips, o->ref, o->cand, c->verdict);
-        if (code == FD_OK && bad) {
-            code = decide_divergence(c, bad, bad == &ref, err);
-        } else if (code == FD_OK) {
-            decide_noise(c, &cand);
-        }
-        if (bad == &ref)
-            fd_verdict_note(
-                c->verdict,
-                "the candidate follows from its own inputs everywhere: it is the reference that departs here");
+/* The map of the side that the verdict is about. */
+static void take_map(comparison *c, int side) {
+    if (c->verdict->replay.done) {
+        c->verdict->map = c->map[side];
+        c->map[side] = (fd_verdict_map){0};
     }
-    int shown = bad == &ref ? REF : CAND;
-    if (code == FD_OK && c->verdict->replay.done) c->verdict->map = c->map[shown];
-    if (code == FD_OK && c->verdict->replay.done) c->map[shown] = (fd_verdict_map){0};
-    for (int side = 0; side < 2; side++) fd_z_map_free(&c->map[side]);
-    fd_attribution_free(&cand);
-    fd_attribution_free(&ref);
+    for (int i = 0; i < 2; i++) fd_z_map_free(&c->map[i]);
+}
+
+/* The candidate first; where it is right everywhere, the reference. */
+static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd_error *err) {
+    fd_verdict *v = c->verdict;
+    fd_class_source source;
+    fd_class_evidence evidence = {0}, of_reference = {0};
+    *side = CAND;
+    FD_TRY(attribute_side(c, CAND, c->o->numerics, &source, &evidence, &of[CAND], err));
+    if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
+        fd_remark r = {FD_NOTE_NO_ELEMENTS};
+        snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));
+        fd_verdict_note(v, r);
+        return FD_OK;
+    }
+    fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
+    v->replay.evidence = evidence;
+    if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of_reference, &of[REF], err));
+    fd_flips_report(&c->flips, c->o->ref, c->o->cand, v);
+    if (!of[CAND].found && of[REF].found) *side = REF;
+    if (!of[*side].found) {
+        report_noise(c, &of[CAND]);
+        return FD_OK;
+    }
+    FD_TRY(report_divergence(c, &of[*side], *side == REF, err));
+    if (*side == REF) fd_verdict_note(v, (fd_remark){FD_NOTE_REFERENCE_DEPARTS});
+    return FD_OK;
+}
+
+static fd_code replay_both(comparison *c, fd_error *err) {
+    fd_attribution of[2] = {{0}, {0}};
+    int side;
+    fd_code code = attribute_both(c, of, &side, err);
+    take_map(c, side);
+    for (int i = 0; i < 2; i++) fd_attribution_free(&of[i]);
     return code;
 }
 
 fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdict *verdict, fd_error *err) {
     comparison c = {.o = options, .verdict = verdict};
-    if (verdict->n_compared == 0) return FD_OK;
+    if (verdict->counts.n_compared == 0) return FD_OK;
     fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict, &c.loaded[REF],
                                             &c.loaded[CAND], err);
     bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
@@ -189,11 +178,11 @@ fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdic
         c.own_ways =
             fd_tokens_part(options->ref, options->cand) >= 0 && !fd_tokens_part_in_prompt(options->ref, options->cand);
         if (code == FD_OK) code = fd_flips_open(options->graph, c.n_pos, &c.flips, err);
-        if (code == FD_OK && c.n_pos > 0) code = attribute_both(&c, err);
+        if (code == FD_OK && c.n_pos > 0) code = replay_both(&c, err);
         fd_flips_close(&c.flips);
         fd_trace_pair_close(&c.pair);
     }
-    if (code == FD_OK) fd_weights_decide(verdict);
+    if (code == FD_OK) fd_verdict_decide(verdict);
     for (int side = 0; side < 2; side++) fd_loaded_weights_free(&c.loaded[side]);
     return code;
 }

@@ -1,7 +1,6 @@
 #include "compare/verdict.h"
 
 #include <fnmatch.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,36 +33,71 @@ void fd_verdict_free(fd_verdict *verdict) {
     verdict->map = (fd_verdict_map){0};
 }
 
-void fd_verdict_decide(fd_verdict *verdict) {
+static bool has_reason(const fd_verdict *verdict, fd_remark_kind kind) {
+    for (int32_t i = 0; i < verdict->reasons.n && i < FD_MAX_REMARKS; i++)
+        if (verdict->reasons.items[i].kind == kind) return true;
+    return false;
+}
+
+/* Reasons that follow from what was counted. */
+static void add_reasons(fd_verdict *verdict) {
     int32_t n_required = 0;
     for (int32_t i = 0; i < verdict->n_missing; i++) n_required += !verdict->missing[i].allowed;
-    if (n_required)
-        fd_verdict_reason(verdict, "%d tensor%s could not be looked at", n_required, n_required == 1 ? "" : "s");
-    if (verdict->divergence.kind != FD_NO_DIVERGENCE) {
-        verdict->status = FD_DIVERGED;
-        return;
+    if (n_required && !has_reason(verdict, FD_REASON_NOT_SEEN))
+        fd_verdict_reason(verdict, (fd_remark){FD_REASON_NOT_SEEN, .n = {n_required}});
+    if (verdict->divergence.kind == FD_NO_DIVERGENCE && verdict->counts.n_compared == 0 && verdict->reasons.n == 0)
+        fd_verdict_reason(verdict, (fd_remark){FD_REASON_NOTHING_COMPARED});
+}
+
+void fd_verdict_decide(fd_verdict *verdict) {
+    const fd_verdict_weights *w = &verdict->weights;
+    fd_divergence *d = &verdict->divergence;
+    if (w->n_differ && d->kind == FD_NO_DIVERGENCE) {
+        *d = (fd_divergence){.kind = FD_DIVERGED_WEIGHTS, .layer = -1};
+        snprintf(d->node, sizeof d->node, "%.63s", w->node[0] ? w->node : w->name);
+        sscanf(w->name, "blk.%d.", &d->layer);
     }
-    if (verdict->n_compared == 0 && verdict->n_reason == 0) fd_verdict_reason(verdict, "nothing to compare");
-    verdict->status = verdict->n_reason ? FD_INCOMPLETE : FD_IDENTICAL;
+    add_reasons(verdict);
+    verdict->status = d->kind != FD_NO_DIVERGENCE ? FD_DIVERGED
+                      : verdict->reasons.n        ? FD_INCOMPLETE
+                      : verdict->replay.done      ? FD_NOISE
+                                                  : FD_IDENTICAL;
 }
 
-static void append(char lines[][FD_REASON_SIZE], int32_t *n, const char *format, va_list args) {
-    if (*n < FD_MAX_REASONS) vsnprintf(lines[*n], FD_REASON_SIZE, format, args);
-    (*n)++;
+static void append(fd_remarks *to, fd_remark remark) {
+    if (to->n < FD_MAX_REMARKS) to->items[to->n] = remark;
+    to->n++;
 }
 
-void fd_verdict_reason(fd_verdict *verdict, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    append(verdict->reasons, &verdict->n_reason, format, args);
-    va_end(args);
+void fd_verdict_reason(fd_verdict *verdict, fd_remark reason) {
+    append(&verdict->reasons, reason);
 }
 
-void fd_verdict_note(fd_verdict *verdict, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    append(verdict->notes, &verdict->n_note, format, args);
-    va_end(args);
+void fd_verdict_note(fd_verdict *verdict, fd_remark note) {
+    append(&verdict->notes, note);
+}
+
+void fd_verdict_note_numerics(fd_verdict *verdict) {
+    const fd_verdict_side *a = &verdict->ref, *b = &verdict->cand;
+    if (a->numerics[0] && strcmp(a->numerics, b->numerics) == 0 && a->contract == b->contract) return;
+    bool contracts = a->contract && b->contract && a->contract != b->contract;
+    fd_verdict_note(verdict, (fd_remark){contracts ? FD_NOTE_CONTRACTS_DIFFER : FD_NOTE_NUMERICS_DIFFER});
+}
+
+void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    snprintf(out->label, sizeof out->label, "%s", fd_trace_path(trace));
+    snprintf(out->producer, sizeof out->producer, "%s", info->producer);
+    snprintf(out->backend, sizeof out->backend, "%s", info->backend);
+    snprintf(out->numerics, sizeof out->numerics, "%s", info->numerics);
+    snprintf(out->device, sizeof out->device, "%s", info->device);
+    snprintf(out->fault, sizeof out->fault, "%s", info->fault);
+    snprintf(out->model_name, sizeof out->model_name, "%s", info->model_name);
+    snprintf(out->model_hash, sizeof out->model_hash, "%s", info->model_hash);
+    snprintf(out->arch, sizeof out->arch, "%s", info->arch);
+    out->contract = info->contract;
+    out->n_pos = fd_trace_n_pos(trace);
+    out->complete = info->complete;
 }
 
 fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why why, int32_t n_pos, bool allowed,

@@ -1,4 +1,5 @@
-/* What a comparison found: one struct for traces and for lockstep runs, one place that turns it into an exit status.
+/* What a comparison found: one struct of data for traces and for lockstep runs. A comparison fills it part by part, then
+ * fd_verdict_decide alone turns it into a status; the words are made in report/.
  *
  * A "tensor" in the counts is one node's output in one step (all positions of that step). Order: step by step, in a
  * step the tokens, then the nodes in the reference's order of execution, in a node the positions. */
@@ -9,6 +10,7 @@
 
 #include "compare/diagnose/explanation.h"
 #include "compare/diff/tensor_diff.h"
+#include "compare/replay/class_evidence.h"
 #include "dumpers/store/trace.h"
 
 typedef enum fd_verdict_status {
@@ -79,8 +81,7 @@ typedef struct fd_missing {
 typedef struct fd_verdict_replay {
     bool done;
     char numerics[16], source[16];      /* the candidate's class; "given", "recorded", "inferred" */
-    char evidence[256];                 /* inferred: what speaks for another class (infer.h); "" nothing */
-    bool undecided;                     /* inferred, and a bug could look the same */
+    fd_class_evidence evidence;         /* inferred: what speaks for another class */
     bool of_reference;                  /* the candidate is clean: what follows is about the reference */
     char finding[16];                   /* at the divergence: "INTRODUCED", "BOTH"; "" none */
     double z, candidate, replayed, tau; /* of the worst element */
@@ -100,6 +101,14 @@ typedef struct fd_verdict_replay {
     char noisiest[64];
 } fd_verdict_replay;
 
+/* Whose rows a weight has that differs. */
+typedef enum fd_weight_match {
+    FD_MATCH_NONE,
+    FD_MATCH_OTHER,     /* all those of another weight */
+    FD_MATCH_SHIFTED,   /* its own, all at one distance */
+    FD_MATCH_REORDERED, /* its own in another order */
+} fd_weight_match;
+
 /* What the hashes of weights say (diagnose/weights.h), before any op is looked at. */
 typedef struct fd_verdict_weights {
     bool compared;      /* at least one weight was */
@@ -116,14 +125,15 @@ typedef struct fd_verdict_weights {
     int64_t first_row, n_row_differ;         /* at most: a hash covers rows_per_hash of them */
     int64_t n_zero_row, n_trailing_zero_row; /* -1: not recorded */
     int64_t expected_zero_row, expected_trailing_zero_row;
-    char match[192];  /* whose rows it has instead: "blk.0.ffn_up.weight, row by row"; "" nobody's */
-    char others[256]; /* names of more that differ */
+    fd_weight_match match;
+    int64_t n_match, match_late; /* rows; by how many they are late, negative: early */
+    char match_name[128];        /* FD_MATCH_OTHER */
+    char others[256];            /* names of more that differ */
     /* with the model: the fault whose bytes have every one of these hashes */
     bool named;
     char fault[64], summary[192];
     char same_as[192];   /* faults with the same bytes in every one of these weights; "" */
     int32_t n_explained; /* of n_differ, by it */
-    char reason[192];    /* why nothing is named */
     bool replayed;       /* the ops were judged with the weights as this run had them */
     int32_t n_unjudged;  /* nodes that read an unknown weight: not judged */
 } fd_verdict_weights;
@@ -142,6 +152,16 @@ typedef struct fd_verdict_flip {
     bool choice_known;              /* both sides' logits, or their best, are recorded there */
     bool chosen;                    /* each side was fed its own best token */
 } fd_verdict_flip;
+
+/* Where a verdict sees the first divergence. */
+typedef struct fd_baseline {
+    bool diverged;
+    bool in_weights; /* at a weight that `node` reads first */
+    char weight[128];
+    char node[128]; /* "" for tokens */
+    int32_t step;
+    char name[64]; /* of the fault; "" not named */
+} fd_baseline;
 
 /* Where the first divergence is, compared with an earlier verdict (report/baseline.h). */
 typedef enum fd_moved {
@@ -169,48 +189,109 @@ typedef struct fd_verdict_map {
     float *by_head;         /* [n_node, most_heads] over all positions; owned */
 } fd_verdict_map;
 
-enum { FD_MAX_REASONS = 8, FD_REASON_SIZE = 256 };
+/* Which bug it is, and where else it shows. */
+typedef struct fd_verdict_diagnosis {
+    bool done; /* replay found a node that introduced an error, and explanations were tried */
+    fd_explanation explanation;
+    fd_causes causes;
+} fd_verdict_diagnosis;
 
-typedef struct fd_verdict {
-    fd_verdict_status status;
-    fd_verdict_side ref, cand;
-    fd_divergence divergence;
+/* Tensors looked at, by their bits. */
+typedef struct fd_verdict_counts {
     int64_t n_pos, n_step;    /* positions and steps that both sides have */
     int64_t n_compared;       /* tensors looked at */
     int64_t n_by_fingerprint; /* of those, by fingerprint alone */
     int64_t n_before;         /* identical tensors before the divergence; all of them when there is none */
     int64_t n_after_identical, n_after_differ;
-    bool after_known;    /* false: the runs were stopped at the divergence */
-    uint32_t grid;       /* coarsest type anything was compared in */
+    bool after_known; /* false: the runs were stopped at the divergence */
+    uint32_t grid;    /* coarsest type anything was compared in */
+} fd_verdict_counts;
+
+/* Something worth saying that no other part of the verdict says; `side` and `n` as listed. report/remarks.h has the words. */
+typedef enum fd_remark_kind {
+    /* reasons: why a verdict of "identical" or "noise" is impossible */
+    FD_REASON_NOT_SEEN, /* n: tensors that could not be looked at */
+    FD_REASON_NOTHING_COMPARED,
+    FD_REASON_RUN_STOPPED,      /* side: its trace is incomplete; n: positions */
+    FD_REASON_POSITIONS_DIFFER, /* n: reference's, candidate's */
+    FD_REASON_TOKENS_UNRECORDED,
+    FD_REASON_TRACE_TOKENS_UNRECORDED, /* lockstep: the one trace has none */
+    FD_REASON_TRACE_SHORT,             /* lockstep; n: tokens to run, positions of the trace */
+    FD_REASON_OTHER_ARCH,
+    FD_REASON_OTHER_MODEL,
+    FD_REASON_PROMPTS_DIFFER,    /* n: position, tokens of both sides; flag: both texts are recorded */
+    FD_REASON_TENSORS_SHOWN,     /* lockstep; n: tensors shown, nodes, steps */
+    FD_REASON_SPAN_INCONCLUSIVE, /* node, of a span from `other` on; text: globs to record */
+    FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
+    FD_REASON_ONE_POSITION,
+    FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
+    /* notes: without weight */
+    FD_NOTE_MODEL_UNRECORDED,
+    FD_NOTE_CONTRACTS_DIFFER,
+    FD_NOTE_NUMERICS_DIFFER,
+    FD_NOTE_TOKENIZERS_DIFFER, /* n: position */
+    FD_NOTE_BOS_MISSING,       /* side; n: token */
+    FD_NOTE_BOS_TWICE,         /* side; n: token */
+    FD_NOTE_SPECIAL_SPLIT,     /* side; n: token, position, pieces; text: the token's */
+    FD_NOTE_TRACE_LONGER,      /* lockstep; n: positions of the trace, those run */
+    FD_NOTE_HIGHEST_OF_TIE,    /* side; n: token fed, best token */
+    FD_NOTE_FIRST_BITS,        /* node; n: step, position */
+    FD_NOTE_NO_ELEMENTS,       /* text: path of the candidate's trace */
+    FD_NOTE_REFERENCE_DEPARTS,
+    FD_NOTE_BASELINE_NOT_SEEN,
+    FD_NOTE_RERUN_AGREES,
+    FD_NOTE_RERUN_TOO_LARGE, /* n: MiB that traces of both runs would take, at most */
+} fd_remark_kind;
+
+typedef struct fd_remark {
+    fd_remark_kind kind;
+    int32_t side; /* 0 reference, 1 candidate */
+    int64_t n[3];
+    bool flag;
+    char node[64], other[64], text[160];
+} fd_remark;
+
+enum { FD_MAX_REMARKS = 8 };
+
+typedef struct fd_remarks {
+    fd_remark items[FD_MAX_REMARKS];
+    int32_t n; /* may exceed FD_MAX_REMARKS: only the first ones are kept */
+} fd_remarks;
+
+typedef struct fd_verdict {
+    fd_verdict_status status;
+    fd_verdict_side ref, cand;
+    fd_divergence divergence;
+    fd_verdict_counts counts;
     fd_missing *missing; /* owned */
     int32_t n_missing;
-    char reasons[FD_MAX_REASONS][FD_REASON_SIZE]; /* why a verdict of "identical" is impossible */
-    int32_t n_reason;                             /* may exceed FD_MAX_REASONS: only the first ones are kept */
-    char notes[FD_MAX_REASONS][FD_REASON_SIZE];   /* worth saying, without weight */
-    int32_t n_note;
+    fd_remarks reasons, notes;
     fd_verdict_weights weights;
     fd_verdict_flip flip;
     fd_verdict_replay replay;
-    bool explained; /* replay found a node that introduced an error, and explanations were tried: */
-    fd_explanation explanation;
-    fd_causes causes; /* where else that bug is, and whether there are others */
+    fd_verdict_diagnosis diagnosis;
     fd_moved moved;
-    char since[512];    /* "moved later: from blk.0.attn_q step 0 to blk.0.attn_q_rope step 0"; "" */
-    fd_verdict_map map; /* n_node 0: nothing was replayed */
-    char next[1024];    /* a command worth running next; "" none */
+    fd_baseline baseline; /* the earlier verdict's, when moved says so */
+    fd_verdict_map map;   /* n_node 0: nothing was replayed */
+    char next[1024];      /* a command worth running next (report/next.h); "" none */
 } fd_verdict;
+
+void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
+
+/* The one place that decides. Weights that differ are a divergence, at the weight itself where no op departs. With a
+ * divergence: diverged. Else with a reason, or a missing tensor that was not allowed, or nothing compared: incomplete (and
+ * that is listed as a reason). Else, when ops were replayed: noise; else identical. May be called again when more is known. */
+void fd_verdict_decide(fd_verdict *verdict);
 
 /* 0 identical and noise, 1 diverged, 3 incomplete. */
 int fd_verdict_exit_status(const fd_verdict *verdict);
-void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
 
-/* Decides the status from what was gathered: diverged when a divergence was found; else incomplete when there is a
- * reason, a missing tensor that was not allowed, or nothing was compared; else identical. */
-void fd_verdict_decide(fd_verdict *verdict);
+/* Appends; what exceeds FD_MAX_REMARKS is counted, not kept. */
+void fd_verdict_reason(fd_verdict *verdict, fd_remark reason);
+void fd_verdict_note(fd_verdict *verdict, fd_remark note);
 
-/* Appends; what exceeds FD_MAX_REASONS is counted, not kept. */
-void fd_verdict_reason(fd_verdict *verdict, const char *format, ...) FD_PRINTF(2, 3);
-void fd_verdict_note(fd_verdict *verdict, const char *format, ...) FD_PRINTF(2, 3);
+/* A note when the sides follow different numerics: rounding alone can then make them differ. */
+void fd_verdict_note_numerics(fd_verdict *verdict);
 
 /* Counts n_pos positions of `name` as not looked at. FD_ERR_MEMORY alone. */
 fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why why, int32_t n_pos, bool allowed,
@@ -219,29 +300,7 @@ fd_code fd_verdict_missing(fd_verdict *verdict, const char *name, fd_missing_why
 /* What a trace says about itself. */
 void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out);
 
-/* Sets `next` to the `firstdiff inspect` that shows the divergence as `trace`, the side that departs, has it: under its
- * own name (`source` of a mapped trace) and in its own shape. "" when the path is too long for it. */
-void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace);
-
-/* A note when the sides follow different numerics: rounding alone can then make them differ. */
-void fd_verdict_note_numerics(fd_verdict *verdict);
-
 /* True when one of the n globs matches the name. */
 bool fd_name_matches(const char *const *globs, int32_t n, const char *name);
-
-/* Shapes as text, "[8, 64]"; over_kv: "[8, n]". */
-void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, size_t size);
-
-/* Where element `index` of a tensor with these dims is: "head 2 · element 17", "head 1 · key position 4", "element 3",
- * "index [1, 2, 3]". Two dimensions are [head, …] in every graph of ours, and [chosen expert, …] in nodes of that name. */
-void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to,
-                   size_t size);
-
-/* This node's values differ at this position. Leaves the values and inputs as they are. */
-void fd_divergence_at(const fd_graph *graph, const fd_node *node, int32_t step, fd_step_kind step_kind, int32_t pos,
-                      fd_divergence *out);
-
-/* The attributes of a graph's node in words: "(i, i+32) pairs, base 1e+06, 64 dims"; "" when it has none. */
-void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, size_t size);
 
 #endif

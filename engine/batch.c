@@ -2,60 +2,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/budget.h"
 #include "engine/internal.h"
 
 /* A step's rows as the host writes them down: tokens, positions, sequences. */
 static void write_rows(fd_engine *e, int32_t row, int32_t token, int32_t position, int32_t sequence) {
-    int32_t *rows = (int32_t *)e->batch_inputs_host.data + FD_INPUT_TOKENS, n_seq = e->exec.n_seq;
+    int32_t *rows = (int32_t *)e->state.batch_inputs_host.data + FD_INPUT_TOKENS, n_seq = e->exec.n_seq;
     rows[row] = token;
     rows[n_seq + row] = position;
     rows[2 * n_seq + row] = sequence;
 }
 
 static fd_code upload_rows(fd_engine *e, fd_error *err) {
-    return fd_cuda_check(cudaMemcpyAsync(e->batch_inputs, e->batch_inputs_host.data,
-                                         fd_batch_inputs_bytes(e->exec.n_seq), cudaMemcpyHostToDevice, e->queue.stream),
+    return fd_cuda_check(cudaMemcpyAsync(e->state.batch_inputs, e->state.batch_inputs_host.data,
+                                         fd_batch_inputs_bytes(e->exec.n_seq), cudaMemcpyHostToDevice,
+                                         e->device.ctx.stream),
                          "token upload", err);
-}
-
-/* Few rows run as one does, everything fused. */
-static bool is_few(const fd_engine *e, int32_t n_row) {
-    return n_row <= e->step_rows;
-}
-
-static fd_code enqueue(fd_engine *e, int32_t n_row, bool sampled, bool near, fd_error *err) {
-    fd_queue queue = e->queue;
-    queue.overlap = e->overlap;
-    const int32_t *rows = e->batch_inputs + FD_INPUT_TOKENS;
-    fd_run run = {.plan = is_few(e, n_row) ? &e->step : &e->batch,
-                  .slots = is_few(e, n_row) ? e->step_slots : e->batch_slots,
-                  .queue = &queue,
-                  .n_tok = n_row,
-                  .n_kv = e->exec.n_ctx,
-                  .inputs = e->batch_inputs,
-                  .tail = FD_ROWS_ALL,
-                  .near = near,
-                  .q8_rows = e->batch_q8_rows.data,
-                  .positions = rows + e->exec.n_seq,
-                  .sequences = rows + 2 * e->exec.n_seq};
-    FD_TRY(fd_run_plan(e, &run, NULL, err));
-    return sampled ? fd_launch_sampling(e, &queue, true, n_row, err) : FD_OK;
-}
-
-/* The step of the rows in batch_inputs, of which the farthest is at `last`. */
-static fd_code run_step(fd_engine *e, int32_t n_row, bool sampled, int32_t last, fd_error *err) {
-    bool near = last < FD_ATTENTION_NEAR;
-    fd_step_graph *graph = &e->batch_graphs[4 * n_row + 2 * sampled + near];
-    int32_t logits = e->exec.graph->n_node - 1;
-    e->logits = is_few(e, n_row) ? e->step_slots[e->step.slot_of[logits]].data
-                                 : e->batch_slots[e->batch.slot_of[logits]].data;
-    if (graph->warm && !e->no_graph && !graph->exec) {
-        FD_TRY(fd_capture_begin(e, err));
-        FD_TRY(fd_capture_end(e, enqueue(e, n_row, sampled, near, err), &graph->exec, err));
-    }
-    if (graph->exec) return fd_cuda_check(cudaGraphLaunch(graph->exec, e->queue.stream), "graph launch", err);
-    graph->warm = true;
-    return enqueue(e, n_row, sampled, near, err);
 }
 
 /* ---- a step whose logits go to the host ---- */
@@ -63,16 +25,16 @@ static fd_code run_step(fd_engine *e, int32_t n_row, bool sampled, int32_t last,
 fd_code fd_engine_decode(fd_exec *exec, const fd_decode *d, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     int32_t last = 0;
-    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device.id), "device", err));
     for (int32_t i = 0; i < d->n; i++) {
         int32_t position = fd_exec_past(exec, d->sequences[i]);
         write_rows(e, i, d->tokens[i], position, d->sequences[i]);
         if (position > last) last = position;
     }
     FD_TRY(upload_rows(e, err));
-    fd_code code = run_step(e, d->n, false, last, err);
+    fd_code code = fd_engine_step_many(e, d->n, false, last, err);
     if (code == FD_OK && d->logits) code = fd_copy_logits(e, e->logits, d->n, d->n, d->logits, err);
-    cudaError_t through = cudaStreamSynchronize(e->queue.stream); /* nothing of a failed call is still under way */
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* nothing of a failed call is still under way */
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }
 
@@ -129,11 +91,10 @@ static fd_code run_together(many *m, fd_error *err) {
     FD_TRY(upload_rows(e, err));
     while (taken < steps && !(stopped && taken == launched)) {
         for (; launched < steps && !stopped && launched - taken < FD_SAMPLED_AHEAD - 1; launched++) {
-            FD_TRY(run_step(e, m->n_active, true, last + launched, err));
-            FD_TRY(fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->queue.stream),
-                                 "event", err));
+            FD_TRY(fd_engine_step_many(e, m->n_active, true, last + launched, err));
+            FD_TRY(fd_engine_mark_sample(e, launched, err));
         }
-        FD_TRY(fd_cuda_check(cudaEventSynchronize(e->sampling.done[taken % FD_SAMPLED_AHEAD]), "decode step", err));
+        FD_TRY(fd_engine_await_sample(e, taken, err));
         FD_TRY(take_step(m, &stopped, err));
         taken++;
     }
@@ -150,7 +111,7 @@ static fd_code begin(many *m, int32_t sequence, fd_error *err) {
     const fd_generation *run = &m->runs[sequence];
     FD_TRY(fd_exec_select(&m->engine->exec, sequence, err));
     FD_TRY(fd_engine_begin_generation(m->engine, run, err));
-    FD_TRY(fd_cuda_check(cudaStreamSynchronize(m->engine->queue.stream), "prompt", err));
+    FD_TRY(fd_cuda_check(cudaStreamSynchronize(m->engine->device.ctx.stream), "prompt", err));
     fd_code code = fd_engine_take_sample(m->engine, run, sequence, &m->n_done[sequence], err);
     if (code == FD_STOP) return FD_OK;
     if (code != FD_OK) return fd_error_prefix(err, "sequence %d", sequence);
@@ -163,13 +124,13 @@ fd_code fd_engine_generate_many(fd_exec *exec, const fd_generation *runs, int32_
     fd_engine *e = (fd_engine *)exec;
     if (!e->sampling.possible || e->has_override || exec->observer.observe)
         return fd_exec_generate_many_on_host(exec, runs, n_run, n_done, err);
-    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device.id), "device", err));
     many m = {.engine = e, .runs = runs, .n_done = n_done, .active = malloc(sizeof(int32_t) * (size_t)n_run)};
     if (!m.active) return fd_fail(err, FD_ERR_MEMORY, "%d sequences: out of memory", n_run);
     fd_code code = FD_OK;
     for (int32_t i = 0; i < n_run && code == FD_OK; i++) code = begin(&m, i, err);
     while (m.n_active > 0 && code == FD_OK) code = run_together(&m, err);
-    cudaError_t through = cudaStreamSynchronize(e->queue.stream);
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream);
     free(m.active);
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }

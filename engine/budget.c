@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/fast.h"
 #include "engine/internal.h"
+#include "kernels/attention/attention.h"
+#include "kernels/int8/q8.h"
+#include "kernels/matmul/matmul.h"
 
 enum {
     BATCH_ROWS = 512,         /* rows of a long prompt that run together: weights are read once for all of them */
@@ -68,14 +70,15 @@ size_t fd_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
 static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
     uint64_t bytes = 0;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
+        if (graph->nodes[i].op == FD_OP_KV_WRITE)
+            bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
     return bytes;
 }
 
 uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
-    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) + fd_batch_inputs_bytes(n_seq) +
-                     (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) + fd_sampling_state_bytes(n_seq) +
-                     fd_history_bytes(n_ctx, n_seq);
+    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) +
+                     fd_batch_inputs_bytes(n_seq) + (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) +
+                     fd_sampling_state_bytes(n_seq) + fd_history_bytes(n_ctx, n_seq);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_ROPE && fd_table_owner(graph, i) == i)
             bytes += 2 * fd_table_bytes(&graph->nodes[i], n_ctx);
@@ -93,33 +96,33 @@ int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
     return rows < n_ctx ? (int32_t)rows : n_ctx;
 }
 
+int32_t fd_fast_batch_rows(int32_t n_ctx) {
+    return n_ctx < FD_FAST_ROWS ? n_ctx : FD_FAST_ROWS;
+}
+
 int32_t fd_step_rows(int32_t n_seq) {
     return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
 }
 
-/* What a pass's slots take. */
-static uint64_t slots_bytes(const fd_engine *e, const fd_run *run) {
-    uint64_t bytes = 0;
-    for (int32_t s = 0; s < run->plan->n_slot; s++) bytes += fd_align(fd_run_slot_bytes(e, run, s));
-    return bytes;
+/* The plans that memory depends on. */
+typedef struct plans {
+    fd_plan prompt, step, batch;
+} plans;
+
+static void free_plans(plans *p) {
+    fd_plan_free(&p->prompt);
+    fd_plan_free(&p->step);
+    fd_plan_free(&p->batch);
 }
 
-/* An engine as far as sizes need one: plans, and no memory. */
-static fd_code probe_open(fd_engine *probe, const fd_graph *graph, fd_error *err) {
-    *probe = (fd_engine){.exec = {.graph = graph}};
-    probe->feeds_cache = calloc((size_t)graph->n_node, sizeof *probe->feeds_cache);
-    if (!probe->feeds_cache) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory for %d nodes", graph->n_node);
-    fd_mark_cache_feeders(graph, probe->feeds_cache);
-    FD_TRY(fd_plan_make_rows(graph, &probe->rows, err));
-    FD_TRY(fd_plan_make(graph, true, &probe->step, err));
-    return fd_plan_make_batch(graph, &probe->batch, err);
-}
-
-static void probe_close(fd_engine *probe) {
-    fd_plan_free(&probe->rows);
-    fd_plan_free(&probe->step);
-    fd_plan_free(&probe->batch);
-    free(probe->feeds_cache);
+static fd_code make_plans(const fd_graph *graph, fd_numerics numerics, plans *out, fd_error *err) {
+    bool fast = numerics == FD_NUMERICS_FAST;
+    *out = (plans){0};
+    fd_code code = fd_plan_make(graph, fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &out->prompt, err);
+    if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_STEP : FD_PLAN_STEP, &out->step, err);
+    if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &out->batch, err);
+    if (code != FD_OK) free_plans(out);
+    return code;
 }
 
 size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok) {
@@ -133,26 +136,26 @@ size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok) {
     return most;
 }
 
-static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, const fd_engine_size *size) {
-    const fd_graph *graph = probe->exec.graph;
+static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engine_size *size) {
+    const fd_graph *graph = p->step.graph;
     int32_t n_ctx = size->n_ctx, n_seq = size->n_seq > 1 ? size->n_seq : 1;
     bool fast = size->numerics == FD_NUMERICS_FAST, q8act = size->numerics == FD_NUMERICS_Q8ACT;
+    bool batches = n_seq > 1 && fd_plan_batches(&p->batch);
+    int32_t prompt = fast ? fd_fast_batch_rows(n_ctx) : fd_engine_batch_rows(graph, n_ctx);
+    int32_t step = fast ? 1 : fd_step_rows(n_seq);
     fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq, fast)};
-    uint64_t fixed = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast) - m.cache;
+    m.scratch = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast) - m.cache +
+                fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
+                fd_slots_bytes(&p->step, (fd_extent){step, n_ctx, step});
+    if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
+    if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
+    if (q8act && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
     if (fast) {
-        m.scratch = fixed + fd_fast_bytes(graph, n_ctx, n_seq, size->n_sm);
-        return m;
-    }
-    if (n_seq == 1) m.observed = fd_kept_bytes(graph, n_ctx);
-    fd_run prompt = {
-        .plan = &probe->rows, .n_tok = fd_engine_batch_rows(graph, n_ctx), .n_kv = n_ctx, .tail = FD_ROWS_LAST};
-    fd_run step = {.plan = &probe->step, .n_tok = fd_step_rows(n_seq), .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-    fd_run batch = {.plan = &probe->batch, .n_tok = n_seq, .n_kv = n_ctx, .tail = FD_ROWS_ALL};
-    m.scratch = fixed + slots_bytes(probe, &prompt) + slots_bytes(probe, &step);
-    if (q8act && prompt.n_tok > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt.n_tok));
-    if (n_seq > 1 && fd_plan_batches(graph, &probe->batch)) {
-        m.scratch += slots_bytes(probe, &batch);
-        if (q8act) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
+        fd_launch_context ctx = {.n_sm = size->n_sm};
+        m.scratch += FD_CUBLAS_WORKSPACE + fd_fast_weight_bytes(&p->prompt) +
+                     fd_fast_scratch_bytes(graph, &ctx, n_ctx) * (uint64_t)n_seq;
+    } else if (n_seq == 1) {
+        m.observed = fd_async_bytes(graph, n_ctx);
     }
     return m;
 }
@@ -160,13 +163,13 @@ static fd_engine_memory measure(const fd_engine *probe, uint64_t weights, const 
 fd_code fd_engine_memory_needed(const fd_graph *graph, const fd_engine_size *size, fd_engine_memory *out,
                                 fd_error *err) {
     uint64_t weights;
-    fd_engine probe;
+    plans p;
     *out = (fd_engine_memory){0};
     FD_TRY(fd_weights_bytes(graph, &weights, err));
-    fd_code code = probe_open(&probe, graph, err);
-    if (code == FD_OK) *out = measure(&probe, weights, size);
-    probe_close(&probe);
-    return code;
+    FD_TRY(make_plans(graph, size->numerics, &p, err));
+    *out = measure(&p, weights, size);
+    free_plans(&p);
+    return FD_OK;
 }
 
 uint64_t fd_engine_memory_total(const fd_engine_memory *memory) {
@@ -199,13 +202,12 @@ void fd_engine_memory_text(const fd_engine_memory *m, const fd_engine_size *size
 
 /* The longest context below size->n_ctx that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt
  * that run together, which change in whole rows; what is returned fits in any case. */
-static int32_t context_that_fits(const fd_engine *probe, uint64_t weights, const fd_engine_size *size,
-                                 uint64_t free_bytes) {
+static int32_t context_that_fits(const plans *p, uint64_t weights, const fd_engine_size *size, uint64_t free_bytes) {
     int32_t fits = 0, too_long = size->n_ctx;
     while (too_long - fits > 1) {
         fd_engine_size middle = *size;
         middle.n_ctx = fits + (too_long - fits) / 2;
-        fd_engine_memory m = measure(probe, weights, &middle);
+        fd_engine_memory m = measure(p, weights, &middle);
         if (fd_engine_memory_total(&m) <= free_bytes)
             fits = middle.n_ctx;
         else
@@ -219,15 +221,15 @@ fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size,
     FD_TRY(fd_engine_memory_needed(graph, size, &m, err));
     if (fd_engine_memory_total(&m) <= free_bytes) return FD_OK;
     char text[256], advice[96];
-    fd_engine probe;
-    fd_code code = probe_open(&probe, graph, err);
-    int32_t fits = code == FD_OK ? context_that_fits(&probe, m.weights, size, free_bytes) : 0;
-    probe_close(&probe);
-    FD_TRY(code);
+    plans p;
+    FD_TRY(make_plans(graph, size->numerics, &p, err));
+    int32_t fits = context_that_fits(&p, m.weights, size, free_bytes);
+    free_plans(&p);
     if (fits > 0)
         snprintf(advice, sizeof advice, "a context of %d positions would fit", fits);
     else
-        snprintf(advice, sizeof advice, "%s", m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
+        snprintf(advice, sizeof advice, "%s",
+                 m.weights > free_bytes ? "the weights alone do not fit" : "no context fits");
     m.observed = 0; /* a refusal is about what an engine must have */
     fd_engine_memory_text(&m, size, free_bytes, text, sizeof text);
     return fd_fail(err, FD_ERR_MEMORY, "device memory: %s; %s", text, advice);

@@ -9,7 +9,7 @@
 /* ---- parts of what lives as long as the engine ---- */
 
 size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool fast); /* of one sequence; fast: binary16 */
-size_t fd_table_bytes(const fd_node *rope, int32_t n_ctx); /* cosines, or sines */
+size_t fd_table_bytes(const fd_node *rope, int32_t n_ctx);                /* cosines, or sines */
 /* Tokens of a prompt, or a row for each sequence (fd_batch_inputs). */
 size_t fd_inputs_bytes(int32_t n_ctx);
 size_t fd_batch_inputs_bytes(int32_t n_seq);
@@ -30,6 +30,8 @@ size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok);
 
 /* Rows of a long prompt that run together. */
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx);
+
+int32_t fd_fast_batch_rows(int32_t n_ctx); /* of fast numerics */
 
 /* Rows that the step of one token has room for: of so many sequences, up to a few. */
 int32_t fd_step_rows(int32_t n_seq);

@@ -4,28 +4,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/fast.h"
-#include "engine/internal.h"
+#include "engine/budget.h"
+#include "engine/pass.h"
+#include "kernels/attention/attention.h"
+#include "kernels/int8/q8.h"
+#include "kernels/matmul/matmul.h"
 
 /* ---- forward ---- */
 
 /* Memory for the pass, then its tokens and positions to the device. */
-static fd_code prepare(fd_engine *e, fd_run *run, const fd_fast_plan *fast, fd_error *err) {
-    if (fast) FD_TRY(fd_fast_reserve(e, run, fast, err));
-    for (int32_t s = 0; !fast && s < run->plan->n_slot; s++)
-        FD_TRY(fd_device_reserve(&e->node_slots[s], fd_run_slot_bytes(e, run, s), "a prompt's activations", err));
-    if (e->exec.numerics == FD_NUMERICS_Q8ACT && run->n_tok > 1) {
-        size_t bytes = fd_q8_scratch_bytes(e->exec.graph, run->n_tok);
-        FD_TRY(fd_device_reserve(&e->q8_rows, bytes, "int8 activations", err));
-        run->q8_rows = e->q8_rows.data;
+static fd_code prepare(fd_pass *pass, fd_error *err) {
+    fd_engine *e = pass->engine;
+    bool moved = false;
+    fd_extent extent = {pass->n_tok, pass->n_kv,
+                        pass->tail == FD_ROWS_ALL    ? pass->n_tok
+                        : pass->tail == FD_ROWS_LAST ? 1
+                                                     : 0};
+    FD_TRY(fd_slots_reserve(&e->prompt.slots, pass->plan, extent, "a prompt's activations", &moved, err));
+    for (int i = 0; i < FD_ROWS_COUNT && moved; i++) fd_graph_forget(&e->prompt.graphs[i]);
+    if (e->fast && pass->observe) FD_TRY(fd_fast_reserve_inner(pass, err));
+    if (e->exec.numerics == FD_NUMERICS_Q8ACT && pass->n_tok > 1) {
+        size_t bytes = fd_q8_scratch_bytes(e->exec.graph, pass->n_tok);
+        FD_TRY(fd_device_reserve(&e->prompt.q8_rows, bytes, "int8 activations", err));
+        pass->q8_rows = e->prompt.q8_rows.data;
     }
-    int32_t *inputs = e->inputs_host.data;
-    inputs[FD_INPUT_FIRST] = run->pos0;
-    inputs[FD_INPUT_LAST] = run->pos0 + run->n_tok - 1;
+    int32_t *inputs = e->state.inputs_host.data;
+    inputs[FD_INPUT_FIRST] = pass->pos0;
+    inputs[FD_INPUT_LAST] = pass->pos0 + pass->n_tok - 1;
     inputs[FD_INPUT_SEQUENCE] = e->exec.sequence;
-    memcpy(inputs + FD_INPUT_TOKENS, run->tokens, sizeof *inputs * (size_t)run->n_tok);
-    return fd_cuda_check(cudaMemcpyAsync(e->inputs, inputs, sizeof *inputs * (size_t)(FD_INPUT_TOKENS + run->n_tok),
-                                         cudaMemcpyHostToDevice, e->queue.stream),
+    memcpy(inputs + FD_INPUT_TOKENS, pass->tokens, sizeof *inputs * (size_t)pass->n_tok);
+    return fd_cuda_check(cudaMemcpyAsync(e->state.inputs, inputs,
+                                         sizeof *inputs * (size_t)(FD_INPUT_TOKENS + pass->n_tok),
+                                         cudaMemcpyHostToDevice, pass->ctx.stream),
                          "token upload", err);
 }
 
@@ -36,75 +46,82 @@ fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_
     for (int32_t i = 0, n; i < n_row; i += n) {
         n = n_row - i < at_once ? n_row - i : at_once;
         FD_TRY(fd_cuda_check(cudaMemcpyAsync(e->logits_host.data, (const char *)from + row * (size_t)(have - n_row + i),
-                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->queue.stream),
+                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->device.ctx.stream),
                              "logits", err));
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "logits", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "logits", err));
         memcpy((char *)to + row * (size_t)i, e->logits_host.data, row * (size_t)n);
     }
     return FD_OK;
 }
 
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
-    FD_TRY(fd_engine_step(e, batch->tokens[0], batch->pos0, err));
+    FD_TRY(fd_engine_step_one(e, batch->tokens[0], batch->pos0, false, err));
     if (batch->logits) return fd_copy_logits(e, e->logits, 1, 1, batch->logits, err);
-    return fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "decode step", err);
+    return fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "decode step", err);
+}
+
+/* Rows `done` … `done` + n - 1 of a batch. */
+static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int32_t n) {
+    bool observed = e->exec.observer.observe != NULL, last = done + n == batch->n_tok;
+    /* Nothing but kernels: they may be fused, and start while the one before drains. */
+    bool kernels_only = !observed && !e->has_override && !e->fast;
+    bool many = e->fast ? batch->n_tok > 1 : kernels_only && e->prompt.fuses_rows;
+    fd_pass pass = {.engine = e,
+                    .plan = many ? &e->prompt.rows : &e->prompt.nodes,
+                    .slots = &e->prompt.slots,
+                    .ctx = e->device.ctx,
+                    .tokens = batch->tokens + done,
+                    .pos0 = batch->pos0 + done,
+                    .n_tok = n,
+                    .n_kv = batch->pos0 + done + n,
+                    .sequence = e->exec.sequence,
+                    .inputs = e->state.inputs,
+                    .tail = batch->all_logits || observed                       ? FD_ROWS_ALL
+                            : last && (batch->logits != NULL || e->keep_logits) ? FD_ROWS_LAST
+                                                                                : FD_ROWS_NONE,
+                    .short_context = batch->pos0 + done < FD_ATTENTION_SHORT_CONTEXT,
+                    .kernels_only = kernels_only,
+                    .observe = observed ? &e->sync : NULL};
+    pass.ctx.overlap = e->device.overlap && kernels_only;
+    return pass;
+}
+
+static fd_code run_pass(fd_pass *pass, fd_error *err) {
+    fd_engine *e = pass->engine;
+    bool captured = e->fast && pass->plan == &e->prompt.rows && !pass->observe && !e->has_override;
+    FD_TRY(prepare(pass, err));
+    return captured ? fd_graph_run(&e->prompt.graphs[pass->tail], pass, err) : fd_pass_run(pass, err);
 }
 
 static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err) {
-    bool watched = e->exec.observer.observe != NULL, all = batch->all_logits || watched;
-    int32_t last = e->exec.graph->n_node - 1;
-    const fd_fast_plan *fast = !e->fast ? NULL : batch->n_tok == 1 ? &e->fast->one : &e->fast->many;
-    int32_t longest = !e->may_split || watched ? batch->n_tok
-                      : fast                   ? FD_FAST_ROWS
-                                               : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
-    /* Nothing but kernels: they may be fused, and start while the one before drains. */
-    bool alone = !watched && !e->has_override && !fast;
-    fd_queue queue = e->queue;
-    queue.overlap = e->overlap && alone;
-
+    int32_t longest = !e->prompt.may_split || e->exec.observer.observe ? batch->n_tok
+                      : e->fast                                        ? FD_FAST_ROWS
+                                : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
-        bool last_pass = done + n == batch->n_tok;
-        bool wanted = batch->logits && (batch->all_logits || last_pass);
-        fd_run run = {.plan = fast                       ? &fast->real
-                              : alone && e->fuses_rows ? &e->rows
-                                                       : &e->nodes,
-                      .slots = fast ? e->fast->slots : e->node_slots,
-                      .queue = &queue,
-                      .tokens = batch->tokens + done,
-                      .pos0 = batch->pos0 + done,
-                      .n_tok = n,
-                      .n_kv = batch->pos0 + done + n,
-                      .inputs = e->inputs,
-                      .unobserved = alone,
-                      .tail = all      ? FD_ROWS_ALL
-                              : wanted || (e->keep_logits && last_pass) ? FD_ROWS_LAST
-                                                                        : FD_ROWS_NONE};
-        fd_watch *watch = watched ? &e->watch : NULL;
-        FD_TRY(prepare(e, &run, fast, err));
-        FD_TRY(fast ? fd_fast_pass(e, &run, fast, watch, err) : fd_run_plan(e, &run, watch, err));
-        if (run.tail != FD_ROWS_NONE)
-            e->logits = fd_run_tensor(e, &run, last) + (run.tail == FD_ROWS_ALL ? (size_t)(n - 1) * n_vocab : 0);
-        if (wanted) {
-            float *to = batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0);
-            FD_TRY(fd_copy_logits(e, fd_run_tensor(e, &run, last), run.tail == FD_ROWS_ALL ? n : 1,
-                               batch->all_logits ? n : 1, to, err));
-        }
+        fd_pass pass = batch_pass(e, batch, done, n);
+        FD_TRY(run_pass(&pass, err));
+        const float *logits = fd_pass_tensor(&pass, e->exec.graph->n_node - 1);
+        int32_t have = pass.tail == FD_ROWS_ALL ? n : 1;
+        if (pass.tail != FD_ROWS_NONE) e->logits = logits + (size_t)(have - 1) * n_vocab;
+        if (batch->logits && (batch->all_logits || done + n == batch->n_tok))
+            FD_TRY(fd_copy_logits(e, logits, have, batch->all_logits ? n : 1,
+                                  batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0), err));
         /* The next pass writes over the pinned tokens. */
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->queue.stream), "batch", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "batch", err));
     }
     return FD_OK;
 }
 
-/* With an observer: one token as the fused step, anything else node by node, each shown when it has run. */
-static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *err) {
+/* With an observer: one token as the fused step, anything else node by node. */
+static fd_code forward_observed(fd_engine *e, const fd_batch *batch, fd_error *err) {
     const fd_observer *observer = &e->exec.observer;
-    bool kept = batch->n_tok == 1 && e->may_split && !e->watch_by_node && e->exec.n_seq <= 1 &&
-                e->exec.numerics != FD_NUMERICS_FAST;
-    if (kept) FD_TRY(fd_kept_prepare(e, &kept, err));
-    if (kept) return fd_kept_forward(e, batch, err);
-    FD_TRY(fd_kept_settle(e, err));
+    bool async = batch->n_tok == 1 && e->prompt.may_split && !e->observe_by_node && e->exec.n_seq <= 1 &&
+                 e->exec.numerics != FD_NUMERICS_FAST;
+    if (async) FD_TRY(fd_async_prepare(e, &async, err));
+    if (async) return fd_async_forward(e, batch, err);
+    FD_TRY(fd_async_flush(e, err));
     if (observer->begin) FD_TRY(observer->begin(observer->user, batch, err));
     FD_TRY(forward_nodes(e, batch, err));
     return observer->end ? observer->end(observer->user, err) : FD_OK;
@@ -112,47 +129,44 @@ static fd_code forward_watched(fd_engine *e, const fd_batch *batch, fd_error *er
 
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
-    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
-    e->watch.n_pending = 0;
-    e->watch.used = 0;
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device.id), "device", err));
+    e->sync.n_pending = 0;
+    e->sync.used = 0;
     bool step = batch->n_tok == 1 && !e->has_override;
-    fd_code code = exec->observer.observe ? forward_watched(e, batch, err)
+    fd_code code = exec->observer.observe ? forward_observed(e, batch, err)
                    : step                 ? forward_step(e, batch, err)
                                           : forward_nodes(e, batch, err);
     if (code != FD_OK) { /* nothing of a failed call is still under way */
-        (void)cudaStreamSynchronize(e->queue.stream);
-        fd_kept_forget(e);
+        (void)cudaStreamSynchronize(e->device.ctx.stream);
+        fd_async_forget(e);
     }
     return code;
 }
 
 static fd_code settle(fd_exec *exec, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
-    FD_TRY(fd_cuda_check(cudaSetDevice(e->device), "device", err));
-    return fd_kept_settle(e, err);
+    FD_TRY(fd_cuda_check(cudaSetDevice(e->device.id), "device", err));
+    return fd_async_flush(e, err);
 }
 
 static void reset(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
-    (void)cudaSetDevice(e->device);
-    fd_kept_forget(e);
-    (void)cudaMemsetAsync(e->fixed.data, 0, e->cache_bytes, e->queue.stream);
-    (void)cudaStreamSynchronize(e->queue.stream);
+    (void)cudaSetDevice(e->device.id);
+    fd_async_forget(e);
+    (void)cudaMemsetAsync(e->state.fixed.data, 0, e->state.cache_bytes, e->device.ctx.stream);
+    (void)cudaStreamSynchronize(e->device.ctx.stream);
 }
 
 static void destroy(fd_exec *exec) {
     fd_engine *e = (fd_engine *)exec;
-    (void)cudaSetDevice(e->device);
-    if (e->queue.stream) (void)cudaStreamSynchronize(e->queue.stream);
+    (void)cudaSetDevice(e->device.id);
+    if (e->device.ctx.stream) (void)cudaStreamSynchronize(e->device.ctx.stream);
     fd_engine_release(e);
     free(e);
 }
 
-static const fd_exec_class engine_class = {.forward = forward,
-                                           .reset = reset,
-                                           .destroy = destroy,
-                                           .settle = settle,
-                                           .generate = fd_engine_generate};
+static const fd_exec_class engine_class = {
+    .forward = forward, .reset = reset, .destroy = destroy, .settle = settle, .generate = fd_engine_generate};
 static const fd_exec_class batching_class = {.forward = forward,
                                              .reset = reset,
                                              .destroy = destroy,
@@ -202,13 +216,12 @@ static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_er
     snprintf(e->exec.device, sizeof e->exec.device, "%.120s", prop.name);
     snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    e->device = options->device;
-    e->queue = (fd_queue){.n_sm = prop.multiProcessorCount,
-                          .max_shared = prop.sharedMemPerBlockOptin,
-                          .has_clusters = prop.major >= 9};
-    e->overlap = !options->no_overlap && prop.major >= 9;
-    e->sampling.possible = fd_sample_fits(&e->queue, e->exec.graph->hparams.n_vocab);
-    return fd_cuda_check(cudaStreamCreateWithFlags(&e->queue.stream, cudaStreamNonBlocking), "stream", err);
+    e->device.id = options->device;
+    e->device.ctx = (fd_launch_context){
+        .n_sm = prop.multiProcessorCount, .max_shared = prop.sharedMemPerBlockOptin, .has_clusters = prop.major >= 9};
+    e->device.overlap = !options->no_overlap && prop.major >= 9;
+    e->sampling.possible = fd_sample_fits(&e->device.ctx, e->exec.graph->hparams.n_vocab);
+    return fd_cuda_check(cudaStreamCreateWithFlags(&e->device.ctx.stream, cudaStreamNonBlocking), "stream", err);
 }
 
 fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd_error *err) {
@@ -232,7 +245,7 @@ static fd_code check_memory(const fd_graph *graph, const fd_engine_options *opti
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
 static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_weight; i++)
-        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->queue, graph->weights[i].n_col, 2)) return false;
+        if (graph->weights[i].n_row > 1 && !fd_matvec_fits(&e->device.ctx, graph->weights[i].n_col, 2)) return false;
     return true;
 }
 
@@ -245,7 +258,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
     FD_TRY(check_graph(graph, err));
-    if (fast) FD_TRY(fd_fast_check(graph, err));
+    if (fast) FD_TRY(fd_plan_check_fast(graph, err));
     fd_engine *e = calloc(1, sizeof *e);
     if (e && fast) e->fast = calloc(1, sizeof *e->fast);
     if (fast && e && !e->fast) {
@@ -260,13 +273,13 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
                         .backend = "gpu",
                         .n_ctx = options->n_ctx,
                         .n_seq = options->n_seq > 1 ? options->n_seq : 1};
-    e->no_graph = options->no_graph;
-    e->watch_by_node = options->watch_by_node;
-    e->may_split = true;
+    e->device.no_graph = options->no_graph;
+    e->observe_by_node = options->watch_by_node;
+    e->prompt.may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         /* A fault may look at the whole batch. */
         if (graph->nodes[i].override) e->has_override = true;
-        if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->may_split = false;
+        if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->prompt.may_split = false;
     }
     fd_code code = open_device(e, options, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
@@ -276,7 +289,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         destroy(&e->exec);
         return code;
     }
-    if (e->batches) e->exec.class_ = &batching_class;
+    if (e->step.batches) e->exec.class_ = &batching_class;
     *out = &e->exec;
     return FD_OK;
 }

@@ -22,16 +22,16 @@ extern "C" {
 typedef enum fd_int8 { FD_INT8_WHERE_FASTER, FD_INT8_NEVER, FD_INT8_ALWAYS } fd_int8;
 
 typedef struct fd_engine_options {
-    int32_t n_ctx;  /* positions of K/V cache, of each sequence; ≥ 1 */
-    int32_t n_seq;  /* sequences; 0 counts as 1 */
-    int32_t device; /* CUDA's number; 0 first */
+    int32_t n_ctx;        /* positions of K/V cache, of each sequence; ≥ 1 */
+    int32_t n_seq;        /* sequences; 0 counts as 1 */
+    int32_t device;       /* CUDA's number; 0 first */
     fd_numerics numerics; /* exact, q8act or fast */
-    fd_int8 int8;    /* of fast numerics with one sequence; several never do */
-    bool no_graph;   /* launch the kernels of a decode step one by one */
-    bool no_fusion;  /* decode node by node too (the CUDA graph then holds one kernel a node) */
-    bool no_overlap; /* every kernel waits for the end of the one before it */
-    bool watch_by_node; /* observed steps of one token go node by node, as batches do */
-} fd_engine_options; /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
+    fd_int8 int8;         /* of fast numerics with one sequence; several never do */
+    bool no_graph;        /* launch the kernels of a decode step one by one */
+    bool no_fusion;       /* decode node by node too (the CUDA graph then holds one kernel a node) */
+    bool no_overlap;      /* every kernel waits for the end of the one before it */
+    bool watch_by_node;   /* observed steps of one token go node by node, as batches do */
+} fd_engine_options;      /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);

@@ -3,8 +3,8 @@
 #include "engine/internal.h"
 #include "exec/sampler.h"
 
-fd_code fd_launch_sampling(const fd_engine *e, const fd_queue *queue, bool batch, int32_t n_row, fd_error *err) {
-    int32_t *inputs = batch ? e->batch_inputs : e->inputs, n_seq = e->exec.n_seq;
+fd_code fd_engine_sample(const fd_engine *e, const fd_launch_context *ctx, bool batch, int32_t n_row, fd_error *err) {
+    int32_t *inputs = batch ? e->state.batch_inputs : e->state.inputs, n_seq = e->exec.n_seq;
     fd_sampling in = {.n_seq = n_row,
                       .n_vocab = e->exec.graph->hparams.n_vocab,
                       .logits = e->logits,
@@ -23,7 +23,16 @@ fd_code fd_launch_sampling(const fd_engine *e, const fd_queue *queue, bool batch
         in.positions[1] = inputs + FD_INPUT_LAST;
         in.sequences = inputs + FD_INPUT_SEQUENCE;
     }
-    return fd_launch_sample(queue, &in, err);
+    return fd_launch_sample(ctx, &in, err);
+}
+
+fd_code fd_engine_mark_sample(fd_engine *e, int32_t launched, fd_error *err) {
+    return fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->device.ctx.stream), "event",
+                         err);
+}
+
+fd_code fd_engine_await_sample(fd_engine *e, int32_t sample, fd_error *err) {
+    return fd_cuda_check(cudaEventSynchronize(e->sampling.done[sample % FD_SAMPLED_AHEAD]), "decode step", err);
 }
 
 void fd_sampling_release(fd_engine *engine) {
@@ -44,9 +53,8 @@ static fd_code prepare(fd_engine *e, const fd_generation *run, fd_error *err) {
                              .seed = o->seed,
                              .n_draw = fd_sampler_draws(run->sampler),
                              .n_history = run->n_token};
-    FD_TRY(fd_pinned_reserve(&e->sampling.results,
-                             sizeof(fd_sample_result) * FD_SAMPLED_AHEAD * (size_t)e->exec.n_seq, "sampled tokens",
-                             err));
+    FD_TRY(fd_pinned_reserve(&e->sampling.results, sizeof(fd_sample_result) * FD_SAMPLED_AHEAD * (size_t)e->exec.n_seq,
+                             "sampled tokens", err));
     for (int i = 0; i < FD_SAMPLED_AHEAD; i++)
         if (!e->sampling.done[i])
             FD_TRY(fd_cuda_check(cudaEventCreateWithFlags(&e->sampling.done[i], cudaEventDisableTiming), "event", err));
@@ -65,7 +73,7 @@ fd_code fd_engine_begin_generation(fd_engine *e, const fd_generation *run, fd_er
     e->keep_logits = false;
     FD_TRY(code);
     FD_TRY(prepare(e, run, err));
-    return fd_launch_sampling(e, &e->queue, false, 1, err);
+    return fd_engine_sample(e, &e->device.ctx, false, 1, err);
 }
 
 fd_code fd_engine_take_sample(fd_engine *e, const fd_generation *run, int32_t sequence, int32_t *n_done,
@@ -81,13 +89,13 @@ fd_code fd_engine_take_sample(fd_engine *e, const fd_generation *run, int32_t se
 /* Sample number `launched`, of the prompt's logits for 0. */
 static fd_code launch(fd_engine *e, const fd_generation *run, int32_t launched, fd_error *err) {
     FD_TRY(launched == 0 ? fd_engine_begin_generation(e, run, err)
-                         : fd_engine_step_sampled(e, run->n_token + launched - 1, err));
-    return fd_cuda_check(cudaEventRecord(e->sampling.done[launched % FD_SAMPLED_AHEAD], e->queue.stream), "event", err);
+                         : fd_engine_step_one(e, 0, run->n_token + launched - 1, true, err));
+    return fd_engine_mark_sample(e, launched, err);
 }
 
 /* Sample number *n_done, when it is there. */
 static fd_code take(fd_engine *e, const fd_generation *run, int32_t *n_done, fd_error *err) {
-    FD_TRY(fd_cuda_check(cudaEventSynchronize(e->sampling.done[*n_done % FD_SAMPLED_AHEAD]), "decode step", err));
+    FD_TRY(fd_engine_await_sample(e, *n_done, err));
     if (*n_done > 0) { /* the step that it was sampled from */
         e->exec.n_past++;
         e->exec.step++;
@@ -99,7 +107,7 @@ fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_d
     fd_engine *e = (fd_engine *)exec;
     if (!e->sampling.possible || e->has_override || exec->observer.observe)
         return fd_exec_generate_on_host(exec, run, n_done, err);
-    fd_code code = fd_cuda_check(cudaSetDevice(e->device), "device", err);
+    fd_code code = fd_cuda_check(cudaSetDevice(e->device.id), "device", err);
     *n_done = 0;
     for (int32_t launched = 0; code == FD_OK && *n_done < run->n_new;) {
         /* Ahead of what the host has seen: the device never waits for it. One place of the results stays free, which the
@@ -108,7 +116,7 @@ fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_d
             code = launch(e, run, launched++, err);
         if (code == FD_OK) code = take(e, run, n_done, err);
     }
-    cudaError_t through = cudaStreamSynchronize(e->queue.stream); /* steps launched before a stop are forgotten */
+    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* steps launched before a stop are forgotten */
     if (code == FD_STOP) code = FD_OK;
     return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
 }

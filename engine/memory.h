@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 typedef struct fd_block {
     void *data; /* owned */

@@ -3,126 +3,172 @@
 #include <stdlib.h>
 #include <string.h>
 
-int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_ITEM_EDGES]) {
-    int n = 0;
-    if (item->kind == FD_ITEM_NODE) {
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            if (graph->nodes[item->node].input[k] >= 0) nodes[n++] = graph->nodes[item->node].input[k];
-    } else if (item->kind == FD_ITEM_MATVEC) {
-        int32_t first = item->matvec.norm >= 0 ? item->matvec.norm : item->matvec.matmul[0];
-        nodes[n++] = graph->nodes[first].input[0];
-        if (item->matvec.add >= 0) {
-            const fd_node *add = &graph->nodes[item->matvec.add];
-            nodes[n++] = add->input[0] == item->matvec.matmul[0] ? add->input[1] : add->input[0];
-        }
-    } else if (item->kind == FD_ITEM_PRODUCTS) {
-        nodes[n++] = graph->nodes[item->matvec.matmul[0]].input[0];
-    } else if (item->kind == FD_ITEM_ADD_NORM) {
-        for (int k = 0; k < 2; k++) nodes[n++] = graph->nodes[item->node].input[k];
-    } else if (item->kind == FD_ITEM_TURN) {
-        nodes[n++] = graph->nodes[item->node].input[0];
-        nodes[n++] = graph->nodes[item->node + 1].input[0];
-        nodes[n++] = graph->nodes[item->node + 3].input[0];
-    } else {
-        nodes[n++] = fd_item_query(graph, item);
-        if (item->attention.cache_k >= 0) {
-            nodes[n++] = fd_item_key(graph, item);
-            nodes[n++] = fd_item_value(graph, item);
-        }
+#include "engine/match.h"
+
+/* What each kind of pass may fuse. */
+static const struct policy {
+    unsigned patterns;
+    bool fast;
+} policies[FD_PLAN_KIND_COUNT] = {
+    [FD_PLAN_NODES] = {0, false},
+    [FD_PLAN_ROWS] = {FD_MATCH_MATMULS | FD_MATCH_ADD_NORM | FD_MATCH_ROPE_KV_WRITE, false},
+    [FD_PLAN_STEP] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATVEC, false},
+    [FD_PLAN_BATCH] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATMULS | FD_MATCH_ADD_NORM, false},
+    [FD_PLAN_FAST_NODES] = {FD_MATCH_ATTN_ROW_F16 | FD_MATCH_KV_WRITE_F16 | FD_MATCH_IN_ORDER, true},
+    [FD_PLAN_FAST_ROWS] = {FD_MATCH_ATTENTION_F16 | FD_MATCH_ROPE_KV_WRITE_F16 | FD_MATCH_KV_WRITE_F16 |
+                               FD_MATCH_GEMM_F16 | FD_MATCH_IN_ORDER,
+                           true},
+    [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_KV_WRITE_F16 | FD_MATCH_MATVEC, true},
+    [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_KV_WRITE_F16, true},
+};
+
+/* ---- rows ---- */
+
+/* Exact: what a cache is made from, which later positions need. Fast: everything up to the last layer's end, whose
+ * kernels take all rows at once. */
+static void mark_all_rows(const fd_graph *graph, bool fast, bool *all_rows) {
+    bool in_layers = false;
+    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        in_layers = in_layers || node->layer >= 0;
+        if (fast ? in_layers : node->op == FD_OP_KV_WRITE) all_rows[i] = true;
+        for (int k = 0; k < FD_MAX_INPUTS && all_rows[i]; k++)
+            if (node->input[k] >= 0) all_rows[node->input[k]] = true;
     }
-    return n;
 }
 
-int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]) {
-    int n = 0;
-    if (item->kind == FD_ITEM_NODE)
-        nodes[n++] = item->node;
-    else if (item->kind == FD_ITEM_ADD_NORM)
-        nodes[n++] = item->node, nodes[n++] = item->matvec.norm;
-    else if (item->kind == FD_ITEM_TURN)
-        for (int i = 0; i < 4; i++) nodes[n++] = item->node + i;
-    else if (item->kind == FD_ITEM_PRODUCTS)
-        for (int i = 0; i < item->matvec.n_matmul; i++) nodes[n++] = item->matvec.matmul[i];
-    else if (item->kind == FD_ITEM_ATTENTION)
-        nodes[n++] = item->attention.mix;
-    else if (item->matvec.silu >= 0)
-        nodes[n++] = item->matvec.silu;
-    else if (item->matvec.add >= 0)
-        nodes[n++] = item->matvec.add;
-    else
-        for (int i = 0; i < item->matvec.n_matmul; i++) nodes[n++] = item->matvec.matmul[i];
-    return n;
+/* ---- types of results ---- */
+
+/* The item that reads each node last, by type; -1: none. The logits are read after all items. */
+static void find_last_readers(const fd_plan *plan, int32_t *const last[FD_RESULT_COUNT]) {
+    size_t bytes = sizeof **last * (size_t)plan->graph->n_node;
+    for (int t = 0; t < FD_RESULT_COUNT; t++) memset(last[t], -1, bytes);
+    for (int32_t i = 0; i < plan->n_item; i++)
+        for (int k = 0; k < plan->items[i].n_read; k++)
+            last[plan->items[i].reads[k].type][plan->items[i].reads[k].node] = i;
+    last[FD_REAL][plan->graph->n_node - 1] = INT32_MAX;
 }
 
-/* The item that reads the node last; INT32_MAX for the logits, which are read after all items. */
-static int32_t last_reader(const fd_graph *graph, const fd_plan *plan, int32_t from, int32_t node) {
-    int32_t last = node == graph->n_node - 1 ? INT32_MAX : from;
-    for (int32_t i = from + 1; i < plan->n_item && last != INT32_MAX; i++) {
-        int32_t reads[FD_ITEM_EDGES];
-        int n = fd_item_reads(graph, &plan->items[i], reads);
-        for (int k = 0; k < n; k++)
-            if (reads[k] == node) last = i;
+/* A norm or gate whose result a product reads in binary16 is computed by the kernel that leaves it so. */
+static void choose_f16_kernels(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT]) {
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        fd_item *item = &plan->items[i];
+        const fd_node *node = &plan->graph->nodes[item->node];
+        if (item->kernel != FD_KERNEL_OP || node->override || last[FD_HALF][item->node] < 0) continue;
+        if (node->op == FD_OP_RMS_NORM) item->kernel = FD_KERNEL_NORM_F16;
+        if (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL || node->op == FD_OP_SWIGLU_CLAMP)
+            item->kernel = FD_KERNEL_GATE_F16;
     }
-    return last;
+}
+
+/* A result is kept in the types that are read. Only these kernels can do without binary32. */
+static void choose_types(fd_item *item, int32_t *const last[FD_RESULT_COUNT]) {
+    bool only_half = item->kernel == FD_KERNEL_NORM_F16 || item->kernel == FD_KERNEL_GATE_F16 ||
+                     item->kernel == FD_KERNEL_ATTENTION_F16;
+    fd_edge writes[FD_ITEM_EDGES];
+    int n = 0;
+    for (int k = 0; k < item->n_write; k++) {
+        int32_t node = item->writes[k].node;
+        bool half = last[FD_HALF][node] >= 0;
+        if (!(only_half && half && last[FD_REAL][node] < 0)) writes[n++] = (fd_edge){node, FD_REAL};
+        if (half) writes[n++] = (fd_edge){node, FD_HALF};
+    }
+    memcpy(item->writes, writes, sizeof writes);
+    item->n_write = n;
+}
+
+/* ---- slots ---- */
+
+/* The slot of the other summand, where the product is added in place: this item is its last reader. */
+static int32_t slot_in_place(const fd_plan *plan, int32_t i, const fd_edge *write,
+                             int32_t *const last[FD_RESULT_COUNT]) {
+    const fd_item *item = &plan->items[i];
+    if (item->kernel != FD_KERNEL_GEMM_ADD_F16 || write->type != FD_REAL) return -1;
+    for (int k = 0; k < item->n_read; k++)
+        if (item->reads[k].type == FD_REAL && last[FD_REAL][item->reads[k].node] == i)
+            return plan->slot_of[FD_REAL][item->reads[k].node];
+    return -1;
 }
 
 /* A slot is free again only after the item that reads it last: a kernel never writes over what it reads. */
-static fd_code assign_slots(const fd_graph *graph, fd_plan *plan, fd_error *err) {
-    int32_t *busy_until = malloc(sizeof *busy_until * (size_t)graph->n_node);
-    if (!busy_until) return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %d nodes", graph->n_node);
-    for (int32_t i = 0; i < plan->n_item; i++) {
-        int32_t writes[FD_ITEM_EDGES];
-        int n = fd_item_writes(&plan->items[i], writes);
-        for (int k = 0; k < n; k++) {
-            if (graph->nodes[writes[k]].op == FD_OP_KV_WRITE) continue;
-            int32_t slot = 0;
-            while (slot < plan->n_slot && busy_until[slot] >= i) slot++;
-            if (slot == plan->n_slot) plan->n_slot++;
-            plan->slot_of[writes[k]] = slot;
-            busy_until[slot] = last_reader(graph, plan, i, writes[k]);
+static void assign_slots(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT],
+                         int32_t *const busy_until[FD_RESULT_COUNT]) {
+    for (int32_t i = 0; i < plan->n_item; i++)
+        for (int k = 0; k < plan->items[i].n_write; k++) {
+            const fd_edge *write = &plan->items[i].writes[k];
+            fd_result type = write->type;
+            if (plan->graph->nodes[write->node].op == FD_OP_KV_WRITE) continue;
+            int32_t slot = slot_in_place(plan, i, write, last);
+            if (slot < 0)
+                for (slot = 0; slot < plan->n_slot[type] && busy_until[type][slot] >= i;) slot++;
+            if (slot == plan->n_slot[type]) plan->n_slot[type]++;
+            plan->slot_of[type][write->node] = slot;
+            busy_until[type][slot] = last[type][write->node] > i ? last[type][write->node] : i;
         }
-    }
-    free(busy_until);
-    return FD_OK;
 }
 
-static fd_code make(const fd_graph *graph, unsigned fuse, bool fast, fd_plan *out, fd_error *err) {
-    size_t n = (size_t)graph->n_node;
-    bool *covered = calloc(n, sizeof *covered);
-    *out = (fd_plan){.items = calloc(n, sizeof *out->items), .slot_of = malloc(sizeof *out->slot_of * n)};
-    if (!covered || !out->items || !out->slot_of) {
-        free(covered);
-        fd_plan_free(out);
-        return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
+/* ---- a plan ---- */
+
+static fd_code allocate(fd_plan *plan, bool **covered, int32_t **work, fd_error *err) {
+    size_t n = (size_t)plan->graph->n_node;
+    plan->items = calloc(n, sizeof *plan->items);
+    plan->all_rows = calloc(n, sizeof *plan->all_rows);
+    bool good = plan->items && plan->all_rows;
+    for (int t = 0; t < FD_RESULT_COUNT; t++) {
+        plan->slot_of[t] = malloc(n * sizeof **plan->slot_of);
+        good = good && plan->slot_of[t];
+        if (plan->slot_of[t]) memset(plan->slot_of[t], -1, n * sizeof **plan->slot_of);
     }
-    memset(out->slot_of, -1, sizeof *out->slot_of * n);
-    out->n_item = fd_fuse(graph, fuse, fast, out->items, covered);
-    free(covered);
-    fd_code code = assign_slots(graph, out, err);
-    if (code != FD_OK) fd_plan_free(out);
+    *covered = calloc(n, sizeof **covered);
+    *work = calloc(n, 2 * FD_RESULT_COUNT * sizeof **work);
+    if (good && *covered && *work) return FD_OK;
+    return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
+}
+
+fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_error *err) {
+    fd_matcher matcher = {.graph = graph, .patterns = policies[kind].patterns};
+    int32_t *work = NULL, *last[FD_RESULT_COUNT], *busy_until[FD_RESULT_COUNT];
+    *out = (fd_plan){.graph = graph};
+    fd_code code = allocate(out, &matcher.covered, &work, err);
+    if (code == FD_OK) {
+        for (int t = 0; t < FD_RESULT_COUNT; t++) {
+            last[t] = work + t * graph->n_node;
+            busy_until[t] = work + (FD_RESULT_COUNT + t) * graph->n_node;
+        }
+        mark_all_rows(graph, policies[kind].fast, out->all_rows);
+        matcher.all_rows = out->all_rows;
+        fd_match_begin(&matcher);
+        for (int32_t i = 0; i < graph->n_node; i++) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
+        find_last_readers(out, last);
+        choose_f16_kernels(out, last);
+        for (int32_t i = 0; i < out->n_item; i++) choose_types(&out->items[i], last);
+        assign_slots(out, last, busy_until);
+    } else {
+        fd_plan_free(out);
+    }
+    free(matcher.covered);
+    free(work);
     return code;
 }
 
-fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, fuse ? FD_FUSE_ATTENTION | FD_FUSE_TOKEN : 0, false, out, err);
+void fd_plan_free(fd_plan *plan) {
+    free(plan->items);
+    free(plan->all_rows);
+    for (int t = 0; t < FD_RESULT_COUNT; t++) free(plan->slot_of[t]);
+    memset(plan, 0, sizeof *plan);
 }
 
-fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err) {
-    return make(graph, FD_FUSE_ATTENTION | (fuse ? FD_FUSE_TOKEN : 0), true, out, err);
-}
-
-fd_code fd_plan_make_rows(const fd_graph *graph, fd_plan *out, fd_error *err) {
-    return make(graph, FD_FUSE_ROWS | FD_FUSE_TURN, false, out, err);
-}
-
-fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err) {
-    return make(graph, FD_FUSE_ATTENTION | FD_FUSE_ROWS, false, out, err);
-}
-
-bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {
+void fd_plan_mark_int8(fd_plan *plan, const bool *int8) {
     for (int32_t i = 0; i < plan->n_item; i++) {
-        if (plan->items[i].kind != FD_ITEM_NODE) continue;
-        const fd_node *node = &graph->nodes[plan->items[i].node];
+        fd_item *item = &plan->items[i];
+        item->int8 = int8[item->n_matmul > 0 ? item->matmul[0] : item->node];
+    }
+}
+
+bool fd_plan_batches(const fd_plan *plan) {
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        const fd_node *node = &plan->graph->nodes[plan->items[i].node];
+        if (plan->items[i].n_member > 1) continue;
         if (node->override || node->over_kv || node->op == FD_OP_ROPE || node->op == FD_OP_KV_WRITE ||
             node->op == FD_OP_ATTN_MIX)
             return false;
@@ -130,18 +176,20 @@ bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan) {
     return true;
 }
 
-void fd_plan_free(fd_plan *plan) {
-    free(plan->items);
-    free(plan->slot_of);
-    memset(plan, 0, sizeof *plan);
-}
-
-void fd_mark_cache_feeders(const fd_graph *graph, bool *feeds) {
-    memset(feeds, 0, sizeof *feeds * (size_t)graph->n_node);
-    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
+fd_code fd_plan_check_fast(const fd_graph *graph, fd_error *err) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->op == FD_OP_KV_WRITE) feeds[i] = true;
-        for (int k = 0; k < FD_MAX_INPUTS && feeds[i]; k++)
-            if (node->input[k] >= 0) feeds[node->input[k]] = true;
+        bool attention = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
+        if (node->override && (attention || node->op == FD_OP_KV_WRITE))
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "node %s: a fault replaces its op, which fast numerics compute inside a kernel; exact "
+                           "numerics run it",
+                           node->name);
+        if (node->op == FD_OP_ATTN_MIX && !fd_match_attention_f16(graph, i))
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "node %s: not the end of scores, softmax and mix in a row, which fast numerics compute as "
+                           "one; exact numerics run it",
+                           node->name);
     }
+    return FD_OK;
 }

@@ -1,5 +1,7 @@
-/* What is launched, in which order, and where results lie: the graph's nodes as items, a node each or several fused,
- * and a slot of memory for each result, shared by results that are never needed at the same time. Pure host code. */
+/* What is launched, in which order, and where results lie: the graph's nodes as items, a node each or several fused, and
+ * a slot of memory for each result, shared by results that are never needed at the same time. Every pass of the engine
+ * walks such a plan (engine/pass.c); which fusions it may use is all that distinguishes one kind of pass from another.
+ * Pure host code. */
 #ifndef FD_ENGINE_PLAN_H
 #define FD_ENGINE_PLAN_H
 
@@ -7,74 +9,81 @@
 
 enum { FD_ITEM_MATMULS = 3, FD_ITEM_EDGES = 8 };
 
-typedef enum fd_item_kind {
-    FD_ITEM_NODE,      /* one node, one kernel */
-    FD_ITEM_MATVEC,    /* [RMS_NORM of the input,] one to three MATMULs of it[, then ADD or SILU_MUL] */
-    FD_ITEM_ATTENTION, /* ROPE of q and k, both KV_WRITEs, scores, softmax, mix; fast: not always the first four */
-    /* Of many rows, each node's result kept: */
-    FD_ITEM_PRODUCTS, /* MATMULs of one input */
-    FD_ITEM_ADD_NORM, /* ADD, RMS_NORM of the sum */
-    FD_ITEM_TURN,     /* ROPE of q, and the three nodes behind it: ROPE of k, both KV_WRITEs */
-} fd_item_kind;
+/* What an item launches; engine/pass.c has a launcher for each. */
+typedef enum fd_kernel {
+    FD_KERNEL_OP,            /* one node: its op's kernel, or the host where a fault replaces the op */
+    FD_KERNEL_MATVEC,        /* [RMS_NORM of the input,] one to three MATMULs of it[, then ADD or SILU_MUL] */
+    FD_KERNEL_ATTN_DECODE,   /* ROPE of q and k, both KV_WRITEs, scores, softmax, mix */
+    FD_KERNEL_MATMULS,       /* of many rows: MATMULs of one input */
+    FD_KERNEL_ADD_NORM,      /* of many rows: ADD, and RMS_NORM of the sum */
+    FD_KERNEL_ROPE_KV_WRITE, /* of many rows: ROPE of q and k, both KV_WRITEs */
+    /* Fast numerics: factors, K and V in binary16. */
+    FD_KERNEL_ATTN_DECODE_F16, /* ATTN_DECODE's nodes, but for ROPEs and KV_WRITEs that others read too */
+    FD_KERNEL_ATTN_ROW_F16,    /* one row whose K and V are in the caches: scores, softmax, mix */
+    FD_KERNEL_ATTENTION_F16,   /* many rows likewise */
+    FD_KERNEL_ROPE_KV_WRITE_F16,
+    FD_KERNEL_KV_WRITE_F16,
+    FD_KERNEL_GEMM_F16,     /* MATMUL by cuBLAS */
+    FD_KERNEL_GEMM_ADD_F16, /* MATMUL by cuBLAS onto the other summand of the ADD that reads it */
+    FD_KERNEL_NORM_F16,     /* RMS_NORM whose result a product reads in binary16 */
+    FD_KERNEL_GATE_F16,     /* SILU_MUL, GELU_MUL or SWIGLU_CLAMP likewise */
+    FD_KERNEL_COUNT
+} fd_kernel;
+
+/* The types a result is kept in. */
+typedef enum fd_result { FD_REAL, FD_HALF, FD_RESULT_COUNT } fd_result;
+
+typedef struct fd_edge {
+    int32_t node;
+    fd_result type; /* of a read: the type that is read. A write's types follow from its readers (fd_plan.slot_of) */
+} fd_edge;
 
 typedef struct fd_item {
-    fd_item_kind kind;
-    int32_t node; /* NODE: its id; TURN: the first; ADD_NORM: the ADD */
-    struct {
-        int32_t norm; /* ADD_NORM's too; -1: none */
-        int32_t matmul[FD_ITEM_MATMULS], n_matmul; /* PRODUCTS' too */
-        int32_t add;  /* adds a tensor to the one product; -1 */
-        int32_t silu; /* of the two products; -1 */
-    } matvec;
-    struct {
-        int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix; /* -1: not in the item */
-    } attention;
+    fd_kernel kernel;
+    int32_t node;                             /* the one at whose place in the list it runs; messages name it */
+    bool int8;                                /* its products multiply int8 blocks of activations */
+    int32_t n_member, members[FD_ITEM_EDGES]; /* nodes that it computes, in the graph's order */
+    int32_t n_read, n_write;
+    fd_edge reads[FD_ITEM_EDGES], writes[FD_ITEM_EDGES]; /* nodes from other items, and members that are kept */
+    /* Which member plays which part; -1: none. */
+    int32_t norm, add, silu, matmul[FD_ITEM_MATMULS], n_matmul;
+    int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix; /* caches: also where they are only read */
+    int32_t q, k, v; /* what attention reads; k and v are -1 where their rows are in the caches already */
 } fd_item;
 
 typedef struct fd_plan {
-    fd_item *items; /* owned */
+    const fd_graph *graph; /* borrowed */
+    fd_item *items;        /* owned, as the arrays below */
     int32_t n_item;
-    int32_t *slot_of; /* [n_node]; -1: a cache, or inside a fused item and not kept */
-    int32_t n_slot;
+    int32_t *slot_of[FD_RESULT_COUNT]; /* [n_node]; -1: a cache, not kept, or no one reads that type */
+    int32_t n_slot[FD_RESULT_COUNT];
+    bool *all_rows; /* [n_node]: computed for every row of a batch; else for the rows that have logits alone */
 } fd_plan;
 
-/* With `fuse`, items for one token; without, a node each, for any number. */
-fd_code fd_plan_make(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
-/* For many rows of one sequence: a node each, but for what a kernel does in one pass and still leaves every result. */
-fd_code fd_plan_make_rows(const fd_graph *graph, fd_plan *out, fd_error *err);
-/* For a row of each of several sequences: likewise, and attention is fused, whose kernels know each row's position. */
-fd_code fd_plan_make_batch(const fd_graph *graph, fd_plan *out, fd_error *err);
-/* Whether such a plan can run: no other node of it depends on a row's position, or is computed on the host. */
-bool fd_plan_batches(const fd_graph *graph, const fd_plan *plan);
-/* Items for one token whose attention is the fast kernel's; `fuse`: the products' too. Without, for a row of each of
- * several sequences, where fd_plan_batches says so. */
-fd_code fd_plan_make_fast(const fd_graph *graph, bool fuse, fd_plan *out, fd_error *err);
+/* A pass and what it may fuse. */
+typedef enum fd_plan_kind {
+    FD_PLAN_NODES, /* a node each, of any number of rows: what an observer or a fault looks at */
+    FD_PLAN_ROWS,  /* a prompt that nobody observes */
+    FD_PLAN_STEP,  /* one token */
+    FD_PLAN_BATCH, /* a token of each of several sequences */
+    FD_PLAN_FAST_NODES,
+    FD_PLAN_FAST_ROWS, /* observed or not */
+    FD_PLAN_FAST_STEP,
+    FD_PLAN_FAST_BATCH, /* and a step that is not fused */
+    FD_PLAN_KIND_COUNT
+} fd_plan_kind;
+
+fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_error *err);
 void fd_plan_free(fd_plan *plan);
 
-/* Nodes whose tensors the item reads and leaves behind; at most FD_ITEM_EDGES. Returns the count. */
-int fd_item_reads(const fd_graph *graph, const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
-int fd_item_writes(const fd_item *item, int32_t nodes[FD_ITEM_EDGES]);
+/* Marks the items whose first product is one of `int8` [n_node]. */
+void fd_plan_mark_int8(fd_plan *plan, const bool *int8);
 
-/* What is fused: attention, the products of one token, what many rows share, and in it RoPE with the cache writes. */
-enum { FD_FUSE_ATTENTION = 1, FD_FUSE_TOKEN = 2, FD_FUSE_ROWS = 4, FD_FUSE_TURN = 8 };
+/* Whether rows of several sequences can run: no node outside of fused attention depends on a row's position, or is
+ * computed on the host. */
+bool fd_plan_batches(const fd_plan *plan);
 
-/* Appends the items of a fused plan (engine/fuse.c); `items` has room for one a node. Returns the count. `what`: of
- * FD_FUSE_…; `fast`: attention as the fast kernel takes it. */
-int32_t fd_fuse(const fd_graph *graph, unsigned what, bool fast, fd_item *items, bool *covered);
-
-/* The item of many rows that begins with `id` (engine/fuse_rows.c), if there is one. */
-bool fd_match_rows(const fd_graph *graph, int32_t id, bool turn, fd_item *item);
-/* Whether ROPE of q at `id`, ROPE of k and both KV_WRITEs stand in a row, as kernels/elementwise/rope_kv_write.h takes them. */
-bool fd_match_turn(const fd_graph *graph, int32_t id);
-
-/* Whether the fast kernels can do the attention that ends in this ATTN_MIX; what else of it they take with them. */
-bool fd_match_fast_attention(const fd_graph *graph, int32_t mix, fd_item *item);
-/* Where an attention item finds q and, when it writes the caches, k and v. */
-int32_t fd_item_query(const fd_graph *graph, const fd_item *item);
-int32_t fd_item_key(const fd_graph *graph, const fd_item *item);
-int32_t fd_item_value(const fd_graph *graph, const fd_item *item);
-
-/* feeds[i]: some later position needs every row of node i, because a cache is made from it. */
-void fd_mark_cache_feeders(const fd_graph *graph, bool *feeds);
+/* What fast numerics cannot run: FD_ERR_UNSUPPORTED names it. */
+fd_code fd_plan_check_fast(const fd_graph *graph, fd_error *err);
 
 #endif

@@ -1,74 +1,58 @@
-/* One token without an observer, as one CUDA graph: its kernels read token and position from device memory, and their
- * grids do not depend on the position, so that one graph serves the first positions and one all others. */
-#include "engine/internal.h"
+/* Steps: one token, or one of each of several sequences, as one CUDA graph. Its kernels read tokens and positions from
+ * device memory, and their grids do not depend on the position: one graph serves short contexts and one all others. */
+#include "engine/pass.h"
+#include "kernels/attention/attention.h"
 
-static fd_run step_run(const fd_engine *engine, const fd_queue *queue) {
-    return (fd_run){.plan = &engine->step,
-                    .slots = engine->step_slots,
-                    .queue = queue,
-                    .n_tok = 1,
-                    .n_kv = engine->exec.n_ctx,
-                    .inputs = engine->inputs,
-                    .tail = FD_ROWS_ALL};
+static fd_pass step_pass(fd_engine *e, const fd_plan *plan, const fd_slots *slots, int32_t n_row, int32_t last) {
+    fd_pass pass = {.engine = e,
+                    .plan = plan,
+                    .slots = slots,
+                    .ctx = e->device.ctx,
+                    .n_tok = n_row,
+                    .n_kv = e->exec.n_ctx,
+                    .inputs = e->state.inputs,
+                    .tail = FD_ROWS_ALL,
+                    .short_context = last < FD_ATTENTION_SHORT_CONTEXT};
+    pass.ctx.overlap = e->device.overlap;
+    return pass;
 }
 
-static fd_code enqueue(fd_engine *engine, bool sampled, bool near, fd_error *err) {
-    fd_queue queue = engine->queue;
-    queue.overlap = engine->overlap;
-    fd_run run = step_run(engine, &queue);
-    run.near = near;
-    if (!sampled)
-        FD_TRY(fd_cuda_check(cudaMemcpyAsync(engine->inputs, engine->inputs_host.data,
-                                             sizeof(int32_t) * (FD_INPUT_TOKENS + 1), cudaMemcpyHostToDevice,
-                                             engine->queue.stream),
-                             "token upload", err));
-    FD_TRY(fd_run_plan(engine, &run, NULL, err));
-    return sampled ? fd_launch_sampling(engine, &queue, false, 1, err) : FD_OK;
-}
-
-fd_code fd_capture_begin(fd_engine *engine, fd_error *err) {
-    return fd_cuda_check(cudaStreamBeginCapture(engine->queue.stream, cudaStreamCaptureModeThreadLocal),
-                         "graph capture", err);
-}
-
-fd_code fd_capture_end(fd_engine *engine, fd_code code, cudaGraphExec_t *out, fd_error *err) {
-    cudaGraph_t graph = NULL;
-    cudaError_t ended = cudaStreamEndCapture(engine->queue.stream, &graph);
-    if (code == FD_OK) code = fd_cuda_check(ended, "graph capture", err);
-    if (code == FD_OK) code = fd_cuda_check(cudaGraphInstantiate(out, graph, 0), "graph instantiation", err);
-    if (graph) (void)cudaGraphDestroy(graph);
-    return code;
-}
-
-static fd_code capture(fd_engine *engine, bool sampled, bool near, fd_error *err) {
-    FD_TRY(fd_capture_begin(engine, err));
-    return fd_capture_end(engine, enqueue(engine, sampled, near, err), &engine->graphs[sampled][near].exec, err);
-}
-
-static fd_code run_graph(fd_engine *engine, bool sampled, int32_t pos, fd_error *err) {
-    bool near = pos < FD_ATTENTION_NEAR;
-    fd_step_graph *graph = &engine->graphs[sampled][near];
-    if (graph->warm && !engine->no_graph && !graph->exec) FD_TRY(capture(engine, sampled, near, err));
-    if (graph->exec) return fd_cuda_check(cudaGraphLaunch(graph->exec, engine->queue.stream), "graph launch", err);
-    FD_TRY(enqueue(engine, sampled, near, err));
-    graph->warm = true;
-    return FD_OK;
-}
-
-static const float *step_logits(const fd_engine *engine) {
-    return engine->step_slots[engine->step.slot_of[engine->exec.graph->n_node - 1]].data;
-}
-
-fd_code fd_engine_step(fd_engine *engine, int32_t token, int32_t pos, fd_error *err) {
-    engine->logits = step_logits(engine);
-    int32_t *inputs = engine->inputs_host.data;
+static void write_inputs(fd_engine *e, int32_t token, int32_t pos) {
+    int32_t *inputs = e->state.inputs_host.data;
     inputs[FD_INPUT_FIRST] = inputs[FD_INPUT_LAST] = pos;
-    inputs[FD_INPUT_SEQUENCE] = engine->exec.sequence;
+    inputs[FD_INPUT_SEQUENCE] = e->exec.sequence;
     inputs[FD_INPUT_TOKENS] = token;
-    return run_graph(engine, false, pos, err);
 }
 
-fd_code fd_engine_step_sampled(fd_engine *engine, int32_t pos, fd_error *err) {
-    engine->logits = step_logits(engine);
-    return run_graph(engine, true, pos, err);
+fd_code fd_engine_step_one(fd_engine *e, int32_t token, int32_t pos, bool sampled, fd_error *err) {
+    fd_pass pass = step_pass(e, &e->step.one, &e->step.one_slots, 1, pos);
+    pass.uploads = !sampled;
+    pass.samples = sampled;
+    if (!sampled) write_inputs(e, token, pos);
+    e->logits = fd_pass_tensor(&pass, e->exec.graph->n_node - 1);
+    return fd_graph_run(&e->step.graphs[sampled][pass.short_context], &pass, err);
+}
+
+fd_code fd_engine_step_kept(fd_engine *e, float *const *tensors, fd_captured graphs[2], int32_t token, int32_t pos,
+                            fd_error *err) {
+    fd_pass pass = step_pass(e, &e->step.one, NULL, 1, pos);
+    pass.tensors = tensors;
+    pass.uploads = true;
+    write_inputs(e, token, pos);
+    e->logits = fd_pass_tensor(&pass, e->exec.graph->n_node - 1);
+    return fd_graph_run(&graphs[pass.short_context], &pass, err);
+}
+
+fd_code fd_engine_step_many(fd_engine *e, int32_t n_row, bool sampled, int32_t last, fd_error *err) {
+    bool few = n_row <= e->step.one_rows; /* they run as one does */
+    fd_pass pass =
+        step_pass(e, few ? &e->step.one : &e->step.many, few ? &e->step.one_slots : &e->step.many_slots, n_row, last);
+    const int32_t *rows = e->state.batch_inputs + FD_INPUT_TOKENS;
+    pass.inputs = e->state.batch_inputs;
+    pass.positions = rows + e->exec.n_seq;
+    pass.sequences = rows + 2 * e->exec.n_seq;
+    pass.q8_rows = e->step.q8_rows.data;
+    pass.samples = sampled;
+    e->logits = fd_pass_tensor(&pass, e->exec.graph->n_node - 1);
+    return fd_graph_run(&e->step.batch_graphs[4 * n_row + 2 * sampled + pass.short_context], &pass, err);
 }

@@ -11,8 +11,9 @@
 #include "model/gguf/quant.h"
 
 enum {
-    PIECE_BYTES = 2 << 20, /* long enough for a copy at the bus's full rate, short enough that a buffer stays in a core's L2 */
-    BUFFERS = 2,           /* a thread: one is filled, one is copied */
+    PIECE_BYTES =
+        2 << 20, /* long enough for a copy at the bus's full rate, short enough that a buffer stays in a core's L2 */
+    BUFFERS = 2, /* a thread: one is filled, one is copied */
     MAX_THREADS = 16,
     PIECES_AHEAD = 64, /* the kernel is asked for the file's pages this far ahead of a thread */
 };
@@ -94,7 +95,8 @@ static fd_code work(upload *u, char *buffers, fd_error *err) {
         int64_t i = atomic_fetch_add(&u->next, 1);
         if (i >= u->n_piece) break;
         if (i + PIECES_AHEAD < u->n_piece) advise(&u->pieces[i + PIECES_AHEAD], MADV_WILLNEED);
-        code = send(u, &u->pieces[i], buffers + (size_t)(turn % BUFFERS) * u->buffer_bytes, copied[turn % BUFFERS], err);
+        code =
+            send(u, &u->pieces[i], buffers + (size_t)(turn % BUFFERS) * u->buffer_bytes, copied[turn % BUFFERS], err);
     }
     for (int b = 0; b < BUFFERS; b++)
         if (copied[b]) (void)cudaEventDestroy(copied[b]);

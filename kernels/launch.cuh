@@ -1,29 +1,29 @@
-/* What a launcher ends with: the launch and its check. */
+/* The launch that every launcher ends with, and its check. */
 #ifndef FD_KERNELS_LAUNCH_CUH
 #define FD_KERNELS_LAUNCH_CUH
 
 #include <cuda_runtime.h>
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
-/* Checks the request for shared memory. What comes to more than 48 KiB with what the kernel has of its own, which is below
- * 24 KiB in all of them, must be asked for. */
+/* Checks the request for dynamic shared memory, and asks CUDA for it where it may exceed 48 KiB together with the kernel's
+ * static shared memory, which is below 24 KiB in all kernels. */
 template <typename... Parameters>
-static fd_code fd_allow_shared(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), size_t shared,
-                               fd_error *err) {
-    if (shared > queue->max_shared)
+static fd_code fd_allow_shared(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...),
+                               size_t shared, fd_error *err) {
+    if (shared > ctx->max_shared)
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "kernel %s: needs %zu bytes of shared memory, the device gives a block %zu", name, shared,
-                       queue->max_shared);
+                       ctx->max_shared);
     if (shared <= 24 * 1024) return FD_OK;
     return fd_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name,
                          err);
 }
 
 template <typename... Parameters, typename... Arguments>
-static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)(Parameters...), dim3 grid, int block,
-                         size_t shared, fd_error *err, const Arguments &...arguments) {
-    FD_TRY(fd_allow_shared(queue, name, kernel, shared, err));
+static fd_code fd_launch(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...), dim3 grid,
+                         int block, size_t shared, fd_error *err, const Arguments &...arguments) {
+    FD_TRY(fd_allow_shared(ctx, name, kernel, shared, err));
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -31,16 +31,22 @@ static fd_code fd_launch(const fd_queue *queue, const char *name, void (*kernel)
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)block);
     config.dynamicSmemBytes = shared;
-    config.stream = queue->stream;
+    config.stream = ctx->stream;
     config.attrs = &overlap;
-    config.numAttrs = queue->overlap ? 1 : 0;
+    config.numAttrs = ctx->overlap ? 1 : 0;
     FD_TRY(fd_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, err));
     return fd_cuda_check(cudaGetLastError(), name, err);
 }
 
 /* Dynamic shared memory of which no two blocks fit a multiprocessor. */
-static inline size_t fd_shared_alone(const fd_queue *queue) {
-    return queue->max_shared / 2 + 1024;
+static inline size_t fd_shared_alone(const fd_launch_context *ctx) {
+    return ctx->max_shared / 2 + 1024;
+}
+/* Bytes to ask for when `shared` are needed: enough to be alone when each multiprocessor shall have one block. Otherwise,
+ * where the kernel before leaves room unevenly, several blocks would share one multiprocessor while another has none. */
+static inline size_t fd_shared_of_one_each(const fd_launch_context *ctx, bool one_each, size_t shared) {
+    const size_t alone = fd_shared_alone(ctx);
+    return one_each && shared < alone ? alone : shared;
 }
 
 static inline unsigned fd_blocks(int64_t items, int64_t per_block) {

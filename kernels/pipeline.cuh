@@ -1,7 +1,7 @@
-/* Stages of shared memory that threads and the copy engine fill together (sm_90; before it the functions do nothing,
- * and no kernel that calls them is launched).
+/* mbarriers, TMA and bulk copies, and setmaxnreg (sm_90; before it the functions do nothing, and no kernel that calls
+ * them is launched). Producers and consumers hand stages of shared memory to each other with them.
  *
- * A barrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by their
+ * An mbarrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by their
  * parity: a fresh barrier is in phase 0, so the first wait is for parity 0. Addresses are shared ones. */
 #ifndef FD_KERNELS_PIPELINE_CUH
 #define FD_KERNELS_PIPELINE_CUH
@@ -10,45 +10,43 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-__device__ __forceinline__ uint32_t fd_shared_address(const void *at) {
-    return (uint32_t)__cvta_generic_to_shared(at);
-}
+#include "kernels/device.cuh"
 
-__device__ __forceinline__ void fd_phase_init(uint32_t barrier, unsigned arrivals) {
+__device__ __forceinline__ void fd_mbarrier_init(uint32_t barrier, unsigned arrivals) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine sees it too */
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* bulk copies see it too */
 #endif
 }
-__device__ __forceinline__ void fd_phase_arrive(uint32_t barrier) {
+__device__ __forceinline__ void fd_mbarrier_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-/* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the thread that
- * arrives has done itself, so in a build for it (FD_RACECHECK, docs/performance.md) every lane arrives. */
+/* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the arriving
+ * thread itself has done, so in a build for it (FD_RACECHECK, docs/performance.md) every lane arrives. */
 #ifdef FD_RACECHECK
 constexpr unsigned FD_WARP_ARRIVALS = 32;
 #else
 constexpr unsigned FD_WARP_ARRIVALS = 1;
 #endif
-__device__ __forceinline__ void fd_phase_arrive_warp(uint32_t barrier, bool first_lane) {
+__device__ __forceinline__ void fd_mbarrier_arrive_warp(uint32_t barrier, bool first_lane) {
     __syncwarp();
-    if (first_lane || FD_WARP_ARRIVALS > 1) fd_phase_arrive(barrier);
+    if (first_lane || FD_WARP_ARRIVALS > 1) fd_mbarrier_arrive(barrier);
 }
-/* The present phase waits for `bytes` more from copies. */
-__device__ __forceinline__ void fd_phase_expect(uint32_t barrier, uint32_t bytes) {
+/* The current phase waits for `bytes` more from copies. */
+__device__ __forceinline__ void fd_mbarrier_expect_tx(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
-/* The same, and arrives. */
-__device__ __forceinline__ void fd_phase_arrive_expect(uint32_t barrier, uint32_t bytes) {
+/* The same, and one arrival. */
+__device__ __forceinline__ void fd_mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
-__device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity) {
+__device__ __forceinline__ void fd_mbarrier_wait(uint32_t barrier, unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -63,10 +61,10 @@ __device__ __forceinline__ void fd_phase_wait(uint32_t barrier, unsigned parity)
 #endif
 }
 
-/* One thread asks for the map's box whose first element is `column` of `row`; elements past the edges are zero, and
- * count as copied. */
-__device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map, int column, int row,
-                                            uint32_t barrier) {
+/* One thread requests the map's box whose first element is `column` of `row`. Elements past the edges are zero and count
+ * as copied. */
+__device__ __forceinline__ void fd_tma_load_2d(uint32_t to, const CUtensorMap *map, int column, int row,
+                                               uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
@@ -75,9 +73,10 @@ __device__ __forceinline__ void fd_copy_box(uint32_t to, const CUtensorMap *map,
 #endif
 }
 
-/* One thread asks for `bytes` in a row, all three of them multiples of 16; `policy` says how long L2 keeps them. */
-__device__ __forceinline__ void fd_copy_bulk_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
-                                                  uint64_t policy) {
+/* One thread requests `bytes` consecutive bytes; both addresses and `bytes` are multiples of 16. `policy` says how long
+ * L2 keeps them. */
+__device__ __forceinline__ void fd_cp_async_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
+                                                 uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(to),
@@ -86,19 +85,13 @@ __device__ __forceinline__ void fd_copy_bulk_once(uint32_t to, const void *from,
 #endif
 }
 
-/* The same value, in a register for as long as the kernel runs: what a lane exchanged the compiler cannot make anew
- * before every use. */
-__device__ __forceinline__ int fd_hold(int value) {
-    return __shfl_sync(0xffffffffu, value, (int)(threadIdx.x % 32));
-}
-
-/* Registers a thread of this warpgroup (four warps) has from here on (sm_90a). */
-template <int REGISTERS> __device__ __forceinline__ void fd_take_registers() {
+/* Registers that each thread of this warpgroup (four warps) has from here on (sm_90a). */
+template <int REGISTERS> __device__ __forceinline__ void fd_setmaxnreg_inc() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #endif
 }
-template <int REGISTERS> __device__ __forceinline__ void fd_give_registers() {
+template <int REGISTERS> __device__ __forceinline__ void fd_setmaxnreg_dec() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #endif

@@ -49,4 +49,17 @@ __device__ __forceinline__ float fd_warp_max(float value) {
     return value;
 }
 
+/* Σ e[t], t < n, in the contract's order, by one whole warp: lane l follows partials l and l + 32. */
+__device__ __forceinline__ float fd_warp_sum(const float *e, int n, int lane) {
+    float low = 0.0f, high = 0.0f;
+    int t = lane;
+#pragma unroll 4
+    for (; t + 32 < n; t += 64) {
+        low = low + __ldcg(e + t);
+        high = high + __ldcg(e + t + 32);
+    }
+    if (t < n) low = low + __ldcg(e + t);
+    return fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
+}
+
 #endif

@@ -3,110 +3,163 @@
 #include <string.h>
 
 #include "cli/golden/golden.h"
-#include "compare/diff/golden_run.h"
+#include "compare/diff/golden.h"
+#include "compare/diff/golden_near.h"
 #include "compare/report/report.h"
 
-static void describe_result(const fd_golden_result *r, char *to, size_t size) {
-    size_t at = 0;
-    char was[40], is[40];
-    to[0] = '\0';
-    if (r->kind == FD_GOLDEN_TENSOR || r->kind == FD_GOLDEN_LOGITS)
-        at += (size_t)snprintf(to, size, "%s differs at step %d, position %d; %lld tensors before it identical",
-                               r->node, r->step, r->pos, (long long)r->n_same);
-    if (r->logits_differ && at < size) {
-        fd_value_text((double)r->logit_golden, was, sizeof was);
-        fd_value_text((double)r->logit_now, is, sizeof is);
-        at += (size_t)snprintf(to + at, size - at, "; logit %d at position %d: golden %s, now %s (%lld differ)",
-                               r->logit_id, r->logit_pos, was, is, (long long)r->n_logit_differ);
-    } else if (r->kind == FD_GOLDEN_TENSOR && at < size) {
-        at += (size_t)snprintf(to + at, size - at, "; the logits of that step are identical");
-    }
-    if (r->choice_differs && at < size)
-        snprintf(to + at, size - at, "%sgreedy token: golden %d, now %d", at ? "; " : "", r->choice_golden,
-                 r->choice_now);
+typedef struct check {
+    const fd_golden_args *args;
+    const fd_cli_model *model;
+    fd_golden_size size;
+    fd_trace_info head; /* of the first prompt; `prompt` is not kept */
+    bool near;
+    double limit; /* near */
+    fd_cli_exec exec;
+    fd_golden_outcome *prompts; /* [size.n_prompt] */
+    int32_t n_failed;
+    fd_golden_totals totals;
+} check;
+
+static fd_code open_prompt(const check *c, int32_t prompt, fd_trace **out, fd_error *err) {
+    FD_TRY(fd_golden_open(c->args->file, prompt, out, err));
+    if (fd_golden_usable(*out, c->model->graph, c->model->hash, err) == FD_OK) return FD_OK;
+    fd_trace_close(*out);
+    *out = NULL;
+    return fd_error_prefix(err, "%s", c->args->file);
 }
 
-static bool failure(const void *results, int32_t prompt, char *message, size_t size) {
-    const fd_golden_result *r = (const fd_golden_result *)results + prompt;
-    if (r->kind != FD_GOLDEN_SAME) describe_result(r, message, size);
-    return r->kind != FD_GOLDEN_SAME;
+static void name_prompt(const fd_trace *golden, int32_t prompt, char *to, size_t size) {
+    const char *text = fd_trace_get_info(golden)->prompt;
+    if (text)
+        snprintf(to, size, "prompt %d: %.60s", prompt + 1, text);
+    else
+        snprintf(to, size, "prompt %d: %d tokens", prompt + 1, fd_trace_steps(golden)[0].n_pos);
 }
 
-static json_t *result_json(const fd_golden *golden, const fd_golden_result *r, int32_t i) {
-    static const char *const kinds[] = {"identical", "tensor", "logits", "choice"};
-    const fd_golden_prompt *p = &golden->prompts[i];
-    char message[1024];
-    describe_result(r, message, sizeof message);
-    json_t *item = json_pack("{s:i, s:s?, s:i, s:s, s:I}", "prompt", i + 1, "text", p->text, "positions", p->n_pos,
-                             "result", kinds[r->kind], "identical_before", (json_int_t)r->n_same);
-    if (r->kind != FD_GOLDEN_SAME)
-        json_object_update_new(item, json_pack("{s:s, s:i, s:i, s:s}", "node", r->node, "step", r->step, "position",
-                                               r->pos, "message", message));
-    return item;
-}
-
-static fd_code print_json(const fd_golden *golden, const fd_golden_result *results, int32_t n_failed, fd_error *err) {
-    json_t *list = json_array();
-    for (int32_t i = 0; i < golden->n_prompt; i++) json_array_append_new(list, result_json(golden, &results[i], i));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "schema", "firstdiff-golden-check 1", "status",
-                             n_failed ? "diverged" : "identical", "model_hash", golden->model_hash, "contract",
-                             golden->contract, "failed", n_failed, "prompts", list);
-    return fd_cli_print_json(root, err);
-}
-
-static void print_text(const fd_golden *golden, const fd_golden_result *results, int32_t n_failed) {
-    int64_t n_same = 0, n_pos = 0;
-    for (int32_t i = 0; i < golden->n_prompt; i++) {
-        n_same += results[i].n_same;
-        n_pos += golden->prompts[i].n_pos;
-    }
-    fd_golden_print_failures(golden, failure, results);
-    if (!n_failed)
-        printf("IDENTICAL   %d prompt%s, %lld positions, %lld tensors, every bit\n", golden->n_prompt,
-               golden->n_prompt == 1 ? "" : "s", (long long)n_pos, (long long)n_same);
-}
-
-static fd_code check_all(const fd_golden_args *a, const fd_golden *golden, fd_exec *exec, int32_t *n_failed,
-                         fd_error *err) {
-    fd_golden_result *results = calloc((size_t)golden->n_prompt, sizeof *results);
-    if (!results) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-    fd_cli_progress progress = fd_cli_progress_start("prompt", golden->n_prompt);
-    fd_code code = FD_OK;
-    for (int32_t i = 0; i < golden->n_prompt && code == FD_OK; i++) {
-        code = fd_golden_check(exec, golden, i, &results[i], err);
-        *n_failed += results[i].kind != FD_GOLDEN_SAME;
-        fd_cli_progress_to(&progress, i + 1);
-    }
-    fd_cli_progress_end(&progress);
-    if (code == FD_OK && a->report.json) code = print_json(golden, results, *n_failed, err);
-    if (code == FD_OK && !a->report.json) print_text(golden, results, *n_failed);
-    if (code == FD_OK && a->report.junit) code = fd_golden_write_junit(a->report.junit, golden, failure, results, err);
-    free(results);
+static fd_code check_prompt(check *c, int32_t prompt, fd_error *err) {
+    fd_golden_outcome *out = &c->prompts[prompt];
+    fd_trace *golden;
+    FD_TRY(open_prompt(c, prompt, &golden, err));
+    name_prompt(golden, prompt, out->name, sizeof out->name);
+    c->totals.n_pos += fd_trace_n_pos(golden);
+    fd_code code = c->near ? fd_golden_check_logits(c->exec.exec, golden, prompt, c->limit, out, &c->totals, err)
+                           : fd_golden_check_exact(c->exec.exec, golden, prompt, out, &c->totals, err);
+    fd_trace_close(golden);
+    c->n_failed += out->failed;
     return code;
 }
 
-int fd_golden_check_command(const fd_golden_args *a, const fd_cli_model *model) {
-    fd_error err = {0};
-    fd_golden *golden = NULL;
-    fd_cli_exec exec = {0};
-    int32_t n_ctx = 1, n_failed = 0;
-    const char *inputs[] = {a->model, a->file};
-    fd_code code = fd_cli_spare_inputs(a->report.junit, inputs, sizeof inputs / sizeof *inputs, &err);
-    if (code == FD_OK) code = fd_golden_read(a->file, &golden, &err);
-    if (code == FD_OK) {
-        code = fd_golden_usable(golden, model->graph, model->hash, &err);
-        if (code != FD_OK) fd_error_prefix(&err, "%s", a->file);
+static fd_code check_prompts(check *c, fd_error *err) {
+    fd_cli_progress progress = fd_cli_progress_start("prompt", c->size.n_prompt);
+    fd_code code = FD_OK;
+    for (int32_t i = 0; i < c->size.n_prompt && code == FD_OK; i++) {
+        code = check_prompt(c, i, err);
+        fd_cli_progress_to(&progress, i + 1);
     }
-    for (int32_t i = 0; code == FD_OK && i < golden->n_prompt; i++)
-        if (golden->prompts[i].n_pos > n_ctx) n_ctx = golden->prompts[i].n_pos;
-    const char *numerics = code == FD_OK && !a->numerics ? golden->numerics : a->numerics;
-    if (code == FD_OK) code = fd_golden_executor(a, numerics, model, n_ctx, &exec, &err);
-    if (code == FD_OK)
-        code = strcmp(numerics, golden->numerics) == 0
-                   ? check_all(a, golden, exec.exec, &n_failed, &err)
-                   : fd_golden_check_all_near(a, golden, exec.exec, &n_failed, &err);
-    fd_cli_exec_close(&exec);
-    if (golden) fd_golden_free(golden);
+    fd_cli_progress_end(&progress);
+    return code;
+}
+
+/* ---- reports ---- */
+
+static fd_code print_json(check *c, fd_error *err) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < c->size.n_prompt; i++) {
+        json_array_append_new(list, c->prompts[i].json);
+        c->prompts[i].json = NULL;
+    }
+    if (c->near)
+        return fd_cli_print_json(json_pack("{s:s, s:s, s:s, s:f, s:i, s:o}", "schema", "firstdiff-golden-near 1",
+                                           "status", c->n_failed ? "diverged" : "near", "numerics", c->args->numerics,
+                                           "limit", c->limit, "failed", c->n_failed, "prompts", list),
+                                 err);
+    return fd_cli_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "schema", "firstdiff-golden-check 1", "status",
+                                       c->n_failed ? "diverged" : "identical", "model_hash", c->head.model_hash,
+                                       "contract", c->head.contract, "failed", c->n_failed, "prompts", list),
+                             err);
+}
+
+static void print_passed(const check *c) {
+    const fd_golden_totals *t = &c->totals;
+    const char *plural = c->size.n_prompt == 1 ? "" : "s";
+    if (c->near)
+        printf("NEAR        %d prompt%s, %lld positions: logits within NMSE %.3g (limit %.3g), %lld greedy token%s "
+               "differ%s\n",
+               c->size.n_prompt, plural, (long long)t->n_pos, t->worst, c->limit, (long long)t->n_flip,
+               t->n_flip == 1 ? "" : "s", t->n_flip == 1 ? "s" : "");
+    else
+        printf("IDENTICAL   %d prompt%s, %lld positions, %lld tensors, every bit\n", c->size.n_prompt, plural,
+               (long long)t->n_pos, (long long)t->n_same);
+}
+
+static void print_text(const check *c) {
+    for (int32_t i = 0; i < c->size.n_prompt; i++)
+        if (c->prompts[i].failed) printf("DIVERGED    %s\n            %s\n", c->prompts[i].name, c->prompts[i].message);
+    if (c->n_failed)
+        printf("%d of %d prompts diverged\n", c->n_failed, c->size.n_prompt);
+    else
+        print_passed(c);
+}
+
+static fd_code write_junit(const check *c, const char *path, fd_error *err) {
+    fd_junit_case *cases = calloc((size_t)c->size.n_prompt, sizeof *cases);
+    FILE *file;
+    if (!cases) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    for (int32_t i = 0; i < c->size.n_prompt; i++) {
+        const fd_golden_outcome *prompt = &c->prompts[i];
+        snprintf(cases[i].name, sizeof cases[i].name, "%s", prompt->name);
+        if (!prompt->failed) continue;
+        cases[i].result = FD_JUNIT_FAILED;
+        snprintf(cases[i].message, sizeof cases[i].message, "%s", prompt->message);
+    }
+    fd_code code = fd_cli_output_open(path, &file, err);
+    if (code == FD_OK) {
+        fd_junit_write(file, "firstdiff golden", cases, c->size.n_prompt);
+        code = fd_cli_output_close(file, path, err);
+    }
+    free(cases);
+    return code;
+}
+
+/* ---- all of it ---- */
+
+static fd_code read_head(check *c, fd_error *err) {
+    fd_trace *first;
+    FD_TRY(fd_golden_read_size(c->args->file, &c->size, err));
+    FD_TRY(open_prompt(c, 0, &first, err));
+    c->head = *fd_trace_get_info(first);
+    c->head.prompt = NULL;
+    fd_trace_close(first);
+    return FD_OK;
+}
+
+static fd_code run_check(check *c, fd_error *err) {
+    const fd_golden_args *a = c->args;
+    const char *inputs[] = {a->model, a->file};
+    FD_TRY(fd_cli_check_not_overwriting(a->report.junit, inputs, sizeof inputs / sizeof *inputs, err));
+    FD_TRY(read_head(c, err));
+    const char *numerics = a->numerics ? a->numerics : c->head.numerics;
+    c->near = strcmp(numerics, c->head.numerics) != 0;
+    fd_cli_exec_choice choice = {a->backend, numerics, a->fault, c->size.n_pos, a->n_thread};
+    FD_TRY(fd_cli_exec_choose(choice, c->model->graph, &c->exec, err));
+    c->limit = a->limit >= 0 ? a->limit : fd_golden_near_limit(fd_exec_numerics_name(c->exec.exec));
+    c->prompts = calloc((size_t)c->size.n_prompt, sizeof *c->prompts);
+    if (!c->prompts) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    FD_TRY(check_prompts(c, err));
+    if (a->report.json)
+        FD_TRY(print_json(c, err));
+    else
+        print_text(c);
+    return a->report.junit ? write_junit(c, a->report.junit, err) : FD_OK;
+}
+
+int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *model) {
+    fd_error err = {0};
+    check c = {.args = args, .model = model};
+    fd_code code = run_check(&c, &err);
+    for (int32_t i = 0; c.prompts && i < c.size.n_prompt; i++) json_decref(c.prompts[i].json);
+    free(c.prompts);
+    fd_cli_exec_close(&c.exec);
     if (code != FD_OK) return fd_cli_fail("golden", &err);
-    return n_failed ? FD_EXIT_DIVERGED : FD_EXIT_SAME;
+    return c.n_failed ? FD_EXIT_DIVERGED : FD_EXIT_SAME;
 }

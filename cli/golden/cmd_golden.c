@@ -2,23 +2,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/arguments.h"
 #include "cli/golden/golden.h"
-#include "compare/diff/golden_near.h"
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_TOLERANCE, KEY_FAULT, KEY_JSON, KEY_JUNIT };
 
 static const struct argp_option options[] = {
     {"output", 'o', "GOLDEN.h5", 0, "record: the golden to write", 1},
     {0, 'n', "N", 0, "record: tokens to generate after each prompt (default 8; 0: prefill only)", 1},
-    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); the same bits on both", 2},
+    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu); both give the same bits", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|emulate-CLASS", 0,
-     "record: exact (default) or q8act, of which every bit is fixed. check: others than the golden's (default) have "
-     "their logits compared within a tolerance, and nothing else",
+     "record: exact (default) or q8act, which fix every bit. check: the golden's (default); of other numerics only the "
+     "logits are compared, within a tolerance",
      2},
     {"tolerance", KEY_TOLERANCE, "NMSE", 0,
-     "check: of a position's logits, for numerics that are not the golden's (default 1e-4; 1e-3 with int8 activations)", 2},
+     "check: limit of a position's logits, for numerics that are not the golden's (default 1e-4; 1e-3 with int8 "
+     "activations)",
+     2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
-    {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the gate fail; several joined by +", 2},
+    {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the check fail; several joined by +", 2},
     {"json", KEY_JSON, 0, 0, "check: the result as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "check: also write JUnit XML, a test case for each prompt", 3},
     {0},
@@ -43,17 +45,17 @@ static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
         argp_error(state, a->check ? "check: a model and a golden expected" : "record: a model and prompts expected");
     if (!a->check && !a->output) argp_error(state, "record: -o GOLDEN.h5 missing");
     if (a->check && (a->output || a->n_given)) argp_error(state, "-o and -n go with record");
-    if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden is of a sound run");
+    if (!a->check && a->fault) argp_error(state, "--fault goes with check: a golden records a sound run");
     if (!a->check && (a->report.json || a->report.junit)) argp_error(state, "--json and --junit go with check");
     if (!a->check && a->numerics && strcmp(a->numerics, "exact") != 0 && strcmp(a->numerics, "q8act") != 0)
         argp_error(state, "record: numerics \"%s\": a golden is exact or q8act, in every bit", a->numerics);
     if (a->check && !a->numerics && a->limit >= 0)
-        argp_error(state, "--tolerance goes with --numerics: the golden's own have none");
+        argp_error(state, "--tolerance goes with --numerics: the golden's own numerics have no tolerance");
     if (strcmp(a->backend, "cpu") != 0 && strcmp(a->backend, "gpu") != 0)
         argp_error(state, "backend \"%s\": expected cpu or gpu", a->backend);
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_golden_option(int key, char *arg, struct argp_state *state) {
     fd_golden_args *a = state->input;
     switch (key) {
     case 'o': a->output = arg; return 0;
@@ -67,8 +69,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_TOLERANCE: {
         char *end;
         a->limit = strtod(arg, &end);
-        if (end == arg || *end || !(a->limit >= 0))
-            argp_error(state, "--tolerance %s: expected a number from 0", arg);
+        if (end == arg || *end || !(a->limit >= 0)) argp_error(state, "--tolerance %s: expected a number from 0", arg);
         return 0;
     }
     case KEY_FAULT: a->fault = arg; return 0;
@@ -80,28 +81,22 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp argp = {options,
-                                 parse,
-                                 "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
-                                 "Records what a model computes, and checks that a build or a device still computes "
-                                 "it: the tokens, the logits and a "
-                                 "fingerprint of every tensor at every position. Exact: there is no tolerance. Other "
-                                 "numerics (check --numerics) have their logits compared alone, within one.\v"
-                                 "PROMPTS has one prompt a line. Empty lines and lines that begin with # are skipped; "
-                                 "\"tokens: 1,2,3\" gives ids.\n\n"
-                                 "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
-                                 "golden too), 3 not comparable "
-                                 "(another version of the numerics contract).",
-                                 NULL,
-                                 NULL,
-                                 NULL};
-
-fd_code fd_golden_executor(const fd_golden_args *a, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
-                           fd_cli_exec *out, fd_error *err) {
-    char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, numerics ? numerics : "exact", a->fault, spec, err));
-    return fd_cli_exec_open(spec, model->graph, n_ctx, a->n_thread, out, err);
-}
+static const struct argp argp = {
+    options,
+    parse_golden_option,
+    "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
+    "Records what a model computes, and checks that a build or a device still computes "
+    "it: the tokens, the logits and a fingerprint of every tensor at every position. "
+    "There is no tolerance. In other numerics (check --numerics) only the logits are "
+    "compared, within a tolerance.\v"
+    "PROMPTS has one prompt per line. Empty lines and lines that begin with # are skipped; "
+    "\"tokens: 1,2,3\" gives ids.\n\n"
+    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
+    "golden too), 3 not comparable "
+    "(another version of the numerics contract).",
+    NULL,
+    NULL,
+    NULL};
 
 int fd_cmd_golden(int argc, char **argv) {
     fd_golden_args args = {.backend = "cpu", .limit = -1, .n_generate = 8};

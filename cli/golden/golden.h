@@ -1,4 +1,4 @@
-/* The two halves of firstdiff golden. */
+/* What the two halves of firstdiff golden share. */
 #ifndef FD_CLI_GOLDEN_GOLDEN_H
 #define FD_CLI_GOLDEN_GOLDEN_H
 
@@ -7,11 +7,12 @@
 
 typedef struct fd_golden_args {
     bool check;
-    const char *model, *file; /* file: PROMPTS of record, GOLDEN of check */
-    const char *output, *backend, *fault; /* fault: of check alone; NULL: none */
-    const char *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, whose logits alone are
-                             compared, within `limit` */
-    double limit;         /* NMSE of a position's logits; negative: as suits the numerics */
+    const char *model, *file;             /* file: PROMPTS of record, GOLDEN of check */
+    const char *output, *backend, *fault; /* fault: of check only; NULL: none */
+    const char
+        *numerics; /* of record: exact or q8act; of check: NULL, the golden's, or others, of which only the logits
+                             are compared, within `limit` */
+    double limit;  /* NMSE of a position's logits; negative: as suits the numerics */
     int32_t n_generate, n_thread;
     bool n_given;
     fd_cli_output report;
@@ -22,22 +23,25 @@ typedef struct fd_golden_args {
 int fd_golden_record_command(const fd_golden_args *args, const fd_cli_model *model);
 int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *model);
 
-/* Every prompt in numerics that are not the golden's: prints, and counts those beyond the limit. */
-fd_code fd_golden_check_all_near(const fd_golden_args *args, const fd_golden *golden, fd_exec *exec,
-                                 int32_t *n_failed, fd_error *err);
+/* ---- one prompt of a check ---- */
 
-/* ---- golden_failures.c ---- */
-/* "prompt 3: To be, or not" for reports. */
-void fd_golden_prompt_name(const fd_golden_prompt *prompt, int32_t i, char *to, size_t size);
-/* What is wrong with a prompt, in words; false, and `message` as it was, when nothing is. */
-typedef bool (*fd_golden_failure_fn)(const void *results, int32_t prompt, char *message, size_t size);
-/* The prompts that diverged and their number; nothing when none did. */
-void fd_golden_print_failures(const fd_golden *golden, fd_golden_failure_fn failure, const void *results);
-fd_code fd_golden_write_junit(const char *path, const fd_golden *golden, fd_golden_failure_fn failure,
-                              const void *results, fd_error *err);
+typedef struct fd_golden_outcome {
+    char name[128]; /* "prompt 3: To be, or not" */
+    bool failed;
+    char message[1024]; /* what differs, when it failed */
+    json_t *json;       /* owned until it stands in the report */
+} fd_golden_outcome;
 
-/* The executor of args->backend. */
-fd_code fd_golden_executor(const fd_golden_args *args, const char *numerics, const fd_cli_model *model, int32_t n_ctx,
-                           fd_cli_exec *out, fd_error *err);
+/* Sums over the prompts, for the line that says that all passed. */
+typedef struct fd_golden_totals {
+    int64_t n_pos, n_same, n_flip;
+    double worst;
+} fd_golden_totals;
+
+/* Run the prompt (from 0) again and fill message, failed and json. Exact: every bit. Near: logits within `limit`. */
+fd_code fd_golden_check_exact(fd_exec *exec, const fd_trace *golden, int32_t prompt, fd_golden_outcome *out,
+                              fd_golden_totals *totals, fd_error *err);
+fd_code fd_golden_check_logits(fd_exec *exec, const fd_trace *golden, int32_t prompt, double limit,
+                               fd_golden_outcome *out, fd_golden_totals *totals, fd_error *err);
 
 #endif

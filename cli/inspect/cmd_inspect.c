@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/arguments.h"
 #include "cli/inspect/inspect.h"
+#include "cli/open_trace.h"
 #include "cli/output.h"
 #include "compare/diff/align.h"
+#include "dumpers/store/golden.h"
 
 typedef struct arguments {
     const char *trace, *tensor;
@@ -26,7 +29,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_inspect_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_HEALTH: a->health = true; return 0;
@@ -50,14 +53,15 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp argp = {
     options,
-    parse,
+    parse_inspect_option,
     "TRACE.h5 [TENSOR[SLICE]]",
     "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
     "a "
-    "slice: its elements. Statistics and health that were not recorded are computed from the elements.\v"
+    "slice: its elements. Statistics and health that were not recorded are computed from the elements. Of a golden: "
+    "its "
+    "prompts; GOLDEN.h5#2 is the trace of its second prompt.\v"
     "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
-    "head "
-    "2 at positions 3 and 4; 'logits[-1]' the last position's. Quote it: [ and ] mean something to a shell.\n\n"
+    "head 2 at positions 3 and 4; 'logits[-1]' is the last position. Quote it: [ and ] mean something to a shell.\n\n"
     "Exit status: 0, 2 for unusable input, 3 when the trace does not hold what was asked for.",
     NULL,
     NULL,
@@ -102,7 +106,7 @@ static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *nod
                    nearest[0] ? "; nearest: " : ": it holds none", nearest);
 }
 
-static fd_code show(const arguments *a, const fd_trace *trace, fd_error *err) {
+static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *err) {
     fd_inspect in = {trace, a->json, a->map, a->all, a->layer};
     if (a->health) return fd_inspect_health(&in, err);
     if (!a->tensor) return fd_inspect_tree(&in, err);
@@ -124,9 +128,13 @@ int fd_cmd_inspect(int argc, char **argv) {
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_trace *trace;
-    fd_code code = fd_trace_open(args.trace, &trace, &err);
+    if (!args.tensor && !args.health && fd_golden_is_one(args.trace)) {
+        fd_code listed = fd_inspect_golden(args.trace, args.json, &err);
+        return listed == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
+    }
+    fd_code code = fd_cli_open_trace(args.trace, SIZE_MAX, &trace, &err);
     if (code == FD_OK) {
-        code = show(&args, trace, &err);
+        code = show_view(&args, trace, &err);
         fd_trace_close(trace);
     }
     return code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);

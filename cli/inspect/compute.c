@@ -18,8 +18,9 @@ fd_code fd_inspect_stats(const fd_trace *trace, int32_t node, int32_t pos, fd_tr
     int64_t n;
     FD_TRY(fd_inspect_read(trace, node, pos, &data, &n, err));
     const fd_node flat = {.n_dim = 1, .shape = {(int32_t)n}};
-    fd_observation_stats(&(fd_observation){.node = &flat, .pos0 = pos, .n_pos = 1, .row_stride = n, .dtype = FD_F64, .data = data},
-                         0, out);
+    fd_observation_stats(
+        &(fd_observation){.node = &flat, .pos0 = pos, .n_pos = 1, .row_stride = n, .dtype = FD_F64, .data = data}, 0,
+        out);
     free(data);
     return FD_OK;
 }
@@ -77,7 +78,8 @@ static fd_code take_attention(const fd_trace *trace, fd_inspect_health_table *t,
     for (int32_t pos = 0; pos < t->n_pos; pos++) {
         int32_t n_layer, n_head, layer = 0;
         float *entropy = t->entropy + (size_t)pos * heads, *sink = t->sink + (size_t)pos * heads;
-        const float *e = fd_trace_entropy(trace, pos, &n_layer, &n_head), *s = fd_trace_sink(trace, pos, &n_layer, &n_head);
+        const float *e = fd_trace_entropy(trace, pos, &n_layer, &n_head),
+                    *s = fd_trace_sink(trace, pos, &n_layer, &n_head);
         if (recorded && e) memcpy(entropy, e, heads * sizeof *e);
         for (size_t i = 0; i < heads; i++) sink[i] = recorded && s ? s[i] : NAN;
         while (!recorded && layer < t->n_layer && fd_trace_holds(trace, nodes[layer], pos)) layer++;

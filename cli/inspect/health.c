@@ -56,7 +56,8 @@ static void print_positions(const fd_trace *trace, const fd_inspect_health_table
 /* Mean over positions of the heads' mean, and the extremes, of every layer. */
 static void print_layers(const fd_inspect_health_table *t) {
     if (t->n_entropy)
-        printf("\nentropy of the attention weights in nats, over heads and positions; sink: mean weight on position 0\n");
+        printf(
+            "\nentropy of the attention weights in nats, over heads and positions; sink: mean weight on position 0\n");
     for (int32_t layer = 0; t->n_entropy && layer < t->n_layer; layer++) {
         double mean = 0, min = INFINITY, max = -INFINITY, sink = 0;
         int32_t n_sink = 0;
@@ -85,17 +86,19 @@ static void print_unknown(const fd_inspect_health_table *t) {
     if (without)
         printf("no top ids at %d of %d positions: the trace has no elements of logits there\n", without, t->n_pos);
     if (t->n_entropy < t->n_pos)
-        printf("no entropy at %d of %d positions: the trace has no attention weights there (blk.N.attn_weights of every "
-               "layer)\n",
-               t->n_pos - t->n_entropy, t->n_pos);
+        printf(
+            "no entropy at %d of %d positions: the trace has no attention weights there (blk.N.attn_weights of every "
+            "layer)\n",
+            t->n_pos - t->n_entropy, t->n_pos);
 }
 
 static fd_code print_heads(const fd_trace *trace, const fd_inspect_health_table *t, int32_t layer, fd_error *err) {
     if (!t->n_entropy)
-        return fd_fail(err, FD_ERR_INCOMPLETE,
-                       "%s: no entropy recorded, and no attention weights (blk.N.attn_weights of every layer) to compute "
-                       "it from",
-                       fd_trace_path(trace));
+        return fd_fail(
+            err, FD_ERR_INCOMPLETE,
+            "%s: no entropy recorded, and no attention weights (blk.N.attn_weights of every layer) to compute "
+            "it from",
+            fd_trace_path(trace));
     if (layer >= t->n_layer)
         return fd_fail(err, FD_ERR_INPUT, "--layer %d: the trace has layers 0 to %d", layer, t->n_layer - 1);
     printf("entropy of the attention weights in nats, layer %d\n%8s", layer, "position");
@@ -131,7 +134,7 @@ static json_t *position_json(const fd_trace *trace, const fd_inspect_health_tabl
                      layers);
 }
 
-static fd_code show(const fd_inspect *in, const fd_inspect_health_table *t, fd_error *err) {
+static fd_code show_health(const fd_inspect *in, const fd_inspect_health_table *t, fd_error *err) {
     const fd_trace *trace = in->trace;
     if (t->n_recorded + t->n_logits + t->n_entropy == 0)
         return fd_fail(err, FD_ERR_INCOMPLETE,
@@ -154,7 +157,7 @@ static fd_code show(const fd_inspect *in, const fd_inspect_health_table *t, fd_e
 fd_code fd_inspect_health(const fd_inspect *in, fd_error *err) {
     fd_inspect_health_table table;
     fd_code code = fd_inspect_health_load(in->trace, &table, err);
-    if (code == FD_OK) code = show(in, &table, err);
+    if (code == FD_OK) code = show_health(in, &table, err);
     fd_inspect_health_free(&table);
     return code;
 }

@@ -15,16 +15,17 @@ typedef struct fd_inspect {
     int32_t layer; /* --layer; -1: none */
 } fd_inspect;
 
-/* Statistics of a node at a position: recorded, else computed from its elements; *known false: the trace has neither. */
+/* Statistics of a node at a position: recorded, else computed from its elements; *known false: the trace has
+ * neither. */
 fd_code fd_inspect_stats(const fd_trace *trace, int32_t node, int32_t pos, fd_trace_stats *out, bool *known,
                          fd_error *err);
 
 /* Health of every position: recorded, else computed from `logits` and `blk.N.attn_weights`. */
 typedef struct fd_inspect_health_table {
     int32_t n_pos, n_layer, n_head;
-    fd_trace_health *of;    /* [n_pos] owned; without logits top_id[0] is -1 */
-    bool *has_entropy;      /* [n_pos] owned */
-    float *entropy, *sink;  /* [n_pos, n_layer, n_head] owned; sink NaN where not known */
+    fd_trace_health *of;                     /* [n_pos] owned; without logits top_id[0] is -1 */
+    bool *has_entropy;                       /* [n_pos] owned */
+    float *entropy, *sink;                   /* [n_pos, n_layer, n_head] owned; sink NaN where not known */
     int32_t n_recorded, n_logits, n_entropy; /* positions with recorded health, with logits read, with entropy */
 } fd_inspect_health_table;
 fd_code fd_inspect_health_load(const fd_trace *trace, fd_inspect_health_table *out, fd_error *err);
@@ -34,10 +35,13 @@ void fd_inspect_health_free(fd_inspect_health_table *table); /* what it owns; al
 typedef struct fd_node_summary {
     int32_t n_pos; /* positions that had any; 0: nothing is known */
     double min, max, absmax;
-    double rms;    /* over all positions, weighted by their elements */
+    double rms; /* over all positions, weighted by their elements */
     double n_nan, n_inf, n_zero, n;
 } fd_node_summary;
 fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err);
+
+/* A golden's head and its prompts. */
+fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
 
 /* Header, steps and the node table. */
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err);

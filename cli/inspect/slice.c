@@ -51,8 +51,8 @@ fd_code fd_slice_parse(const char *text, fd_slice *out, fd_error *err) {
             return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": more than %d indices", text, FD_SLICE_MAX_AXIS);
         const char *at = p;
         if (!parse_axis(&p, &out->axes[out->n_axis++]) || (*p != ',' && *p != ']'))
-            return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": \"%.*s\" is no index, start:stop or start:stop:step", text,
-                           (int)strcspn(at, ",]"), at);
+            return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": \"%.*s\" is not an index, start:stop or start:stop:step",
+                           text, (int)strcspn(at, ",]"), at);
         if (*p == ',') p = skip_blanks(p + 1);
     }
     if (p[1]) return fd_fail(err, FD_ERR_INPUT, "slice \"%s\": \"%s\" after the ]", text, p + 1);

@@ -10,7 +10,7 @@
 enum { FD_SLICE_MAX_AXIS = 5 }; /* the position, then a tensor's dimensions */
 
 typedef struct fd_slice_axis {
-    bool is_index;             /* "2": one element; `start` */
+    bool is_index; /* "2": one element; `start` */
     bool has_start, has_stop;
     int64_t start, stop, step; /* as written: may be negative, but the step */
 } fd_slice_axis;

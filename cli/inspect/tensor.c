@@ -6,6 +6,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
 #include "compare/report/report.h"
+#include "compare/report/describe.h"
 
 /* A row longer than this is shown by its ends, unless --all. */
 enum { LONGEST_ROW = 16, ENDS = 6, MOST_AXES = 4 };

@@ -1,3 +1,4 @@
+#include "cli/arguments.h"
 #include "cli/run/args.h"
 
 #include <errno.h>
@@ -5,40 +6,63 @@
 
 #include "cli/output.h"
 
-enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_LEVEL, KEY_TENSORS, KEY_LAYERS, KEY_STEPS, KEY_COMPRESS, KEY_FAULT, KEY_TEMP,
-       KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_LAST, KEY_SEED, KEY_IDS, KEY_IGNORE_EOS,
-       KEY_NO_WEIGHTS, KEY_STORE, KEY_PROMPTS };
+enum {
+    KEY_BACKEND = 256,
+    KEY_NUMERICS,
+    KEY_LEVEL,
+    KEY_TENSORS,
+    KEY_LAYERS,
+    KEY_STEPS,
+    KEY_COMPRESS,
+    KEY_FAULT,
+    KEY_TEMP,
+    KEY_TOP_K,
+    KEY_TOP_P,
+    KEY_MIN_P,
+    KEY_PENALTY,
+    KEY_LAST,
+    KEY_SEED,
+    KEY_IDS,
+    KEY_IGNORE_EOS,
+    KEY_NO_WEIGHTS,
+    KEY_STORE,
+    KEY_PROMPTS
+};
 
 static const struct argp_option options[] = {
     {"prompts-file", KEY_PROMPTS, "FILE", 0,
-     "A prompt a line (\"tokens:1,2\" for ids), run in one batch where the backend can: each gets the text it gets alone", 1},
+     "One prompt per line (\"tokens:1,2\" for ids), run as one batch where the backend can; each gets the text that it "
+     "gets alone",
+     1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
-     "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: tensor "
-     "cores, f16 K and V, int8 activations beside quantised weights where that is faster, on the GPU; "
+     "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: "
+     "tensor "
+     "cores, f16 K and V, int8 activations with quantised weights where that is faster, on the GPU; "
      "f64: binary64 on the CPU; emulate-CLASS: the CPU rounds as an engine of that class "
      "does, f32, tf32, f16, bf16, q8, … (default exact)",
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
-    {"ctx", 'c', "N", 0, "Positions at most (default: what the model was trained for)", 2},
+    {"ctx", 'c', "N", 0, "Maximum number of positions (default: what the model was trained for)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "Inject a fault; several joined by +", 2},
     {"output", 'o', "TRACE.h5", 0, "Record a trace", 3},
     {"level", KEY_LEVEL, "full|stats|fingerprint", 0, "How much of it (default full)", 3},
     {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches (several joined by commas)", 3},
     {"layers", KEY_LAYERS, "A-B", 0, "Only these layers", 3},
-    {"steps", KEY_STEPS, "A-B", 0, "Only these forward calls at full level", 3},
+    {"steps", KEY_STEPS, "A-B", 0, "Record only these forward calls at the level full", 3},
     {"store", KEY_STORE, "f32|f16|bf16", 0,
      "Elements in the trace, rounded to 16 bits for half the size (default f32: as computed)", 3},
     {"compress", KEY_COMPRESS, 0, 0,
-     "Compress tensors with gzip: somewhat smaller, at 0.2 ms of a thread for each 16 KiB (threads run beside the model), and "
-     "slower to compare", 3},
+     "Compress tensors with gzip: somewhat smaller, but slower to compare; takes a helper thread 0.2 ms for each 16 "
+     "KiB",
+     3},
     {"no-weights", KEY_NO_WEIGHTS, 0, 0,
-     "No hashes of the weights' rows: a loader bug then shows as its op's (saves a pass over the model)", 3},
+     "Do not hash the weights' rows: saves a pass over the model, but a loader bug then looks like a bug of its op", 3},
     {"temperature", KEY_TEMP, "T", 0, "0: greedy (default)", 4},
-    {"top-k", KEY_TOP_K, "K", 0, "Best K tokens only (0: off)", 4},
-    {"top-p", KEY_TOP_P, "P", 0, "Smallest set of tokens with probability P (1: off)", 4},
-    {"min-p", KEY_MIN_P, "P", 0, "Tokens at least P times as probable as the best (0: off)", 4},
+    {"top-k", KEY_TOP_K, "K", 0, "Keep the K best tokens (0: off)", 4},
+    {"top-p", KEY_TOP_P, "P", 0, "Keep the smallest set of tokens with probability P (1: off)", 4},
+    {"min-p", KEY_MIN_P, "P", 0, "Keep tokens at least P times as probable as the best (0: off)", 4},
     {"repeat-penalty", KEY_PENALTY, "R", 0, "Penalty of repeated tokens (1: off)", 4},
     {"repeat-last", KEY_LAST, "N", 0, "Tokens the penalty looks at (-1: all)", 4},
     {"seed", KEY_SEED, "S", 0, "Seed of the draws (default 0)", 4},
@@ -48,14 +72,14 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static double number(const char *arg, struct argp_state *state) {
+static double parse_number(const char *arg, struct argp_state *state) {
     char *end;
     double value = strtod(arg, &end);
-    if (end == arg || *end) argp_error(state, "\"%s\" is no number", arg);
+    if (end == arg || *end) argp_error(state, "\"%s\": expected a number", arg);
     return value;
 }
 
-static uint64_t seed(const char *arg, struct argp_state *state) {
+static uint64_t parse_seed(const char *arg, struct argp_state *state) {
     char *end;
     errno = 0;
     unsigned long long value = strtoull(arg, &end, 10);
@@ -63,19 +87,19 @@ static uint64_t seed(const char *arg, struct argp_state *state) {
     return value;
 }
 
-/* Whoever says how to record wants a trace: without -o there would be none, when the run is over. */
+/* Options about recording need -o: the run would end without a trace. */
 static void check_recording(const fd_run_args *a, struct argp_state *state) {
     const struct {
         bool given;
         const char *option;
-    } of_a_trace[] = {{a->level, "level"},         {a->store, "store"}, {a->tensors, "tensors"},
-                      {a->layers, "layers"},       {a->steps, "steps"}, {a->compress, "compress"},
+    } of_a_trace[] = {{a->level, "level"},          {a->store, "store"}, {a->tensors, "tensors"},
+                      {a->layers, "layers"},        {a->steps, "steps"}, {a->compress, "compress"},
                       {a->no_weights, "no-weights"}};
     for (size_t i = 0; i < sizeof of_a_trace / sizeof *of_a_trace && !a->trace; i++)
         if (of_a_trace[i].given) argp_error(state, "--%s goes with -o TRACE.h5", of_a_trace[i].option);
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
+static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     fd_run_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
@@ -94,13 +118,13 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_STEPS: a->steps = arg; return 0;
     case KEY_NO_WEIGHTS: a->no_weights = true; return 0;
     case KEY_COMPRESS: a->compress = true; return 0;
-    case KEY_TEMP: a->sampler.temperature = (float)number(arg, state); return 0;
+    case KEY_TEMP: a->sampler.temperature = (float)parse_number(arg, state); return 0;
     case KEY_TOP_K: a->sampler.top_k = fd_cli_integer(arg, 0, state); return 0;
-    case KEY_TOP_P: a->sampler.top_p = (float)number(arg, state); return 0;
-    case KEY_MIN_P: a->sampler.min_p = (float)number(arg, state); return 0;
-    case KEY_PENALTY: a->sampler.repeat_penalty = (float)number(arg, state); return 0;
+    case KEY_TOP_P: a->sampler.top_p = (float)parse_number(arg, state); return 0;
+    case KEY_MIN_P: a->sampler.min_p = (float)parse_number(arg, state); return 0;
+    case KEY_PENALTY: a->sampler.repeat_penalty = (float)parse_number(arg, state); return 0;
     case KEY_LAST: a->sampler.repeat_last = fd_cli_integer(arg, -1, state); return 0;
-    case KEY_SEED: a->sampler.seed = seed(arg, state); return 0;
+    case KEY_SEED: a->sampler.seed = parse_seed(arg, state); return 0;
     case KEY_IDS: a->ids_only = true; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = true; return 0;
     case 'q': a->quiet = true; return 0;
@@ -111,8 +135,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {options, parse, "MODEL.gguf", "Runs a model, prints its text and records a trace.",
-                                 children, NULL, NULL};
+static const struct argp argp = {
+    options, parse_run_option, "MODEL.gguf", "Runs a model, prints its text and records a trace.", children, NULL,
+    NULL};
 
 fd_run_args fd_run_parse(int argc, char **argv) {
     fd_run_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 32, .sampler = fd_sampler_defaults()};

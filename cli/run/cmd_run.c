@@ -1,16 +1,17 @@
 /* firstdiff run: prefill, decode with sampling, and a trace of it. */
 #include "cli/cli.h"
+#include "cli/trace_info.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
-#include "cli/explain_runs.h"
+#include "cli/compare/explain_runs.h"
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"
 #include "cli/run/many.h"
-#include "cli/text.h"
+#include "cli/run/text.h"
 #include "dumpers/store/trace.h"
 
 typedef struct run {
@@ -22,22 +23,23 @@ typedef struct run {
     char *prompt_text;
     int32_t *tokens; /* prompt and generated */
     int32_t n_prompt, n_token;
-    float *logits;   /* [n_vocab] */
+    float *logits; /* [n_vocab] */
     double started, prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
     fd_cli_text text;
     fd_cli_progress progress;
-    bool undecided;   /* the logits allow no choice: the run ends, its trace is whole */
+    bool undecided; /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
-/* A name with a slip in it would make a trace of nothing. */
+/* A misspelt name would make an empty trace. */
 static fd_code check_filters(const fd_trace_options *to, const fd_graph *graph, const fd_run_args *a, fd_error *err) {
     if (a->layers && to->layer_first >= graph->hparams.n_layer)
         return fd_fail(err, FD_ERR_INPUT, "--layers %s: the model has layers 0 to %d", a->layers,
                        graph->hparams.n_layer - 1);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (fd_trace_selects(to, &graph->nodes[i])) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s%s%s%s: no tensor of the model has such a name; `firstdiff model --graph` lists them",
+    return fd_fail(err, FD_ERR_INPUT,
+                   "%s%s%s%s: no tensor of the model has such a name; `firstdiff model --graph` lists the names",
                    a->tensors ? "--tensors " : "", a->tensors ? a->tensors : "", a->layers ? " --layers " : "",
                    a->layers ? a->layers : "");
 }
@@ -45,10 +47,14 @@ static fd_code check_filters(const fd_trace_options *to, const fd_graph *graph, 
 static fd_code open_trace(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     fd_trace_options to = fd_trace_defaults(a->trace);
-    if (!a->level || strcmp(a->level, "full") == 0) to.level = FD_TRACE_FULL;
-    else if (strcmp(a->level, "stats") == 0) to.level = FD_TRACE_STATS;
-    else if (strcmp(a->level, "fingerprint") == 0) to.level = FD_TRACE_FINGERPRINT;
-    else return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
+    if (!a->level || strcmp(a->level, "full") == 0)
+        to.level = FD_TRACE_FULL;
+    else if (strcmp(a->level, "stats") == 0)
+        to.level = FD_TRACE_STATS;
+    else if (strcmp(a->level, "fingerprint") == 0)
+        to.level = FD_TRACE_FINGERPRINT;
+    else
+        return fd_fail(err, FD_ERR_INPUT, "level \"%s\": expected full, stats or fingerprint", a->level);
     int store = a->store ? fd_dtype_parse(a->store) : FD_F32;
     if (store != FD_F32 && store != FD_F16 && store != FD_BF16)
         return fd_fail(err, FD_ERR_INPUT, "store \"%s\": expected f32, f16 or bf16", a->store);
@@ -67,7 +73,7 @@ static fd_code open_trace(run *r, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
+static fd_code forward_step(run *r, int32_t pos0, int32_t n, fd_error *err) {
     fd_batch batch = {.tokens = r->tokens + pos0, .n_tok = n, .pos0 = pos0, .logits = r->logits};
     return fd_exec_forward(r->exec.exec, &batch, err);
 }
@@ -76,8 +82,7 @@ static fd_code step(run *r, int32_t pos0, int32_t n, fd_error *err) {
 static fd_code begin_text(run *r, fd_error *err) {
     r->prefill_s = fd_cli_seconds() - r->started;
     r->started = fd_cli_seconds();
-    for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++)
-        FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
+    for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++) FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
     return FD_OK;
 }
 
@@ -95,13 +100,13 @@ static fd_code on_token(void *user, int32_t token, fd_error *err) {
     return FD_OK;
 }
 
-/* A trace wants to know of each step; the token sampled last is not fed. */
+/* A trace records each step; the token sampled last is not fed. */
 static fd_code generate_traced(run *r, fd_error *err) {
-    FD_TRY(step(r, 0, r->n_prompt, err));
+    FD_TRY(forward_step(r, 0, r->n_prompt, err));
     if (r->args->n_generate == 0) return begin_text(r, err);
     for (int32_t i = 0; i < r->args->n_generate; i++) {
         int32_t *next = &r->tokens[r->n_token];
-        if (i > 0) FD_TRY(step(r, r->n_token - 1, 1, err));
+        if (i > 0) FD_TRY(forward_step(r, r->n_token - 1, 1, err));
         r->undecided = fd_sample(r->sampler, r->logits, r->tokens, r->n_token, next, err) != FD_OK;
         if (r->undecided) return err->code;
         fd_code code = on_token(r, *next, err);
@@ -111,7 +116,7 @@ static fd_code generate_traced(run *r, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code generate(run *r, fd_error *err) {
+static fd_code generate_text(run *r, fd_error *err) {
     fd_generation generation = {.tokens = r->tokens,
                                 .n_token = r->n_prompt,
                                 .n_new = r->args->n_generate,
@@ -130,14 +135,14 @@ static fd_code generate(run *r, fd_error *err) {
     FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
     r->decode_s = fd_cli_seconds() - r->started;
     if (r->n_token > r->n_prompt) r->n_decode = r->n_token - r->n_prompt - 1;
-    if (!r->args->quiet) fd_cli_text_end(&r->text); /* before what summary() says elsewhere */
+    if (!r->args->quiet) fd_cli_text_end(&r->text); /* before the summary on stderr */
     return FD_OK;
 }
 
-static fd_code prepare(run *r, fd_error *err) {
+static fd_code prepare_run(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     const char *inputs[] = {a->model, a->prompt.file};
-    FD_TRY(fd_cli_spare_inputs(a->trace, inputs, sizeof inputs / sizeof *inputs, err));
+    FD_TRY(fd_cli_check_not_overwriting(a->trace, inputs, sizeof inputs / sizeof *inputs, err));
     FD_TRY(fd_sampler_check(&a->sampler, err));
     FD_TRY(fd_cli_model_open(a->model, &r->model, err));
     int32_t *ids;
@@ -147,11 +152,12 @@ static fd_code prepare(run *r, fd_error *err) {
     r->tokens = total < (1 << 28) ? realloc(ids, sizeof *ids * (size_t)total) : NULL;
     if (!r->tokens) {
         free(ids);
-        return fd_fail(err, FD_ERR_INPUT, "%lld positions: too many", (long long)total);
+        return fd_fail(err, FD_ERR_INPUT, "%lld positions are too many", (long long)total);
     }
     r->n_token = r->n_prompt;
     if (total > limit)
-        return fd_fail(err, FD_ERR_INPUT, "context: the prompt's %d tokens and %d more need %lld positions, the limit is %d%s",
+        return fd_fail(err, FD_ERR_INPUT,
+                       "context: the prompt's %d tokens and %d more need %lld positions, the limit is %d%s",
                        r->n_prompt, a->n_generate, (long long)total, limit,
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     char spec[256];
@@ -166,14 +172,14 @@ static fd_code prepare(run *r, fd_error *err) {
     return a->trace ? open_trace(r, err) : FD_OK;
 }
 
-static void summary(const run *r) {
+static void print_summary(const run *r) {
     fprintf(stderr, "%s on %s: prefill %d tokens %.1f tok/s", r->exec.exec->backend, r->exec.exec->device, r->n_prompt,
             r->n_prompt / r->prefill_s);
     if (r->n_decode > 0) fprintf(stderr, ", decode %d tokens %.1f tok/s", r->n_decode, r->n_decode / r->decode_s);
     fprintf(stderr, "%s%s\n", r->args->trace ? ", trace " : "", r->args->trace ? r->args->trace : "");
 }
 
-/* The trace of a run that ended for want of a next token is finished too: it is what shows why. */
+/* A run that could not choose a next token has its trace finished too: the trace shows why. */
 static fd_code end_trace(run *r, fd_code code, fd_error *err) {
     if (code == FD_OK) return fd_trace_finish(r->trace, err);
     fd_error other = {0};
@@ -189,10 +195,10 @@ int fd_cmd_run(int argc, char **argv) {
     if (args.prompts) return fd_run_many(&args);
     run r = {.args = &args};
     fd_error err = {0};
-    fd_code code = prepare(&r, &err);
-    if (code == FD_OK) code = generate(&r, &err);
+    fd_code code = prepare_run(&r, &err);
+    if (code == FD_OK) code = generate_text(&r, &err);
     if (r.trace) code = end_trace(&r, code, &err);
-    if (code == FD_OK && !args.quiet) summary(&r);
+    if (code == FD_OK && !args.quiet) print_summary(&r);
     free(r.logits);
     free(r.tokens);
     free(r.prompt_text);

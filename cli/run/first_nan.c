@@ -10,7 +10,7 @@ static bool is_broken(const fd_trace *trace, int32_t node, int32_t pos) {
     return stats && (stats->n_nan > 0 || stats->n_pos_inf > 0);
 }
 
-static void add(const fd_trace *trace, int32_t step, int32_t node, int32_t pos, fd_error *err) {
+static void append_place(const fd_trace *trace, int32_t step, int32_t node, int32_t pos, fd_error *err) {
     size_t n = strlen(err->message);
     snprintf(err->message + n, sizeof err->message - n,
              "; the first such element is in %s, step %d, position %d: look at it in %s",
@@ -26,7 +26,7 @@ void fd_cli_add_first_nan(const char *path, fd_error *err) {
         fd_trace_step step = fd_trace_steps(trace)[s];
         for (int32_t node = 0; node < fd_trace_n_node(trace) && !found; node++)
             for (int32_t pos = step.pos0; pos < step.pos0 + step.n_pos && !found; pos++)
-                if ((found = is_broken(trace, node, pos))) add(trace, s, node, pos, err);
+                if ((found = is_broken(trace, node, pos))) append_place(trace, s, node, pos, err);
     }
     fd_trace_close(trace);
 }

@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 
-/* Adds to `err` the first tensor, in order of execution, that has a NaN or +inf in the trace at `path`; nothing when the
- * trace has no statistics, or no such tensor. */
+/* Adds to `err` the first tensor, in order of execution, that has a NaN or +inf in the trace at `path`; nothing when
+ * the trace has no statistics, or no such tensor. */
 void fd_cli_add_first_nan(const char *path, fd_error *err);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/prompt_list.h"
-#include "cli/text.h"
+#include "cli/run/text.h"
 
 typedef struct many many;
 
@@ -116,7 +116,7 @@ static fd_code print_all(const many *m, fd_error *err) {
     return FD_OK;
 }
 
-static void summary(const many *m) {
+static void print_summary(const many *m) {
     int64_t n_prompt = 0, n_new = 0;
     for (int32_t i = 0; i < m->prompts.n; i++) {
         n_prompt += m->runs[i].n_token;
@@ -131,7 +131,7 @@ int fd_run_many(const fd_run_args *args) {
     fd_error err = {0};
     fd_code code = run_all(&m, &err);
     if (code == FD_OK && !args->quiet) code = print_all(&m, &err);
-    if (code == FD_OK && !args->quiet) summary(&m);
+    if (code == FD_OK && !args->quiet) print_summary(&m);
     for (int32_t i = 0; m.runs && i < m.prompts.n; i++) {
         fd_sampler_free(m.runs[i].sampler);
         free(m.runs[i].tokens);

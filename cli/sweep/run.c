@@ -1,136 +1,121 @@
-/* The runs of firstdiff sweep: fingerprints of the baseline, and a run that is compared with them while it runs. */
+/* The runs of firstdiff sweep: a baseline that is recorded, and runs in lockstep with it. */
 #include "cli/sweep/sweep.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static bool same(fd_fingerprint a, fd_fingerprint b) {
-    return a.lo == b.lo && a.hi == b.hi;
+#include "cli/temporary.h"
+#include "cli/trace_info.h"
+#include "compare/report/remarks.h"
+#include "dumpers/store/golden.h"
+
+fd_code fd_sweep_record(const fd_cli_model *model, const fd_cli_exec *exec, const int32_t *tokens, int32_t n_pos,
+                        fd_trace **out, fd_error *err) {
+    char path[4096];
+    fd_trace_info info;
+    fd_trace_writer *to;
+    fd_golden_run run = {.exec = exec->exec, .ids = tokens, .n_prompt = n_pos, .any_logits = true};
+    FD_TRY(fd_cli_temporary(path, err));
+    fd_trace_options options = fd_golden_options(path, n_pos);
+    fd_cli_trace_info(model, exec, &info);
+    fd_code code = fd_trace_create(&options, &info, exec->exec->graph, exec->exec->numerics, &to, err);
+    if (code == FD_OK) {
+        code = fd_golden_record(&run, to, err);
+        if (code == FD_OK)
+            code = fd_trace_finish(to, err);
+        else
+            fd_trace_abandon(to);
+    }
+    if (code == FD_OK) code = fd_trace_open(path, out, err);
+    unlink(path); /* what is open stays readable */
+    return code;
 }
 
-typedef struct watcher {
-    fd_sweep_baseline *recorded;     /* the baseline's own run, else NULL */
-    const fd_sweep_baseline *expect; /* every other run's, else NULL */
-    bool *seen;                      /* [n_pos, n_node] */
+typedef struct logits_check {
+    const fd_trace *baseline;
+    int32_t n_vocab;
+    float *recorded; /* [n_vocab] */
     fd_sweep_result *result;
-} watcher;
+} logits_check;
 
-static fd_code watch(void *user, const fd_observation *o, fd_error *err) {
-    watcher *w = user;
-    const fd_sweep_baseline *b = w->recorded ? w->recorded : w->expect;
-    assert(o->node->id < b->n_node && o->pos0 + o->n_pos <= b->n_pos);
-    (void)err;
-    for (int32_t row = 0; row < o->n_pos; row++) {
-        int64_t at = (int64_t)(o->pos0 + row) * b->n_node + o->node->id;
-        fd_fingerprint now_seen = fd_observation_fingerprint(o, row);
-        w->seen[at] = true;
-        if (w->recorded) {
-            w->recorded->fingerprints[at] = now_seen;
-        } else if (!same(now_seen, w->expect->fingerprints[at])) {
-            w->result->diverged = true;
-            w->result->step = o->step;
-            w->result->pos = o->pos0 + row;
-            memcpy(w->result->node, o->node->name, sizeof w->result->node);
-            return FD_STOP; /* what comes after it is no news */
+static fd_code compare_logits(void *user, const fd_step_logits *shown, fd_error *err) {
+    logits_check *c = user;
+    for (int32_t row = 0; row < shown->n_row; row++) {
+        const float *now = shown->logits + (int64_t)row * c->n_vocab;
+        FD_TRY(fd_golden_logits(c->baseline, shown->pos0 + row, c->recorded, err));
+        for (int32_t i = 0; i < c->n_vocab; i++) {
+            if (fd_canonical32(now[i]) == fd_canonical32(c->recorded[i])) continue;
+            c->result->diverged = true;
+            c->result->step = shown->step;
+            c->result->pos = shown->pos0 + row;
+            snprintf(c->result->node, sizeof c->result->node, "logits");
+            return FD_STOP;
         }
-        w->result->n_compared++;
+        c->result->n_compared++;
     }
     return FD_OK;
 }
 
-static fd_code all_seen(const watcher *w, const fd_sweep_baseline *b, const fd_graph *graph, fd_error *err) {
-    for (int64_t i = 0; i < (int64_t)b->n_pos * b->n_node; i++)
-        if (!w->seen[i])
-            return fd_fail(err, FD_ERR_INCOMPLETE, "the executor did not show %s at position %lld",
-                           graph->nodes[i % b->n_node].name, (long long)(i / b->n_node));
+/* Tensors at a position that were compared: nodes of whole steps, then of the step that differs. */
+static int64_t n_compared(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node) {
+    const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_NO_DIVERGENCE) return v->counts.n_pos * n_node;
+    const fd_trace_step *step = &steps[d->step];
+    int64_t before_in_step = v->counts.n_before - (int64_t)d->step * n_node;
+    return (int64_t)step->pos0 * n_node + before_in_step * step->n_pos + (d->pos - step->pos0);
+}
+
+static fd_code conclude_split(const fd_verdict *v, const fd_trace_step *steps, int32_t n_node, fd_sweep_result *out,
+                              fd_error *err) {
+    const fd_divergence *d = &v->divergence;
+    char reason[FD_REMARK_SIZE];
+    if (v->status == FD_INCOMPLETE)
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%.300s", fd_reason_text(v, 0, reason));
+    out->n_compared = n_compared(v, steps, n_node);
+    out->diverged = d->kind != FD_NO_DIVERGENCE;
+    out->step = d->step;
+    out->pos = d->pos;
+    memcpy(out->node, d->node, sizeof out->node);
     return FD_OK;
 }
 
-fd_code fd_sweep_record(fd_exec *exec, const int32_t *tokens, int32_t n_pos, fd_sweep_baseline *out, fd_error *err) {
-    int32_t n_node = exec->graph->n_node, n_vocab = exec->graph->hparams.n_vocab;
-    *out = (fd_sweep_baseline){.tokens = tokens, .n_pos = n_pos, .n_node = n_node, .n_vocab = n_vocab};
-    out->fingerprints = calloc((size_t)n_pos * (size_t)n_node, sizeof *out->fingerprints);
-    out->logits = calloc((size_t)n_pos * (size_t)n_vocab, sizeof *out->logits);
-    bool *seen = calloc((size_t)n_pos * (size_t)n_node, sizeof *seen);
-    fd_code code = FD_OK;
-    if (!out->fingerprints || !out->logits || !seen)
-        code = fd_fail(err, FD_ERR_MEMORY, "baseline of %d positions: out of memory", n_pos);
-    if (code == FD_OK) {
-        fd_sweep_result unused = {0};
-        watcher w = {.recorded = out, .seen = seen, .result = &unused};
-        fd_batch batch = {.tokens = tokens, .n_tok = n_pos, .all_logits = true, .logits = out->logits};
-        fd_exec_reset(exec);
-        fd_exec_set_observer(exec, (fd_observer){.observe = watch, .wants = fd_want_fingerprints, .user = &w});
-        code = fd_exec_forward(exec, &batch, err);
-        fd_exec_set_observer(exec, (fd_observer){0});
-        if (code == FD_OK) code = all_seen(&w, out, exec->graph, err);
-    }
-    free(seen);
-    return code;
-}
-
-void fd_sweep_baseline_free(fd_sweep_baseline *baseline) {
-    free(baseline->fingerprints);
-    free(baseline->logits);
-    *baseline = (fd_sweep_baseline){0};
-}
-
-/* Rows of logits that end at position `end`, against the baseline's. */
-static void compare_logits(const fd_sweep_baseline *b, const float *logits, int32_t n_row, int32_t end, int32_t step,
-                           fd_sweep_result *out) {
-    for (int32_t row = 0; row < n_row; row++) {
-        int32_t pos = end - n_row + row;
-        const float *mine = logits + (int64_t)row * b->n_vocab, *expected = b->logits + (int64_t)pos * b->n_vocab;
-        for (int32_t i = 0; i < b->n_vocab; i++) {
-            if (fd_canonical32(mine[i]) == fd_canonical32(expected[i])) continue;
-            out->diverged = true;
-            out->step = step;
-            out->pos = pos;
-            snprintf(out->node, sizeof out->node, "logits");
-            return;
-        }
-        out->n_compared++;
-    }
-}
-
-static fd_code run_split(fd_exec *exec, const fd_sweep_baseline *b, const fd_sweep_split *split, float *logits,
-                         fd_sweep_result *out, fd_error *err) {
-    for (int32_t pos = 0, step = 0; pos < b->n_pos && !out->diverged; step++) {
-        int32_t n = pos == 0 ? split->first : split->batch;
-        if (n > b->n_pos - pos) n = b->n_pos - pos;
-        fd_batch batch = {.tokens = b->tokens + pos,
-                          .n_tok = n,
-                          .pos0 = pos,
-                          .all_logits = split->all_logits,
-                          .logits = split->unobserved ? logits : NULL};
-        FD_TRY(fd_exec_forward(exec, &batch, err));
-        pos += n;
-        if (split->unobserved) compare_logits(b, logits, split->all_logits ? n : 1, pos, step, out);
-    }
-    return FD_OK;
-}
-
-fd_code fd_sweep_run(fd_exec *exec, const fd_sweep_baseline *b, const fd_sweep_split *split, fd_sweep_result *out,
+fd_code fd_sweep_run(fd_exec *exec, const fd_trace *baseline, const fd_sweep_split *split, fd_sweep_result *out,
                      fd_error *err) {
-    assert(split->first >= 1 && split->batch >= 1 && exec->graph->n_node == b->n_node);
+    int32_t n_vocab = exec->graph->hparams.n_vocab, n_pos = fd_trace_n_pos(baseline), n_step;
     *out = (fd_sweep_result){0};
-    bool *seen = calloc((size_t)b->n_pos * (size_t)b->n_node, sizeof *seen);
-    float *logits = malloc(sizeof *logits * (size_t)b->n_pos * (size_t)b->n_vocab);
-    fd_code code = seen && logits ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%d positions: out of memory", b->n_pos);
+    fd_trace_step *steps = fd_sweep_steps(split, n_pos, &n_step);
+    logits_check check = {baseline, n_vocab, malloc(sizeof(float) * (size_t)n_vocab), out};
+    fd_code code = steps && check.recorded ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%d positions: out of memory", n_pos);
     if (code == FD_OK) {
-        watcher w = {.expect = b, .seen = seen, .result = out};
+        fd_golden_rerun rerun = {.exec = exec,
+                                 .golden = baseline,
+                                 .steps = steps,
+                                 .n_step = n_step,
+                                 .unobserved = split->unobserved,
+                                 .all_logits = split->all_logits,
+                                 .on_logits = split->unobserved ? compare_logits : NULL,
+                                 .user = &check};
+        fd_verdict v;
         double start = fd_cli_seconds();
-        fd_exec_reset(exec);
-        fd_observer observer = {.observe = watch, .wants = fd_want_fingerprints, .user = &w};
-        if (!split->unobserved) fd_exec_set_observer(exec, observer);
-        code = run_split(exec, b, split, logits, out, err);
-        fd_exec_set_observer(exec, (fd_observer){0});
+        code = fd_golden_run_again(&rerun, &v, err);
         out->seconds = fd_cli_seconds() - start;
-        if (code == FD_STOP && out->diverged) code = FD_OK;
-        if (code == FD_OK && !split->unobserved && !out->diverged) code = all_seen(&w, b, exec->graph, err);
+        if (code == FD_OK && !split->unobserved) code = conclude_split(&v, steps, exec->graph->n_node, out, err);
+        fd_verdict_free(&v);
     }
-    free(logits);
-    free(seen);
+    free(check.recorded);
+    free(steps);
     return code;
+}
+
+fd_trace_step *fd_sweep_steps(const fd_sweep_split *split, int32_t n_pos, int32_t *n_step) {
+    fd_trace_step *steps = malloc(sizeof *steps * (size_t)n_pos);
+    *n_step = 0;
+    for (int32_t pos = 0; steps && pos < n_pos; (*n_step)++) {
+        int32_t n = pos == 0 ? split->first : split->batch;
+        if (n > n_pos - pos) n = n_pos - pos;
+        steps[*n_step] = (fd_trace_step){pos, n, pos == 0 ? FD_STEP_PREFILL : FD_STEP_DECODE};
+        pos += n;
+    }
+    return steps;
 }

@@ -1,19 +1,10 @@
-/* What firstdiff sweep runs: the same tokens, split into forward calls in different ways, each compared with one
- * baseline in memory, tensor by tensor. */
+/* What firstdiff sweep runs: the same tokens, split into forward calls in different configurations, each in lockstep
+ * with the trace of one baseline, tensor by tensor. */
 #ifndef FD_CLI_SWEEP_SWEEP_H
 #define FD_CLI_SWEEP_SWEEP_H
 
 #include "cli/cli.h"
-#include "compare/verdict.h"
-#include "dumpers/store/trace.h"
-
-/* One batch of all tokens, as a clean executor computed it. */
-typedef struct fd_sweep_baseline {
-    const int32_t *tokens; /* [n_pos], borrowed */
-    int32_t n_pos, n_node, n_vocab;
-    fd_fingerprint *fingerprints; /* [n_pos, n_node] */
-    float *logits;                /* [n_pos, n_vocab] */
-} fd_sweep_baseline;
+#include "compare/diff/golden.h"
 
 /* How the tokens are split: `first` in one call, then `batch` at a time; both ≥ 1, cut at the last token. */
 typedef struct fd_sweep_split {
@@ -21,6 +12,9 @@ typedef struct fd_sweep_split {
     bool unobserved; /* no observer: what a user's run does. Only logits can be compared: the last row of each call */
     bool all_logits; /* of an unobserved run: every row */
 } fd_sweep_split;
+
+/* The forward calls of a split: malloc'ed [*n_step]; NULL: out of memory. */
+fd_trace_step *fd_sweep_steps(const fd_sweep_split *split, int32_t n_pos, int32_t *n_step);
 
 typedef struct fd_sweep_result {
     bool diverged;
@@ -30,15 +24,15 @@ typedef struct fd_sweep_result {
     double seconds;
 } fd_sweep_result;
 
-/* Runs the baseline. FD_ERR_INCOMPLETE: the executor did not show every node at every position. Freed by the caller
- * whatever is returned. */
-fd_code fd_sweep_record(fd_exec *exec, const int32_t *tokens, int32_t n_pos, fd_sweep_baseline *out, fd_error *err);
-void fd_sweep_baseline_free(fd_sweep_baseline *baseline);
+/* Runs the baseline, one batch of all tokens, and records it in a temporary file that is gone when the trace is closed.
+ * FD_ERR_INCOMPLETE: the executor did not show every node at every position. */
+fd_code fd_sweep_record(const fd_cli_model *model, const fd_cli_exec *exec, const int32_t *tokens, int32_t n_pos,
+                        fd_trace **out, fd_error *err);
 
-/* Resets the executor and runs the split until it diverges. FD_ERR_INCOMPLETE: it ended with something not looked
- * at. Bits are compared, with any NaN equal to any other. */
-fd_code fd_sweep_run(fd_exec *exec, const fd_sweep_baseline *baseline, const fd_sweep_split *split,
-                     fd_sweep_result *out, fd_error *err);
+/* Resets the executor and runs the split until it diverges. FD_ERR_INCOMPLETE: it ended with something not compared.
+ * Bits are compared, with any NaN equal to any other. */
+fd_code fd_sweep_run(fd_exec *exec, const fd_trace *baseline, const fd_sweep_split *split, fd_sweep_result *out,
+                     fd_error *err);
 
 /* ---- the command ---- */
 
@@ -49,32 +43,31 @@ typedef struct fd_sweep_args {
     bool json;
 } fd_sweep_args;
 
-/* One line of the report. Ways with the same executor (`on_cpu`, `n_thread`) stand together: each is opened once. */
-typedef struct fd_sweep_way {
+/* One line of the report. Those with the same executor (`on_cpu`, `n_thread`) stand together: each is opened once. */
+typedef struct fd_sweep_configuration {
     char name[64];
     fd_sweep_split split;
     int32_t n_thread; /* 0: all cores */
-    bool on_cpu;      /* cpu:exact beside a GPU's baseline */
+    bool on_cpu;      /* cpu:exact, compared with a GPU's baseline */
     fd_sweep_result result;
-} fd_sweep_way;
+} fd_sweep_configuration;
 
-enum { FD_SWEEP_MAX_WAYS = 24 };
+enum { FD_SWEEP_MAX_CONFIGURATIONS = 24 };
 
 typedef struct fd_sweep {
     const fd_sweep_args *args;
     fd_cli_model model;
     int32_t *tokens;
     int32_t n_prompt, n_pos;
-    fd_sweep_baseline baseline;
-    char backend[8], numerics[32], device[128];
-    fd_sweep_way ways[FD_SWEEP_MAX_WAYS];
-    int32_t n_way, n_diverged;
+    fd_trace *baseline;
+    fd_sweep_configuration configurations[FD_SWEEP_MAX_CONFIGURATIONS];
+    int32_t n_configuration, n_diverged;
     double seconds;
-    const fd_sweep_way *explained; /* the first that diverged and could be recorded: */
+    const fd_sweep_configuration *explained; /* the first that diverged and could be recorded: */
     fd_verdict verdict;
 } fd_sweep;
 
-/* ---- sweep_report.c ---- */
+/* ---- report.c ---- */
 void fd_sweep_print_text(const fd_sweep *sweep);
 fd_code fd_sweep_print_json(const fd_sweep *sweep, fd_error *err);
 

@@ -109,6 +109,12 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
     return ask;
 }
 
+static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
+    fd_explanation e = {.why = why, .layer = node->layer};
+    snprintf(e.node, sizeof e.node, "%s", node->name);
+    return e;
+}
+
 /* What to do with the question; a failure to read a tensor while it is answered comes first. */
 typedef struct answer {
     fd_explanation *explanation; /* NULL: `fits` of `fault` alone is asked for */
@@ -123,9 +129,11 @@ static fd_code put_question(recorded *r, const fd_node *node, answer to, fd_erro
         code = fd_explain(&ask, to.explanation, err);
     else if (r->code == FD_OK && ask.output)
         code = fd_explain_fits(&ask, to.fault, to.fits, err);
-    else if (r->code == FD_OK && to.explanation)
-        snprintf(to.explanation->reason, sizeof to.explanation->reason,
-                 "%s was not recorded at every position from %d to %d", node->name, r->pos0, r->n_kv - 1);
+    else if (r->code == FD_OK && to.explanation) {
+        *to.explanation = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
+        to.explanation->first_pos = r->pos0;
+        to.explanation->last_pos = r->n_kv - 1;
+    }
     if (r->code == FD_OK) return code;
     *err = r->err;
     return r->code;
@@ -148,11 +156,10 @@ static fd_code ask_about(const fd_diagnose_options *options, answer to, fd_error
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     const fd_node *nodes = options->graph->nodes;
     int32_t node = options->finding->node, first = options->finding->span_first;
-    *out = (fd_explanation){0};
     if (first == node) return ask_about(options, (answer){.explanation = out}, err);
-    snprintf(out->reason, sizeof out->reason, "several ops in one: explanations need %s's own inputs",
-             nodes[node].name);
-    snprintf(out->next, sizeof out->next, "%s … %s, recorded", nodes[first].name, nodes[node].name);
+    *out = unnamed(FD_UNNAMED_SPAN, &nodes[node]);
+    out->tells_apart = FD_TELLS_SPAN;
+    snprintf(out->other, sizeof out->other, "%s", nodes[first].name);
     return FD_OK;
 }
 

@@ -3,13 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "compare/diagnose/cross_check.h"
-
-/* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
- * roundings may be chance. */
-enum { MIN_EVIDENCE = 8 };
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     if (a->z != b->z) return a->z < b->z;
@@ -81,26 +76,20 @@ static void list_remaining(fd_trial *t, bool group_alone) {
     }
 }
 
-static fd_code advise(fd_trial *t, fd_error *err) {
+static fd_code find_what_tells_apart(fd_trial *t, fd_error *err) {
     fd_explanation *out = t->out;
     const fd_graph *graph = t->request->args.graph;
-    if (one_position(t) && !out->named)
-        snprintf(out->next, sizeof out->next,
-                 "a second position: at position 0 RoPE is the identity and a row attends to "
-                 "itself alone");
-    else if (out->n_remaining > 1) {
+    if (one_position(t) && !out->named) {
+        out->tells_apart = FD_TELLS_SECOND_POSITION;
+    } else if (out->n_remaining > 1) {
         int32_t node;
         FD_TRY(fd_where_they_differ(t, fd_fault_find(out->remaining[0].fault->name),
                                     fd_fault_find(out->remaining[1].fault->name), &node, err));
-        if (node >= 0)
-            snprintf(out->next, sizeof out->next, "%s: %s and %s differ there", graph->nodes[node].name,
-                     out->remaining[0].fault->name, out->remaining[1].fault->name);
-        else
-            snprintf(out->next, sizeof out->next, "more positions: %s and %s differ in nothing else",
-                     out->remaining[0].fault->name, out->remaining[1].fault->name);
-    } else if (out->n_untried && !out->named)
-        snprintf(out->next, sizeof out->next, "the other tensors of layer %d: %d explanations read them",
-                 t->request->args.node->layer, out->n_untried);
+        out->tells_apart = node >= 0 ? FD_TELLS_NODE : FD_TELLS_MORE_POSITIONS;
+        if (node >= 0) snprintf(out->other, sizeof out->other, "%s", graph->nodes[node].name);
+    } else if (out->n_untried && !out->named) {
+        out->tells_apart = FD_TELLS_LAYER;
+    }
     return FD_OK;
 }
 
@@ -129,36 +118,25 @@ static fd_code decide(fd_trial *t, fd_error *err) {
     if (t->n > 0 && t->contenders[0].fit.z <= 1.0) FD_TRY(fd_cross_check(t, err));
     const fd_contender *best = best_left(t);
     int32_t n_apart = group(t, best);
-    if (!t->op_refuted)
-        snprintf(out->reason, sizeof out->reason, "the op as it should be is within 10 τ of the candidate");
-    else if (!best || !(best->fit.z <= 1.0))
-        snprintf(out->reason, sizeof out->reason, "none of %d explanations gives the candidate's values%s",
-                 out->n_tried, best ? "; the nearest are within 10 τ" : "");
-    else if (n_apart > 0)
-        snprintf(out->reason, sizeof out->reason, "%d explanations are within 10 τ and differ from each other",
-                 n_apart + 1);
-    else if (best->evidence < MIN_EVIDENCE)
-        snprintf(out->reason, sizeof out->reason,
-                 "fewer than %d finite elements tell the explanation from the op as it should be", MIN_EVIDENCE);
-    else
-        out->named = true;
+    out->n_apart = n_apart + 1;
+    out->why = !t->op_refuted                     ? FD_UNNAMED_OP_FITS
+               : !best || !(best->fit.z <= 1.0)   ? FD_UNNAMED_NONE_FITS
+               : n_apart > 0                      ? FD_UNNAMED_SEVERAL_FIT
+               : best->evidence < FD_MIN_EVIDENCE ? FD_UNNAMED_LITTLE_EVIDENCE
+                                                  : FD_NAMED;
+    out->named = out->why == FD_NAMED;
     for (int32_t i = 0; i < t->n; i++)
         if (t->contenders[i].refuted || (out->named && !t->contenders[i].in_group))
             note_runner_up(t, &t->contenders[i].fit);
     list_remaining(t, out->named);
-    if (!out->named && out->n_without_effect) {
-        size_t at = strlen(out->reason);
-        snprintf(out->reason + at, sizeof out->reason - at, "; %d change nothing on these inputs",
-                 out->n_without_effect);
-    }
-    return advise(t, err);
+    return find_what_tells_apart(t, err);
 }
 
 static fd_code run(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->request;
     FD_TRY(fd_variant_compute(r, -1, r->args.node->id, &t->unmodified, err));
     if (t->unmodified.state != FD_VARIANT_COMPUTED) {
-        snprintf(t->out->reason, sizeof t->out->reason, "an input of %s was not recorded", r->args.node->name);
+        t->out->why = FD_UNNAMED_INPUT_UNRECORDED;
         t->out->unmodified.z = NAN;
         return FD_OK;
     }
@@ -169,7 +147,8 @@ static fd_code run(fd_trial *t, fd_error *err) {
 
 fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err) {
     fd_trial t = {.request = request, .out = out};
-    *out = (fd_explanation){0};
+    *out = (fd_explanation){.layer = request->args.node->layer};
+    snprintf(out->node, sizeof out->node, "%s", request->args.node->name);
     fd_code code = run(&t, err);
     for (int32_t i = 0; i < t.n; i++) fd_variant_free(&t.contenders[i].variant);
     free(t.contenders);

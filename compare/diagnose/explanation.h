@@ -9,24 +9,50 @@ typedef struct fd_explain_fit {
     const fd_fault_info *fault; /* NULL: none */
     double z;                   /* largest */
     int32_t n_row_beyond;       /* positions in which the root of the mean square of z is > 1 */
-    double ulp;       /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
-    int64_t n_beyond; /* elements beyond τ */
+    double ulp;                 /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
+    int64_t n_beyond;           /* elements beyond τ */
 } fd_explain_fit;
 
-enum { FD_MAX_REMAINING = 8 };
+/* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
+ * roundings may be chance. */
+enum { FD_MAX_REMAINING = 8, FD_MIN_EVIDENCE = 8 };
+
+/* Why nothing is named. */
+typedef enum fd_unnamed {
+    FD_NAMED,
+    FD_UNNAMED_OP_FITS,         /* the op as it should be is not clearly beyond */
+    FD_UNNAMED_NONE_FITS,       /* but some may be not clearly beyond */
+    FD_UNNAMED_SEVERAL_FIT,     /* n_apart differ from each other and are not clearly beyond */
+    FD_UNNAMED_LITTLE_EVIDENCE, /* fewer than FD_MIN_EVIDENCE elements */
+    FD_UNNAMED_INPUT_UNRECORDED,
+    FD_UNNAMED_ROWS_UNRECORDED, /* of `node`, somewhere in first_pos … last_pos */
+    FD_UNNAMED_SPAN,            /* `node` was replayed through unrecorded ones */
+} fd_unnamed;
+
+/* What would tell the remaining explanations apart. */
+typedef enum fd_tells_apart {
+    FD_TELLS_NOTHING,
+    FD_TELLS_SECOND_POSITION,
+    FD_TELLS_NODE,           /* `other`: the first two remaining differ there */
+    FD_TELLS_MORE_POSITIONS, /* they differ in nothing else */
+    FD_TELLS_LAYER,          /* the other tensors of `layer` */
+    FD_TELLS_SPAN,           /* the nodes from `other` to `node` */
+} fd_tells_apart;
 
 typedef struct fd_explanation {
     bool named;
     fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents after it; else all that are not
                                                    clearly beyond, best first */
-    int32_t n_remaining;       /* may exceed FD_MAX_REMAINING: only the first ones are kept */
-    fd_explain_fit unmodified; /* the op as it should be; fault NULL */
-    fd_explain_fit runner_up;  /* the best of the others */
-    int32_t n_tried;           /* faults that concern the node and were computed */
-    int32_t n_without_effect;  /* of those, the ones that give the unmodified op's bits on these inputs */
-    int32_t n_untried;         /* they read tensors that were not recorded */
-    char reason[256];          /* why nothing is named; "" when named */
-    char next[192];            /* what would tell the remaining ones apart; "" */
+    int32_t n_remaining;                        /* may exceed FD_MAX_REMAINING: only the first ones are kept */
+    fd_explain_fit unmodified;                  /* the op as it should be; fault NULL */
+    fd_explain_fit runner_up;                   /* the best of the others */
+    int32_t n_tried;                            /* faults that concern the node and were computed */
+    int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
+    int32_t n_untried;        /* they read tensors that were not recorded */
+    fd_unnamed why;
+    fd_tells_apart tells_apart;
+    char node[64], other[64]; /* the node asked about; as fd_tells_apart says */
+    int32_t layer, first_pos, last_pos, n_apart;
 } fd_explanation;
 
 enum { FD_MAX_ALSO = 6 };
@@ -40,7 +66,7 @@ typedef struct fd_cause {
 } fd_cause;
 
 typedef struct fd_causes {
-    fd_cause first;              /* the first finding's own cause; n_node counts that finding, too */
+    fd_cause first;             /* the first finding's own cause; n_node counts that finding, too */
     fd_cause also[FD_MAX_ALSO]; /* other causes, by their first node */
     int32_t n_also;             /* may exceed FD_MAX_ALSO: only the first ones are kept */
 } fd_causes;

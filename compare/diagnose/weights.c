@@ -224,21 +224,9 @@ fd_code fd_weights_of_traces(const fd_trace *ref, const fd_trace *cand, fd_verdi
     if (code == FD_OK && list.n) {
         describe_differences(&list, v);
         fd_weights_match_table(&tables[0], &list.items[0], v);
-        snprintf(v->reason, sizeof v->reason, "the model's bytes are needed to try explanations: give it with --model");
-        fd_weights_decide(verdict);
     }
+    if (code == FD_OK) fd_verdict_decide(verdict);
     free_differences(&list);
     for (int t = 0; t < 2; t++) fd_weight_table_free(&tables[t]);
     return code;
-}
-
-void fd_weights_decide(fd_verdict *verdict) {
-    const fd_verdict_weights *w = &verdict->weights;
-    fd_divergence *d = &verdict->divergence;
-    if (!w->n_differ) return;
-    verdict->status = FD_DIVERGED;
-    if (d->kind != FD_NO_DIVERGENCE) return;
-    *d = (fd_divergence){.kind = FD_DIVERGED_WEIGHTS, .layer = -1};
-    snprintf(d->node, sizeof d->node, "%.63s", w->node[0] ? w->node : w->name);
-    sscanf(w->name, "blk.%d.", &d->layer);
 }

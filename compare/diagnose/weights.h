@@ -26,7 +26,4 @@ fd_code fd_weights_against_model(const fd_graph *graph, const fd_trace *ref, con
 /* Without a model: the traces with each other; nothing can be named. A difference makes the verdict DIVERGED. */
 fd_code fd_weights_of_traces(const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict, fd_error *err);
 
-/* Once the ops were judged: a verdict whose weights differ is DIVERGED; at the weight itself, where no op departs. */
-void fd_weights_decide(fd_verdict *verdict);
-
 #endif

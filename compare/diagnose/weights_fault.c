@@ -223,9 +223,6 @@ fd_code fd_weights_find_fault(const fd_graph *graph, const fd_weight_differences
         snprintf(v->summary, sizeof v->summary, "%s", fault->summary);
         list_same(all, n, best, v);
         code = build(graph, list, all[best].fault, loaded, explained, err);
-    } else if (code == FD_OK) {
-        snprintf(v->reason, sizeof v->reason, "no explanation of the table has the hashes of %.100s",
-                 list->items[0].expected.name);
     }
     free(all);
     return code;

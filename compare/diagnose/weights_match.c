@@ -56,17 +56,16 @@ static void match_itself(const fd_weight_difference *d, fd_verdict_weights *v) {
         constant &= at - i == distance;
     }
     free(sorted);
-    long long n = (long long)(n_elsewhere * loaded->rows_per_hash), by = (long long)(distance * loaded->rows_per_hash);
     if (n_elsewhere < FEWEST_ROWS && n_elsewhere * 2 < loaded->n_hash) return;
-    if (constant)
-        snprintf(v->match, sizeof v->match, "%lld rows are its own, %lld row%s %s", n, by < 0 ? -by : by,
-                 by == 1 || by == -1 ? "" : "s", by < 0 ? "late" : "early");
-    else
-        snprintf(v->match, sizeof v->match, "%lld rows are its own in another order", n);
+    v->match = constant ? FD_MATCH_SHIFTED : FD_MATCH_REORDERED;
+    v->n_match = n_elsewhere * loaded->rows_per_hash;
+    v->match_late = -distance * loaded->rows_per_hash;
 }
 
-static void say_whose(const fd_weight_difference *d, const char *whose, fd_verdict_weights *v) {
-    snprintf(v->match, sizeof v->match, "all %lld rows are those of %.127s", (long long)d->loaded->n_row, whose);
+static void match_other(const fd_weight_difference *d, const char *whose, fd_verdict_weights *v) {
+    v->match = FD_MATCH_OTHER;
+    v->n_match = d->loaded->n_row;
+    snprintf(v->match_name, sizeof v->match_name, "%.127s", whose);
 }
 
 fd_code fd_weights_match_model(const fd_graph *graph, const fd_weight_difference *d, fd_verdict_weights *v,
@@ -84,7 +83,7 @@ fd_code fd_weights_match_model(const fd_graph *graph, const fd_weight_difference
         bool same = fd_weight_rows_equal(loaded, &all);
         fd_weight_rows_free(&all);
         if (!same) continue;
-        say_whose(d, w->name, v);
+        match_other(d, w->name, v);
         return FD_OK;
     }
     match_itself(d, v);
@@ -94,7 +93,7 @@ fd_code fd_weights_match_model(const fd_graph *graph, const fd_weight_difference
 void fd_weights_match_table(const fd_weight_table *table, const fd_weight_difference *d, fd_verdict_weights *v) {
     for (int32_t i = 0; i < table->n; i++)
         if (fd_weight_rows_equal(d->loaded, &table->rows[i])) {
-            say_whose(d, table->rows[i].name, v);
+            match_other(d, table->rows[i].name, v);
             return;
         }
     match_itself(d, v);

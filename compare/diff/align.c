@@ -5,12 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool same_shape(const fd_trace_node *a, const fd_trace_node *b) {
-    if (a->over_kv != b->over_kv) return false;
-    if (a->n_dim == b->n_dim) return memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dim) == 0;
+static int64_t flat_length(fd_tensor_shape shape) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < shape.n_dim; i++) n *= shape.dims[i];
+    return n;
+}
+
+bool fd_same_shape(fd_tensor_shape a, fd_tensor_shape b) {
+    if (a.over_kv != b.over_kv) return false;
+    if (a.n_dim == b.n_dim) return memcmp(a.dims, b.dims, sizeof *a.dims * (size_t)a.n_dim) == 0;
     /* A tensor over key positions changes its length with the position: flat and not flat cannot be told apart. */
-    if (a->over_kv || (a->n_dim != 1 && b->n_dim != 1)) return false;
-    return fd_trace_elements(a, 0) == fd_trace_elements(b, 0);
+    if (a.over_kv || (a.n_dim != 1 && b.n_dim != 1)) return false;
+    return flat_length(a) == flat_length(b);
 }
 
 static fd_equality same_text(const char *a, const char *b) {
@@ -54,7 +60,10 @@ fd_code fd_align_traces(const fd_trace *ref, const fd_trace *cand, fd_alignment 
         }
         taken[j] = true;
         expected = j + 1;
-        out->pairs[out->n_pair++] = (fd_node_pair){i, j, same_shape(node, fd_trace_node_at(cand, j))};
+        const fd_trace_node *partner = fd_trace_node_at(cand, j);
+        bool same_shape = fd_same_shape((fd_tensor_shape){node->n_dim, node->shape, node->over_kv},
+                                        (fd_tensor_shape){partner->n_dim, partner->shape, partner->over_kv});
+        out->pairs[out->n_pair++] = (fd_node_pair){i, j, same_shape};
     }
     for (int32_t j = 0; j < n_cand; j++)
         if (!taken[j]) out->only_cand[out->n_only_cand++] = j;

@@ -20,13 +20,20 @@ typedef struct fd_alignment {
     int32_t first_token_differs; /* lowest common position whose tokens differ; n_pos when all agree */
     fd_equality same_model;      /* by hash; unknown when a side did not record one */
     fd_equality same_arch;
-    bool same_contract;          /* same numerics and contract, both stated: fingerprints can be compared */
+    bool same_contract; /* same numerics and contract, both stated: fingerprints can be compared */
 } fd_alignment;
 
-/* Names are compared as they are; a name occurs once in a trace. Shapes agree when the dimensions do, or when one
- * side is flat ([512] against [8, 64]: same elements, same order). FD_ERR_MEMORY alone. */
+/* Pairs nodes of equal names; a name occurs once in a trace. Fails with FD_ERR_MEMORY only. */
 fd_code fd_align_traces(const fd_trace *ref, const fd_trace *cand, fd_alignment *out, fd_error *err);
 void fd_alignment_free(fd_alignment *alignment); /* frees what it owns, not the struct */
+
+typedef struct fd_tensor_shape { /* of one position */
+    int32_t n_dim;
+    const int32_t *dims; /* [n_dim] borrowed */
+    bool over_kv;        /* the last dimension runs over key positions */
+} fd_tensor_shape;
+/* True when the dimensions agree, or when one side is flat ([512] against [8, 64]: same elements, same order). */
+bool fd_same_shape(fd_tensor_shape a, fd_tensor_shape b);
 
 /* The `n` names of `trace` nearest to `name` (edit distance), written as "a, b, c"; "" for an empty trace. */
 void fd_nearest_nodes(const fd_trace *trace, const char *name, int32_t n, char *to, size_t size);

@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "compare/diff/rendezvous.h"
+#include "compare/report/describe.h"
 
 enum { REF, CAND, SIDES };
 
 typedef struct lockstep {
     const fd_lockstep_options *options;
     fd_verdict *verdict;
-    fd_judge judge;
-    fd_rendezvous *rendezvous; /* both sides run; NULL beside a trace */
+    fd_lockstep_comparator comparator;
+    fd_rendezvous *rendezvous; /* both sides run; NULL with a trace */
     fd_exec *exec;             /* the reference executor, else the candidate's: its logits choose the next token */
     const fd_trace *trace;
     int32_t *tokens; /* owned: those given, then the generated ones */
@@ -21,19 +22,38 @@ typedef struct lockstep {
     float *logits[SIDES]; /* owned */
 } lockstep;
 
-static fd_code show_beside_trace(void *user, const fd_observation *observation, fd_error *err) {
-    return fd_judge_trace(user, observation, err);
+/* A call whose logits are asked for runs to its end. */
+static fd_code compare_with_trace(void *user, const fd_observation *observation, fd_error *err) {
+    lockstep *l = user;
+    bool to_end = l->options->on_logits != NULL;
+    if (to_end && l->verdict->divergence.kind != FD_NO_DIVERGENCE) return FD_OK;
+    fd_code code = fd_lockstep_compare_trace(&l->comparator, observation, err);
+    return code == FD_STOP && to_end ? FD_OK : code;
 }
 
-static fd_code forward(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
+static unsigned wants_of_trace(void *user, const fd_node *node) {
+    return fd_lockstep_wants(&((lockstep *)user)->comparator, node);
+}
+
+static fd_code forward_with_trace(lockstep *l, fd_batch batch, fd_error *err) {
+    const fd_lockstep_options *o = l->options;
+    int32_t step = l->exec->step, n_row = o->all_logits ? batch.n_tok : 1;
+    batch.all_logits = o->all_logits;
+    FD_TRY(fd_exec_forward(l->exec, &batch, err));
+    fd_step_logits shown = {step, batch.pos0 + batch.n_tok - n_row, n_row, batch.logits};
+    if (o->on_logits) FD_TRY(o->on_logits(o->logits_user, &shown, err));
+    return l->verdict->divergence.kind == FD_NO_DIVERGENCE ? FD_OK : FD_STOP;
+}
+
+static fd_code run_step(lockstep *l, int32_t pos0, int32_t n, fd_step_kind kind, fd_error *err) {
     fd_batch batch = {.tokens = l->tokens + pos0, .n_tok = n, .pos0 = pos0};
-    l->judge.step_kind = kind;
-    l->verdict->n_step++;
-    l->verdict->n_pos = pos0 + n;
+    l->comparator.step_kind = kind;
+    l->verdict->counts.n_step++;
+    l->verdict->counts.n_pos = pos0 + n;
     fd_batch cand_batch = batch;
     batch.logits = l->logits[REF];
     cand_batch.logits = l->logits[CAND];
-    if (l->trace) return fd_exec_forward(l->exec, &batch, err);
+    if (l->trace) return forward_with_trace(l, batch, err);
     return fd_rendezvous_forward(l->rendezvous, &batch, &cand_batch, l->options->ref.label, l->options->cand.label,
                                  err);
 }
@@ -49,7 +69,7 @@ static fd_code run_steps(lockstep *l, fd_error *err) {
     const fd_trace_step *steps = o->steps ? o->steps : &all;
     int32_t n_step = o->steps ? o->n_step : 1;
     for (int32_t i = 0; i < n_step; i++) {
-        FD_TRY(forward(l, steps[i].pos0, steps[i].n_pos, steps[i].kind, err));
+        FD_TRY(run_step(l, steps[i].pos0, steps[i].n_pos, steps[i].kind, err));
         report_progress(l, steps[i].pos0 + steps[i].n_pos);
     }
     fd_choose_fn choose = o->choose ? o->choose : fd_choose_greedy;
@@ -57,7 +77,7 @@ static fd_code run_steps(lockstep *l, fd_error *err) {
         FD_TRY(choose(o->choose_user, l->logits[REF], l->exec->graph->hparams.n_vocab, l->tokens, l->n_token,
                       &l->tokens[l->n_token], err));
         l->n_token++;
-        FD_TRY(forward(l, l->n_token - 1, 1, FD_STEP_DECODE, err));
+        FD_TRY(run_step(l, l->n_token - 1, 1, FD_STEP_DECODE, err));
         report_progress(l, l->n_token);
     }
     return FD_OK;
@@ -85,11 +105,10 @@ static void state_limits(lockstep *l) {
     fd_verdict_note_numerics(v);
     if (!l->trace) return;
     if (!fd_trace_get_info(l->trace)->complete)
-        fd_verdict_reason(v, "the trace %.160s is incomplete: its run stopped after %d positions",
-                          fd_trace_path(l->trace), fd_trace_n_pos(l->trace));
+        fd_verdict_reason(v, (fd_remark){FD_REASON_RUN_STOPPED, .side = l->options->ref.trace ? REF : CAND,
+                                         .n = {fd_trace_n_pos(l->trace)}});
     if (l->options->n_token < fd_trace_n_pos(l->trace))
-        fd_verdict_note(v, "of the trace's %d positions the first %d were run", fd_trace_n_pos(l->trace),
-                        l->options->n_token);
+        fd_verdict_note(v, (fd_remark){FD_NOTE_TRACE_LONGER, .n = {fd_trace_n_pos(l->trace), l->options->n_token}});
 }
 
 /* The tokens to be fed against those the trace was fed: true when they part, which is then the divergence. */
@@ -97,12 +116,12 @@ static bool tokens_differ(lockstep *l) {
     const fd_lockstep_options *o = l->options;
     const int32_t *recorded = fd_trace_tokens(l->trace);
     int32_t n = fd_trace_n_pos(l->trace), p = 0;
-    if (o->n_token > n) fd_verdict_reason(l->verdict, "%d tokens to run, the trace has %d positions", o->n_token, n);
+    if (o->n_token > n) fd_verdict_reason(l->verdict, (fd_remark){FD_REASON_TRACE_SHORT, .n = {o->n_token, n}});
     n = o->n_token < n ? o->n_token : n;
     while (p < n && recorded && recorded[p] == o->tokens[p]) p++;
     if (p == n) return false;
     if (!recorded) {
-        fd_verdict_reason(l->verdict, "the trace's tokens are not recorded");
+        fd_verdict_reason(l->verdict, (fd_remark){FD_REASON_TRACE_TOKENS_UNRECORDED});
         return true;
     }
     fd_divergence *d = &l->verdict->divergence;
@@ -131,29 +150,51 @@ static fd_code list_foreign_nodes(lockstep *l, fd_error *err) {
     return FD_OK;
 }
 
+/* Logits of the longest call, where all its rows are asked for. */
+static size_t logits_rows(const fd_lockstep_options *o) {
+    int32_t most = o->steps ? 1 : o->n_token;
+    for (int32_t i = 0; o->steps && i < o->n_step; i++)
+        if (o->steps[i].n_pos > most) most = o->steps[i].n_pos;
+    return o->all_logits ? (size_t)most : 1;
+}
+
+static bool same_contract(const fd_trace *trace, const fd_exec *exec) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    return strcmp(info->numerics, fd_exec_numerics_name(exec)) == 0 &&
+           info->contract == fd_numerics_contract(exec->numerics);
+}
+
 static fd_code open_sides(lockstep *l, fd_error *err) {
     const fd_lockstep_options *o = l->options;
     int32_t most = o->n_token + (o->n_generate > 0 ? o->n_generate : 0);
-    size_t n_vocab = (size_t)l->exec->graph->hparams.n_vocab;
+    size_t n_logit = (size_t)l->exec->graph->hparams.n_vocab * logits_rows(o);
     l->tokens = malloc(sizeof *l->tokens * (size_t)most);
-    for (int side = 0; side < SIDES; side++) l->logits[side] = malloc(sizeof(float) * n_vocab);
+    for (int side = 0; side < SIDES; side++) l->logits[side] = malloc(sizeof(float) * n_logit);
     if (!l->tokens || !l->logits[REF] || !l->logits[CAND])
         return fd_fail(err, FD_ERR_MEMORY, "lockstep over %d positions: out of memory", most);
     memcpy(l->tokens, o->tokens, sizeof *l->tokens * (size_t)o->n_token);
     l->n_token = o->n_token;
-    FD_TRY(fd_judge_open(l->exec->graph, l->trace, o->ref.trace != NULL, l->exec, l->verdict, &l->judge, err));
-    l->judge.allow_missing = o->allow_missing;
-    l->judge.n_allow_missing = o->n_allow_missing;
-    if (!l->trace) return fd_rendezvous_open(o->ref.exec, o->cand.exec, &l->judge, &l->rendezvous, err);
+    l->comparator = (fd_lockstep_comparator){.graph = l->exec->graph,
+                                             .trace = l->trace,
+                                             .trace_is_ref = o->ref.trace != NULL,
+                                             .same_contract = l->trace && same_contract(l->trace, l->exec),
+                                             .fingerprints_only = o->fingerprints_only,
+                                             .verdict = l->verdict,
+                                             .allow_missing = o->allow_missing,
+                                             .n_allow_missing = o->n_allow_missing};
+    FD_TRY(fd_lockstep_comparator_open(&l->comparator, err));
+    if (!l->trace) return fd_rendezvous_open(o->ref.exec, o->cand.exec, &l->comparator, &l->rendezvous, err);
+    fd_exec_reset(l->exec);
+    if (o->unobserved) return FD_OK;
     FD_TRY(list_foreign_nodes(l, err));
-    fd_exec_set_observer(l->exec, (fd_observer){.observe = show_beside_trace, .user = &l->judge});
+    fd_exec_set_observer(l->exec, (fd_observer){.observe = compare_with_trace, .wants = wants_of_trace, .user = l});
     return FD_OK;
 }
 
 static void close_sides(lockstep *l) {
     fd_rendezvous_close(l->rendezvous);
     fd_exec_set_observer(l->exec, (fd_observer){0});
-    fd_judge_close(&l->judge);
+    fd_lockstep_comparator_close(&l->comparator);
     free(l->tokens);
     for (int side = 0; side < SIDES; side++) free(l->logits[side]);
 }
@@ -175,7 +216,7 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
     const fd_lockstep_side *ref = &options->ref, *cand = &options->cand;
     assert(!ref->exec != !ref->trace && !cand->exec != !cand->trace && !(ref->trace && cand->trace));
     memset(out, 0, sizeof *out);
-    out->grid = FD_F64;
+    out->counts.grid = FD_F64;
     lockstep l = {.options = options, .verdict = out};
     l.exec = ref->exec ? ref->exec : cand->exec;
     l.trace = ref->trace ? ref->trace : cand->trace;
@@ -184,18 +225,18 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
     state_limits(&l);
     fd_code code = open_sides(&l, err);
     if (code == FD_OK && !(l.trace && tokens_differ(&l))) code = run_steps(&l, err);
-    int64_t n_shown = l.judge.n_shown;
+    int64_t n_shown = l.comparator.n_shown;
     close_sides(&l);
-    out->after_known = out->divergence.kind == FD_NO_DIVERGENCE;
+    out->counts.after_known = out->divergence.kind == FD_NO_DIVERGENCE;
     if (code != FD_OK && code != FD_STOP) return code;
     for (int side = 0; side < SIDES; side++) {
         fd_verdict_side *s = side == REF ? &out->ref : &out->cand;
-        if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->n_pos;
+        if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->counts.n_pos;
     }
     int32_t n_node = l.exec->graph->n_node;
-    if (out->divergence.kind == FD_NO_DIVERGENCE && n_shown != out->n_step * n_node)
-        fd_verdict_reason(out, "the executors showed %lld tensors, the graph has %d in each of %lld steps",
-                          (long long)n_shown, n_node, (long long)out->n_step);
+    if (out->divergence.kind == FD_NO_DIVERGENCE && !options->unobserved &&
+        n_shown != out->counts.n_step * n_node)
+        fd_verdict_reason(out, (fd_remark){FD_REASON_TENSORS_SHOWN, .n = {n_shown, n_node, out->counts.n_step}});
     fd_verdict_decide(out);
     return FD_OK;
 }

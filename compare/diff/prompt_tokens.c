@@ -5,8 +5,6 @@
 
 #include "compare/diff/token_split.h"
 
-static const char *const side_names[2] = {"reference", "candidate"};
-
 /* `a` without its first token is `b`. */
 static bool is_tail(fd_prompt_ids a, fd_prompt_ids b) {
     return a.n == b.n + 1 && b.n > 0 && memcmp(a.ids + 1, b.ids, sizeof *b.ids * (size_t)b.n) == 0;
@@ -16,14 +14,14 @@ static bool bos_missing(int32_t bos, fd_prompt_ids right, fd_prompt_ids asked) {
     return is_tail(right, asked) && right.ids[0] == bos && asked.ids[0] != bos;
 }
 
-/* One BOS and something behind it is what was meant: three in a row are nothing that this table knows. */
+/* What was meant is one BOS followed by something else; three in a row are not this bug. */
 static bool bos_twice(int32_t bos, fd_prompt_ids right, fd_prompt_ids asked) {
     return is_tail(asked, right) && asked.ids[0] == bos && asked.ids[1] == bos && right.n > 1 && right.ids[1] != bos;
 }
 
 enum { MAX_TEXT = 256 };
 
-/* A control token's text; 0: it is none, or too long. */
+/* A control token's text; 0: not a control token, or too long. */
 static int32_t special_text(const fd_tokenizer *tokenizer, int32_t id, char text[MAX_TEXT]) {
     char plain[MAX_TEXT];
     if (fd_token_bytes(tokenizer, id, false, plain, MAX_TEXT) != 0) return 0;
@@ -31,7 +29,7 @@ static int32_t special_text(const fd_tokenizer *tokenizer, int32_t id, char text
     return n > 0 && n <= MAX_TEXT ? n : 0;
 }
 
-/* How many of the ids spell `text`, in at least two ordinary pieces; 0: they do not. The last may go on behind it, and a
+/* How many of the ids spell `text`, in at least two ordinary pieces; 0: they do not. The last may go on after it, and a
  * SentencePiece vocabulary puts a blank before the first. */
 static int32_t pieces_of(const fd_tokenizer *tokenizer, fd_prompt_ids from, const char *text, int32_t n_text) {
     char spelt[2 * MAX_TEXT];
@@ -47,8 +45,7 @@ static int32_t pieces_of(const fd_tokenizer *tokenizer, fd_prompt_ids from, cons
     return 0;
 }
 
-static bool split(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, const char *side, char *to,
-                  size_t size) {
+static bool find_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_ids asked, fd_remark *out) {
     int32_t n = whole.n < asked.n ? whole.n : asked.n, p = 0;
     char text[MAX_TEXT];
     while (p < n && whole.ids[p] == asked.ids[p]) p++;
@@ -56,23 +53,22 @@ static bool split(const fd_tokenizer *tokenizer, fd_prompt_ids whole, fd_prompt_
     int32_t n_text = special_text(tokenizer, whole.ids[p], text);
     int32_t n_piece = n_text ? pieces_of(tokenizer, (fd_prompt_ids){asked.ids + p, asked.n - p}, text, n_text) : 0;
     if (!n_piece) return false;
-    snprintf(to, size, "the %s has the special token %d (%.*s) of position %d split into %d pieces of text", side,
-             whole.ids[p], n_text > 64 ? 64 : n_text, text, p, n_piece);
+    *out = (fd_remark){FD_NOTE_SPECIAL_SPLIT, .n = {whole.ids[p], p, n_piece}};
+    snprintf(out->text, sizeof out->text, "%.*s", n_text > 64 ? 64 : n_text, text);
     return true;
 }
 
-bool fd_prompt_tokens_name(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], char *to, size_t size) {
+bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out) {
     int32_t bos = fd_tokenizer_bos(tokenizer);
-    to[0] = '\0';
     for (int k = 1; k >= 0; k--) { /* the candidate is asked first */
-        if (bos >= 0 && bos_missing(bos, sides[!k], sides[k]))
-            snprintf(to, size, "the %s lacks the BOS, token %d; all else in the prompts is equal", side_names[k], bos);
-        else if (bos >= 0 && bos_twice(bos, sides[!k], sides[k]))
-            snprintf(to, size, "the %s has the BOS, token %d, twice; all else in the prompts is equal", side_names[k],
-                     bos);
-        else
-            split(tokenizer, sides[!k], sides[k], side_names[k], to, size);
-        if (to[0]) return true;
+        bool missing = bos >= 0 && bos_missing(bos, sides[!k], sides[k]);
+        bool twice = bos >= 0 && bos_twice(bos, sides[!k], sides[k]);
+        if (missing || twice)
+            *out = (fd_remark){missing ? FD_NOTE_BOS_MISSING : FD_NOTE_BOS_TWICE, .n = {bos}};
+        else if (!find_split_token(tokenizer, sides[!k], sides[k], out))
+            continue;
+        out->side = k;
+        return true;
     }
     return false;
 }
@@ -87,8 +83,8 @@ static fd_prompt_ids prompt_of(const fd_trace *trace) {
 
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
                            fd_verdict *verdict) {
-    char text[256];
+    fd_remark found;
     if (!tokenizer || !fd_tokens_part_in_prompt(ref, cand)) return;
     fd_prompt_ids sides[2] = {prompt_of(ref), prompt_of(cand)};
-    if (fd_prompt_tokens_name(tokenizer, sides, text, sizeof text)) fd_verdict_note(verdict, "%s", text);
+    if (fd_prompt_tokens_find(tokenizer, sides, &found)) fd_verdict_note(verdict, found);
 }

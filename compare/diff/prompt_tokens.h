@@ -1,4 +1,5 @@
-/* Two prompts that part: what became of the special tokens. No tensor shows it; ids and the model's vocabulary do. */
+/* Two prompts that differ: what became of the special tokens. The ids and the model's vocabulary show it; no tensor
+ * does. */
 #ifndef FD_COMPARE_DIFF_PROMPT_TOKENS_H
 #define FD_COMPARE_DIFF_PROMPT_TOKENS_H
 
@@ -11,12 +12,11 @@ typedef struct fd_prompt_ids {
     int32_t n;
 } fd_prompt_ids;
 
-/* Writes what one side did, if it is one of these: the BOS missing (all else is equal), the BOS twice (all else is equal),
- * or a special token split into pieces that spell it, at the first place where the prompts differ. False: none of them,
- * and `to` is "". */
-bool fd_prompt_tokens_name(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], char *to, size_t size);
+/* Finds what one side did, if it is one of these: the BOS missing (all else is equal), the BOS twice (all else is equal),
+ * or a special token split into pieces that spell it, at the first place where the prompts differ. False: none of them. */
+bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out);
 
-/* The same of two traces' prompts, as a note. Nothing where the tokens do not part inside a prompt. */
+/* Adds it to the verdict as a note, for two traces whose tokens differ first inside a prompt. */
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
                            fd_verdict *verdict);
 

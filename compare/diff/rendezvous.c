@@ -26,7 +26,7 @@ struct fd_rendezvous {
     fd_code code[SIDES];
     fd_error error[SIDES];
     fd_exec *exec[SIDES];
-    fd_judge *judge;
+    fd_lockstep_comparator *comparator;
     observer_side sides[SIDES];
     pthread_t thread;
     bool has_thread;
@@ -45,13 +45,13 @@ static fd_code meet(fd_rendezvous *m, int side, fd_error *err) {
     fd_code code;
     if (!theirs || mine->node->id < theirs->node->id) {
         m->shown[side] = NULL;
-        code = fd_judge_unmatched(m->judge, mine, side == REF, err);
+        code = fd_lockstep_unmatched(m->comparator, mine, side == REF, err);
     } else if (theirs->node->id < mine->node->id) {
         m->shown[other] = NULL;
-        code = fd_judge_unmatched(m->judge, theirs, other == REF, err);
+        code = fd_lockstep_unmatched(m->comparator, theirs, other == REF, err);
     } else {
         m->shown[REF] = m->shown[CAND] = NULL;
-        code = fd_judge_live(m->judge, side == REF ? mine : theirs, side == REF ? theirs : mine, err);
+        code = fd_lockstep_compare(m->comparator, side == REF ? mine : theirs, side == REF ? theirs : mine, err);
     }
     if (code != FD_OK) {
         m->stop = true;
@@ -60,7 +60,7 @@ static fd_code meet(fd_rendezvous *m, int side, fd_error *err) {
     return code;
 }
 
-static fd_code show(void *user, const fd_observation *observation, fd_error *err) {
+static fd_code show_tensor(void *user, const fd_observation *observation, fd_error *err) {
     observer_side *me = user;
     fd_rendezvous *m = me->m;
     int side = me->side, other = !side;
@@ -90,7 +90,7 @@ static void run_side(fd_rendezvous *m, int side) {
         if (code != FD_OK) m->stop = true;
     }
     m->done[side] = true;
-    /* The other side may be waiting with a tensor that nobody will answer any more. */
+    /* The other side may be waiting with a tensor that gets no answer any more. */
     if (m->stop) m->shown[!side] = NULL;
     pass_turn(m, !side);
 }
@@ -146,19 +146,20 @@ static fd_code check_graphs(const fd_graph *a, const fd_graph *b, fd_error *err)
     return FD_OK;
 }
 
-fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_judge *judge, fd_rendezvous **out, fd_error *err) {
+fd_code fd_rendezvous_open(fd_exec *ref, fd_exec *cand, fd_lockstep_comparator *comparator, fd_rendezvous **out,
+                           fd_error *err) {
     *out = NULL;
     FD_TRY(check_graphs(ref->graph, cand->graph, err));
     fd_rendezvous *m = calloc(1, sizeof *m);
     if (!m) return fd_fail(err, FD_ERR_MEMORY, "lockstep: out of memory");
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, NULL);
-    m->judge = judge;
+    m->comparator = comparator;
     m->exec[REF] = ref;
     m->exec[CAND] = cand;
     for (int side = 0; side < SIDES; side++) {
         m->sides[side] = (observer_side){m, side};
-        fd_exec_set_observer(m->exec[side], (fd_observer){.observe = show, .user = &m->sides[side]});
+        fd_exec_set_observer(m->exec[side], (fd_observer){.observe = show_tensor, .user = &m->sides[side]});
     }
     m->has_thread = pthread_create(&m->thread, NULL, candidate_thread, m) == 0;
     if (!m->has_thread) {

@@ -8,7 +8,7 @@
 
 #include "dumpers/store/place.h"
 
-/* Bytes of a side that a thread reads at once: two of them fit a second-level cache beside each other. */
+/* Bytes of a side that a thread reads at once: two of them fit a second-level cache together. */
 enum { BLOCK = 1 << 17 };
 /* Below this many bytes a side, starting other threads costs more than they save. */
 enum { PARALLEL_BYTES = 1 << 20 };
@@ -19,16 +19,16 @@ enum { GAP = 4096 };
 enum { MAX_THREADS = 64 };
 
 typedef enum result {
-    SKIPPED, /* behind a position that differs: nobody looks */
+    SKIPPED, /* after a position that differs: not compared */
     SAME,
     DIFFERS,
     UNKNOWN,
-    ASK, /* through the library, which only one thread may use */
+    ASK, /* compared through the library, which only one thread may use */
 } result;
 
-typedef struct item { /* rows that one thread looks at */
+typedef struct item {         /* rows that one thread compares */
     int32_t pair, pos, n_pos; /* pair: within the batch */
-    bool same_places;
+    bool same_chunks;
     int64_t bytes; /* of a side */
 } item;
 
@@ -36,12 +36,12 @@ typedef struct scan {
     fd_trace_pair *traces;
     const fd_node_pair *pairs;
     int32_t n_pair, pos, end;
-    uint8_t *results; /* [n_pair, end - pos] */
+    uint8_t *results;       /* [n_pair, end - pos] */
     _Atomic int32_t *first; /* [n_pair] lowest position known to differ; `end`: none */
     item *items;
     int64_t n_item, capacity;
-    int64_t bytes; /* of a side, in all items */
-    int64_t next;  /* first item that no thread has taken */
+    int64_t bytes;        /* of a side, in all items */
+    int64_t next;         /* first item that no thread has taken */
     pthread_mutex_t lock; /* of `next` */
 } scan;
 
@@ -67,7 +67,7 @@ static bool add_item(scan *s, item new) {
     return true;
 }
 
-/* Settles what needs no elements; the positions that do become items, or are left to the library. */
+/* Decides what needs no elements. The positions that need them become items, or are left to the library. */
 static bool plan_pair(scan *s, int32_t at, bool placed) {
     const fd_node_pair *np = &s->pairs[at];
     const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
@@ -76,14 +76,14 @@ static bool plan_pair(scan *s, int32_t at, bool placed) {
     item open = {at, -1, 0, alike, 0};
     for (int32_t pos = s->pos; pos < s->end; pos++) {
         uint8_t *r = result_of(s, at, pos);
-        fd_look_result known;
-        if (fd_trace_pair_prints(s->traces, np, pos, &known))
-            *r = known == FD_LOOK_SAME ? SAME : DIFFERS;
+        fd_look known;
+        if (fd_trace_pair_fingerprints(s->traces, np, pos, &known))
+            *r = known.result == FD_LOOK_SAME ? SAME : DIFFERS;
         else if (!fd_trace_holds(ref, np->ref, pos) || !fd_trace_holds(cand, np->cand, pos))
             *r = UNKNOWN;
         else
             *r = ASK;
-        if (*r == DIFFERS) break; /* nobody looks behind it */
+        if (*r == DIFFERS) break; /* nothing after it is compared */
         if (*r != ASK || !placed) continue;
         int64_t bytes = fd_trace_elements(a, pos) * (int64_t)(width(a) > width(b) ? width(a) : width(b));
         bool joins = open.n_pos > 0 && open.pos + open.n_pos == pos && (open.n_pos + 1) * bytes <= BLOCK &&
@@ -142,8 +142,8 @@ static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, ch
     return SAME;
 }
 
-/* Compares what an item's bytes did not settle, element by element, up to the first position that differs. */
-static void run_rows(scan *s, const item *it, bool same, char *mine, char *theirs) {
+/* Compares element by element where an item's bytes did not decide, up to the first position that differs. */
+static void compare_rows(scan *s, const item *it, bool same, char *mine, char *theirs) {
     for (int32_t pos = it->pos; pos < it->pos + it->n_pos; pos++) {
         result r = same ? SAME : compare_row(s, &s->pairs[it->pair], pos, mine, theirs);
         *result_of(s, it->pair, pos) = (uint8_t)r;
@@ -158,10 +158,10 @@ static void run_rows(scan *s, const item *it, bool same, char *mine, char *their
 
 enum { MOST_TOGETHER = 64 };
 
-typedef struct run { /* items that follow one another in both files, nearly */
+typedef struct item_run { /* items that follow one another in both files, nearly */
     fd_trace_region mine[MOST_TOGETHER], theirs[MOST_TOGETHER];
     int n;
-} run;
+} item_run;
 
 /* True when `next` follows in the file closely enough, and the run still fits a block. */
 static bool follows(const fd_trace_region *regions, int n, const fd_trace_region *next) {
@@ -170,14 +170,14 @@ static bool follows(const fd_trace_region *regions, int n, const fd_trace_region
            next->address + next->bytes - regions[0].address <= BLOCK;
 }
 
-/* The run that begins at item `at` and ends before item `end`; one item alone is no run, and gives 0. */
-static int find_run(const scan *s, int64_t at, int64_t end, run *out) {
+/* The run that begins at item `at` and ends before item `end`; 0 for a single item, which is not a run. */
+static int find_run(const scan *s, int64_t at, int64_t end, item_run *out) {
     const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
     for (out->n = 0; at < end && out->n < MOST_TOGETHER; at++, out->n++) {
         const item *it = &s->items[at];
         const fd_node_pair *np = &s->pairs[it->pair];
         fd_trace_region *a = &out->mine[out->n], *b = &out->theirs[out->n];
-        if (!it->same_places || it->bytes > BLOCK / 2 || fd_trace_columns(ref, np->ref) != 1 ||
+        if (!it->same_chunks || it->bytes > BLOCK / 2 || fd_trace_columns(ref, np->ref) != 1 ||
             !fd_trace_region_of(ref, np->ref, it->pos, it->n_pos, 0, a) ||
             !fd_trace_region_of(cand, np->cand, it->pos, it->n_pos, 0, b) || a->bytes != b->bytes || a->bytes > BLOCK ||
             (out->n > 0 && (!follows(out->mine, out->n, a) || !follows(out->theirs, out->n, b))))
@@ -192,27 +192,28 @@ static bool read_run(const fd_trace *trace, const fd_trace_region *regions, int 
 }
 
 /* Items [at, end) of one thread. */
-static void run_share(scan *s, int64_t at, int64_t end, char *mine, char *theirs) {
-    run together;
+static void compare_share(scan *s, int64_t at, int64_t end, char *mine, char *theirs) {
+    item_run together;
     while (at < end) {
         int n = find_run(s, at, end, &together);
         bool same[MOST_TOGETHER] = {false};
         bool read = n > 0 && read_run(s->traces->ref, together.mine, n, mine) &&
                     read_run(s->traces->cand, together.theirs, n, theirs);
         for (int i = 0; read && i < n; i++)
-            same[i] = memcmp(mine + (together.mine[i].address - together.mine[0].address),
-                             theirs + (together.theirs[i].address - together.theirs[0].address),
-                             together.mine[i].bytes) == 0;
+            same[i] =
+                memcmp(mine + (together.mine[i].address - together.mine[0].address),
+                       theirs + (together.theirs[i].address - together.theirs[0].address), together.mine[i].bytes) == 0;
         for (int i = 0; i < (n > 0 ? n : 1); i++, at++) {
             const item *it = &s->items[at];
-            if (it->pos > atomic_load(&s->first[it->pair])) continue; /* stays ASK: nobody asks behind a difference */
-            if (!read) same[i] = it->same_places && same_bytes(s, it, mine, theirs);
-            run_rows(s, it, same[i], mine, theirs);
+            if (it->pos > atomic_load(&s->first[it->pair]))
+                continue; /* stays ASK, which nothing after a difference needs */
+            if (!read) same[i] = it->same_chunks && same_bytes(s, it, mine, theirs);
+            compare_rows(s, it, same[i], mine, theirs);
         }
     }
 }
 
-static void *run_thread(void *user) {
+static void *compare_in_thread(void *user) {
     scan *s = user;
     char *blocks = malloc(2 * (size_t)BLOCK);
     while (blocks) {
@@ -223,21 +224,21 @@ static void *run_thread(void *user) {
         int64_t end = s->next;
         pthread_mutex_unlock(&s->lock);
         if (at == end) break;
-        run_share(s, at, end, blocks, blocks + BLOCK);
+        compare_share(s, at, end, blocks, blocks + BLOCK);
     }
     free(blocks);
     return NULL;
 }
 
-/* Threads of its own, as many as OpenMP would take: OpenMP's spin when they wait (cli.h: fd_cli_bound_spinning). */
-static bool run_items(scan *s) {
+/* Threads of its own, as many as OpenMP would take: OpenMP's spin when they wait (cli.h: fd_cli_limit_openmp_spin). */
+static bool compare_items(scan *s) {
     pthread_t threads[MAX_THREADS];
     int n = s->bytes > PARALLEL_BYTES && omp_get_level() == 0 ? omp_get_max_threads() - 1 : 0, started = 0;
     if (n > MAX_THREADS) n = MAX_THREADS;
     if (s->n_item == 0) return true;
     s->next = 0;
-    while (started < n && pthread_create(&threads[started], NULL, run_thread, s) == 0) started++;
-    run_thread(s);
+    while (started < n && pthread_create(&threads[started], NULL, compare_in_thread, s) == 0) started++;
+    compare_in_thread(s);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     bool ok = s->next == s->n_item; /* else no thread had memory */
     s->n_item = 0;
@@ -252,15 +253,15 @@ static fd_code sum_up(const scan *s, int32_t at, fd_scanned *out, fd_error *err)
     *out = (fd_scanned){0, 0, -1, false};
     for (int32_t pos = s->pos; pos < s->end && out->differs < 0; pos++) {
         result r = *result_of(s, at, pos);
-        fd_look_result known;
+        fd_look look;
         if (r == ASK) {
-            fd_look look;
             FD_TRY(fd_trace_pair_look(s->traces, np, pos, &look, err));
             r = look.result == FD_LOOK_SAME ? SAME : look.result == FD_LOOK_DIFFERS ? DIFFERS : UNKNOWN;
         }
         out->n_unknown += r == UNKNOWN;
         out->n_seen += r != UNKNOWN;
-        if (r != UNKNOWN && !out->read && np->same_shape) out->read = !fd_trace_pair_prints(s->traces, np, pos, &known);
+        if (r != UNKNOWN && !out->read && np->same_shape)
+            out->read = !fd_trace_pair_fingerprints(s->traces, np, pos, &look);
         if (r == DIFFERS) out->differs = pos;
     }
     return FD_OK;
@@ -277,7 +278,7 @@ static fd_code scan_all(scan *s, fd_scanned *out, fd_error *err) {
         }
         fd_placed a = fd_trace_place(s->traces->ref, np->ref), b = fd_trace_place(s->traces->cand, np->cand);
         if (a == FD_PLACED_FULL || b == FD_PLACED_FULL) {
-            ok = run_items(s); /* they need the lists of chunks that are to go */
+            ok = compare_items(s); /* they need the lists of chunks before those are dropped */
             fd_trace_forget_places(s->traces->ref);
             fd_trace_forget_places(s->traces->cand);
             a = fd_trace_place(s->traces->ref, np->ref);
@@ -285,12 +286,14 @@ static fd_code scan_all(scan *s, fd_scanned *out, fd_error *err) {
         }
         ok = ok && plan_pair(s, i, a == FD_PLACED && b == FD_PLACED);
     }
-    if (!ok || !run_items(s)) return fd_fail(err, FD_ERR_MEMORY, "comparison of %d tensors: out of memory", s->n_pair);
+    if (!ok || !compare_items(s))
+        return fd_fail(err, FD_ERR_MEMORY, "comparison of %d tensors: out of memory", s->n_pair);
     for (int32_t i = 0; i < s->n_pair; i++) FD_TRY(sum_up(s, i, &out[i], err));
     return FD_OK;
 }
 
-fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out, fd_error *err) {
+fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
+                fd_error *err) {
     scan s = {.traces = pair, .pairs = pair->align.pairs + first, .n_pair = n, .pos = pos, .end = end};
     s.results = calloc((size_t)n * (size_t)(end - pos) + 1, 1);
     s.first = malloc((size_t)n * sizeof *s.first + 1);

@@ -7,7 +7,7 @@
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
-/* Elements looked at together while nothing differs: 16 KiB of binary32 a side, so that the slow loop over a block that
+/* Elements compared together while nothing differs: 16 KiB of binary32 a side, so that the slow loop over a block that
  * does differ finds it in the first-level cache. */
 enum { BLOCK = 4096 };
 

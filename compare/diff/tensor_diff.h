@@ -25,8 +25,8 @@ typedef struct fd_element_diff {
 } fd_element_diff;
 
 typedef struct fd_tensor_diff {
-    uint32_t grid;           /* the type the bits were compared in */
-    int64_t n;               /* elements compared */
+    uint32_t grid; /* the type the bits were compared in */
+    int64_t n;     /* elements compared */
     int64_t n_differ;
     fd_element_diff first;   /* lowest index that differs */
     fd_element_diff largest; /* largest |cand - ref| of differing finite pairs; the lowest index of a tie */
@@ -42,8 +42,8 @@ typedef struct fd_tensor_diff {
 /* The coarser of two types: fewer bits of significand (F64 < F32 < F16 < BF16). */
 uint32_t fd_coarser(uint32_t a, uint32_t b);
 
-/* Compares n elements, a part at a time: start, then add the parts in order, each as views of its own. `grid` is at least as coarse as both views (fd_coarser of what was *stored*: 16-bit tensors are
- * usually handed over widened to F32). */
+/* Compares elements in parts: start, then add the parts in order. `grid` is at least as coarse as both views:
+ * fd_coarser of the types that were *stored*, also where 16-bit elements are handed over widened to F32. */
 void fd_diff_start(uint32_t grid, fd_tensor_diff *out);
 void fd_diff_add(fd_tensor_view ref, fd_tensor_view cand, int64_t n, fd_tensor_diff *out);
 /* Both at once. */

@@ -31,12 +31,12 @@ bool fd_tokens_part_in_prompt(const fd_trace *ref, const fd_trace *cand) {
 void fd_tokens_diverge(const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict) {
     int32_t p = fd_tokens_part(ref, cand), step = step_of(ref, p);
     fd_divergence *d = &verdict->divergence;
-    *d = (fd_divergence){.kind = FD_DIVERGED_TOKENS, .layer = -1, .step = step < 0 ? fd_trace_n_step(ref) : step, .pos = p};
+    *d = (fd_divergence){
+        .kind = FD_DIVERGED_TOKENS, .layer = -1, .step = step < 0 ? fd_trace_n_step(ref) : step, .pos = p};
     snprintf(d->node, sizeof d->node, "tokens");
     d->step_kind = step < 0 ? FD_STEP_DECODE : fd_trace_steps(ref)[step].kind;
     d->ref_token = fd_trace_tokens(ref)[p];
     d->cand_token = fd_trace_tokens(cand)[p];
-    verdict->status = FD_DIVERGED;
 }
 
 bool fd_tokens_of_one_text(const fd_trace *ref, const fd_trace *cand) {
@@ -49,13 +49,10 @@ void fd_tokens_of_prompts(const fd_trace *ref, const fd_trace *cand, fd_verdict 
     int32_t p = fd_tokens_part(ref, cand);
     bool known = fd_trace_get_info(ref)->prompt && fd_trace_get_info(cand)->prompt;
     if (fd_tokens_of_one_text(ref, cand)) {
-        fd_verdict_note(verdict, "one prompt, but other tokens from position %d on: the tokenizers differ", p);
+        fd_verdict_note(verdict, (fd_remark){FD_NOTE_TOKENIZERS_DIFFER, .n = {p}});
         return;
     }
-    fd_verdict_reason(verdict, "cannot tell: the prompts differ from position %d on (token %d against %d)%s", p,
-                      fd_trace_tokens(ref)[p], fd_trace_tokens(cand)[p],
-                      known ? "" : ", and their texts are not recorded on both sides");
-    if (verdict->divergence.kind != FD_DIVERGED_TOKENS) return;
-    memset(&verdict->divergence, 0, sizeof verdict->divergence);
-    verdict->status = FD_INCOMPLETE;
+    fd_verdict_reason(verdict, (fd_remark){FD_REASON_PROMPTS_DIFFER,
+                                           .n = {p, fd_trace_tokens(ref)[p], fd_trace_tokens(cand)[p]}, .flag = known});
+    if (verdict->divergence.kind == FD_DIVERGED_TOKENS) verdict->divergence = (fd_divergence){0};
 }

@@ -72,10 +72,7 @@ static void note_ties(const fd_position_argmax *at, int32_t next, const fd_trace
     const int32_t fed[2] = {fd_trace_tokens(ref)[next], fd_trace_tokens(cand)[next]};
     for (int s = 0; s < 2; s++)
         if (at->known && fed[s] == at->last[s] && at->last[s] != at->best[s])
-            fd_verdict_note(verdict,
-                            "the %s went on with token %d, whose logit equals that of token %d: the lowest id of a tie "
-                            "is the best token",
-                            s == REF ? "reference" : "candidate", fed[s], at->best[s]);
+            fd_verdict_note(verdict, (fd_remark){FD_NOTE_HIGHEST_OF_TIE, .side = s, .n = {fed[s], at->best[s]}});
 }
 
 void fd_flips_report(const fd_flips *flips, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict) {

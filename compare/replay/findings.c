@@ -1,4 +1,5 @@
 #include "compare/replay/findings.h"
+#include "compare/report/describe.h"
 
 #include <stdio.h>
 #include <string.h>

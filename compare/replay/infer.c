@@ -107,28 +107,26 @@ static int32_t best_refuted(const cases *c, int32_t least) {
 }
 
 /* What speaks for another class than the one chosen. */
-static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_inferred_class *out) {
+static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_class_evidence *out) {
     const fd_class_case *finest = &c->at[0];
     int32_t refuted = best_refuted(c, least);
-    out->n_judged = finest->n_judged;
-    out->n_stricter = finest->n_beyond;
-    out->first = finest->first;
     if (finest->first < 0) return;
-    if (chosen > 0)
-        snprintf(out->evidence, sizeof out->evidence,
-                 "%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s",
-                 finest->numerics->name, graph->nodes[finest->first].name, finest->n_beyond, finest->n_judged,
-                 finest->numerics->name, finest->numerics->name);
-    else if (refuted > 0)
-        snprintf(out->evidence, sizeof out->evidence,
-                 "not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine "
-                 "is %s, give --candidate %s",
-                 c->at[refuted].numerics->name, c->at[refuted].n_needed, c->at[refuted].n_rounded,
-                 c->at[refuted].numerics->name, c->at[refuted].numerics->name);
-    else if (c->storage.digits)
-        snprintf(out->evidence, sizeof out->evidence,
-                 "no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold",
-                 c->storage.n_wide, c->storage.n_stored, c->storage.digits);
+    snprintf(out->other, sizeof out->other, "%s", c->at[chosen > 0 || refuted < 0 ? 0 : refuted].numerics->name);
+    snprintf(out->node, sizeof out->node, "%s", graph->nodes[finest->first].name);
+    if (chosen > 0) {
+        out->kind = FD_EVIDENCE_STRICTER;
+        out->n = finest->n_beyond;
+        out->n_of = finest->n_judged;
+    } else if (refuted > 0) {
+        out->kind = FD_EVIDENCE_FEW;
+        out->n = c->at[refuted].n_needed;
+        out->n_of = c->at[refuted].n_rounded;
+    } else if (c->storage.digits) {
+        out->kind = FD_EVIDENCE_STORAGE;
+        out->n = c->storage.n_wide;
+        out->n_of = c->storage.n_stored;
+        out->digits = c->storage.digits;
+    }
 }
 
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
@@ -154,17 +152,18 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
     return FD_OK;
 }
 
-fd_code fd_infer_class(const fd_attribution_options *options, fd_inferred_class *out, fd_error *err) {
+fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out, fd_class_evidence *evidence,
+                       fd_error *err) {
     cases c = {.stored = stored_roundoff(options->cand)};
-    fd_evidence evidence;
-    *out = (fd_inferred_class){.first = -1};
-    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &evidence, err);
-    if (code == FD_OK) code = try_classes(options, &evidence, &c, err);
-    fd_evidence_close(&evidence);
+    fd_evidence seen;
+    *evidence = (fd_class_evidence){0};
+    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
+    if (code == FD_OK) code = try_classes(options, &seen, &c, err);
+    fd_evidence_close(&seen);
     if (code != FD_OK) return code;
     int32_t least, chosen = choose(&c, &least);
-    out->numerics = c.at[chosen].numerics;
-    out->decided = is_decided(&c, chosen, least);
-    describe(options->graph, &c, chosen, least, out);
+    *out = c.at[chosen].numerics;
+    evidence->undecided = !is_decided(&c, chosen, least);
+    describe(options->graph, &c, chosen, least, evidence);
     return FD_OK;
 }

@@ -3,6 +3,7 @@
 #define FD_COMPARE_REPLAY_INFER_H
 
 #include "compare/replay/attribution.h"
+#include "compare/replay/class_evidence.h"
 
 /* How the candidate's class is known. */
 typedef enum fd_class_source { FD_CLASS_GIVEN, FD_CLASS_RECORDED, FD_CLASS_INFERRED } fd_class_source;
@@ -11,19 +12,11 @@ const char *fd_class_source_name(fd_class_source source); /* "given", "recorded"
 /* What the trace says its numerics are; NULL when it does not say, or nothing this build knows. */
 const fd_numerics_class *fd_class_of_trace(const fd_trace *trace);
 
-/* What the trace shows about where its engine rounds. */
-typedef struct fd_inferred_class {
-    const fd_numerics_class *numerics;
-    bool decided;        /* false: a bug could look the same. Its bounds have room for what was seen, and that is all */
-    int32_t n_judged;    /* tensors of the sample */
-    int32_t n_stricter;  /* of those, beyond the bounds of f32 */
-    int32_t first;       /* the first of these nodes; -1: none */
-    char evidence[256];  /* in a sentence; "" where f32 explains everything */
-} fd_inferred_class;
-
-/* Of the classes that the trace does not refute (evidence.h), the strictest that leaves hardly more of the sampled nodes beyond their
- * bounds than the one that leaves fewest: one more in 50. A gross bug is beyond in every class and so decides nothing. Of a
- * trace in 16 bits, the strictest that fits and rounds its results to as few. `numerics` of the options is ignored. */
-fd_code fd_infer_class(const fd_attribution_options *options, fd_inferred_class *out, fd_error *err);
+/* Of the classes that the trace does not refute (evidence.h), the strictest that leaves hardly more of the sampled nodes
+ * beyond their bounds than the one that leaves fewest: one more in 50. A gross bug is beyond in every class and so decides
+ * nothing. Of a trace in 16 bits, the strictest that fits and rounds its results to as few. `numerics` of the options is
+ * ignored. */
+fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out, fd_class_evidence *evidence,
+                       fd_error *err);
 
 #endif

@@ -70,8 +70,8 @@ static fd_baseline now(const fd_verdict *v) {
     snprintf(s.node, sizeof s.node, "%s", s.in_weights ? v->weights.node : v->divergence.node);
     if (s.in_weights)
         snprintf(s.name, sizeof s.name, "%s", v->weights.named ? v->weights.fault : "");
-    else if (v->explained && v->explanation.named)
-        snprintf(s.name, sizeof s.name, "%s", v->explanation.remaining[0].fault->name);
+    else if (v->diagnosis.done && v->diagnosis.explanation.named)
+        snprintf(s.name, sizeof s.name, "%s", v->diagnosis.explanation.remaining[0].fault->name);
     return s;
 }
 
@@ -89,32 +89,41 @@ static void place(const fd_baseline *s, char *to, size_t size) {
         snprintf(to, size, "%s step %d", s->node[0] ? s->node : "the tokens", s->step);
 }
 
-void fd_baseline_apply(const fd_baseline *since, const fd_trace *order, fd_verdict *verdict) {
-    static const char *const verbs[] = {"", "moved later", "moved earlier", "the same place", "gone", "new"};
-    fd_baseline then = *since, here = now(verdict);
-    char from[160], to[160], name[160] = "";
-    place(&then, from, sizeof from);
-    place(&here, to, sizeof to);
-    int64_t by = order_of(&then, &here, order);
-    if (!then.diverged && !here.diverged) return;
-    if (then.diverged && verdict->status == FD_INCOMPLETE) {
-        fd_verdict_note(verdict, "before it diverged at %s: not seen again, but not everything could be looked at",
-                        from);
+void fd_baseline_apply(const fd_baseline *baseline, const fd_trace *order, fd_verdict *verdict) {
+    fd_baseline here = now(verdict);
+    int64_t by = order_of(baseline, &here, order);
+    if (!baseline->diverged && !here.diverged) return;
+    if (baseline->diverged && verdict->status == FD_INCOMPLETE) {
+        fd_remark r = {FD_NOTE_BASELINE_NOT_SEEN};
+        place(baseline, r.text, sizeof r.text);
+        fd_verdict_note(verdict, r);
         return;
     }
-    verdict->moved = !here.diverged   ? FD_MOVED_GONE
-                     : !then.diverged ? FD_MOVED_NEW
-                     : by < 0         ? FD_MOVED_LATER
-                     : by > 0         ? FD_MOVED_EARLIER
-                                      : FD_MOVED_NOT;
-    if (then.name[0] && strcmp(then.name, here.name) != 0) snprintf(name, sizeof name, "; it was %s", then.name);
+    verdict->baseline = *baseline;
+    verdict->moved = !here.diverged        ? FD_MOVED_GONE
+                     : !baseline->diverged ? FD_MOVED_NEW
+                     : by < 0              ? FD_MOVED_LATER
+                     : by > 0              ? FD_MOVED_EARLIER
+                                           : FD_MOVED_NOT;
+}
+
+void fd_baseline_text(const fd_verdict *verdict, char *to, size_t size) {
+    static const char *const verbs[] = {"", "moved later", "moved earlier", "the same place", "gone", "new"};
+    fd_baseline here = now(verdict);
+    const fd_baseline *then = &verdict->baseline;
     const char *verb = verbs[verdict->moved];
-    if (verdict->moved == FD_MOVED_NEW)
-        snprintf(verdict->since, sizeof verdict->since, "%s: there was none before", verb);
+    char from[160], now_at[160], name[160] = "";
+    place(then, from, sizeof from);
+    place(&here, now_at, sizeof now_at);
+    if (then->name[0] && strcmp(then->name, here.name) != 0) snprintf(name, sizeof name, "; it was %s", then->name);
+    if (verdict->moved == FD_MOVED_UNASKED)
+        to[0] = '\0';
+    else if (verdict->moved == FD_MOVED_NEW)
+        snprintf(to, size, "%s: there was none before", verb);
     else if (verdict->moved == FD_MOVED_GONE || verdict->moved == FD_MOVED_NOT)
-        snprintf(verdict->since, sizeof verdict->since, "%s: %s%s", verb, from, name);
+        snprintf(to, size, "%s: %s%s", verb, from, name);
     else
-        snprintf(verdict->since, sizeof verdict->since, "%s: from %s to %s%s", verb, from, to, name);
+        snprintf(to, size, "%s: from %s to %s%s", verb, from, now_at, name);
 }
 
 const char *fd_moved_name(fd_moved moved) {

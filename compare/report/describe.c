@@ -1,39 +1,7 @@
-/* Sides, shapes, places and attributes in words (declared in verdict.h). */
+#include "compare/report/describe.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "compare/verdict.h"
-
-void fd_verdict_side_of_trace(const fd_trace *trace, fd_verdict_side *out) {
-    const fd_trace_info *info = fd_trace_get_info(trace);
-    snprintf(out->label, sizeof out->label, "%s", fd_trace_path(trace));
-    snprintf(out->producer, sizeof out->producer, "%s", info->producer);
-    snprintf(out->backend, sizeof out->backend, "%s", info->backend);
-    snprintf(out->numerics, sizeof out->numerics, "%s", info->numerics);
-    snprintf(out->device, sizeof out->device, "%s", info->device);
-    snprintf(out->fault, sizeof out->fault, "%s", info->fault);
-    snprintf(out->model_name, sizeof out->model_name, "%s", info->model_name);
-    snprintf(out->model_hash, sizeof out->model_hash, "%s", info->model_hash);
-    snprintf(out->arch, sizeof out->arch, "%s", info->arch);
-    out->contract = info->contract;
-    out->n_pos = fd_trace_n_pos(trace);
-    out->complete = info->complete;
-}
-
-static const char *stated(const fd_verdict_side *side) {
-    return side->numerics[0] ? side->numerics : "not stated";
-}
-
-void fd_verdict_note_numerics(fd_verdict *verdict) {
-    const fd_verdict_side *a = &verdict->ref, *b = &verdict->cand;
-    if (a->numerics[0] && strcmp(a->numerics, b->numerics) == 0 && a->contract == b->contract) return;
-    if (a->contract && b->contract && a->contract != b->contract)
-        fd_verdict_note(verdict, "numerics contract %d against %d: rounding alone can make them differ", a->contract,
-                        b->contract);
-    else
-        fd_verdict_note(verdict, "numerics %s against %s: compared bit for bit, rounding alone can make them differ",
-                        stated(a), stated(b));
-}
 
 void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, size_t size) {
     size_t at = (size_t)snprintf(to, size, "[");
@@ -53,8 +21,8 @@ void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool ov
     if (n_dim <= 1) {
         snprintf(to, size, over_kv ? "key position %lld" : "element %lld", (long long)index);
     } else if (n_dim == 2 && dims[1] > 0) {
-        snprintf(to, size, "%s %lld · %s %lld", first, (long long)(index / dims[1]), over_kv ? "key position" : "element",
-                 (long long)(index % dims[1]));
+        snprintf(to, size, "%s %lld · %s %lld", first, (long long)(index / dims[1]),
+                 over_kv ? "key position" : "element", (long long)(index % dims[1]));
     } else {
         int64_t at[4] = {0};
         for (int32_t i = n_dim - 1; i >= 0 && i < 4; i--) {

@@ -2,8 +2,9 @@
 
 #include <math.h>
 
-#include "compare/report/report.h"
 #include "compare/report/baseline.h"
+#include "compare/report/remarks.h"
+#include "compare/report/report.h"
 #include "numerics/contract.h"
 
 void fd_json_set(fd_json_builder *b, json_t *object, const char *key, json_t *value) {
@@ -155,9 +156,11 @@ static json_t *missing(fd_json_builder *b, const fd_verdict *v) {
     return list;
 }
 
-static json_t *texts(fd_json_builder *b, const char (*lines)[FD_REASON_SIZE], int32_t n) {
+static json_t *remarks(fd_json_builder *b, const fd_verdict *v, const fd_remarks *of) {
     json_t *list = json_array();
-    for (int32_t i = 0; i < n && i < FD_MAX_REASONS; i++) fd_json_append(b, list, fd_json_text(lines[i]));
+    char text[FD_REMARK_SIZE];
+    for (int32_t i = 0; i < of->n && i < FD_MAX_REMARKS; i++)
+        fd_json_append(b, list, fd_json_text(fd_remark_text(v, &of->items[i], text)));
     return list;
 }
 
@@ -169,14 +172,14 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     fd_json_set_int(b, root, "exit_status", fd_verdict_exit_status(v));
     fd_json_set(b, root, "reference", side(b, &v->ref));
     fd_json_set(b, root, "candidate", side(b, &v->cand));
-    fd_json_set_int(b, root, "positions", v->n_pos);
-    fd_json_set_int(b, root, "steps", v->n_step);
-    fd_json_set_int(b, root, "tensors_compared", v->n_compared);
-    fd_json_set_int(b, root, "tensors_by_fingerprint", v->n_by_fingerprint);
-    fd_json_set_int(b, root, "identical_before", v->n_before);
-    if (v->after_known) {
-        fd_json_set_int(b, root, "identical_after", v->n_after_identical);
-        fd_json_set_int(b, root, "differ_after", v->n_after_differ);
+    fd_json_set_int(b, root, "positions", v->counts.n_pos);
+    fd_json_set_int(b, root, "steps", v->counts.n_step);
+    fd_json_set_int(b, root, "tensors_compared", v->counts.n_compared);
+    fd_json_set_int(b, root, "tensors_by_fingerprint", v->counts.n_by_fingerprint);
+    fd_json_set_int(b, root, "identical_before", v->counts.n_before);
+    if (v->counts.after_known) {
+        fd_json_set_int(b, root, "identical_after", v->counts.n_after_identical);
+        fd_json_set_int(b, root, "differ_after", v->counts.n_after_differ);
     } else {
         fd_json_set(b, root, "identical_after", json_null());
         fd_json_set(b, root, "differ_after", json_null());
@@ -186,17 +189,19 @@ fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     if (v->weights.compared) fd_json_set(b, root, "weights", fd_json_weights(b, &v->weights));
     if (v->replay.done) fd_json_set(b, root, "replay", fd_json_replay(b, &v->replay));
     if (v->replay.done) fd_json_set(b, root, "best_token", fd_json_flip(b, &v->flip));
-    if (v->explained) fd_json_set(b, root, "explanation", fd_json_explanation(b, &v->explanation));
-    if (v->explained) fd_json_set(b, root, "causes", fd_json_causes(b, &v->causes));
+    if (v->diagnosis.done) fd_json_set(b, root, "explanation", fd_json_explanation(b, &v->diagnosis.explanation));
+    if (v->diagnosis.done) fd_json_set(b, root, "causes", fd_json_causes(b, &v->diagnosis.causes));
     if (v->moved) {
         json_t *moved = json_object();
+        char text[512];
         fd_json_set_text(b, moved, "moved", fd_moved_name(v->moved));
-        fd_json_set_text(b, moved, "text", v->since);
+        fd_baseline_text(v, text, sizeof text);
+        fd_json_set_text(b, moved, "text", text);
         fd_json_set(b, root, "since", moved);
     }
     fd_json_set(b, root, "missing", missing(b, v));
-    fd_json_set(b, root, "reasons", texts(b, v->reasons, v->n_reason));
-    fd_json_set(b, root, "notes", texts(b, v->notes, v->n_note));
+    fd_json_set(b, root, "reasons", remarks(b, v, &v->reasons));
+    fd_json_set(b, root, "notes", remarks(b, v, &v->notes));
     fd_json_set_text(b, root, "next", v->next);
     bool written = !build.failed && json_dumpf(root, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0;
     json_decref(root);

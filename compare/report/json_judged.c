@@ -1,11 +1,14 @@
+#include "compare/report/remarks.h"
 #include "compare/report/json.h"
+#include "compare/report/unnamed.h"
 
 json_t *fd_json_replay(fd_json_builder *b, const fd_verdict_replay *p) {
     json_t *object = json_object();
+    char evidence[FD_REMARK_SIZE];
     fd_json_set_text(b, object, "class", p->numerics);
     fd_json_set_text(b, object, "class_source", p->source);
-    fd_json_set_text(b, object, "class_evidence", p->evidence);
-    fd_json_set(b, object, "class_undecided", json_boolean(p->undecided));
+    fd_json_set_text(b, object, "class_evidence", fd_class_evidence_text(&p->evidence, evidence));
+    fd_json_set(b, object, "class_undecided", json_boolean(p->evidence.undecided));
     fd_json_set_int(b, object, "tensors", p->n_tensor);
     fd_json_set_int(b, object, "noise", p->n_noise);
     fd_json_set_int(b, object, "inherited", p->n_inherited);
@@ -61,6 +64,7 @@ static json_t *weight_side(fd_json_builder *b, const char *dtype, int64_t n_row,
 
 json_t *fd_json_weights(fd_json_builder *b, const fd_verdict_weights *w) {
     json_t *object = json_object();
+    char text[FD_UNNAMED_SIZE];
     fd_json_set_text(b, object, "against", w->against_model ? "model" : "reference");
     fd_json_set_int(b, object, "same", w->n_same);
     fd_json_set_int(b, object, "differ", w->n_differ);
@@ -76,12 +80,12 @@ json_t *fd_json_weights(fd_json_builder *b, const fd_verdict_weights *w) {
     fd_json_set_int(b, object, "rows_per_hash", w->rows_per_hash);
     set_count(b, object, "first_row", w->first_row);
     fd_json_set_int(b, object, "rows_differ", w->n_row_differ);
-    fd_json_set_text(b, object, "holds", w->match);
+    fd_json_set_text(b, object, "holds", fd_weights_match_text(w, text));
     fd_json_set_text(b, object, "others", w->others);
     set_fault(b, object, w->named ? w->fault : NULL, w->named ? w->summary : NULL);
     fd_json_set_text(b, object, "same_as", w->same_as);
     fd_json_set_int(b, object, "explained", w->n_explained);
-    fd_json_set_text(b, object, "reason", w->reason);
+    fd_json_set_text(b, object, "reason", fd_weights_unnamed_text(w, text));
     fd_json_set(b, object, "replayed_with_them", json_boolean(w->replayed));
     fd_json_set_int(b, object, "unjudged_nodes", w->n_unjudged);
     return object;
@@ -116,6 +120,7 @@ static json_t *fit(fd_json_builder *b, const fd_explain_fit *f) {
 
 json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     json_t *object = json_object(), *remaining = json_array();
+    char text[FD_UNNAMED_SIZE];
     const fd_explain_fit *best = e->named ? &e->remaining[0] : NULL, *second = &e->runner_up;
     set_fault(b, object, best ? best->fault->name : NULL, best ? best->fault->summary : NULL);
     fd_json_set(b, object, "residual_z", best ? fd_json_number(b, best->z) : json_null());
@@ -128,8 +133,8 @@ json_t *fd_json_explanation(fd_json_builder *b, const fd_explanation *e) {
     fd_json_set_int(b, object, "tried", e->n_tried);
     fd_json_set_int(b, object, "without_effect", e->n_without_effect);
     fd_json_set_int(b, object, "untried", e->n_untried);
-    fd_json_set_text(b, object, "reason", e->reason);
-    fd_json_set_text(b, object, "tells_apart", e->next);
+    fd_json_set_text(b, object, "reason", fd_unnamed_text(e, text));
+    fd_json_set_text(b, object, "tells_apart", fd_tells_apart_text(e, text));
     return object;
 }
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/report/remarks.h"
 #include "compare/report/report.h"
 
 /* Length of the UTF-8 sequence at s when it is one that XML 1.0 allows as a character, else 0. */
@@ -61,7 +62,8 @@ void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int
 
 void fd_report_junit(FILE *to, const fd_verdict *v) {
     enum { MODEL, TOKENS, WEIGHTS, TENSORS, COMPLETENESS, N };
-    fd_junit_case cases[N] = {{.name = "model"}, {.name = "tokens"}, {.name = "weights"}, {.name = "tensors"}, {.name = "completeness"}};
+    fd_junit_case cases[N] = {
+        {.name = "model"}, {.name = "tokens"}, {.name = "weights"}, {.name = "tensors"}, {.name = "completeness"}};
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_TOKENS) {
         cases[TOKENS].result = FD_JUNIT_FAILED;
@@ -74,7 +76,7 @@ void fd_report_junit(FILE *to, const fd_verdict *v) {
         cases[WEIGHTS].result = FD_JUNIT_FAILED;
         fd_report_headline(v, cases[WEIGHTS].message, sizeof cases[WEIGHTS].message);
     }
-    if (v->n_compared == 0 && cases[TENSORS].result == FD_JUNIT_PASSED) {
+    if (v->counts.n_compared == 0 && cases[TENSORS].result == FD_JUNIT_PASSED) {
         cases[TENSORS].result = FD_JUNIT_ERROR;
         snprintf(cases[TENSORS].message, sizeof cases[TENSORS].message, "no tensor was compared");
     }
@@ -85,12 +87,12 @@ void fd_report_junit(FILE *to, const fd_verdict *v) {
         snprintf(cases[MODEL].message, sizeof cases[MODEL].message, "the sides ran different models: %s against %s",
                  v->ref.model_hash, v->cand.model_hash);
     }
-    if (v->n_reason) {
-        char *message = cases[COMPLETENESS].message;
+    if (v->reasons.n) {
+        char reason[FD_REMARK_SIZE], *message = cases[COMPLETENESS].message;
         size_t at = 0, size = sizeof cases[COMPLETENESS].message;
         cases[COMPLETENESS].result = FD_JUNIT_ERROR;
-        for (int32_t i = 0; i < v->n_reason && i < FD_MAX_REASONS && at < size; i++)
-            at += (size_t)snprintf(message + at, size - at, "%s%s", i ? "; " : "", v->reasons[i]);
+        for (int32_t i = 0; i < v->reasons.n && i < FD_MAX_REMARKS && at < size; i++)
+            at += (size_t)snprintf(message + at, size - at, "%s%s", i ? "; " : "", fd_reason_text(v, i, reason));
     }
     char suite[1200];
     snprintf(suite, sizeof suite, "firstdiff %s against %s", v->cand.label, v->ref.label);

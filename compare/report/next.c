@@ -1,8 +1,8 @@
-/* The command that looks closer at a divergence (declared in verdict.h). */
+#include "compare/report/next.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/verdict.h"
 #include "dumpers/store/place.h"
 
 /* Appends `text` as one word of a shell: as it is where nothing in it means anything to a shell, else quoted. */
@@ -33,7 +33,9 @@ static void slice_text(const fd_divergence *d, const fd_trace_node *node, char *
         snprintf(to, size, "[%d]", d->pos);
 }
 
-void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
+/* The `firstdiff inspect` that shows the divergence as `trace` has it: under its own name (`source` of a mapped trace) and
+ * in its own shape. "" when the path is too long for it. */
+static void suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
     const fd_divergence *d = &verdict->divergence;
     int32_t at = fd_trace_find(trace, d->node);
     char tensor[192], slice[64];
@@ -48,4 +50,22 @@ void fd_verdict_suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
     snprintf(tensor, sizeof tensor, "%s%s", node->source[0] ? node->source : node->name, values ? slice : "");
     strcat(verdict->next, " ");
     add_word(verdict->next, sizeof verdict->next, tensor);
+}
+
+void fd_next_of_bits(fd_verdict *v, const fd_trace *departs) {
+    const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_DIVERGED_VALUES && !d->has_values)
+        snprintf(v->next, sizeof v->next,
+                 "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d", d->node, d->step,
+                 d->step);
+    else
+        suggest_inspect(v, departs);
+}
+
+void fd_next_of_replay(fd_verdict *v, const fd_trace *departs) {
+    if (v->replay.tensors[0])
+        snprintf(v->next, sizeof v->next, "firstdiff run … -o NARROW.h5 --tensors '%s' of the %s, then compare again",
+                 v->replay.tensors, v->replay.of_reference ? "reference" : "candidate");
+    else
+        suggest_inspect(v, departs);
 }

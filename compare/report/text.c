@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/report/baseline.h"
+#include "compare/report/describe.h"
+#include "compare/report/remarks.h"
 #include "compare/report/report.h"
 #include "compare/report/text.h"
 
@@ -46,7 +49,7 @@ static void place_text(const fd_divergence *d, int64_t index, char *to, size_t s
 
 void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
     const fd_divergence *d = &v->divergence;
-    char place[160];
+    char place[160], reason[FD_REMARK_SIZE];
     if (v->weights.n_differ) {
         const fd_verdict_weights *w = &v->weights;
         size_t at = (size_t)snprintf(to, size, "DIVERGED at weight %s", w->name);
@@ -57,15 +60,15 @@ void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
         snprintf(to, size, "DIVERGED at %s      step %d (%s) · position %d%s", d->node, d->step,
                  fd_step_kind_name(d->step_kind), d->pos, place);
     } else if (v->status == FD_INCOMPLETE) {
-        snprintf(to, size, "INCOMPLETE  %s", v->reasons[0]);
+        snprintf(to, size, "INCOMPLETE  %s", fd_reason_text(v, 0, reason));
     } else if (v->status == FD_NOISE) {
         snprintf(to, size, "NOISE       %lld tensor%s over %lld position%s differ no more than %s rounding explains",
-                 (long long)v->replay.n_tensor, fd_plural(v->replay.n_tensor), (long long)v->n_pos, fd_plural(v->n_pos),
-                 v->replay.numerics);
+                 (long long)v->replay.n_tensor, fd_plural(v->replay.n_tensor), (long long)v->counts.n_pos,
+                 fd_plural(v->counts.n_pos), v->replay.numerics);
     } else {
         snprintf(to, size, "IDENTICAL   %lld tensor%s in %lld step%s over %lld position%s, every bit",
-                 (long long)v->n_compared, fd_plural(v->n_compared), (long long)v->n_step, fd_plural(v->n_step),
-                 (long long)v->n_pos, fd_plural(v->n_pos));
+                 (long long)v->counts.n_compared, fd_plural(v->counts.n_compared), (long long)v->counts.n_step,
+                 fd_plural(v->counts.n_step), (long long)v->counts.n_pos, fd_plural(v->counts.n_pos));
     }
 }
 
@@ -156,11 +159,12 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
     }
     if (v->replay.finding[0]) return; /* put_replay counts by finding instead */
     char after[128] = "not known: both runs were stopped here";
-    if (v->after_known)
-        snprintf(after, sizeof after, "%lld tensor%s differ%s, %lld identical", (long long)v->n_after_differ,
-                 fd_plural(v->n_after_differ), v->n_after_differ == 1 ? "s" : "", (long long)v->n_after_identical);
-    fd_line(to, "before it", "%lld tensor%s identical        after it   %s", (long long)v->n_before,
-            fd_plural(v->n_before), after);
+    if (v->counts.after_known)
+        snprintf(after, sizeof after, "%lld tensor%s differ%s, %lld identical", (long long)v->counts.n_after_differ,
+                 fd_plural(v->counts.n_after_differ), v->counts.n_after_differ == 1 ? "s" : "",
+                 (long long)v->counts.n_after_identical);
+    fd_line(to, "before it", "%lld tensor%s identical        after it   %s", (long long)v->counts.n_before,
+            fd_plural(v->counts.n_before), after);
 }
 
 static void put_missing(FILE *to, const fd_verdict *v) {
@@ -194,24 +198,25 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (colour) fputs(colours[v->status], to);
     put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
-    if (v->moved) fd_line(to, "since then", "%s", v->since);
+    fd_baseline_text(v, text, sizeof text);
+    if (text[0]) fd_line(to, "since then", "%s", text);
     if (v->weights.n_differ) fd_report_weights(to, v);
     if (v->status == FD_DIVERGED) put_divergence(to, v);
     if (v->replay.done) fd_report_replay(to, v);
-    if (v->explained) fd_report_explanation(to, &v->explanation);
-    if (v->explained) fd_report_causes(to, &v->causes);
+    if (v->diagnosis.done) fd_report_explanation(to, &v->diagnosis.explanation);
+    if (v->diagnosis.done) fd_report_causes(to, &v->diagnosis.causes);
     if (!v->weights.n_differ) fd_report_equal_weights(to, v);
     fd_report_flip(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);
-    for (int32_t i = v->status == FD_INCOMPLETE ? 1 : 0; i < v->n_reason && i < FD_MAX_REASONS; i++)
-        fd_line(to, "incomplete", "%s", v->reasons[i]);
-    if (v->status != FD_DIVERGED && v->n_compared && v->n_by_fingerprint)
-        fd_line(to, "compared", "%lld tensor%s, %lld by fingerprint", (long long)v->n_compared,
-                fd_plural(v->n_compared), (long long)v->n_by_fingerprint);
-    if (v->n_compared > v->n_by_fingerprint && (v->grid == FD_F16 || v->grid == FD_BF16))
-        fd_line(to, "note", "rounded to %s where a side is", fd_dtype_get(v->grid)->name);
-    for (int32_t i = 0; i < v->n_note && i < FD_MAX_REASONS; i++) fd_line(to, "note", "%s", v->notes[i]);
+    for (int32_t i = v->status == FD_INCOMPLETE ? 1 : 0; i < v->reasons.n && i < FD_MAX_REMARKS; i++)
+        fd_line(to, "incomplete", "%s", fd_reason_text(v, i, text));
+    if (v->status != FD_DIVERGED && v->counts.n_compared && v->counts.n_by_fingerprint)
+        fd_line(to, "compared", "%lld tensor%s, %lld by fingerprint", (long long)v->counts.n_compared,
+                fd_plural(v->counts.n_compared), (long long)v->counts.n_by_fingerprint);
+    if (v->counts.n_compared > v->counts.n_by_fingerprint && (v->counts.grid == FD_F16 || v->counts.grid == FD_BF16))
+        fd_line(to, "note", "rounded to %s where a side is", fd_dtype_get(v->counts.grid)->name);
+    for (int32_t i = 0; i < v->notes.n && i < FD_MAX_REMARKS; i++) fd_line(to, "note", "%s", fd_note_text(v, i, text));
     if (v->next[0]) fd_line(to, "next", "%s", v->next);
 }

@@ -1,8 +1,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/report/remarks.h"
 #include "compare/report/report.h"
 #include "compare/report/text.h"
+#include "compare/report/unnamed.h"
 
 /* "Q8_0 [256, 768]" */
 static void weight_shape(const char *dtype, int64_t n_row, int64_t n_col, char *to, size_t size) {
@@ -20,7 +22,7 @@ static void zeros_text(const char *what, int64_t n, int64_t expected, const char
 void fd_report_weights(FILE *to, const fd_verdict *v) {
     const fd_verdict_weights *w = &v->weights;
     const char *whose = w->against_model ? "the model" : "the reference";
-    char held[64], expected[64], trailing[80], zero[80] = "";
+    char held[64], expected[64], trailing[80], zero[80] = "", text[FD_UNNAMED_SIZE];
     weight_shape(w->dtype, w->n_row, w->n_col, held, sizeof held);
     weight_shape(w->expected_dtype, w->expected_n_row, w->expected_n_col, expected, sizeof expected);
     zeros_text("trailing rows are", w->n_trailing_zero_row, w->expected_trailing_zero_row, whose, trailing,
@@ -37,14 +39,14 @@ void fd_report_weights(FILE *to, const fd_verdict *v) {
         fd_line(to, "rows", "%s%lld of %lld differ, first row %lld%s%s%s", w->rows_per_hash > 1 ? "at most " : "",
                 (long long)w->n_row_differ, (long long)w->n_row, (long long)w->first_row,
                 w->rows_per_hash > 1 ? " or soon after" : "", trailing, zero);
-    if (w->match[0]) fd_line(to, "holds", "%s", w->match);
+    if (w->match) fd_line(to, "holds", "%s", fd_weights_match_text(w, text));
     fd_line(to, "weights", "%d differ, %d agree with %s%s%s", w->n_differ, w->n_same, whose,
             w->others[0] ? "; also " : "", w->others);
     if (w->named)
         fd_line(to, "named", "%s  (%s)      every hash of %d of %d weights", w->summary, w->fault, w->n_explained,
                 w->n_differ);
     else
-        fd_line(to, "not named", "%s", w->reason);
+        fd_line(to, "not named", "%s", fd_weights_unnamed_text(w, text));
     if (w->same_as[0]) fd_line(to, "the same as", "%s: the same bytes here", w->same_as);
     if (!v->replay.done) return;
     bool departs = v->replay.finding[0] != '\0';
@@ -103,7 +105,8 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
     if (p->noisiest_z >= 0)
         fd_line(to, "noise", "largest z %.2g, at %s, among those within", p->noisiest_z, p->noisiest);
     fd_line(to, "class", "%s (%s)", p->numerics, p->source);
-    if (p->evidence[0]) fd_line(to, "", "%s", p->evidence);
+    char evidence[FD_REMARK_SIZE];
+    if (p->evidence.kind) fd_line(to, "", "%s", fd_class_evidence_text(&p->evidence, evidence));
 }
 
 static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
@@ -115,16 +118,17 @@ static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
 /* The bug, or what may be it and what would tell. */
 void fd_report_explanation(FILE *to, const fd_explanation *e) {
     enum { MOST = 3 };
+    char text[FD_UNNAMED_SIZE];
     if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
         if (e->runner_up.fault) put_fit(to, "runner-up", &e->runner_up);
     } else {
-        fd_line(to, "not named", "%s", e->reason);
+        fd_line(to, "not named", "%s", fd_unnamed_text(e, text));
         for (int32_t i = 0; i < e->n_remaining && i < MOST; i++) put_fit(to, "possible", &e->remaining[i]);
     }
     if (e->n_remaining > MOST) fd_line(to, "", "and %d more", e->n_remaining - MOST);
-    if (e->next[0]) fd_line(to, "tells apart", "%s", e->next);
+    if (e->tells_apart) fd_line(to, "tells apart", "%s", fd_tells_apart_text(e, text));
 }
 
 static void layers_of(const fd_cause *c, char *to, size_t size) {

@@ -219,15 +219,23 @@ static herr_t take_link(hid_t group, const char *name, const H5L_info_t *info, v
     return 0;
 }
 
-/* One pass: asking for the number of links walks the group once more, and for the i-th name sorts all of them. */
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const fd_h5_link *)a)->name, ((const fd_h5_link *)b)->name);
+}
+
+/* One pass: asking for the number of links walks the group once more, and for the i-th name sorts all of them. In the
+ * file's own order: for any other HDF5 1.10 makes a table first, and crashes when a damaged group does not fill it. */
 fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n) {
     link_list list = {.limit = limit};
     hsize_t at = 0;
-    bool listed = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &at, take_link, &list) >= 0;
+    bool listed = H5Literate(group, H5_INDEX_NAME, H5_ITER_NATIVE, &at, take_link, &list) >= 0;
     fd_h5_link *out = listed ? malloc(list.n * sizeof *out + list.used + 1) : NULL;
     *n = out ? list.n : 0;
     const char *name = out ? memcpy(out + list.n, list.names ? list.names : "", list.used) : NULL;
     for (size_t i = 0; i < *n; i++, name += strlen(name) + 1) out[i] = (fd_h5_link){name, list.links[i].address};
+    bool sorted = true;
+    for (size_t i = 1; sorted && i < *n; i++) sorted = by_name(&out[i - 1], &out[i]) < 0;
+    if (!sorted) qsort(out, *n, sizeof *out, by_name);
     free(list.links);
     free(list.names);
     return out;

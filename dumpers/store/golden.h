@@ -1,34 +1,34 @@
-/* Golden files (HDF5): for each prompt the tokens, the logits and the fingerprint of every tensor at every position,
- * with the model's hash and the contract's version. Exact, so there is no tolerance. */
+/* Golden files: a trace for each of several prompts, in groups prompts/0000, prompts/0001, … of one file (schema
+ * firstdiff-golden 2, docs/trace-format.md). Each trace holds the fingerprint of every tensor and the logits' elements.
+ *
+ * Writing: create, then for each prompt fd_golden_options, fd_trace_create, the run, fd_trace_finish; finish. */
 #ifndef FD_DUMPERS_STORE_GOLDEN_H
 #define FD_DUMPERS_STORE_GOLDEN_H
 
-#include "dumpers/store/trace.h"
+#include "dumpers/store/file.h"
 
-typedef struct fd_golden_prompt {
-    char *text;                   /* NULL when given as tokens */
-    int32_t n_prompt;             /* leading tokens that are the prompt */
-    int32_t n_token;              /* with the generated ones */
-    int32_t *tokens;              /* [n_token] */
-    int32_t n_pos;                /* positions computed: n_token or n_token - 1 */
-    float *logits;                /* [n_pos, n_vocab] */
-    fd_fingerprint *fingerprints; /* [n_pos, n_node] */
-} fd_golden_prompt;
+/* Options of a trace of n_pos positions that a golden is made of, in a file of its own. */
+fd_trace_options fd_golden_options(const char *path, int32_t n_pos);
 
-typedef struct fd_golden {
-    char producer[64], model_name[128], model_hash[48], arch[32], backend[16], device[128], numerics[16];
-    int32_t contract, n_vocab, n_node, n_generate;
-    char (*nodes)[64];         /* [n_node] in order of execution */
-    fd_golden_prompt *prompts; /* [n_prompt] */
+/* The same for the next prompt of a golden file. `group` [16] receives the group's name and must outlive the writer. */
+fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t n_pos, int32_t prompt, char group[16]);
+
+typedef struct fd_golden_size {
     int32_t n_prompt;
-} fd_golden;
+    int32_t n_pos; /* of the longest prompt's run */
+} fd_golden_size;
 
-/* Whether a golden can be put there, asked before its prompts are run: makes and removes a file. FD_ERR_IO with the reason. */
-fd_code fd_golden_can_write(const char *path, fd_error *err);
-/* Written under a temporary name and renamed when whole. */
-fd_code fd_golden_write(const fd_golden *golden, const char *path, fd_error *err);
-/* Refuses a file that is not a golden, is incomplete or inconsistent. */
-fd_code fd_golden_read(const char *path, fd_golden **out, fd_error *err);
-void fd_golden_free(fd_golden *golden); /* frees everything it points to, and itself */
+/* Puts the finished golden in its place and frees `file` in every case. */
+fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, fd_error *err);
+
+/* True when the file says that it is a golden, of whatever version. */
+bool fd_golden_is_one(const char *path);
+
+/* FD_ERR_INPUT for a file that is no golden, and for a golden of an older version; the message then says how to
+ * record it again. */
+fd_code fd_golden_read_size(const char *path, fd_golden_size *out, fd_error *err);
+
+/* The trace of one prompt, from 0. */
+fd_code fd_golden_open(const char *path, int32_t prompt, fd_trace **out, fd_error *err);
 
 #endif

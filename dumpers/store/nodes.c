@@ -113,7 +113,7 @@ static fd_code take_row(const fd_trace *trace, int32_t i, fd_graph_row *row, fd_
 }
 
 static fd_code read_graph(fd_trace *trace, fd_error *err) {
-    hid_t set = H5Dopen2(trace->file, "graph", H5P_DEFAULT), stored = set < 0 ? -1 : H5Dget_type(set);
+    hid_t set = H5Dopen2(trace->root, "graph", H5P_DEFAULT), stored = set < 0 ? -1 : H5Dget_type(set);
     fd_h5_shape shape = {0};
     bool ok = stored >= 0 && H5Tget_class(stored) == H5T_COMPOUND && fd_h5_shape_of(set, &shape) && shape.rank == 1 &&
               shape.dim[0] <= MAX_NODES && H5Tget_member_index(stored, "name") >= 0;
@@ -246,9 +246,9 @@ static fd_code sort_names(fd_trace *trace, fd_error *err) {
 }
 
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
-    trace->has_graph = fd_h5_has(trace->file, "graph");
+    trace->has_graph = fd_h5_has(trace->root, "graph");
     if (trace->has_graph) FD_TRY(read_graph(trace, err));
-    hid_t group = fd_h5_has(trace->file, "tensors") ? H5Gopen2(trace->file, "tensors", H5P_DEFAULT) : -1;
+    hid_t group = fd_h5_has(trace->root, "tensors") ? H5Gopen2(trace->root, "tensors", H5P_DEFAULT) : -1;
     size_t n_link = 0;
     fd_h5_link *links = group >= 0 ? fd_h5_links(group, MAX_NODES, &n_link) : NULL;
     fd_code code;

@@ -43,12 +43,19 @@ static fd_code open_trace_file(fd_trace *trace, fd_error *err) {
     return FD_OK;
 }
 
+/* The whole file, or one group of it. */
+static fd_code open_root(fd_trace *trace, const char *group, fd_error *err) {
+    trace->root = H5Gopen2(trace->file, group ? group : "/", H5P_DEFAULT);
+    if (trace->root >= 0) return FD_OK;
+    return fd_h5_fail(err, FD_ERR_INPUT, "%s: no group %s", trace->path, group ? group : "/");
+}
+
 static fd_code read_prompt(fd_trace *trace, fd_error *err) {
     size_t length;
-    if (fd_h5_get_string(trace->file, "prompt", NULL, 0, &length) != FD_H5_FOUND) return FD_OK;
+    if (fd_h5_get_string(trace->root, "prompt", NULL, 0, &length) != FD_H5_FOUND) return FD_OK;
     trace->info.prompt = malloc(length + 1);
     if (!trace->info.prompt) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
-    fd_h5_get_string(trace->file, "prompt", trace->info.prompt, length + 1, NULL);
+    fd_h5_get_string(trace->root, "prompt", trace->info.prompt, length + 1, NULL);
     return FD_OK;
 }
 
@@ -56,23 +63,23 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
     fd_trace_info *info = &trace->info;
     char schema[32], level[32];
     int64_t version, value;
-    fd_h5_found found = fd_h5_get_string(trace->file, "schema", schema, sizeof schema, NULL);
+    fd_h5_found found = fd_h5_get_string(trace->root, "schema", schema, sizeof schema, NULL);
     if (found != FD_H5_FOUND || strcmp(schema, FD_TRACE_SCHEMA) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: attribute schema is %s%s%s, expected \"" FD_TRACE_SCHEMA "\"",
                        trace->path, found == FD_H5_FOUND ? "\"" : "",
                        found == FD_H5_FOUND ? schema : "missing or no string", found == FD_H5_FOUND ? "\"" : "");
-    if (fd_h5_get_int(trace->file, "version", &version) != FD_H5_FOUND || version != FD_TRACE_VERSION)
+    if (fd_h5_get_int(trace->root, "version", &version) != FD_H5_FOUND || version != FD_TRACE_VERSION)
         return fd_fail(err, FD_ERR_INPUT, "%s: attribute version is %lld, expected %d", trace->path, (long long)version,
                        FD_TRACE_VERSION);
     for (size_t i = 0; i < fd_info_field_count; i++) {
         const fd_info_field *field = &fd_info_fields[i];
-        if (fd_h5_get_string(trace->file, field->name, (char *)info + field->offset, field->size, NULL) == FD_H5_WRONG)
+        if (fd_h5_get_string(trace->root, field->name, (char *)info + field->offset, field->size, NULL) == FD_H5_WRONG)
             return fd_fail(err, FD_ERR_INPUT, "%s: attribute %s is not a string", trace->path, field->name);
     }
-    if (fd_h5_get_int(trace->file, "contract", &value) == FD_H5_FOUND) info->contract = (int32_t)value;
-    info->complete = fd_h5_get_int(trace->file, "complete", &value) == FD_H5_ABSENT || value != 0;
+    if (fd_h5_get_int(trace->root, "contract", &value) == FD_H5_FOUND) info->contract = (int32_t)value;
+    info->complete = fd_h5_get_int(trace->root, "complete", &value) == FD_H5_ABSENT || value != 0;
     info->level = FD_TRACE_FULL;
-    if (fd_h5_get_string(trace->file, "level", level, sizeof level, NULL) == FD_H5_FOUND) {
+    if (fd_h5_get_string(trace->root, "level", level, sizeof level, NULL) == FD_H5_FOUND) {
         int parsed = fd_trace_level_parse(level);
         if (parsed < 0)
             return fd_fail(err, FD_ERR_INPUT, "%s: level is \"%s\", expected full, stats or fingerprint", trace->path,
@@ -84,7 +91,7 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
 
 static fd_code dataset_length(const fd_trace *trace, const char *name, int32_t *out, fd_error *err) {
     fd_h5_shape shape = {0};
-    hid_t set = fd_h5_has(trace->file, name) ? H5Dopen2(trace->file, name, H5P_DEFAULT) : -1;
+    hid_t set = fd_h5_has(trace->root, name) ? H5Dopen2(trace->root, name, H5P_DEFAULT) : -1;
     bool ok = set >= 0 && fd_h5_shape_of(set, &shape) && shape.rank == 1 && shape.dim[0] < INT32_MAX;
     fd_h5_release(set);
     if (!ok) return fd_fail(err, FD_ERR_INPUT, "%s: no list /%s of rank 1", trace->path, name);
@@ -112,7 +119,7 @@ static fd_code check_steps(const fd_trace *trace, const fd_step_row *rows, int32
 
 static fd_code read_step_rows(const fd_trace *trace, int32_t n, fd_step_row *rows, fd_error *err) {
     for (int32_t i = 0; i < n; i++) rows[i] = (fd_step_row){-1, -1, FD_STEP_PREFILL, (int32_t)trace->info.level};
-    hid_t set = H5Dopen2(trace->file, "steps", H5P_DEFAULT), type = fd_step_row_type();
+    hid_t set = H5Dopen2(trace->root, "steps", H5P_DEFAULT), type = fd_step_row_type();
     bool ok = n == 0 || H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) >= 0;
     fd_h5_release(type);
     fd_h5_release(set);
@@ -122,7 +129,7 @@ static fd_code read_step_rows(const fd_trace *trace, int32_t n, fd_step_row *row
 
 static fd_code read_steps(fd_trace *trace, int32_t n_token, fd_error *err) {
     int32_t n = 1;
-    bool given = fd_h5_has(trace->file, "steps");
+    bool given = fd_h5_has(trace->root, "steps");
     if (given) FD_TRY(dataset_length(trace, "steps", &n, err));
     /* a single prefill for a trace that does not say */
     fd_step_row one = {0, n_token, FD_STEP_PREFILL, FD_TRACE_FULL},
@@ -152,10 +159,11 @@ static void open_bytes(fd_trace *trace) {
     trace->plain = trace->info.complete && !marked_as_written(trace->path) && fd_h5_plain_file(&trace->bytes);
 }
 
-static fd_code load(fd_trace *trace, fd_error *err) {
+static fd_code load(fd_trace *trace, const char *group, fd_error *err) {
     int32_t n_token;
     void *tokens;
     FD_TRY(open_trace_file(trace, err));
+    FD_TRY(open_root(trace, group, err));
     FD_TRY(read_info(trace, err));
     open_bytes(trace);
     FD_TRY(dataset_length(trace, "tokens", &n_token, err));
@@ -166,17 +174,18 @@ static fd_code load(fd_trace *trace, fd_error *err) {
     return fd_trace_load_tables(trace, err);
 }
 
-fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err) {
+static fd_code open_trace(const char *path, const char *group, size_t memory, fd_trace **out, fd_error *err) {
     *out = NULL;
     fd_trace *trace = calloc(1, sizeof *trace);
     if (!trace) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    trace->file = -1;
+    trace->file = trace->root = -1;
     trace->bytes.fd = -1;
     trace->memory = memory;
     trace->path = strdup(path);
     trace->places_bytes = calloc(1, sizeof *trace->places_bytes);
     fd_h5_guard guard = fd_h5_begin();
-    fd_code code = trace->path && trace->places_bytes ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    fd_code code = trace->path && trace->places_bytes ? load(trace, group, err)
+                                                      : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     fd_h5_end(guard);
     if (code == FD_OK) {
         *err = (fd_error){0};
@@ -187,14 +196,23 @@ fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd
     return code;
 }
 
+fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err) {
+    return open_trace(path, NULL, memory, out, err);
+}
+
+fd_code fd_trace_open_group(const char *path, const char *group, fd_trace **out, fd_error *err) {
+    return open_trace(path, group, SIZE_MAX, out, err);
+}
+
 fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
-    return fd_trace_open_within(path, SIZE_MAX, out, err);
+    return open_trace(path, NULL, SIZE_MAX, out, err);
 }
 
 void fd_trace_close(fd_trace *trace) {
     if (!trace) return;
     fd_h5_guard guard = fd_h5_begin();
     for (int32_t i = 0; trace->sets && i < trace->n_node; i++) fd_trace_set_close(&trace->sets[i]);
+    fd_h5_release(trace->root);
     if (trace->file >= 0) H5Fclose(trace->file);
     fd_h5_end(guard);
     if (trace->bytes.fd >= 0) close(trace->bytes.fd);

@@ -1,88 +1,122 @@
-/* Rows on their way from the run to the file, and the threads that bring them there: one that calls HDF5, and helpers
- * that digest rows and write them (trace_jobs.c). The memory is a ring of fixed size; whoever has rows to put waits while it is full.
+/* Work on its way from the thread that makes it to the one that carries it out, in order. What an item holds, and what is
+ * done with it, only the callbacks know.
  *
- * Where HDF5 is not built for threads, or none can be had, the calling thread does all of it at the end of a step. */
+ * An item lies in a ring of fixed size and goes through three stages:
+ *
+ *     fd_queue_take, fd_queue_put     the caller's thread; waits while the ring is full
+ *     prepare                         helpers, in any order and at once
+ *     write, then commit              the background writer, batches of items in order
+ *
+ * While the writer is in `write` it may submit tasks: parts of its work whose order is free, which helpers do meanwhile.
+ *
+ * Where HDF5 is not built for threads, or no thread can be had, the calling thread does all of it, whenever an item is to
+ * be written at once.
+ *
+ * After the first failure items are dropped: callbacks are still called, to free what items own. */
 #ifndef FD_DUMPERS_STORE_QUEUE_H
 #define FD_DUMPERS_STORE_QUEUE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "dumpers/store/trace.h"
+#include "base/status.h"
 
-typedef struct fd_trace_pending fd_trace_pending; /* a step, trace_writer.h */
-typedef struct fd_trace_put fd_trace_put;         /* rows on their way to known places, trace_writer.h */
-
-/* Rows [pos0, pos0 + n_pos) of a node, or the end of a step. Lies in the ring. */
-typedef struct fd_trace_record {
-    struct fd_trace_record *next; /* in the order in which they were put */
-    struct fd_trace_record *same; /* in a batch: the next of this node */
-    fd_trace_pending *step;
-    const fd_node *node; /* NULL: the step ends here */
-    int32_t pos0, n_pos;
-    int64_t row_elements; /* rows lie without a gap */
-    uint64_t begin, end;  /* in the ring */
-    bool digested;
-    bool handed; /* what is to be worked out of the rows has come with them, and is noted */
+typedef struct fd_queue_item {
+    struct fd_queue_item *next; /* in the order in which they were put; the end of a batch has none */
+    uint64_t begin, end;        /* in the ring */
+    size_t outside;             /* bytes that it holds outside the ring */
+    bool prepared;              /* nothing is left to prepare */
+    bool at_once;               /* does not wait for others to be written together with it */
+    bool ends_step;             /* counted until it is committed */
     _Alignas(64) char data[];
-} fd_trace_record;
+} fd_queue_item;
+
+/* Part of a batch. run: 0, or errno; frees the task. `dropped`: it does no more than that. */
+typedef struct fd_queue_task {
+    struct fd_queue_task *next;
+    int (*run)(struct fd_queue_task *task, bool dropped);
+} fd_queue_task;
+
+typedef struct fd_queue_work {
+    void (*prepare)(void *user, fd_queue_item *item); /* NULL: nothing to prepare */
+    /* The items' memory belongs to others as soon as it returns. */
+    fd_code (*write)(void *user, fd_queue_item *first, bool dropped, fd_error *err);
+    fd_code (*commit)(void *user, bool dropped, fd_error *err); /* after a batch in which a step ended */
+    void *user;
+} fd_queue_work;
+
+typedef struct fd_queue_options {
+    size_t memory;  /* bytes of the ring */
+    size_t outside; /* bytes that items in it may hold elsewhere; one alone may hold more */
+    int n_helper;   /* threads that prepare and run tasks, at most FD_QUEUE_MAX_HELPERS */
+    int max_steps;  /* put and not yet committed */
+    bool one_thread;
+} fd_queue_options;
 
 enum {
-    FD_TRACE_MAX_HELPERS = 8,
-    FD_TRACE_MOST_WRITING = 2 /* helpers: a file's lock lets one write, while another lays out what it writes next */
+    FD_QUEUE_MAX_HELPERS = 8,
+    FD_QUEUE_MAX_IN_TASKS = 2 /* helpers: a file's lock lets one write, while another lays out what it writes next */
 };
 
-typedef struct fd_trace_queue {
-    pthread_mutex_t lock;
-    pthread_cond_t work, records, digested, room; /* for the helpers; twice for the writer; for the calling thread */
-    pthread_t writer, helpers[FD_TRACE_MAX_HELPERS];
+typedef struct fd_queue {
+    fd_queue_work call;
+    fd_queue_options options;
+    bool threaded; /* else the calling thread is the writer */
+
+    pthread_mutex_t lock;                       /* of all that follows */
+    pthread_cond_t work, items, prepared, room; /* for helpers; twice for the writer; for the calling thread */
+    pthread_t writer, helpers[FD_QUEUE_MAX_HELPERS];
     int n_helper;
-    bool threaded, stop, drain;
+    bool stop, drain;
 
     char *ring;
     size_t capacity;
-    size_t touched;                   /* of its bytes, from the front, that were ever used */
-    uint64_t head, tail;              /* bytes ever taken and given back; head % capacity is the next record's place */
-    fd_trace_record *oldest, *newest; /* not yet in a batch */
-    fd_trace_record *undigested;      /* the first one that nobody has taken */
-    size_t quiet;                     /* bytes put since the helpers were last woken */
-    int32_t n_end;                    /* ends of steps in the list */
-    int32_t n_step;                   /* steps put and not yet written */
-    int64_t step_bytes;               /* that they may add to the file */
-    int n_sleeping;                   /* helpers that wait for work */
-    bool writer_sleeps;
-    bool busy;                        /* a batch is being written */
+    size_t touched;                  /* of its bytes, from the front, that were ever used */
+    uint64_t head, tail;             /* bytes ever taken and given back; head % capacity is where the next item lies */
+    fd_queue_item *oldest, *newest;  /* not yet in a batch */
+    fd_queue_item *unprepared;       /* the first one that nobody has taken */
+    size_t quiet;                    /* bytes put since the helpers were last woken */
+    size_t outside;                  /* bytes that items hold elsewhere */
+    int n_at_once;                   /* items in the list that are written at once */
+    int n_step;                      /* steps put and not yet committed */
+    int n_sleeping;                  /* helpers that wait for work */
+    bool writer_sleeps, busy;        /* busy: a batch is being written */
+    bool writer_waits, caller_waits; /* for items to be prepared; for room */
+    bool outrun;                     /* the caller has waited for room */
 
-    pthread_cond_t jobs_done;      /* for the writer */
-    fd_trace_put *jobs, *last_job; /* nobody has taken them */
-    int n_doing;                   /* jobs that somebody is at */
-    int job_error;                 /* errno of the first that failed; 0: none */
-
-    bool writer_waits, run_waits;     /* for rows to be digested; for room */
-    bool outrun;                      /* the run has waited for room */
+    pthread_cond_t tasks_done;        /* for the writer */
+    fd_queue_task *tasks, *last_task; /* not yet taken */
+    int n_in_tasks;                   /* tasks being run */
+    int task_error;                   /* errno of the first that failed; 0: none */
 
     atomic_bool failed;
-    fd_error failure; /* the first; rows that come after it are dropped */
-} fd_trace_queue;
+    fd_error failure; /* the first */
+} fd_queue;
 
 /* Makes the ring and the threads. False: out of memory. */
-bool fd_trace_queue_start(fd_trace_writer *writer);
-/* Ends the threads and frees the ring. The queue is drained before, or never got anything. */
-void fd_trace_queue_stop(fd_trace_writer *writer);
+bool fd_queue_start(fd_queue *queue, const fd_queue_options *options, const fd_queue_work *work);
+/* Waits until all that was put is written, ends the threads and frees the ring. A queue of zeros is fine. */
+void fd_queue_stop(fd_queue *queue);
 
-/* Whether rows of `bytes` go through the ring; larger ones are written by the calling thread. */
-bool fd_trace_queue_fits(const fd_trace_queue *queue, size_t bytes);
-/* A record with room for `bytes`, to be filled and put; waits for room. */
-fd_trace_record *fd_trace_queue_take(fd_trace_writer *writer, size_t bytes);
-void fd_trace_queue_put(fd_trace_writer *writer, fd_trace_record *record);
-/* Waits until everything that was put has been written, or dropped after a failure. */
-void fd_trace_queue_drain(fd_trace_writer *writer);
-/* Bytes that the steps under way may still add to the file; waits while there are more of them than memory should hold. */
-int64_t fd_trace_queue_step_bytes(fd_trace_writer *writer);
+/* Whether items of `bytes` go through the ring. */
+bool fd_queue_fits(const fd_queue *queue, size_t bytes);
+/* An item with room for `bytes`, to be filled and put; waits for room. */
+fd_queue_item *fd_queue_take(fd_queue *queue, size_t bytes);
+void fd_queue_put(fd_queue *queue, fd_queue_item *item);
+/* Waits until everything that was put has been committed, or dropped after a failure. */
+void fd_queue_drain(fd_queue *queue);
 
-/* Keeps the first failure and returns its code. */
-fd_code fd_trace_latch(fd_trace_writer *writer, const fd_error *err);
+/* ---- inside `write` ---- */
+void fd_queue_submit(fd_queue *queue, fd_queue_task *task);
+/* Runs what is left of the tasks and waits for the helpers. errno of the first failure ever; 0: none. */
+int fd_queue_finish_tasks(fd_queue *queue);
+
+/* Keeps the first failure and returns its code; any thread. */
+fd_code fd_queue_fail(fd_queue *queue, const fd_error *err);
 /* The failure so far; FD_OK: none. Cheap. */
-fd_code fd_trace_failed(fd_trace_writer *writer, fd_error *err);
+fd_code fd_queue_failed(fd_queue *queue, fd_error *err);
 
 #endif

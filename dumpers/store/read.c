@@ -105,7 +105,8 @@ const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer,
 static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
     const fd_trace_set *set = &trace->sets[node];
     if (!trace->nodes[node].has_data) return "the trace does not hold this tensor's elements";
-    if (trace->level[pos] < FD_TRACE_FULL) return "its step was recorded below the level full";
+    bool always = trace->info.level < FD_TRACE_FULL; /* it is then in every step (fd_trace_options.always) */
+    if (trace->level[pos] < FD_TRACE_FULL && !always) return "its step was recorded below the level full";
     if (trace->fingerprints && !fd_trace_fingerprint(trace, node, pos)) return "it was not recorded at this position";
     if (pos < set->first || (hsize_t)(pos - set->first) >= set->shape.dim[0]) return "the dataset has no such position";
     if (trace->nodes[node].over_kv && set->shape.dim[set->shape.rank - 1] < (hsize_t)pos + 1)

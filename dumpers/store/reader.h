@@ -36,7 +36,7 @@ typedef struct fd_trace_table {
 
 struct fd_trace {
     char *path;
-    hid_t file;
+    hid_t file, root;     /* root: the group that holds this trace, or the file's own */
     fd_h5_bytes bytes;    /* the same file; its descriptor is -1 when it could not be opened */
     bool plain;           /* complete, and of a form that can be read without the library */
     size_t memory;        /* bytes that tables and lists of chunks may take */

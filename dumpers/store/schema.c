@@ -23,9 +23,9 @@ int fd_trace_level_parse(const char *name) {
 #define FIELD(member)                                                                                                  \
     { #member, offsetof(fd_trace_info, member), sizeof(((fd_trace_info *)0)->member) }
 const fd_info_field fd_info_fields[] = {
-    FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),   FIELD(driver), FIELD(build),
-    FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type),  FIELD(fusion), FIELD(fault),
-    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),   FIELD(started), FIELD(finished),
+    FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),  FIELD(driver),  FIELD(build),
+    FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type), FIELD(fusion),  FIELD(fault),
+    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),  FIELD(started), FIELD(finished),
 };
 #undef FIELD
 const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;
@@ -142,23 +142,79 @@ void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_grap
     snprintf(row->dtype, sizeof row->dtype, "%s", fd_dtype_get(dtype)->name);
 }
 
-void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hsize_t chunk[3]) {
-    hsize_t row = element_bytes;
-    for (int i = 0; i < node->n_dim; i++) {
-        bool along_kv = node->over_kv && i == node->n_dim - 1;
-        chunk[1 + i] = along_kv ? FD_KV_CHUNK : (hsize_t)(node->shape[i] > 0 ? node->shape[i] : 1);
-        row *= chunk[1 + i];
-    }
-    chunk[0] = compress || row >= 32768 ? 1 : (32768 + row - 1) / row;
-    if (chunk[0] > 1024) chunk[0] = 1024;
+fd_tensor_form fd_node_form(const fd_node *node, uint32_t dtype) {
+    fd_tensor_form form = {.dtype = dtype, .over_kv = node->over_kv, .n_dim = node->n_dim};
+    form.scores = node->over_kv && node->op == FD_OP_ATTN_SCORES;
+    memcpy(form.shape, node->shape, sizeof form.shape);
+    return form;
 }
 
-const void *fd_trace_fill_value(const fd_node *node, uint32_t stored) {
+fd_tensor_form fd_graph_row_form(const fd_graph_row *row, uint32_t dtype) {
+    fd_tensor_form form = {.dtype = dtype, .over_kv = row->over_kv != 0, .n_dim = row->n_dim};
+    form.scores = form.over_kv && strstr(row->name, "scores"); /* attn_scores, whoever names it */
+    memcpy(form.shape, row->shape, sizeof form.shape);
+    return form;
+}
+
+/* ---- how a tensor's rows are stored ---- */
+
+size_t fd_element_bytes(uint32_t dtype) {
+    return dtype == FD_F64 ? 8 : dtype == FD_F32 ? 4 : 2;
+}
+
+hid_t fd_stored_type(uint32_t dtype) {
+    return dtype == FD_F64 ? H5T_IEEE_F64LE : dtype == FD_F32 ? H5T_IEEE_F32LE : H5T_STD_U16LE;
+}
+
+hid_t fd_memory_type(uint32_t dtype) {
+    return dtype == FD_F64 ? H5T_NATIVE_DOUBLE : dtype == FD_F32 ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT16;
+}
+
+void fd_form_extent(const fd_tensor_form *form, int64_t rows, int64_t keys, hsize_t out[FD_H5_MAX_RANK]) {
+    out[0] = (hsize_t)rows;
+    for (int i = 0; i < form->n_dim; i++) out[1 + i] = (hsize_t)form->shape[i];
+    if (form->over_kv) out[form->n_dim] = (hsize_t)keys;
+}
+
+size_t fd_form_chunk_row_bytes(const fd_tensor_form *form) {
+    hsize_t extent[FD_H5_MAX_RANK];
+    size_t bytes = fd_element_bytes(form->dtype);
+    fd_form_extent(form, 1, FD_KV_CHUNK, extent);
+    for (int i = 1; i <= form->n_dim; i++) bytes *= (size_t)(extent[i] > 0 ? extent[i] : 1);
+    return bytes;
+}
+
+void fd_form_chunk(const fd_tensor_form *form, bool compress, hsize_t out[FD_H5_MAX_RANK]) {
+    enum { BYTES = 32768, MOST = 1024 };
+    size_t row = fd_form_chunk_row_bytes(form);
+    fd_form_extent(form, 1, FD_KV_CHUNK, out);
+    for (int i = 1; i <= form->n_dim; i++) out[i] = out[i] > 0 ? out[i] : 1;
+    out[0] = compress || row >= BYTES ? 1 : (BYTES + row - 1) / row;
+    if (out[0] > MOST) out[0] = MOST;
+}
+
+int64_t fd_form_lines(const fd_tensor_form *form) {
+    int64_t n = 1;
+    for (int i = 0; i < form->n_dim - form->over_kv; i++) n *= form->shape[i];
+    return n;
+}
+
+int64_t fd_form_bytes(const fd_tensor_form *form, bool compress, bool fresh, int64_t first, int64_t end) {
+    hsize_t chunk[FD_H5_MAX_RANK];
+    fd_form_chunk(form, compress, chunk);
+    int64_t rows = (int64_t)chunk[0],
+            begun = form->over_kv || compress || fresh ? first / rows : (first + rows - 1) / rows;
+    int64_t n = (end + rows - 1) / rows - begun;
+    if (form->over_kv) n *= (end + FD_KV_CHUNK - 1) / FD_KV_CHUNK;
+    return n * (rows * (int64_t)fd_form_chunk_row_bytes(form) + 64) + 4096;
+}
+
+const void *fd_form_fill(const fd_tensor_form *form) {
     static const double fill64[] = {NAN, -INFINITY, 0.0};
     static const float fill32[] = {NAN, -INFINITY, 0.0f};
     static const uint16_t fill16[] = {0x7e00, 0xfc00, 0}, fill_bf16[] = {0x7fc0, 0xff80, 0};
-    int which = !node->over_kv ? 0 : node->op == FD_OP_ATTN_SCORES ? 1 : 2;
-    switch (stored) {
+    int which = !form->over_kv ? 0 : form->scores ? 1 : 2;
+    switch (form->dtype) {
     case FD_F64: return &fill64[which];
     case FD_F32: return &fill32[which];
     case FD_F16: return &fill16[which];

@@ -3,9 +3,8 @@
 #ifndef FD_DUMPERS_STORE_SCHEMA_H
 #define FD_DUMPERS_STORE_SCHEMA_H
 
-#include <hdf5.h>
-
 #include "base/dtype.h"
+#include "dumpers/hdf5/h5.h"
 #include "dumpers/store/trace.h"
 
 #define FD_TRACE_SCHEMA "firstdiff-trace"
@@ -80,14 +79,41 @@ typedef struct fd_health_info {
 } fd_health_info;
 extern const fd_health_info fd_health_columns[FD_HEALTH_COUNT];
 
-/* Chunk of a tensor's dataset [n_pos, …shape] (rank 1 + n_dim; over_kv: [n_pos, n_head, n_kv]). Whole rows, as few as
- * fill 32 KiB: a decode step then writes one piece of one chunk, and a position is read in one piece. `compress`: every
- * row alone, because rewriting a compressed chunk leaves its old copy in the file. */
-void fd_trace_chunk(const fd_node *node, size_t element_bytes, bool compress, hsize_t chunk[3]);
-enum { FD_KV_CHUNK = 64 }; /* positions along n_kv */
+/* ---- how a tensor's rows are stored ---- */
 
-/* An element, of the stored type, that stands where nothing was recorded: NaN, or along n_kv padding of scores (-inf) and
+/* What /tensors says of a tensor, and all that writing its rows needs to know of it. */
+typedef struct fd_tensor_form {
+    uint32_t dtype;   /* as stored: FD_F32, FD_F64, FD_F16 or FD_BF16 */
+    bool over_kv;     /* the last dimension runs over keys */
+    bool scores;      /* over_kv: padded with -inf, others with 0 */
+    int n_dim;        /* of one position, 1 to 4 */
+    int32_t shape[4]; /* over_kv: the last is 0 */
+} fd_tensor_form;
+
+enum {
+    FD_KV_CHUNK = 64,       /* keys in a chunk */
+    FD_TRACE_EXTEND_BY = 64 /* rows: a dataset's header is written anew each time it grows */
+};
+
+fd_tensor_form fd_node_form(const fd_node *node, uint32_t dtype);
+fd_tensor_form fd_graph_row_form(const fd_graph_row *row, uint32_t dtype);
+
+size_t fd_element_bytes(uint32_t dtype); /* of the four types */
+hid_t fd_stored_type(uint32_t dtype);    /* in the file: 16-bit types as raw integers; both are HDF5's own ids */
+hid_t fd_memory_type(uint32_t dtype);
+
+/* Rows × keys → the dataset's extent. Its rank is 1 + n_dim. */
+void fd_form_extent(const fd_tensor_form *form, int64_t rows, int64_t keys, hsize_t out[FD_H5_MAX_RANK]);
+/* Chunks hold whole rows, as few as fill 32 KiB: a decode step then writes one piece of one chunk, and a position is read
+ * in one piece. `compress`: every row alone, because rewriting a compressed chunk leaves its old copy in the file. */
+void fd_form_chunk(const fd_tensor_form *form, bool compress, hsize_t out[FD_H5_MAX_RANK]);
+size_t fd_form_chunk_row_bytes(const fd_tensor_form *form); /* of one row in one chunk */
+int64_t fd_form_lines(const fd_tensor_form *form);          /* over_kv: runs of keys in a row, one for each head */
+/* What writing rows [first, end) may add to the file: chunks that are touched for the first time, and HDF5's index.
+ * `fresh`: no row was written before. */
+int64_t fd_form_bytes(const fd_tensor_form *form, bool compress, bool fresh, int64_t first, int64_t end);
+/* An element, of the stored type, that stands where nothing was recorded: NaN, or along keys padding of scores (-inf) and
  * of weights (0). */
-const void *fd_trace_fill_value(const fd_node *node, uint32_t stored);
+const void *fd_form_fill(const fd_tensor_form *form);
 
 #endif

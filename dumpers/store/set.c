@@ -117,7 +117,7 @@ fd_code fd_trace_set_open(const fd_trace *trace, int32_t node, fd_error *err) {
     fd_trace_set *set = &trace->sets[node];
     const char *name = trace->nodes[node].name;
     if (set->id >= 0) return FD_OK;
-    hid_t group = H5Gopen2(trace->file, "tensors", H5P_DEFAULT), id = group < 0 ? -1 : open_set(group, name);
+    hid_t group = H5Gopen2(trace->root, "tensors", H5P_DEFAULT), id = group < 0 ? -1 : open_set(group, name);
     hid_t type = id < 0 ? -1 : H5Dget_type(id);
     fd_h5_shape shape = {0};
     fd_code code = FD_OK;

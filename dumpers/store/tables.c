@@ -44,7 +44,7 @@ fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, hid_t type, 
         count[1 + i] = rest[i];
         bytes *= (size_t)rest[i];
     }
-    hid_t set = H5Dopen2(trace->file, what, H5P_DEFAULT);
+    hid_t set = H5Dopen2(trace->root, what, H5P_DEFAULT);
     if (set < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: %s: not a dataset that opens", trace->path, what);
     fd_code code = check_rows(trace, what, set, element_bytes, n_rest, rest, n, err);
     void *rows = code == FD_OK ? malloc(bytes ? bytes : 1) : NULL;
@@ -65,12 +65,12 @@ static fd_code load_column(fd_trace *trace, int c, fd_error *err) {
     const fd_health_info *info = &fd_health_columns[c];
     char what[64];
     snprintf(what, sizeof what, "health/%s", info->name);
-    if (!fd_h5_has(trace->file, what)) return FD_OK;
+    if (!fd_h5_has(trace->root, what)) return FD_OK;
     hsize_t rest[2] = {FD_TOP_K, 0};
     void *rows;
     if (info->n_extra == 2) { /* the number of layers and heads is the dataset's own, the same for both */
         fd_h5_shape shape = {0};
-        hid_t set = H5Dopen2(trace->file, what, H5P_DEFAULT);
+        hid_t set = H5Dopen2(trace->root, what, H5P_DEFAULT);
         bool ok = set >= 0 && fd_h5_shape_of(set, &shape) && shape.rank == 3 && shape.dim[1] - 1 < 1 << 20 &&
                   shape.dim[2] - 1 < 1 << 20;
         fd_h5_release(set);
@@ -109,7 +109,7 @@ static fd_code open_table(const fd_trace *trace, const char *name, hid_t type, s
         t->n = trace->n_pos;
         return fd_trace_load_rows(trace, name, type, element_bytes, 2, t->rest, t->n, &t->rows, err);
     }
-    hid_t set = H5Dopen2(trace->file, name, H5P_DEFAULT);
+    hid_t set = H5Dopen2(trace->root, name, H5P_DEFAULT);
     if (set < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: %s: not a dataset that opens", trace->path, name);
     fd_code code = check_rows(trace, name, set, element_bytes, 2, t->rest, trace->n_pos, err);
     fd_h5_release(set);
@@ -124,7 +124,7 @@ const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *t, int32_t
         hsize_t start[3] = {(hsize_t)(pos / t->most) * (hsize_t)t->most}, count[3] = {(hsize_t)t->most, t->rest[0], t->rest[1]};
         if (start[0] + count[0] > (hsize_t)trace->n_pos) count[0] = (hsize_t)trace->n_pos - start[0];
         fd_h5_guard guard = fd_h5_begin();
-        hid_t set = H5Dopen2(trace->file, t->name, H5P_DEFAULT);
+        hid_t set = H5Dopen2(trace->root, t->name, H5P_DEFAULT);
         bool ok = set >= 0 && fd_h5_read_block(set, t->type, 3, start, count, t->rows);
         fd_h5_release(set);
         fd_h5_end(guard);
@@ -141,14 +141,14 @@ void fd_trace_table_free(fd_trace_table *table) {
 }
 
 fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err) {
-    bool prints = fd_h5_has(trace->file, "fingerprints"), stats = fd_h5_has(trace->file, "stats");
+    bool prints = fd_h5_has(trace->root, "fingerprints"), stats = fd_h5_has(trace->root, "stats");
     if ((prints || stats) && !trace->has_graph)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s without /graph: nothing says which column is which tensor",
                        trace->path, prints ? "fingerprints" : "stats");
     if (prints) FD_TRY(open_table(trace, "fingerprints", H5T_NATIVE_UINT64, 8, 2, &trace->fingerprints, err));
     if (stats) FD_TRY(open_table(trace, "stats", H5T_NATIVE_DOUBLE, 8, FD_N_STATS, &trace->stats, err));
     if ((size_t)trace->n_pos > trace->memory / 8 / sizeof *trace->health) return FD_OK; /* said in trace.h */
-    if (!fd_h5_has(trace->file, "health")) return FD_OK;
+    if (!fd_h5_has(trace->root, "health")) return FD_OK;
     trace->health = malloc((size_t)trace->n_pos * sizeof *trace->health + 1);
     if (!trace->health) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     for (int32_t i = 0; i < trace->n_pos; i++) {

@@ -61,15 +61,22 @@ typedef struct fd_trace_health { /* of one position */
 /* ---- writing ---- */
 typedef struct fd_trace_writer fd_trace_writer;
 
+typedef struct fd_trace_file fd_trace_file; /* dumpers/store/file.h */
+
 typedef struct fd_trace_options {
     const char *path;
+    fd_trace_file *file; /* write into its group `group`, created now, and leave the file open: `path` is then its path.
+                            One such trace at a time. NULL: a file of its own */
+    const char *group;   /* "prompt/0" */
     fd_trace_level level;
-    const char *tensors;             /* globs over node names, separated by commas; NULL: all */
+    const char *tensors; /* globs over node names, separated by commas; NULL: all */
+    const char *always;  /* likewise: nodes whose elements are written although `level` is below FD_TRACE_FULL; NULL: none */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
     uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
                                         are of what was computed; FD_F32 (the default): as computed */
-    bool compress;                   /* shuffle + gzip of /tensors */
+    int32_t n_pos;                   /* positions that the run will have, for tables that are no larger; 0: unknown */
+    bool compress;                   /* shuffle + gzip of /tensors, gzip of /graph */
     size_t memory;                   /* bytes of tensors that may wait to be written; 0: 256 MiB */
     int32_t helpers;                 /* threads that digest and write beside the one that calls HDF5, at most 8; 0: a
                                         quarter of the processors, 1 to 4 */
@@ -133,6 +140,8 @@ fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
  * positions as fit are held (what fd_trace_fingerprint and fd_trace_stats_at return is then valid until another position
  * is asked for), health is left out where it does not fit, and so are lists of where a tensor's chunks lie. */
 fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
+/* The trace in a group of a file (dumpers/store/file.h). */
+fd_code fd_trace_open_group(const char *path, const char *group, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
 /* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of memory. */

@@ -176,8 +176,8 @@ fd_code fd_trace_read_weights(const fd_trace *trace, fd_weight_table *out, fd_er
     *out = (fd_weight_table){0};
     fd_h5_guard guard = fd_h5_begin();
     fd_code code = FD_OK;
-    if (fd_h5_has(trace->file, "weights")) {
-        hid_t group = H5Gopen2(trace->file, "weights", H5P_DEFAULT);
+    if (fd_h5_has(trace->root, "weights")) {
+        hid_t group = H5Gopen2(trace->root, "weights", H5P_DEFAULT);
         code = read_group(trace, group, out, err);
         fd_h5_release(group);
     }

@@ -15,8 +15,8 @@ template <int GROUPS>
 __global__ void __launch_bounds__(256)
     attn_scores(const fd_attention a, const float *q, const float *cache_k, float scale, float *scores) {
     __shared__ __align__(16) float query[QUERIES][GROUPS * 64];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int sharing = a.n_head / a.n_head_kv, kv_head = (int)blockIdx.y;
     const int64_t first = (int64_t)blockIdx.z * QUERIES, n_query = (int64_t)a.n_tok * sharing;
     const int pos0 = *a.pos0;
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, const float *q, const float *cache_k,
-                              float scale, float *scores, fd_error *err) {
+fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *shape, const float *q,
+                              const float *cache_k, float scale, float *scores, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_kv < 1 || n_query > 65535 * QUERIES)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_scores: %d heads over %d, %d rows, %d positions", shape->n_head,
@@ -62,13 +62,13 @@ fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, 
                          fd_blocks(n_query, SCORES_TILE));
         return fd_with_groups(shape->head_dim, err, [&](auto groups) {
             constexpr int n = decltype(groups)::value;
-            return fd_launch(queue, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err,
+            return fd_launch(ctx, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err,
                              *shape, q, cache_k, scale, scores);
         });
     }
     const dim3 grid(fd_blocks(shape->n_kv, POSITIONS), (unsigned)shape->n_head_kv, fd_blocks(n_query, QUERIES));
     return fd_with_groups(shape->head_dim, err, [&](auto groups) {
-        return fd_launch(queue, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q,
+        return fd_launch(ctx, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q,
                          cache_k, scale, scores);
     });
 }
@@ -86,8 +86,8 @@ __device__ __forceinline__ void read_positions(const float *row, int first, int 
 }
 
 __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, const float *scores, float *weights) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t at = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (at >= (int64_t)a.n_tok * a.n_head) return;
     const int n = *a.pos0 + (int)(at / a.n_head) + 1, lane = (int)threadIdx.x % 32;
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, c
 /* Block: one head of one row, for few rows. */
 __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const float *scores, float *weights) {
     __shared__ float warp_max[4], total;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = blockIdx.y;
     const int n = *a.pos0 + (int)row + 1, lane = (int)threadIdx.x % 32;
     const float *score = scores + (row * a.n_head + blockIdx.x) * a.n_kv;
@@ -165,15 +165,15 @@ __global__ void __launch_bounds__(128) attn_softmax(const fd_attention a, const 
     for (int t = (int)threadIdx.x; t < a.n_kv; t += 128) weight[t] = t < n ? weight[t] / sum : 0.0f;
 }
 
-fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape, const float *scores, float *weights,
-                               fd_error *err) {
+fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention *shape, const float *scores,
+                               float *weights, fd_error *err) {
     if (shape->n_tok < 1 || shape->n_tok > 65535 || shape->n_kv < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_softmax: %d rows, %d positions", shape->n_tok, shape->n_kv);
     const int64_t n_row = (int64_t)shape->n_tok * shape->n_head;
-    if (n_row >= (int64_t)SOFTMAX_LEAST_WARPS * queue->n_sm)
-        return fd_launch(queue, "attn_softmax_rows", attn_softmax_rows, dim3(fd_blocks(n_row, 8)), 256, 0, err, *shape,
+    if (n_row >= (int64_t)SOFTMAX_LEAST_WARPS * ctx->n_sm)
+        return fd_launch(ctx, "attn_softmax_rows", attn_softmax_rows, dim3(fd_blocks(n_row, 8)), 256, 0, err, *shape,
                          scores, weights);
-    return fd_launch(queue, "attn_softmax", attn_softmax, dim3((unsigned)shape->n_head, (unsigned)shape->n_tok), 128, 0,
+    return fd_launch(ctx, "attn_softmax", attn_softmax, dim3((unsigned)shape->n_head, (unsigned)shape->n_tok), 128, 0,
                      err, *shape, scores, weights);
 }
 
@@ -182,8 +182,8 @@ fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape,
 __global__ void __launch_bounds__(256)
     attn_mix(const fd_attention a, const float *weights, const float *cache_v, float *out) {
     __shared__ __align__(16) float p[MIX_ROWS][FD_ATTENTION_BLOCK];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int d = (int)blockIdx.x * MIX_WIDTH + (int)threadIdx.x % MIX_WIDTH, head = (int)blockIdx.y;
     const int row0 = (int)blockIdx.z * MIX_ROWS, own_row0 = (int)threadIdx.x / MIX_WIDTH * MIX_ROWS_PER_THREAD;
     const int rows = a.n_tok - row0 < MIX_ROWS ? a.n_tok - row0 : MIX_ROWS, pos0 = *a.pos0;
@@ -242,27 +242,27 @@ __global__ void __launch_bounds__(256)
 }
 
 template <int LANES>
-static fd_code launch_mix_tile(const fd_queue *queue, const fd_attention *shape, const float *weights,
+static fd_code launch_mix_tile(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
                                const float *cache_v, float *out, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     const unsigned blocks = fd_blocks(n_query, MIX_TILE) * (unsigned)shape->n_head_kv;
     /* Where all blocks run at once, two a multiprocessor, one that sees much goes with one that sees little. */
-    const int turn = (int)blocks <= 2 * queue->n_sm ? queue->n_sm : (int)blocks;
+    const int turn = (int)blocks <= 2 * ctx->n_sm ? ctx->n_sm : (int)blocks;
     const dim3 grid(blocks, fd_blocks(shape->head_dim, mix_tile<LANES>::width));
-    return fd_launch(queue, "attn_mix_tile", attn_mix_tile<LANES>, grid, 256, mix_tile<LANES>::bytes, err, *shape,
+    return fd_launch(ctx, "attn_mix_tile", attn_mix_tile<LANES>, grid, 256, mix_tile<LANES>::bytes, err, *shape,
                      weights, cache_v, turn, out);
 }
 
-fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
-                           float *out, fd_error *err) {
+fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
+                           const float *cache_v, float *out, fd_error *err) {
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS ||
         shape->head_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_mix: %d heads over %d, %d rows", shape->n_head, shape->n_head_kv,
                        shape->n_tok);
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     if (n_query >= MIX_LEAST_ROWS && shape->head_dim % 4 == 0 && n_query <= INT32_MAX - MIX_TILE)
-        return shape->head_dim <= mix_tile<16>::width ? launch_mix_tile<16>(queue, shape, weights, cache_v, out, err)
-                                                      : launch_mix_tile<32>(queue, shape, weights, cache_v, out, err);
+        return shape->head_dim <= mix_tile<16>::width ? launch_mix_tile<16>(ctx, shape, weights, cache_v, out, err)
+                                                      : launch_mix_tile<32>(ctx, shape, weights, cache_v, out, err);
     const dim3 grid(fd_blocks(shape->head_dim, MIX_WIDTH), (unsigned)shape->n_head, fd_blocks(shape->n_tok, MIX_ROWS));
-    return fd_launch(queue, "attn_mix", attn_mix, grid, 256, 0, err, *shape, weights, cache_v, out);
+    return fd_launch(ctx, "attn_mix", attn_mix, grid, 256, 0, err, *shape, weights, cache_v, out);
 }

@@ -6,7 +6,7 @@
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 #include "kernels/elementwise/rope.h"
 
 #ifdef __cplusplus
@@ -16,7 +16,7 @@ extern "C" {
 enum {
     FD_ATTENTION_BLOCK = 64,
     FD_ATTENTION_MAX_HEAD_DIM = 256,
-    FD_ATTENTION_NEAR = 256, /* positions whose attention one block a head computes by itself */
+    FD_ATTENTION_SHORT_CONTEXT = 256, /* positions that one block a head attends to by itself */
 };
 
 typedef struct fd_attention {
@@ -32,24 +32,24 @@ typedef struct fd_attention {
 } fd_attention;
 
 /* scores [n_tok, n_head, n_kv] = (q·k)·scale; q [n_tok, n_head, head_dim]; cache_k [≥ n_kv, n_head_kv, head_dim]. */
-fd_code fd_launch_attn_scores(const fd_queue *queue, const fd_attention *shape, const float *q, const float *cache_k,
-                              float scale, float *scores, fd_error *err);
+fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *shape, const float *q,
+                              const float *cache_k, float scale, float *scores, fd_error *err);
 
 /* weights = softmax(scores), both [n_tok, n_head, n_kv]; uses n_head, n_tok, n_kv, pos0, sinks. Not in place. */
-fd_code fd_launch_attn_softmax(const fd_queue *queue, const fd_attention *shape, const float *scores, float *weights,
-                               fd_error *err);
+fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention *shape, const float *scores,
+                               float *weights, fd_error *err);
 
 /* out [n_tok, n_head, head_dim] = Σ weights·v; cache_v [≥ n_kv, n_head_kv, head_dim]. */
-fd_code fd_launch_attn_mix(const fd_queue *queue, const fd_attention *shape, const float *weights, const float *cache_v,
-                           float *out, fd_error *err);
+fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
+                           const float *cache_v, float *out, fd_error *err);
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
- * in one kernel near the beginning, in two farther on. Their grids do not depend on the position, so that a CUDA graph
- * can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
- * depend on the others. With queue->overlap, *pos, the sequences and the cache's rows before it must be complete when the
+ * in one kernel for a short context (single block), in two for a long one (split-KV). Their grids do not depend on the
+ * position, so that a CUDA graph can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
+ * depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows before it must be complete when the
  * launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
-    bool near; /* every *pos < FD_ATTENTION_NEAR, now and whenever this launch is replayed */
+    bool short_context; /* every *pos < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
     const float *q;           /* [n_head, head_dim] */
@@ -59,18 +59,18 @@ typedef struct fd_attn_decode {
     float scale;
     float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
     float *out;     /* [n_head, head_dim] */
-    int32_t n_seq;            /* rows of q, k, v, pos and out; 0 counts as 1 */
+    int32_t n_seq;  /* rows of q, k, v, pos and out; 0 counts as 1 */
     const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
     int64_t cache_stride;     /* floats from one sequence's cache to the next one's */
     int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
-    /* What else is kept of the nodes inside, each NULL for not: an observed step's, of one sequence. */
+    /* The nodes inside, for an observer of one sequence's step; each NULL: not stored. */
     float *q_out;                    /* [n_head, head_dim]: q after RoPE */
     float *k_out;                    /* [n_head_kv, head_dim]: k after RoPE */
     float *scores_out, *weights_out; /* [n_head, n_ctx]: the first *pos + 1 of each row are written */
 } fd_attn_decode;
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx);
-fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err);
+fd_code fd_launch_attn_decode(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err);
 
 #ifdef __cplusplus
 }

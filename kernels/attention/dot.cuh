@@ -55,19 +55,6 @@ __device__ __forceinline__ float fd_query_dot(const float *query, const float (&
     return fd_tree_lanes<8>(fd_tree(acc));
 }
 
-/* Σ e[t], t < n, in the contract's order, by one whole warp: lane l follows partials l and l + 32. */
-__device__ __forceinline__ float fd_warp_sum(const float *e, int n, int lane) {
-    float low = 0.0f, high = 0.0f;
-    int t = lane;
-#pragma unroll 4
-    for (; t + 32 < n; t += 64) {
-        low = low + __ldcg(e + t);
-        high = high + __ldcg(e + t + 32);
-    }
-    if (t < n) low = low + __ldcg(e + t);
-    return fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
-}
-
 /* Calls `launch(groups)` with a compile-time count of groups of 64 that hold head_dim. */
 template <int GROUPS> struct fd_groups { static constexpr int value = GROUPS; };
 template <class Launch> static fd_code fd_with_groups(int32_t head_dim, fd_error *err, Launch launch) {

@@ -70,15 +70,15 @@ __device__ __forceinline__ void mix_ask(const fd_attention &a, const mix_rows &r
     for (int i = (int)threadIdx.x; i < MIX_TILE * MIX_BLOCK; i += 256) {
         const int64_t row = rows.weights[i / MIX_BLOCK];
         const bool valid = row >= 0 && own < a.n_kv;
-        fd_copy_async4(stage + i, valid ? weights + row + own : weights, valid);
+        fd_cp_async4(stage + i, valid ? weights + row + own : weights, valid);
     }
     const int d = (int)(blockIdx.y * mix_tile<LANES>::width + threadIdx.x % LANES * 4);
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < MIX_BLOCK * LANES; i += 256) {
         const int t = block + i / LANES;
         const bool valid = t < a.n_kv && d < a.head_dim;
-        fd_copy_async16(stage + mix_tile<LANES>::weights + i * 4,
-                        valid ? values + (int64_t)t * a.n_head_kv * a.head_dim + d : values, valid);
+        fd_cp_async16(stage + mix_tile<LANES>::weights + i * 4,
+                      valid ? values + (int64_t)t * a.n_head_kv * a.head_dim + d : values, valid);
     }
 }
 
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(256, 2)
     using tile = mix_tile<LANES>;
     __shared__ mix_rows rows;
     float *stages = fd_shared_floats();
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int sharing = a.n_head / a.n_head_kv, pos0 = *a.pos0;
     const int n_query = a.n_tok * sharing, n_block = (int)gridDim.x;
     const int block_at = (int)blockIdx.x < turn ? (int)blockIdx.x : turn + n_block - 1 - (int)blockIdx.x;
@@ -110,13 +110,13 @@ __global__ void __launch_bounds__(256, 2)
     float total[tile::rows][4] = {};
 
     mix_ask<LANES>(a, rows, weights, values, 0, stages);
-    fd_copy_async_commit();
+    fd_cp_async_commit_group();
     for (int block = 0; block < n; block += MIX_BLOCK) {
         const float *now = stages + block / MIX_BLOCK % 2 * tile::stage;
         float *next = stages + (block / MIX_BLOCK + 1) % 2 * tile::stage;
         if (block + MIX_BLOCK < n) mix_ask<LANES>(a, rows, weights, values, block + MIX_BLOCK, next);
-        fd_copy_async_commit();
-        fd_copy_async_wait_but(1);
+        fd_cp_async_commit_group();
+        fd_cp_async_wait_group(1);
         __syncthreads();
         const float *p = now + own_row * MIX_BLOCK, *v = now + tile::weights + lane * 4;
         if (block + MIX_BLOCK <= all_see)

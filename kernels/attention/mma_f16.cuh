@@ -19,36 +19,12 @@ __device__ __forceinline__ uint32_t fd_half_pair(float low, float high) {
     return *(const uint32_t *)&pair;
 }
 
-__device__ __forceinline__ void fd_ldmatrix(uint32_t (&to)[4], const uint16_t *from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(from))
-                 : "memory");
-}
-__device__ __forceinline__ void fd_ldmatrix_turned(uint32_t (&to)[4], const uint16_t *from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(from))
-                 : "memory");
-}
-
 /* c += a·b. Lane l holds rows l / 4 and l / 4 + 8 of a and c, columns 2 (l mod 4) and the next (of a: and those 8 on). */
 __device__ __forceinline__ void fd_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void fd_copy_chunk(uint16_t *to_shared, const uint16_t *from, bool valid) {
-    fd_copy_async16((float *)to_shared, (const float *)from, valid);
-}
-__device__ __forceinline__ void fd_copies_end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Waits until at most `LEFT` groups of the calling thread's copies are under way. */
-template <int LEFT> __device__ __forceinline__ void fd_copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 #endif

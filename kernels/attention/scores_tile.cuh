@@ -70,8 +70,8 @@ template <int GROUPS>
 __global__ void __launch_bounds__(256)
     attn_scores_tile(const fd_attention a, const float *q, const float *cache_k, float scale, float *scores) {
     float *queries = fd_shared_floats(), *keys = queries + SCORES_TILE * scores_stride<GROUPS>;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int sharing = a.n_head / a.n_head_kv, kv_head = (int)blockIdx.y, position0 = (int)blockIdx.x * SCORES_TILE;
     const int64_t first = (int64_t)blockIdx.z * SCORES_TILE, n_query = (int64_t)a.n_tok * sharing;
     const int pos0 = *a.pos0, x = (int)threadIdx.x % 16, y = (int)threadIdx.x / 16;

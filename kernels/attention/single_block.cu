@@ -1,21 +1,21 @@
-/* Attention of one position near the beginning: one kernel, a block a head. What takes the time is latency, so all that
- * the block needs of memory is asked for at once: cached rows and angles before the wait for the previous kernel, the
- * newest rows right behind it, the other half of the values while the softmax is made. */
-#include "kernels/attention/split_kv.cuh"
+/* Attention of one position in a short context: one kernel, a block a head. Latency takes the time, so the block requests
+ * all that it needs of memory at once: cached rows and angles before the wait for the previous kernel, the newest rows
+ * right after it, the other half of the values during the softmax. */
+#include "kernels/attention/decode.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 
-constexpr int NEAR = FD_ATTENTION_NEAR, HALF = CHUNK / 2;
-static_assert(NEAR <= DECODE_THREADS, "a thread a score");
+constexpr int SHORT = FD_ATTENTION_SHORT_CONTEXT, HALF = CHUNK / 2;
+static_assert(SHORT <= DECODE_THREADS, "a thread a score");
 
 /* score[0 … n − 1] to e^(s − max) / sum. Every warp finds maximum and sum for itself: a block has little else to do, and
  * barriers are what takes the time. Starts and ends with a barrier. */
-__device__ __forceinline__ void softmax_near(float *score, float *e, int n) {
+__device__ __forceinline__ void softmax_short(float *score, float *e, int n) {
     const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x;
     __syncthreads();
     float max = -(float)INFINITY;
 #pragma unroll
-    for (int i = 0; i < NEAR / 32; i++)
+    for (int i = 0; i < SHORT / 32; i++)
         if (lane + i * 32 < n) max = fmaxf(max, score[lane + i * 32]);
     max = fd_warp_max(max);
     const float own_e = own < n ? fd_exp32(score[own] - max) : 0.0f;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void softmax_near(float *score, float *e, int n) {
     __syncthreads();
     float low = 0.0f, high = 0.0f;
 #pragma unroll
-    for (int i = 0; i < NEAR / 64; i++) {
+    for (int i = 0; i < SHORT / 64; i++) {
         if (lane + i * 64 < n) low = low + e[lane + i * 64];
         if (lane + i * 64 + 32 < n) high = high + e[lane + i * 64 + 32];
     }
@@ -45,107 +45,155 @@ __device__ __forceinline__ float mix_values(float acc, const float *p, int count
     return acc;
 }
 
-/* Grid: heads × rows. Of the cache, rows before *pos alone are read: they were written in earlier steps, and the position
- * was there before the step's first kernel. */
+/* What a thread computes: element d of q, k, v and out, and from chunk `part` on every at_once-th chunk of that element's
+ * mix; as lane of eight, scores. */
+template <int GROUPS> struct thread_work {
+    static constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width; /* elements; chunks the block mixes */
+    static constexpr int passes = 4 / GROUPS, pass_rows = DECODE_THREADS / 8;   /* of keys that registers hold */
+    int pos, head, kv_head, lane, d, part;
+    bool first_sharer, has_d;
+    int64_t stride, of_head; /* elements from one cached row to the next; of the K/V head within a row */
+
+    __device__ __forceinline__ explicit thread_work(const fd_attn_decode &a)
+        : pos(__ldcg(a.pos)), head((int)blockIdx.x), kv_head(head / (a.n_head / a.n_head_kv)),
+          lane((int)threadIdx.x % 8), d((int)threadIdx.x % width), part((int)threadIdx.x / width),
+          first_sharer(head % (a.n_head / a.n_head_kv) == 0), has_d(d < a.head_dim),
+          stride((int64_t)a.n_head_kv * a.head_dim), of_head((int64_t)kv_head * a.head_dim) {}
+    /* The position that the thread scores in a pass. */
+    static __device__ __forceinline__ int row(int pass) { return pass * pass_rows + (int)threadIdx.x / 8; }
+};
+
+template <int GROUPS> struct block_shared {
+    alignas(16) float query[64 * GROUPS], key[64 * GROUPS], score[SHORT], e[SHORT], sums[SHORT / CHUNK * 64 * GROUPS];
+};
+
+/* q and k after RoPE to shared memory; the newest rows to the caches, by the first of the heads that share them. The first
+ * `width` threads rotate the query, the next ones, or the same, the newest key; angles are loaded before the wait.
+ * Returns element d of v. Ends with a barrier. */
 template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS, 2) decode_near(const __grid_constant__ fd_attn_decode all) {
-    constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width; /* chunks that the block mixes */
-    constexpr int passes = 4 / GROUPS, pass_rows = DECODE_THREADS / 8;   /* of keys that are held */
-    __shared__ __align__(16) float query[width], key_new[width], score[NEAR], e[NEAR], chunk_sums[NEAR / CHUNK * width];
-    fd_allow_next();
-    const fd_attn_decode a = row_of(all);
-    const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.x;
-    const int sharing = a.n_head / a.n_head_kv, kv_head = head / sharing, lane = (int)threadIdx.x % 8;
-    const int d = (int)threadIdx.x % width, part = (int)threadIdx.x / width; /* also the first chunk it mixes */
-    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim, of_head = (int64_t)kv_head * a.head_dim;
-    const float *cache_k = a.cache_k + of_head, *cache_v = a.cache_v + of_head + d;
-    const bool has_d = d < a.head_dim;
-
-    float key[passes][GROUPS * 8], value[HALF];
-#pragma unroll
-    for (int pass = 0; pass < passes; pass++) {
-        const int t = pass * pass_rows + (int)threadIdx.x / 8;
-        if (t < pos) fd_load_key<GROUPS>(cache_k + t * stride, a.head_dim, lane, key[pass]);
-    }
-    load_values(cache_v, stride, part * CHUNK, has_d ? pos : 0, value);
-    /* The first `width` threads turn the query, the next ones, or the same, the newest key. */
-    const bool turns_q = part == 0, turns_k = part == (at_once > 1 ? 1 : 0);
-    const fd_rope_turn q_turn = fd_rope_turn_of(a.q_rope, d, a.head_dim, pos);
-    const fd_rope_turn k_turn = fd_rope_turn_of(a.k_rope, d, a.head_dim, pos);
-    fd_wait_previous();
-
-    const float2 q_pair = turns_q ? fd_rope_pair(q_turn, a.q + (int64_t)head * a.head_dim) : make_float2(0.0f, 0.0f);
-    const float2 k_pair = turns_k ? fd_rope_pair(k_turn, a.k + of_head) : make_float2(0.0f, 0.0f);
-    const float v_new = has_d ? __ldcg(a.v + of_head + d) : 0.0f;
-    if (turns_q) query[fd_query_at(d)] = fd_rope_turned(q_turn, q_pair);
-    if (turns_k) key_new[d] = fd_rope_turned(k_turn, k_pair);
-    if (head % sharing == 0 && has_d) {
-        if (part == 0) a.cache_v[pos * stride + of_head + d] = v_new;
-        if (turns_k) a.cache_k[pos * stride + of_head + d] = fd_rope_turned(k_turn, k_pair);
+__device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const thread_work<GROUPS> &w,
+                                            block_shared<GROUPS> &b) {
+    const bool rotates_q = w.part == 0, rotates_k = w.part == (w.at_once > 1 ? 1 : 0);
+    const fd_rope_angle q_angle = fd_rope_angle_of(a.q_rope, w.d, a.head_dim, w.pos);
+    const fd_rope_angle k_angle = fd_rope_angle_of(a.k_rope, w.d, a.head_dim, w.pos);
+    fd_pdl_wait();
+    const float2 none = make_float2(0.0f, 0.0f);
+    const float2 q_pair = rotates_q ? fd_rope_load(q_angle, a.q + (int64_t)w.head * a.head_dim) : none;
+    const float2 k_pair = rotates_k ? fd_rope_load(k_angle, a.k + w.of_head) : none;
+    const float v_new = w.has_d ? __ldcg(a.v + w.of_head + w.d) : 0.0f;
+    if (rotates_q) b.query[fd_query_at(w.d)] = fd_rope_rotate(q_angle, q_pair);
+    if (rotates_k) b.key[w.d] = fd_rope_rotate(k_angle, k_pair);
+    if (w.first_sharer && w.has_d) {
+        if (w.part == 0) a.cache_v[w.pos * w.stride + w.of_head + w.d] = v_new;
+        if (rotates_k) a.cache_k[w.pos * w.stride + w.of_head + w.d] = fd_rope_rotate(k_angle, k_pair);
     }
     __syncthreads();
-    keep_turned(a, head, query, key_new);
+    return v_new;
+}
+
+/* Scores of all positions: those whose keys are held, then the others. */
+template <int GROUPS, int PASSES>
+__device__ __forceinline__ void score_all(const fd_attn_decode &a, const thread_work<GROUPS> &w,
+                                          block_shared<GROUPS> &b, float (&key)[PASSES][GROUPS * 8]) {
+    const int n = w.pos + 1;
     const auto put_score = [&](int t, const float(&k)[GROUPS * 8]) {
-        const float s = fd_query_dot<GROUPS>(query, k, a.head_dim, lane) * a.scale;
-        if (lane == 0 && t < n) score[t] = s;
-        if (lane == 0 && t < n && a.scores_out) a.scores_out[(int64_t)head * a.n_ctx + t] = s;
+        const float s = fd_query_dot<GROUPS>(b.query, k, a.head_dim, w.lane) * a.scale;
+        if (w.lane == 0 && t < n) b.score[t] = s;
+        if (w.lane == 0 && t < n && a.scores_out) a.scores_out[(int64_t)w.head * a.n_ctx + t] = s;
     };
 #pragma unroll
-    for (int pass = 0; pass < passes; pass++) {
-        const int t = pass * pass_rows + (int)threadIdx.x / 8;
-        if (pass * pass_rows >= n) break;
-        if (t >= pos) key_from<GROUPS>(key_new, a.head_dim, lane, key[pass]);
+    for (int pass = 0; pass < PASSES; pass++) {
+        const int t = w.row(pass);
+        if (pass * w.pass_rows >= n) break;
+        if (t >= w.pos) key_from<GROUPS>(b.key, a.head_dim, w.lane, key[pass]);
         put_score(t, key[pass]);
     }
 #pragma unroll 1
-    for (int base = passes * pass_rows; base < n; base += pass_rows) {
+    for (int base = PASSES * w.pass_rows; base < n; base += w.pass_rows) {
         const int t = base + (int)threadIdx.x / 8;
-        if (t < pos)
-            fd_load_key<GROUPS>(cache_k + t * stride, a.head_dim, lane, key[0]);
+        if (t < w.pos)
+            fd_load_key<GROUPS>(a.cache_k + w.of_head + t * w.stride, a.head_dim, w.lane, key[0]);
         else
-            key_from<GROUPS>(key_new, a.head_dim, lane, key[0]);
+            key_from<GROUPS>(b.key, a.head_dim, w.lane, key[0]);
         put_score(t, key[0]);
     }
-    float second[HALF];
-    load_values(cache_v, stride, part * CHUNK + HALF, has_d ? pos : 0, second);
-    softmax_near(score, e, n);
-    if (a.weights_out && (int)threadIdx.x < n)
-        a.weights_out[(int64_t)head * a.n_ctx + threadIdx.x] = score[threadIdx.x];
+}
 
-    for (int chunk = part; chunk < n_chunk; chunk += at_once) {
-        const int first = chunk * CHUNK, cached = pos - first < CHUNK ? pos - first : CHUNK;
-        if (chunk != part) {
-            load_values(cache_v, stride, first, has_d ? pos : 0, value);
-            load_values(cache_v, stride, first + HALF, has_d ? pos : 0, second);
+/* Σ p·v of each chunk to b.sums; `value` and `second` hold the two halves of the thread's first chunk. */
+template <int GROUPS>
+__device__ __forceinline__ void mix_chunks(const fd_attn_decode &a, const thread_work<GROUPS> &w,
+                                           block_shared<GROUPS> &b, float v_new, float (&value)[HALF],
+                                           float (&second)[HALF]) {
+    const float *cache_v = a.cache_v + w.of_head + w.d;
+    for (int chunk = w.part; chunk < chunks_of(w.pos + 1); chunk += w.at_once) {
+        const int first = chunk * CHUNK, cached = w.pos - first < CHUNK ? w.pos - first : CHUNK;
+        if (chunk != w.part) {
+            load_values(cache_v, w.stride, first, w.has_d ? w.pos : 0, value);
+            load_values(cache_v, w.stride, first + HALF, w.has_d ? w.pos : 0, second);
         }
-        float acc = mix_values(0.0f, score + first, cached, value);
-        acc = mix_values(acc, score + first + HALF, cached - HALF, second);
-        chunk_sums[chunk * width + d] = cached < CHUNK ? fmaf(score[pos], v_new, acc) : acc;
+        float acc = mix_values(0.0f, b.score + first, cached, value);
+        acc = mix_values(acc, b.score + first + HALF, cached - HALF, second);
+        b.sums[chunk * w.width + w.d] = cached < CHUNK ? fmaf(b.score[w.pos], v_new, acc) : acc;
     }
     __syncthreads();
+}
+
+/* Grid: heads × rows. Of the cache, only rows before *pos are read: earlier steps wrote them, and the position was there
+ * before the step's first kernel.
+ *
+ *   cached K ── key[passes], registers ──────────────┐
+ *   q, k ── RoPE ── query, key (shared) ── caches    ├─ score_all: q·k·scale ── score (shared)
+ *                                                    ┘        │
+ *                                                        softmax_short
+ *                                                             │
+ *   cached V ── value, second: half a chunk each ─────── mix_chunks: sums of each chunk of 64 positions (shared)
+ *   v ── the newest value ──────────────────────────────┘     │
+ *                                                        sums added in order of positions ── out */
+template <int GROUPS>
+__global__ void __launch_bounds__(DECODE_THREADS, 2)
+    attention_single_block(const __grid_constant__ fd_attn_decode all) {
+    __shared__ block_shared<GROUPS> b;
+    fd_pdl_launch_dependents();
+    const fd_attn_decode a = row_of(all);
+    const thread_work<GROUPS> w(a);
+    const float *cache_v = a.cache_v + w.of_head + w.d;
+    float key[w.passes][GROUPS * 8], value[HALF], second[HALF];
+#pragma unroll
+    for (int pass = 0; pass < w.passes; pass++)
+        if (w.row(pass) < w.pos)
+            fd_load_key<GROUPS>(a.cache_k + w.of_head + w.row(pass) * w.stride, a.head_dim, w.lane, key[pass]);
+    load_values(cache_v, w.stride, w.part * CHUNK, w.has_d ? w.pos : 0, value);
+    const float v_new = stage_rows<GROUPS>(a, w, b);
+    store_rotated(a, w.head, b.query, b.key);
+    score_all<GROUPS>(a, w, b, key);
+    load_values(cache_v, w.stride, w.part * CHUNK + HALF, w.has_d ? w.pos : 0, second);
+    softmax_short(b.score, b.e, w.pos + 1);
+    if (a.weights_out && (int)threadIdx.x <= w.pos)
+        a.weights_out[(int64_t)w.head * a.n_ctx + threadIdx.x] = b.score[threadIdx.x];
+    mix_chunks<GROUPS>(a, w, b, v_new, value, second);
     if ((int)threadIdx.x < a.head_dim) {
         float total = 0.0f;
-        for (int chunk = 0; chunk < n_chunk; chunk++) total = total + chunk_sums[chunk * width + threadIdx.x];
-        a.out[(int64_t)head * a.head_dim + threadIdx.x] = total;
+        for (int chunk = 0; chunk < chunks_of(w.pos + 1); chunk++)
+            total = total + b.sums[chunk * w.width + threadIdx.x];
+        a.out[(int64_t)w.head * a.head_dim + threadIdx.x] = total;
     }
 }
 
-/* Dynamic shared memory that the kernel asks for. Where heads together are wide, the product behind it has long rings,
- * and on a multiprocessor that one of its blocks shares, q, k and v wait behind the ring's first fill
- * (docs/performance.md). So no ring shares it. Narrow heads go with short products, whose rings would keep this kernel
- * from starting early. */
-static size_t near_shared(const fd_queue *queue, const fd_attn_decode *in, unsigned rows) {
+/* Dynamic shared memory that the kernel asks for. Where heads together are wide, the next product has long rings, and on a
+ * multiprocessor that one of its blocks shares, q, k and v wait for the ring's first fill (docs/performance.md): so no
+ * ring shares it. Narrow heads go with short products, whose rings would keep this kernel from starting early. */
+static size_t shared_to_ask(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned rows) {
     enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */
-    const bool wide = (int64_t)in->n_head * in->head_dim >= (int64_t)WIDE * queue->n_sm;
-    return wide && (int64_t)in->n_head * rows <= queue->n_sm ? fd_shared_alone(queue) : 0;
+    const bool wide = (int64_t)in->n_head * in->head_dim >= (int64_t)WIDE * ctx->n_sm;
+    return wide && (int64_t)in->n_head * rows <= ctx->n_sm ? fd_shared_alone(ctx) : 0;
 }
 
-fd_code fd_launch_attn_near(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
+fd_code fd_launch_attn_single_block(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     const unsigned rows = in->n_seq > 1 ? (unsigned)in->n_seq : 1;
-    const size_t shared = near_shared(queue, in, rows);
+    const size_t shared = shared_to_ask(ctx, in, rows);
     return fd_with_groups(in->head_dim, err, [&](auto groups) {
-        auto kernel = decode_near<decltype(groups)::value>;
-        return fd_launch(queue, "decode_near", kernel, dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS, shared, err,
-                         *in);
+        auto kernel = attention_single_block<decltype(groups)::value>;
+        return fd_launch(ctx, "attention_single_block", kernel, dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS,
+                         shared, err, *in);
     });
 }

@@ -1,11 +1,11 @@
 /* Attention of one position: a block a head does it all while positions are few; else two kernels, scores, then softmax
- * and mix (kernels/attention/split_kv.cuh).
+ * and mix (kernels/attention/decode.cuh).
  *
  * Blocks mix chunks of 64 positions. Which block of a head arrives last is not determined, but what it then does is: it
  * reads what all of them wrote and sums in the order of positions, so no result depends on the order of arrival. */
 #include "kernels/attention/attention.h"
 
-#include "kernels/attention/split_kv.cuh"
+#include "kernels/attention/decode.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 
@@ -15,13 +15,13 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * (size_t)n_head * per_head;
 }
 
-/* Blocks take pieces of positions of a K/V head in turn. In both kernels the cache's rows before *pos are asked for
- * before the wait: they were written in earlier steps. */
+/* Blocks take pieces of positions of a K/V head in turn. Both kernels request the cache's rows before *pos before the
+ * wait: earlier steps wrote them. */
 template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS) decode_scores(const __grid_constant__ fd_attn_decode all) {
-    fd_allow_next();
+__global__ void __launch_bounds__(DECODE_THREADS) attention_split_scores(const __grid_constant__ fd_attn_decode all) {
+    fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
-    scores_of_pieces<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_wait_previous(); });
+    scores_of_pieces<GROUPS>(a, __ldcg(a.pos), fd_shared_floats(), [] { fd_pdl_wait(); });
 }
 
 /* The largest of score[0 … n − 1] and Σ e^(s − largest) in the contract's order; all threads get both. The first TILE
@@ -66,74 +66,100 @@ __device__ __forceinline__ float2 maximum_and_sum(const float *score, int n, flo
     return make_float2(max, total);
 }
 
-/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than to
- * wait for one that does it. A thread mixes one element of the head over one chunk at a time. */
-template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS) decode_mix(const __grid_constant__ fd_attn_decode all) {
-    constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width, ahead = 32;
-    __shared__ __align__(16) float tile[TILE], weight[DECODE_THREADS];
-    fd_allow_next();
-    const fd_attn_decode a = row_of(all);
-    const int pos = __ldcg(a.pos), n = pos + 1, n_chunk = chunks_of(n), head = (int)blockIdx.y;
-    const int split = (int)gridDim.x, begin = n_chunk * (int)blockIdx.x / split,
-              end = n_chunk * ((int)blockIdx.x + 1) / split;
-    const int d = (int)threadIdx.x % width, own = (int)threadIdx.x / width;
-    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim;
-    const scratch_layout s = layout_of(&a);
-    const float *v = a.cache_v + (int64_t)(head / (a.n_head / a.n_head_kv)) * a.head_dim + d;
-    const float *score = s.scores + (int64_t)head * a.n_ctx;
-    float *chunk_sums = s.chunk_sums + (int64_t)head * chunks_of(a.n_ctx) * a.head_dim + d;
+/* A block's chunks of a head. */
+struct mix_work {
+    int pos, head, begin, end;
+    int64_t stride;
+    const float *v;    /* element d of the head's values */
+    float *chunk_sums; /* likewise */
+};
 
-    float value[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; i++) {
-        const int t = (begin + own) * CHUNK + i;
-        value[i] = begin + own < end && t < pos && d < a.head_dim ? __ldcg(v + t * stride) : 0.0f;
-    }
-    fd_wait_previous();
-    if (begin < end) {
-        const float2 of = maximum_and_sum(score, n, tile);
-        for (int first = begin; first < end; first += at_once) {
-            const int t = first * CHUNK + (int)threadIdx.x;
-            if ((int)threadIdx.x < at_once * CHUNK && t < n) {
-                const float w = fd_exp32(__ldcg(score + t) - of.x) / of.y;
-                weight[threadIdx.x] = w;
-                if (a.weights_out && t < end * CHUNK) a.weights_out[(int64_t)head * a.n_ctx + t] = w;
-            }
-            __syncthreads();
-            const int chunk = first + own, at = chunk * CHUNK, count = n - at < CHUNK ? n - at : CHUNK;
-            const float *p = weight + own * CHUNK;
-            if (chunk < end && d < a.head_dim) {
-                float acc = 0.0f;
-                int done = 0;
-                if (first == begin) {
-                    /* The newest value was written by the kernel before. */
-                    const int held = pos - at < ahead ? pos - at : ahead;
-#pragma unroll
-                    for (int i = 0; i < ahead; i++)
-                        if (i < held) acc = fmaf(p[i], value[i], acc);
-                    done = held;
-                }
-                chunk_sums[chunk * a.head_dim] = mix_on(acc, p + done, v + (at + done) * stride, stride, count - done);
-            }
-            __syncthreads();
+enum { AHEAD = 32 }; /* values on their way */
+
+/* Mixes the block's chunks into chunk_sums, at_once of them at a time; `value`: the first values of the thread's first
+ * chunk. The newest value was written by the kernel before this one, and is read here. */
+template <int GROUPS>
+__device__ __forceinline__ void mix_chunks(const fd_attn_decode &a, const mix_work &w, const float *score, float *tile,
+                                           float *weight, const float (&value)[AHEAD]) {
+    constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width;
+    const int n = w.pos + 1, d = (int)threadIdx.x % width, own = (int)threadIdx.x / width;
+    const float2 of = maximum_and_sum(score, n, tile);
+    for (int first = w.begin; first < w.end; first += at_once) {
+        const int t = first * CHUNK + (int)threadIdx.x;
+        if ((int)threadIdx.x < at_once * CHUNK && t < n) {
+            const float p = fd_exp32(__ldcg(score + t) - of.x) / of.y;
+            weight[threadIdx.x] = p;
+            if (a.weights_out && t < w.end * CHUNK) a.weights_out[(int64_t)w.head * a.n_ctx + t] = p;
         }
-    }
-    if (!arrive_last(s.arrived + head, (unsigned)split) || (int)threadIdx.x >= a.head_dim) return;
-    float total = 0.0f;
-#pragma unroll 1
-    for (int first = 0; first < n_chunk; first += ahead) {
+        __syncthreads();
+        const int chunk = first + own, at = chunk * CHUNK, count = n - at < CHUNK ? n - at : CHUNK;
+        const float *p = weight + own * CHUNK;
+        if (chunk < w.end && d < a.head_dim) {
+            float acc = 0.0f;
+            int done = 0;
+            if (first == w.begin) {
+                done = w.pos - at < AHEAD ? w.pos - at : AHEAD;
 #pragma unroll
-        for (int i = 0; i < ahead; i++)
-            value[i] = first + i < n_chunk ? __ldcg(chunk_sums + (first + i) * a.head_dim) : 0.0f;
-#pragma unroll
-        for (int i = 0; i < ahead; i++)
-            if (first + i < n_chunk) total = total + value[i];
+                for (int i = 0; i < AHEAD; i++)
+                    if (i < done) acc = fmaf(p[i], value[i], acc);
+            }
+            w.chunk_sums[chunk * a.head_dim] =
+                mix_on(acc, p + done, w.v + (at + done) * w.stride, w.stride, count - done);
+        }
+        __syncthreads();
     }
-    a.out[(int64_t)head * a.head_dim + d] = total;
 }
 
-fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, fd_error *err) {
+/* The chunks' sums in order of positions. */
+__device__ __forceinline__ float add_chunks(const float *chunk_sums, int n_chunk, int head_dim) {
+    float total = 0.0f, value[AHEAD];
+#pragma unroll 1
+    for (int first = 0; first < n_chunk; first += AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            value[i] = first + i < n_chunk ? __ldcg(chunk_sums + (first + i) * head_dim) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (first + i < n_chunk) total = total + value[i];
+    }
+    return total;
+}
+
+/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than waiting
+ * for one that does it. A thread mixes one element of the head over one chunk at a time.
+ *
+ *   scores (scratch) ── maximum_and_sum ── weight of a chunk (shared) ──┐
+ *   cached V ── value, the first 32 of a chunk, before the wait ────────┴─ mix_chunks ── chunk_sums (scratch)
+ *                                             last block of the head: add_chunks ── out ◄─────┘ */
+template <int GROUPS>
+__global__ void __launch_bounds__(DECODE_THREADS) attention_split_mix(const __grid_constant__ fd_attn_decode all) {
+    constexpr int width = 64 * GROUPS;
+    __shared__ __align__(16) float tile[TILE], weight[DECODE_THREADS];
+    fd_pdl_launch_dependents();
+    const fd_attn_decode a = row_of(all);
+    const scratch_layout s = layout_of(&a);
+    const int pos = __ldcg(a.pos), n_chunk = chunks_of(pos + 1), head = (int)blockIdx.y, split = (int)gridDim.x;
+    const int d = (int)threadIdx.x % width, own = (int)threadIdx.x / width;
+    const mix_work w = {pos,
+                        head,
+                        n_chunk * (int)blockIdx.x / split,
+                        n_chunk * ((int)blockIdx.x + 1) / split,
+                        (int64_t)a.n_head_kv * a.head_dim,
+                        a.cache_v + (int64_t)(head / (a.n_head / a.n_head_kv)) * a.head_dim + d,
+                        s.chunk_sums + (int64_t)head * chunks_of(a.n_ctx) * a.head_dim + d};
+    float value[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        const int t = (w.begin + own) * CHUNK + i;
+        value[i] = w.begin + own < w.end && t < pos && d < a.head_dim ? __ldcg(w.v + t * w.stride) : 0.0f;
+    }
+    fd_pdl_wait();
+    if (w.begin < w.end) mix_chunks<GROUPS>(a, w, s.scores + (int64_t)head * a.n_ctx, tile, weight, value);
+    if (!arrive_last(s.arrived + head, (unsigned)split) || (int)threadIdx.x >= a.head_dim) return;
+    a.out[(int64_t)head * a.head_dim + d] = add_chunks(w.chunk_sums, n_chunk, a.head_dim);
+}
+
+fd_code fd_launch_attn_decode(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %d heads over %d, context %d", in->n_head, in->n_head_kv,
                        in->n_ctx);
@@ -141,17 +167,17 @@ fd_code fd_launch_attn_decode(const fd_queue *queue, const fd_attn_decode *in, f
     if (rows > 65535 || (rows > 1 && !in->sequences))
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_decode: %u sequences%s", rows,
                        in->sequences ? "" : ", and nothing says which");
-    if (in->near) return fd_launch_attn_near(queue, in, err);
+    if (in->short_context) return fd_launch_attn_single_block(ctx, in, err);
     const int64_t n_chunk = chunks_of(in->n_ctx), sharing = in->n_head / in->n_head_kv;
     return fd_with_groups(in->head_dim, err, [&](auto groups) -> fd_code {
         constexpr int n_group = decltype(groups)::value, at_once = n_group < 4 ? 4 / n_group : 1;
         const int64_t pieces = fd_blocks(in->n_ctx, DECODE_THREADS / 8) * (int64_t)in->n_head_kv;
-        const int64_t score_blocks = pieces < queue->n_sm * 2 ? pieces : queue->n_sm * 2;
+        const int64_t score_blocks = pieces < ctx->n_sm * 2 ? pieces : ctx->n_sm * 2;
         const size_t score_shared = sizeof(float) * (size_t)(64 * n_group) * (size_t)(1 + sharing);
-        FD_TRY(fd_launch(queue, "decode_scores", decode_scores<n_group>, dim3((unsigned)score_blocks, 1, rows),
-                         DECODE_THREADS, score_shared, err, *in));
-        const int64_t most = fd_blocks((int64_t)queue->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
-        return fd_launch(queue, "decode_mix", decode_mix<n_group>,
+        FD_TRY(fd_launch(ctx, "attention_split_scores", attention_split_scores<n_group>,
+                         dim3((unsigned)score_blocks, 1, rows), DECODE_THREADS, score_shared, err, *in));
+        const int64_t most = fd_blocks((int64_t)ctx->n_sm * 3, in->n_head), wanted = fd_blocks(n_chunk, at_once);
+        return fd_launch(ctx, "attention_split_mix", attention_split_mix<n_group>,
                          dim3((unsigned)(wanted < most ? wanted : most), (unsigned)in->n_head, rows), DECODE_THREADS, 0,
                          err, *in);
     });

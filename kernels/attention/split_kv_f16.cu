@@ -6,7 +6,7 @@
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/scratch.cuh"
-#include "kernels/attention/split_kv_f16.cuh"
+#include "kernels/attention/decode_f16.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/elementwise/rope.cuh"
 #include "kernels/tree.cuh"
@@ -20,21 +20,22 @@ struct share {
     int sharing;     /* queries of a K/V head */
     int n_group;     /* of them, a block each */
     int n_split;     /* blocks of a group */
-    int64_t partial; /* floats that a block leaves for a query: maximum, sum, and the head */
+    int64_t partial; /* floats that a block stores for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
+static share share_of(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                      int32_t n_ctx) {
     const int sharing = n_head / n_head_kv;
     const int n_group = (sharing + HEADS - 1) / HEADS;
     const int tiles = (n_ctx + TILE - 1) / TILE;
-    int most = queue->n_sm * 2 / (n_head_kv * n_group);
+    int most = ctx->n_sm * 2 / (n_head_kv * n_group);
     most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
     return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
 }
 
-size_t fd_fast_decode_scratch(const fd_queue *queue, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                              int32_t n_ctx) {
-    const share s = share_of(queue, n_head, n_head_kv, head_dim, n_ctx);
+size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                                  int32_t n_ctx) {
+    const share s = share_of(ctx, n_head, n_head_kv, head_dim, n_ctx);
     return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
 }
 
@@ -48,8 +49,8 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int hea
 }
 
 /* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
-__device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all, int row) {
-    fd_fast_attention a = all;
+__device__ __forceinline__ fd_attn_f16 row_of(const fd_attn_f16 &all, int row) {
+    fd_attn_f16 a = all;
     if (!all.sequences) return a;
     const int64_t width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
     const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
@@ -65,230 +66,337 @@ __device__ __forceinline__ fd_fast_attention row_of(const fd_fast_attention &all
     return a;
 }
 
-/* Grid: splits × groups × (rows × K/V heads). LANES lanes share a row of a cache, 8 elements each. */
-template <int LANES>
-__global__ void __launch_bounds__(THREADS) fast_decode(const __grid_constant__ fd_fast_attention all, const share s) {
-    constexpr int WIDTH = LANES * 8, AT_ONCE = THREADS / LANES, ROUNDS = TILE / AT_ONCE;
-    __shared__ float score[HEADS][TILE], top[HEADS], total[HEADS], shrink[HEADS];
-    __shared__ __align__(16) uint16_t newest[2][WIDTH]; /* the newest row of K and of V */
-    float *area = fd_shared_floats();                   /* queries [heads, WIDTH]; at the end [WARPS, heads, WIDTH] */
-    const bool writes = all.k != nullptr;
-    fd_allow_next();
-    if (!writes) fd_wait_previous();
-    const fd_fast_attention a = row_of(all, (int)blockIdx.z / all.n_head_kv);
-    const int pos = __ldcg(a.pos0), kv_head = (int)blockIdx.z % all.n_head_kv, group = (int)blockIdx.y;
-    const int first = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
-    const int first_tile = first / TILE, n_tile = pos / TILE + 1 - first_tile;
-    const int active = n_tile < s.n_split ? n_tile : s.n_split, split = (int)blockIdx.x;
-    if (split >= active) return;
-    const int begin = first_tile + (int)((int64_t)n_tile * split / active);
-    const int end = first_tile + (int)((int64_t)n_tile * (split + 1) / active);
-    const int head0 = kv_head * s.sharing + group * HEADS;
-    const int heads = s.sharing - group * HEADS < HEADS ? s.sharing - group * HEADS : HEADS;
-    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % LANES, own = tid / LANES;
-    const int64_t stride = (int64_t)a.n_head_kv * a.head_dim, of_head = (int64_t)kv_head * a.head_dim;
-    const int cached = writes ? pos : pos + 1; /* rows */
+/* A block's part of the work: some queries of a K/V head over some tiles of positions. */
+struct block_work {
+    int pos, first, cached;  /* the row's position; the first one it sees; rows that the caches hold already */
+    int group, head0, heads; /* of the K/V head's queries; the block's queries */
+    int split, active;       /* its number among the blocks that share these queries' positions */
+    int begin, end;          /* its tiles */
+    int64_t stride, of_head; /* elements from one cached row to the next; of the K/V head within a row */
+};
 
-    uint4 key[ROUNDS], value[ROUNDS];
-    const auto load = [&](const uint16_t *cache, int tile, uint4(&rows)[ROUNDS]) {
+/* `begin` and `end` follow in tiles_of: blocks without tiles return before that. */
+__device__ __forceinline__ block_work work_of(const fd_attn_f16 &a, const share &s) {
+    const int kv_head = (int)blockIdx.z % a.n_head_kv;
+    block_work w;
+    w.pos = __ldcg(a.pos0), w.group = (int)blockIdx.y, w.split = (int)blockIdx.x;
+    w.cached = a.k ? w.pos : w.pos + 1;
+    w.first = fd_first_seen(a, w.pos);
+    const int n_tile = w.pos / TILE + 1 - w.first / TILE;
+    w.active = n_tile < s.n_split ? n_tile : s.n_split;
+    w.head0 = kv_head * s.sharing + w.group * HEADS;
+    w.heads = s.sharing - w.group * HEADS < HEADS ? s.sharing - w.group * HEADS : HEADS;
+    w.stride = (int64_t)a.n_head_kv * a.head_dim, w.of_head = (int64_t)kv_head * a.head_dim;
+    return w;
+}
+
+__device__ __forceinline__ void tiles_of(block_work &w) {
+    const int first_tile = w.first / TILE, n_tile = w.pos / TILE + 1 - first_tile;
+    w.begin = first_tile + (int)((int64_t)n_tile * w.split / w.active);
+    w.end = first_tile + (int)((int64_t)n_tile * (w.split + 1) / w.active);
+}
+
+/* LANES lanes share a cached row, eight elements each; a thread holds its share of ROUNDS rows of a tile. */
+template <int LANES> struct layout {
+    static constexpr int width = LANES * 8, at_once = THREADS / LANES, rounds = TILE / at_once;
+    static __device__ __forceinline__ int lane() { return (int)threadIdx.x % LANES; }
+    /* The position within a tile of the thread's row number r. */
+    static __device__ __forceinline__ int row(int r) { return r * at_once + (int)threadIdx.x / LANES; }
+};
+
+template <int LANES> struct block_shared {
+    alignas(16) uint16_t newest[2][LANES * 8]; /* the newest row of K and of V */
+    float score[HEADS][TILE];                  /* then e^(score − top) */
+    float top[HEADS], total[HEADS];            /* the running maximum and sum */
+    float factor[HEADS];                       /* what earlier sums are multiplied by */
+};
+
+template <int LANES, int ROUNDS>
+__device__ __forceinline__ void load_rows(const fd_attn_f16 &a, const block_work &w, const uint16_t *cache, int tile,
+                                          uint4 (&rows)[ROUNDS]) {
+    using L = layout<LANES>;
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            const int t = tile * TILE + r * AT_ONCE + own;
-            rows[r] =
-                t < cached ? load_eight(cache + t * stride + of_head, lane * 8, a.head_dim) : make_uint4(0, 0, 0, 0);
-        }
-    };
-    load(a.cache_k, begin, key);
-    load(a.cache_v, begin, value);
-    const int element = tid % WIDTH;
-    const fd_rope_turn q_turn = fd_rope_turn_of(a.q_rope, element, a.head_dim, pos);
-    const fd_rope_turn k_turn = fd_rope_turn_of(a.k_rope, element, a.head_dim, pos);
-    if (writes) fd_wait_previous();
+    for (int r = 0; r < ROUNDS; r++) {
+        const int t = tile * TILE + L::row(r);
+        rows[r] = t < w.cached ? load_eight(cache + t * w.stride + w.of_head, L::lane() * 8, a.head_dim)
+                               : make_uint4(0, 0, 0, 0);
+    }
+}
 
-    /* The newest rows are asked for before anything is stored, by the last threads: the first ones turn queries. */
-    const bool newest_here = writes && split == active - 1 && tid >= THREADS - WIDTH;
+/* q after RoPE to query [heads, width]; the newest rows of K and V to shared memory and to the caches. The angles are
+ * loaded before the wait. The last threads load the newest rows before anything is stored: the first ones rotate
+ * queries. */
+template <int LANES>
+__device__ __forceinline__ void stage_rows(const fd_attn_f16 &a, const block_work &w, float *query,
+                                           block_shared<LANES> &b) {
+    constexpr int width = layout<LANES>::width;
+    const int tid = (int)threadIdx.x, element = tid % width;
+    const bool writes = a.k != nullptr;
+    const fd_rope_angle q_angle = fd_rope_angle_of(a.q_rope, element, a.head_dim, w.pos);
+    const fd_rope_angle k_angle = fd_rope_angle_of(a.k_rope, element, a.head_dim, w.pos);
+    if (writes) fd_pdl_wait();
+    const bool newest_here = writes && w.split == w.active - 1 && tid >= THREADS - width;
     float2 k_pair = make_float2(0.0f, 0.0f);
     float v_new = 0.0f;
     if (newest_here) {
-        k_pair = fd_rope_pair(k_turn, a.k + of_head);
-        if (element < a.head_dim) v_new = __ldcg(a.v + of_head + element);
+        k_pair = fd_rope_load(k_angle, a.k + w.of_head);
+        if (element < a.head_dim) v_new = __ldcg(a.v + w.of_head + element);
     }
-    for (int h = tid / WIDTH; h < heads; h += THREADS / WIDTH)
-        area[h * WIDTH + element] =
-            fd_rope_turned(q_turn, fd_rope_pair(q_turn, a.q + (int64_t)(head0 + h) * a.head_dim));
-    if (newest_here) {
-        const uint16_t k = fast_to_half(fd_rope_turned(k_turn, k_pair)), v = fast_to_half(v_new);
-        if (group == 0 && element < a.head_dim) {
-            a.cache_k[pos * stride + of_head + element] = k;
-            a.cache_v[pos * stride + of_head + element] = v;
-        }
-        newest[0][element] = k, newest[1][element] = v;
-    }
-    if (tid < HEADS) top[tid] = -(float)INFINITY, total[tid] = 0.0f;
+    for (int h = tid / width; h < w.heads; h += THREADS / width)
+        query[h * width + element] =
+            fd_rope_rotate(q_angle, fd_rope_load(q_angle, a.q + (int64_t)(w.head0 + h) * a.head_dim));
+    if (newest_here)
+        fd_write_newest(a, w.pos * w.stride + w.of_head, element, fd_rope_rotate(k_angle, k_pair), v_new, w.group == 0,
+                        b.newest);
+    if (tid < HEADS) b.top[tid] = -(float)INFINITY, b.total[tid] = 0.0f;
     __syncthreads();
+}
 
-    float out[HEADS][8] = {};
-    for (int tile = begin; tile < end; tile++) {
+/* b.score of the tile: (q·k)·scale, -inf where the row does not look. Puts the newest row into its place. */
+template <int LANES, int ROUNDS>
+__device__ __forceinline__ void score_tile(const fd_attn_f16 &a, const block_work &w, int tile, const float *query,
+                                           block_shared<LANES> &b, uint4 (&key)[ROUNDS], uint4 (&value)[ROUNDS]) {
+    using L = layout<LANES>;
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            const int slot = r * AT_ONCE + own, t = tile * TILE + slot;
-            float k[8];
-            if (writes && t == pos) {
-                key[r] = *(const uint4 *)(newest[0] + lane * 8);
-                value[r] = *(const uint4 *)(newest[1] + lane * 8);
-            }
-            fast_to_reals(key[r], k);
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                if (h >= heads) break;
-                const float4 low = *(const float4 *)(area + h * WIDTH + lane * 8),
-                             high = *(const float4 *)(area + h * WIDTH + lane * 8 + 4);
-                const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-                float dot = fd_tree_lanes<LANES>(fast_dot(q, k)) * a.scale;
-                if (a.softcap != 0.0f) dot = fd_fast_softcap(dot, a.softcap);
-                if (lane == h % LANES) score[h][slot] = t <= pos && t >= first ? dot : -(float)INFINITY;
-            }
+    for (int r = 0; r < ROUNDS; r++) {
+        const int row = L::row(r), t = tile * TILE + row;
+        float k[8];
+        if (a.k && t == w.pos) {
+            key[r] = *(const uint4 *)(b.newest[0] + L::lane() * 8);
+            value[r] = *(const uint4 *)(b.newest[1] + L::lane() * 8);
         }
-        if (tile + 1 < end) load(a.cache_k, tile + 1, key);
-        __syncthreads();
-        if (warp < heads) { /* a warp a query */
-            const int l = tid % 32;
-            const float low = score[warp][l], high = score[warp][l + 32], before = top[warp];
-            const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
-            const float base = now == -(float)INFINITY ? 0.0f : now;
-            const float p = fd_fast_exp(low, base), q = fd_fast_exp(high, base);
-            score[warp][l] = p, score[warp][l + 32] = q;
-            const float sum = fd_tree_lanes<32>(p + q);
-            __syncwarp(); /* all lanes have read top */
-            if (l == 0) {
-                const float factor = fd_fast_exp(before, base);
-                shrink[warp] = factor;
-                total[warp] = total[warp] * factor + sum;
-                top[warp] = now;
-            }
-        }
-        __syncthreads();
+        fd_unpack_halves(key[r], k);
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
-            if (h >= heads) break;
-            const float factor = shrink[h];
-#pragma unroll
-            for (int i = 0; i < 8; i++) out[h][i] *= factor;
+            if (h >= w.heads) break;
+            const float4 low = *(const float4 *)(query + h * L::width + L::lane() * 8),
+                         high = *(const float4 *)(query + h * L::width + L::lane() * 8 + 4);
+            const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+            float dot = fd_tree_lanes<LANES>(fd_dot8(q, k)) * a.scale;
+            if (a.softcap != 0.0f) dot = fd_approx_softcap(dot, a.softcap);
+            if (L::lane() == h % LANES) b.score[h][row] = t <= w.pos && t >= w.first ? dot : -(float)INFINITY;
         }
-#pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            float v[8];
-            fast_to_reals(value[r], v);
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                if (h >= heads) break;
-                const float p = score[h][r * AT_ONCE + own];
-#pragma unroll
-                for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
-            }
-        }
-        if (tile + 1 < end) load(a.cache_v, tile + 1, value);
-        __syncthreads(); /* the next tile writes its scores here; after the last, `area` is free for sums */
     }
+}
 
+/* Scores to e^(score − top), top and total moved on; a warp a query. */
+template <int LANES> __device__ __forceinline__ void softmax_tile(const block_work &w, block_shared<LANES> &b) {
+    const int warp = (int)threadIdx.x / 32, l = (int)threadIdx.x % 32;
+    if (warp >= w.heads) return;
+    const float low = b.score[warp][l], high = b.score[warp][l + 32], before = b.top[warp];
+    const float now = fmaxf(before, fd_warp_max(fmaxf(low, high)));
+    const float base = now == -(float)INFINITY ? 0.0f : now;
+    const float p = fd_approx_exp(low, base), q = fd_approx_exp(high, base);
+    b.score[warp][l] = p, b.score[warp][l + 32] = q;
+    const float sum = fd_tree_lanes<32>(p + q);
+    __syncwarp(); /* all lanes have read top */
+    if (l == 0) {
+        const float factor = fd_approx_exp(before, base);
+        b.factor[warp] = factor;
+        b.total[warp] = b.total[warp] * factor + sum;
+        b.top[warp] = now;
+    }
+}
+
+/* out = out·factor + Σ p·v over the thread's rows of the tile. */
+template <int LANES, int ROUNDS>
+__device__ __forceinline__ void mix_tile(const block_work &w, const block_shared<LANES> &b,
+                                         const uint4 (&value)[ROUNDS], float (&out)[HEADS][8]) {
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        if (h >= heads) break;
+        if (h >= w.heads) break;
+        const float factor = b.factor[h];
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[h][i] *= factor;
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        float v[8];
+        fd_unpack_halves(value[r], v);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            if (h >= w.heads) break;
+            const float p = b.score[h][layout<LANES>::row(r)];
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
+        }
+    }
+}
+
+/* The threads' sums, added over each warp, to sums [WARPS, heads, width]. Ends with a barrier. */
+template <int LANES>
+__device__ __forceinline__ void store_warp_sums(const block_work &w, float (&out)[HEADS][8], float *sums) {
+    using L = layout<LANES>;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        if (h >= w.heads) break;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
 #pragma unroll
             for (int offset = LANES; offset < 32; offset *= 2)
                 out[h][i] = out[h][i] + __shfl_xor_sync(0xffffffffu, out[h][i], offset);
         }
-        if (tid % 32 < LANES) {
-            float *to = area + (warp * heads + h) * WIDTH + lane * 8;
+        if (threadIdx.x % 32 < LANES) {
+            float *to = sums + ((int)threadIdx.x / 32 * w.heads + h) * L::width + L::lane() * 8;
             *(float4 *)to = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
             *(float4 *)(to + 4) = make_float4(out[h][4], out[h][5], out[h][6], out[h][7]);
         }
     }
     __syncthreads();
+}
 
-    /* The block's sums: to the output when it has seen all positions, else to the scratch. */
-    const int unit = kv_head * (int)gridDim.y + group;
-    float *partials = a.scratch + (int64_t)head0 * s.n_split * s.partial; /* [heads, n_split, partial] */
-    unsigned *arrived = (unsigned *)(a.scratch + (int64_t)a.n_head * s.n_split * s.partial) + unit;
-    for (int i = tid; i < heads * WIDTH; i += THREADS) {
-        const int h = i / WIDTH, d = i % WIDTH;
+/* The block's sums over its warps: where they are when it has seen all positions, else to partials [heads, n_split,
+ * s.partial]. */
+template <int LANES>
+__device__ __forceinline__ void store_block_sums(const fd_attn_f16 &a, const block_work &w, const share &s,
+                                                 const block_shared<LANES> &b, float *sums, float *partials) {
+    constexpr int width = layout<LANES>::width;
+    const int tid = (int)threadIdx.x;
+    for (int i = tid; i < w.heads * width; i += THREADS) {
+        const int h = i / width, d = i % width;
         if (d >= a.head_dim) continue;
-        float sum = area[h * WIDTH + d];
+        float sum = sums[h * width + d];
 #pragma unroll
-        for (int w = 1; w < WARPS; w++) sum = sum + area[(w * heads + h) * WIDTH + d];
-        if (active == 1) {
-            area[h * WIDTH + d] = sum; /* this thread alone reads and writes it */
+        for (int warp = 1; warp < WARPS; warp++) sum = sum + sums[(warp * w.heads + h) * width + d];
+        if (w.active == 1) {
+            sums[h * width + d] = sum; /* this thread alone reads and writes it */
             continue;
         }
-        partials[((int64_t)h * s.n_split + split) * s.partial + 2 + d] = sum;
+        partials[((int64_t)h * s.n_split + w.split) * s.partial + 2 + d] = sum;
     }
-    if (active > 1) {
-        if (tid < heads) {
-            partials[((int64_t)tid * s.n_split + split) * s.partial] = top[tid];
-            partials[((int64_t)tid * s.n_split + split) * s.partial + 1] = total[tid];
-        }
-        if (!arrive_last(arrived, (unsigned)active)) return;
-        __syncthreads();
-        /* Maximum and sum over all blocks, a warp a query; what each block's share shrinks by stays in `area`. */
-        if (warp < heads) {
-            const float *from = partials + (int64_t)warp * s.n_split * s.partial;
-            float most = -(float)INFINITY, sum = 0.0f;
-            for (int i = tid % 32; i < active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
-            most = fd_warp_max(most);
-            const float base = most == -(float)INFINITY ? 0.0f : most;
-            for (int i = tid % 32; i < active; i += 32) {
-                const float factor = fd_fast_exp(__ldcg(from + i * s.partial), base);
-                area[warp * WARPS * WIDTH + i] = factor;
-                sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
-            }
-            sum = fd_tree_lanes<32>(sum);
-            if (tid % 32 == 0) top[warp] = most, total[warp] = sum;
-        }
-        __syncthreads();
-    }
-    for (int i = tid; i < heads * WIDTH; i += THREADS) {
-        const int h = i / WIDTH, d = i % WIDTH;
-        if (d >= a.head_dim) continue;
-        float sum = 0.0f;
-        if (active == 1) {
-            sum = area[h * WIDTH + d];
-        } else {
-            const float *from = partials + (int64_t)h * s.n_split * s.partial + 2 + d;
-            const float *factors = area + h * WARPS * WIDTH;
-            for (int j = 0; j < active; j += 16) {
-                float part[16];
-#pragma unroll
-                for (int n = 0; n < 16; n++) part[n] = j + n < active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
-#pragma unroll
-                for (int n = 0; n < 16; n++)
-                    if (j + n < active) sum = fmaf(factors[j + n], part[n], sum);
-            }
-        }
-        const float scale = fd_fast_mix_factor(a.sinks ? a.sinks + head0 + h : nullptr, top[h], total[h]);
-        fast_leave(a.out, (int64_t)(head0 + h) * a.head_dim + d, sum * scale);
+    if (w.active > 1 && tid < w.heads) {
+        partials[((int64_t)tid * s.n_split + w.split) * s.partial] = b.top[tid];
+        partials[((int64_t)tid * s.n_split + w.split) * s.partial + 1] = b.total[tid];
     }
 }
 
-template <int LANES> static fd_code launch(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    const share s = share_of(queue, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+/* In the last block: maximum and sum over all blocks to b.top and b.total, a warp a query, and each block's factor to
+ * factors [heads][WARPS·width]. Ends with a barrier. */
+template <int LANES>
+__device__ __forceinline__ void join_blocks(const block_work &w, const share &s, block_shared<LANES> &b,
+                                            const float *partials, float *factors) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (warp < w.heads) {
+        const float *from = partials + (int64_t)warp * s.n_split * s.partial;
+        float most = -(float)INFINITY, sum = 0.0f;
+        for (int i = lane; i < w.active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
+        most = fd_warp_max(most);
+        const float base = most == -(float)INFINITY ? 0.0f : most;
+        for (int i = lane; i < w.active; i += 32) {
+            const float factor = fd_approx_exp(__ldcg(from + i * s.partial), base);
+            factors[warp * WARPS * layout<LANES>::width + i] = factor;
+            sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
+        }
+        sum = fd_tree_lanes<32>(sum);
+        if (lane == 0) b.top[warp] = most, b.total[warp] = sum;
+    }
+    __syncthreads();
+}
+
+/* Σ factor·partial over the blocks, in order of positions; `from`: an element of the first block's. */
+__device__ __forceinline__ float sum_of_blocks(const block_work &w, const share &s, const float *from,
+                                               const float *factors) {
+    float sum = 0.0f;
+    for (int j = 0; j < w.active; j += 16) {
+        float part[16];
+#pragma unroll
+        for (int n = 0; n < 16; n++) part[n] = j + n < w.active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
+#pragma unroll
+        for (int n = 0; n < 16; n++)
+            if (j + n < w.active) sum = fmaf(factors[j + n], part[n], sum);
+    }
+    return sum;
+}
+
+template <int LANES>
+__device__ __forceinline__ void write_heads(const fd_attn_f16 &a, const block_work &w, const share &s,
+                                            const block_shared<LANES> &b, const float *area, const float *partials) {
+    constexpr int width = layout<LANES>::width;
+    for (int i = (int)threadIdx.x; i < w.heads * width; i += THREADS) {
+        const int h = i / width, d = i % width;
+        if (d >= a.head_dim) continue;
+        const float sum = w.active == 1 ? area[h * width + d]
+                                        : sum_of_blocks(w, s, partials + (int64_t)h * s.n_split * s.partial + 2 + d,
+                                                        area + h * WARPS * width);
+        const float scale = fd_approx_mix_factor(a.sinks ? a.sinks + w.head0 + h : nullptr, b.top[h], b.total[h]);
+        fd_store(a.out, (int64_t)(w.head0 + h) * a.head_dim + d, sum * scale);
+    }
+}
+
+/* Grid: splits × groups × (rows × K/V heads).
+ *
+ *   cached K, V ── key[], value[] in registers, a tile ahead ──┐        q ── RoPE ── query, shared
+ *   k ── RoPE ─┬─ newest row, shared ──────────────────────────┤                      │
+ *   v ─────────┴─ caches                                       │                      │
+ *                                 key ── score_tile: q·k ◄─────┼──────────────────────┘
+ *                                          │                   │
+ *                                        softmax_tile: e^(score − top), top, total, factor (shared)
+ *                                          │                   │
+ *                                        mix_tile: out = out·factor + p·v (registers)      next tile ▲
+ *                                          │
+ *                  store_warp_sums, store_block_sums: over lanes, warps ──┬── one block: write_heads
+ *                                                                         └── scratch ── last block: join_blocks,
+ *                                                                                        write_heads */
+template <int LANES>
+__global__ void __launch_bounds__(THREADS)
+    attention_split_kv_f16(const __grid_constant__ fd_attn_f16 all, const share s) {
+    constexpr int rounds = layout<LANES>::rounds;
+    __shared__ block_shared<LANES> b;
+    float *area = fd_shared_floats(); /* queries [heads, width]; at the end sums [WARPS, heads, width], or factors */
+    fd_pdl_launch_dependents();
+    if (!all.k) fd_pdl_wait();
+    const fd_attn_f16 a = row_of(all, (int)blockIdx.z / all.n_head_kv);
+    block_work w = work_of(a, s);
+    if (w.split >= w.active) return;
+    tiles_of(w);
+
+    uint4 key[rounds], value[rounds];
+    load_rows<LANES>(a, w, a.cache_k, w.begin, key);
+    load_rows<LANES>(a, w, a.cache_v, w.begin, value);
+    stage_rows<LANES>(a, w, area, b);
+    float out[HEADS][8] = {};
+    for (int tile = w.begin; tile < w.end; tile++) {
+        score_tile<LANES>(a, w, tile, area, b, key, value);
+        if (tile + 1 < w.end) load_rows<LANES>(a, w, a.cache_k, tile + 1, key);
+        __syncthreads();
+        softmax_tile<LANES>(w, b);
+        __syncthreads();
+        mix_tile<LANES>(w, b, value, out);
+        if (tile + 1 < w.end) load_rows<LANES>(a, w, a.cache_v, tile + 1, value);
+        __syncthreads(); /* the next tile writes its scores here; after the last, `area` is free for sums */
+    }
+
+    store_warp_sums<LANES>(w, out, area);
+    float *partials = a.scratch + (int64_t)w.head0 * s.n_split * s.partial; /* [heads, n_split, partial] */
+    store_block_sums<LANES>(a, w, s, b, area, partials);
+    if (w.active > 1) {
+        const int unit = (int)blockIdx.z % a.n_head_kv * (int)gridDim.y + w.group;
+        unsigned *arrived = (unsigned *)(a.scratch + (int64_t)a.n_head * s.n_split * s.partial) + unit;
+        if (!arrive_last(arrived, (unsigned)w.active)) return;
+        __syncthreads();
+        join_blocks<LANES>(w, s, b, partials, area);
+    }
+    write_heads<LANES>(a, w, s, b, area, partials);
+}
+
+template <int LANES> static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
+    const share s = share_of(ctx, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
-    return fd_launch(queue, "fast_decode", fast_decode<LANES>, grid, THREADS,
+    return fd_launch(ctx, "attention_split_kv_f16", attention_split_kv_f16<LANES>, grid, THREADS,
                      sizeof(float) * WARPS * heads * LANES * 8, err, *in, s);
 }
 
-fd_code fd_launch_fast_decode(const fd_queue *queue, const fd_fast_attention *in, fd_error *err) {
-    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 ||
-        in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_decode: %d heads over %d, %d rows", in->n_head, in->n_head_kv,
-                       in->n_tok);
-    if (in->near && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
-        return fd_launch_fast_near(queue, in, err);
-    if (in->head_dim <= 64) return launch<8>(queue, in, err);
-    if (in->head_dim <= 128) return launch<16>(queue, in, err);
-    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(queue, in, err);
+fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 || in->n_tok < 1 ||
+        (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
+        return fd_fail(err, FD_ERR_INPUT, "kernel attention_split_kv_f16: %d heads over %d, %d rows", in->n_head,
+                       in->n_head_kv, in->n_tok);
+    if (in->short_context && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)
+        return fd_launch_attn_single_block_f16(ctx, in, err);
+    if (in->head_dim <= 64) return launch<8>(ctx, in, err);
+    if (in->head_dim <= 128) return launch<16>(ctx, in, err);
+    if (in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM) return launch<32>(ctx, in, err);
     return fd_fail(err, FD_ERR_UNSUPPORTED, "attention: heads of %d elements, the kernels take %d at most",
                    in->head_dim, FD_ATTENTION_MAX_HEAD_DIM);
 }

@@ -32,18 +32,19 @@ struct softcap_of {
 /* An op of one operand gets it twice. */
 template <class Op>
 __global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const float *b, int64_t n, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) out[i] = op(a[i], b[i]);
 }
 
-/* Four elements at a time, several asked for at once, from the end on: what was written last is still in L2. */
+/* Four elements at a time, several loads in flight, from the end on: what was written last is still in L2. */
 enum { QUADS = 4 };
 template <class Op>
-__global__ void __launch_bounds__(256) elementwise_quads(Op op, const float4 *a, const float4 *b, int64_t n, float4 *out) {
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256)
+    elementwise_quads(Op op, const float4 *a, const float4 *b, int64_t n, float4 *out) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * (256 * QUADS) + threadIdx.x;
     float4 x[QUADS], y[QUADS];
 #pragma unroll
@@ -52,48 +53,51 @@ __global__ void __launch_bounds__(256) elementwise_quads(Op op, const float4 *a,
 #pragma unroll
     for (int i = 0; i < QUADS; i++)
         if (first + i * 256 < n)
-            out[first + i * 256] = make_float4(op(x[i].x, y[i].x), op(x[i].y, y[i].y), op(x[i].z, y[i].z),
-                                               op(x[i].w, y[i].w));
+            out[first + i * 256] =
+                make_float4(op(x[i].x, y[i].x), op(x[i].y, y[i].y), op(x[i].z, y[i].z), op(x[i].w, y[i].w));
 }
 
 static bool in_quads(const float *a, const float *b, int64_t n, const float *out) {
     return n % 4 == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0;
 }
 
+struct operands {
+    const float *a, *b;
+    int64_t n;
+    float *out;
+};
+
 template <class Op>
-static fd_code launch(const fd_queue *queue, const char *name, Op op, const float *a, const float *b, int64_t n,
-                      float *out, fd_error *err) {
+static fd_code launch(const fd_launch_context *ctx, const char *name, Op op, const operands &on, fd_error *err) {
+    const auto [a, b, n, out] = on;
     if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel %s: %lld elements", name, (long long)n);
-    if (n >= (int64_t)queue->n_sm * 4096 && in_quads(a, b, n, out))
-        return fd_launch(queue, name, elementwise_quads<Op>, dim3(fd_blocks(n / 4, 256 * QUADS)), 256, 0, err, op,
+    if (n >= (int64_t)ctx->n_sm * 4096 && in_quads(a, b, n, out))
+        return fd_launch(ctx, name, elementwise_quads<Op>, dim3(fd_blocks(n / 4, 256 * QUADS)), 256, 0, err, op,
                          (const float4 *)a, (const float4 *)b, n / 4, (float4 *)out);
-    unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n, 256) < most ? fd_blocks(n, 256) : most;
-    return fd_launch(queue, name, elementwise<Op>, dim3(wanted), 256, 0, err, op, a, b, n, out);
+    unsigned most = (unsigned)ctx->n_sm * 8, wanted = fd_blocks(n, 256) < most ? fd_blocks(n, 256) : most;
+    return fd_launch(ctx, name, elementwise<Op>, dim3(wanted), 256, 0, err, op, a, b, n, out);
 }
 
-fd_code fd_launch_silu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
-                           fd_error *err) {
-    return launch(queue, "silu_mul", silu_mul_of(), gate, up, n, out, err);
+fd_code fd_launch_gate(const fd_launch_context *ctx, const fd_gate *in, float *out, fd_error *err) {
+    switch (in->kind) {
+    case FD_GATE_SILU: return launch(ctx, "silu_mul", silu_mul_of(), {in->gate, in->up, in->n, out}, err);
+    case FD_GATE_GELU: return launch(ctx, "gelu_mul", gelu_mul_of(), {in->gate, in->up, in->n, out}, err);
+    case FD_GATE_SWIGLU_CLAMP: break;
+    }
+    return launch(ctx, "swiglu_clamp", swiglu_clamp_of{in->slope, in->limit}, {in->gate, in->up, in->n, out}, err);
 }
 
-fd_code fd_launch_gelu_mul(const fd_queue *queue, const float *gate, const float *up, int64_t n, float *out,
-                           fd_error *err) {
-    return launch(queue, "gelu_mul", gelu_mul_of(), gate, up, n, out, err);
+fd_code fd_launch_add(const fd_launch_context *ctx, const float *a, const float *b, int64_t n, float *out,
+                      fd_error *err) {
+    return launch(ctx, "add", add_of(), {a, b, n, out}, err);
 }
 
-fd_code fd_launch_swiglu_clamp(const fd_queue *queue, const float *gate, const float *up, float slope, float limit,
-                               int64_t n, float *out, fd_error *err) {
-    return launch(queue, "swiglu_clamp", swiglu_clamp_of{slope, limit}, gate, up, n, out, err);
+fd_code fd_launch_scale(const fd_launch_context *ctx, const float *x, float factor, int64_t n, float *out,
+                        fd_error *err) {
+    return launch(ctx, "scale", scale_of{factor}, {x, x, n, out}, err);
 }
 
-fd_code fd_launch_add(const fd_queue *queue, const float *a, const float *b, int64_t n, float *out, fd_error *err) {
-    return launch(queue, "add", add_of(), a, b, n, out, err);
-}
-
-fd_code fd_launch_scale(const fd_queue *queue, const float *x, float factor, int64_t n, float *out, fd_error *err) {
-    return launch(queue, "scale", scale_of{factor}, x, x, n, out, err);
-}
-
-fd_code fd_launch_softcap(const fd_queue *queue, const float *x, float cap, int64_t n, float *out, fd_error *err) {
-    return launch(queue, "softcap", softcap_of{cap}, x, x, n, out, err);
+fd_code fd_launch_softcap(const fd_launch_context *ctx, const float *x, float cap, int64_t n, float *out,
+                          fd_error *err) {
+    return launch(ctx, "softcap", softcap_of{cap}, {x, x, n, out}, err);
 }

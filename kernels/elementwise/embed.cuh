@@ -9,7 +9,7 @@ template <class Format>
 __device__ __forceinline__ void fd_embed_row(const uint8_t *row, int64_t scale_offset, int64_t n_col, float *to) {
     const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
     const fd_cursor cursor = Format::begin(row, scale_offset, lane);
-    const uint32_t magic = fd_magic();
+    const uint32_t magic = fd_opaque_magic();
     for (int at = (int)threadIdx.x / 8; at < n_unit; at += (int)blockDim.x / 8) {
         const typename Format::unit unit = Format::template load<FD_READ_AGAIN>(cursor, at, lane);
 #pragma unroll

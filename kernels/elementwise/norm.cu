@@ -12,8 +12,8 @@ static bool staged_takes(int64_t n) {
     return n % 4 == 0 && n <= STAGED_COLUMNS;
 }
 
-/* A block norms a row, which it brings to shared memory, with zeros up to a whole group of 64; its first warp sums. With
- * an addend the row is x + addend, and is left in `sum`. */
+/* A block norms a row, which it copies to shared memory, with zeros up to a whole group of 64; its first warp sums. With
+ * an addend the row is x + addend, which is stored in `sum`. */
 __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const float *addend, int n, const float *weight,
                                                        float eps, float *sum, float *out) {
     __shared__ float factor;
@@ -21,11 +21,11 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
     float4 *const quads = (float4 *)staged;
     const int64_t row = (int64_t)blockIdx.x * n / 4;
     const int n_quad = n / 4, first = (int)threadIdx.x;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     if (first < 16 && n_quad + first < (n + 63) / 64 * 16) quads[n_quad + first] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int at = first; at < n_quad; at += QUADS * 256) {
-        float4 a[QUADS], b[QUADS]; /* all asked for before the first is used */
+        float4 a[QUADS], b[QUADS]; /* all loads are issued before the first is used */
 #pragma unroll
         for (int i = 0; i < QUADS; i++)
             if (at + i * 256 < n_quad) a[i] = __ldcg((const float4 *)x + row + at + i * 256);
@@ -52,15 +52,15 @@ __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const flo
     const float r = factor;
     for (int at = first; at < n_quad; at += 256) {
         const float4 v = quads[at], w = __ldg((const float4 *)weight + at);
-        ((float4 *)out)[row + at] = make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w);
+        ((float4 *)out)[row + at] = fd_normed(v, r, w);
     }
 }
 
 /* Rows of any length. */
 __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const float *weight, float eps, float *out) {
     __shared__ float factor;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const float *row = x + blockIdx.x * n;
     if (threadIdx.x < 32) {
         const float r = fd_inverse_rms((int)n, eps, [&](int group) {
@@ -74,28 +74,31 @@ __global__ void __launch_bounds__(256) rms_norm(const float *x, int64_t n, const
     for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[blockIdx.x * n + k] = (row[k] * r) * weight[k];
 }
 
-static fd_code launch_staged(const fd_queue *queue, const float *x, const float *addend, int32_t n_tok, int64_t n,
-                             const float *weight, float eps, float *sum, float *out, fd_error *err) {
-    return fd_launch(queue, "rms_norm_staged", rms_norm_staged, dim3((unsigned)n_tok), 256,
-                     sizeof(float) * (size_t)((n + 63) / 64 * 64), err, x, addend, (int)n, weight, eps, sum, out);
+static fd_code launch_staged(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
+                             float *out, fd_error *err) {
+    return fd_launch(ctx, "rms_norm_staged", rms_norm_staged, dim3((unsigned)in->n_tok), 256,
+                     sizeof(float) * (size_t)((in->n + 63) / 64 * 64), err, in->x, addend, (int)in->n, in->weight,
+                     in->eps, sum, out);
 }
 
-static fd_code check(int32_t n_tok, int64_t n, fd_error *err) {
-    if (n_tok >= 1 && n >= 1 && n <= 1 << 30) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", n_tok, (long long)n);
+static fd_code check(const fd_rms_norm *in, fd_error *err) {
+    if (in->n_tok >= 1 && in->n >= 1 && in->n <= 1 << 30) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm: %d rows of %lld", in->n_tok, (long long)in->n);
 }
 
-fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
-                           float eps, float *out, fd_error *err) {
-    FD_TRY(check(n_tok, n, err));
-    if (staged_takes(n)) return launch_staged(queue, x, nullptr, n_tok, n, weight, eps, nullptr, out, err);
-    return fd_launch(queue, "rms_norm", rms_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
+fd_code fd_launch_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, float *out, fd_error *err) {
+    FD_TRY(check(in, err));
+    if (staged_takes(in->n)) return launch_staged(ctx, in, nullptr, nullptr, out, err);
+    return fd_launch(ctx, "rms_norm", rms_norm, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n, in->weight,
+                     in->eps, out);
 }
 
-fd_code fd_launch_add_rms_norm(const fd_queue *queue, const float *a, const float *b, int32_t n_tok, int64_t n,
-                               const float *weight, float eps, float *sum, float *out, fd_error *err) {
-    FD_TRY(check(n_tok, n, err));
-    if (staged_takes(n)) return launch_staged(queue, a, b, n_tok, n, weight, eps, sum, out, err);
-    FD_TRY(fd_launch_add(queue, a, b, n_tok * n, sum, err));
-    return fd_launch_rms_norm(queue, sum, n_tok, n, weight, eps, out, err);
+fd_code fd_launch_add_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
+                               float *out, fd_error *err) {
+    FD_TRY(check(in, err));
+    if (staged_takes(in->n)) return launch_staged(ctx, in, addend, sum, out, err);
+    FD_TRY(fd_launch_add(ctx, in->x, addend, in->n_tok * in->n, sum, err));
+    fd_rms_norm of_sum = *in;
+    of_sum.x = sum;
+    return fd_launch_rms_norm(ctx, &of_sum, out, err);
 }

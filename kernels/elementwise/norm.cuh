@@ -1,4 +1,5 @@
-/* The factor r of RMS_NORM, shared by the kernels of its own and the matrix-vector kernels that norm x on the way in. */
+/* RMS_NORM on the device: its factor r and its last step, for the norm's own kernels and for the matrix-vector kernels that
+ * norm x on the way in. */
 #ifndef FD_KERNELS_ELEMENTWISE_NORM_CUH
 #define FD_KERNELS_ELEMENTWISE_NORM_CUH
 
@@ -31,6 +32,11 @@ template <class Pair> __device__ __forceinline__ float fd_inverse_rms(int n, flo
     if (n_group & 1) fd_add_squares<1>(pair, group, partial);
     const float sum = fd_tree_lanes<32>(fd_tree(partial));
     return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+/* (x·r)·w of four elements. */
+__device__ __forceinline__ float4 fd_normed(const float4 &x, float r, const float4 &w) {
+    return make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
 }
 
 #endif

@@ -2,19 +2,26 @@
 #ifndef FD_KERNELS_ELEMENTWISE_NORM_H
 #define FD_KERNELS_ELEMENTWISE_NORM_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* x, out [n_tok, n]; weight [n]; all device. `out` may be `x`. */
-fd_code fd_launch_rms_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
-                           float eps, float *out, fd_error *err);
+typedef struct fd_rms_norm {
+    const float *x;      /* device, [n_tok, n] */
+    const float *weight; /* device, [n] */
+    float eps;
+    int32_t n_tok;
+    int64_t n;
+} fd_rms_norm;
 
-/* sum = a + b, out = its norm; all [n_tok, n], none of them another. */
-fd_code fd_launch_add_rms_norm(const fd_queue *queue, const float *a, const float *b, int32_t n_tok, int64_t n,
-                               const float *weight, float eps, float *sum, float *out, fd_error *err);
+/* out [n_tok, n]: the norm of x. `out` may be `in->x`. */
+fd_code fd_launch_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, float *out, fd_error *err);
+
+/* sum = x + addend, out = the norm of sum; all [n_tok, n], no two the same. */
+fd_code fd_launch_add_rms_norm(const fd_launch_context *ctx, const fd_rms_norm *in, const float *addend, float *sum,
+                               float *out, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -4,31 +4,27 @@
 #include <cuda_fp16.h>
 
 #include "kernels/device.cuh"
+#include "kernels/elementwise/rope.cuh"
 #include "kernels/launch.cuh"
-#include "numerics/contract.h"
 
-/* Pair `pair` of a head: where its elements are, and both after RoPE. */
-struct turned_pair {
+/* Two elements of a head and where they lie in it. */
+struct rotated_pair {
     int first, second;
     float a, b;
 };
 
-__device__ __forceinline__ turned_pair turn_pair(const fd_rope_shape &shape, const float *head, int pair, int64_t pos) {
+/* Pair `pair` after RoPE; those past n_rot as they are. */
+__device__ __forceinline__ rotated_pair rotate_pair(const fd_rope_shape &shape, const float *head, int pair,
+                                                    int64_t pos) {
     const int half = shape.n_rot / 2;
-    turned_pair p;
-    if (pair >= half) { /* past the elements that turn */
-        p.first = 2 * pair, p.second = 2 * pair + 1;
-        p.a = head[p.first], p.b = head[p.second];
-        return p;
-    }
-    p.first = shape.interleaved ? 2 * pair : pair, p.second = shape.interleaved ? 2 * pair + 1 : pair + half;
-    const float a = head[p.first], b = head[p.second];
+    if (pair >= half) return {2 * pair, 2 * pair + 1, head[2 * pair], head[2 * pair + 1]};
+    const int2 at = fd_rope_pair(shape, pair);
+    const float2 x = make_float2(head[at.x], head[at.y]);
     const float c = shape.cosine[pos * half + pair], s = shape.sine[pos * half + pair];
-    p.a = fmaf(a, c, -(b * s)), p.b = fmaf(a, s, b * c);
-    return p;
+    return {at.x, at.y, fd_rope_first(x, c, s), fd_rope_second(x, c, s)};
 }
 
-__device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const turned_pair &p) {
+__device__ __forceinline__ void write_cache(void *cache, bool halves, int64_t at, const rotated_pair &p) {
     if (halves) {
         uint16_t *to = (uint16_t *)cache + at;
         to[p.first] = __half_as_ushort(__float2half_rn(p.a));
@@ -40,36 +36,38 @@ __device__ __forceinline__ void keep(void *cache, bool halves, int64_t at, const
 }
 
 /* Grid: pairs of a row in 256 × rows. */
-__global__ void __launch_bounds__(256) turn(const fd_turn t) {
-    fd_allow_next();
-    fd_wait_previous();
-    const int half = t.q_rope.head_dim / 2, at = (int)(blockIdx.x * 256 + threadIdx.x);
-    const int head = at / half, pair = at % half, n_q = t.q_rope.n_head, n_kv = t.k_rope.n_head;
-    const int64_t row = blockIdx.y, pos = *t.pos0 + row;
+__global__ void __launch_bounds__(256) rope_kv_write(const fd_rope_kv_write in) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
+    const int half = in.q_rope.head_dim / 2, at = (int)(blockIdx.x * 256 + threadIdx.x);
+    const int head = at / half, pair = at % half, n_q = in.q_rope.n_head, n_kv = in.k_rope.n_head;
+    const int64_t row = blockIdx.y, pos = *in.pos0 + row;
     if (head >= n_q + 2 * n_kv) return;
     if (head < n_q) {
-        const int64_t from = (row * n_q + head) * t.q_rope.head_dim;
-        const turned_pair p = turn_pair(t.q_rope, t.q + from, pair, pos);
-        t.q_out[from + p.first] = p.a, t.q_out[from + p.second] = p.b;
+        const int64_t from = (row * n_q + head) * in.q_rope.head_dim;
+        const rotated_pair p = rotate_pair(in.q_rope, in.q + from, pair, pos);
+        in.q_out[from + p.first] = p.a, in.q_out[from + p.second] = p.b;
         return;
     }
     const bool is_key = head < n_q + n_kv;
     const int own = head - n_q - (is_key ? 0 : n_kv);
-    const int64_t from = (row * n_kv + own) * t.k_rope.head_dim, to = (pos * n_kv + own) * t.k_rope.head_dim;
+    const int64_t from = (row * n_kv + own) * in.k_rope.head_dim, to = (pos * n_kv + own) * in.k_rope.head_dim;
     if (is_key) {
-        const turned_pair p = turn_pair(t.k_rope, t.k + from, pair, pos);
-        if (t.k_out) t.k_out[from + p.first] = p.a, t.k_out[from + p.second] = p.b;
-        if (pos < t.n_ctx) keep(t.cache_k, t.halves, to, p);
-    } else if (pos < t.n_ctx) {
-        keep(t.cache_v, t.halves, to, {2 * pair, 2 * pair + 1, t.v[from + 2 * pair], t.v[from + 2 * pair + 1]});
+        const rotated_pair p = rotate_pair(in.k_rope, in.k + from, pair, pos);
+        if (in.k_out) in.k_out[from + p.first] = p.a, in.k_out[from + p.second] = p.b;
+        if (pos < in.n_ctx) write_cache(in.cache_k, in.halves, to, p);
+    } else if (pos < in.n_ctx) {
+        write_cache(in.cache_v, in.halves, to,
+                    {2 * pair, 2 * pair + 1, in.v[from + 2 * pair], in.v[from + 2 * pair + 1]});
     }
 }
 
-fd_code fd_launch_turn(const fd_queue *queue, const fd_turn *in, fd_error *err) {
+fd_code fd_launch_rope_kv_write(const fd_launch_context *ctx, const fd_rope_kv_write *in, fd_error *err) {
     const int32_t dim = in->q_rope.head_dim;
     if (in->n_tok < 1 || in->n_tok > 65535 || dim < 2 || dim % 2 != 0 || in->k_rope.head_dim != dim)
-        return fd_fail(err, FD_ERR_INPUT, "kernel turn: %d rows, heads of %d and %d", in->n_tok, dim,
+        return fd_fail(err, FD_ERR_INPUT, "kernel rope_kv_write: %d rows, heads of %d and %d", in->n_tok, dim,
                        in->k_rope.head_dim);
     const int64_t pairs = (int64_t)(in->q_rope.n_head + 2 * in->k_rope.n_head) * (dim / 2);
-    return fd_launch(queue, "turn", turn, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err, *in);
+    return fd_launch(ctx, "rope_kv_write", rope_kv_write, dim3(fd_blocks(pairs, 256), (unsigned)in->n_tok), 256, 0, err,
+                     *in);
 }

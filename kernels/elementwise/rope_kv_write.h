@@ -10,17 +10,17 @@ extern "C" {
 #endif
 
 /* Heads of an even number of elements, as many in q as in k. */
-typedef struct fd_turn {
+typedef struct fd_rope_kv_write {
     fd_rope_shape q_rope, k_rope;
     int32_t n_tok, n_ctx;
-    const int32_t *pos0;    /* device: position of the first row */
-    const float *q, *k, *v; /* [n_tok, n_head or n_head_kv, head_dim] */
-    float *q_out;           /* [n_tok, n_head, head_dim] */
-    float *k_out;           /* [n_tok, n_head_kv, head_dim]; NULL: not wanted */
-    bool halves;            /* the caches are uint16_t: binary16; else float */
+    const int32_t *pos0;     /* device: position of the first row */
+    const float *q, *k, *v;  /* [n_tok, n_head or n_head_kv, head_dim] */
+    float *q_out;            /* [n_tok, n_head, head_dim] */
+    float *k_out;            /* [n_tok, n_head_kv, head_dim]; NULL: not wanted */
+    bool halves;             /* the caches are uint16_t: binary16; else float */
     void *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
-} fd_turn;
-fd_code fd_launch_turn(const fd_queue *queue, const fd_turn *in, fd_error *err);
+} fd_rope_kv_write;
+fd_code fd_launch_rope_kv_write(const fd_launch_context *ctx, const fd_rope_kv_write *in, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -3,19 +3,20 @@
 #include <cuda_fp16.h>
 
 #include "kernels/device.cuh"
-#include "kernels/attention/fast_math.cuh"
+#include "kernels/elementwise/norm.cuh"
+#include "kernels/approx_math.cuh"
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/tree.cuh"
 #include "numerics/contract.h"
 
-__device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, float value) {
+__device__ __forceinline__ void store(const fd_f16_out &out, int64_t at, float value) {
     if (out.half) out.half[at] = __half_as_ushort(__float2half_rn(value));
     if (out.real) out.real[at] = value;
 }
 
 /* Four elements from `at` on, a multiple of 4. */
-__device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, const float4 &x) {
+__device__ __forceinline__ void store(const fd_f16_out &out, int64_t at, const float4 &x) {
     __half2 pair[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
     if (out.half) *(uint2 *)(out.half + at) = *(const uint2 *)pair;
     if (out.real) *(float4 *)(out.real + at) = x;
@@ -23,10 +24,10 @@ __device__ __forceinline__ void store(const fd_fast_out &out, int64_t at, const 
 
 /* A block norms a row: 256 partial sums, added within warps, then over warps. */
 __global__ void __launch_bounds__(256)
-    fast_norm(const float *x, int64_t n, const float *weight, float eps, fd_fast_out out) {
+    rms_norm_f16(const float *x, int64_t n, const float *weight, float eps, fd_f16_out out) {
     __shared__ float partial[8];
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const float *row = x + blockIdx.x * n;
     float sum = 0.0f;
     if (n % 4 == 0) {
@@ -45,35 +46,34 @@ __global__ void __launch_bounds__(256)
     if (n % 4 == 0) {
         for (int64_t k = threadIdx.x * 4; k < n; k += 1024) {
             const float4 v = *(const float4 *)(row + k), w = *(const float4 *)(weight + k);
-            store(out, blockIdx.x * n + k,
-                  make_float4((v.x * r) * w.x, (v.y * r) * w.y, (v.z * r) * w.z, (v.w * r) * w.w));
+            store(out, blockIdx.x * n + k, fd_normed(v, r, w));
         }
         return;
     }
     for (int64_t k = threadIdx.x; k < n; k += 256) store(out, blockIdx.x * n + k, (row[k] * r) * weight[k]);
 }
 
-fd_code fd_launch_fast_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
-                            float eps, fd_fast_out out, fd_error *err) {
-    if (n_tok < 1 || n < 1 || (!out.half && !out.real))
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_norm: %d rows of %lld", n_tok, (long long)n);
-    return fd_launch(queue, "fast_norm", fast_norm, dim3((unsigned)n_tok), 256, 0, err, x, n, weight, eps, out);
+fd_code fd_launch_rms_norm_f16(const fd_launch_context *ctx, const fd_rms_norm *in, fd_f16_out out, fd_error *err) {
+    if (in->n_tok < 1 || in->n < 1 || (!out.half && !out.real))
+        return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm_f16: %d rows of %lld", in->n_tok, (long long)in->n);
+    return fd_launch(ctx, "rms_norm_f16", rms_norm_f16, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n,
+                     in->weight, in->eps, out);
 }
 
 /* gelu in its tanh form is g·σ(2v), v = √(2/π)·(g + 0.044715 g³). */
-template <fd_fast_gate KIND> __device__ __forceinline__ float gated(float g, float u, float slope, float limit) {
-    if (KIND == FD_FAST_SILU) return fd_fast_swish(g, 1.0f) * u;
-    if (KIND == FD_FAST_GELU) return fd_fast_swish(g, 1.59576912f * fmaf(0.044715f, g * g, 1.0f)) * u;
+template <fd_gate_kind KIND> __device__ __forceinline__ float gated(float g, float u, float slope, float limit) {
+    if (KIND == FD_GATE_SILU) return fd_approx_swish(g, 1.0f) * u;
+    if (KIND == FD_GATE_GELU) return fd_approx_swish(g, 1.59576912f * fmaf(0.044715f, g * g, 1.0f)) * u;
     g = fd_at_most32(g, limit), u = fd_at_least32(fd_at_most32(u, limit), -limit);
-    return fd_fast_swish(g, slope) * (u + 1.0f);
+    return fd_approx_swish(g, slope) * (u + 1.0f);
 }
 
 /* Four elements a thread; the last thread of an odd count one by one. */
-template <fd_fast_gate KIND>
+template <fd_gate_kind KIND>
 __global__ void __launch_bounds__(256)
-    fast_gate(const float *gate, const float *up, float slope, float limit, int64_t n, fd_fast_out out) {
-    fd_allow_next();
-    fd_wait_previous();
+    gate_f16(const float *gate, const float *up, float slope, float limit, int64_t n, fd_f16_out out) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (i + 4 > n) {
         for (int64_t k = i; k < n; k++) store(out, k, gated<KIND>(gate[k], up[k], slope, limit));
@@ -85,90 +85,71 @@ __global__ void __launch_bounds__(256)
                       gated<KIND>(g.z, u.z, slope, limit), gated<KIND>(g.w, u.w, slope, limit)));
 }
 
-fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const float *gate, const float *up, float slope,
-                            float limit, int64_t n, fd_fast_out out, fd_error *err) {
-    if (n < 1 || (!out.half && !out.real))
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_gate: %lld elements", (long long)n);
-    void (*kernel)(const float *, const float *, float, float, int64_t, fd_fast_out) =
-        kind == FD_FAST_SILU   ? fast_gate<FD_FAST_SILU>
-        : kind == FD_FAST_GELU ? fast_gate<FD_FAST_GELU>
-                               : fast_gate<FD_FAST_SWIGLU_CLAMP>;
-    return fd_launch(queue, "fast_gate", kernel, dim3(fd_blocks(n, 1024)), 256, 0, err, gate, up, slope, limit, n, out);
+fd_code fd_launch_gate_f16(const fd_launch_context *ctx, const fd_gate *in, fd_f16_out out, fd_error *err) {
+    if (in->n < 1 || (!out.half && !out.real))
+        return fd_fail(err, FD_ERR_INPUT, "kernel gate_f16: %lld elements", (long long)in->n);
+    void (*kernel)(const float *, const float *, float, float, int64_t, fd_f16_out) =
+        in->kind == FD_GATE_SILU   ? gate_f16<FD_GATE_SILU>
+        : in->kind == FD_GATE_GELU ? gate_f16<FD_GATE_GELU>
+                                   : gate_f16<FD_GATE_SWIGLU_CLAMP>;
+    return fd_launch(ctx, "gate_f16", kernel, dim3(fd_blocks(in->n, 1024)), 256, 0, err, in->gate, in->up, in->slope,
+                     in->limit, in->n, out);
 }
 
-__global__ void __launch_bounds__(256) fast_halves(const float *x, int64_t n, uint16_t *out) {
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256) to_f16(const float *x, int64_t n, uint16_t *out) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = __half_as_ushort(__float2half_rn(x[i]));
 }
 
-fd_code fd_launch_fast_halves(const fd_queue *queue, const float *x, int64_t n, uint16_t *out, fd_error *err) {
-    if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel fast_halves: %lld elements", (long long)n);
-    return fd_launch(queue, "fast_halves", fast_halves, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
+fd_code fd_launch_to_f16(const fd_launch_context *ctx, const float *x, int64_t n, uint16_t *out, fd_error *err) {
+    if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel to_f16: %lld elements", (long long)n);
+    return fd_launch(ctx, "to_f16", to_f16, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
 }
 
-__global__ void __launch_bounds__(256) fast_reals(const uint16_t *x, int64_t n, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256) from_f16(const uint16_t *x, int64_t n, float *out) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = fd_half_to_float(x[i]);
 }
 
-fd_code fd_launch_fast_reals(const fd_queue *queue, const uint16_t *x, int64_t n, float *out, fd_error *err) {
-    if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel fast_reals: %lld elements", (long long)n);
-    return fd_launch(queue, "fast_reals", fast_reals, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
+fd_code fd_launch_from_f16(const fd_launch_context *ctx, const uint16_t *x, int64_t n, float *out, fd_error *err) {
+    if (n < 1) return fd_fail(err, FD_ERR_INPUT, "kernel from_f16: %lld elements", (long long)n);
+    return fd_launch(ctx, "from_f16", from_f16, dim3(fd_blocks(n, 256)), 256, 0, err, x, n, out);
 }
 
-__global__ void __launch_bounds__(256) fast_bias(const float *bias, int64_t n_row, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256) repeat_bias(const float *bias, int64_t n_row, float *out) {
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n_row) out[(int64_t)blockIdx.y * n_row + i] = bias[i];
 }
 
-fd_code fd_launch_fast_bias(const fd_queue *queue, const float *bias, int32_t n_tok, int64_t n_row, float *out,
-                            fd_error *err) {
+fd_code fd_launch_repeat_bias(const fd_launch_context *ctx, const float *bias, int32_t n_tok, int64_t n_row, float *out,
+                              fd_error *err) {
     if (n_tok < 1 || n_tok > 65535 || n_row < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_bias: %d rows of %lld", n_tok, (long long)n_row);
-    return fd_launch(queue, "fast_bias", fast_bias, dim3(fd_blocks(n_row, 256), (unsigned)n_tok), 256, 0, err, bias,
+        return fd_fail(err, FD_ERR_INPUT, "kernel repeat_bias: %d rows of %lld", n_tok, (long long)n_row);
+    return fd_launch(ctx, "repeat_bias", repeat_bias, dim3(fd_blocks(n_row, 256), (unsigned)n_tok), 256, 0, err, bias,
                      n_row, out);
-}
-
-__global__ void __launch_bounds__(256) fast_kv_write(const float *x, int64_t width, const int32_t *pos0,
-                                                     int32_t row_offset, uint16_t *cache, int32_t n_ctx) {
-    fd_allow_next();
-    fd_wait_previous();
-    const int64_t row = blockIdx.y, to = *pos0 + row + row_offset;
-    const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < width && to >= 0 && to < n_ctx)
-        cache[to * width + at] = __half_as_ushort(__float2half_rn(x[row * width + at]));
-}
-
-fd_code fd_launch_fast_kv_write(const fd_queue *queue, const float *x, int32_t n_tok, int64_t width,
-                                const int32_t *pos0, int32_t row_offset, uint16_t *cache, int32_t n_ctx,
-                                fd_error *err) {
-    if (n_tok < 1 || n_tok > 65535 || width < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel fast_kv_write: %d rows of %lld", n_tok, (long long)width);
-    return fd_launch(queue, "fast_kv_write", fast_kv_write, dim3(fd_blocks(width, 256), (unsigned)n_tok), 256, 0, err,
-                     x, width, pos0, row_offset, cache, n_ctx);
 }
 
 /* ---- weights ---- */
 
-int64_t fd_fast_row_stride(const fd_device_matrix *matrix) {
+int64_t fd_f16_row_stride(const fd_device_matrix *matrix) {
     const int64_t unit = fd_pack_unit(matrix->dtype);
     return (matrix->n_col + unit - 1) / unit * unit;
 }
 
 /* A thread decodes one lane's share of one unit: 16 bytes a group. Past n_col it writes what the row's padding holds,
- * which nobody reads. */
+ * which is never read. */
 template <class Format>
-__global__ void __launch_bounds__(256) fast_weights(const uint8_t *data, int64_t row_bytes, int64_t scale_offset,
-                                                    int64_t n_share, int32_t n_unit, uint16_t *out) {
-    const uint32_t magic = fd_magic();
-    fd_allow_next();
-    fd_wait_previous();
+__global__ void __launch_bounds__(256) dequantise_f16(const uint8_t *data, int64_t row_bytes, int64_t scale_offset,
+                                                      int64_t n_share, int32_t n_unit, uint16_t *out) {
+    const uint32_t magic = fd_opaque_magic();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t share = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (share >= n_share) return;
     const int lane = (int)(share % 8);
@@ -188,12 +169,13 @@ __global__ void __launch_bounds__(256) fast_weights(const uint8_t *data, int64_t
     }
 }
 
-fd_code fd_launch_fast_weights(const fd_queue *queue, const fd_device_matrix *matrix, uint16_t *out, fd_error *err) {
+fd_code fd_launch_dequantise_f16(const fd_launch_context *ctx, const fd_device_matrix *matrix, uint16_t *out,
+                                 fd_error *err) {
     return fd_with_format(matrix->dtype, err, [&](auto format) {
         using Format = decltype(format);
-        const int32_t n_unit = (int32_t)(fd_fast_row_stride(matrix) / (64 * Format::groups));
+        const int32_t n_unit = (int32_t)(fd_f16_row_stride(matrix) / (64 * Format::groups));
         const int64_t n_share = matrix->n_row * n_unit * 8;
-        return fd_launch(queue, "fast_weights", fast_weights<Format>, dim3(fd_blocks(n_share, 256)), 256, 0, err,
+        return fd_launch(ctx, "dequantise_f16", dequantise_f16<Format>, dim3(fd_blocks(n_share, 256)), 256, 0, err,
                          (const uint8_t *)matrix->data, matrix->row_bytes, matrix->scale_offset, n_share, n_unit, out);
     });
 }

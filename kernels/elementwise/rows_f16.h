@@ -1,49 +1,44 @@
-/* What the fast engine does between matrix products: results in binary16, as the product behind them reads them, and in
- * binary32 where somebody else does. Sums have an order of their own, the same for every launch. A value beyond 65504
- * becomes an infinity, which no later op hides. All pointers are device memory. */
+/* What the fast engine does between matrix products: results in binary16 for the next product, and in binary32 for other
+ * readers. Sums have an order of their own, the same for every launch. A value beyond 65504 becomes an infinity, which no
+ * later op hides. All pointers are device memory. */
 #ifndef FD_KERNELS_ELEMENTWISE_ROWS_F16_H
 #define FD_KERNELS_ELEMENTWISE_ROWS_F16_H
 
 #include <stdint.h>
 
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/norm.h"
 #include "kernels/formats/pack.h"
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Where a kernel leaves its result: either pointer may be NULL, not both. */
-typedef struct fd_fast_out {
+/* Where a kernel stores its result: either pointer may be NULL, not both. */
+typedef struct fd_f16_out {
     uint16_t *half; /* binary16 */
     float *real;
-} fd_fast_out;
+} fd_f16_out;
 
-/* RMS_NORM of x [n_tok, n]; weight [n]; all at multiples of 16 bytes. */
-fd_code fd_launch_fast_norm(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n, const float *weight,
-                            float eps, fd_fast_out out, fd_error *err);
+/* RMS_NORM; x, weight and out's pointers at multiples of 16 bytes. */
+fd_code fd_launch_rms_norm_f16(const fd_launch_context *ctx, const fd_rms_norm *in, fd_f16_out out, fd_error *err);
 
-typedef enum fd_fast_gate { FD_FAST_SILU, FD_FAST_GELU, FD_FAST_SWIGLU_CLAMP } fd_fast_gate;
+/* activation(gate) · up, near the contract's; all pointers at multiples of 16 bytes. */
+fd_code fd_launch_gate_f16(const fd_launch_context *ctx, const fd_gate *in, fd_f16_out out, fd_error *err);
 
-/* activation(gate) · up of n elements, near the contract's. gate and up at multiples of 16 bytes, as out's pointers. */
-fd_code fd_launch_fast_gate(const fd_queue *queue, fd_fast_gate kind, const float *gate, const float *up, float slope,
-                            float limit, int64_t n, fd_fast_out out, fd_error *err);
-
-fd_code fd_launch_fast_halves(const fd_queue *queue, const float *x, int64_t n, uint16_t *out, fd_error *err);
-fd_code fd_launch_fast_reals(const fd_queue *queue, const uint16_t *x, int64_t n, float *out, fd_error *err);
+fd_code fd_launch_to_f16(const fd_launch_context *ctx, const float *x, int64_t n, uint16_t *out, fd_error *err);
+fd_code fd_launch_from_f16(const fd_launch_context *ctx, const uint16_t *x, int64_t n, float *out, fd_error *err);
 
 /* out [n_tok, n_row] = bias [n_row] in every row. */
-fd_code fd_launch_fast_bias(const fd_queue *queue, const float *bias, int32_t n_tok, int64_t n_row, float *out,
-                            fd_error *err);
-
-/* x [n_tok, width] goes to rows *pos0 + row_offset … of cache [n_ctx, width]; rows outside it are dropped. */
-fd_code fd_launch_fast_kv_write(const fd_queue *queue, const float *x, int32_t n_tok, int64_t width,
-                                const int32_t *pos0, int32_t row_offset, uint16_t *cache, int32_t n_ctx, fd_error *err);
+fd_code fd_launch_repeat_bias(const fd_launch_context *ctx, const float *bias, int32_t n_tok, int64_t n_row, float *out,
+                              fd_error *err);
 
 /* Elements from one row of a dequantised matrix to the next. */
-int64_t fd_fast_row_stride(const fd_device_matrix *matrix);
-/* The matrix in binary16: out [n_row, fd_fast_row_stride]. */
-fd_code fd_launch_fast_weights(const fd_queue *queue, const fd_device_matrix *matrix, uint16_t *out, fd_error *err);
+int64_t fd_f16_row_stride(const fd_device_matrix *matrix);
+/* The matrix in binary16: out [n_row, fd_f16_row_stride]. */
+fd_code fd_launch_dequantise_f16(const fd_launch_context *ctx, const fd_device_matrix *matrix, uint16_t *out,
+                                 fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -11,8 +11,8 @@
  *
  * Where `fused` is true, decode_fused takes an instruction less a weight: the quant with its offset m = 2^k + q stays
  * in, and w = fma(d, m, -d·2^k), whose addend is exact too. It has decode's values, but +0 where that has -0, and NaN
- * where a scale is infinite. The first shows in a dot only when the dot is zero, the second only when it is NaN: who
- * uses it does those rows again. */
+ * where a scale is infinite. The first shows in a dot only when the dot is zero, the second only when it is NaN: its
+ * users compute those rows again. */
 #ifndef FD_KERNELS_FORMATS_FORMATS_CUH
 #define FD_KERNELS_FORMATS_FORMATS_CUH
 

@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t fd_word(const uint4 &words, int i) {
 }
 
 /* 2^POWER plus byte i of the word, exact, one instruction: the byte goes to where its last bit is worth 1. Behind 2^7
- * seven bits are free: the byte is below 128. `magic` is fd_magic(fd_power_bits(POWER)). */
+ * seven bits are free: the byte is below 128. `magic` is fd_opaque_magic(fd_power_bits(POWER)). */
 constexpr uint32_t fd_power_bits(int power) {
     return (127u + (uint32_t)power) << 23;
 }
@@ -46,7 +46,7 @@ template <int POWER> __device__ __forceinline__ float fd_byte_on_power(uint32_t 
 }
 
 /* Byte i of the word minus `centre`, exact: two plain instructions where a conversion from integer would wait for a
- * slower unit. `magic` is fd_magic(). */
+ * slower unit. `magic` is fd_opaque_magic(). */
 template <int CENTRE> __device__ __forceinline__ float fd_byte(uint32_t word, int i, uint32_t magic) {
     return fd_byte_on_power<23>(word, i, magic) - (float)(8388608 + CENTRE);
 }
@@ -54,7 +54,7 @@ template <int CENTRE> __device__ __forceinline__ float fd_byte(uint32_t word, in
 /* The bits of 2^23, or others, in a register for as long as the kernel runs. Blocks are one thread deep, which the
  * compiler does not know, and what a lane exchanged it cannot make anew: with a constant it would spend a move before
  * every use. */
-__device__ __forceinline__ uint32_t fd_magic(uint32_t bits = fd_power_bits(23)) {
+__device__ __forceinline__ uint32_t fd_opaque_magic(uint32_t bits = fd_power_bits(23)) {
     return __shfl_sync(0xffffffffu, bits + (blockDim.z - 1), 0);
 }
 

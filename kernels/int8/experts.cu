@@ -11,8 +11,8 @@ enum { EXPERT_WARPS = 8, EXPERT_ROWS = EXPERT_WARPS * 8 }; /* of a block */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(EXPERT_WARPS * 32) q8_expert_matmul(const __grid_constant__ fd_expert_matmul a) {
     using F = q8_format<DTYPE>;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t item = blockIdx.y, n_col = a.weight.n_col;
     const q8_input in = {a.x + (a.x_each ? item : item / a.k) * n_col, nullptr, 0.0f, nullptr, (int)n_col};
     const q8_shared staged = q8_shared_at(fd_shared_floats(), in.n_col);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(EXPERT_WARPS * 32) q8_expert_matmul(const __gr
     a.out[item * a.n_out + o] = expert < 0 ? fd_from_bits32(0x7fc00000u) : y;
 }
 
-fd_code fd_launch_q8_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
+fd_code fd_launch_q8_expert_matmul(const fd_launch_context *ctx, const fd_expert_matmul *in, fd_error *err) {
     FD_TRY(fd_expert_matmul_check(in, err));
     if (in->weight.n_col < 32 || in->weight.n_col % 32 != 0 || in->weight.n_col > (1 << 24))
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_expert_matmul: %lld columns, expected a multiple of 32",
@@ -46,8 +46,8 @@ fd_code fd_launch_q8_expert_matmul(const fd_queue *queue, const fd_expert_matmul
     return q8_with_type(in->weight.dtype, err, [&](auto type) {
         return fd_expert_matmul_parts(in, [&](const fd_expert_matmul &part, unsigned n_item) {
             const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), n_item);
-            return fd_launch(queue, "q8_expert_matmul", q8_expert_matmul<decltype(type)::value>, grid,
-                             EXPERT_WARPS * 32, shared, err, part);
+            return fd_launch(ctx, "q8_expert_matmul", q8_expert_matmul<decltype(type)::value>, grid, EXPERT_WARPS * 32,
+                             shared, err, part);
         });
     });
 }

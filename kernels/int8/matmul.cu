@@ -17,8 +17,8 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
     using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t of_w = (uint32_t)__cvta_generic_to_shared(weights) + (warp_row + lane % 16) * 128;
-    const uint32_t of_x = (uint32_t)__cvta_generic_to_shared(stage) + (warp_token + lane / 16 * 8 + lane % 8) * 128;
+    const uint32_t of_w = fd_shared_address(weights) + (warp_row + lane % 16) * 128;
+    const uint32_t of_x = fd_shared_address(stage) + (warp_token + lane / 16 * 8 + lane % 8) * 128;
 #pragma unroll
     for (int j = 0; j < F::blocks; j++) {
         const int block = parity + 2 * j, piece = 2 * (parity + 2 * (j % 2)); /* in the unit; in its 128 elements */
@@ -30,7 +30,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
         float scale[MT][2][F::halves], min[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            load_tiles(w[m], of_w + (j / 2 * ROWS + 16 * m) * 128 + ((piece + lane / 16) ^ lane % 8) * 16);
+            fd_ldmatrix(w[m], of_w + (j / 2 * ROWS + 16 * m) * 128 + ((piece + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
 #pragma unroll
@@ -42,7 +42,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             if (n % 2 == 0) /* of this tile and the next */
-                load_tiles(x, of_x + (j / 2 * L::tokens + 8 * n) * 128 + ((piece + lane / 8 % 2) ^ lane % 8) * 16);
+                fd_ldmatrix(x, of_x + (j / 2 * L::tokens + 8 * n) * 128 + ((piece + lane / 8 % 2) ^ lane % 8) * 16);
             const float2 dn = *(const float2 *)(d + 8 * n);
 #pragma unroll
             for (int m = 0; m < MT; m++)
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
     using F = q8_format<DTYPE>;
     constexpr int down = ROWS / (16 * MT), buffer = L::weights + L::table; /* warps; bytes */
     uint8_t *shared = (uint8_t *)fd_shared_floats(), *stages = shared + L::at_stages;
-    const uint32_t stages_at = (uint32_t)__cvta_generic_to_shared(stages);
+    const uint32_t stages_at = fd_shared_address(stages);
     const int warp = (int)threadIdx.x / 32, parity = warp / (2 * down);
     const int warp_row = warp % down * 16 * MT, warp_token = warp / down % 2 * 8 * NT;
     const int64_t row0 = (int64_t)blockIdx.y * ROWS;
@@ -123,78 +123,78 @@ __global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_cons
     weights_in_flight<DTYPE, NT, threads_of<MT>> weights(a, row0);
     activations<DTYPE, NT, threads_of<MT>> x(a, token0);
 
-    fd_allow_next();
+    fd_pdl_launch_dependents();
     weights.load(a, 0);
-    fd_wait_previous();
+    fd_pdl_wait();
 #pragma unroll
     for (int u = 0; u < L::depth - 1; u++) {
         if (u < n_unit) x.copy(stages_at + u * L::stage, u, a);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        fd_cp_async_commit_group();
     }
     weights.store(shared);
     if (n_unit > 1) weights.load(a, 1);
     int at = 0;
     for (int unit = 0; unit < n_unit; unit++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(L::depth - 2) : "memory");
+        fd_cp_async_wait_group<L::depth - 2>();
         __syncthreads(); /* this unit is there, and the one before it is read */
-        const int ahead = unit + L::depth - 1, slot = at == 0 ? L::depth - 1 : at - 1;
-        if (ahead < n_unit) x.copy(stages_at + slot * L::stage, ahead, a);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        const int ahead = unit + L::depth - 1, stage = at == 0 ? L::depth - 1 : at - 1;
+        if (ahead < n_unit) x.copy(stages_at + stage * L::stage, ahead, a);
+        fd_cp_async_commit_group();
         if (unit + 1 < n_unit) weights.store(shared + (unit + 1) % 2 * buffer);
         if (unit + 2 < n_unit) weights.load(a, unit + 2);
         add_unit<DTYPE, MT, NT>(shared + unit % 2 * buffer, stages + at * L::stage, a.n_block - unit * 2 * F::blocks,
                                 warp_row, warp_token, parity, acc);
         at = at == L::depth - 1 ? 0 : at + 1;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    fd_cp_async_wait_all();
     finish<MT, NT>(a, (float *)shared, row0 + warp_row, token0 + warp_token, parity, acc);
 }
 
 template <uint32_t DTYPE, int MT, int NT>
-fd_code launch(const fd_queue *queue, const q8_matmul_args &args, fd_error *err) {
+fd_code launch(const fd_launch_context *ctx, const q8_matmul_args &args, fd_error *err) {
     using L = layout_of<DTYPE, NT>;
     /* Token tiles first: blocks that run together share rows of weights. */
     const dim3 grid(fd_blocks(args.n_tok, L::tokens), fd_blocks(args.n_row, ROWS));
     constexpr size_t ring = (size_t)L::at_stages + (size_t)L::depth * L::stage,
                      end = (size_t)threads_of<MT> * MT / 2 * NT * sizeof(float4);
-    return fd_launch(queue, "q8_matmul", q8_matmul<DTYPE, MT, NT>, grid, threads_of<MT>, ring > end ? ring : end, err,
+    return fd_launch(ctx, "q8_matmul", q8_matmul<DTYPE, MT, NT>, grid, threads_of<MT>, ring > end ? ring : end, err,
                      args);
 }
 
 template <uint32_t DTYPE>
-fd_code launch_dtype(const fd_queue *queue, const q8_matmul_args &args, int tile, fd_error *err) {
+fd_code launch_dtype(const fd_launch_context *ctx, const q8_matmul_args &args, int tile, fd_error *err) {
     if (tile == 0) {
         /* Narrower tiles where wide ones would leave half of the multiprocessors without work, or tokens are few. */
         const int64_t wide = (args.n_row + ROWS - 1) / ROWS * ((args.n_tok + 127) / 128);
-        tile = args.n_tok <= 32 || wide * 4 <= queue->n_sm + queue->n_sm / 8   ? 32
-               : args.n_tok <= 64 || wide * 2 <= queue->n_sm + queue->n_sm / 8 ? 64
-                                                                               : 128;
+        tile = args.n_tok <= 32 || wide * 4 <= ctx->n_sm + ctx->n_sm / 8   ? 32
+               : args.n_tok <= 64 || wide * 2 <= ctx->n_sm + ctx->n_sm / 8 ? 64
+                                                                           : 128;
     }
-    if (tile == 32) return launch<DTYPE, 2, 2>(queue, args, err);
-    return tile == 64 ? launch<DTYPE, 2, 4>(queue, args, err) : launch<DTYPE, 4, 8>(queue, args, err);
+    if (tile == 32) return launch<DTYPE, 2, 2>(ctx, args, err);
+    return tile == 64 ? launch<DTYPE, 2, 4>(ctx, args, err) : launch<DTYPE, 4, 8>(ctx, args, err);
 }
 
 } // namespace
 
-fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err) {
-    if (tile != 0 && tile != 32 && tile != 64 && tile != 128)
-        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", tile);
-    if (!fd_q8_can(weight->dtype) || n_tok < 1 || weight->n_row < 1 || weight->n_row > 65535 * (int64_t)ROWS ||
-        weight->n_col < 32 || weight->n_col % 32 != 0 || weight->n_col > x->row_bytes)
+fd_code fd_launch_q8_matmul(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err) {
+    const fd_device_matrix *weight = &in->weight;
+    if (in->tile != 0 && in->tile != 32 && in->tile != 64 && in->tile != 128)
+        return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", in->tile);
+    if (!fd_q8_can(weight->dtype) || in->n_tok < 1 || weight->n_row < 1 || weight->n_row > 65535 * (int64_t)ROWS ||
+        weight->n_col < 32 || weight->n_col % 32 != 0 || weight->n_col > in->x.row_bytes)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel q8_matmul: [%lld, %lld] of type %u times %d rows of %lld bytes",
-                       (long long)weight->n_row, (long long)weight->n_col, (unsigned)weight->dtype, n_tok,
-                       (long long)x->row_bytes);
+                       (long long)weight->n_row, (long long)weight->n_col, (unsigned)weight->dtype, in->n_tok,
+                       (long long)in->x.row_bytes);
     q8_matmul_args args = {};
     args.data = (const uint8_t *)weight->data;
     args.row_bytes = weight->row_bytes;
     args.scale_offset = weight->scale_offset;
     args.n_row = weight->n_row;
     args.n_block = (int)(weight->n_col / 32);
-    args.n_tok = n_tok;
-    args.bias = bias;
-    args.x = *x;
-    args.out = out;
+    args.n_tok = in->n_tok;
+    args.bias = in->bias;
+    args.x = in->x;
+    args.out = in->out;
     return q8_with_type(weight->dtype, err,
-                        [&](auto type) { return launch_dtype<decltype(type)::value>(queue, args, tile, err); });
+                        [&](auto type) { return launch_dtype<decltype(type)::value>(ctx, args, in->tile, err); });
 }

@@ -41,19 +41,6 @@ template <uint32_t DTYPE, int NT> struct layout_of {
     static_assert(depth >= 2 && stage % 128 == 0, "a stage to read and one to fill, each from a bank's beginning");
 };
 
-__device__ __forceinline__ void copy16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
-}
-
-/* Four tiles of 8 rows of 16 bytes; thread 4g + t gets bytes 4t … 4t + 3 of row g of each. `at`: of row lane % 8 of
- * tile lane / 8. */
-__device__ __forceinline__ void load_tiles(uint32_t (&w)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
-                 : "memory");
-}
-
 /* ---- weights: from memory to registers, from registers to shared memory ---- */
 
 /* Eight threads have the eight lanes' words (kernels/formats/pack.h) of a row, of several rows in turn; two threads the scales
@@ -79,12 +66,11 @@ template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
     __device__ __forceinline__ void load(const q8_matmul_args &a, int unit) {
         const int lane = (int)threadIdx.x % 8;
 #pragma unroll
-        for (int i = 0; i < turns; i++)
-            F::template load<FD_READ_AGAIN>(row[i] + unit * F::unit_bytes, lane, w[i]);
+        for (int i = 0; i < turns; i++) F::template load<FD_READ_AGAIN>(row[i] + unit * F::unit_bytes, lane, w[i]);
         if (threadIdx.x >= 2 * ROWS) return;
         F::template load_head<FD_READ_AGAIN>(head_row + unit * F::unit_bytes,
-                                             head_row + a.scale_offset + unit * F::scale_bytes,
-                                             (int)threadIdx.x / ROWS, head);
+                                             head_row + a.scale_offset + unit * F::scale_bytes, (int)threadIdx.x / ROWS,
+                                             head);
     }
 
     /* weights [sub][row][128], then table [block][half or minimum][row]. */
@@ -140,14 +126,14 @@ template <uint32_t DTYPE, int NT, int THREADS> struct activations {
 #pragma unroll
             for (int i = 0; i < L::tokens * 8; i += THREADS)
                 if (i + THREADS <= L::tokens * 8 || (int)threadIdx.x < L::tokens * 8 - i)
-                    copy16(to + at + sub * L::tokens * 128 + i / 8 * 128,
-                           x + (unit * L::subs + sub) * 128 + i / THREADS * step);
+                    fd_cp_async16(to + at + sub * L::tokens * 128 + i / 8 * 128,
+                                  x + (unit * L::subs + sub) * 128 + i / THREADS * step);
 #pragma unroll
         for (int i = 0; i < 4 * L::subs * quads; i += THREADS)
             if (i + (int)threadIdx.x < 4 * L::subs * quads) {
                 const float *from = d + (int64_t)(unit * 4 * L::subs + i / quads) * a.x.tok_stride;
-                copy16(to + L::at_d + (i + (int)threadIdx.x) * 16, from);
-                if (L::F::minimum) copy16(to + L::at_sum + (i + (int)threadIdx.x) * 16, from + sum_from_d);
+                fd_cp_async16(to + L::at_d + (i + (int)threadIdx.x) * 16, from);
+                if (L::F::minimum) fd_cp_async16(to + L::at_sum + (i + (int)threadIdx.x) * 16, from + sum_from_d);
             }
     }
 };

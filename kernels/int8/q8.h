@@ -7,7 +7,7 @@
 #define FD_KERNELS_INT8_Q8_H
 
 #include "kernels/matvec/experts.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,30 +29,36 @@ size_t fd_q8_rows_bytes(int64_t n_col, int32_t n_tok);
 fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
 
 /* x [n_tok, n_col] to blocks; n_col is a multiple of 32. */
-fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
-                              fd_error *err);
+fd_code fd_launch_q8_quantize(const fd_launch_context *ctx, const float *x, int32_t n_tok, int64_t n_col,
+                              const fd_q8_rows *to, fd_error *err);
 
-/* out [n_tok, n_row] = W x + bias, any n_tok ≥ 1; bias NULL for none. `tile`: tokens a thread block takes, 32, 64 or
- * 128; 0 chooses. */
-fd_code fd_launch_q8_matmul(const fd_queue *queue, const fd_device_matrix *weight, const float *bias,
-                            const fd_q8_rows *x, int32_t n_tok, int32_t tile, float *out, fd_error *err);
+/* out = W x + bias. */
+typedef struct fd_q8_matmul {
+    fd_device_matrix weight; /* [n_row, n_col] */
+    const float *bias;       /* device, [n_row]; NULL for none */
+    fd_q8_rows x;
+    int32_t n_tok; /* ≥ 1 */
+    int32_t tile;  /* tokens a thread block takes: 32, 64 or 128; 0 chooses */
+    float *out;    /* device, [n_tok, n_row] */
+} fd_q8_matmul;
+fd_code fd_launch_q8_matmul(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err);
 
 /* How the matrix-vector product is laid over the device; no bit depends on it. */
 typedef struct fd_q8_form {
-    int32_t warps;  /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
-    int32_t blocks; /* of a multiprocessor */
-    int32_t slots;  /* of each warp's ring: 2 to 4 */
-    int32_t team;   /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
+    int32_t warps;   /* of a block, at most FD_MATVEC_WARPS; each follows eight rows at a time */
+    int32_t blocks;  /* of a multiprocessor */
+    int32_t stages;  /* of each warp's ring: 2 to 4 */
+    int32_t split_k; /* warps that share eight rows: 1, or up to `warps` and one for each 256 columns */
 } fd_q8_form;
 
 /* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */
-fd_code fd_launch_q8_matvec(const fd_queue *queue, const fd_matvec *in, const fd_q8_form *form, fd_error *err);
+fd_code fd_launch_q8_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_q8_form *form, fd_error *err);
 
-/* Whether that is faster than exact's product of one row (kernels/matmul/matmul.h) with n_row rows in all, as measured. */
-bool fd_q8_matvec_is_faster(const fd_queue *queue, uint32_t dtype, int64_t n_row, int64_t n_col);
+/* Whether that is faster than exact's product of one row (kernels/matvec/matvec.h) with n_row rows in all, as measured. */
+bool fd_q8_matvec_is_faster(const fd_launch_context *ctx, uint32_t dtype, int64_t n_row, int64_t n_col);
 
 /* As fd_launch_expert_matmul, with quantised weights. */
-fd_code fd_launch_q8_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err);
+fd_code fd_launch_q8_expert_matmul(const fd_launch_context *ctx, const fd_expert_matmul *in, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -4,8 +4,8 @@
 
 /* Four threads a block of 32, eight elements each; blocks past n_col are zeros. */
 __global__ void __launch_bounds__(256) q8_quantize(const float *x, int n_tok, int n_col, fd_q8_rows to) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int per_row = (int)(to.row_bytes / 8);
     const int64_t id = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int token = (int)(id / per_row), at = (int)(id % per_row), k = at * 8;
@@ -51,12 +51,12 @@ bool fd_q8_can(uint32_t dtype) {
     return dtype == FD_Q8_0 || dtype == FD_Q4_0 || dtype == FD_Q5_0 || dtype == FD_Q4_K || dtype == FD_Q6_K;
 }
 
-fd_code fd_launch_q8_quantize(const fd_queue *queue, const float *x, int32_t n_tok, int64_t n_col, const fd_q8_rows *to,
-                              fd_error *err) {
+fd_code fd_launch_q8_quantize(const fd_launch_context *ctx, const float *x, int32_t n_tok, int64_t n_col,
+                              const fd_q8_rows *to, fd_error *err) {
     if (n_tok < 1 || n_col < 32 || n_col % 32 != 0 || n_col > 1 << 30)
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_quantize: %d rows of %lld, expected multiples of 32", n_tok,
                        (long long)n_col);
     const int64_t threads = n_tok * (to->row_bytes / 8);
-    return fd_launch(queue, "q8_quantize", q8_quantize, dim3(fd_blocks(threads, 256)), 256, 0, err, x, n_tok,
-                     (int)n_col, *to);
+    return fd_launch(ctx, "q8_quantize", q8_quantize, dim3(fd_blocks(threads, 256)), 256, 0, err, x, n_tok, (int)n_col,
+                     *to);
 }

@@ -1,23 +1,23 @@
-/* A warp's ring of slices of weights in shared memory, of eight rows side by side.
+/* A warp's ring of stages of weights in shared memory, of eight rows side by side.
  *
  * As in kernels/matvec/ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp. The
- * first slice is requested before the previous kernel has ended, the others when x has been asked for, which would wait
- * behind them. Warps may share a task, each taking every n-th slice of its rows. */
+ * first stage is requested before the previous kernel has ended, the others after x, which would otherwise wait for them.
+ * Warps may share a task (split-K), each taking every n-th stage of its rows. */
 #ifndef FD_KERNELS_INT8_RING_CUH
 #define FD_KERNELS_INT8_RING_CUH
 
 #include "kernels/matvec/stage.cuh"
 #include "kernels/int8/formats.cuh"
 
-enum { Q8_ROWS = 8, Q8_SLOTS = 4 /* of a warp, at most */ };
+enum { Q8_ROWS = 8, Q8_STAGES = 4 /* of a warp, at most */ };
 
 struct q8_matvec_args : matvec_args {
-    int n_task, n_unit, n_slot;
-    int team; /* warps that share a task */
+    int n_task, n_unit, n_stage;
+    int split_k; /* warps that share a task */
 };
 
 /* ELEMENTS of each row: whole units, then the part of the plane of scales that has theirs, in windows of 16 bytes. */
-template <uint32_t DTYPE, int ELEMENTS> struct q8_slice {
+template <uint32_t DTYPE, int ELEMENTS> struct q8_ring_stage {
     using F = q8_format<DTYPE>;
     static constexpr int units = ELEMENTS / (64 * F::blocks);
     static constexpr int window = (units * F::scale_bytes + 15) / 16 * 16;
@@ -28,64 +28,58 @@ template <uint32_t DTYPE, int ELEMENTS> struct q8_slice {
 
 template <uint32_t DTYPE, int ELEMENTS> struct q8_ring {
     using F = q8_format<DTYPE>;
-    using Slice = q8_slice<DTYPE, ELEMENTS>;
+    using Stage = q8_ring_stage<DTYPE, ELEMENTS>;
     static constexpr int R = 2; /* rows that eight lanes copy */
-    uint32_t slots;             /* shared address: the lane's 16 bytes of its first row in slot 0 */
-    int slot;                   /* to be filled next */
-    int task, task_step;        /* of the next slice */
-    int unit, first_unit, step; /* likewise; units from one slice of the warp's to the next */
+    uint32_t stages;            /* shared address: the lane's 16 bytes of its first row in stage 0 */
+    int stage;                  /* to be filled next */
+    int task, task_step;        /* of the next stage */
+    int unit, first_unit, step; /* likewise; units from one stage of the warp's to the next */
     const uint8_t *row[R];      /* of the task */
     uint64_t policy;
 
     __device__ __forceinline__ void begin(const q8_matvec_args &a, const unsigned char *memory, int first_task,
                                           int tasks_at_once, int member) {
         const int lane = (int)threadIdx.x % 32;
-        slots = (uint32_t)__cvta_generic_to_shared(memory) + (uint32_t)(lane / 8 * R * Slice::row_bytes + lane % 8 * 16);
-        slot = 0;
+        stages = fd_shared_address(memory) + (uint32_t)(lane / 8 * R * Stage::row_bytes + lane % 8 * 16);
+        stage = 0;
         task = first_task, task_step = tasks_at_once;
-        unit = first_unit = member * Slice::units, step = a.team * Slice::units;
+        unit = first_unit = member * Stage::units, step = a.split_k * Stage::units;
         policy = fd_policy_evict_first();
         request(a);
     }
     __device__ __forceinline__ void fill(const q8_matvec_args &a) {
-        for (int i = 1; i < a.n_slot; i++) request(a);
+        for (int i = 1; i < a.n_stage; i++) request(a);
     }
 
-    /* One slice into the next slot, or nothing when there is none; in any case a group of copies. */
+    /* One stage into the next stage, or nothing when there is none; in any case a group of copies. */
     __device__ __forceinline__ void request(const q8_matvec_args &a) {
         if (task < a.n_task) {
             const int lane = (int)threadIdx.x % 32, own = lane % 8 * 16;
             if (unit == first_unit) {
 #pragma unroll
-                for (int r = 0; r < R; r++) {
-                    /* Lanes past the last row read it again and store nothing. */
-                    const int64_t wanted = (int64_t)task * Q8_ROWS + lane / 8 * R + r;
-                    int part;
-                    const int64_t at = row_of(a, wanted < a.n_row ? wanted : a.n_row - 1, &part);
-                    row[r] = part_of(a, part).data + at * a.row_bytes + own;
-                }
+                for (int r = 0; r < R; r++) row[r] = row_data(a, (int64_t)task * Q8_ROWS + lane / 8 * R + r) + own;
             }
-            const int left = a.n_unit - unit, n = left < Slice::units ? left : Slice::units;
+            const int left = a.n_unit - unit, n = left < Stage::units ? left : Stage::units;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                const uint32_t to = slots + (uint32_t)(slot * Slice::bytes + r * Slice::row_bytes);
+                const uint32_t to = stages + (uint32_t)(stage * Stage::bytes + r * Stage::row_bytes);
                 const uint8_t *from = row[r] + unit * F::unit_bytes;
 #pragma unroll
-                for (int i = 0; i < Slice::copies; i++)
+                for (int i = 0; i < Stage::copies; i++)
                     if (own + i * 128 < n * F::unit_bytes)
-                        fd_copy_async16_once(to + (uint32_t)(i * 128), from + i * 128, policy);
+                        fd_cp_async16_hinted(to + (uint32_t)(i * 128), from + i * 128, policy);
                 if (F::scale_bytes > 0) {
                     const int begin = unit * F::scale_bytes & ~15, end = (unit + n) * F::scale_bytes;
                     if (own < end - begin)
-                        fd_copy_async16_once(to + (uint32_t)(Slice::units * F::unit_bytes),
+                        fd_cp_async16_hinted(to + (uint32_t)(Stage::units * F::unit_bytes),
                                              row[r] + a.scale_offset + begin, policy);
                 }
             }
             unit += step;
             if (unit >= a.n_unit) unit = first_unit, task += task_step;
         }
-        fd_copy_async_commit();
-        slot = slot + 1 == a.n_slot ? 0 : slot + 1;
+        fd_cp_async_commit_group();
+        stage = stage + 1 == a.n_stage ? 0 : stage + 1;
     }
 };
 

@@ -8,7 +8,7 @@
 struct q8_input {
     const float *x, *norm_weight; /* [n_col]; norm_weight NULL: as it is */
     float norm_eps;
-    float *norm_out; /* NULL: not kept */
+    float *norm_out; /* NULL: not stored */
     int n_col;       /* a multiple of 32 */
 };
 
@@ -112,14 +112,14 @@ __device__ __forceinline__ void q8_norm_eights(const q8_input &in, int first, fl
     }
 }
 
-/* `held`: the first of a thread's norm weights, loaded before x was there. `then` is called when x has been asked for:
- * what it asks memory for does not keep x waiting. Ends with a barrier. */
-template <class Then>
-__device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held, Then then) {
+/* `held`: the first of a thread's norm weights, loaded before x was there. `overlap` is called after x has been requested:
+ * x does not wait for what it requests. Ends with a barrier. */
+template <class Overlap>
+__device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held, Overlap overlap) {
     const int step = (int)blockDim.x * Q8_AT_ONCE, n = q8_padded(in.n_col) / 8, own = (int)threadIdx.x;
     q8_eights x;
     q8_load_eights(in.x, in.n_col, own, x);
-    then();
+    overlap();
     float r = 0.0f;
     if (in.norm_weight) {
         q8_put_eights(in, s, own, x);

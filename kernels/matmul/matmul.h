@@ -5,8 +5,7 @@
 #ifndef FD_KERNELS_MATMUL_MATMUL_H
 #define FD_KERNELS_MATMUL_MATMUL_H
 
-#include "kernels/formats/pack.h"
-#include "kernels/queue.h"
+#include "kernels/matvec/matvec.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,7 +14,7 @@ extern "C" {
 /* Up to so many rows the matrix-vector kernel is the faster one, though it takes more (docs/performance.md). */
 enum { FD_MATMUL_VECTORS = 4 };
 
-enum { FD_MATMUL_PARTS = 3 };
+enum { FD_MATMUL_PARTS = FD_MATVEC_PARTS };
 
 /* One of the matrices that share an input. */
 typedef struct fd_matmul_part {
@@ -25,9 +24,9 @@ typedef struct fd_matmul_part {
 } fd_matmul_part;
 
 typedef struct fd_matmul {
-    const float *x;  /* device, [n_tok, n_col] */
-    int32_t n_tok;   /* ≥ 1 */
-    int32_t n_part;  /* 1 … FD_MATMUL_PARTS, all of the same dtype and n_col */
+    const float *x; /* device, [n_tok, n_col] */
+    int32_t n_tok;  /* ≥ 1 */
+    int32_t n_part; /* 1 … FD_MATMUL_PARTS, all of the same dtype and n_col */
     fd_matmul_part part[FD_MATMUL_PARTS];
 } fd_matmul;
 
@@ -38,60 +37,15 @@ static inline fd_matmul fd_matmul_of(const fd_device_matrix *weight, const float
 }
 
 /* Chooses the kernel. */
-fd_code fd_launch_matmul(const fd_queue *queue, const fd_matmul *in, fd_error *err);
+fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 
-/* ---- the kernels by name (tests, benchmarks, the fused decode step) ---- */
-
-enum { FD_MATVEC_PARTS = FD_MATMUL_PARTS, FD_MATVEC_TOKENS = 8 };
-
-/* One of the matrices that share an input. */
-typedef struct fd_matvec_part {
-    fd_device_matrix weight;
-    const float *bias;     /* [n_row] or NULL */
-    const float *residual; /* [n_tok, n_row], added after the bias; NULL: none */
-    float *out;            /* [n_tok, n_row] */
-    float *product;        /* [n_tok, n_row]: with the bias, before silu or the addition; NULL: not kept */
-} fd_matvec_part;
-
-typedef struct fd_matvec {
-    const float *x;           /* [n_tok, n_col] */
-    int32_t n_tok;            /* 1 … FD_MATVEC_TOKENS */
-    const float *norm_weight; /* [n_col]: x is RMS-normed first; NULL: as it is */
-    float norm_eps;
-    float *norm_out; /* [n_col]: the normed x (n_tok = 1); NULL: not kept */
-    int32_t n_part; /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
-    fd_matvec_part part[FD_MATVEC_PARTS];
-    bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
-} fd_matvec;
-
-/* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `slots` = 0: the kernel
- * without rings, which takes any n_col; the rings want n_col % 64 == 0. */
-typedef struct fd_matvec_form {
-    int32_t partials; /* a lane holds: 8 (8 lanes a row) or 2 (32 lanes a row; rings only) */
-    int32_t rows;     /* a lane follows: 1 or 2; silu_pair with 2 partials wants 2 */
-    int32_t warps;    /* of a block, at most FD_MATVEC_WARPS */
-    int32_t blocks;   /* of a multiprocessor */
-    int32_t slots;    /* of each warp's ring: 2 to 4, or 0 */
-    bool bulk;        /* the copy engine fills the rings, not the lanes: 2 partials of floats; wants sm_90 */
-} fd_matvec_form;
-enum { FD_MATVEC_WARPS = 16, FD_MATVEC_SLOT_BYTES = 4608 /* at most */ };
-
-/* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together (kernels/matvec/tokens.cu)
- * where they fit. With a form several run without rings. */
-fd_code fd_launch_matvec(const fd_queue *queue, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);
-fd_matvec_form fd_matvec_choose(const fd_queue *queue, const fd_matvec *in);
-
-/* True when x [n_tok, n_col] fits the shared memory of a matrix-vector block; norm weights count as another token. */
-bool fd_matvec_fits(const fd_queue *queue, int64_t n_col, int32_t n_tok);
+/* ---- the tiled kernels by name (tests, benchmarks) ---- */
 
 /* The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first function chooses: small
  * up to 16 rows and on other devices. */
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err);
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err);
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err);
-
-/* What these ask of their input; `kernel` is named in the message. */
-fd_code fd_matmul_check(const fd_matmul *in, const char *kernel, fd_error *err);
+fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
+fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
+fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -4,30 +4,34 @@
  * 20 rows × 32 tokens, eight warps. Two warps share a tile of 10 × 16: lane l of the first follows partial l of each of
  * its 160 outputs, of the second partial 32 + l. Per group of 64 columns a warp reads 10 + 16 values from shared memory
  * for 160 fused multiply-adds. (12 × 16 would read less, but leaves too few registers for the rest.) A group is one
- * turn of a loop: of two groups in one piece the compiler moves the sums to other registers.
+ * iteration of a loop: for two groups in one piece the compiler moves the sums to other registers.
  *
- * Four more warps fill three stages of shared memory, each a chunk of four groups: x by copies of boxes, weights
- * through registers, dequantised on their way. Those that multiply have 208 registers, those that fill 88 (sm_90a;
- * elsewhere all have 168, and it is slow).
+ * Four producer warps fill three stages of shared memory, each a chunk of four groups: x by TMA, weights through
+ * registers, dequantised on their way. Consumers have 208 registers, producers 88 (setmaxnreg, sm_90a; elsewhere all have
+ * 168, and it is slow).
+ *
+ *   W ── units in registers ── dequantised ──┐                     ┌── consumer warps: packed_sums, 160 outputs a pair
+ *        (3 producer warps)                  ├─ stage, shared ─────┤   of warps, 64 partials each
+ *   x ── TMA boxes (1 producer warp) ────────┘  full/empty mbarrier └── add_up: tree over lanes and the two warps ── out
  *
  * Blocks are persistent and walk through tiles; the next tile's first chunks arrive while this one's sums are added. */
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/matmul/tile_fill.cuh"
+#include "kernels/matmul/tile_producer.cuh"
 #include "kernels/matmul/tile_sums.cuh"
 
-/* The stages as those that multiply walk through them. */
-struct reader {
+/* The stages as a consumer warp walks through them. */
+struct consumer {
     uint32_t full, empty; /* barriers of stage 0 */
     operand_place first;  /* of stage 0's first group */
     stage_ring now;
     bool signals; /* its warp's first lane */
 
-    __device__ __forceinline__ void wait() const { fd_phase_wait(full + now.stage * 8, now.parity); }
+    __device__ __forceinline__ void wait() const { fd_mbarrier_wait(full + now.stage * 8, now.parity); }
     __device__ __forceinline__ void hand_back(unsigned stage) const {
-        fd_phase_arrive_warp(empty + stage * 8, signals);
+        fd_mbarrier_arrive_warp(empty + stage * 8, signals);
     }
     __device__ __forceinline__ operand_place begin() const {
         const uint32_t bytes = now.stage * STAGE * (uint32_t)sizeof(float);
@@ -35,13 +39,13 @@ struct reader {
     }
 };
 
-static __device__ __forceinline__ void multiply(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
+static __device__ __forceinline__ void consume(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
     constexpr uint32_t group_bytes = GROUP * sizeof(float);
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), half = warp % 2, pair = warp / 2;
     const int partial = half * 32 + lane;
-    const int own_w = fd_hold(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
-    const int own_x = fd_hold((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
-    reader in = {full, empty, {fd_shared_address(shared + own_w), fd_shared_address(shared + own_x)}, {}, lane == 0};
+    const int own_w = fd_opaque_register(pair / 2 * PAIR_ROWS * 64 + swizzled(partial / 2) * 4 + partial % 2 * 2);
+    const int own_x = fd_opaque_register((ROWS + pair % 2 * PAIR_TOKENS) * 64 + partial);
+    consumer in = {full, empty, {fd_shared_address(shared + own_w), fd_shared_address(shared + own_x)}, {}, lane == 0};
     float *exchange = shared + STAGES * STAGE + pair * OUTPUTS;
     unsigned turn = 0;
 #pragma unroll 1
@@ -96,39 +100,22 @@ template <class Format> __global__ void __launch_bounds__(THREADS, 1) matmul_til
     const uint32_t full = fd_shared_address(shared + SHARED) - 2 * STAGES * 8, empty = full + STAGES * 8;
     if (threadIdx.x == 0)
         for (int s = 0; s < STAGES; s++) {
-            fd_phase_init(full + s * 8, (FILL_WARPS + 1) * FD_WARP_ARRIVALS);
-            fd_phase_init(empty + s * 8, READERS / 32 * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(full + s * 8, (WEIGHT_WARPS + 1) * FD_WARP_ARRIVALS);
+            fd_mbarrier_init(empty + s * 8, CONSUMERS / 32 * FD_WARP_ARRIVALS);
         }
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     __syncthreads();
-    if (threadIdx.x < READERS) {
-        fd_take_registers<208>();
-        multiply(a, shared, full, empty);
+    if (threadIdx.x < CONSUMERS) {
+        fd_setmaxnreg_inc<208>();
+        consume(a, shared, full, empty);
     } else {
-        fd_give_registers<88>();
-        if (threadIdx.x < READERS + FILL_WARPS * 32)
-            fill_w<Format>(a, shared, full, empty);
+        fd_setmaxnreg_dec<88>();
+        if (threadIdx.x < CONSUMERS + WEIGHT_WARPS * 32)
+            produce_w<Format>(a, shared, full, empty);
         else
-            fill_x(a, shared, full, empty);
+            produce_x(a, shared, full, empty);
     }
-}
-
-fd_code fd_matmul_check(const fd_matmul *in, const char *kernel, fd_error *err) {
-    const fd_device_matrix *first = &in->part[0].weight;
-    if (in->n_tok < 1 || in->n_part < 1 || in->n_part > FD_MATMUL_PARTS)
-        return fd_fail(err, FD_ERR_INPUT, "kernel %s: %d parts, %d rows", kernel, in->n_part, in->n_tok);
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_device_matrix *w = &in->part[i].weight;
-        if (w->dtype != first->dtype || w->n_col != first->n_col)
-            return fd_fail(err, FD_ERR_INPUT, "kernel %s: part %d has %lld columns of type %u, part 0 %lld of type %u",
-                           kernel, i, (long long)w->n_col, (unsigned)w->dtype, (long long)first->n_col,
-                           (unsigned)first->dtype);
-        if (w->n_row < 1 || w->n_row > 1 << 30 || w->n_col < 1 || w->n_col > 1 << 30)
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel %s: [%lld, %lld] times %d rows", kernel,
-                           (long long)w->n_row, (long long)w->n_col, in->n_tok);
-    }
-    return FD_OK;
 }
 
 static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMap *map, fd_error *err) {
@@ -156,46 +143,25 @@ static fd_code map_of_x(const float *x, int32_t n_tok, int64_t n_col, CUtensorMa
     return FD_OK;
 }
 
-fd_code fd_launch_matmul_tile_large(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
+fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->part[0].weight;
     const int64_t token_tiles = (in->n_tok + TOKENS - 1) / TOKENS;
-    int64_t row_tiles = 0;
+    int64_t row_tiles;
     tile_args args = {};
-    FD_TRY(fd_matmul_check(in, "matmul_tile", err));
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_matmul_part *part = &in->part[i];
-        const int64_t own = (part->weight.n_row + ROWS - 1) / ROWS;
-        args.part[i] = {(const uint8_t *)part->weight.data, part->weight.n_row, (unsigned)own, part->bias, part->out};
-        row_tiles += own;
-    }
+    FD_TRY(fd_tile_product(in, "matmul_tile", ROWS, &args, &row_tiles, err));
     if (row_tiles * token_tiles > 1 << 30)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile: %lld tiles of rows times %d rows",
                        (long long)row_tiles, in->n_tok);
-    args.row_bytes = first->row_bytes;
-    args.scale_offset = first->scale_offset;
-    args.n_col = (int)first->n_col;
-    args.n_tok = in->n_tok;
     args.n_chunk = (args.n_col + WIDTH - 1) / WIDTH;
     args.row_tiles = (unsigned)row_tiles;
     args.token_tiles = (unsigned)token_tiles;
     args.n_tile = (unsigned)(row_tiles * token_tiles);
     args.boxes = first->n_col % 4 == 0 && (uintptr_t)in->x % 16 == 0; /* what a map asks for */
-    args.x = in->x;
     if (args.boxes) FD_TRY(map_of_x(in->x, in->n_tok, first->n_col, &args.x_map, err));
-    const unsigned blocks = args.n_tile < (unsigned)queue->n_sm ? args.n_tile : (unsigned)queue->n_sm;
+    const unsigned blocks = args.n_tile < (unsigned)ctx->n_sm ? args.n_tile : (unsigned)ctx->n_sm;
     return fd_with_format(first->dtype, err, [&](auto format) {
         args.last_unit = (args.n_col - 1) / (64 * decltype(format)::groups);
-        return fd_launch(queue, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
+        return fd_launch(ctx, "matmul_tile", matmul_tile<decltype(format)>, dim3(blocks), THREADS,
                          sizeof(float) * SHARED, err, args);
     });
-}
-
-fd_code fd_launch_matmul_tile(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
-    enum { SMALL = 16 };
-    int device, major;
-    FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
-    FD_TRY(
-        fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
-    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(queue, in, err)
-                                           : fd_launch_matmul_tile_large(queue, in, err);
 }

@@ -9,24 +9,9 @@
 
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/matmul/tile_out.cuh"
+#include "kernels/matmul/tile.cuh"
 
 enum { ROWS = 32, TOKENS = 16, THREADS = 256, PAIR_ROWS = 16, PAIR_TOKENS = 8, OUTPUTS = PAIR_ROWS * PAIR_TOKENS };
-
-/* One of the matrices that share x. */
-struct tile_part {
-    const uint8_t *data;
-    int64_t n_row;
-    const float *bias;
-    float *out;
-};
-
-struct tile_args {
-    int64_t row_bytes, scale_offset;
-    int n_col, n_tok;
-    const float *x;
-    tile_part part[FD_MATMUL_PARTS];
-};
 
 /* Units a chunk has: four groups, so that a barrier comes every 512 fused multiply-adds. */
 template <class Format> struct chunk_of {
@@ -42,7 +27,7 @@ template <int WIDTH> struct x_share {
     bool valid[rows];
 };
 
-template <int WIDTH> __device__ __forceinline__ x_share<WIDTH> share_of_x(const tile_args &a, int token0) {
+template <int WIDTH> __device__ __forceinline__ x_share<WIDTH> share_of_x(const tile_product &a, int token0) {
     x_share<WIDTH> share;
     const int token = token0 + (int)threadIdx.x / x_share<WIDTH>::per_row;
     share.k = (int)threadIdx.x % x_share<WIDTH>::per_row * 4;
@@ -54,7 +39,7 @@ template <int WIDTH> __device__ __forceinline__ x_share<WIDTH> share_of_x(const 
 
 /* x of TOKENS rows at the chunk that begins at column k0; zero past the edges, where it takes part in nothing. */
 template <int WIDTH>
-__device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> &share, int k0, float *xs) {
+__device__ __forceinline__ void copy_x(const tile_product &a, const x_share<WIDTH> &share, int k0, float *xs) {
     const int64_t step = (int64_t)x_share<WIDTH>::rows_at_once * a.n_col;
 #pragma unroll
     for (int i = 0; i < x_share<WIDTH>::rows; i++) {
@@ -62,11 +47,11 @@ __device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> 
         const float *from = share.from + i * step + k0;
         if (a.n_col % 4 == 0) {
             const bool valid = share.valid[i] && share.k + k0 < a.n_col;
-            fd_copy_async16(to, valid ? from : a.x, valid);
+            fd_cp_async16(to, valid ? from : a.x, valid);
         } else {
             for (int j = 0; j < 4; j++) {
                 const bool valid = share.valid[i] && share.k + k0 + j < a.n_col;
-                fd_copy_async4(to + j, valid ? from + j : a.x, valid);
+                fd_cp_async4(to + j, valid ? from + j : a.x, valid);
             }
         }
     }
@@ -74,7 +59,7 @@ __device__ __forceinline__ void fill_x(const tile_args &a, const x_share<WIDTH> 
 
 /* A thread owns a lane's share of one row: eight neighbouring weights of every group. */
 template <class Format>
-__device__ __forceinline__ void load_w(const tile_args &a, const fd_cursor &row, int chunk, int lane,
+__device__ __forceinline__ void load_w(const tile_product &a, const fd_cursor &row, int chunk, int lane,
                                        typename Format::unit (&units)[chunk_of<Format>::units]) {
     constexpr int per_chunk = chunk_of<Format>::units, unit_width = 64 * Format::groups;
     const int last = (a.n_col - 1) / unit_width;
@@ -86,8 +71,8 @@ __device__ __forceinline__ void load_w(const tile_args &a, const fd_cursor &row,
 }
 
 template <class Format>
-__device__ __forceinline__ void fill_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row,
-                                       int lane, uint32_t magic, float *ws) {
+__device__ __forceinline__ void store_w(const typename Format::unit (&units)[chunk_of<Format>::units], int own_row,
+                                        int lane, uint32_t magic, float *ws) {
 #pragma unroll
     for (int u = 0; u < chunk_of<Format>::units; u++)
 #pragma unroll
@@ -115,16 +100,16 @@ __device__ __forceinline__ void add_group(const float *ws, const float *xs, floa
 }
 
 template <class Format>
-__global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_constant__ tile_args a) {
+__global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_constant__ tile_product a) {
     constexpr int width = chunk_of<Format>::width, stage = (ROWS + TOKENS) * width;
     float *shared = fd_shared_floats();
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
 
     const int token0 = (int)blockIdx.x * TOKENS;
-    int64_t row0 = (int64_t)blockIdx.y * ROWS; /* of the part, once that is found */
-    const tile_part *part = a.part;
-    for (; row0 >= part->n_row; part++) row0 -= (part->n_row + ROWS - 1) / ROWS * ROWS;
+    unsigned row_tile = blockIdx.y;
+    const tile_part *part = fd_tile_part(a, &row_tile);
+    const int64_t row0 = (int64_t)row_tile * ROWS;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int half = warp % 2, pair = warp / 2, pair_row = pair / 2 * PAIR_ROWS, pair_token = pair % 2 * PAIR_TOKENS;
     const int partial = half * 32 + lane;
@@ -132,17 +117,17 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
     const int fill_row = (int)threadIdx.x / 8, fill_lane = (int)threadIdx.x % 8;
     const int64_t clamped = row0 + fill_row < part->n_row ? row0 + fill_row : part->n_row - 1;
     const fd_cursor row = Format::begin(part->data + clamped * a.row_bytes, a.scale_offset, fill_lane);
-    const uint32_t magic = fd_magic();
+    const uint32_t magic = fd_opaque_magic();
 
     typename Format::unit units[chunk_of<Format>::units];
     float acc[PAIR_ROWS][PAIR_TOKENS] = {};
     const int n_chunk = (a.n_col + width - 1) / width;
 
     const x_share<width> share = share_of_x<width>(a, token0);
-    fill_x<width>(a, share, 0, shared + ROWS * width);
+    copy_x<width>(a, share, 0, shared + ROWS * width);
     load_w<Format>(a, row, 0, fill_lane, units);
-    fill_w<Format>(units, fill_row, fill_lane, magic, shared);
-    fd_copy_async_wait();
+    store_w<Format>(units, fill_row, fill_lane, magic, shared);
+    fd_cp_async_wait_all();
     __syncthreads();
 
     for (int chunk = 0; chunk < n_chunk; chunk++) {
@@ -150,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         float *next = shared + (chunk + 1) % 2 * stage;
         const bool more = chunk + 1 < n_chunk;
         if (more) {
-            fill_x<width>(a, share, (chunk + 1) * width, next + ROWS * width);
+            copy_x<width>(a, share, (chunk + 1) * width, next + ROWS * width);
             load_w<Format>(a, row, chunk + 1, fill_lane, units);
         }
         const float *ws = now + pair_row * width + partial, *xs = now + (ROWS + pair_token) * width + partial;
@@ -161,8 +146,8 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
             for (int g = 0; g < chunk_of<Format>::groups; g++)
                 if (chunk * width + g * 64 + partial < a.n_col) add_group<width>(ws + g * 64, xs + g * 64, acc);
         }
-        if (more) fill_w<Format>(units, fill_row, fill_lane, magic, next);
-        fd_copy_async_wait();
+        if (more) store_w<Format>(units, fill_row, fill_lane, magic, next);
+        fd_cp_async_wait_all();
         __syncthreads();
     }
 
@@ -171,36 +156,23 @@ __global__ void __launch_bounds__(THREADS, 1) matmul_tile_small(const __grid_con
         [&](int q, int i) { return acc[(q * 32 + i) / PAIR_TOKENS][(q * 32 + i) % PAIR_TOKENS]; },
         [] { __syncthreads(); },
         [&](int q, int i, float total) {
-            const int64_t to_row = row0 + pair_row + (q * 32 + i) / PAIR_TOKENS;
-            const int token = token0 + pair_token + (q * 32 + i) % PAIR_TOKENS;
-            if (to_row >= part->n_row || token >= a.n_tok) return;
-            part->out[token * part->n_row + to_row] = part->bias ? total + part->bias[to_row] : total;
+            fd_tile_store(a, *part, row0 + pair_row + (q * 32 + i) / PAIR_TOKENS,
+                          token0 + pair_token + (q * 32 + i) % PAIR_TOKENS, total);
         });
 }
 
-fd_code fd_launch_matmul_tile_small(const fd_queue *queue, const fd_matmul *in, fd_error *err) {
-    const fd_device_matrix *first = &in->part[0].weight;
-    int64_t row_tiles = 0;
-    tile_args args = {};
-    FD_TRY(fd_matmul_check(in, "matmul_tile_small", err));
-    for (int i = 0; i < in->n_part; i++) {
-        const fd_matmul_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->weight.n_row, part->bias, part->out};
-        row_tiles += (part->weight.n_row + ROWS - 1) / ROWS;
-    }
+fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
+    int64_t row_tiles;
+    tile_product args = {};
+    FD_TRY(fd_tile_product(in, "matmul_tile_small", ROWS, &args, &row_tiles, err));
     if (row_tiles > 65535)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "kernel matmul_tile_small: %lld tiles of %d rows", (long long)row_tiles,
                        (int)ROWS);
-    args.row_bytes = first->row_bytes;
-    args.scale_offset = first->scale_offset;
-    args.n_col = (int)first->n_col;
-    args.n_tok = in->n_tok;
-    args.x = in->x;
     /* Token tiles first: blocks that run together share rows of weights, which then come from memory once. */
     const dim3 grid(fd_blocks(in->n_tok, TOKENS), (unsigned)row_tiles);
-    return fd_with_format(first->dtype, err, [&](auto format) {
+    return fd_with_format(in->part[0].weight.dtype, err, [&](auto format) {
         using Format = decltype(format);
         const size_t shared = sizeof(float) * 2 * (ROWS + TOKENS) * chunk_of<Format>::width;
-        return fd_launch(queue, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
+        return fd_launch(ctx, "matmul_tile_small", matmul_tile_small<Format>, grid, THREADS, shared, err, args);
     });
 }

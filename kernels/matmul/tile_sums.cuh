@@ -1,9 +1,8 @@
-/* The tiled matrix product's running sums: a group of 64 columns added to them, and their tree (matmul_tile.cu). */
+/* The tiled matrix product's running sums: a group of 64 columns added to them, and their tree (kernels/matmul/tile.cu). */
 #ifndef FD_KERNELS_MATMUL_TILE_SUMS_CUH
 #define FD_KERNELS_MATMUL_TILE_SUMS_CUH
 
-#include "kernels/matmul/tile_fill.cuh"
-#include "kernels/matmul/tile_out.cuh"
+#include "kernels/matmul/tile_producer.cuh"
 
 /* The sums of two rows for one token, in an even and the next odd register. It matters because a multiply-add is issued
  * every clock only if the two registers that it does not share with the one before are of different banks, even and
@@ -23,18 +22,6 @@ __device__ __forceinline__ void add_pair(unsigned long long &sums, float2 w, flo
         : "f"(w.y), "f"(w.x), "f"(x));
 }
 
-/* Reads from shared memory, each where it stands: moved together they would take registers that are not there. */
-__device__ __forceinline__ float read_x(uint32_t from) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
-    return x;
-}
-__device__ __forceinline__ float2 read_w(uint32_t from) {
-    float2 w;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(w.x), "=f"(w.y) : "r"(from));
-    return w;
-}
-
 /* A lane's partial of a group: the weights of the pair's rows, and x a few tokens ahead. */
 enum { AHEAD = 4 };
 struct operands {
@@ -49,15 +36,15 @@ struct operand_place {
 
 __device__ __forceinline__ void read_weights(operands &to, uint32_t from) {
 #pragma unroll
-    for (int r = 0; r < PAIR_ROWS / 2; r++) to.w[r] = read_w(from + r * 2 * 64 * sizeof(float));
+    for (int r = 0; r < PAIR_ROWS / 2; r++) to.w[r] = fd_load_shared8(from + r * 2 * 64 * sizeof(float));
 }
 __device__ __forceinline__ void read_first(operands &to, operand_place from) {
     read_weights(to, from.w);
 #pragma unroll
-    for (int t = 0; t < AHEAD; t++) to.x[t] = read_x(from.x + t * 64 * sizeof(float));
+    for (int t = 0; t < AHEAD; t++) to.x[t] = fd_load_shared4(from.x + t * 64 * sizeof(float));
 }
 
-/* One group: this lane's partial of all outputs of the pair's tile. Meanwhile `now`, whose first AHEAD tokens are read
+/* One group: this lane's partial of all outputs of the pair's tile. Overlap `now`, whose first AHEAD tokens are read
  * from `x` on, becomes the first operands of `next`. */
 template <bool MORE>
 __device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint32_t x, operand_place next) {
@@ -71,9 +58,9 @@ __device__ __forceinline__ void add_group(packed_sums &sums, operands &now, uint
         }
         constexpr uint32_t token = 64 * sizeof(float);
         if (t + AHEAD < PAIR_TOKENS)
-            now.x[t % AHEAD] = read_x(x + (t + AHEAD) * token);
+            now.x[t % AHEAD] = fd_load_shared4(x + (t + AHEAD) * token);
         else if (MORE)
-            now.x[t % AHEAD] = read_x(next.x + (t + AHEAD - PAIR_TOKENS) * token);
+            now.x[t % AHEAD] = fd_load_shared4(next.x + (t + AHEAD - PAIR_TOKENS) * token);
     }
     if (MORE) read_weights(now, next.w);
 }
@@ -87,15 +74,10 @@ __device__ __forceinline__ float one_of(unsigned long long sums, int second) {
 __device__ __forceinline__ void add_up(const tile_args &a, tile_place place, const packed_sums &sums, int half,
                                        int pair, float *exchange) {
     fd_tile_add_up<OUTPUTS / 32>(
-        half, exchange, [&](int q, int i) { return one_of(sums[q][i / 2], i % 2); },
-        [&] { asm volatile("bar.sync %0, 64;" ::"r"(1 + pair)
-                           : "memory"); },
+        half, exchange, [&](int q, int i) { return one_of(sums[q][i / 2], i % 2); }, [&] { fd_bar_sync(1 + pair, 64); },
         [&](int q, int i, float total) {
-            const tile_part &part = *place.part;
-            const int64_t row = place.row0 + pair / 2 * PAIR_ROWS + q * 2 + i % 2;
-            const int token = place.token0 + pair % 2 * PAIR_TOKENS + i / 2;
-            if (row >= part.n_row || token >= a.n_tok) return;
-            part.out[token * part.n_row + row] = part.bias ? total + part.bias[row] : total;
+            fd_tile_store(a, *place.part, place.row0 + pair / 2 * PAIR_ROWS + q * 2 + i % 2,
+                          place.token0 + pair % 2 * PAIR_TOKENS + i / 2, total);
         });
 }
 

@@ -48,17 +48,15 @@ __device__ __forceinline__ void add_unit(const typename Format::unit (&units)[R]
     }
 }
 
-/* The partial sums of a row again, from memory and without decode_fused: that is wrong about the sign of a zero and
- * about infinite scales, which only a dot that is zero or NaN can show. `fd_doubtful` tells. */
-__device__ __forceinline__ bool fd_doubtful(float dot) {
+/* decode_fused is wrong about the sign of a zero and about infinite scales, which only a dot that is zero or NaN can
+ * show: an ambiguous one, whose partial sums are then computed again, from memory and without decode_fused. */
+__device__ __forceinline__ bool fd_is_ambiguous(float dot) {
     return !(fabsf(dot) > 0.0f);
 }
 template <class Format, int P>
-__device__ __forceinline__ void dot_again(const matvec_args &a, int64_t row, int lane, uint32_t magic, const float *xs,
-                                          float (&acc)[P]) {
-    int part;
-    const int64_t own = row_of(a, row < a.n_row ? row : a.n_row - 1, &part);
-    const fd_cursor from = Format::begin(part_of(a, part).data + own * a.row_bytes, a.scale_offset, lane);
+__device__ __forceinline__ void recompute_dot(const matvec_args &a, int64_t row, int lane, uint32_t magic,
+                                              const float *xs, float (&acc)[P]) {
+    const fd_cursor from = Format::begin(row_data(a, row), a.scale_offset, lane);
     float again[1][1][P] = {};
 #pragma unroll 1
     for (int at = 0; at * 64 * Format::groups < a.n_col; at++) {

@@ -2,10 +2,11 @@
  * matrices, of which eight lanes read a row. */
 #include "kernels/matvec/experts.h"
 
-#include "kernels/attention/dot.cuh"
 #include "kernels/matvec/expert_matmul.cuh"
 #include "kernels/formats/formats.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/tree.cuh"
+#include "numerics/contract.h"
 
 enum { EXPERT_ROWS = 32 }; /* of a block: eight lanes a row */
 
@@ -24,8 +25,8 @@ __device__ __forceinline__ void softmax_row(const float *x, int64_t n, float *ou
 }
 
 __global__ void __launch_bounds__(32) softmax(const float *x, int64_t n, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     softmax_row(x + blockIdx.x * n, n, out + blockIdx.x * n);
 }
 
@@ -38,8 +39,8 @@ __device__ __forceinline__ bool comes_before(const float *x, int64_t a, int64_t 
 
 /* A thread a row: a selection by insertion. */
 __global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, int64_t n, int32_t k, float *ids) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t row = (int64_t)blockIdx.x * 32 + threadIdx.x;
     if (row >= n_row) return;
     const float *x = rows + row * n;
@@ -58,8 +59,8 @@ __global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, in
 /* A warp a row. */
 __global__ void __launch_bounds__(32)
     expert_weights(const float *rows, const float *ids, int64_t n, int32_t k, int gating, float scale, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const float *x = rows + blockIdx.x * n, *id = ids + (int64_t)blockIdx.x * k;
     float *w = out + (int64_t)blockIdx.x * k;
     const int lane = (int)threadIdx.x;
@@ -82,14 +83,14 @@ __global__ void __launch_bounds__(32)
 /* Grid: rows of the expert's matrix × (row, rank). */
 template <class Format>
 __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_expert_matmul a) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
     const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
     const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
-    const uint32_t magic = fd_magic();
+    const uint32_t magic = fd_opaque_magic();
     const uint8_t *row =
         (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
     const fd_cursor cursor = Format::begin(row, a.weight.scale_offset, lane);
@@ -114,8 +115,8 @@ __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_
 
 __global__ void __launch_bounds__(256)
     expert_sum(const float *x, const float *w, int64_t n_row, int64_t n, int32_t k, float *out) {
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; item < n_row * n; item += step) {
         const int64_t row = item / n, i = item % n;
@@ -134,39 +135,38 @@ static fd_code check(const char *name, int64_t n_row, int64_t n, int32_t k, fd_e
     return FD_OK;
 }
 
-fd_code fd_launch_softmax(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, float *out, fd_error *err) {
+fd_code fd_launch_softmax(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, float *out,
+                          fd_error *err) {
     FD_TRY(check("softmax", n_row, n, 1, err));
-    return fd_launch(queue, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
+    return fd_launch(ctx, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
 }
 
-fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
+fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
                         fd_error *err) {
     FD_TRY(check("top_k", n_row, n, k, err));
     if (k > n) return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %d of %lld", k, (long long)n);
-    return fd_launch(queue, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
+    return fd_launch(ctx, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
 }
 
-fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const float *ids, int64_t n_row, int64_t n,
-                                 int32_t k, fd_expert_gating gating, float scale, float *out, fd_error *err) {
-    FD_TRY(check("expert_weights", n_row, n, k, err));
-    return fd_launch(queue, "expert_weights", expert_weights, dim3((unsigned)n_row), 32, 0, err, x, ids, n, k,
-                     (int)gating, scale, out);
+fd_code fd_launch_expert_weights(const fd_launch_context *ctx, const fd_expert_weights *in, fd_error *err) {
+    FD_TRY(check("expert_weights", in->n_row, in->n, in->k, err));
+    return fd_launch(ctx, "expert_weights", expert_weights, dim3((unsigned)in->n_row), 32, 0, err, in->x, in->ids,
+                     in->n, in->k, (int)in->gating, in->scale, in->out);
 }
 
-fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err) {
+fd_code fd_launch_expert_matmul(const fd_launch_context *ctx, const fd_expert_matmul *in, fd_error *err) {
     FD_TRY(fd_expert_matmul_check(in, err));
     return fd_with_format(in->weight.dtype, err, [&](auto format) {
         return fd_expert_matmul_parts(in, [&](const fd_expert_matmul &part, unsigned n_item) {
             const dim3 grid(fd_blocks(in->n_out, EXPERT_ROWS), n_item);
-            return fd_launch(queue, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
+            return fd_launch(ctx, "expert_matmul", expert_matmul<decltype(format)>, grid, 256, 0, err, part);
         });
     });
 }
 
-fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,
-                             float *out, fd_error *err) {
-    FD_TRY(check("expert_sum", n_row, n, k, err));
-    const unsigned most = (unsigned)queue->n_sm * 8, wanted = fd_blocks(n_row * n, 256);
-    return fd_launch(queue, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, x, w, n_row, n,
-                     k, out);
+fd_code fd_launch_expert_sum(const fd_launch_context *ctx, const fd_expert_sum *in, fd_error *err) {
+    FD_TRY(check("expert_sum", in->n_row, in->n, in->k, err));
+    const unsigned most = (unsigned)ctx->n_sm * 8, wanted = fd_blocks(in->n_row * in->n, 256);
+    return fd_launch(ctx, "expert_sum", expert_sum, dim3(wanted < most ? wanted : most), 256, 0, err, in->x, in->w,
+                     in->n_row, in->n, in->k, in->out);
 }

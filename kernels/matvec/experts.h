@@ -4,25 +4,33 @@
 #define FD_KERNELS_MATVEC_EXPERTS_H
 
 #include "kernels/formats/pack.h"
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* out = softmax of each row; x, out [n_row, n]; `out` may be `x`. */
-fd_code fd_launch_softmax(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, float *out, fd_error *err);
+fd_code fd_launch_softmax(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, float *out,
+                          fd_error *err);
 
 /* ids [n_row, k] of the k largest of x [n_row, n], largest first; of equal ones the lower first, NaN last. k ≤ n. */
-fd_code fd_launch_top_k(const fd_queue *queue, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
+fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
                         fd_error *err);
 
 typedef enum fd_expert_gating { FD_EXPERTS_GATHER, FD_EXPERTS_NORMALISED, FD_EXPERTS_SOFTMAX } fd_expert_gating;
 
-/* out [n_row, k]: the elements of x [n_row, n] that ids name; as they are, divided by their sum, or their softmax; times
- * `scale` unless it is 1. */
-fd_code fd_launch_expert_weights(const fd_queue *queue, const float *x, const float *ids, int64_t n_row, int64_t n,
-                                 int32_t k, fd_expert_gating gating, float scale, float *out, fd_error *err);
+/* The elements of x that ids name: as they are, divided by their sum, or their softmax; times `scale` unless it is 1. */
+typedef struct fd_expert_weights {
+    const float *x;   /* [n_row, n] */
+    const float *ids; /* [n_row, k] */
+    int64_t n_row, n;
+    int32_t k;
+    fd_expert_gating gating;
+    float scale;
+    float *out; /* [n_row, k] */
+} fd_expert_weights;
+fd_code fd_launch_expert_weights(const fd_launch_context *ctx, const fd_expert_weights *in, fd_error *err);
 
 typedef struct fd_expert_matmul {
     fd_device_matrix weight; /* [n_expert · n_out, n_col] */
@@ -36,11 +44,17 @@ typedef struct fd_expert_matmul {
     float *out; /* [n_row, k, n_out] */
 } fd_expert_matmul;
 
-fd_code fd_launch_expert_matmul(const fd_queue *queue, const fd_expert_matmul *in, fd_error *err);
+fd_code fd_launch_expert_matmul(const fd_launch_context *ctx, const fd_expert_matmul *in, fd_error *err);
 
-/* out [n_row, n] = Σ over ranks of w [n_row, k] · x [n_row, k, n], acc = fma(w, x, acc) in order of rank. */
-fd_code fd_launch_expert_sum(const fd_queue *queue, const float *x, const float *w, int64_t n_row, int64_t n, int32_t k,
-                             float *out, fd_error *err);
+/* out = Σ over ranks of w · x, acc = fma(w, x, acc) in order of rank. */
+typedef struct fd_expert_sum {
+    const float *x; /* [n_row, k, n] */
+    const float *w; /* [n_row, k] */
+    int64_t n_row, n;
+    int32_t k;
+    float *out; /* [n_row, n] */
+} fd_expert_sum;
+fd_code fd_launch_expert_sum(const fd_launch_context *ctx, const fd_expert_sum *in, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
-/* The first weights of a warp beyond those its registers hold, brought to shared memory by the copy engine (sm_90) while
- * the block fetches x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
- * asked for behind x, so that x does not queue behind them. For rows without a plane of scales, two of them a lane, which
- * is the form of the largest products; with one it gives nothing (docs/performance.md). */
+/* The first weights of a warp beyond those that its registers hold, copied to shared memory by bulk copies (sm_90) while
+ * the block loads x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
+ * requested after x, so that x does not wait for them. For rows without a plane of scales, two of them a lane, which is
+ * the form of the largest products; with one it gains nothing (docs/performance.md). */
 #ifndef FD_KERNELS_MATVEC_HEAD_CUH
 #define FD_KERNELS_MATVEC_HEAD_CUH
 
@@ -24,24 +24,24 @@ template <class Format, int P, int R> struct matvec_head {
     /* `all`: units·rows·Format::own_step bytes of shared memory for each warp. Called by whole warps. */
     __device__ __forceinline__ void begin(int n_unit, const unsigned char *all) {
         __shared__ __align__(8) uint64_t barriers[HEAD_WARPS];
-        const int warp = (int)threadIdx.x / 32, slot = (int)threadIdx.x % 32 / lanes;
+        const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / lanes;
         units = n_unit;
         barrier = fd_shared_address(barriers + warp);
-        own = all + (warp * rows + slot * R) * units * Format::own_step;
-        if (threadIdx.x % 32 == 0) fd_phase_init(barrier, rows);
+        own = all + (warp * rows + group * R) * units * Format::own_step;
+        if (threadIdx.x % 32 == 0) fd_mbarrier_init(barrier, rows);
         __syncwarp();
     }
-    /* The units behind the first `from` of the lane's rows, by one lane each. */
+    /* The units after the first `from` of the lane's rows, by one lane each. */
     __device__ __forceinline__ void request(const fd_cursor (&row)[R], int from) const {
         const int lane = (int)threadIdx.x % lanes, bytes = units * Format::own_step;
         if (lane >= R) return;
         const uint8_t *first = (lane == 0 ? row[0].own : row[R - 1].own) - lane * (Format::own_step / lanes);
-        fd_phase_arrive_expect(barrier, (uint32_t)bytes);
-        fd_copy_bulk_once(fd_shared_address(own) + (uint32_t)(lane * bytes), first + from * Format::own_step,
-                          (uint32_t)bytes, barrier, fd_policy_evict_first());
+        fd_mbarrier_arrive_expect_tx(barrier, (uint32_t)bytes);
+        fd_cp_async_bulk(fd_shared_address(own) + (uint32_t)(lane * bytes), first + from * Format::own_step,
+                         (uint32_t)bytes, barrier, fd_policy_evict_first());
     }
     __device__ __forceinline__ void await() const {
-        fd_phase_wait(barrier, 0);
+        fd_mbarrier_wait(barrier, 0);
         __syncwarp();
     }
     __device__ __forceinline__ typename Format::unit unit(int r, int at, int lane) const {

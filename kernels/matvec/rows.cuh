@@ -3,7 +3,7 @@
 #ifndef FD_KERNELS_MATVEC_ROWS_CUH
 #define FD_KERNELS_MATVEC_ROWS_CUH
 
-#include "kernels/matmul/matmul.h"
+#include "kernels/matvec/matvec.h"
 
 /* Row `at` of all the parts is the returned row of part *part. */
 template <class Args> __device__ __forceinline__ int64_t row_of(const Args &a, int64_t at, int *part) {

@@ -1,4 +1,4 @@
-/* What the matrix-vector kernel is told, and how a block brings x into shared memory, RMS-normed when asked. */
+/* The arguments of the matrix-vector kernels, and how a block stages x in shared memory, RMS-normed when asked. */
 #ifndef FD_KERNELS_MATVEC_STAGE_CUH
 #define FD_KERNELS_MATVEC_STAGE_CUH
 
@@ -39,24 +39,37 @@ static inline matvec_args matvec_args_of(const fd_matvec *in) {
     args.silu_pair = in->silu_pair;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
-        args.part[i] = {(const uint8_t *)part->weight.data, part->bias,    part->residual,
-                        part->out,                         part->product, part->weight.n_row};
+        args.part[i] = {(const uint8_t *)part->weight.data,
+                        part->bias,
+                        part->residual,
+                        part->out,
+                        part->product,
+                        part->weight.n_row};
         args.n_row += part->weight.n_row;
     }
     return args;
 }
 
-/* The kernel without rings (kernels/matvec/matmul_vec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or two. */
-fd_code fd_launch_matvec_plain(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok, int rows,
-                               fd_error *err);
+/* Where row `at` of all parts begins; for one past the last row the last one, so that all lanes of a warp have something to
+ * read and take part in its exchanges. Nothing is stored for it. */
+__device__ __forceinline__ const uint8_t *row_data(const matvec_args &a, int64_t at) {
+    int part;
+    const int64_t own = row_of(a, at < a.n_row ? at : a.n_row - 1, &part);
+    return part_of(a, part).data + own * a.row_bytes;
+}
+
+/* The kernel without rings (kernels/matvec/matvec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or
+ * two token rows. */
+fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
+                               int rows, fd_error *err);
 
 /* The kernel with rings (kernels/matvec/ring.cu); n_col % 64 == 0. */
-fd_code fd_launch_matvec_ring(const fd_queue *queue, uint32_t dtype, const matvec_args &args,
+fd_code fd_launch_matvec_ring(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
 /* The one for several token rows (kernels/matvec/tokens.cu), and whether it takes so many columns. */
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col);
-fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &args, int n_tok,
+bool fd_matvec_tokens_takes(const fd_launch_context *ctx, int64_t n_col);
+fd_code fd_launch_matvec_tokens(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
                                 fd_error *err);
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
@@ -64,16 +77,16 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
 template <int P> __device__ __forceinline__ int quad_at(int quad) {
     return P == 8 ? quad / 16 * 16 + quad % 2 * 8 + quad % 16 / 2 : quad;
 }
-/* A row of n_col elements to a row of shared memory, zero past its end. A thread asks for several quads before it uses the
- * first: one at a time, each would cost the latency of L2. `meanwhile` is called by all threads when the first are asked
- * for. */
-template <int P, class Load, class Meanwhile>
+/* A row of n_col elements to a row of shared memory, zero past its end; WHOLE: it is whole quads, n_quad of them. A
+ * thread requests several quads before it uses the first: one at a time, each would cost the latency of L2. All threads
+ * call `overlap` after the first requests. */
+template <int P, bool WHOLE = false, class Load, class Overlap>
 __device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *quads, int n_quad, Load load,
-                                          Meanwhile meanwhile) {
+                                          Overlap overlap) {
     constexpr int at_once = 4;
     const int threads = (int)blockDim.x;
-    if (n_col % 4 != 0) {
-        meanwhile();
+    if (!WHOLE && n_col % 4 != 0) {
+        overlap();
         for (int k = (int)threadIdx.x; k < n_quad * 4; k += threads)
             ((float *)(quads + quad_at<P>(k / 4)))[k % 4] = k < n_col ? __ldcg(from + k) : 0.0f;
         return;
@@ -83,49 +96,53 @@ __device__ __forceinline__ void stage_row(const float *from, int n_col, float4 *
         float4 value[at_once];
 #pragma unroll
         for (int i = 0; i < at_once; i++) {
-            value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if ((first + i * threads) * 4 < n_col) value[i] = load((const float4 *)from + first + i * threads);
+            if (!WHOLE) value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (WHOLE ? first + i * threads < n_quad : (first + i * threads) * 4 < n_col)
+                value[i] = load((const float4 *)from + first + i * threads);
         }
-        if (base == 0) meanwhile();
+        if (base == 0) overlap();
 #pragma unroll
         for (int i = 0; i < at_once; i++)
             if (first + i * threads < n_quad) quads[quad_at<P>(first + i * threads)] = value[i];
     }
 }
 
+/* The factor of RMS_NORM of a staged row; called by a whole warp. */
+template <int P> __device__ __forceinline__ float staged_inverse_rms(const matvec_args &a, const float *row) {
+    const int lane = (int)threadIdx.x % 32;
+    const float *pairs = row + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
+    return fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
+}
+
 /* x as it is, then a barrier. */
-template <int P, int T, class Meanwhile>
-__device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride, Meanwhile meanwhile) {
+template <int P, int T, class Overlap>
+__device__ __forceinline__ void stage_x(const matvec_args &a, float *xs, int stride, Overlap overlap) {
 #pragma unroll
     for (int token = 0; token < T; token++)
         stage_row<P>(
             a.x + token * (int64_t)a.n_col, a.n_col, (float4 *)(xs + token * stride), stride / 4,
             [](const float4 *from) { return __ldcg(from); },
             [&] {
-                if (token == 0) meanwhile();
+                if (token == 0) overlap();
             });
     __syncthreads();
 }
 
-/* The weights of RMS_NORM behind x, in the same order. They depend on no kernel, so this comes before the wait for x.
- */
-template <int P, int T>
-__device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
+/* The weights of RMS_NORM after x, in the same order. They depend on no kernel, so this comes before the wait for x. */
+template <int P, int T> __device__ __forceinline__ void stage_norm_weight(const matvec_args &a, float *xs, int stride) {
     stage_row<P>(
         a.norm_weight, a.n_col, (float4 *)(xs + T * stride), stride / 4,
         [](const float4 *from) { return fd_load_now(from); }, [] {});
 }
 
-/* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one keeps
- * a single row where asked. A block has T warps at least. */
+/* The staged rows to (x·r)·w, in place, then a barrier; a warp sums a row. Each block has all of them: the first one
+ * stores a single row where asked. A block has T warps at least. */
 template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args &a, float *xs, int stride) {
     __shared__ float factor[T];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int warp = (int)threadIdx.x / 32;
     if (warp < T) {
-        const float *pairs = xs + warp * stride + quad_at<P>(lane / 2) * 4 + lane % 2 * 2;
-        const float r =
-            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor[warp] = r;
+        const float r = staged_inverse_rms<P>(a, xs + warp * stride);
+        if (threadIdx.x % 32 == 0) factor[warp] = r;
     }
     __syncthreads();
     const float4 *w = (const float4 *)(xs + T * stride);
@@ -133,9 +150,7 @@ template <int P, int T> __device__ __forceinline__ void norm_x(const matvec_args
     for (int t = 0; t < T; t++) {
         const float r = factor[t];
         float4 *x = (float4 *)(xs + t * stride);
-        for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x)
-            x[i] = make_float4((x[i].x * r) * w[i].x, (x[i].y * r) * w[i].y, (x[i].z * r) * w[i].z,
-                               (x[i].w * r) * w[i].w);
+        for (int i = (int)threadIdx.x; i < stride / 4; i += (int)blockDim.x) x[i] = fd_normed(x[i], r, w[i]);
     }
     __syncthreads();
     if (a.norm_out && blockIdx.x == 0)

@@ -8,20 +8,21 @@
 #include "kernels/formats/pair.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matvec/add.cuh"
+#include "kernels/matvec/finish.cuh"
 #include "kernels/tree.cuh"
 
 enum { P = 2, R = 2 };
 
 struct tokens_args {
     matvec_ring_args ring;
-    int n_tok; /* ≤ T; the rows past it are zero, and nobody gets their sums */
+    int n_tok; /* ≤ T; the rows past it are zero, and their sums are dropped */
 };
 
 /* x [T, n_col] in the order it has in memory, each row normed by a warp's sum; ends with a barrier. */
 template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args &a, int n_tok, float *xs) {
     float *factor = xs + T * a.n_col; /* [T] */
     float4 *quads = (float4 *)xs;
-    const int n_quad = a.n_col / 4, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    const int n_quad = a.n_col / 4, n_warp = (int)blockDim.x / 32;
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x)
 #pragma unroll
         for (int t = 0; t < T; t++)
@@ -30,10 +31,8 @@ template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args 
     __syncthreads();
     if (!a.norm_weight) return;
     for (int row = (int)threadIdx.x / 32; row < n_tok; row += n_warp) {
-        const float *pairs = xs + row * a.n_col + lane * 2;
-        const float r =
-            fd_inverse_rms(a.n_col, a.norm_eps, [&](int group) { return *(const float2 *)(pairs + group * 64); });
-        if (lane == 0) factor[row] = r;
+        const float r = staged_inverse_rms<P>(a, xs + row * a.n_col);
+        if (threadIdx.x % 32 == 0) factor[row] = r;
     }
     __syncthreads();
     for (int at = (int)threadIdx.x; at < n_quad; at += (int)blockDim.x) {
@@ -41,25 +40,23 @@ template <int T> __device__ __forceinline__ void stage_tokens(const matvec_args 
 #pragma unroll
         for (int t = 0; t < T; t++) {
             if (t >= n_tok) break;
-            const float r = factor[t];
-            const float4 x = quads[t * n_quad + at];
-            quads[t * n_quad + at] = make_float4((x.x * r) * w.x, (x.y * r) * w.y, (x.z * r) * w.z, (x.w * r) * w.w);
+            quads[t * n_quad + at] = fd_normed(quads[t * n_quad + at], factor[t], w);
         }
     }
     __syncthreads();
 }
 
-/* A slice's `n` units, those of the rows from `unit` on. */
+/* A stage's `n` units, those of the rows from `unit` on. */
 template <class Format, int T>
-__device__ __forceinline__ void add_tokens(const unsigned char *slice, int unit, int n, int lane, uint32_t magic,
+__device__ __forceinline__ void add_tokens(const unsigned char *weights, int unit, int n, int lane, uint32_t magic,
                                            uint32_t fused_magic, const float *xs, int n_col, float (&acc)[R][T][P]) {
-    using Slice = ring_slice<Format, P, R>;
+    using Stage = ring_stage<Format, P, R>;
     constexpr int unroll = Format::groups >= 4 ? 1 : 2;
     fd_cursor row[R];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        row[r] = Format::begin(slice + r * Slice::row_bytes, Slice::units * Slice::unit_bytes, lane);
-        row[r].shared += unit * Slice::scale_bytes % 16;
+        row[r] = Format::begin(weights + r * Stage::row_bytes, Stage::units * Stage::unit_bytes, lane);
+        row[r].shared += unit * Stage::scale_bytes % 16;
     }
 #pragma unroll unroll
     for (int u = 0; u < n; u++) {
@@ -75,140 +72,121 @@ __device__ __forceinline__ void add_tokens(const unsigned char *slice, int unit,
     }
 }
 
-template <int T> __device__ __forceinline__ void token_sums(float (&acc)[R][T][P], float (&sums)[R * T]) {
+/* The dots of rows from `first_row` on, and those that are ambiguous once more. */
+template <class Format, int T>
+__device__ __forceinline__ void token_sums(const tokens_args &s, int64_t first_row, int lane, uint32_t magic,
+                                           const float *xs, float (&acc)[R][T][P], float (&sums)[R * T]) {
+    const matvec_args &a = s.ring.matvec;
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int t = 0; t < T; t++) sums[r * T + t] = fd_tree_lanes<32>(fd_tree(acc[r][t]));
+    if constexpr (Format::fused) {
+        bool ambiguous = false;
+#pragma unroll
+        for (int i = 0; i < R * T; i++) ambiguous = ambiguous || (i % T < s.n_tok && fd_is_ambiguous(sums[i]));
+        if (!__any_sync(0xffffffffu, ambiguous)) return;
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll 1
+            for (int t = 0; t < s.n_tok; t++) {
+                float again[P];
+                recompute_dot<Format, P>(a, first_row + r, lane, magic, xs + t * a.n_col, again);
+                const float sum = fd_tree_lanes<32>(fd_tree(again));
+#pragma unroll
+                for (int i = 0; i < T; i++)
+                    if (i == t) sums[r * T + i] = sum;
+            }
+    }
 }
 
 template <class Format, int T>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_constant__ tokens_args s) {
-    using Slice = ring_slice<Format, P, R>;
+    using Stage = ring_stage<Format, P, R>;
     const matvec_args &a = s.ring.matvec;
     unsigned char *shared = (unsigned char *)fd_shared_floats();
     const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    unsigned char *slots = shared + warp * s.ring.n_slot * Slice::bytes;
-    float *xs = (float *)(shared + n_warp * s.ring.n_slot * Slice::bytes);
+    unsigned char *stages = shared + warp * s.ring.n_stage * Stage::bytes;
+    float *xs = (float *)(shared + n_warp * s.ring.n_stage * Stage::bytes);
 
-    fd_allow_next();
+    fd_pdl_launch_dependents();
     matvec_ring<Format, P, R> ring;
-    ring.begin(s.ring, slots);
-    for (int i = 0; i < s.ring.n_slot; i++) ring.request(s.ring);
-    const uint32_t magic = fd_magic(), fused_magic = Format::fused ? fd_magic(Format::fused_bits) : 0u;
-    fd_wait_previous();
+    ring.begin(s.ring, stages);
+    for (int i = 0; i < s.ring.n_stage; i++) ring.request(s.ring);
+    const uint32_t magic = fd_opaque_magic(), fused_magic = Format::fused ? fd_opaque_magic(Format::fused_bits) : 0u;
+    fd_pdl_wait();
     stage_tokens<T>(a, s.n_tok, xs);
 
-    /* Lane r·T + t finishes row r of token t; what it adds is on its way before the sum is there. */
-    const int token = lane % T;
-    int slot = 0;
+    int stage = 0;
     for (int task = ring.tasks.first; task < ring.tasks.end; task += ring.tasks.step) {
-        const int64_t at = (int64_t)task * R + lane / T;
-        const bool own = lane < R * T && token < s.n_tok && at < a.n_row;
-        float bias = 0.0f, residual = 0.0f, *out = nullptr, *product = nullptr;
-        bool has_bias = false, has_residual = false;
-        if (own) {
-            int index;
-            const int64_t own_row = row_of(a, at, &index);
-            const matvec_part &part = part_of(a, index);
-            const int64_t place = token * part.n_row + own_row;
-            out = part.out + place;
-            if (part.product) product = part.product + place;
-            has_bias = part.bias, has_residual = part.residual;
-            if (has_bias) bias = __ldg(part.bias + own_row);
-            if (has_residual) residual = __ldcg(part.residual + place);
-        }
-
+        row_finish finish; /* lane r·T + t finishes row r of token t */
+        finish.begin(a, (int64_t)task * R + lane / T, lane < R * T && lane % T < s.n_tok, lane % T);
+        finish.load_residual();
         float acc[R][T][P] = {}, sums[R * T];
-        for (int unit = 0; unit < s.ring.n_unit; unit += Slice::units) {
+        for (int unit = 0; unit < s.ring.n_unit; unit += Stage::units) {
             const int left = s.ring.n_unit - unit;
-            fd_copy_async_wait_but(s.ring.n_slot - 1);
-            __syncwarp();
-            add_tokens<Format, T>(slots + slot * Slice::bytes, unit, left < Slice::units ? left : Slice::units, lane,
+            ring.await(s.ring, stage, 0);
+            add_tokens<Format, T>(stages + stage * Stage::bytes, unit, left < Stage::units ? left : Stage::units, lane,
                                   magic, fused_magic, xs, a.n_col, acc);
             __syncwarp();
             ring.request(s.ring);
-            slot = slot + 1 == s.ring.n_slot ? 0 : slot + 1;
+            stage = stage + 1 == s.ring.n_stage ? 0 : stage + 1;
         }
-        token_sums(acc, sums);
-        if constexpr (Format::fused) {
-            bool doubtful = false;
-#pragma unroll
-            for (int i = 0; i < R * T; i++) doubtful = doubtful || (i % T < s.n_tok && fd_doubtful(sums[i]));
-            if (__any_sync(0xffffffffu, doubtful)) {
-#pragma unroll
-                for (int r = 0; r < R; r++)
-#pragma unroll 1
-                    for (int t = 0; t < s.n_tok; t++) {
-                        float again[P];
-                        dot_again<Format, P>(a, (int64_t)task * R + r, lane, magic, xs + t * a.n_col, again);
-                        const float sum = fd_tree_lanes<32>(fd_tree(again));
-#pragma unroll
-                        for (int i = 0; i < T; i++)
-                            if (i == t) sums[r * T + i] = sum;
-                    }
-            }
-        }
+        token_sums<Format, T>(s, (int64_t)task * R, lane, magic, xs, acc, sums);
         float sum = sums[0];
 #pragma unroll
         for (int i = 1; i < R * T; i++)
             if (lane == i) sum = sums[i];
-        if (has_bias) sum = sum + bias;
-        if (product) *product = sum;
-        if (a.silu_pair) {
-            const float up = __shfl_down_sync(0xffffffffu, sum, T); /* row 2i + 1 is the lane's second */
-            if (own && lane < T) *out = fd_silu32(sum) * up;
-        } else if (own) {
-            *out = has_residual ? residual + sum : sum;
-        }
+        finish.end(a, sum, T);
     }
 }
 
-/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit beside the
+/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit next to the
  * smallest rings. */
 struct tokens_form {
     int tokens, warps;
 };
-enum { LEAST_WARPS = 4, SLOTS = 2 };
+enum { LEAST_WARPS = 4, STAGES = 2 };
 
-static tokens_form form_of(const fd_queue *queue, int64_t n_col, int n_tok) {
+static tokens_form form_of(const fd_launch_context *ctx, int64_t n_col, int n_tok) {
     for (int tokens = n_tok > 4 ? 8 : n_tok > 2 ? 4 : 2; tokens >= 2; tokens /= 2) {
-        const int64_t left = (int64_t)queue->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
-        const int64_t warps = left / (SLOTS * FD_MATVEC_SLOT_BYTES);
+        const int64_t left = (int64_t)ctx->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
+        const int64_t warps = left / (STAGES * FD_MATVEC_STAGE_BYTES);
         if (left > 0 && warps >= LEAST_WARPS)
             return {tokens, warps < FD_MATVEC_WARPS ? (int)warps : (int)FD_MATVEC_WARPS};
     }
     return {0, 0};
 }
 
-bool fd_matvec_tokens_takes(const fd_queue *queue, int64_t n_col) {
-    return n_col % 64 == 0 && form_of(queue, n_col, 2).tokens > 0;
+bool fd_matvec_tokens_takes(const fd_launch_context *ctx, int64_t n_col) {
+    return n_col % 64 == 0 && form_of(ctx, n_col, 2).tokens > 0;
 }
 
 template <class Format, int T>
-static fd_code launch(const fd_queue *queue, const matvec_args &args, int n_tok, int most_warps, fd_error *err) {
-    using Slice = ring_slice<Format, P, R>;
-    const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < queue->n_sm ? n_task : queue->n_sm;
+static fd_code launch(const fd_launch_context *ctx, const matvec_args &args, int n_tok, int most_warps, fd_error *err) {
+    using Stage = ring_stage<Format, P, R>;
+    const int64_t n_task = (args.n_row + R - 1) / R, blocks = n_task < ctx->n_sm ? n_task : ctx->n_sm;
     const int64_t busy = (n_task + blocks - 1) / blocks;
     const int warps = busy < most_warps ? (int)busy : most_warps;
-    tokens_args s = {{args, 0, 0, SLOTS, 0, 0}, n_tok};
+    tokens_args s = {{args, 0, 0, STAGES, 0, 0}, n_tok};
     s.ring.n_task = (int32_t)n_task;
     s.ring.n_unit = Format::units_of(args.n_col);
-    const size_t shared = (size_t)warps * SLOTS * Slice::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
-    return fd_launch(queue, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
+    const size_t shared = (size_t)warps * STAGES * Stage::bytes + sizeof(float) * T * ((size_t)args.n_col + 1);
+    return fd_launch(ctx, "matvec_tokens", matvec_tokens<Format, T>, dim3((unsigned)blocks), warps * 32, shared, err,
                      s);
 }
 
 template <class Format>
-static fd_code launch_form(const fd_queue *queue, const matvec_args &args, int n_tok, tokens_form form, fd_error *err) {
-    if (form.tokens == 8) return launch<Format, 8>(queue, args, n_tok, form.warps, err);
-    return form.tokens == 4 ? launch<Format, 4>(queue, args, n_tok, form.warps, err)
-                            : launch<Format, 2>(queue, args, n_tok, form.warps, err);
+static fd_code launch_form(const fd_launch_context *ctx, const matvec_args &args, int n_tok, tokens_form form,
+                           fd_error *err) {
+    if (form.tokens == 8) return launch<Format, 8>(ctx, args, n_tok, form.warps, err);
+    return form.tokens == 4 ? launch<Format, 4>(ctx, args, n_tok, form.warps, err)
+                            : launch<Format, 2>(ctx, args, n_tok, form.warps, err);
 }
 
-fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const matvec_args &whole, int n_tok,
+fd_code fd_launch_matvec_tokens(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &whole, int n_tok,
                                 fd_error *err) {
-    const tokens_form form = form_of(queue, whole.n_col, n_tok);
+    const tokens_form form = form_of(ctx, whole.n_col, n_tok);
     for (int done = 0; done < n_tok; done += form.tokens) {
         const int n = n_tok - done < form.tokens ? n_tok - done : form.tokens;
         matvec_args args = whole;
@@ -219,8 +197,8 @@ fd_code fd_launch_matvec_tokens(const fd_queue *queue, uint32_t dtype, const mat
             part.residual = part.residual ? part.residual + skip : nullptr;
             part.product = part.product ? part.product + skip : nullptr;
         }
-        FD_TRY(fd_with_format<P>(
-            dtype, err, [&](auto format) { return launch_form<decltype(format)>(queue, args, n, form, err); }));
+        FD_TRY(fd_with_format<P>(dtype, err,
+                                 [&](auto format) { return launch_form<decltype(format)>(ctx, args, n, form, err); }));
     }
     return FD_OK;
 }

@@ -7,10 +7,10 @@ enum { WARPS = 4 };
 
 /* A warp a head. */
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_entropy(const fd_row_views views, int n_head, int pos0, float *entropy, float *sink) {
+    attention_entropy(const fd_row_views views, int n_head, float *entropy, float *sink) {
     const fd_row_view view = views.table ? views.table[blockIdx.y] : views.one;
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
-    const int head = (int)(blockIdx.x * WARPS + threadIdx.x / 32), n = pos0 + row_at + 1;
+    const int head = (int)(blockIdx.x * WARPS + threadIdx.x / 32), n = views.pos0 + row_at + 1;
     if (head >= n_head) return;
     const float *p = view.data + row_at * view.row_stride + head * view.run_stride;
     double total = 0.0;
@@ -28,14 +28,14 @@ __global__ void __launch_bounds__(WARPS * 32)
     sink[to] = __ldcg(p);
 }
 
-fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_views *views, int32_t n_head, int32_t pos0, int32_t n_row,
-                          float *entropy, float *sink, fd_error *err) {
-    if (views->n < 1 || views->n > 65535 || n_row < 1 || n_row > 65535 || n_head < 1 || pos0 < 0)
+fd_code fd_launch_entropy(const fd_launch_context *ctx, const fd_row_views *views, int32_t n_head, float *entropy,
+                          float *sink, fd_error *err) {
+    if (views->n < 1 || views->n > 65535 || views->n_row < 1 || views->n_row > 65535 || n_head < 1 || views->pos0 < 0)
         return fd_fail(err, FD_ERR_INPUT, "kernel entropy: %d tensors of %d heads, %d rows from position %d", views->n,
-                       n_head, n_row, pos0);
-    const dim3 grid(fd_blocks(n_head, WARPS), (unsigned)views->n, (unsigned)n_row);
-    return fd_launch(queue, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, *views, n_head, pos0,
-                     entropy, sink);
+                       n_head, views->n_row, views->pos0);
+    const dim3 grid(fd_blocks(n_head, WARPS), (unsigned)views->n, (unsigned)views->n_row);
+    return fd_launch(ctx, "attention_entropy", attention_entropy, grid, WARPS * 32, 0, err, *views, n_head, entropy,
+                     sink);
 }
 
 /* ---- the best logits ---- */
@@ -72,7 +72,8 @@ template <typename T> __device__ __forceinline__ T warp_largest(T value) {
 }
 
 /* A warp a block of logits: ten times the largest key below the last. */
-__global__ void __launch_bounds__(WARPS * 32) top_blocks(const float *logits, int64_t n_vocab, int n_part, top_part *parts) {
+__global__ void __launch_bounds__(WARPS * 32)
+    top_blocks(const float *logits, int64_t n_vocab, int n_part, top_part *parts) {
     const int at = (int)(blockIdx.x * WARPS + threadIdx.x / 32), lane = (int)threadIdx.x % 32;
     if (at >= n_part) return;
     const float *x = logits + blockIdx.y * n_vocab;
@@ -154,20 +155,21 @@ __global__ void __launch_bounds__(32)
     }
     const bool finite = found.id[0] >= 0 && fabsf(found.logit[0]) < (float)INFINITY;
     found.probability = finite ? (float)(1.0 / sum) : none;
-    found.range = found.id[FD_TOP_K - 1] >= 0 ? (float)((double)found.logit[0] - (double)found.logit[FD_TOP_K - 1]) : none;
+    found.range =
+        found.id[FD_TOP_K - 1] >= 0 ? (float)((double)found.logit[0] - (double)found.logit[FD_TOP_K - 1]) : none;
     if (nan < n_vocab) found.id[0] = (int32_t)nan;
     if (lane == 0) top[blockIdx.x] = found;
 }
 
-fd_code fd_launch_top_logits(const fd_queue *queue, const float *logits, int64_t n_vocab, int32_t n_row, void *scratch,
-                             fd_top_logits *top, fd_error *err) {
+fd_code fd_launch_top_logits(const fd_launch_context *ctx, const float *logits, int64_t n_vocab, int32_t n_row,
+                             void *scratch, fd_top_logits *top, fd_error *err) {
     if (n_vocab < 1 || n_vocab > INT32_MAX || n_row < 1 || n_row > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel top_logits: %d rows of %lld", n_row, (long long)n_vocab);
     const int n_part = (int)((n_vocab + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK);
     const dim3 grid(fd_blocks(n_part, WARPS), (unsigned)n_row);
     top_part *parts = (top_part *)scratch;
-    FD_TRY(fd_launch(queue, "top_blocks", top_blocks, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
-    FD_TRY(fd_launch(queue, "top_shares", top_shares, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
-    return fd_launch(queue, "top_rows", top_rows, dim3((unsigned)n_row), 32, 0, err, logits, n_vocab, n_part,
+    FD_TRY(fd_launch(ctx, "top_blocks", top_blocks, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
+    FD_TRY(fd_launch(ctx, "top_shares", top_shares, grid, WARPS * 32, 0, err, logits, n_vocab, n_part, parts));
+    return fd_launch(ctx, "top_rows", top_rows, dim3((unsigned)n_row), 32, 0, err, logits, n_vocab, n_part,
                      (const top_part *)parts, top);
 }

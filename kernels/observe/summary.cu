@@ -20,7 +20,8 @@ size_t fd_summary_scratch(int64_t n_block, int32_t n_row) {
 }
 
 /* Elements k and k + 1 of a row of n, 0 past its end; `run`: elements of each run, 0 where a row has no runs. */
-__device__ __forceinline__ float2 pair_at(const fd_row_view &view, const float *row, uint32_t run, uint32_t k, uint32_t n) {
+__device__ __forceinline__ float2 pair_at(const fd_row_view &view, const float *row, uint32_t run, uint32_t k,
+                                          uint32_t n) {
     float2 pair = make_float2(0.0f, 0.0f);
     if (run) {
         if (k < n) pair.x = __ldcg(row + k / run * view.run_stride + k % run);
@@ -49,14 +50,14 @@ __device__ __forceinline__ double count(float x, block_part &part) {
 }
 
 template <bool STATS>
-__global__ void __launch_bounds__(WARPS * 32)
-    summary_blocks(const fd_row_views views, int pos0, int64_t n_block, bool copy, block_part *parts) {
+__global__ void __launch_bounds__(WARPS * 32) summary_blocks(const fd_row_views views, bool copy, block_part *parts) {
+    const int pos0 = views.pos0;
     const fd_row_view view = views.table ? views.table[blockIdx.y] : views.one;
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const uint32_t run = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) : 0;
     const uint32_t n = view.n_run > 0 ? run * (uint32_t)view.n_run : (uint32_t)view.n;
     const float *row = view.data + (view.by_position ? pos0 + row_at : row_at) * view.row_stride;
-    block_part *out = parts + row_at * n_block + view.first;
+    block_part *out = parts + row_at * views.n_block + view.first;
     float *to = copy && row_at == 0 ? view.copy : nullptr;
 
     for (uint32_t block = blockIdx.x * WARPS + threadIdx.x / 32; block * FD_SUM_BLOCK < n; block += WIDE * WARPS) {
@@ -99,14 +100,14 @@ __global__ void __launch_bounds__(WARPS * 32)
 
 /* Block: a warp; lane l holds every 32nd block of the row, and sums take them in turn. */
 template <bool STATS>
-__global__ void __launch_bounds__(32) summary_rows(const fd_row_views views, int pos0, int64_t n_block,
-                                                   const block_part *parts, fd_fingerprint *prints, fd_stats *stats) {
+__global__ void __launch_bounds__(32)
+    summary_rows(const fd_row_views views, const block_part *parts, fd_fingerprint *prints, fd_stats *stats) {
     const fd_row_view view = views.table ? views.table[blockIdx.x] : views.one;
     const int row_at = (int)blockIdx.y, lane = (int)threadIdx.x;
     const int64_t to = (int64_t)blockIdx.x * gridDim.y + row_at;
-    const uint32_t n = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) * (uint32_t)view.n_run : (uint32_t)view.n;
+    const uint32_t n = view.n_run > 0 ? (uint32_t)(views.pos0 + row_at + 1) * (uint32_t)view.n_run : (uint32_t)view.n;
     const int have = (int)((n + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK);
-    const block_part *in = parts + row_at * n_block + view.first;
+    const block_part *in = parts + row_at * views.n_block + view.first;
     fd_fingerprint print = {0, 0};
     fd_tally tally = fd_tally_none();
     double sum = 0.0, squares = 0.0;
@@ -150,20 +151,21 @@ __global__ void __launch_bounds__(32) summary_rows(const fd_row_views views, int
 }
 
 template <bool STATS>
-static fd_code launch(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
-                      block_part *parts, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
-    const unsigned n = (unsigned)views->n, rows = (unsigned)n_row;
-    FD_TRY(fd_launch(queue, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, n, rows), WARPS * 32, 0, err, *views, pos0,
-                     n_block, copy, parts));
-    return fd_launch(queue, "summary_rows", summary_rows<STATS>, dim3(n, rows), 32, 0, err, *views, pos0, n_block,
+static fd_code launch(const fd_launch_context *ctx, const fd_row_views *views, bool copy, block_part *parts,
+                      fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+    const unsigned n = (unsigned)views->n, rows = (unsigned)views->n_row;
+    FD_TRY(fd_launch(ctx, "summary_blocks", summary_blocks<STATS>, dim3(WIDE, n, rows), WARPS * 32, 0, err, *views,
+                     copy, parts));
+    return fd_launch(ctx, "summary_rows", summary_rows<STATS>, dim3(n, rows), 32, 0, err, *views,
                      (const block_part *)parts, prints, stats);
 }
 
-fd_code fd_launch_summary(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
-                          void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
-    if (views->n < 1 || views->n > 65535 || n_row < 1 || n_row > 65535 || pos0 < 0)
-        return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", views->n, n_row, pos0);
+fd_code fd_launch_summary(const fd_launch_context *ctx, const fd_row_views *views, bool copy, void *scratch,
+                          fd_fingerprint *prints, fd_stats *stats, fd_error *err) {
+    if (views->n < 1 || views->n > 65535 || views->n_row < 1 || views->n_row > 65535 || views->pos0 < 0)
+        return fd_fail(err, FD_ERR_INPUT, "kernel summary: %d tensors, %d rows from position %d", views->n,
+                       views->n_row, views->pos0);
     block_part *parts = (block_part *)scratch;
-    return stats ? launch<true>(queue, views, pos0, n_row, n_block, parts, copy, prints, stats, err)
-                 : launch<false>(queue, views, pos0, n_row, n_block, parts, copy, prints, stats, err);
+    return stats ? launch<true>(ctx, views, copy, parts, prints, stats, err)
+                 : launch<false>(ctx, views, copy, parts, prints, stats, err);
 }

@@ -1,9 +1,9 @@
-/* What is recorded of tensors, worked out where they lie: fingerprints (numerics/fingerprint.h), statistics, entropy of
+/* What is recorded of tensors, computed where they lie: fingerprints (numerics/fingerprint.h), statistics, entropy of
  * attention, the best logits (numerics/summary.h), with the bits that scalar C gets from the same elements. */
 #ifndef FD_KERNELS_OBSERVE_SUMMARY_H
 #define FD_KERNELS_OBSERVE_SUMMARY_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 #include "numerics/fingerprint.h"
 #include "numerics/summary.h"
 
@@ -23,30 +23,32 @@ typedef struct fd_row_view {
     int64_t first;      /* of the row's blocks of FD_SUM_BLOCK elements among all tensors' */
 } fd_row_view;
 
-/* Several tensors, or one. */
+/* The same rows of several tensors, or of one. */
 typedef struct fd_row_views {
     const fd_row_view *table; /* device, [n]; NULL: `one` */
     int32_t n;
+    int32_t pos0, n_row; /* position of the first row; rows of each tensor */
+    int64_t n_block;     /* blocks of FD_SUM_BLOCK elements that a row of all tensors together has */
     fd_row_view one;
 } fd_row_views;
 
 /* Bytes of scratch for `n_block` blocks in each of `n_row` rows. */
 size_t fd_summary_scratch(int64_t n_block, int32_t n_row);
 
-/* prints and stats [views->n, n_row], device; stats NULL: not worked out. A row of all views together has n_block blocks.
- * `copy`: what views say of copies is done. Two launches. */
-fd_code fd_launch_summary(const fd_queue *queue, const fd_row_views *views, int32_t pos0, int32_t n_row, int64_t n_block,
-                          void *scratch, bool copy, fd_fingerprint *prints, fd_stats *stats, fd_error *err);
+/* prints and stats [views->n, views->n_row], device; stats NULL: not computed. `copy`: rows are copied where their views
+ * say so. Two launches. */
+fd_code fd_launch_summary(const fd_launch_context *ctx, const fd_row_views *views, bool copy, void *scratch,
+                          fd_fingerprint *prints, fd_stats *stats, fd_error *err);
 
-/* Attention weights: entropy and sink [views->n, n_row, n_head]; every tensor has n_head runs. */
-fd_code fd_launch_entropy(const fd_queue *queue, const fd_row_views *views, int32_t n_head, int32_t pos0, int32_t n_row,
-                          float *entropy, float *sink, fd_error *err);
+/* Attention weights: entropy and sink [views->n, views->n_row, n_head]; every tensor has n_head runs. */
+fd_code fd_launch_entropy(const fd_launch_context *ctx, const fd_row_views *views, int32_t n_head, float *entropy,
+                          float *sink, fd_error *err);
 
 size_t fd_top_scratch(int64_t n_vocab, int32_t n_row);
 
 /* logits [n_row, n_vocab] → top [n_row]. Three launches. */
-fd_code fd_launch_top_logits(const fd_queue *queue, const float *logits, int64_t n_vocab, int32_t n_row, void *scratch,
-                             fd_top_logits *top, fd_error *err);
+fd_code fd_launch_top_logits(const fd_launch_context *ctx, const float *logits, int64_t n_vocab, int32_t n_row,
+                             void *scratch, fd_top_logits *top, fd_error *err);
 
 #ifdef __cplusplus
 }

@@ -25,8 +25,8 @@ struct digit_sums {
 struct sample_shared {
     digit_sums digits[2]; /* this level's, and the one being cleared */
     unsigned long long warp[WARPS];
-    unsigned long long block; /* what this block tells the cluster */
-    unsigned long long all;   /* what the cluster told this block */
+    unsigned long long block; /* this block's value, which the others read */
+    unsigned long long all;   /* the cluster's value */
     uint64_t before;          /* held by candidates that are better than all of the cut's digit */
     int digit, alone;
 };
@@ -67,7 +67,7 @@ __device__ unsigned long long over_cluster(cg::cluster_group &cluster, sample_sh
         }
         s.all = all;
     }
-    cluster.sync(); /* nobody writes s.block while another reads it */
+    cluster.sync(); /* no block writes s.block while another reads it */
     return s.all;
 }
 #endif

@@ -94,8 +94,8 @@ __device__ __forceinline__ fd_sample_result result_of(unsigned long long bad, co
 __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     sample(const __grid_constant__ fd_sampling in) {
     __shared__ sample_shared s;
-    fd_allow_next();
-    fd_wait_previous();
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
     cg::cluster_group cluster = cg::this_cluster();
     const int row = (int)blockIdx.y, sequence = in.sequences ? __ldcg(in.sequences + row) : row;
     const int share = (in.n_vocab + BLOCKS - 1) / BLOCKS;
@@ -159,18 +159,18 @@ static size_t shared_bytes(int32_t n_vocab) {
     return sizeof(float) * (size_t)((n_vocab + BLOCKS - 1) / BLOCKS);
 }
 
-bool fd_sample_fits(const fd_queue *queue, int32_t n_vocab) {
-    return queue->has_clusters && n_vocab <= FD_SAMPLING_MAX_VOCAB && (n_vocab + BLOCKS - 1) / BLOCKS < 1 << 16 &&
-           shared_bytes(n_vocab) + sizeof(sample_shared) + 1024 <= queue->max_shared;
+bool fd_sample_fits(const fd_launch_context *ctx, int32_t n_vocab) {
+    return ctx->has_clusters && n_vocab <= FD_SAMPLING_MAX_VOCAB && (n_vocab + BLOCKS - 1) / BLOCKS < 1 << 16 &&
+           shared_bytes(n_vocab) + sizeof(sample_shared) + 1024 <= ctx->max_shared;
 }
 
-fd_code fd_launch_sample(const fd_queue *queue, const fd_sampling *in, fd_error *err) {
+fd_code fd_launch_sample(const fd_launch_context *ctx, const fd_sampling *in, fd_error *err) {
     if (in->n_seq < 1 || in->n_seq > 65535 || in->n_vocab < 1 || in->n_result < 1)
         return fd_fail(err, FD_ERR_INPUT, "kernel sample: %d sequences, %d logits", in->n_seq, in->n_vocab);
-    if (!fd_sample_fits(queue, in->n_vocab))
+    if (!fd_sample_fits(ctx, in->n_vocab))
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "kernel sample: %d logits need a cluster of %d blocks, sm_90, and their shared memory",
                        in->n_vocab, BLOCKS);
-    return fd_launch(queue, "sample", sample, dim3(BLOCKS, (unsigned)in->n_seq), THREADS, shared_bytes(in->n_vocab),
-                     err, *in);
+    return fd_launch(ctx, "sample", sample, dim3(BLOCKS, (unsigned)in->n_seq), THREADS, shared_bytes(in->n_vocab), err,
+                     *in);
 }

@@ -3,7 +3,7 @@
 #ifndef FD_KERNELS_SAMPLING_SAMPLE_H
 #define FD_KERNELS_SAMPLING_SAMPLE_H
 
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,18 +43,19 @@ typedef struct fd_sampling {
     fd_sample_state *states; /* device, one a sequence; n_draw, n_history and n_sampled move on */
     int32_t *history;        /* device, [sequences, history_stride]: ids below n_vocab; the token is appended */
     int64_t history_stride;  /* ≥ n_history + 1 */
-    int32_t *positions[2];   /* device, [n_seq] each: gets the position at which the token will be fed; NULL: not told */
-    int32_t *tokens;         /* device, [n_seq]: gets the token (0 when there is none); NULL: not told */
+    int32_t
+        *positions[2]; /* device, [n_seq] each: gets the position at which the token will be fed; NULL: not written */
+    int32_t *tokens;   /* device, [n_seq]: gets the token (0 when there is none); NULL: not written */
     fd_sample_result *results; /* host or device, [n_result, result_stride]: launch n of a sequence
                                   writes row n mod n_result, at the sequence's place */
     int32_t n_result, result_stride;
 } fd_sampling;
 
 /* FD_ERR_UNSUPPORTED: not on this device (fd_sample_fits). */
-fd_code fd_launch_sample(const fd_queue *queue, const fd_sampling *in, fd_error *err);
+fd_code fd_launch_sample(const fd_launch_context *ctx, const fd_sampling *in, fd_error *err);
 
 /* True when the device has clusters (sm_90) and so many logits fit their shared memory. */
-bool fd_sample_fits(const fd_queue *queue, int32_t n_vocab);
+bool fd_sample_fits(const fd_launch_context *ctx, int32_t n_vocab);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 #include "compare/replay/argmax_flip.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 /* ---- margins ---- */
 
@@ -126,9 +127,10 @@ Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
         add_row(&flips, &b.graph->nodes[flips.logits], LAST - 1, N, of_cand, tau, of_ref);
         fd_flips_report(&flips, ref, cand, &v);
         cr_expect(v.flip.fed);
-        cr_expect_eq(v.n_note, ties[i].said, "case %zu", i);
-        if (v.n_note)
-            cr_expect(strstr(v.notes[0], "the candidate went on with token 99, whose logit equals that of token 7"));
+        cr_expect_eq(v.notes.n, ties[i].said, "case %zu", i);
+        if (v.notes.n)
+            cr_expect(
+                strstr(note_of(&v, 0), "the candidate went on with token 99, whose logit equals that of token 7"));
         fd_flips_close(&flips);
         fd_verdict_free(&v);
     }

@@ -4,6 +4,7 @@
 
 #include "compare/compare.h"
 #include "tests/compare/fake_run.h"
+#include "tests/compare/said.h"
 
 static const fd_trace_level levels[] = {FD_TRACE_FULL, FD_TRACE_STATS, FD_TRACE_FINGERPRINT};
 
@@ -12,11 +13,11 @@ Test(compare, a_trace_is_identical_to_its_twin_at_every_level) {
         for (int j = 0; j < 3; j++) {
             fake_trace_options cand = {.level = levels[j]};
             fd_verdict v = fake_against_clean(levels[i], &cand);
-            cr_expect_eq(v.status, FD_IDENTICAL, "levels %d and %d: %s", i, j, v.reasons[0]);
-            cr_expect_eq(v.n_compared, 4 * fake_graph()->n_node);
-            cr_expect_eq(v.n_by_fingerprint, v.n_compared);
-            cr_expect_eq(v.n_before, v.n_compared);
-            cr_expect_eq(v.n_pos, 8);
+            cr_expect_eq(v.status, FD_IDENTICAL, "levels %d and %d: %s", i, j, reason_of(&v, 0));
+            cr_expect_eq(v.counts.n_compared, 4 * fake_graph()->n_node);
+            cr_expect_eq(v.counts.n_by_fingerprint, v.counts.n_compared);
+            cr_expect_eq(v.counts.n_before, v.counts.n_compared);
+            cr_expect_eq(v.counts.n_pos, 8);
             cr_expect_eq(fd_verdict_exit_status(&v), 0);
             fd_verdict_free(&v);
         }
@@ -41,8 +42,8 @@ Test(compare, one_ulp_is_found_at_its_node_in_every_node) {
         cr_expect_eq(d->diff.n_differ, 1, "%s", node->name);
         cr_expect_eq(d->diff.first.ulp, 1, "%s", node->name);
         cr_expect_eq(d->inputs_equal, FD_EQUAL, "%s", node->name);
-        cr_expect_eq(v.n_before, (i % 2 ? 0 : 2 * graph->n_node) + i, "%s", node->name);
-        cr_expect_eq(v.n_after_differ, 0, "%s: nothing is computed from it here", node->name);
+        cr_expect_eq(v.counts.n_before, (i % 2 ? 0 : 2 * graph->n_node) + i, "%s", node->name);
+        cr_expect_eq(v.counts.n_after_differ, 0, "%s: nothing is computed from it here", node->name);
         fd_verdict_free(&v);
     }
 }
@@ -67,8 +68,8 @@ Test(compare, order_is_step_then_node_then_position) {
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &cand);
     cr_expect_str_eq(v.divergence.node, "blk.0.attn_v");
     cr_expect_eq(v.divergence.pos, 4);
-    cr_expect_eq(v.n_after_differ, 2);
-    cr_expect_eq(v.n_before + 1 + v.n_after_differ + v.n_after_identical, v.n_compared);
+    cr_expect_eq(v.counts.n_after_differ, 2);
+    cr_expect_eq(v.counts.n_before + 1 + v.counts.n_after_differ + v.counts.n_after_identical, v.counts.n_compared);
     fd_verdict_free(&v);
 }
 
@@ -112,7 +113,7 @@ Test(compare, permuted_heads_differ_although_their_statistics_agree) {
 Test(compare, another_split_into_steps_is_no_difference) {
     fake_trace_options cand = {.level = FD_TRACE_FULL, .n_prompt = 2, .n_decode = 6};
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &cand);
-    cr_expect_eq(v.status, FD_IDENTICAL, "%s", v.reasons[0]);
+    cr_expect_eq(v.status, FD_IDENTICAL, "%s", reason_of(&v, 0));
     fd_verdict_free(&v);
 }
 
@@ -147,7 +148,8 @@ static void fill(float *values, int32_t n) {
 Test(compare, shapes_that_differ_are_a_verdict) {
     float values[48];
     fill(values, 48);
-    fd_verdict v = fake_compare(foreign_trace("x", FD_F32, values, 4, 12), foreign_trace("x", FD_F32, values, 4, 8), NULL);
+    fd_verdict v =
+        fake_compare(foreign_trace("x", FD_F32, values, 4, 12), foreign_trace("x", FD_F32, values, 4, 8), NULL);
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.divergence.kind, FD_DIVERGED_SHAPE);
     cr_expect_str_eq(v.divergence.ref_shape, "[12]");
@@ -166,7 +168,7 @@ Test(compare, a_flat_tensor_is_the_same_elements_in_the_same_order) {
         cr_assert_eq(fd_trace_read(trace, fd_trace_find(trace, "blk.0.attn_q"), p, values + 64 * p, NULL, &err), FD_OK);
     cr_assert_eq(fd_node_elements(&graph->nodes[id], 1), 64);
     fd_verdict v = fake_compare(trace, foreign_trace("blk.0.attn_q", FD_F32, values, 5, 64), "*");
-    cr_expect_eq(v.status, FD_IDENTICAL, "%s", v.reasons[0]);
+    cr_expect_eq(v.status, FD_IDENTICAL, "%s", reason_of(&v, 0));
     fd_verdict_free(&v);
 }
 
@@ -182,7 +184,7 @@ Test(compare, sixteen_bit_traces_are_compared_on_their_own_grid) {
             if (j == 2) values[2 * 33 + 5] *= 1.01f;
             fd_verdict v = fake_compare(ref, foreign_trace("x", types[i], values, 4, 33), NULL);
             cr_expect_eq(v.status, j == 2 ? FD_DIVERGED : FD_IDENTICAL, "type %u, case %d", types[i], j);
-            cr_expect_eq(v.grid, types[i]);
+            cr_expect_eq(v.counts.grid, types[i]);
             if (j == 2) {
                 cr_expect_eq(v.divergence.pos, 2);
                 cr_expect_eq(v.divergence.diff.first.index, 5);
@@ -208,9 +210,9 @@ Test(compare, an_input_that_was_not_recorded_is_said_to_be_so) {
 Test(compare, binary64_is_compared_on_binary32s_grid) {
     fake_trace_options wide = {.level = FD_TRACE_FULL, .run.f64 = true};
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &wide);
-    cr_expect_eq(v.status, FD_IDENTICAL, "%s at %s", v.reasons[0], v.divergence.node);
-    cr_expect_eq(v.n_by_fingerprint, 0);
-    cr_expect(v.n_note > 0, "different numerics are mentioned");
+    cr_expect_eq(v.status, FD_IDENTICAL, "%s at %s", reason_of(&v, 0), v.divergence.node);
+    cr_expect_eq(v.counts.n_by_fingerprint, 0);
+    cr_expect(v.notes.n > 0, "different numerics are mentioned");
     fd_verdict_free(&v);
     wide.run.f64_offset = 1e-6;
     v = fake_against_clean(FD_TRACE_FULL, &wide);

@@ -4,6 +4,7 @@
 
 #include "compare/compare.h"
 #include "tests/compare/fake_run.h"
+#include "tests/compare/said.h"
 
 Test(compare_incomplete, a_missing_tensor_is_incomplete_on_either_side) {
     for (int side = 0; side < 2; side++) {
@@ -58,7 +59,7 @@ Test(compare_incomplete, allowing_everything_to_be_missing_is_nothing_to_compare
     fake_trace_options q = {.level = FD_TRACE_FULL, .tensors = "*attn_q"},
                        k = {.level = FD_TRACE_FULL, .tensors = "*attn_k"};
     fd_verdict v = fake_compare(fake_trace(&q), fake_trace(&k), "*");
-    cr_expect_eq(v.n_compared, 0);
+    cr_expect_eq(v.counts.n_compared, 0);
     cr_expect_eq(v.status, FD_INCOMPLETE);
     fd_verdict_free(&v);
 }
@@ -68,8 +69,8 @@ Test(compare_incomplete, a_truncated_trace_is_incomplete) {
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.status, FD_INCOMPLETE);
     cr_expect(!v.cand.complete);
-    cr_expect_eq(v.n_pos, 6);
-    cr_expect_eq(v.n_before, v.n_compared);
+    cr_expect_eq(v.counts.n_pos, 6);
+    cr_expect_eq(v.counts.n_before, v.counts.n_compared);
     fd_verdict_free(&v);
 }
 
@@ -78,7 +79,7 @@ Test(compare_incomplete, a_trace_cut_off_after_its_last_step_is_incomplete) {
         fake_trace_options cut = {.level = FD_TRACE_FULL, .abandon_after = 4}, clean = {.level = FD_TRACE_FULL};
         fd_trace *a = fake_trace(&clean), *b = fake_trace(&cut);
         fd_verdict v = side ? fake_compare(b, a, NULL) : fake_compare(a, b, NULL);
-        cr_expect_eq(v.n_pos, 8);
+        cr_expect_eq(v.counts.n_pos, 8);
         cr_expect_eq(v.n_missing, 0, "every tensor is there");
         cr_expect_eq(v.status, FD_INCOMPLETE, "but the run did not say that it ended");
         fd_verdict_free(&v);
@@ -90,7 +91,7 @@ Test(compare_incomplete, a_divergence_in_a_truncated_trace_is_a_divergence) {
         .level = FD_TRACE_FULL, .abandon_after = 2, .run.edits = {{"blk.0.attn_out", 3, 1, FAKE_ULP, 0}}};
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.status, FD_DIVERGED);
-    cr_expect(v.n_reason > 0, "the incompleteness is stated all the same");
+    cr_expect(v.reasons.n > 0, "the incompleteness is stated all the same");
     fd_verdict_free(&v);
 }
 
@@ -105,7 +106,7 @@ Test(compare_incomplete, fingerprints_of_other_numerics_are_not_compared) {
     fake_trace_options cand = {.level = FD_TRACE_FINGERPRINT, .contract = FD_CONTRACT_VERSION + 1};
     fd_verdict v = fake_against_clean(FD_TRACE_FULL, &cand);
     cr_expect_eq(v.status, FD_INCOMPLETE, "equal fingerprints of another contract prove nothing");
-    cr_expect_eq(v.n_compared, 0);
+    cr_expect_eq(v.counts.n_compared, 0);
     fd_verdict_free(&v);
 }
 
@@ -115,8 +116,8 @@ Test(compare_incomplete, different_models_are_not_compared) {
     for (int i = 0; i < 2; i++) {
         fd_verdict v = fake_against_clean(FD_TRACE_FULL, &others[i]);
         cr_expect_eq(v.status, FD_INCOMPLETE);
-        cr_expect_eq(v.n_compared, 0);
-        cr_expect(strstr(v.reasons[0], "different models"), "%s", v.reasons[0]);
+        cr_expect_eq(v.counts.n_compared, 0);
+        cr_expect(strstr(reason_of(&v, 0), "different models"), "%s", reason_of(&v, 0));
         fd_verdict_free(&v);
     }
 }
@@ -142,7 +143,8 @@ Test(compare_incomplete, prompts_that_differ_are_no_comparison) {
         cr_expect_eq(v.status, cases[i].status, "case %zu", i);
         bool diverged = v.status == FD_DIVERGED;
         cr_expect_eq(v.divergence.kind, diverged ? FD_DIVERGED_TOKENS : FD_NO_DIVERGENCE);
-        cr_expect(strstr(diverged ? v.notes[v.n_note - 1] : v.reasons[v.n_reason - 1], cases[i].said), "case %zu", i);
+        cr_expect(strstr(diverged ? note_of(&v, v.notes.n - 1) : reason_of(&v, v.reasons.n - 1), cases[i].said),
+                  "case %zu", i);
         fd_verdict_free(&v);
         fd_trace_close(ref);
         fd_trace_close(cand);

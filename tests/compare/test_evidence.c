@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/report/remarks.h"
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
 
@@ -61,7 +62,7 @@ Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_cla
             fd_verdict v = judge(b.graph, ref, record(graph, how), NULL);
             expect_at(&v, at, how.tensors);
             cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", at, v.replay.numerics);
-            cr_expect(v.replay.evidence[0], "%s: what speaks against a coarser class is not said", at);
+            cr_expect_neq(v.replay.evidence.kind, FD_EVIDENCE_NONE, "%s: what speaks against a coarser class is not said", at);
             fd_verdict_free(&v);
             fd_graph_free(graph);
         }
@@ -78,13 +79,13 @@ Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
     fd_verdict v =
         judge(b.graph, ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
     expect_at(&v, "blk.0.attn_norm", "eps_outside_root");
-    cr_expect(v.explanation.named, "%s", v.explanation.reason);
-    cr_expect(strstr(v.replay.evidence, "bits of mantissa cannot hold"), "%s", v.replay.evidence);
+    cr_expect(v.diagnosis.explanation.named);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STORAGE);
     fd_verdict_free(&v);
     /* the same as said to be hf-bf16 is within its bounds: what is given is kept */
     v = judge(b.graph, ref, record(graph, (recording){.emulated = "f32", .tensors = partial}), "hf-bf16-fa");
     cr_expect_eq(v.status, FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
-    cr_expect_str_empty(v.replay.evidence);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
     fd_verdict_free(&v);
     fd_graph_free(graph);
     fd_fault_owner_free(owner);
@@ -97,13 +98,15 @@ Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) 
     fd_trace *ref = record(b.graph, (recording){0});
     fd_verdict v =
         judge(b.graph, ref, record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
-    cr_expect_eq(v.status, FD_NOISE, "%s", v.n_reason ? v.reasons[0] : "");
+    char text[FD_REMARK_SIZE];
+    cr_expect_eq(v.status, FD_NOISE, "%s", fd_reason_text(&v, 0, text));
     cr_expect_str_eq(v.replay.numerics, "q8");
-    cr_expect(strstr(v.replay.evidence, "f32 would not do: first at blk.0.attn_q, "), "%s", v.replay.evidence);
+    fd_class_evidence_text(&v.replay.evidence, text);
+    cr_expect(strstr(text, "f32 would not do: first at blk.0.attn_q, "), "%s", text);
     fd_verdict_free(&v);
     v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32", .numerics = "unknown"}), NULL);
     cr_expect_eq(v.status, FD_NOISE);
-    cr_expect_str_empty(v.replay.evidence, "%s", v.replay.evidence);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);
@@ -117,8 +120,10 @@ Test(evidence, a_class_that_only_has_room_is_not_decided) {
         recording how = {.emulated = "q8", .numerics = "unknown", .tensors = recorded[i]};
         fd_verdict v = judge(b.graph, ref, record(b.graph, how), NULL);
         cr_expect_eq(v.status, FD_INCOMPLETE, "%s: %s", recorded[i], fd_verdict_status_name(v.status));
-        cr_expect(v.replay.undecided && v.n_reason && strstr(v.reasons[0], "cannot tell whether"), "%s", recorded[i]);
-        cr_expect(strstr(v.replay.evidence, "f32 would not do"), "%s", v.replay.evidence);
+        char text[FD_REMARK_SIZE];
+        cr_expect(v.replay.evidence.undecided, "%s", recorded[i]);
+        cr_expect(strstr(fd_reason_text(&v, 0, text), "cannot tell whether"), "%s: %s", recorded[i], text);
+        cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STRICTER);
         fd_verdict_free(&v);
         v = judge(b.graph, ref, record(b.graph, how), "q8");
         cr_expect_eq(v.status, FD_NOISE, "given, it is noise: %s", recorded[i]);

@@ -7,6 +7,7 @@
 #include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
 #include "tests/faults/unlisted.h"
+#include "tests/compare/said.h"
 
 /* ---- faults of the table ---- */
 
@@ -40,7 +41,7 @@ static void inject(const fd_graph *graph, recorded_run *clean, const fd_fault_in
             if (!right || e.n_remaining > 1)
                 fprintf(stderr, "  %s in %s: %s %s%s%s; %s; next: %s\n", spec, model, e.named ? "named" : "not named",
                         e.n_remaining ? e.remaining[0].fault->name : "-", e.n_remaining > 1 ? " with " : "",
-                        e.n_remaining > 1 ? e.remaining[1].fault->name : "", e.reason, e.next);
+                        e.n_remaining > 1 ? e.remaining[1].fault->name : "", unnamed_of(&e), tells_apart_of(&e));
             cr_expect(!e.named || e.remaining[0].z == 0.0);
         }
         recorded_run_free(&run);
@@ -101,7 +102,7 @@ static void inject_unlisted(const bench *b, recorded_run *clean, int u, int32_t 
     must(fd_explain(&ask, &e, &err), &err);
     cr_expect(!e.named, "%s at %s is named %s", fd_unlisted_faults[u].name, name,
               e.named ? e.remaining[0].fault->name : "");
-    cr_expect(e.named || e.reason[0], "%s at %s: no reason given", fd_unlisted_faults[u].name, name);
+    cr_expect(e.named || e.why, "%s at %s: no reason given", fd_unlisted_faults[u].name, name);
     s->n_wrong += e.named;
     s->n_unnamed += !e.named;
     recorded_run_free(&run);

@@ -9,6 +9,7 @@
 #include "reference_cpu/reference.h"
 #include "tests/compare/explain_bench.h"
 #include "tests/ops/shared_files.h"
+#include "tests/compare/said.h"
 
 static const char *const archs[] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe", "llama-moe"};
 enum { N_ARCH = sizeof archs / sizeof *archs };
@@ -42,7 +43,7 @@ static void inject(const bench *b, recorded_run *clean, const int32_t *tokens, i
             if (!right || e.n_remaining > 1)
                 fprintf(stderr, "  %s in %s: %s %s%s%s; %s; next: %s\n", spec, model, e.named ? "named" : "not named",
                         e.n_remaining ? e.remaining[0].fault->name : "-", e.n_remaining > 1 ? " with " : "",
-                        e.n_remaining > 1 ? e.remaining[1].fault->name : "", e.reason, e.next);
+                        e.n_remaining > 1 ? e.remaining[1].fault->name : "", unnamed_of(&e), tells_apart_of(&e));
         }
         recorded_run_free(&run);
         fd_fault_owner_free(owner);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/compare/explain_bench.h"
+#include "tests/compare/said.h"
 
 /* ---- less to look at, and more than one thing wrong ---- */
 
@@ -71,7 +72,7 @@ Test(explain, one_later_position_names_no_fault_wrongly) {
             s.n_unnamed += !e.named;
             s.n_wrong += e.named && !among_remaining(&e, fd_fault_at(i)->name);
             if (!e.named)
-                fprintf(stderr, "  %s: %s\n", spec, e.reason);
+                fprintf(stderr, "  %s: %s\n", spec, unnamed_of(&e));
             else if (!among_remaining(&e, fd_fault_at(i)->name))
                 fprintf(stderr, "  %s is named %s\n", spec, e.remaining[0].fault->name);
             recorded_run_free(&run);
@@ -162,8 +163,8 @@ static void done(asked *a) {
 Test(explain, a_clean_node_is_given_no_name) {
     asked a = ask("kjv-llama", NULL, "blk.2.attn_q_rope", N_PROMPT);
     fd_explanation e = answer(&a);
-    cr_expect(!e.named && e.unmodified.z == 0.0 && strstr(e.reason, "the op as it should be is within"), "%s",
-              e.reason);
+    cr_expect(!e.named && e.unmodified.z == 0.0 && strstr(unnamed_of(&e), "the op as it should be is within"), "%s",
+              unnamed_of(&e));
     done(&a);
 }
 
@@ -176,7 +177,7 @@ Test(explain, coarser_factors_are_no_bug_beside_a_class_that_rounds_as_much) {
     } cases[] = {{"f32", 0, true}, {"tf32", 3, false}, {"f16", 3, false}, {"bf16", 4, false}, {"q8", 4, false}};
     asked a = ask("kjv-qwen2", "bf16_compute@1", "blk.1.attn_q", N_PROMPT);
     fd_explanation exact = answer(&a);
-    cr_expect(exact.named && among_remaining(&exact, "bf16_compute"), "%s", exact.reason);
+    cr_expect(exact.named && among_remaining(&exact, "bf16_compute"), "%s", unnamed_of(&exact));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         a.request.numerics = fd_numerics_class_find(cases[i].class_);
         a.request.n_output = 1e5;
@@ -185,7 +186,7 @@ Test(explain, coarser_factors_are_no_bug_beside_a_class_that_rounds_as_much) {
         cr_expect_eq(exact.n_tried - e.n_tried, cases[i].n_left_out, "%s: %d tried, of %d", cases[i].class_, e.n_tried,
                      exact.n_tried);
         bool named = e.named && among_remaining(&e, "bf16_compute");
-        cr_expect(named || !cases[i].named, "%s: %s", cases[i].class_, e.reason);
+        cr_expect(named || !cases[i].named, "%s: %s", cases[i].class_, unnamed_of(&e));
         cr_expect(named || !e.named, "%s: a wrong name", cases[i].class_);
     }
     done(&a);
@@ -200,7 +201,8 @@ Test(explain, position_0_alone_cannot_tell_rotations_apart) {
     done(&a);
     a = ask("kjv-llama", "rope_pairing@1", "blk.1.attn_q_rope", 1);
     e = answer(&a);
-    cr_expect(!e.named && e.reason[0] && strstr(e.next, "second position"), "%s; next %s", e.reason, e.next);
+    cr_expect(!e.named && e.why && strstr(tells_apart_of(&e), "second position"), "%s; next %s", unnamed_of(&e),
+              tells_apart_of(&e));
     done(&a);
 }
 
@@ -211,7 +213,7 @@ Test(explain, equivalents_are_told_apart_by_nodes_beside_them_or_named_together)
     a.request.tensor = NULL;
     e = answer(&a);
     cr_expect(e.named && e.n_remaining == 2 && among_remaining(&e, "rope_both_one_further"));
-    cr_expect(strstr(e.next, "blk.1.attn_k_rope"), "next: %s", e.next);
+    cr_expect(strstr(tells_apart_of(&e), "blk.1.attn_k_rope"), "next: %s", tells_apart_of(&e));
     done(&a);
 }
 
@@ -221,8 +223,8 @@ Test(explain, what_was_not_recorded_is_said_to_be_untried) {
     cr_expect(e.named && e.n_untried == 0);
     a.request.tensor = NULL;
     e = answer(&a);
-    cr_expect(!e.named && e.n_untried == 1 && strstr(e.next, "other tensors of layer 1"), "%s; next %s", e.reason,
-              e.next);
+    cr_expect(!e.named && e.n_untried == 1 && strstr(tells_apart_of(&e), "other tensors of layer 1"), "%s; next %s",
+              unnamed_of(&e), tells_apart_of(&e));
     done(&a);
 }
 
@@ -264,10 +266,10 @@ Test(explain, noise_within_tau_does_not_hide_the_name_and_a_wide_tau_names_nothi
         fd_explanation e = with_noise(&a, 1.0);
         cr_expect(e.named &&
                       strncmp(e.remaining[0].fault->name, cases[i].spec, strlen(e.remaining[0].fault->name)) == 0,
-                  "%s: %s %s", cases[i].spec, e.reason, e.n_remaining ? e.remaining[0].fault->name : "");
+                  "%s: %s %s", cases[i].spec, unnamed_of(&e), e.n_remaining ? e.remaining[0].fault->name : "");
         cr_expect(e.remaining[0].z > 0.0 && e.remaining[0].z <= 1.0 && e.runner_up.z > 10.0);
         e = with_noise(&a, 1e9);
-        cr_expect(!e.named && e.reason[0], "%s is named though τ admits anything", cases[i].spec);
+        cr_expect(!e.named && e.why, "%s is named though τ admits anything", cases[i].spec);
         done(&a);
     }
 }

@@ -1,61 +1,83 @@
 #include <criterion/criterion.h>
+#include <hdf5.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "compare/diff/golden.h"
 #include "compare/diff/golden_near.h"
-#include "compare/diff/golden_run.h"
+#include "dumpers/store/golden.h"
 #include "tests/compare/fake_run.h"
 
 enum { N_PROMPT = 4, N_GENERATE = 3 };
 
 static const fake_options clean;
 
-/* A golden of one prompt of a clean run. */
-static fd_golden *golden_of_clean(void) {
-    int32_t ids[N_PROMPT];
-    fd_error err = {0};
-    const fd_graph *graph = fake_graph();
-    for (int32_t p = 0; p < N_PROMPT; p++) ids[p] = fake_token(p);
-    fd_golden *g = calloc(1, sizeof *g);
-    strcpy(g->numerics, "exact");
-    strcpy(g->model_hash, "xxh3-128:a");
-    g->contract = FD_CONTRACT_VERSION;
-    g->n_vocab = graph->hparams.n_vocab;
-    g->n_node = graph->n_node;
-    g->n_generate = N_GENERATE;
-    g->nodes = calloc((size_t)graph->n_node, sizeof *g->nodes);
-    for (int32_t i = 0; i < graph->n_node; i++) strcpy(g->nodes[i], graph->nodes[i].name);
-    g->prompts = calloc(1, sizeof *g->prompts);
-    g->n_prompt = 1;
-    fd_exec *exec = fake_exec(&clean);
-    cr_assert_eq(fd_golden_record(exec, ids, N_PROMPT, N_GENERATE, &g->prompts[0], &err), FD_OK, "%s", err.message);
-    fd_exec_free(exec);
-    return g;
+static fd_trace_info clean_info(void) {
+    return (fd_trace_info){.numerics = "exact", .contract = FD_CONTRACT_VERSION, .model_hash = "xxh3-128:a"};
 }
 
-static fd_golden_result check(const fd_golden *golden, const fake_options *run, fd_code expected) {
+static fd_code record(const char *path, const fake_options *run, fd_trace_info info, fd_error *err) {
+    int32_t ids[N_PROMPT];
+    for (int32_t p = 0; p < N_PROMPT; p++) ids[p] = fake_token(p);
+    fd_trace_options options = fd_golden_options(path, N_PROMPT + N_GENERATE - 1);
+    fd_trace_writer *to;
+    fd_golden_run what = {.exec = fake_exec(run), .ids = ids, .n_prompt = N_PROMPT, .n_generate = N_GENERATE};
+    cr_assert_eq(fd_trace_create(&options, &info, fake_graph(), FD_NUMERICS_EXACT, &to, err), FD_OK, "%s",
+                 err->message);
+    fd_code code = fd_golden_record(&what, to, err);
+    if (code == FD_OK)
+        code = fd_trace_finish(to, err);
+    else
+        fd_trace_abandon(to);
+    fd_exec_free(what.exec);
+    return code;
+}
+
+/* A golden of a clean run, changed by `edit` if that is not NULL. */
+static fd_trace *golden_of(fd_trace_info info, void (*edit)(hid_t file)) {
+    char path[] = "/tmp/firstdiff-golden-XXXXXX";
+    fd_trace *golden;
+    fd_error err = {0};
+    close(mkstemp(path));
+    cr_assert_eq(record(path, &clean, info, &err), FD_OK, "%s", err.message);
+    if (edit) {
+        hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+        edit(file);
+        H5Fclose(file);
+    }
+    cr_assert_eq(fd_trace_open(path, &golden, &err), FD_OK, "%s", err.message);
+    unlink(path);
+    return golden;
+}
+
+static fd_trace *golden_of_clean(void) {
+    return golden_of(clean_info(), NULL);
+}
+
+static fd_golden_result check(const fd_trace *golden, const fake_options *run, fd_code expected) {
     fd_golden_result result;
     fd_error err = {0};
     fd_exec *exec = fake_exec(run);
-    cr_expect_eq(fd_golden_check(exec, golden, 0, &result, &err), expected, "%s", err.message);
+    cr_expect_eq(fd_golden_check(exec, golden, &result, &err), expected, "%s", err.message);
     fd_exec_free(exec);
     return result;
 }
 
 Test(golden_run, a_clean_run_passes) {
-    fd_golden *g = golden_of_clean();
-    cr_expect_eq(g->prompts[0].n_pos, N_PROMPT + N_GENERATE - 1);
-    cr_expect_eq(g->prompts[0].n_token, N_PROMPT + N_GENERATE);
+    fd_trace *g = golden_of_clean();
+    cr_expect_eq(fd_trace_n_pos(g), N_PROMPT + N_GENERATE - 1);
+    cr_expect_eq(fd_trace_n_step(g), N_GENERATE);
     fd_golden_result r = check(g, &clean, FD_OK);
     cr_expect_eq(r.kind, FD_GOLDEN_SAME);
     cr_expect_eq(r.n_same, N_GENERATE * fake_graph()->n_node);
-    fd_golden_free(g);
+    fd_trace_close(g);
 }
 
 Test(golden_run, one_ulp_fails_at_its_node_in_every_node) {
     const fd_graph *graph = fake_graph();
-    fd_golden *g = golden_of_clean();
+    fd_trace *g = golden_of_clean();
     for (int32_t i = 0; i < graph->n_node; i++) {
         int32_t pos = i % 2 ? 2 : 5;
         fake_options faulty = {.edits = {{graph->nodes[i].name, pos, 0, FAKE_ULP, 0}}};
@@ -67,11 +89,11 @@ Test(golden_run, one_ulp_fails_at_its_node_in_every_node) {
         cr_expect_eq(r.n_same, r.step * graph->n_node + i, "%s", graph->nodes[i].name);
         cr_expect_eq(r.logits_differ, i == graph->n_node - 1, "%s", graph->nodes[i].name);
     }
-    fd_golden_free(g);
+    fd_trace_close(g);
 }
 
 Test(golden_run, logits_that_differ_are_shown) {
-    fd_golden *g = golden_of_clean();
+    fd_trace *g = golden_of_clean();
     fake_options faulty = {.edits = {{"logits", N_PROMPT - 1, 9, FAKE_SET, 50}, {"blk.0.attn_q", 3, 0, FAKE_ULP, 0}}};
     fd_golden_result r = check(g, &faulty, FD_OK);
     cr_expect_str_eq(r.node, "blk.0.attn_q", "the first tensor is named");
@@ -82,103 +104,110 @@ Test(golden_run, logits_that_differ_are_shown) {
     cr_expect_eq(r.n_logit_differ, 1);
     cr_expect(r.choice_differs);
     cr_expect_eq(r.choice_now, 9);
-    fd_golden_free(g);
+    fd_trace_close(g);
 }
 
 Test(golden_run, a_nan_is_a_difference) {
-    fd_golden *g = golden_of_clean();
+    fd_trace *g = golden_of_clean();
     fake_options faulty = {.edits = {{"logits", -1, 9, FAKE_SET, NAN}}};
     fd_golden_result r = check(g, &faulty, FD_OK);
     cr_expect_eq(r.kind, FD_GOLDEN_TENSOR);
     cr_expect(isnan(r.logit_now));
-    fd_golden_free(g);
+    fd_trace_close(g);
+}
+
+/* The first element of a dataset at a position. */
+static void put_element(hid_t file, const char *name, hsize_t pos, hid_t type, const void *value) {
+    hid_t set = H5Dopen2(file, name, H5P_DEFAULT), space = H5Dget_space(set), one = H5Screate(H5S_SCALAR);
+    hsize_t start[2] = {pos, 0}, count[2] = {1, 1};
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
+    cr_assert_geq(H5Dwrite(set, type, one, space, H5P_DEFAULT, value), 0);
+    H5Sclose(one);
+    H5Sclose(space);
+    H5Dclose(set);
+}
+
+static void other_logit(hid_t file) {
+    put_element(file, "tensors/logits", 1, H5T_NATIVE_FLOAT, &(float){7});
+}
+static void other_token(hid_t file) {
+    put_element(file, "tokens", N_PROMPT + 1, H5T_NATIVE_INT32, &(int32_t){31});
 }
 
 Test(golden_run, recorded_logits_and_tokens_are_held_against_the_run) {
-    fd_golden *g = golden_of_clean();
-    g->prompts[0].logits[3] += 1.0f;
-    cr_expect_eq(check(g, &clean, FD_OK).kind, FD_GOLDEN_LOGITS);
-    g->prompts[0].logits[3] -= 1.0f;
-    fd_golden_free(g);
-
-    g = golden_of_clean();
-    g->prompts[0].tokens[N_PROMPT + 2] ^= 1;
+    fd_trace *g = golden_of(clean_info(), other_logit);
     fd_golden_result r = check(g, &clean, FD_OK);
-    cr_expect_eq(r.kind, FD_GOLDEN_CHOICE, "the last token is chosen, not fed");
-    cr_expect_eq(r.pos, N_PROMPT + 2);
-    fd_golden_free(g);
+    cr_expect_eq(r.kind, FD_GOLDEN_LOGITS);
+    cr_expect(r.logit_golden == 7 && r.logit_pos == 1);
+    fd_trace_close(g);
+
+    g = golden_of(clean_info(), other_token);
+    r = check(g, &clean, FD_OK);
+    cr_expect_eq(r.kind, FD_GOLDEN_CHOICE, "the token was not the greedy one");
+    cr_expect_eq(r.pos, N_PROMPT + 1);
+    fd_trace_close(g);
 }
 
 Test(golden_run, a_tensor_that_is_not_shown_is_no_pass) {
-    fd_golden *g = golden_of_clean();
+    fd_trace *g = golden_of_clean();
     fake_options lacking = {.skip_node = "blk.0.ffn_up"};
     check(g, &lacking, FD_ERR_INCOMPLETE);
-    fd_golden_free(g);
+    fd_trace_close(g);
 }
 
 Test(golden_run, nothing_is_recorded_of_a_run_with_nan_or_holes) {
     static const fake_options bad[] = {{.edits = {{"logits", 3, 0, FAKE_SET, NAN}}}, {.skip_node = "blk.0.ffn_up"}};
     static const fd_code codes[] = {FD_ERR_INPUT, FD_ERR_INCOMPLETE};
-    int32_t ids[N_PROMPT] = {1, 2, 3, 4};
     for (int i = 0; i < 2; i++) {
+        char path[] = "/tmp/firstdiff-golden-XXXXXX";
         fd_error err = {0};
-        fd_golden_prompt prompt;
-        fd_exec *exec = fake_exec(&bad[i]);
-        cr_expect_eq(fd_golden_record(exec, ids, N_PROMPT, 1, &prompt, &err), codes[i]);
-        cr_expect_null(prompt.logits);
-        fd_exec_free(exec);
+        close(mkstemp(path));
+        cr_expect_eq(record(path, &bad[i], clean_info(), &err), codes[i], "%s", err.message);
+        unlink(path);
     }
-}
-
-static void other_hash(fd_golden *g) {
-    strcpy(g->model_hash, "xxh3-128:b");
-}
-static void other_contract(fd_golden *g) {
-    g->contract++;
-}
-static void other_numerics(fd_golden *g) {
-    strcpy(g->numerics, "fast");
-}
-static void other_node(fd_golden *g) {
-    strcpy(g->nodes[4], "blk.0.other");
-}
-static void fewer_nodes(fd_golden *g) {
-    g->n_node--;
-}
-static void other_vocab(fd_golden *g) {
-    g->n_vocab++;
-}
-static void as_it_is(fd_golden *g) {
-    (void)g;
 }
 
 Test(golden_run, goldens_of_something_else_are_refused) {
-    static const struct {
-        void (*change)(fd_golden *g);
+    enum { RENAMED = 4 };
+    fd_graph as_it_is = *fake_graph(), renamed = as_it_is, shorter = as_it_is, other_vocab = as_it_is;
+    fd_node *nodes = malloc(sizeof *nodes * (size_t)as_it_is.n_node);
+    memcpy(nodes, as_it_is.nodes, sizeof *nodes * (size_t)as_it_is.n_node);
+    strcpy(nodes[RENAMED].name, "blk.0.other");
+    renamed.nodes = nodes;
+    shorter.n_node--;
+    other_vocab.hparams.n_vocab++;
+    const struct {
+        fd_trace_info info;
+        const fd_graph *graph;
+        const char *hash, *message;
         fd_code code;
-        const char *message;
-    } cases[] = {{as_it_is, FD_OK, ""},
-                 {other_hash, FD_ERR_INPUT, "another model"},
-                 {other_contract, FD_ERR_INCOMPLETE, "contract"},
-                 {other_numerics, FD_ERR_INCOMPLETE, "numerics"},
-                 {other_node, FD_ERR_INCOMPLETE, "blk.0.other"},
-                 {fewer_nodes, FD_ERR_INCOMPLETE, "nodes"},
-                 {other_vocab, FD_ERR_INPUT, "vocabulary"}};
+    } cases[] = {
+        {clean_info(), &as_it_is, "xxh3-128:a", "", FD_OK},
+        {clean_info(), &as_it_is, "xxh3-128:b", "another model", FD_ERR_INPUT},
+        {{.numerics = "exact", .contract = FD_CONTRACT_VERSION + 1, .model_hash = "xxh3-128:a"},
+         &as_it_is,
+         "xxh3-128:a",
+         "contract",
+         FD_ERR_INCOMPLETE},
+        {{.numerics = "fast", .model_hash = "xxh3-128:a"}, &as_it_is, "xxh3-128:a", "numerics", FD_ERR_INCOMPLETE},
+        {clean_info(), &renamed, "xxh3-128:a", "blk.0.other", FD_ERR_INCOMPLETE},
+        {clean_info(), &shorter, "xxh3-128:a", "nodes", FD_ERR_INCOMPLETE},
+        {clean_info(), &other_vocab, "xxh3-128:a", "vocabulary", FD_ERR_INPUT}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fd_golden *g = golden_of_clean();
+        fd_trace *g = golden_of(cases[i].info, NULL);
         fd_error err = {0};
-        cases[i].change(g);
-        cr_expect_eq(fd_golden_usable(g, fake_graph(), "xxh3-128:a", &err), cases[i].code, "case %zu", i);
+        cr_expect_eq(fd_golden_usable(g, cases[i].graph, cases[i].hash, &err), cases[i].code, "case %zu", i);
         cr_expect(strstr(err.message, cases[i].message), "case %zu: %s", i, err.message);
-        fd_golden_free(g);
+        fd_trace_close(g);
     }
+    free(nodes);
 }
 
-static fd_golden_near near(const fd_golden *golden, const fake_options *run, double limit) {
+static fd_golden_near near(const fd_trace *golden, const fake_options *run, double limit) {
     fd_golden_near result;
     fd_error err = {0};
     fd_exec *exec = fake_exec(run);
-    cr_expect_eq(fd_golden_check_near(exec, golden, 0, limit, &result, &err), FD_OK, "%s", err.message);
+    cr_expect_eq(fd_golden_check_near(exec, golden, limit, &result, &err), FD_OK, "%s", err.message);
     fd_exec_free(exec);
     return result;
 }
@@ -193,7 +222,7 @@ Test(golden_near, int8_activations_have_a_wider_limit) {
 }
 
 Test(golden_near, only_logits_beyond_the_limit_fail_and_nan_does) {
-    fd_golden *g = golden_of_clean();
+    fd_trace *g = golden_of_clean();
     fd_golden_near r = near(g, &clean, 0);
     cr_expect(r.near && r.worst == 0 && r.n_flip == 0);
     fake_options ulp = {.edits = {{"logits", 2, 3, FAKE_ULP, 0}}};
@@ -206,5 +235,5 @@ Test(golden_near, only_logits_beyond_the_limit_fail_and_nan_does) {
     fake_options nan = {.edits = {{"logits", 1, 0, FAKE_SET, NAN}}};
     r = near(g, &nan, INFINITY);
     cr_expect(!r.near && r.pos == 1, "NaN is near nothing");
-    fd_golden_free(g);
+    fd_trace_close(g);
 }

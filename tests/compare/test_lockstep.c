@@ -4,6 +4,7 @@
 
 #include "compare/diff/lockstep.h"
 #include "tests/compare/fake_run.h"
+#include "tests/compare/said.h"
 
 enum { N_PROMPT = 5 };
 
@@ -42,11 +43,11 @@ static const fake_options clean;
 Test(lockstep, equal_runs_are_identical_in_every_tensor_of_every_step) {
     outcome o = two_runs(&clean, &clean, 4);
     cr_expect_eq(o.code, FD_OK, "%s", o.err.message);
-    cr_expect_eq(o.v.status, FD_IDENTICAL, "%s", o.v.reasons[0]);
-    cr_expect_eq(o.v.n_compared, 4 * fake_graph()->n_node);
-    cr_expect_eq(o.v.n_step, 4);
-    cr_expect_eq(o.v.n_pos, N_PROMPT + 3, "the last token is chosen and not fed");
-    cr_expect(o.v.after_known);
+    cr_expect_eq(o.v.status, FD_IDENTICAL, "%s", reason_of(&o.v, 0));
+    cr_expect_eq(o.v.counts.n_compared, 4 * fake_graph()->n_node);
+    cr_expect_eq(o.v.counts.n_step, 4);
+    cr_expect_eq(o.v.counts.n_pos, N_PROMPT + 3, "the last token is chosen and not fed");
+    cr_expect(o.v.counts.after_known);
     fd_verdict_free(&o.v);
 }
 
@@ -64,8 +65,8 @@ Test(lockstep, one_ulp_is_found_at_its_node_in_every_node) {
             cr_expect_eq(o.v.divergence.step, pos < N_PROMPT ? 0 : pos - N_PROMPT + 1, "%s", node->name);
             cr_expect_eq(o.v.divergence.diff.first.ulp, 1, "%s", node->name);
             cr_expect_eq(o.v.divergence.inputs_equal, FD_EQUAL, "%s", node->name);
-            cr_expect_eq(o.v.n_before, o.v.divergence.step * graph->n_node + i, "%s", node->name);
-            cr_expect(!o.v.after_known, "the runs were stopped");
+            cr_expect_eq(o.v.counts.n_before, o.v.divergence.step * graph->n_node + i, "%s", node->name);
+            cr_expect(!o.v.counts.after_known, "the runs were stopped");
             fd_verdict_free(&o.v);
         }
 }
@@ -113,7 +114,7 @@ Test(lockstep, a_node_that_one_side_lacks_is_incomplete, .timeout = 20) {
             cr_expect_str_eq(o.v.missing[0].name, nodes[i]);
             cr_expect_eq(o.v.missing[0].why, side ? FD_ONLY_IN_REFERENCE : FD_ONLY_IN_CANDIDATE);
             cr_expect_eq(o.v.missing[0].n_pos, N_PROMPT + 1);
-            cr_expect_eq(o.v.n_compared, 2 * (fake_graph()->n_node - 1));
+            cr_expect_eq(o.v.counts.n_compared, 2 * (fake_graph()->n_node - 1));
             fd_verdict_free(&o.v);
         }
 }
@@ -193,8 +194,8 @@ Test(lockstep, a_trace_stands_in_for_either_side_at_every_level) {
             fake_trace_options recorded = {.level = levels[i]};
             outcome o = beside(&recorded, &clean, side);
             cr_expect_eq(o.code, FD_OK, "%s", o.err.message);
-            cr_expect_eq(o.v.status, FD_IDENTICAL, "%s", o.v.reasons[0]);
-            cr_expect_eq(o.v.n_compared, 4 * fake_graph()->n_node);
+            cr_expect_eq(o.v.status, FD_IDENTICAL, "%s", reason_of(&o.v, 0));
+            cr_expect_eq(o.v.counts.n_compared, 4 * fake_graph()->n_node);
             fd_verdict_free(&o.v);
 
             fake_options faulty = {.edits = {{"blk.1.attn_scores", 6, 9, FAKE_ULP, 0}}};
@@ -224,8 +225,8 @@ Test(lockstep, a_trace_with_holes_is_incomplete) {
 Test(lockstep, other_numerics_in_a_trace_are_compared_by_element) {
     fake_trace_options recorded = {.level = FD_TRACE_FULL, .run.f64 = true};
     outcome o = beside(&recorded, &clean, true);
-    cr_expect_eq(o.v.status, FD_IDENTICAL, "%s at %s", o.v.reasons[0], o.v.divergence.node);
-    cr_expect_eq(o.v.n_by_fingerprint, 0);
+    cr_expect_eq(o.v.status, FD_IDENTICAL, "%s at %s", reason_of(&o.v, 0), o.v.divergence.node);
+    cr_expect_eq(o.v.counts.n_by_fingerprint, 0);
     fd_verdict_free(&o.v);
 }
 

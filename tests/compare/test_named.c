@@ -10,6 +10,7 @@
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 static const char *const classes[] = {NULL, "f16", "q8", "f32", "bf16"};
 enum { N_CLASS = sizeof classes / sizeof *classes };
@@ -29,8 +30,8 @@ static bool verdict_of(const bench *b, const fd_trace *ref, const char *fault, r
 
 static bool is_named(const fd_verdict *v, const char *spec) {
     size_t n = strcspn(spec, "@");
-    if (!v->explained || !v->explanation.named) return false;
-    const char *name = v->explanation.remaining[0].fault->name;
+    if (!v->diagnosis.done || !v->diagnosis.explanation.named) return false;
+    const char *name = v->diagnosis.explanation.remaining[0].fault->name;
     return strlen(name) == n && strncmp(name, spec, n) == 0;
 }
 
@@ -45,14 +46,14 @@ static void expect_named(const bench *b, const fd_trace *ref, expected e, const 
                          int32_t *n_named) {
     fd_verdict v;
     if (!verdict_of(b, ref, e.spec, (recording){.emulated = class_}, &v)) return;
-    const fd_explanation *x = &v.explanation;
+    const fd_explanation *x = &v.diagnosis.explanation;
     const char *in = class_ ? class_ : "exact";
     bool named = is_named(&v, e.spec);
     *n_named += named;
     cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", e.spec, model, in);
     bool may_lack = class_ && (e.subtle || strcmp(class_, "bf16") == 0);
     cr_expect(named || (may_lack && !x->named), "%s in %s, %s: %s %s; %s", e.spec, model, in,
-              x->named ? "named" : "not named", x->n_remaining ? x->remaining[0].fault->name : "-", x->reason);
+              x->named ? "named" : "not named", x->n_remaining ? x->remaining[0].fault->name : "-", unnamed_of(x));
     if (named) {
         cr_expect(x->remaining[0].z <= (class_ ? 1.0 : 0.0), "%s, %s: residual %g", e.spec, in, x->remaining[0].z);
         cr_expect(x->runner_up.fault && x->runner_up.z > 1, "%s, %s", e.spec, in);
@@ -92,19 +93,19 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
             snprintf(spec, sizeof spec, "%s%s", fault->name, fault->outside ? "" : "@2");
             if (i % N_MODEL != m) continue; /* half of the table in each: the whole takes a minute */
             if (!verdict_of(&b, ref, spec, (recording){.emulated = class_, .n_prompt = N_PREFILL}, &v)) continue;
-            const fd_explanation *x = &v.explanation;
+            const fd_explanation *x = &v.diagnosis.explanation;
             bool right = x->named && among_remaining(x, fault->name);
             all.n_injected++;
-            all.n_located += v.explained;
+            all.n_located += v.diagnosis.done;
             all.n_named += right;
             all.n_together += right && x->n_remaining > 1;
             all.n_wrong += x->named && !right;
-            all.n_unnamed += v.explained && !x->named;
+            all.n_unnamed += v.diagnosis.done && !x->named;
             n_within += v.status == FD_NOISE;
             cr_expect(!x->named || right, "%s in %s: named %s", spec, models[m], x->remaining[0].fault->name);
             if (!x->named)
                 fprintf(stderr, "  %s in %s, %s: %s; %s\n", spec, models[m], class_, fd_verdict_status_name(v.status),
-                        x->reason);
+                        unnamed_of(x));
             fd_verdict_free(&v);
         }
         fd_trace_close(ref);
@@ -128,7 +129,7 @@ Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
             cr_assert(verdict_of(&b, ref, faults[f], (recording){.emulated = classes[c], .one_by_one = true}, &v));
             cr_expect(is_named(&v, faults[f]), "%s, %s: %s at %s, position %d; %s", faults[f],
                       classes[c] ? classes[c] : "exact", fd_verdict_status_name(v.status), v.divergence.node,
-                      v.divergence.pos, v.explanation.reason);
+                      v.divergence.pos, unnamed_of(&v.diagnosis.explanation));
             fd_verdict_free(&v);
         }
     fd_trace_close(ref);
@@ -142,7 +143,7 @@ Test(named, a_fault_of_the_reference_is_named_as_its_own) {
     fd_trace *ref = record(faulty, (recording){.emulated = "f16"});
     fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32"}), NULL);
     cr_expect(v.replay.of_reference);
-    cr_expect(is_named(&v, "missing_qkv_bias@1"), "%s", v.explanation.reason);
+    cr_expect(is_named(&v, "missing_qkv_bias@1"), "%s", unnamed_of(&v.diagnosis.explanation));
     fd_verdict_free(&v);
     fd_trace_close(ref);
     fd_graph_free(faulty);
@@ -156,7 +157,7 @@ Test(named, position_0_alone_names_nothing) {
     fd_verdict v;
     cr_assert(verdict_of(&b, ref, "rope_pairing@0", (recording){.emulated = "f32", .n_prompt = 1}, &v));
     cr_expect_eq(v.status, FD_INCOMPLETE, "RoPE is the identity there");
-    cr_expect(!v.explained);
+    cr_expect(!v.diagnosis.done);
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);
@@ -169,7 +170,7 @@ Test(named, a_clean_run_has_no_explanation) {
         for (int c = 1; c < N_CLASS; c++) {
             fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = classes[c]}), NULL);
             cr_expect_eq(v.status, FD_NOISE, "%s %s", models[m], classes[c]);
-            cr_expect(!v.explained && !v.explanation.named);
+            cr_expect(!v.diagnosis.done && !v.diagnosis.explanation.named);
             fd_verdict_free(&v);
         }
         fd_trace_close(ref);
@@ -200,9 +201,9 @@ Test(named, a_fault_outside_the_table_is_not_named) {
             faulty->nodes[fd_graph_find(faulty, nodes[k])].override = half_scaled;
             fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = classes[c]}), NULL);
             cr_expect_str_eq(v.divergence.node, nodes[k]);
-            cr_expect(v.explained && !v.explanation.named, "%s: named %s", nodes[k],
-                      v.explanation.n_remaining ? v.explanation.remaining[0].fault->name : "-");
-            cr_expect(v.explanation.reason[0] != '\0');
+            cr_expect(v.diagnosis.done && !v.diagnosis.explanation.named, "%s: named %s", nodes[k],
+                      v.diagnosis.explanation.n_remaining ? v.diagnosis.explanation.remaining[0].fault->name : "-");
+            cr_expect(v.diagnosis.explanation.why);
             fd_verdict_free(&v);
             fd_graph_free(faulty);
         }
@@ -216,7 +217,8 @@ Test(named, a_span_is_never_named_and_says_what_to_record) {
     fd_verdict v;
     cr_assert(verdict_of(&b, ref, "q0_only@1", (recording){.emulated = "f32", .tensors = "*[!s]"}, &v));
     cr_expect_str_eq(v.divergence.node, "blk.1.attn_out");
-    cr_expect(v.explained && !v.explanation.named && strstr(v.explanation.next, "blk.1.attn_scores"));
+    cr_expect(v.diagnosis.done && !v.diagnosis.explanation.named &&
+              strstr(tells_apart_of(&v.diagnosis.explanation), "blk.1.attn_scores"));
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);
@@ -251,11 +253,11 @@ Test(named, the_name_stands_in_text_and_json) {
     cr_expect(json_real_value(json_object_get(json_object_get(said, "residual_z"), "value")) <= 1);
     cr_expect_eq(json_array_size(json_object_get(said, "remaining")), 1);
 
-    v.explanation.named = false;
-    snprintf(v.explanation.reason, sizeof v.explanation.reason, "for a test");
+    v.diagnosis.explanation.named = false;
+    v.diagnosis.explanation.why = FD_UNNAMED_OP_FITS;
     free(text);
     text = report(&v, false);
-    cr_expect(strstr(text, "  not named   for a test"), "%s", text);
+    cr_expect(strstr(text, "  not named   the op as it should be is within 10 τ of the candidate"), "%s", text);
     cr_expect(strstr(text, "  possible    RoPE rotates"), "%s", text);
     json_decref(root);
     free(text);

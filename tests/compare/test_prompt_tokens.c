@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compare/diff/prompt_tokens.h"
+#include "tests/compare/said.h"
 
 enum { BOS = 1, CHAT = 3, N_TOKEN = 9 };
 
@@ -15,8 +16,14 @@ static fd_tokenizer *make(int32_t bos) {
     static const float scores[N_TOKEN] = {0};
     fd_string tokens[N_TOKEN];
     for (int i = 0; i < N_TOKEN; i++) tokens[i] = (fd_string){text[i], strlen(text[i])};
-    fd_vocab vocab = {.model = "llama", .n_token = N_TOKEN, .tokens = tokens, .scores = scores, .types = types,
-                      .bos = bos, .eos = 2, .unk = 0};
+    fd_vocab vocab = {.model = "llama",
+                      .n_token = N_TOKEN,
+                      .tokens = tokens,
+                      .scores = scores,
+                      .types = types,
+                      .bos = bos,
+                      .eos = 2,
+                      .unk = 0};
     fd_tokenizer *tokenizer = NULL;
     fd_error err = {0};
     cr_assert(fd_tokenizer_from_vocab(&vocab, &tokenizer, &err) == FD_OK, "%s", err.message);
@@ -29,7 +36,8 @@ typedef struct prompt_case {
     const char *said; /* NULL: nothing */
 } prompt_case;
 
-#define IDS(...) {(const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)}
+#define IDS(...)                                                                                                       \
+    { (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t) }
 
 Test(prompt_tokens, what_became_of_special_tokens_is_named_and_nothing_else) {
     const prompt_case cases[] = {
@@ -37,24 +45,31 @@ Test(prompt_tokens, what_became_of_special_tokens_is_named_and_nothing_else) {
         {BOS, {IDS(5, 8), IDS(1, 5, 8)}, "the reference lacks the BOS, token 1"},
         {BOS, {IDS(1, 5, 8), IDS(1, 1, 5, 8)}, "the candidate has the BOS, token 1, twice"},
         {BOS, {IDS(1, 1, 5, 8), IDS(1, 5, 8)}, "the reference has the BOS, token 1, twice"},
-        {BOS, {IDS(1, 3, 8), IDS(1, 4, 5, 6, 8)}, "candidate has the special token 3 (<|a|>) of position 1 split into 3"},
+        {BOS,
+         {IDS(1, 3, 8), IDS(1, 4, 5, 6, 8)},
+         "candidate has the special token 3 (<|a|>) of position 1 split into 3"},
         {BOS, {IDS(1, 3, 8), IDS(1, 4, 5, 7)}, "candidate has the special token 3 (<|a|>) of position 1 split into 3"},
-        {BOS, {IDS(1, 4, 5, 6, 8), IDS(1, 3, 8)}, "reference has the special token 3 (<|a|>) of position 1 split into 3"},
+        {BOS,
+         {IDS(1, 4, 5, 6, 8), IDS(1, 3, 8)},
+         "reference has the special token 3 (<|a|>) of position 1 split into 3"},
         {-1, {IDS(3, 8), IDS(4, 5, 6, 8)}, "of position 0 split into 3"},
-        {BOS, {IDS(1, 5, 8), IDS(5, 5)}, NULL},          /* something else differs as well */
+        {BOS, {IDS(1, 5, 8), IDS(5, 5)}, NULL}, /* something else differs as well */
         {BOS, {IDS(1, 5, 8), IDS(1, 1, 8, 8)}, NULL},
-        {BOS, {IDS(1, 5, 8), IDS(1, 5)}, NULL},          /* one is the other's beginning */
-        {BOS, {IDS(3, 5, 8), IDS(5, 8)}, NULL},          /* lacks a token that is no BOS */
-        {-1, {IDS(1, 5, 8), IDS(5, 8)}, NULL},           /* the vocabulary has no BOS */
-        {BOS, {IDS(1, 3, 8), IDS(1, 4, 5, 8)}, NULL},    /* "<|ab" */
-        {BOS, {IDS(1, 3, 8), IDS(1, 4, 5)}, NULL},       /* spelt in part */
+        {BOS, {IDS(1, 5, 8), IDS(1, 5)}, NULL},       /* one is the other's beginning */
+        {BOS, {IDS(3, 5, 8), IDS(5, 8)}, NULL},       /* lacks a token that is no BOS */
+        {-1, {IDS(1, 5, 8), IDS(5, 8)}, NULL},        /* the vocabulary has no BOS */
+        {BOS, {IDS(1, 3, 8), IDS(1, 4, 5, 8)}, NULL}, /* "<|ab" */
+        {BOS, {IDS(1, 3, 8), IDS(1, 4, 5)}, NULL},    /* spelt in part */
         {BOS, {IDS(1, 5, 8), IDS(1, 8, 8)}, NULL},
-        {BOS, {IDS(1, 5, 8), IDS(1, 99, -1)}, NULL},     /* ids that the vocabulary has not */
+        {BOS, {IDS(1, 5, 8), IDS(1, 99, -1)}, NULL}, /* ids that the vocabulary has not */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char said[256];
+        fd_verdict v = {0};
+        fd_remark found;
         fd_tokenizer *tokenizer = make(cases[i].bos);
-        bool named = fd_prompt_tokens_name(tokenizer, cases[i].sides, said, sizeof said);
+        bool named = fd_prompt_tokens_find(tokenizer, cases[i].sides, &found);
+        if (named) fd_verdict_note(&v, found);
+        const char *said = note_of(&v, 0);
         cr_expect_eq(named, cases[i].said != NULL, "case %zu: \"%s\"", i, said);
         cr_expect(strstr(said, cases[i].said ? cases[i].said : "") != NULL, "case %zu: \"%s\"", i, said);
         cr_expect(named || said[0] == '\0', "case %zu", i);

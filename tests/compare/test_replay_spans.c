@@ -8,6 +8,7 @@
 #include "compare/compare.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 static const char *const spans[] = {"*l_out", "*attn_q,*attn_norm,*attn_out,*l_out", "logits", "*cache*,*l_out",
                                     "*[!s]"};
@@ -28,7 +29,7 @@ Test(replay_spans, a_clean_run_is_never_an_error_through_any_span) {
                 n_inconclusive += v.status == FD_INCOMPLETE;
                 cr_expect_neq(v.status, FD_DIVERGED, "%s %s %s: %s, z %g", models[m], name, spans[s], v.divergence.node,
                               v.replay.z);
-                bool said = v.n_reason && strstr(v.reasons[v.n_reason - 1], "cannot tell at");
+                bool said = v.reasons.n && strstr(reason_of(&v, v.reasons.n - 1), "cannot tell at");
                 cr_expect(v.status != FD_INCOMPLETE || said, "%s %s %s", models[m], name, spans[s]);
                 fd_verdict_free(&v);
             }
@@ -117,7 +118,8 @@ Test(replay_spans, a_span_narrows_to_the_node_by_the_verdicts_own_advice) {
                 snprintf(globs, sizeof globs, "%s", v.replay.tensors);
             } else {
                 cr_expect_str_eq(v.divergence.node, at[f], "%s with %s", faults[f], globs);
-                cr_expect(v.explained && v.explanation.named, "%s: %s", faults[f], v.explanation.reason);
+                cr_expect(v.diagnosis.done && v.diagnosis.explanation.named, "%s: %s", faults[f],
+                          unnamed_of(&v.diagnosis.explanation));
             }
             fd_verdict_free(&v);
         }
@@ -168,7 +170,7 @@ Test(replay_spans, one_position_cannot_tell) {
     fd_trace *ref = record(b.graph, (recording){.n_prompt = 1});
     fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32", .n_prompt = 1}), NULL);
     cr_expect_eq(v.status, FD_INCOMPLETE);
-    cr_expect(strstr(v.reasons[0], "cannot tell"), "%s", v.reasons[0]);
+    cr_expect(strstr(reason_of(&v, 0), "cannot tell"), "%s", reason_of(&v, 0));
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);
@@ -183,8 +185,8 @@ Test(replay_spans, without_elements_the_verdict_stays_and_says_why) {
     cr_expect_str_eq(v.divergence.node, "blk.2.attn_out");
     cr_expect(!v.replay.done);
     bool said = false;
-    for (int32_t i = 0; i < v.n_note; i++) said |= strstr(v.notes[i], "--level full") != NULL;
-    cr_expect(said, "%d notes", v.n_note);
+    for (int32_t i = 0; i < v.notes.n; i++) said |= strstr(note_of(&v, i), "--level full") != NULL;
+    cr_expect(said, "%d notes", v.notes.n);
     fd_verdict_free(&v);
     fd_graph_free(graph);
     fd_trace_close(ref);

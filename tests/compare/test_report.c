@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "compare/compare.h"
+#include "compare/report/describe.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
+#include "tests/compare/said.h"
 
 static fd_verdict verdict_of(const fake_options *ref, const fake_options *cand) {
     fake_trace_options a = {.level = FD_TRACE_FULL, .run = *ref}, b = {.level = FD_TRACE_FULL, .run = *cand};
@@ -91,9 +93,9 @@ Test(report, identical_and_incomplete_have_their_own_first_line) {
     fd_verdict v = verdict_of(&clean, &clean);
     static const char *const same[] = {"IDENTICAL   164 tensors in 4 steps over 8 positions, every bit"};
     expect_text(&v, same, 1);
-    fd_verdict_reason(&v, "the moon is missing");
+    fd_verdict_reason(&v, (fd_remark){FD_REASON_TOKENS_UNRECORDED});
     fd_verdict_decide(&v);
-    static const char *const incomplete[] = {"INCOMPLETE  the moon is missing"};
+    static const char *const incomplete[] = {"INCOMPLETE  the tokens are not recorded on both sides"};
     expect_text(&v, incomplete, 1);
     fd_verdict_free(&v);
 }
@@ -134,7 +136,7 @@ Test(report, json_identifies_bits_and_has_no_nan) {
 Test(report, json_survives_text_that_is_not_utf8) {
     fd_verdict v = verdict_of(&clean, &clean);
     strcpy(v.cand.label, "caf\xe9.h5");
-    fd_verdict_note(&v, "\xff");
+    fd_verdict_note(&v, (fd_remark){FD_NOTE_NO_ELEMENTS, .text = "\xff"});
     char *text = report(&v, JSON);
     json_t *root = json_loads(text, 0, NULL);
     cr_expect(root);
@@ -155,7 +157,7 @@ Test(report, junit_fails_where_the_verdict_does) {
     text = report(&v, JUNIT);
     cr_expect(strstr(text, "failures=\"0\" errors=\"0\""), "%s", text);
     free(text);
-    fd_verdict_reason(&v, "half of it is missing");
+    fd_verdict_reason(&v, (fd_remark){FD_REASON_NOT_SEEN, .n = {1}});
     fd_verdict_decide(&v);
     text = report(&v, JUNIT);
     cr_expect(strstr(text, "errors=\"1\""), "an incomplete comparison is no pass: %s", text);
@@ -244,9 +246,9 @@ Test(report, weights_stand_first_in_every_form) {
     free(text);
     v.weights.n_col = v.weights.n_row = 128;
     v.weights.named = false;
-    snprintf(v.weights.reason, sizeof v.weights.reason, "for a test");
-    static const char *const others[] = {"Q8_0 [128, 128] in the candidate, Q8_0 [256, 128] in the model",
-                                         "not named   for a test"};
+    static const char *const others[] = {
+        "Q8_0 [128, 128] in the candidate, Q8_0 [256, 128] in the model",
+        "not named   no explanation of the table has the hashes of blk.2.attn_q.weight"};
     expect_text(&v, others, 2);
     fd_verdict_free(&v);
 }

@@ -64,7 +64,8 @@ static void put(void *data, size_t i, element e, float x) {
 
 static void write_tensor(hid_t group, int t, storage how, element e, const change *c, bool changed) {
     bool keys = t == N_TENSOR - 1;
-    hsize_t dim[3] = {N_POS, keys ? N_HEAD : width_of(t), N_POS}, chunk[3] = {how == TILES ? 5 : 4, how == TILES ? 2 : dim[1], 16};
+    hsize_t dim[3] = {N_POS, keys ? N_HEAD : width_of(t), N_POS},
+            chunk[3] = {how == TILES ? 5 : 4, how == TILES ? 2 : dim[1], 16};
     if (how == TILES && !keys) chunk[1] = 700;
     size_t row = keys ? N_HEAD * N_POS : width_of(t), n = N_POS * row;
     void *data = calloc(n, 8);
@@ -75,8 +76,8 @@ static void write_tensor(hid_t group, int t, storage how, element e, const chang
     char name[32];
     snprintf(name, sizeof name, keys ? "t%d.attn_scores" : "t%d", t);
     hid_t space = H5Screate_simple(keys ? 3 : 2, dim, NULL), create = H5Pcreate(H5P_DATASET_CREATE);
-    hid_t type = e == F32   ? H5Tcopy(H5T_IEEE_F32LE)
-                 : e == F64 ? H5Tcopy(H5T_IEEE_F64LE)
+    hid_t type = e == F32    ? H5Tcopy(H5T_IEEE_F32LE)
+                 : e == F64  ? H5Tcopy(H5T_IEEE_F64LE)
                  : e == HALF ? half_type()
                              : H5Tcopy(H5T_STD_U16LE);
     if (how != BLOCKS) H5Pset_chunk(create, keys ? 3 : 2, chunk);
@@ -132,7 +133,8 @@ static void verdict_of(fd_verdict *out, bool *raw) {
     *raw = true;
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(fd_trace_open(path_of(i), &traces[i], &err), FD_OK, "%s", err.message);
-        *raw = *raw && fd_trace_place(traces[i], 0) == FD_PLACED && fd_trace_place(traces[i], N_TENSOR - 1) == FD_PLACED;
+        *raw =
+            *raw && fd_trace_place(traces[i], 0) == FD_PLACED && fd_trace_place(traces[i], N_TENSOR - 1) == FD_PLACED;
     }
     cr_assert_eq(fd_compare_traces(traces[0], traces[1], &how, out, &err), FD_OK, "%s", err.message);
     for (int i = 0; i < 2; i++) fd_trace_close(traces[i]);
@@ -140,12 +142,13 @@ static void verdict_of(fd_verdict *out, bool *raw) {
 
 static void expect_same(const fd_verdict *a, const fd_verdict *b, const char *what) {
     const fd_divergence *x = &a->divergence, *y = &b->divergence;
-    cr_expect(a->status == b->status && a->n_compared == b->n_compared && a->n_before == b->n_before &&
-                  a->n_after_differ == b->n_after_differ && a->n_after_identical == b->n_after_identical &&
-                  a->grid == b->grid && a->n_missing == b->n_missing && a->n_by_fingerprint == b->n_by_fingerprint,
+    cr_expect(a->status == b->status && a->counts.n_compared == b->counts.n_compared &&
+                  a->counts.n_before == b->counts.n_before && a->counts.n_after_differ == b->counts.n_after_differ &&
+                  a->counts.n_after_identical == b->counts.n_after_identical && a->counts.grid == b->counts.grid &&
+                  a->n_missing == b->n_missing && a->counts.n_by_fingerprint == b->counts.n_by_fingerprint,
               "%s: counts", what);
-    cr_expect(strcmp(x->node, y->node) == 0 && x->pos == y->pos && x->kind == y->kind && x->has_values == y->has_values &&
-                  memcmp(&x->diff, &y->diff, sizeof x->diff) == 0,
+    cr_expect(strcmp(x->node, y->node) == 0 && x->pos == y->pos && x->kind == y->kind &&
+                  x->has_values == y->has_values && memcmp(&x->diff, &y->diff, sizeof x->diff) == 0,
               "%s: %s at %d against %s at %d", what, x->node, x->pos, y->node, y->pos);
 }
 
@@ -163,9 +166,14 @@ Test(scan, raw_reading_gives_the_verdict_of_the_library) {
             n_diverged += slow.status == FD_DIVERGED;
             n_identical += slow.status == FD_IDENTICAL;
             for (int mix = 0; mix < 5; mix++) {
-                storage a = mix < 3 ? (storage)mix : mix == 3 ? TILES : GZIP, b = mix < 3 ? a : mix == 3 ? BLOCKS : ROWS;
-                snprintf(what, sizeof what, "%s, %s, %s against %s", element_names[e], changes[k].name, storage_names[a],
-                         storage_names[b]);
+                storage a = mix < 3    ? (storage)mix
+                            : mix == 3 ? TILES
+                                       : GZIP,
+                        b = mix < 3    ? a
+                            : mix == 3 ? BLOCKS
+                                       : ROWS;
+                snprintf(what, sizeof what, "%s, %s, %s against %s", element_names[e], changes[k].name,
+                         storage_names[a], storage_names[b]);
                 write_trace(0, a, e, &changes[k]);
                 write_trace(1, b, e, &changes[k]);
                 verdict_of(&fast, &raw);
@@ -202,7 +210,12 @@ Test(scan, types_of_two_sides_meet_on_the_coarser) {
 /* ---- small datasets beside each other in the file, which are read together ---- */
 
 enum { N_SMALL = 300, SMALL_POS = 2, SMALL_ROW = 512 };
-typedef enum place { IN_ORDER, REVERSED, WITH_GAPS, N_PLACE } place; /* gaps: bytes between that differ and are no tensor */
+typedef enum place {
+    IN_ORDER,
+    REVERSED,
+    WITH_GAPS,
+    N_PLACE
+} place; /* gaps: bytes between that differ and are no tensor */
 
 static hid_t put_small(hid_t where, const char *name, const float *data) {
     hsize_t dim[2] = {SMALL_POS, SMALL_ROW};
@@ -240,7 +253,8 @@ static void write_small(int side, place how, int changed, int at, float value) {
 Test(scan, neighbours_read_together_are_told_apart) {
     static const struct {
         int tensor, at;
-    } cases[] = {{-1, 0}, {0, 0}, {1, SMALL_ROW - 1}, {17, SMALL_ROW}, {150, 700}, {N_SMALL - 1, SMALL_POS * SMALL_ROW - 1}};
+    } cases[] = {{-1, 0},         {0, 0},     {1, SMALL_ROW - 1},
+                 {17, SMALL_ROW}, {150, 700}, {N_SMALL - 1, SMALL_POS * SMALL_ROW - 1}};
     for (place a = 0; a < N_PLACE; a++)
         for (place b = 0; b < N_PLACE; b++)
             for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -259,11 +273,13 @@ Test(scan, neighbours_read_together_are_told_apart) {
                 const fd_divergence *d = &v.divergence;
                 snprintf(name, sizeof name, "t%d", cases[k].tensor);
                 if (cases[k].tensor < 0)
-                    cr_expect(v.status == FD_IDENTICAL && v.n_compared == N_SMALL, "places %u, %u: %s", a, b, d->node);
+                    cr_expect(v.status == FD_IDENTICAL && v.counts.n_compared == N_SMALL, "places %u, %u: %s", a, b,
+                              d->node);
                 else
-                    cr_expect(v.status == FD_DIVERGED && strcmp(d->node, name) == 0 && d->pos == cases[k].at / SMALL_ROW &&
-                                  d->diff.first.index == cases[k].at % SMALL_ROW && d->diff.n_differ == 1 &&
-                                  v.n_before == cases[k].tensor && v.n_after_differ == 0 && v.n_compared == N_SMALL,
+                    cr_expect(v.status == FD_DIVERGED && strcmp(d->node, name) == 0 &&
+                                  d->pos == cases[k].at / SMALL_ROW && d->diff.first.index == cases[k].at % SMALL_ROW &&
+                                  d->diff.n_differ == 1 && v.counts.n_before == cases[k].tensor &&
+                                  v.counts.n_after_differ == 0 && v.counts.n_compared == N_SMALL,
                               "places %u, %u, %s: %s at %d", a, b, name, d->node, d->pos);
                 fd_verdict_free(&v);
             }

@@ -11,6 +11,7 @@
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/faults/dressed.h"
+#include "tests/compare/said.h"
 
 typedef struct faulty {
     fd_graph *graph;
@@ -43,12 +44,12 @@ static bool of_weights(const fd_fault_info *fault) {
 /* The verdict of weights alone; judging every op as well takes five times as long. */
 static fd_verdict weights_alone(const fd_graph *graph, const fd_trace *ref, fd_trace *cand) {
     fd_verdict v = {0};
-    fd_loaded_weights held[2];
+    fd_loaded_weights loaded[2];
     fd_error err = {0};
-    must(fd_weights_against_model(graph, ref, cand, &v, &held[0], &held[1], &err), &err);
-    v.weights.replayed = held[1].graph != NULL;
-    fd_weights_decide(&v);
-    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&held[side]);
+    must(fd_weights_against_model(graph, ref, cand, &v, &loaded[0], &loaded[1], &err), &err);
+    v.weights.replayed = loaded[1].graph != NULL;
+    fd_verdict_decide(&v);
+    for (int side = 0; side < 2; side++) fd_loaded_weights_free(&loaded[side]);
     fd_trace_close(cand);
     return v;
 }
@@ -129,8 +130,8 @@ Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
     cr_expect_eq(v.weights.n_trailing_zero_row, 135);
     cr_expect_eq(v.weights.expected_trailing_zero_row, 0);
     cr_expect_str_eq(v.divergence.node, "blk.3.attn_q_rope", "attn_q of layer 2 did right by what was loaded");
-    cr_expect(v.explained && v.explanation.named);
-    cr_expect_str_eq(v.explanation.remaining[0].fault->name, "rope_pairing");
+    cr_expect(v.diagnosis.done && v.diagnosis.explanation.named);
+    cr_expect_str_eq(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing");
     fd_verdict_free(&v);
     heal(&f);
     fd_trace_close(ref);
@@ -161,7 +162,7 @@ Test(weights, of_the_reference_are_said_to_be_its_own) {
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect(v.weights.of_reference);
     cr_expect_str_eq(v.weights.fault, "gate_up_swapped");
-    cr_expect_str_eq(v.weights.match, "all 768 rows are those of blk.0.ffn_up.weight");
+    cr_expect_str_eq(match_of(&v), "all 768 rows are those of blk.0.ffn_up.weight");
     cr_expect_str_empty(v.replay.finding);
     fd_verdict_free(&v);
     fd_trace_close(ref);
@@ -224,10 +225,10 @@ Test(weights, of_no_known_bug_are_not_named_and_their_op_is_not_blamed) {
         fd_verdict v = judge(b.graph, ref, record_weights(graph, b.graph), NULL);
         cr_expect_eq(v.status, FD_DIVERGED);
         cr_expect_eq(v.weights.n_differ, 1);
-        cr_expect(!v.weights.named && v.weights.reason[0]);
+        cr_expect(!v.weights.named && weights_unnamed_of(&v)[0]);
         cr_expect_eq(v.weights.first_row, cases[i].first_row, "case %zu: %ld", i, (long)v.weights.first_row);
         cr_expect_eq(v.weights.n_row_differ, cases[i].n_row, "case %zu: %ld", i, (long)v.weights.n_row_differ);
-        cr_expect_str_eq(v.weights.match, cases[i].match);
+        cr_expect_str_eq(match_of(&v), cases[i].match);
         cr_expect_str_eq(v.weights.dtype, "F32");
         cr_expect_eq(v.weights.n_unjudged, 1);
         cr_expect_str_empty(v.replay.finding, "blamed %s", v.divergence.node);
@@ -288,8 +289,8 @@ Test(weights, differ_without_a_model_but_have_no_name) {
     fd_verdict v = compare_only(ref, record_weights(f.graph, b.graph));
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.weights.n_differ, 2);
-    cr_expect(!v.weights.against_model && !v.weights.named && strstr(v.weights.reason, "--model"));
-    cr_expect_str_eq(v.weights.match, "all 128 rows are those of blk.3.attn_v.weight");
+    cr_expect(!v.weights.against_model && !v.weights.named && strstr(weights_unnamed_of(&v), "--model"));
+    cr_expect_str_eq(match_of(&v), "all 128 rows are those of blk.3.attn_v.weight");
     cr_expect_str_eq(v.divergence.node, "blk.3.attn_k", "what the wrong weight did");
     fd_verdict_free(&v);
     v = compare_only(ref, record_weights(b.graph, b.graph));

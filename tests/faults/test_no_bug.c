@@ -10,6 +10,7 @@
 #include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 /* ---- models with odd weights ---- */
 
@@ -102,7 +103,7 @@ Test(no_bug, odd_weights_and_usual_roundings_are_noise) {
                 judge(m.graph, ref, record(m.graph, (recording){.emulated = classes[c], .n_prompt = N_PREFILL}), NULL);
             cr_expect_eq(v.status, FD_NOISE, "%s, %s: %s at %s, z %.3g", odd[i].name, classes[c],
                          fd_verdict_status_name(v.status), v.divergence.node, v.replay.z);
-            cr_expect(!v.explained);
+            cr_expect(!v.diagnosis.done);
             fd_verdict_free(&v);
         }
         fd_trace_close(ref);
@@ -125,8 +126,9 @@ Test(no_bug, odd_weights_hide_no_bug) {
         fd_trace *ref = record(m.graph, (recording){.n_prompt = N_PREFILL});
         fd_verdict v = judge(m.graph, ref, record(faulty, (recording){.emulated = "f16", .n_prompt = N_PREFILL}), NULL);
         cr_expect_str_eq(v.divergence.node, "blk.2.attn_q_rope", "%s", odd[i].name);
-        cr_expect(v.explanation.named && strcmp(v.explanation.remaining[0].fault->name, "rope_pairing") == 0, "%s: %s",
-                  odd[i].name, v.explanation.reason);
+        cr_expect(v.diagnosis.explanation.named &&
+                      strcmp(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing") == 0,
+                  "%s: %s", odd[i].name, unnamed_of(&v.diagnosis.explanation));
         fd_verdict_free(&v);
         fd_trace_close(ref);
         fd_graph_free(faulty);
@@ -148,11 +150,11 @@ Test(no_bug, rope_turned_equally_on_q_and_k_is_said_to_do_no_harm) {
         const char *class_ = c ? "f16" : NULL;
         fd_verdict v =
             judge(b.graph, ref, record(shifted, (recording){.emulated = class_, .n_prompt = N_PREFILL}), NULL);
-        const fd_explanation *x = &v.explanation;
-        cr_expect(x->named && x->n_remaining == 1, "%s", x->reason);
+        const fd_explanation *x = &v.diagnosis.explanation;
+        cr_expect(x->named && x->n_remaining == 1, "%s", unnamed_of(x));
         cr_expect(x->named && strstr(x->remaining[0].fault->summary, "does no harm"), "%s",
                   x->named ? x->remaining[0].fault->name : "");
-        cr_expect_eq(v.causes.n_also, 0, "nothing else is wrong");
+        cr_expect_eq(v.diagnosis.causes.n_also, 0, "nothing else is wrong");
         fd_verdict_free(&v);
     }
     fd_trace_close(ref);

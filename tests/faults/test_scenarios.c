@@ -10,6 +10,7 @@
 #include "compare/report/baseline.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
 
 enum { N_FAULT = 3 };
 
@@ -63,15 +64,17 @@ static fd_baseline remember(const fd_verdict *v) {
 }
 
 static const char *first_name(const fd_verdict *v) {
-    if (v->weights.n_differ) return v->weights.named ? v->weights.fault : v->weights.reason;
-    return v->explained && v->explanation.named ? v->explanation.remaining[0].fault->name : v->explanation.reason;
+    if (v->weights.n_differ) return v->weights.named ? v->weights.fault : weights_unnamed_of(v);
+    return v->diagnosis.done && v->diagnosis.explanation.named ? v->diagnosis.explanation.remaining[0].fault->name
+                                                               : unnamed_of(&v->diagnosis.explanation);
 }
 
 static bool listed(const fd_verdict *v, const char *fault) {
     if (v->weights.named && strcmp(v->weights.fault, fault) == 0) return true;
-    if (v->causes.first.fault && strcmp(v->causes.first.fault->name, fault) == 0) return true;
-    for (int32_t i = 0; i < v->causes.n_also && i < FD_MAX_ALSO; i++)
-        if (v->causes.also[i].fault && strcmp(v->causes.also[i].fault->name, fault) == 0) return true;
+    if (v->diagnosis.causes.first.fault && strcmp(v->diagnosis.causes.first.fault->name, fault) == 0) return true;
+    for (int32_t i = 0; i < v->diagnosis.causes.n_also && i < FD_MAX_ALSO; i++)
+        if (v->diagnosis.causes.also[i].fault && strcmp(v->diagnosis.causes.also[i].fault->name, fault) == 0)
+            return true;
     return false;
 }
 
@@ -94,11 +97,11 @@ static void play(const scenario *s, const char *class_) {
                 cr_expect(listed(&v, s->faults[i]), "%s, %s, %d fixed: %s is not listed", s->model, in, fixed,
                           s->faults[i]);
             cr_expect_eq(v.moved, fixed ? FD_MOVED_LATER : FD_MOVED_UNASKED, "%s, %s, %d fixed: %s", s->model, in,
-                         fixed, v.since);
+                         fixed, moved_of(&v));
             since = remember(&v);
         } else {
             cr_expect_eq(v.status, class_ ? FD_NOISE : FD_IDENTICAL, "%s, %s", s->model, in);
-            cr_expect_eq(v.moved, FD_MOVED_GONE, "%s", v.since);
+            cr_expect_eq(v.moved, FD_MOVED_GONE, "%s", moved_of(&v));
         }
         fd_verdict_free(&v);
         mend(&f);
@@ -149,7 +152,7 @@ Test(scenarios, what_moved_where_is_said) {
         fd_baseline since = remember(&then);
         fd_baseline_apply(&since, ref, &now);
         cr_expect_eq(now.moved, cases[i].moved, "case %zu", i);
-        cr_expect_str_eq(now.since, cases[i].says);
+        cr_expect_str_eq(moved_of(&now), cases[i].says);
         fd_verdict_free(&then);
         fd_verdict_free(&now);
     }

@@ -61,7 +61,7 @@ static void run_one(const bench *b, const fd_trace *ref, const fd_graph *faulty,
     char node[64];
     exact_place(faulty, ref, node);
     fd_verdict v = judge(b->graph, ref, record(faulty, as(class_)), NULL);
-    const fd_explanation *x = &v.explanation;
+    const fd_explanation *x = &v.diagnosis.explanation;
     bool located = node[0] && strcmp(v.divergence.node, node) == 0, effect = true;
     if (!located) { /* without any rounding, does it leave the class's bounds, and where? */
         fd_verdict alone = judge(b->graph, ref, record(faulty, as(NULL)), class_);
@@ -69,7 +69,7 @@ static void run_one(const bench *b, const fd_trace *ref, const fd_graph *faulty,
         located = effect && strcmp(v.divergence.node, alone.divergence.node) == 0;
         fd_verdict_free(&alone);
     }
-    bool named = v.explained && x->named, right = named && fault && among_remaining(x, fault);
+    bool named = v.diagnosis.done && x->named, right = named && fault && among_remaining(x, fault);
     t->n_run++;
     t->n_without_effect += !effect;
     t->n_located += located;

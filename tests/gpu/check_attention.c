@@ -194,7 +194,7 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
                          const int32_t *positions, int n_position, bool overlap) {
     char name[160];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     int32_t width_q = h.n_head * h.head_dim, width_kv = h.n_head_kv * h.head_dim;
     size_t n_cache = (size_t)n_ctx * (size_t)width_kv, n_table = (size_t)n_ctx * (size_t)(n_rot / 2);
@@ -234,8 +234,8 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
               *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
         in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
         /* The second launch finds the counters the first one left; the third is one kernel, where it may be. */
-        for (int twice = 0; twice < (pos < FD_ATTENTION_NEAR ? 3 : 2); twice++) {
-            in.near = twice == 2;
+        for (int twice = 0; twice < (pos < FD_ATTENTION_SHORT_CONTEXT ? 3 : 2); twice++) {
+            in.short_context = twice == 2;
             in.q_out = twice == 0 ? NULL : dq_out, in.k_out = twice == 0 ? NULL : dk_out;
             in.scores_out = twice == 0 ? NULL : gpu_poisoned(n_scores);
             in.weights_out = twice == 0 ? NULL : gpu_poisoned(n_scores);

@@ -55,8 +55,8 @@ static void check_router(gpu_test *test) {
     for (int gating = FD_EXPERTS_GATHER; gating <= FD_EXPERTS_SOFTMAX; gating++) {
         char name[64];
         float scale = gating == FD_EXPERTS_GATHER ? 1.0f : 2.5f;
-        gpu_must(fd_launch_expert_weights(&test->queue, dx, dids, ROWS, EXPERTS, CHOSEN, gating, scale, dout, &err),
-                 &err);
+        fd_expert_weights in = {dx, dids, ROWS, EXPERTS, CHOSEN, gating, scale, dout};
+        gpu_must(fd_launch_expert_weights(&test->queue, &in, &err), &err);
         gpu_download(test, dout, found, ROWS * CHOSEN);
         for (int32_t r = 0; r < ROWS; r++) {
             float *w = expected + r * CHOSEN;
@@ -114,7 +114,8 @@ static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_
     gpu_expect_equal(test, name, expected, found, n);
 
     float *dw = gpu_upload(w_of, sizeof w_of), *dsum = gpu_poisoned((size_t)(ROWS * n_out));
-    gpu_must(fd_launch_expert_sum(&test->queue, job.out, dw, ROWS, n_out, CHOSEN, dsum, &err), &err);
+    fd_expert_sum sum_of = {job.out, dw, ROWS, n_out, CHOSEN, dsum};
+    gpu_must(fd_launch_expert_sum(&test->queue, &sum_of, &err), &err);
     gpu_download(test, dsum, found, (size_t)(ROWS * n_out));
     for (int64_t i = 0; i < ROWS * n_out; i++) {
         float acc = 0.0f;

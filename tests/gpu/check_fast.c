@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
@@ -91,8 +91,8 @@ static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late,
 static const double MANY = 0x1p-10, ONE = 0x1p-17;
 
 /* The same row with its K and V given beside the caches, whose own row holds NaN: it is written, and the bits stay. */
-static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, int32_t pos, const float *k,
-                         const float *v, const float *expected) {
+static void check_writes(gpu_test *test, const shape *s, fd_attn_f16 in, int32_t pos, const float *k, const float *v,
+                         const float *expected) {
     fd_error err = {0};
     size_t width = (size_t)(s->n_head_kv * s->head_dim), n_q = (size_t)(s->n_head * s->head_dim);
     float *found = room(n_q, sizeof *found);
@@ -102,7 +102,7 @@ static void check_writes(gpu_test *test, const shape *s, fd_fast_attention in, i
     gpu_must(fd_cuda_check(cudaMemset(rows, 0xff, sizeof *rows * width), "memset", &err), &err);
     in.k = dk, in.v = dv;
     for (int i = 0; i < 2; i++) {
-        gpu_must(fd_launch_fast_decode(&test->queue, &in, &err), &err);
+        gpu_must(fd_launch_attn_decode_f16(&test->queue, &in, &err), &err);
         gpu_download(test, in.out.real, found, n_q);
         gpu_expect_equal(test, i ? "fast_decode_after_it_wrote_a_row" : "fast_decode_writes_its_row", expected, found,
                          n_q);
@@ -131,33 +131,33 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     for (size_t i = 0; i < n_q; i++) q[i] *= 8; /* weights that differ */
     fill(test, sinks, (size_t)s->n_head);
     bool one = n_tok == 1;
-    size_t scratch = fd_fast_decode_scratch(&test->queue, s->n_head, s->n_head_kv, s->head_dim, n_ctx);
+    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, s->n_head, s->n_head_kv, s->head_dim, n_ctx);
     char *zeros = room(scratch, 1);
     float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k16, sizeof *k16 * n_cache),
           *dv = gpu_upload(v16, sizeof *v16 * n_cache), *dsinks = gpu_upload(sinks, sizeof *sinks * (size_t)s->n_head);
     float *dout = gpu_poisoned(n_q), *dpos = gpu_upload(&pos0, sizeof pos0), *dscratch = gpu_upload(zeros, scratch);
-    fd_fast_attention in = {.n_head = s->n_head,
-                            .n_head_kv = s->n_head_kv,
-                            .head_dim = s->head_dim,
-                            .n_tok = n_tok,
-                            .n_ctx = n_ctx,
-                            .pos0 = (const int32_t *)(const void *)dpos,
-                            .window = s->window,
-                            .scale = 1.0f / sqrtf((float)s->head_dim),
-                            .softcap = s->softcap,
-                            .sinks = s->sinks ? dsinks : NULL,
-                            .q = dq,
-                            .cache_k = (uint16_t *)(void *)dk,
-                            .cache_v = (uint16_t *)(void *)dv,
-                            .out.real = dout,
-                            .near = near,
-                            .scratch = dscratch};
+    fd_attn_f16 in = {.n_head = s->n_head,
+                      .n_head_kv = s->n_head_kv,
+                      .head_dim = s->head_dim,
+                      .n_tok = n_tok,
+                      .n_ctx = n_ctx,
+                      .pos0 = (const int32_t *)(const void *)dpos,
+                      .window = s->window,
+                      .scale = 1.0f / sqrtf((float)s->head_dim),
+                      .softcap = s->softcap,
+                      .sinks = s->sinks ? dsinks : NULL,
+                      .q = dq,
+                      .cache_k = (uint16_t *)(void *)dk,
+                      .cache_v = (uint16_t *)(void *)dv,
+                      .out.real = dout,
+                      .short_context = near,
+                      .scratch = dscratch};
     snprintf(name, sizeof name, "fast_attention_%d_heads_over_%d_of_%d_rows_%d_from_%d_window_%d%s%s%s", s->n_head,
              s->n_head_kv, s->head_dim, n_tok, pos0, s->window, s->softcap > 0 ? "_softcap" : "",
              s->sinks ? "_sinks" : "", near ? "_near" : "");
     for (int i = 0; i < 2; i++) { /* the second launch finds the counters the first one left */
-        gpu_must(one ? fd_launch_fast_decode(&test->queue, &in, &err)
-                     : fd_launch_fast_attention(&test->queue, &in, &err),
+        gpu_must(one ? fd_launch_attn_decode_f16(&test->queue, &in, &err)
+                     : fd_launch_attn_fused_f16(&test->queue, &in, &err),
                  &err);
         gpu_download(test, dout, i ? again : found, n_q);
     }
@@ -185,7 +185,7 @@ static void check_attention_shapes(gpu_test *test) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             check_shape(test, &shapes[i], rows[k][0], rows[k][1], false);
-            if (rows[k][0] == 1 && rows[k][1] < FD_ATTENTION_NEAR)
+            if (rows[k][0] == 1 && rows[k][1] < FD_ATTENTION_SHORT_CONTEXT)
                 check_shape(test, &shapes[i], rows[k][0], rows[k][1], true);
         }
     /* More tiles than a head has blocks. */
@@ -217,10 +217,10 @@ static void check_weights(gpu_test *test) {
         char name[64];
         void *file = gpu_random_weight(test, types[i], n_row, n_col, &real);
         fd_device_matrix matrix = gpu_upload_weight(types[i], n_row, n_col, file);
-        float *out = gpu_poisoned((size_t)(n_row * fd_fast_row_stride(&matrix)) / 2);
-        gpu_must(fd_launch_fast_weights(&test->queue, &matrix, (uint16_t *)(void *)out, &err), &err);
+        float *out = gpu_poisoned((size_t)(n_row * fd_f16_row_stride(&matrix)) / 2);
+        gpu_must(fd_launch_dequantise_f16(&test->queue, &matrix, (uint16_t *)(void *)out, &err), &err);
         snprintf(name, sizeof name, "fast_weights_type_%u", (unsigned)types[i]);
-        gpu_expect(test, "fast_weights_rows_of_whole_units_follow_each_other", fd_fast_row_stride(&matrix) == n_col);
+        gpu_expect(test, "fast_weights_rows_of_whole_units_follow_each_other", fd_f16_row_stride(&matrix) == n_col);
         expect_halves(test, name, real, out, (size_t)(n_row * n_col));
         gpu_free(out), gpu_free(matrix.data);
         free(file), free(real);
@@ -235,9 +235,10 @@ static void check_elements(gpu_test *test) {
     fill(test, x, N), fill(test, up, N);
     float *dx = gpu_upload(x, sizeof *x * N), *dup = gpu_upload(up, sizeof *up * N), *real = gpu_poisoned(N),
           *half = gpu_poisoned(N / 2);
-    fd_fast_out out = {(uint16_t *)(void *)half, real};
+    fd_f16_out out = {(uint16_t *)(void *)half, real};
 
-    gpu_must(fd_launch_fast_norm(&test->queue, dx, ROWS, WIDTH, dup, 1e-5f, out, &err), &err);
+    fd_rms_norm norm = {.x = dx, .weight = dup, .eps = 1e-5f, .n_tok = ROWS, .n = WIDTH};
+    gpu_must(fd_launch_rms_norm_f16(&test->queue, &norm, out, &err), &err);
     gpu_download(test, real, found, N);
     double worst = 0;
     for (int r = 0; r < ROWS; r++) {
@@ -252,12 +253,13 @@ static void check_elements(gpu_test *test) {
     gpu_expect(test, "fast_norm_is_near_binary64", worst <= 1);
     expect_halves(test, "fast_norm_rounds_what_it_leaves", found, half, N);
 
-    for (int kind = FD_FAST_SILU; kind <= FD_FAST_SWIGLU_CLAMP; kind++) {
-        gpu_must(fd_launch_fast_gate(&test->queue, (fd_fast_gate)kind, dx, dup, 1.702f, 0.5f, N, out, &err), &err);
+    for (int kind = FD_GATE_SILU; kind <= FD_GATE_SWIGLU_CLAMP; kind++) {
+        fd_gate gate = {(fd_gate_kind)kind, dx, dup, N, 1.702f, 0.5f};
+        gpu_must(fd_launch_gate_f16(&test->queue, &gate, out, &err), &err);
         for (int i = 0; i < N; i++) {
             float g = fd_at_most32(x[i], 0.5f), u = fd_at_least32(fd_at_most32(up[i], 0.5f), -0.5f);
-            want[i] = kind == FD_FAST_SILU   ? fd_silu32(x[i]) * up[i]
-                      : kind == FD_FAST_GELU ? fd_gelu32(x[i]) * up[i]
+            want[i] = kind == FD_GATE_SILU   ? fd_silu32(x[i]) * up[i]
+                      : kind == FD_GATE_GELU ? fd_gelu32(x[i]) * up[i]
                                              : fd_swish32(g, 1.702f) * (u + 1.0f);
         }
         gpu_download(test, real, found, N);
@@ -269,9 +271,9 @@ static void check_elements(gpu_test *test) {
         gpu_expect(test, "fast_gate_is_near_the_contract", off <= 1);
         expect_halves(test, "fast_gate_rounds_what_it_leaves", found, half, N);
     }
-    gpu_must(fd_launch_fast_halves(&test->queue, dx, N, out.half, &err), &err);
+    gpu_must(fd_launch_to_f16(&test->queue, dx, N, out.half, &err), &err);
     expect_halves(test, "fast_halves", x, half, N);
-    gpu_must(fd_launch_fast_reals(&test->queue, out.half, N, real, &err), &err);
+    gpu_must(fd_launch_from_f16(&test->queue, out.half, N, real, &err), &err);
     gpu_download(test, real, found, N);
     for (int i = 0; i < N; i++) want[i] = rounded(x[i]);
     gpu_expect_equal(test, "fast_reals", want, found, N);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/fused_f16.h"
+#include "kernels/attention/attention_f16.h"
 #include "model/graph.h"
 #include "tests/gpu/kernel_check.h"
 
@@ -27,10 +27,10 @@ static float *random_floats(gpu_test *test, size_t n) {
 }
 
 /* Zeros and what the launch writes; `out` gets the row, `row` the newest rows of K and V as 16-bit integers. */
-static void launch(gpu_test *test, fd_fast_attention in, int32_t pos, float *out, float *row) {
+static void launch(gpu_test *test, fd_attn_f16 in, int32_t pos, float *out, float *row) {
     fd_error err = {0};
     size_t width = (size_t)(in.n_head_kv * in.head_dim);
-    gpu_must(fd_launch_fast_decode(&test->queue, &in, &err), &err);
+    gpu_must(fd_launch_attn_decode_f16(&test->queue, &in, &err), &err);
     gpu_download(test, in.out.real, out, (size_t)(in.n_head * in.head_dim));
     gpu_download(test, (const float *)(const void *)(in.cache_k + (size_t)pos * width), row, width / 2);
     gpu_download(test, (const float *)(const void *)(in.cache_v + (size_t)pos * width), row + width / 2, width / 2);
@@ -44,7 +44,7 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     float *cosine = malloc(sizeof *cosine * n_table), *sine = malloc(sizeof *sine * n_table);
     float *expected = malloc(sizeof *expected * n_q), *found = malloc(sizeof *found * n_q);
     float *row = malloc(sizeof *row * width), *own = malloc(sizeof *own * width);
-    size_t scratch = fd_fast_decode_scratch(&test->queue, c->n_head, c->n_head_kv, c->head_dim, N_CTX);
+    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, c->n_head, c->n_head_kv, c->head_dim, N_CTX);
     void *zeros = calloc(1, scratch);
     if (!cosine || !sine || !expected || !found || !row || !own || !zeros) exit(1);
     fd_rope rope = {.n_rot = c->n_rot, .base = 10000.0, .factor = 1.0};
@@ -64,24 +64,25 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     uint16_t *halves = malloc(sizeof *halves * n_cache);
     if (!halves) exit(1);
     for (size_t i = 0; i < n_cache; i++) halves[i] = (uint16_t)(gpu_random_bits(test) & 0xbbff);
-    float *cache_k = gpu_upload(halves, sizeof *halves * n_cache), *cache_v = gpu_upload(halves, sizeof *halves * n_cache);
+    float *cache_k = gpu_upload(halves, sizeof *halves * n_cache),
+          *cache_v = gpu_upload(halves, sizeof *halves * n_cache);
     float *pos0 = gpu_upload(&pos, sizeof pos), *memory = gpu_upload(zeros, scratch);
     const int32_t *at = (const int32_t *)(const void *)pos0;
-    fd_fast_attention in = {.n_head = c->n_head,
-                            .n_head_kv = c->n_head_kv,
-                            .head_dim = c->head_dim,
-                            .n_tok = 1,
-                            .n_ctx = N_CTX,
-                            .pos0 = at,
-                            .scale = 1.0f / sqrtf((float)c->head_dim),
-                            .q = q_turned,
-                            .cache_k = (uint16_t *)(void *)cache_k,
-                            .cache_v = (uint16_t *)(void *)cache_v,
-                            .out.real = out,
-                            .near = near,
-                            .k = k_turned,
-                            .v = v,
-                            .scratch = memory};
+    fd_attn_f16 in = {.n_head = c->n_head,
+                      .n_head_kv = c->n_head_kv,
+                      .head_dim = c->head_dim,
+                      .n_tok = 1,
+                      .n_ctx = N_CTX,
+                      .pos0 = at,
+                      .scale = 1.0f / sqrtf((float)c->head_dim),
+                      .q = q_turned,
+                      .cache_k = (uint16_t *)(void *)cache_k,
+                      .cache_v = (uint16_t *)(void *)cache_v,
+                      .out.real = out,
+                      .short_context = near,
+                      .k = k_turned,
+                      .v = v,
+                      .scratch = memory};
     gpu_must(fd_launch_rope(&test->queue, &q_shape, q, 1, at, q_turned, &err), &err);
     gpu_must(fd_launch_rope(&test->queue, &k_shape, k, 1, at, k_turned, &err), &err);
     launch(test, in, pos, expected, row);

@@ -36,7 +36,7 @@ static float *random_rows(gpu_test *test, size_t n) {
 static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, int n_part, int64_t n_col,
                         int32_t n_tok) {
     static const char *const kernels[] = {"matmul", "large_tile", "small_tile"};
-    fd_code (*const launch[])(const fd_queue *, const fd_matmul *, fd_error *) = {
+    fd_code (*const launch[])(const fd_launch_context *, const fd_matmul *, fd_error *) = {
         fd_launch_matmul, fd_launch_matmul_tile_large, fd_launch_matmul_tile_small};
     char name[120];
     fd_error err = {0};
@@ -127,8 +127,9 @@ static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     float *sum = gpu_poisoned(count), *out = gpu_poisoned(count);
     float *sum_alone = gpu_poisoned(count), *out_alone = gpu_poisoned(count);
     gpu_must(fd_launch_add(&test->queue, a, b, (int64_t)count, sum_alone, &err), &err);
-    gpu_must(fd_launch_rms_norm(&test->queue, sum_alone, n_tok, n, w, 1e-6f, out_alone, &err), &err);
-    gpu_must(fd_launch_add_rms_norm(&test->queue, a, b, n_tok, n, w, 1e-6f, sum, out, &err), &err);
+    fd_rms_norm of_sum = {sum_alone, w, 1e-6f, n_tok, n}, of_a = {a, w, 1e-6f, n_tok, n};
+    gpu_must(fd_launch_rms_norm(&test->queue, &of_sum, out_alone, &err), &err);
+    gpu_must(fd_launch_add_rms_norm(&test->queue, &of_a, b, sum, out, &err), &err);
     snprintf(name, sizeof name, "add_rms_norm_sum_%d_rows_of_%lld", n_tok, (long long)n);
     expect_same(test, name, sum_alone, sum, count);
     snprintf(name, sizeof name, "add_rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
@@ -152,7 +153,8 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     float *q = random_rows(test, n_q), *k = random_rows(test, n_k), *v = random_rows(test, n_k);
     float *q_alone = gpu_poisoned(n_q), *k_alone = gpu_poisoned(n_k), *ck_alone = gpu_poisoned(n_cache),
           *cv_alone = gpu_poisoned(n_cache);
-    fd_turn in = {.n_tok = n_tok, .n_ctx = N_CTX, .pos0 = (const int32_t *)(const void *)dpos, .q = q, .k = k, .v = v};
+    fd_rope_kv_write in = {
+        .n_tok = n_tok, .n_ctx = N_CTX, .pos0 = (const int32_t *)(const void *)dpos, .q = q, .k = k, .v = v};
     in.q_rope = (fd_rope_shape){
         n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
     in.k_rope = in.q_rope, in.k_rope.n_head = n_head_kv;
@@ -161,9 +163,11 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     gpu_must(fd_launch_rope(&test->queue, &in.q_rope, q, n_tok, in.pos0, q_alone, &err), &err);
     gpu_must(fd_launch_rope(&test->queue, &in.k_rope, k, n_tok, in.pos0, k_alone, &err), &err);
     const int64_t width = n_head_kv * head_dim;
-    gpu_must(fd_launch_kv_write(&test->queue, k_alone, n_tok, width, in.pos0, 0, ck_alone, N_CTX, &err), &err);
-    gpu_must(fd_launch_kv_write(&test->queue, v, n_tok, width, in.pos0, 0, cv_alone, N_CTX, &err), &err);
-    gpu_must(fd_launch_turn(&test->queue, &in, &err), &err);
+    fd_kv_write write_k = {k_alone, n_tok, width, in.pos0, 0, false, ck_alone, N_CTX}, write_v = write_k;
+    write_v.x = v, write_v.cache = cv_alone;
+    gpu_must(fd_launch_kv_write(&test->queue, &write_k, &err), &err);
+    gpu_must(fd_launch_kv_write(&test->queue, &write_v, &err), &err);
+    gpu_must(fd_launch_rope_kv_write(&test->queue, &in, &err), &err);
     snprintf(what, sizeof what, "%d_heads_over_%d_of_%d_rot_%d%s_%d_rows_from_%d", n_head, n_head_kv, head_dim, n_rot,
              interleaved ? "_interleaved" : "", n_tok, pos0);
     snprintf(name, sizeof name, "turn_q_%s", what), expect_same(test, name, q_alone, in.q_out, n_q);

@@ -59,15 +59,15 @@ typedef struct shape {
 
 /* The forms of the matrix-vector kernel, that without rings first. */
 static const fd_matvec_form forms[] = {
-    {8, 1, 8, 1, 0, false}, {8, 2, 8, 1, 0, false},  {8, 1, 8, 1, 3, false}, {8, 2, 8, 2, 2, false},
-    {2, 1, 8, 2, 3, false}, {2, 2, 8, 1, 4, false},  {8, 2, 16, 1, 2, false}, {2, 2, 1, 1, 2, false},
-    {8, 1, 3, 1, 2, false}, {2, 1, 16, 1, 2, true},  {2, 2, 8, 1, 3, true},   {2, 2, 1, 2, 4, true},
+    {8, 1, 8, 1, 0, false}, {8, 2, 8, 1, 0, false}, {8, 1, 8, 1, 3, false},  {8, 2, 8, 2, 2, false},
+    {2, 1, 8, 2, 3, false}, {2, 2, 8, 1, 4, false}, {8, 2, 16, 1, 2, false}, {2, 2, 1, 1, 2, false},
+    {8, 1, 3, 1, 2, false}, {2, 1, 16, 1, 2, true}, {2, 2, 8, 1, 3, true},   {2, 2, 1, 2, 4, true},
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
 /* Whether a form without its conditions on rows can run the product: rings want whole groups, and the copy engine floats. */
 static bool form_takes(const gpu_test *test, const fd_matvec_form *form, uint32_t dtype, int64_t n_col) {
-    return (form->slots == 0 || n_col % 64 == 0) &&
+    return (form->stages == 0 || n_col % 64 == 0) &&
            (!form->bulk || (test->queue.has_clusters && !fd_dtype_get(dtype)->is_quantised));
 }
 
@@ -101,7 +101,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             int32_t n = n_toks[i];
             bool biased = kernel != 1 && kernel != 2;
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
-            if (form && ((form->slots > 0 && n > 1) || !form_takes(test, form, dtype, s.n_col))) continue;
+            if (form && ((form->stages > 0 && n > 1) || !form_takes(test, form, dtype, s.n_col))) continue;
             size_t count = (size_t)(s.n_row * n);
             float *out = gpu_poisoned(count);
             fd_matmul one = fd_matmul_of(&matrix, biased ? dbias : NULL, dx, n, out);
@@ -224,7 +224,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
     static float expected[FD_MATVEC_PARTS][FUSED_MOST], products[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], form[16];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);
@@ -241,7 +241,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
     for (int i = 0; i < N_FORM; i++) {
         if (!form_takes(test, &forms[i], dtype, f->n_col) ||
-            (forms[i].slots > 0 && f->silu && forms[i].rows != 2 && forms[i].partials == 2))
+            (forms[i].stages > 0 && f->silu && forms[i].rows != 2 && forms[i].partials == 2))
             continue;
         gpu_must(fd_launch_matvec(&queue, &in, &forms[i], &err), &err);
         for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
@@ -269,8 +269,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
 
 void check_matvec_fused(gpu_test *test) {
     for (int i = 0; i < N_TYPE; i++)
-        for (int k = 0; k < N_FUSED_CASE; k++)
-            check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
+        for (int k = 0; k < N_FUSED_CASE; k++) check_fused(test, types[i], &fused_cases[k], k % 3 == 0);
     static const fused_case odd = {3, {9, 4, 2}, 90, true, false, false};
     for (int i = 0; i < 3; i++) check_fused(test, types[i], &odd, false);
 }

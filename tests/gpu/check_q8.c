@@ -38,7 +38,7 @@ static const fd_q8_form *form_of(int i) {
 
 /* No team has more warps than a row has slices. */
 static bool suits(int form, int64_t n_col) {
-    return vector_forms[form].team <= (n_col + 255) / 256;
+    return vector_forms[form].split_k <= (n_col + 255) / 256;
 }
 
 static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const int32_t *n_toks,
@@ -77,7 +77,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                 scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
-                gpu_must(fd_launch_q8_matmul(&test->queue, &matrix, dbias, &blocks, n, tile, out, &err), &err);
+                fd_q8_matmul in = {matrix, dbias, blocks, n, tile, out};
+                gpu_must(fd_launch_q8_matmul(&test->queue, &in, &err), &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
@@ -101,7 +102,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
     static float expected[FD_MATVEC_PARTS][FUSED_MOST], found[FUSED_MOST];
     char name[160], behind[16];
     fd_error err = {0};
-    fd_queue queue = test->queue;
+    fd_launch_context queue = test->queue;
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);

@@ -43,7 +43,8 @@ static void check_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     gpu_fill(test, a, count);
     gpu_fill(test, b, (size_t)n);
     float *x = gpu_upload(a, sizeof *a * count), *w = gpu_upload(b, sizeof *b * (size_t)n), *out = gpu_poisoned(count);
-    gpu_must(fd_launch_rms_norm(&test->queue, x, n_tok, n, w, eps, out, &err), &err);
+    fd_rms_norm in = {x, w, eps, n_tok, n};
+    gpu_must(fd_launch_rms_norm(&test->queue, &in, out, &err), &err);
     gpu_download(test, out, found, count);
     for (int32_t t = 0; t < n_tok; t++) host_norm(a + t * n, b, n, eps, expected + t * n);
     snprintf(name, sizeof name, "rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
@@ -96,9 +97,8 @@ static void check_kv_write(gpu_test *test, int32_t n_tok, int32_t pos0, int32_t 
             memcpy(expected + (pos0 + r + offset) * WIDTH, a + r * WIDTH, sizeof *a * WIDTH);
     float *x = gpu_upload(a, sizeof *a * (size_t)(n_tok * WIDTH)), *cache = gpu_upload(b, sizeof *b * N_CTX * WIDTH);
     float *dpos = gpu_upload(&pos0, sizeof pos0);
-    gpu_must(fd_launch_kv_write(&test->queue, x, n_tok, WIDTH, (const int32_t *)(const void *)dpos, offset, cache,
-                                N_CTX, &err),
-             &err);
+    fd_kv_write in = {x, n_tok, WIDTH, (const int32_t *)(const void *)dpos, offset, false, cache, N_CTX};
+    gpu_must(fd_launch_kv_write(&test->queue, &in, &err), &err);
     gpu_download(test, cache, found, N_CTX * WIDTH);
     snprintf(name, sizeof name, "kv_write_%d_rows_from_%d_offset_%d", n_tok, pos0, offset);
     gpu_expect_equal(test, name, expected, found, N_CTX * WIDTH);
@@ -112,7 +112,8 @@ static void check_elementwise(gpu_test *test) {
     gpu_fill(test, b, MOST);
     a[0] = INFINITY, a[1] = -INFINITY, a[2] = NAN, a[3] = 88.72284f, a[4] = 88.72285f, a[5] = -103.97208f, a[6] = -0.0f;
     float *x = gpu_upload(a, sizeof a), *y = gpu_upload(b, sizeof b), *out = gpu_poisoned(MOST);
-    gpu_must(fd_launch_silu_mul(&test->queue, x, y, MOST, out, &err), &err);
+    fd_gate gate = {FD_GATE_SILU, x, y, MOST, 1.702f, 7.0f};
+    gpu_must(fd_launch_gate(&test->queue, &gate, out, &err), &err);
     gpu_download(test, out, found, MOST);
     for (size_t i = 0; i < MOST; i++) expected[i] = fd_silu32(a[i]) * b[i];
     gpu_expect_equal(test, "silu_mul_all_binades", expected, found, MOST);
@@ -120,11 +121,13 @@ static void check_elementwise(gpu_test *test) {
     gpu_download(test, out, found, MOST - 3);
     for (size_t i = 0; i < MOST; i++) expected[i] = a[i] + b[i];
     gpu_expect_equal(test, "add_all_binades", expected, found, MOST - 3);
-    gpu_must(fd_launch_gelu_mul(&test->queue, x, y, MOST, out, &err), &err);
+    gate.kind = FD_GATE_GELU;
+    gpu_must(fd_launch_gate(&test->queue, &gate, out, &err), &err);
     gpu_download(test, out, found, MOST);
     for (size_t i = 0; i < MOST; i++) expected[i] = fd_gelu32(a[i]) * b[i];
     gpu_expect_equal(test, "gelu_mul_all_binades", expected, found, MOST);
-    gpu_must(fd_launch_swiglu_clamp(&test->queue, x, y, 1.702f, 7.0f, MOST, out, &err), &err);
+    gate.kind = FD_GATE_SWIGLU_CLAMP;
+    gpu_must(fd_launch_gate(&test->queue, &gate, out, &err), &err);
     gpu_download(test, out, found, MOST);
     for (size_t i = 0; i < MOST; i++) {
         float up = fd_at_least32(fd_at_most32(b[i], 7.0f), -7.0f);

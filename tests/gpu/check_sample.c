@@ -61,7 +61,8 @@ static void open_case(gpu_test *test, const fd_sampler_options *o, const float *
                              .n_draw = fd_sampler_draws(c->sampler),
                              .n_history = c->n_history};
     static fd_sample_result none[DRAWS];
-    c->in = (fd_sampling){.n_seq = 1, .n_vocab = n_vocab, .history_stride = HISTORY + DRAWS, .n_result = DRAWS, .result_stride = 1};
+    c->in = (fd_sampling){
+        .n_seq = 1, .n_vocab = n_vocab, .history_stride = HISTORY + DRAWS, .n_result = DRAWS, .result_stride = 1};
     c->in.logits = gpu_upload(logits, sizeof *logits * (size_t)n_vocab);
     c->in.states = (fd_sample_state *)(void *)gpu_upload(&state, sizeof state);
     c->in.history = (int32_t *)(void *)gpu_upload(c->history, sizeof c->history);

@@ -53,7 +53,8 @@ static void *device_bytes(size_t bytes) {
 
 /* All of the tensors in one table, rows from position pos0 on. `spoil`: an element of the host's side is changed, and
  * everything must be found different. */
-static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor, int32_t pos0, int32_t n_row, bool spoil) {
+static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor, int32_t pos0, int32_t n_row,
+                        bool spoil) {
     fd_error err = {0};
     fd_row_view views[MOST_TENSORS] = {0};
     float *host[MOST_TENSORS], *copies[MOST_TENSORS] = {0};
@@ -79,14 +80,16 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
     float *row = malloc(sizeof *row * (1 << 21)), *found = malloc(sizeof *found * (1 << 21));
     if (!prints || !stats || !row || !found) exit(2);
     const float *table = gpu_upload(views, sizeof *views * (size_t)n_tensor);
-    fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = n_tensor};
+    fd_row_views all = {.table = (const fd_row_view *)(const void *)table,
+                        .n = n_tensor,
+                        .pos0 = pos0,
+                        .n_row = n_row,
+                        .n_block = n_block};
     if (n_tensor == 1) all.table = NULL, all.one = views[0];
     void *scratch = device_bytes(fd_summary_scratch(n_block, n_row)), *dprints = device_bytes(n * sizeof *prints);
     void *dstats = device_bytes(n * sizeof *stats);
     for (int with_stats = 1; with_stats >= 0; with_stats--) {
-        gpu_must(fd_launch_summary(&test->queue, &all, pos0, n_row, n_block, scratch, true, dprints,
-                                   with_stats ? dstats : NULL, &err),
-                 &err);
+        gpu_must(fd_launch_summary(&test->queue, &all, true, scratch, dprints, with_stats ? dstats : NULL, &err), &err);
         gpu_download(test, dprints, (float *)(void *)prints, n * sizeof *prints / sizeof(float));
         if (with_stats) gpu_download(test, dstats, (float *)(void *)stats, n * sizeof *stats / sizeof(float));
         for (int32_t i = 0; i < n_tensor; i++)
@@ -94,17 +97,20 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
                 const fd_row_view *v = &views[i];
                 const float *from = host[i] + (v->by_position ? pos0 + r : r) * v->row_stride;
                 int32_t run = v->n_run > 0 ? pos0 + r + 1 : v->n, n_run = v->n_run > 0 ? v->n_run : 1;
-                for (int32_t k = 0; k < n_run; k++) memcpy(row + k * run, from + k * v->run_stride, sizeof *row * (size_t)run);
+                for (int32_t k = 0; k < n_run; k++)
+                    memcpy(row + k * run, from + k * v->run_stride, sizeof *row * (size_t)run);
                 int64_t count = (int64_t)run * n_run, at = (int64_t)i * n_row + r;
                 if (spoil && count > 0) row[count - 1] = row[count - 1] == 3.0f ? 4.0f : 3.0f;
                 print = fd_fingerprint_f32(row, count);
                 stat = stats_of(row, count);
                 char name[120];
-                snprintf(name, sizeof name, "summary_%s_of_%d_runs_of_%d_row_%d%s", with_stats ? "stats" : "prints", n_run, run, r,
-                         spoil ? "_with_another_element_differs" : "");
+                snprintf(name, sizeof name, "summary_%s_of_%d_runs_of_%d_row_%d%s", with_stats ? "stats" : "prints",
+                         n_run, run, r, spoil ? "_with_another_element_differs" : "");
                 bool equal = print.lo == prints[at].lo && print.hi == prints[at].hi;
                 gpu_expect(test, name, spoil && count > 0 ? !equal : equal);
-                if (with_stats) gpu_expect(test, name, spoil && count > 0 ? !same_stats(&stat, &stats[at]) : same_stats(&stat, &stats[at]));
+                if (with_stats)
+                    gpu_expect(test, name,
+                               spoil && count > 0 ? !same_stats(&stat, &stats[at]) : same_stats(&stat, &stats[at]));
                 if (!copies[i] || spoil) continue;
                 gpu_download(test, copies[i], found, (size_t)count);
                 gpu_expect_equal(test, "summary_copies_the_row", row, found, (size_t)count);
@@ -122,7 +128,8 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
     size_t n = (size_t)(N_TENSOR * n_row * n_head * run), n_out = (size_t)(N_TENSOR * n_row * n_head);
     float *p = malloc(n * sizeof *p), *out = malloc(4 * n_out * sizeof *out);
     if (!p || !out) exit(2);
-    for (size_t i = 0; i < n; i++) p[i] = ldexpf((float)(gpu_random_bits(test) >> 8), -24 - (int)(gpu_random_bits(test) % 40));
+    for (size_t i = 0; i < n; i++)
+        p[i] = ldexpf((float)(gpu_random_bits(test) >> 8), -24 - (int)(gpu_random_bits(test) % 40));
     p[1] = 0.0f, p[2] = 1e-40f;
     if (bad) p[0] = -0.25f, p[run] = NAN, p[2 * run] = INFINITY;
     float *dp = gpu_upload(p, n * sizeof *p), *dentropy = gpu_poisoned(n_out), *dsink = gpu_poisoned(n_out);
@@ -132,8 +139,8 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
         views[i].n_run = n_head, views[i].run_stride = run, views[i].row_stride = (int64_t)n_head * run;
     }
     const float *table = gpu_upload(views, sizeof views);
-    fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = N_TENSOR};
-    gpu_must(fd_launch_entropy(&test->queue, &all, n_head, pos0, n_row, dentropy, dsink, &err), &err);
+    fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = N_TENSOR, .pos0 = pos0, .n_row = n_row};
+    gpu_must(fd_launch_entropy(&test->queue, &all, n_head, dentropy, dsink, &err), &err);
     gpu_download(test, dentropy, out, n_out);
     gpu_download(test, dsink, out + n_out, n_out);
     for (size_t i = 0; i < n_out; i++) {
@@ -145,7 +152,8 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
         out[3 * n_out + i] = from[0];
     }
     char name[100];
-    snprintf(name, sizeof name, "entropy_of_%d_heads_%d_rows_from_%d%s", n_head, n_row, pos0, bad ? "_no_distribution" : "");
+    snprintf(name, sizeof name, "entropy_of_%d_heads_%d_rows_from_%d%s", n_head, n_row, pos0,
+             bad ? "_no_distribution" : "");
     gpu_expect_equal(test, name, out + 2 * n_out, out, n_out);
     gpu_expect_equal(test, "sink", out + 3 * n_out, out + n_out, n_out);
     if (bad) gpu_expect(test, "entropy_of_no_distribution_is_nan", isnan(out[0]) && isnan(out[1]));
@@ -188,11 +196,12 @@ static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
 
 void check_summary(gpu_test *test) {
     static const tensor tensors[] = {
-        {1, 0, 0, false, false},    {2, 0, 0, false, false},     {3, 0, 0, false, false},   {63, 0, 1, false, false},
-        {64, 0, 0, false, false},   {1023, 0, 0, false, false},  {1024, 0, 2, false, false}, {1025, 0, 0, false, false},
-        {2048, 0, 0, false, false}, {32769, 0, 0, false, false}, {152000, 0, 0, false, false}, {0, 3, 0, false, false},
-        {0, 8, 0, false, false},    {0, 5, 7, false, false},     {0, 32, 100, false, false}, {256, 0, 0, true, false},
-        {255, 0, 0, true, false},
+        {1, 0, 0, false, false},     {2, 0, 0, false, false},      {3, 0, 0, false, false},
+        {63, 0, 1, false, false},    {64, 0, 0, false, false},     {1023, 0, 0, false, false},
+        {1024, 0, 2, false, false},  {1025, 0, 0, false, false},   {2048, 0, 0, false, false},
+        {32769, 0, 0, false, false}, {152000, 0, 0, false, false}, {0, 3, 0, false, false},
+        {0, 8, 0, false, false},     {0, 5, 7, false, false},      {0, 32, 100, false, false},
+        {256, 0, 0, true, false},    {255, 0, 0, true, false},
     };
     static const tensor kept[] = {{257, 0, 0, true, true}, {1024, 0, 0, false, true}, {0, 14, 40, false, false}};
     enum { N = sizeof tensors / sizeof *tensors };
@@ -210,5 +219,6 @@ void check_summary(gpu_test *test) {
     }
     static const int32_t vocabularies[] = {1, 3, 9, 10, 11, 260, 1023, 1024, 1025, 32000, 151936};
     for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++)
-        for (unsigned kind = 0; kind < 9; kind += kind < 4 ? 1 : 4) check_top(test, vocabularies[i], 1 + (int32_t)(i % 3), kind);
+        for (unsigned kind = 0; kind < 9; kind += kind < 4 ? 1 : 4)
+            check_top(test, vocabularies[i], 1 + (int32_t)(i % 3), kind);
 }

@@ -10,12 +10,12 @@
 #include <stdint.h>
 
 #include "kernels/formats/pack.h"
-#include "kernels/queue.h"
+#include "kernels/launch_context.h"
 
 enum { FD_GPU_SKIPPED = 77 };
 
 typedef struct gpu_test {
-    fd_queue queue;
+    fd_launch_context queue;
     int32_t n_case, n_failed;
     uint64_t random;
 } gpu_test;

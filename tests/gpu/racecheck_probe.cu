@@ -18,20 +18,20 @@ template <hand HOW> __global__ void hand_over(int *out) {
     const uint32_t full = fd_shared_address(barriers), empty = full + STAGES * 8;
     const int lane = (int)threadIdx.x % WARP;
     if (threadIdx.x == 0)
-        for (int s = 0; s < 2 * STAGES; s++) fd_phase_init(full + s * 8, HOW == EACH ? WARP : 1);
+        for (int s = 0; s < 2 * STAGES; s++) fd_mbarrier_init(full + s * 8, HOW == EACH ? WARP : 1);
     __syncthreads();
     int sum = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         const int s = turn % STAGES;
         const unsigned parity = turn / STAGES % 2;
         const bool fills = threadIdx.x < WARP;
-        if (HOW != BROKEN) fd_phase_wait((fills ? empty : full) + s * 8, fills ? parity ^ 1u : parity);
+        if (HOW != BROKEN) fd_mbarrier_wait((fills ? empty : full) + s * 8, fills ? parity ^ 1u : parity);
         if (fills)
             stage[s][lane] = turn * WARP + lane;
         else
             sum += stage[s][WARP - 1 - lane];
         __syncwarp();
-        if (HOW == EACH || (HOW == ONE_FOR_ALL && lane == 0)) fd_phase_arrive((fills ? full : empty) + s * 8);
+        if (HOW == EACH || (HOW == ONE_FOR_ALL && lane == 0)) fd_mbarrier_arrive((fills ? full : empty) + s * 8);
     }
     if (threadIdx.x >= WARP) out[lane] = sum;
 }

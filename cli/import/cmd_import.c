@@ -1,0 +1,187 @@
+/* firstdiff import: what another engine dumped, as a trace. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/import/propose.h"
+#include "cli/import/mapped_trace.h"
+#include "cli/output.h"
+
+typedef struct arguments {
+    const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref;
+    fd_name_map_list allow; /* borrowed strings */
+    bool quiet;
+} arguments;
+
+enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF };
+
+static const struct argp_option options[] = {
+    {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
+    {"map", KEY_MAP, "NAME|FILE", 0,
+     "Built-in map (gguf, llama.cpp, llama2.c, transformers) or map file (default: what the source says, else gguf); "
+     "auto: writes no trace, but proposes a map on standard output, to be read, edited and given here",
+     1},
+    {"model", KEY_MODEL, "MODEL.gguf", 0, "The model that ran: names and shapes are checked against its graph", 1},
+    {"ref", KEY_REF, "REF.h5", 0, "With --map auto: a trace of the model on these tokens (default: the model is run)",
+     1},
+    {"tokens", KEY_TOKENS, "1,2,3", 0, "Tokens fed, in order (default: tokens.txt or tokens.npy there)", 2},
+    {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
+    {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each forward call (default: from the shapes)", 2},
+    {"allow", KEY_ALLOW, "PATTERN", 0, "Tensors that may stay unmatched (repeatable); they are still listed", 3},
+    {"quiet", 'q', 0, 0, "No summary", 3},
+    {0},
+};
+
+static bool is_auto(const arguments *a) {
+    return a->map && strcmp(a->map, "auto") == 0;
+}
+
+static error_t parse_import_option(int key, char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case 'o': a->output = arg; return 0;
+    case 'q': a->quiet = true; return 0;
+    case KEY_MAP: a->map = arg; return 0;
+    case KEY_MODEL: a->model = arg; return 0;
+    case KEY_TOKENS: a->tokens = arg; return 0;
+    case KEY_TOKENS_FILE: a->tokens_file = arg; return 0;
+    case KEY_STEPS: a->steps = arg; return 0;
+    case KEY_REF: a->ref = arg; return 0;
+    case KEY_ALLOW:
+        a->allow.items = realloc(a->allow.items, (a->allow.n + 1) * sizeof *a->allow.items);
+        if (!a->allow.items) argp_failure(state, FD_EXIT_UNUSABLE, ENOMEM, "--allow");
+        a->allow.items[a->allow.n++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->source) argp_error(state, "one folder or file expected, \"%s\" is one too many", arg);
+        a->source = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->source) argp_error(state, "no folder or file given");
+        if (is_auto(a) && !a->model) argp_error(state, "--map auto needs --model MODEL.gguf");
+        if (is_auto(a) && a->output) argp_error(state, "--map auto prints a map and writes no trace: no -o");
+        if (!is_auto(a) && a->ref) argp_error(state, "--ref is for --map auto");
+        if (!is_auto(a) && !a->output) argp_error(state, "no -o TRACE.h5 given");
+        if (a->tokens && a->tokens_file) argp_error(state, "--tokens and --tokens-file: one of them");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    options,
+    parse_import_option,
+    "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
+    "Makes a trace of tensors that another engine dumped: a folder of .npy files, an .npz or .safetensors file, a "
+    "folder "
+    "of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
+    "Exit status: 0 every tensor has its node, 2 unusable input or usage, 3 some tensors are not named by the map "
+    "(they "
+    "are listed, and the trace is still written), or --map auto could not decide.",
+    NULL,
+    NULL,
+    NULL};
+
+/* Ids of --tokens or --tokens-file; NULL without either. */
+static fd_code read_tokens(const arguments *a, int32_t n_vocab, int32_t **ids, int32_t *n, fd_error *err) {
+    enum { MAX_BYTES = 64 << 20 };
+    *ids = NULL;
+    *n = 0;
+    if (a->tokens) return fd_cli_parse_ids(a->tokens, n_vocab, ids, n, err);
+    if (!a->tokens_file) return FD_OK;
+    FILE *file = fopen(a->tokens_file, "r");
+    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", a->tokens_file, strerror(errno));
+    char *text = malloc(MAX_BYTES + 1);
+    size_t size = text ? fread(text, 1, MAX_BYTES, file) : 0;
+    if (text) text[size] = '\0';
+    bool whole = text && !ferror(file) && fgetc(file) == EOF && strlen(text) == size;
+    fclose(file);
+    fd_code code = whole ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
+                         : fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a list of token ids", a->tokens_file);
+    free(text);
+    return code == FD_OK || !whole ? code : fd_error_prefix(err, "%s", a->tokens_file);
+}
+
+static void summarise(const arguments *a, const fd_import_plan *plan) {
+    printf("%zu nodes, %d position%s in %d step%s, from %zu tensors with the map %s: %s\n", plan->n_node, plan->n_token,
+           plan->n_token == 1 ? "" : "s", plan->n_step, plan->n_step == 1 ? "" : "s", fd_source_count(plan->source),
+           plan->map->name, a->output);
+    if (plan->n_skipped || plan->n_allowed || plan->n_unmatched)
+        printf("%zu skipped, %zu allowed, %zu unmatched\n", plan->n_skipped, plan->n_allowed, plan->n_unmatched);
+}
+
+static fd_code write_trace(const arguments *a, const fd_source *source, const fd_import_options *how, int *status,
+                           fd_error *err) {
+    fd_import_plan plan;
+    FD_TRY(fd_import_make_plan(source, how, &plan, err));
+    fd_code code = fd_import_write(&plan, a->output, err);
+    if (code == FD_OK && !a->quiet) summarise(a, &plan);
+    if (code == FD_OK) fd_cli_list_unmatched(stderr, &plan);
+    *status = plan.n_unmatched + how->map->ask.n > 0 ? FD_EXIT_INCOMPLETE : FD_EXIT_SAME;
+    fd_import_plan_free(&plan);
+    return code;
+}
+
+static fd_code propose_map(const arguments *a, const fd_source *source, const fd_import_options *how,
+                           const fd_cli_model *model, int *status, fd_error *err) {
+    fd_proposal found;
+    FD_TRY(fd_cli_propose_map(source, how, model, a->ref, stdout, &found, err));
+    if (!a->quiet)
+        fprintf(stderr,
+                "%zu names are sure, %zu by name alone, %zu are to be decided (ask), %zu unmatched; %zu nodes have no "
+                "name\n",
+                found.n_sure, found.n_by_name, found.n_ask, found.n_unmatched, found.n_missing);
+    *status = found.n_ask + found.n_unmatched > 0 ? FD_EXIT_INCOMPLETE : FD_EXIT_SAME;
+    return FD_OK;
+}
+
+static fd_code import_source(const arguments *a, const fd_source *source, const fd_name_map *map,
+                             const fd_cli_model *model, int *status, fd_error *err) {
+    const fd_graph *graph = model->graph;
+    fd_import_options how = {.map = map, .graph = graph, .allow = &a->allow};
+    int32_t *tokens = NULL, *steps = NULL, n_vocab = graph ? graph->hparams.n_vocab : INT32_MAX;
+    fd_code code = read_tokens(a, n_vocab, &tokens, &how.n_token, err);
+    if (code == FD_OK && a->steps &&
+        (code = fd_cli_parse_ids(a->steps, INT32_MAX, &steps, &how.n_step_size, err)) != FD_OK)
+        code = fd_error_prefix(err, "--steps");
+    how.tokens = tokens;
+    how.step_sizes = steps;
+    if (code == FD_OK)
+        code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);
+    free(tokens);
+    free(steps);
+    return code;
+}
+
+static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
+    fd_source *source = NULL;
+    fd_name_map *map = NULL;
+    fd_cli_model model = {0};
+    const char *inputs[] = {a->source, a->map, a->model, a->tokens_file};
+    FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
+    fd_code code = fd_source_open(a->source, &source, err);
+    if (code == FD_OK && !is_auto(a)) {
+        const char *names = fd_source_names(source);
+        if (names && !a->map) code = fd_cli_check_names(a->source, names, err);
+        if (code == FD_OK) code = fd_name_map_open(a->map ? a->map : names ? names : "gguf", &map, err);
+    }
+    if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
+    if (code == FD_OK && a->model && fd_source_trace(source))
+        code = fd_cli_check_trace_model(&model, a->model, fd_source_trace(source), err);
+    if (code == FD_OK) code = import_source(a, source, map, &model, status, err);
+    if (a->model) fd_cli_model_close(&model);
+    fd_name_map_free(map);
+    fd_source_close(source);
+    return code;
+}
+
+int fd_cmd_import(int argc, char **argv) {
+    arguments args = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    fd_error err = {0};
+    int status = FD_EXIT_SAME;
+    fd_code code = open_and_import(&args, &status, &err);
+    free(args.allow.items);
+    return code == FD_OK ? status : fd_cli_fail("import", &err);
+}

@@ -1,0 +1,46 @@
+/* What several commands need: a model with its tokenizer, errors, colours. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dumpers/store/trace.h"
+
+int fd_cli_fail(const char *command, const fd_error *err) {
+    fprintf(stderr, "firstdiff %s: %s\n", command, err->message);
+    return fd_exit_status(err->code);
+}
+
+fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err) {
+    memset(out, 0, sizeof *out);
+    FD_TRY(fd_gguf_open(path, &out->gguf, err));
+    fd_code code = fd_graph_build(out->gguf, &out->graph, NULL, err);
+    if (code != FD_OK) {
+        fd_error_prefix(err, "%s", path);
+        fd_cli_model_close(out);
+        return code;
+    }
+    fd_tokenizer_from_gguf(out->gguf, &out->tokenizer, &out->tokenizer_error);
+    fd_model_hash(fd_gguf_file_data(out->gguf), fd_gguf_file_size(out->gguf), out->hash);
+    return FD_OK;
+}
+
+void fd_cli_model_close(fd_cli_model *model) {
+    fd_tokenizer_free(model->tokenizer);
+    fd_graph_free(model->graph);
+    fd_gguf_close(model->gguf);
+    memset(model, 0, sizeof *model);
+}
+
+fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, const struct fd_trace *trace,
+                                 fd_error *err) {
+    const fd_trace_info *info = fd_trace_get_info(trace);
+    if (!info->model_hash[0] || strcmp(info->model_hash, model->hash) == 0) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s was recorded from another model: %s (%s), but %s has %s",
+                   fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
+}
+
+bool fd_cli_use_colour(FILE *stream) {
+    return isatty(fileno(stream)) && !getenv("NO_COLOR");
+}

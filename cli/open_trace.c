@@ -1,0 +1,39 @@
+#include "cli/open_trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dumpers/store/golden.h"
+
+/* The number after the last # of a name that is not a file's; 0: none. */
+static long prompt_number(const char *name, size_t *path_size) {
+    const char *mark = strrchr(name, '#');
+    char *end;
+    if (!mark || access(name, F_OK) == 0) return 0;
+    long prompt = strtol(mark + 1, &end, 10);
+    *path_size = (size_t)(mark - name);
+    return end != mark + 1 && !*end && prompt > 0 && prompt <= INT32_MAX ? prompt : 0;
+}
+
+fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_error *err) {
+    size_t path_size = 0;
+    char path[4096];
+    fd_golden_size size;
+    long prompt = prompt_number(name, &path_size);
+    if (!prompt || path_size >= sizeof path) {
+        fd_code code = fd_trace_open_within(name, memory, out, err);
+        if (code == FD_ERR_INPUT && fd_golden_is_one(name))
+            return fd_fail(err, code, "%s: a golden, expected a trace; \"%s#1\" is the trace of its first prompt", name,
+                           name);
+        return code;
+    }
+    snprintf(path, sizeof path, "%.*s", (int)path_size, name);
+    FD_TRY(fd_golden_read_size(path, &size, err));
+    if (prompt > size.n_prompt)
+        return fd_fail(err, FD_ERR_INPUT, "%s: prompt %ld, the golden has %d", path, prompt, size.n_prompt);
+    FD_TRY(fd_golden_open(path, (int32_t)prompt - 1, out, err));
+    if (fd_trace_set_path(*out, name)) return FD_OK;
+    return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
+}

@@ -1,0 +1,14 @@
+/* The command worth running next, as fd_verdict.next. */
+#ifndef FD_COMPARE_REPORT_NEXT_H
+#define FD_COMPARE_REPORT_NEXT_H
+
+#include "compare/verdict.h"
+
+/* After a comparison of bits: shows the divergence, or, where its values are not recorded, records them. `departs` is the
+ * side that departs. */
+void fd_next_of_bits(fd_verdict *verdict, const fd_trace *departs);
+
+/* After replay: where the divergence is a span, records what lies in it; else shows it. */
+void fd_next_of_replay(fd_verdict *verdict, const fd_trace *departs);
+
+#endif

@@ -1,0 +1,130 @@
+#include "compare/report/remarks.h"
+
+#include <stdio.h>
+
+#define SAY(...) snprintf(to, FD_REMARK_SIZE, __VA_ARGS__)
+
+static const char *stated(const fd_verdict_side *side) {
+    return side->numerics[0] ? side->numerics : "not stated";
+}
+
+const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_REMARK_SIZE]) {
+    const fd_verdict_side *side = r->side ? &v->cand : &v->ref;
+    const char *role = r->side ? "candidate" : "reference";
+    const long long a = r->n[0], b = r->n[1], c = r->n[2];
+    to[0] = '\0';
+    switch (r->kind) {
+    case FD_REASON_NOT_SEEN: SAY("%lld tensor%s could not be looked at", a, a == 1 ? "" : "s"); break;
+    case FD_REASON_NOTHING_COMPARED: SAY("nothing to compare"); break;
+    case FD_REASON_RUN_STOPPED:
+        SAY("the %s %.160s is incomplete: its run stopped after %lld positions", role, side->label, a);
+        break;
+    case FD_REASON_POSITIONS_DIFFER: SAY("the reference has %lld positions, the candidate %lld", a, b); break;
+    case FD_REASON_TOKENS_UNRECORDED: SAY("the tokens are not recorded on both sides"); break;
+    case FD_REASON_TRACE_TOKENS_UNRECORDED: SAY("the trace's tokens are not recorded"); break;
+    case FD_REASON_TRACE_SHORT: SAY("%lld tokens to run, the trace has %lld positions", a, b); break;
+    case FD_REASON_OTHER_ARCH: SAY("different models: architecture %s against %s", v->ref.arch, v->cand.arch); break;
+    case FD_REASON_OTHER_MODEL:
+        SAY("different models: %.60s (%s) against %.60s (%s)", v->ref.model_name, v->ref.model_hash, v->cand.model_name,
+            v->cand.model_hash);
+        break;
+    case FD_REASON_PROMPTS_DIFFER:
+        SAY("cannot tell: the prompts differ from position %lld on (token %lld against %lld)%s", a, b, c,
+            r->flag ? "" : ", and their texts are not recorded on both sides");
+        break;
+    case FD_REASON_TENSORS_SHOWN:
+        SAY("the executors showed %lld tensors, the graph has %lld in each of %lld steps", a, b, c);
+        break;
+    case FD_REASON_SPAN_INCONCLUSIVE:
+        SAY("cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; record '%s'",
+            r->node, r->other, r->text);
+        break;
+    case FD_REASON_CHOICE_UNRECORDED:
+        SAY("cannot tell: the tokens part at position %lld, and what either side chose is not recorded", a);
+        break;
+    case FD_REASON_ONE_POSITION:
+        SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
+        break;
+    case FD_REASON_CLASS_UNDECIDED:
+        SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room for the "
+            "errors; record more of the ops, or give --candidate",
+            v->replay.numerics);
+        break;
+    case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
+    case FD_NOTE_CONTRACTS_DIFFER:
+        SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);
+        break;
+    case FD_NOTE_NUMERICS_DIFFER:
+        SAY("numerics %s against %s: compared bit for bit, rounding alone can make them differ", stated(&v->ref),
+            stated(&v->cand));
+        break;
+    case FD_NOTE_TOKENIZERS_DIFFER:
+        SAY("one prompt, but other tokens from position %lld on: the tokenizers differ", a);
+        break;
+    case FD_NOTE_BOS_MISSING: SAY("the %s lacks the BOS, token %lld; all else in the prompts is equal", role, a); break;
+    case FD_NOTE_BOS_TWICE:
+        SAY("the %s has the BOS, token %lld, twice; all else in the prompts is equal", role, a);
+        break;
+    case FD_NOTE_SPECIAL_SPLIT:
+        SAY("the %s has the special token %lld (%s) of position %lld split into %lld pieces of text", role, a, r->text,
+            b, c);
+        break;
+    case FD_NOTE_TRACE_LONGER: SAY("of the trace's %lld positions the first %lld were run", a, b); break;
+    case FD_NOTE_HIGHEST_OF_TIE:
+        SAY("the %s went on with token %lld, whose logit equals that of token %lld: the lowest id of a tie is the best "
+            "token",
+            role, a, b);
+        break;
+    case FD_NOTE_FIRST_BITS: SAY("the first bits differ at %s, step %lld, position %lld", r->node, a, b); break;
+    case FD_NOTE_NO_ELEMENTS:
+        SAY("replay needs the candidate's elements, and %.150s holds none (record it with --level full)", r->text);
+        break;
+    case FD_NOTE_REFERENCE_DEPARTS:
+        SAY("the candidate follows from its own inputs everywhere: it is the reference that departs here");
+        break;
+    case FD_NOTE_BASELINE_NOT_SEEN:
+        SAY("before it diverged at %s: not seen again, but not everything could be looked at", r->text);
+        break;
+    case FD_NOTE_RERUN_AGREES:
+        SAY("run again and recorded, the two agree: a side does not always compute the same");
+        break;
+    case FD_NOTE_RERUN_TOO_LARGE:
+        SAY("not replayed: traces of both runs would take %.1f GiB, at most %.0f are made; ask with fewer tokens",
+            (double)a / 1024, (double)b / 1024);
+        break;
+    }
+    return to;
+}
+
+static const char *text_at(const fd_verdict *v, const fd_remarks *of, int32_t i, char to[FD_REMARK_SIZE]) {
+    to[0] = '\0';
+    return i >= 0 && i < of->n && i < FD_MAX_REMARKS ? fd_remark_text(v, &of->items[i], to) : to;
+}
+
+const char *fd_class_evidence_text(const fd_class_evidence *e, char to[FD_REMARK_SIZE]) {
+    to[0] = '\0';
+    switch (e->kind) {
+    case FD_EVIDENCE_NONE: break;
+    case FD_EVIDENCE_STRICTER:
+        SAY("%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s", e->other,
+            e->node, e->n, e->n_of, e->other, e->other);
+        break;
+    case FD_EVIDENCE_FEW:
+        SAY("not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine is %s, "
+            "give --candidate %s",
+            e->other, e->n, e->n_of, e->other, e->other);
+        break;
+    case FD_EVIDENCE_STORAGE:
+        SAY("no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold", e->n, e->n_of, e->digits);
+        break;
+    }
+    return to;
+}
+
+const char *fd_reason_text(const fd_verdict *verdict, int32_t i, char to[FD_REMARK_SIZE]) {
+    return text_at(verdict, &verdict->reasons, i, to);
+}
+
+const char *fd_note_text(const fd_verdict *verdict, int32_t i, char to[FD_REMARK_SIZE]) {
+    return text_at(verdict, &verdict->notes, i, to);
+}

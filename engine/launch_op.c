@@ -1,0 +1,220 @@
+/* From single nodes to kernels: pointers and sizes out of the graph. */
+#include "engine/pass.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/embed.h"
+#include "kernels/matvec/experts.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/kv_cache.h"
+#include "kernels/int8/q8.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/norm.h"
+
+/* A node of a pass, as launchers want it. */
+typedef struct job {
+    fd_pass *pass;
+    const fd_node *node;
+    bool int8;           /* a product of int8 blocks */
+    int32_t n_tok;       /* rows it computes */
+    const int32_t *pos0; /* device: position of the first of them */
+    const float *in[FD_MAX_INPUTS];
+    float *out;
+} job;
+
+static const fd_node *input_of(const job *j, int i) {
+    return fd_pass_node(j->pass, j->node->input[i]);
+}
+
+static int64_t elements(const fd_node *node) {
+    return fd_node_row_stride(node, 0);
+}
+
+static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head_kv, int32_t head_dim) {
+    return (fd_attention){.n_head = n_head,
+                          .n_head_kv = n_head_kv,
+                          .head_dim = head_dim,
+                          .n_tok = j->n_tok,
+                          .n_kv = j->pass->n_kv,
+                          .seen_alone = j->pass->kernels_only,
+                          .pos0 = j->pos0};
+}
+
+static fd_code launch_embed(const job *j, fd_error *err) {
+    const int32_t *tokens = j->pass->inputs + FD_INPUT_TOKENS + (j->pass->n_tok - j->n_tok);
+    return fd_launch_embed(&j->pass->ctx, fd_pass_matrix(j->pass, j->node), tokens, j->n_tok, j->out, err);
+}
+
+static fd_code launch_rms_norm(const job *j, fd_error *err) {
+    fd_rms_norm in = {.x = j->in[0],
+                      .weight = fd_pass_vector(j->pass, j->node->weight[0]),
+                      .eps = j->node->eps,
+                      .n = j->node->shape[j->node->n_dim - 1]};
+    in.n_tok = (int32_t)(j->n_tok * elements(j->node) / in.n);
+    return fd_launch_rms_norm(&j->pass->ctx, &in, j->out, err);
+}
+
+/* The rows' int8 blocks stay in the pass for the next product of the same input. */
+static fd_code launch_q8_matmul(const job *j, fd_error *err) {
+    fd_pass *pass = j->pass;
+    const fd_device_matrix *weight = fd_pass_matrix(pass, j->node);
+    const float *bias = fd_pass_vector(pass, j->node->weight[1]);
+    if (j->n_tok == 1) {
+        fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
+        in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
+        return fd_launch_q8_matvec(&pass->ctx, &in, NULL, err);
+    }
+    fd_q8_matmul in = {.weight = *weight, .bias = bias, .n_tok = j->n_tok, .out = j->out};
+    in.x = fd_q8_rows_at(pass->q8_rows, weight->n_col, j->n_tok);
+    if (pass->q8_node != j->node->input[0] || pass->q8_n_tok != j->n_tok)
+        FD_TRY(fd_launch_q8_quantize(&pass->ctx, j->in[0], j->n_tok, weight->n_col, &in.x, err));
+    pass->q8_node = j->node->input[0];
+    pass->q8_n_tok = j->n_tok;
+    return fd_launch_q8_matmul(&pass->ctx, &in, err);
+}
+
+static fd_code launch_matmul(const job *j, fd_error *err) {
+    if (j->int8) return launch_q8_matmul(j, err);
+    fd_matmul in = fd_matmul_of(fd_pass_matrix(j->pass, j->node), fd_pass_vector(j->pass, j->node->weight[1]), j->in[0],
+                                j->n_tok, j->out);
+    return fd_launch_matmul(&j->pass->ctx, &in, err);
+}
+
+static fd_code launch_rope(const job *j, fd_error *err) {
+    fd_rope_shape shape = fd_pass_rope(j->pass, j->node->id);
+    return fd_launch_rope(&j->pass->ctx, &shape, j->in[0], j->n_tok, j->pos0, j->out, err);
+}
+
+static fd_code launch_kv_write(const job *j, fd_error *err) {
+    fd_kv_write in = {.x = j->in[0],
+                      .n_tok = j->n_tok,
+                      .width = elements(j->node),
+                      .pos0 = j->pos0,
+                      .row_offset = j->node->row_offset,
+                      .cache = j->out,
+                      .n_ctx = j->pass->engine->exec.n_ctx};
+    return fd_launch_kv_write(&j->pass->ctx, &in, err);
+}
+
+static fd_code launch_attn_scores(const job *j, fd_error *err) {
+    const fd_node *q = input_of(j, 0), *k = input_of(j, 1);
+    fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
+    shape.window = j->node->window;
+    shape.softcap = j->node->softcap;
+    return fd_launch_attn_scores(&j->pass->ctx, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
+}
+
+static fd_code launch_attn_softmax(const job *j, fd_error *err) {
+    fd_attention shape = attention_shape(j, j->node->shape[0], 1, 1);
+    shape.sinks = fd_pass_vector(j->pass, j->node->weight[0]);
+    return fd_launch_attn_softmax(&j->pass->ctx, &shape, j->in[0], j->out, err);
+}
+
+static fd_code launch_attn_mix(const job *j, fd_error *err) {
+    fd_attention shape = attention_shape(j, j->node->shape[0], input_of(j, 1)->shape[0], j->node->shape[1]);
+    return fd_launch_attn_mix(&j->pass->ctx, &shape, j->in[0], j->in[1], j->out, err);
+}
+
+static fd_code launch_gate(const job *j, fd_gate_kind kind, fd_error *err) {
+    fd_gate in = {.kind = kind,
+                  .gate = j->in[0],
+                  .up = j->in[1],
+                  .n = j->n_tok * elements(j->node),
+                  .slope = j->node->slope,
+                  .limit = j->node->limit};
+    return fd_launch_gate(&j->pass->ctx, &in, j->out, err);
+}
+
+static fd_code launch_silu_mul(const job *j, fd_error *err) {
+    return launch_gate(j, FD_GATE_SILU, err);
+}
+
+static fd_code launch_add(const job *j, fd_error *err) {
+    return fd_launch_add(&j->pass->ctx, j->in[0], j->in[1], j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_gelu_mul(const job *j, fd_error *err) {
+    return launch_gate(j, FD_GATE_GELU, err);
+}
+
+static fd_code launch_swiglu_clamp(const job *j, fd_error *err) {
+    return launch_gate(j, FD_GATE_SWIGLU_CLAMP, err);
+}
+
+static fd_code launch_scale(const job *j, fd_error *err) {
+    return fd_launch_scale(&j->pass->ctx, j->in[0], j->node->scale, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softcap(const job *j, fd_error *err) {
+    return fd_launch_softcap(&j->pass->ctx, j->in[0], j->node->softcap, j->n_tok * elements(j->node), j->out, err);
+}
+
+static fd_code launch_softmax(const job *j, fd_error *err) {
+    int64_t n = j->node->shape[j->node->n_dim - 1];
+    return fd_launch_softmax(&j->pass->ctx, j->in[0], j->n_tok * elements(j->node) / n, n, j->out, err);
+}
+
+static fd_code launch_top_k(const job *j, fd_error *err) {
+    return fd_launch_top_k(&j->pass->ctx, j->in[0], j->n_tok, elements(input_of(j, 0)), j->node->shape[0], j->out, err);
+}
+
+static fd_code launch_expert_weights(const job *j, fd_error *err) {
+    fd_expert_weights in = {.x = j->in[0],
+                            .ids = j->in[1],
+                            .n_row = j->n_tok,
+                            .n = elements(input_of(j, 0)),
+                            .k = j->node->shape[0],
+                            .gating = j->node->gating == FD_GATING_SOFTMAX      ? FD_EXPERTS_SOFTMAX
+                                      : j->node->gating == FD_GATING_NORMALISED ? FD_EXPERTS_NORMALISED
+                                                                                : FD_EXPERTS_GATHER,
+                            .scale = j->node->scale,
+                            .out = j->out};
+    return fd_launch_expert_weights(&j->pass->ctx, &in, err);
+}
+
+static fd_code launch_expert_matmul(const job *j, fd_error *err) {
+    const fd_node *x = input_of(j, 0);
+    fd_expert_matmul in = {.weight = *fd_pass_matrix(j->pass, j->node),
+                           .bias = fd_pass_vector(j->pass, j->node->weight[1]),
+                           .n_out = j->node->shape[1],
+                           .x = j->in[0],
+                           .x_each = x->n_dim == 2 && x->shape[0] > 1,
+                           .ids = j->in[1],
+                           .n_row = j->n_tok,
+                           .k = j->node->shape[0],
+                           .out = j->out};
+    return j->int8 ? fd_launch_q8_expert_matmul(&j->pass->ctx, &in, err)
+                   : fd_launch_expert_matmul(&j->pass->ctx, &in, err);
+}
+
+static fd_code launch_expert_sum(const job *j, fd_error *err) {
+    fd_expert_sum in = {.x = j->in[0],
+                        .w = j->in[1],
+                        .n_row = j->n_tok,
+                        .n = j->node->shape[0],
+                        .k = input_of(j, 1)->shape[0],
+                        .out = j->out};
+    return fd_launch_expert_sum(&j->pass->ctx, &in, err);
+}
+
+/* From ops.def: an op without a launcher does not compile. */
+static fd_code (*const launchers[FD_OP_COUNT])(const job *j, fd_error *err) = {
+#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = launch_##name,
+#include "model/ops.def"
+#undef FD_OP
+};
+
+fd_code fd_run_node(fd_pass *pass, int32_t id, bool int8, fd_error *err) {
+    const fd_node *node = fd_pass_node(pass, id);
+    if (node->override) return fd_run_override(pass, id, err);
+    bool last = fd_pass_rows(pass, id) == FD_ROWS_LAST;
+    job j = {.pass = pass, .node = node, .int8 = int8, .n_tok = last ? 1 : pass->n_tok};
+    j.pos0 = pass->inputs + (last ? FD_INPUT_LAST : FD_INPUT_FIRST);
+    j.out = fd_pass_tensor(pass, id);
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (node->input[k] >= 0) j.in[k] = fd_pass_input(pass, id, node->input[k]);
+    return launchers[node->op](&j, err);
+}
+
+fd_code fd_run_op(fd_pass *pass, const fd_item *item, fd_error *err) {
+    FD_TRY(fd_run_node(pass, item->node, item->int8, err));
+    return fd_round_to_half(pass, item->node, err);
+}

@@ -1,0 +1,51 @@
+/* What becomes of a row's dot: bias, then the product as an observer sees it, silu or the residual. */
+#ifndef FD_KERNELS_MATVEC_FINISH_CUH
+#define FD_KERNELS_MATVEC_FINISH_CUH
+
+#include "kernels/matvec/stage.cuh"
+
+/* What one lane adds to its row's dot: found, and the bias loaded, before anything of the previous kernel is read. */
+struct row_finish {
+    float *out, *product; /* out NULL: this lane finishes no row */
+    const float *residual_at;
+    float bias, residual;
+    bool adds_bias, adds_residual, is_even;
+
+    /* Row `at` of all parts, for token row `token` of x. */
+    __device__ __forceinline__ void begin(const matvec_args &a, int64_t at, bool finishes, int token = 0) {
+        out = product = nullptr;
+        residual_at = nullptr;
+        bias = residual = 0.0f;
+        adds_bias = adds_residual = false;
+        is_even = at % 2 == 0;
+        if (!finishes || at >= a.n_row) return;
+        int index;
+        const int64_t own = row_of(a, at, &index);
+        const matvec_part &part = part_of(a, index);
+        const int64_t to = token * part.n_row + own;
+        out = part.out + to;
+        if (part.product) product = part.product + to;
+        adds_residual = part.residual != nullptr;
+        if (adds_residual) residual_at = part.residual + to;
+        adds_bias = part.bias != nullptr;
+        if (adds_bias) bias = __ldg(part.bias + own);
+    }
+    /* Requests it before the dot is there. */
+    __device__ __forceinline__ void load_residual() {
+        if (adds_residual) residual = __ldcg(residual_at);
+    }
+
+    /* `apart`: lanes from a row's to the next one's. All lanes call it. */
+    __device__ __forceinline__ void end(const matvec_args &a, float y, int apart) const {
+        if (adds_bias) y = y + bias;
+        if (product) *product = y;
+        if (a.silu_pair) {
+            const float up = __shfl_down_sync(0xffffffffu, y, (unsigned)apart);
+            if (out && is_even) *out = fd_silu32(y) * up;
+        } else if (out) {
+            *out = adds_residual ? residual + y : y;
+        }
+    }
+};
+
+#endif
