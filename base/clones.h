@@ -1,6 +1,6 @@
-/* The compiler makes a version of a hot function for each instruction set and the loader picks one. No bit depends on the
- * choice: nothing is reordered or contracted. Sanitized builds keep one version: their runtimes are not ready when the
- * loader asks. */
+/* The compiler makes a version of a hot function for each instruction set and the loader picks one. No bit depends on
+ * the choice: nothing is reordered or contracted. Sanitized builds keep one version: their runtimes are not ready when
+ * the loader asks. */
 #ifndef FD_BASE_CLONES_H
 #define FD_BASE_CLONES_H
 

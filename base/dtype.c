@@ -4,8 +4,9 @@
 #include <stddef.h>
 #include <strings.h>
 
-/* Q8_1 and Q8_K are ggml's intermediate types and stand in no file. Rows are ggml's; ids 4, 5, 31–33 and 36–38 were removed from ggml and stay empty. Only the sizes are needed to check
- * a file; model/gguf/quant.c says which of them can be read. */
+/* Q8_1 and Q8_K are ggml's intermediate types and stand in no file. Rows are ggml's; ids 4, 5, 31–33 and 36–38 were
+ * removed from ggml and stay empty. Only the sizes are needed to check a file; model/gguf/quant.c says which of them
+ * can be read. */
 static const fd_dtype_info table[FD_DTYPE_LIMIT] = {
     [FD_F32] = {"F32", 1, 4, false},   [FD_F16] = {"F16", 1, 2, false},   [FD_Q4_0] = {"Q4_0", 32, 18, true},
     [3] = {"Q4_1", 32, 20, true},      [FD_Q5_0] = {"Q5_0", 32, 22, true}, [7] = {"Q5_1", 32, 24, true},

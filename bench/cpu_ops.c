@@ -53,7 +53,7 @@ static void start(bench *b, fd_op op, int32_t pos0, int32_t n_pos) {
 
 /* Best seconds of each version; 0 for one that this machine lacks. */
 static void measure(bench *b, int n_round, double seconds[FD_ISA_COUNT]) {
-    int64_t items = fd_ref_load_of(&b->args).items;
+    int64_t items = fd_ref_cost_of(&b->args).items;
     for (int isa = 0; isa < FD_ISA_COUNT; isa++) seconds[isa] = isa <= (int)fd_isa_best() ? INFINITY : 0;
     for (int round = 0; round < n_round; round++)
         for (int isa = FD_ISA_V3; isa <= (int)fd_isa_best(); isa++) {

@@ -12,7 +12,7 @@
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run_gpu.h"
-#include "exec/sampler.h"
+#include "exec/generate.h"
 
 enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 
@@ -232,8 +232,7 @@ int main(int argc, char **argv) {
     }
     fd_exec *other = NULL;
     if (o.beside != FD_NUMERICS_EXACT)
-        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = o.beside}, &other, &err),
-             &err);
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .numerics = o.beside}, &other, &err), &err);
     cuda(cudaMalloc(&to, COPY_BYTES));
     cuda(cudaMemset(from, 0x5a, COPY_BYTES));
     gpu_clock clock = gpu_clock_on(NULL);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "bench/random_weights.h"
-#include "model/gguf/gguf.h"
+#include "bench/gguf_writer/gguf_writer.h"
 #include "model/gguf/quant.h"
 
 typedef struct shape_of_model {

@@ -1,7 +1,7 @@
-/* matvec_gpu [TYPE [many|q8act|beside]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one token row
- * with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512, beside a
- * device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead. `beside`: the chosen ones of exact and of q8act, both
- * without a norm and with one.
+/* matvec_gpu [TYPE [many|q8act|beside]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one
+ * token row with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512,
+ * beside a device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead. `beside`:
+ * the chosen ones of exact and of q8act, both without a norm and with one.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */

@@ -1,6 +1,6 @@
 /* sequences_gpu MODEL.gguf: tokens per second, in total, of 1, 2, 4, … sequences that the GPU engine decodes in one
- * batch, sampled on the device, in exact numerics or others. Each count is an engine of its own; rounds take turns within
- * it. */
+ * batch, sampled on the device, in exact numerics or others. Each count is an engine of its own; rounds take turns
+ * within it. */
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "bench/measure.h"
 #include "bench/run_gpu.h"
-#include "exec/sampler.h"
+#include "exec/generate.h"
 
 enum { MAX_ROUND = 64, MAX_COUNTS = 16 };
 
@@ -72,8 +72,7 @@ static double decode(fd_exec *exec, const options *o, int32_t n) {
         must(fd_sampler_new(&greedy, exec->graph->hparams.n_vocab, &runs[i].sampler, &err), &err);
         runs[i].tokens = malloc(sizeof(int32_t) * (size_t)(o->n_prompt + o->n_decode + 1));
         if (!runs[i].tokens) exit(2);
-        for (int32_t k = 0; k < o->n_prompt; k++)
-            runs[i].tokens[k] = token_at(k + 7 * i, exec->graph->hparams.n_vocab);
+        for (int32_t k = 0; k < o->n_prompt; k++) runs[i].tokens[k] = token_at(k + 7 * i, exec->graph->hparams.n_vocab);
     }
     fd_exec_reset(exec);
     must(fd_exec_generate_many(exec, runs, n, n_done, &err), &err);
@@ -88,13 +87,12 @@ static double decode(fd_exec *exec, const options *o, int32_t n) {
 }
 
 int main(int argc, char **argv) {
-    static const struct argp_option known[] = {
-        {"sequences", 's', "N,N,…", 0, "how many at once (1,2,4,8,16,32)", 0},
-        {"decode", 'n', "N", 0, "tokens of each sequence, a round (64)", 0},
-        {"prompt", 'p', "N", 0, "tokens of each prompt (16)", 0},
-        {"rounds", 'r', "N", 0, "rounds (5)", 0},
-        {"numerics", 'N', "exact|q8act|fast", 0, "default exact", 0},
-        {0}};
+    static const struct argp_option known[] = {{"sequences", 's', "N,N,…", 0, "how many at once (1,2,4,8,16,32)", 0},
+                                               {"decode", 'n', "N", 0, "tokens of each sequence, a round (64)", 0},
+                                               {"prompt", 'p', "N", 0, "tokens of each prompt (16)", 0},
+                                               {"rounds", 'r', "N", 0, "rounds (5)", 0},
+                                               {"numerics", 'N', "exact|q8act|fast", 0, "default exact", 0},
+                                               {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of sequences in one batch.", 0,
                                        0,     0};
     options o = {.counts = {1, 2, 4, 8, 16, 32}, .n_count = 6, .n_decode = 64, .n_prompt = 16, .n_round = 5};

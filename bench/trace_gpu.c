@@ -34,7 +34,7 @@ typedef struct sink {
 
 typedef struct row {
     const char *name;
-    int level;      /* fd_trace_level; -1: not observed */
+    int level; /* fd_trace_level; -1: not observed */
     bool copy, file, by_node;
     double rate[MAX_ROUND], last[MAX_ROUND]; /* tokens/s; seconds of fd_trace_finish */
     double bytes;                            /* shown a token */
@@ -111,20 +111,19 @@ static void measure(const options *o, row *r, int at, fd_exec *exec, sink *s, fl
     if (!r->file && o->n_deep > 0) feed(exec, o->n_deep, 512, NULL);
     s->wants = FD_WANT_FINGERPRINT | FD_WANT_HEALTH | (r->level >= FD_TRACE_STATS ? FD_WANT_STATS : 0) |
                (r->level >= FD_TRACE_FULL ? FD_WANT_DATA : 0);
-    fd_observer to_memory = {
-        .observe = take, .wants = take_wants, .user = s, .begin = take_begin, .end = take_end};
+    fd_observer to_memory = {.observe = take, .wants = take_wants, .user = s, .begin = take_begin, .end = take_end};
     char *copy = s->copy;
     if (!r->copy) s->copy = NULL;
     if (r->file) writer = open_trace(o, r, exec);
     if (r->level >= 0) fd_exec_set_observer(exec, writer ? fd_trace_run_observer(writer) : to_memory);
     if (r->file && o->n_deep > 0) feed(exec, o->n_deep, 512, NULL);
     feed(exec, WARM, 1, logits);
-    must(fd_exec_settle(exec, &err), &err);
+    must(fd_exec_flush(exec, &err), &err);
     if (writer) must(fd_trace_flush(writer, &err), &err);
     s->bytes = 0;
     double start = now();
     feed(exec, o->n_decode, 1, logits);
-    must(fd_exec_settle(exec, &err), &err);
+    must(fd_exec_flush(exec, &err), &err);
     if (writer) must(fd_trace_flush(writer, &err), &err);
     double end = now();
     r->rate[at] = o->n_decode / (end - start);

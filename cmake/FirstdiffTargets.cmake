@@ -1,4 +1,5 @@
-# fd_add_folder(NAME SOURCES … LINK …): the static library fd_NAME of one folder, linking only the folders it may include.
+# fd_add_folder(NAME SOURCES … LINK …): the static library fd_NAME of one folder, linking only the folders that it may
+# include.
 function(fd_add_folder name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(fd_${name} STATIC ${ARG_SOURCES})
@@ -9,16 +10,22 @@ function(fd_add_folder name)
 endfunction()
 
 # fd_add_test(NAME SOURCES … LINK … LABEL …): a Criterion program, one CTest entry, run by `ctest -L LABEL`.
+# SLOW_UNDER_SANITIZERS: it takes minutes there. Sanitized builds leave it out of `all`, and CI skips the label.
 function(fd_add_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW_UNDER_SANITIZERS" "LABEL;TIMEOUT" "SOURCES;LINK;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE fd_flags ${ARG_LINK} PkgConfig::CRITERION)
   set_target_properties(${name} PROPERTIES FD_IS_TEST ON)
-  target_compile_definitions(${name} PRIVATE FD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FD_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_compile_definitions(${name} PRIVATE
+    FD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FD_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name} --jobs 1 ${ARG_ARGS})
+  if(ARG_SLOW_UNDER_SANITIZERS)
+    list(APPEND ARG_LABEL slow_under_sanitizers)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL $<BOOL:${FD_SANITIZE}>)
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/cli.h says why
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/cli.h says why
 endfunction()

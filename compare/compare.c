@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/diff/inputs.h"
 #include "compare/diff/prompt_tokens.h"
 #include "compare/diff/scan.h"
 #include "compare/diff/token_split.h"
@@ -57,43 +58,17 @@ static fd_code list_unmatched(const comparison *c, fd_error *err) {
     return FD_OK;
 }
 
-/* Whether `name`, an input of the diverging node, is the same on both sides wherever the node reads it: at its own
- * position, or at every position up to it for a K/V cache. */
-static fd_code input_equality(comparison *c, const char *name, int32_t pos, fd_equality *out, fd_error *err) {
-    *out = FD_EQUALITY_UNKNOWN;
-    if (strcmp(name, "tokens") == 0) {
-        bool known = fd_trace_tokens(c->pair.ref) && fd_trace_tokens(c->pair.cand);
-        if (known) *out = pos < c->limit ? FD_EQUAL : FD_UNEQUAL;
-        return FD_OK;
-    }
-    const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
-    if (!input) return FD_OK;
-    bool cached = strcmp(fd_trace_node_at(c->pair.ref, input->ref)->op, fd_op_name(FD_OP_KV_WRITE)) == 0;
-    bool unknown = false;
-    for (int32_t p = cached ? 0 : pos; p <= pos; p++) {
-        fd_look look;
-        FD_TRY(fd_trace_pair_look(&c->pair, input, p, &look, err));
-        if (look.result == FD_LOOK_DIFFERS) {
-            *out = FD_UNEQUAL;
-            return FD_OK;
-        }
-        unknown |= look.result == FD_LOOK_UNKNOWN;
-    }
-    if (!unknown) *out = FD_EQUAL;
-    return FD_OK;
-}
-
 static fd_code describe_inputs(comparison *c, const fd_trace_node *node, fd_divergence *d, fd_error *err) {
-    bool unequal = false, unknown = false;
     for (int32_t i = 0; i < FD_MAX_INPUTS; i++) {
-        if (!node->inputs[i][0]) continue;
-        int32_t at = d->n_input++;
-        snprintf(d->inputs[at].name, sizeof d->inputs[at].name, "%s", node->inputs[i]);
-        FD_TRY(input_equality(c, node->inputs[i], d->pos, &d->inputs[at].equality, err));
-        unequal |= d->inputs[at].equality == FD_UNEQUAL;
-        unknown |= d->inputs[at].equality == FD_EQUALITY_UNKNOWN;
+        const char *name = node->inputs[i];
+        const fd_node_pair *input = fd_trace_pair_find(&c->pair, name);
+        bool cached = input && strcmp(fd_trace_node_at(c->pair.ref, input->ref)->op, fd_op_name(FD_OP_KV_WRITE)) == 0;
+        fd_equality equality;
+        if (!name[0]) continue;
+        FD_TRY(fd_input_equality(&c->pair, name, cached, d->pos, &equality, err));
+        fd_divergence_add_input(name, equality, d);
     }
-    d->inputs_equal = unequal ? FD_UNEQUAL : unknown || !d->n_input ? FD_EQUALITY_UNKNOWN : FD_EQUAL;
+    fd_divergence_sum_inputs(d);
     return FD_OK;
 }
 

@@ -4,7 +4,8 @@
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
 
-enum { SHORT_DOT = 64, EXP = 64 }; /* multiply-adds that take as long as the lanes of a dot, and as an expf with its sum */
+/* Multiply-adds that take as long as the lanes of a dot, and as an expf with its sum. */
+enum { SHORT_DOT = 64, EXP = 64 };
 
 fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_node *q_node = fd_emulate_input(args, 0), *k_node = fd_emulate_input(args, 1);

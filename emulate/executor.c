@@ -38,27 +38,14 @@ static fd_code check(const fd_graph *graph, const fd_emulate_options *options, f
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
     if (options->n_thread < 0) return fd_fail(err, FD_ERR_INPUT, "threads: %d, expected 0 or more", options->n_thread);
-    FD_TRY(fd_graph_validate(graph, err));
-    for (int32_t i = 0; i < graph->n_weight; i++) {
-        const fd_weight *w = &graph->weights[i];
-        const fd_dtype_info *type = fd_dtype_get(w->dtype);
-        if (!fd_can_dequantize(w->dtype))
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "weight %s: type %s cannot be dequantised yet", w->name,
-                           type ? type->name : "unknown");
-    }
-    const fd_node *last = &graph->nodes[graph->n_node - 1];
-    if (last->over_kv || fd_node_elements(last, 1) != graph->hparams.n_vocab)
-        return fd_fail(err, FD_ERR_INPUT, "graph: its last node, %s, is no row of %d logits", last->name,
-                       graph->hparams.n_vocab);
-    return FD_OK;
+    FD_TRY(fd_exec_check_graph(graph, err));
+    return fd_exec_check_weights(graph, err);
 }
 
-/* Layers mostly turn by the same angles. Padding in fd_rope can only make two equal ones look different. */
+/* Layers mostly turn by the same angles. */
 static fd_code find_angles(fd_emulate *e, const fd_node *node, int32_t *out, fd_error *err) {
-    for (*out = 0; *out < e->n_angles; ++*out) {
-        const fd_emulate_angles *a = &e->angles[*out];
-        if (memcmp(&a->rope, &node->rope, sizeof a->rope) == 0 && a->factors == node->weight[0]) return FD_OK;
-    }
+    for (*out = 0; *out < e->n_angles; ++*out)
+        if (fd_rope_same_table(e->angles[*out].node, node)) return FD_OK;
     return fd_emulate_angles_make(e, node, &e->angles[e->n_angles++], err);
 }
 

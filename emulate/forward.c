@@ -6,21 +6,10 @@
 #include "emulate/rounding.h"
 
 static const fd_emulate_op ops[FD_OP_COUNT] = {
-#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = fd_emulate_##name,
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_emulate_##name,
 #include "model/ops.def"
 #undef FD_OP
 };
-
-void *fd_emulate_reserve(fd_emulate_buffer *buffer, size_t size, fd_error *err) {
-    if (size <= buffer->size && buffer->data) return buffer->data;
-    free(buffer->data);
-    *buffer = (fd_emulate_buffer){malloc(size), size};
-    if (!buffer->data) {
-        buffer->size = 0;
-        fd_fail(err, FD_ERR_MEMORY, "emulation: out of memory for %zu bytes", size);
-    }
-    return buffer->data;
-}
 
 static fd_op_args args_of(const fd_emulate *e, const fd_batch *batch, const fd_node *node) {
     fd_op_args args = {.graph = e->exec.graph,
@@ -47,21 +36,6 @@ static void keep_last_row(fd_op_args *args) {
     args->in[0] = (const float *)args->in[0] + skip * fd_node_row_stride(fd_emulate_input(args, 0), args->n_kv);
     args->pos0 += (int32_t)skip;
     args->n_pos = 1;
-}
-
-static fd_code show(const fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    const fd_observer *observer = &e->exec.observer;
-    if (observer->wants && !observer->wants(observer->user, args->node)) return FD_OK;
-    fd_observation seen = {.graph = args->graph,
-                           .node = args->node,
-                           .step = e->exec.step,
-                           .pos0 = args->pos0,
-                           .n_pos = args->n_pos,
-                           .row_stride = fd_node_row_stride(args->node, args->n_kv),
-                           .dtype = FD_F32,
-                           .data = args->out};
-    if (args->node->op == FD_OP_KV_WRITE) seen.data = (const float *)args->out + args->pos0 * seen.row_stride;
-    return observer->observe(observer->user, &seen, err);
 }
 
 static fd_code run(fd_emulate *e, const fd_op_args *args, fd_error *err) {
@@ -97,7 +71,7 @@ static fd_code step(fd_emulate *e, const fd_batch *batch, const fd_node *node, b
     }
     args.out = e->rows[node->id];
     FD_TRY(run(e, &args, err));
-    if (e->exec.observer.observe) FD_TRY(show(e, &args, err));
+    FD_TRY(fd_exec_show(&e->exec, &args, err));
     if (last && batch->logits) {
         int64_t n_vocab = e->exec.graph->hparams.n_vocab, n_row = batch->all_logits ? args.n_pos : 1;
         memcpy(batch->logits, (const float *)args.out + (args.n_pos - n_row) * n_vocab,

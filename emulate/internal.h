@@ -14,9 +14,8 @@ typedef struct fd_emulate_buffer { /* grows, is never shrunk, holds nothing betw
 } fd_emulate_buffer;
 
 typedef struct fd_emulate_angles {
-    fd_rope rope;
-    int32_t factors;  /* weight index, -1 none */
-    float *cos, *sin; /* owned, [n_ctx, n_rot/2] */
+    const fd_node *node; /* one of those whose angles these are */
+    float *cos, *sin;    /* owned, [n_ctx, n_rot/2] */
 } fd_emulate_angles;
 
 typedef struct fd_emulate {
@@ -37,7 +36,8 @@ typedef struct fd_emulate {
 
 /* Computes args->out; rounding it to the class's tensor type is left to the caller. */
 typedef fd_code (*fd_emulate_op)(fd_emulate *e, const fd_op_args *args, fd_error *err);
-#define FD_OP(ENUM, name, summary) fd_code fd_emulate_##name(fd_emulate *e, const fd_op_args *args, fd_error *err);
+#define FD_OP(ENUM, name, n_input, summary)                                                                            \
+    fd_code fd_emulate_##name(fd_emulate *e, const fd_op_args *args, fd_error *err);
 #include "model/ops.def"
 #undef FD_OP
 
@@ -53,8 +53,8 @@ fd_code fd_emulate_angles_make(const fd_emulate *e, const fd_node *node, fd_emul
 /* A vector of parameters (one row) in binary32, rounded to the class's tensor type. */
 void fd_emulate_vector(const fd_emulate *e, const fd_weight *weight, float *out);
 
-/* Threads for so many multiply-adds, which take about a nanosecond each here. What takes less than half a millisecond is
- * done by one: on a busy machine (CI) the others have to wait for a processor first. Never changes a bit. */
+/* Threads for so many multiply-adds, which take about a nanosecond each here. What takes less than half a millisecond
+ * is done by one: on a busy machine (CI) the others have to wait for a processor first. Never changes a bit. */
 static inline int fd_emulate_threads(const fd_emulate *e, int64_t work) {
     enum { THREADED_WORK = 1 << 19 };
     return work < THREADED_WORK ? 1 : e->n_thread;

@@ -18,16 +18,9 @@ static int64_t width_of(const fd_node *node) {
     return fd_node_row_stride(node, 0);
 }
 
-static bool same_table(const fd_node *a, const fd_node *b) {
-    const fd_rope *x = &a->rope, *y = &b->rope; /* the pairing is no part of a table */
-    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
-           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
-           x->original_context == y->original_context && a->weight[0] == b->weight[0];
-}
-
 int32_t fd_table_owner(const fd_graph *graph, int32_t id) {
     for (int32_t i = 0; i < id; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && same_table(&graph->nodes[i], &graph->nodes[id])) return i;
+        if (graph->nodes[i].op == FD_OP_ROPE && fd_rope_same_table(&graph->nodes[i], &graph->nodes[id])) return i;
     return id;
 }
 

@@ -143,7 +143,7 @@ static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     return code;
 }
 
-static fd_code settle(fd_exec *exec, fd_error *err) {
+static fd_code flush(fd_exec *exec, fd_error *err) {
     fd_engine *e = (fd_engine *)exec;
     FD_TRY(fd_cuda_check(cudaSetDevice(e->device.id), "device", err));
     return fd_async_flush(e, err);
@@ -166,11 +166,11 @@ static void destroy(fd_exec *exec) {
 }
 
 static const fd_exec_class engine_class = {
-    .forward = forward, .reset = reset, .destroy = destroy, .settle = settle, .generate = fd_engine_generate};
+    .forward = forward, .reset = reset, .destroy = destroy, .flush = flush, .generate = fd_engine_generate};
 static const fd_exec_class batching_class = {.forward = forward,
                                              .reset = reset,
                                              .destroy = destroy,
-                                             .settle = settle,
+                                             .flush = flush,
                                              .generate = fd_engine_generate,
                                              .decode = fd_engine_decode,
                                              .generate_many = fd_engine_generate_many};
@@ -187,17 +187,13 @@ bool fd_engine_available(char *why, size_t size) {
 }
 
 static fd_code check_graph(const fd_graph *graph, fd_error *err) {
-    FD_TRY(fd_graph_validate(graph, err));
+    FD_TRY(fd_exec_check_graph(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
                            node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);
     }
-    const fd_node *last = &graph->nodes[graph->n_node - 1];
-    if (last->over_kv || last->op == FD_OP_KV_WRITE || fd_node_row_stride(last, 0) != graph->hparams.n_vocab)
-        return fd_fail(err, FD_ERR_INPUT, "graph: its last node, %s, is no row of %d logits", last->name,
-                       graph->hparams.n_vocab);
     return FD_OK;
 }
 

@@ -1,7 +1,6 @@
 /* Sampling on the device: each step reads the token that the one before it sampled, and the host, which is told each
  * token as it is known, is never waited for. */
 #include "engine/internal.h"
-#include "exec/sampler.h"
 
 fd_code fd_engine_sample(const fd_engine *e, const fd_launch_context *ctx, bool batch, int32_t n_row, fd_error *err) {
     int32_t *inputs = batch ? e->state.batch_inputs : e->state.inputs, n_seq = e->exec.n_seq;

@@ -11,6 +11,7 @@
 #include "engine/plan.h"
 #include "engine/slots.h"
 #include "engine/weights.h"
+#include "exec/generate.h"
 #include "kernels/elementwise/rope.h"
 #include "kernels/sampling/sample.h"
 
@@ -42,7 +43,6 @@ typedef struct fd_engine_device {
 /* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
 typedef struct fd_rope_tables {
     fd_rope rope;
-    int32_t factors;                /* weight index, -1 none */
     const float *cosine, *sine;     /* device, inside fd_engine_state.fixed */
     float *host_cosine, *host_sine; /* owned; for ops that a fault replaces */
 } fd_rope_tables;

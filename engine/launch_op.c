@@ -197,7 +197,7 @@ static fd_code launch_expert_sum(const job *j, fd_error *err) {
 
 /* From ops.def: an op without a launcher does not compile. */
 static fd_code (*const launchers[FD_OP_COUNT])(const job *j, fd_error *err) = {
-#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = launch_##name,
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = launch_##name,
 #include "model/ops.def"
 #undef FD_OP
 };

@@ -16,22 +16,14 @@ static fd_code make_ropes(fd_engine *e, const fd_graph *graph, char *at, fd_erro
         }
         fd_rope_tables *t = &e->state.ropes[e->state.n_rope];
         size_t half = (size_t)(node->rope.n_rot / 2), size = sizeof(float) * (size_t)e->exec.n_ctx * half;
-        float *factors = NULL;
+        const fd_weight *factors = node->weight[0] >= 0 ? &graph->weights[node->weight[0]] : NULL;
         e->state.rope_of[i] = e->state.n_rope++;
         t->rope = node->rope;
-        t->factors = node->weight[0];
         t->host_cosine = malloc(size);
         t->host_sine = malloc(size);
-        if (t->factors >= 0) factors = malloc(sizeof *factors * half);
-        if (!t->host_cosine || !t->host_sine || (t->factors >= 0 && !factors)) {
-            free(factors);
+        if (!t->host_cosine || !t->host_sine)
             return fd_fail(err, FD_ERR_MEMORY, "rope tables: out of memory for %zu bytes", 2 * size);
-        }
-        if (factors)
-            fd_dequantize_row(graph->weights[t->factors].dtype, graph->weights[t->factors].data, factors,
-                              (int64_t)half);
         fd_rope_table(&t->rope, factors, 0, e->exec.n_ctx, t->host_cosine, t->host_sine);
-        free(factors);
         t->cosine = (float *)at;
         t->sine = (float *)(at + fd_table_bytes(node, e->exec.n_ctx));
         FD_TRY(fd_cuda_check(cudaMemcpy(at, t->host_cosine, size, cudaMemcpyHostToDevice), "rope tables", err));

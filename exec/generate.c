@@ -1,8 +1,7 @@
 /* Prefill, then sample and feed, token by token. */
 #include <stdlib.h>
 
-#include "exec/exec.h"
-#include "exec/sampler.h"
+#include "exec/generate.h"
 
 static fd_code check(const fd_exec *exec, const fd_generation *run, int32_t n_past, fd_error *err) {
     if (run->n_new < 1) return fd_fail(err, FD_ERR_INPUT, "generation: %d tokens, expected at least 1", run->n_new);

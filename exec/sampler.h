@@ -8,8 +8,9 @@
  *   3. top_p           the fewest best whose probability (softmax over those left, temperature 1) reaches top_p
  *   4. min_p           those whose probability is at least min_p times the best one's (temperature 1)
  *   5. temperature     weight e^((logit - best) / temperature), and one draw in proportion, counted in rising id
- * Probabilities are integers in steps of 2^-44 of the best one's (numerics/sampling.h), so that no sum depends on an order:
- * kernels/sampling/sample.cu returns the same tokens on the device. Draw n of a sampler depends on the seed and n alone.
+ * Probabilities are integers in steps of 2^-44 of the best one's (numerics/sampling.h), so that no sum depends on an
+ * order: kernels/sampling/sample.cu returns the same tokens on the device. Draw n of a sampler depends on the seed and n
+ * alone.
  * With temperature 0 the best logit after step 1 is taken: steps 2 to 4 always keep it, and nothing is drawn. */
 #ifndef FD_EXEC_SAMPLER_H
 #define FD_EXEC_SAMPLER_H
@@ -43,7 +44,7 @@ void fd_sampler_free(fd_sampler *sampler);
 fd_code fd_sample(fd_sampler *sampler, const float *logits, const int32_t *history, int32_t n_history, int32_t *token,
                   fd_error *err);
 
-/* ---- for those who sample elsewhere (the GPU engine) and go on as if fd_sample had been called ---- */
+/* ---- for backends that sample themselves (the GPU engine) and leave the sampler as fd_sample would ---- */
 
 const fd_sampler_options *fd_sampler_options_of(const fd_sampler *sampler);
 uint64_t fd_sampler_draws(const fd_sampler *sampler);  /* so far; none at temperature 0 */

@@ -1,5 +1,5 @@
-/* Attention bugs, in binary32. A query head h of n_head reads K/V head h / (n_head / n_head_kv); scores past a row's own
- * position are -inf and weights 0 there. Each function below has one thing of that wrong. */
+/* Attention bugs, in binary32. A query head h of n_head reads K/V head h / (n_head / n_head_kv); scores past a row's
+ * own position are -inf and weights 0 there. Each function below has one thing of that wrong. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -17,10 +17,6 @@ typedef struct rule {
     bool modulo;        /* h % n_head_kv */
     int32_t look_ahead; /* positions past its own; INT32_MAX: all of the batch */
 } rule;
-
-static const fd_node *input(const fd_op_args *args, int i) {
-    return &args->graph->nodes[args->node->input[i]];
-}
 
 static int32_t kv_head(shape s, rule r, int32_t h) {
     return r.modulo ? h % s.n_head_kv : h / (s.n_head / s.n_head_kv);
@@ -47,7 +43,8 @@ static float with_sink(const fd_op_args *args, float sum, float sink) {
 }
 
 static void scores(const fd_op_args *args, rule r) {
-    shape s = {input(args, 0)->shape[0], input(args, 1)->shape[0], input(args, 0)->shape[1], args->n_kv};
+    shape s = {fd_fault_input(args, 0)->shape[0], fd_fault_input(args, 1)->shape[0], fd_fault_input(args, 0)->shape[1],
+               args->n_kv};
     for (int32_t row = 0; row < args->n_pos; row++)
         for (int32_t h = 0; h < s.n_head; h++) {
             const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
@@ -74,7 +71,7 @@ static void softmax(const fd_op_args *args, rule r) {
 
 /* Positions in blocks of 64, as the contract sums them. */
 static void mix(const fd_op_args *args, rule r) {
-    shape s = {args->node->shape[0], input(args, 1)->shape[0], args->node->shape[1], args->n_kv};
+    shape s = {args->node->shape[0], fd_fault_input(args, 1)->shape[0], args->node->shape[1], args->n_kv};
     int64_t stride = (int64_t)s.n_head_kv * s.head_dim;
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
@@ -94,59 +91,27 @@ static void mix(const fd_op_args *args, rule r) {
     }
 }
 
-static void scores_modulo(const fd_op_args *args) {
-    scores(args, (rule){.modulo = true});
-}
-static void mix_modulo(const fd_op_args *args) {
-    mix(args, (rule){.modulo = true});
-}
-static void scores_unmasked(const fd_op_args *args) {
-    scores(args, (rule){.look_ahead = INT32_MAX});
-}
-static void softmax_unmasked(const fd_op_args *args) {
-    softmax(args, (rule){.look_ahead = INT32_MAX});
-}
-static void mix_unmasked(const fd_op_args *args) {
-    mix(args, (rule){.look_ahead = INT32_MAX});
-}
-static void scores_one_ahead(const fd_op_args *args) {
-    scores(args, (rule){.look_ahead = 1});
-}
-static void softmax_one_ahead(const fd_op_args *args) {
-    softmax(args, (rule){.look_ahead = 1});
-}
-static void mix_one_ahead(const fd_op_args *args) {
-    mix(args, (rule){.look_ahead = 1});
-}
+FD_OVERRIDE(scores_modulo, scores(args, (rule){.modulo = true}))
+FD_OVERRIDE(mix_modulo, mix(args, (rule){.modulo = true}))
+FD_OVERRIDE(scores_unmasked, scores(args, (rule){.look_ahead = INT32_MAX}))
+FD_OVERRIDE(softmax_unmasked, softmax(args, (rule){.look_ahead = INT32_MAX}))
+FD_OVERRIDE(mix_unmasked, mix(args, (rule){.look_ahead = INT32_MAX}))
+FD_OVERRIDE(scores_one_ahead, scores(args, (rule){.look_ahead = 1}))
+FD_OVERRIDE(softmax_one_ahead, softmax(args, (rule){.look_ahead = 1}))
+FD_OVERRIDE(mix_one_ahead, mix(args, (rule){.look_ahead = 1}))
 
 /* The same bug in each of the three ops. */
-static fd_code in_all_three(fd_fault_site *site, fd_override_fn in_scores, fd_override_fn in_softmax,
-                            fd_override_fn in_mix) {
-    fd_node *node = site->node;
-    fd_override_fn override = node->op == FD_OP_ATTN_SCORES    ? in_scores
-                              : node->op == FD_OP_ATTN_SOFTMAX ? in_softmax
-                              : node->op == FD_OP_ATTN_MIX     ? in_mix
-                                                               : NULL;
-    if (!override) return FD_OK;
-    node->override = override;
-    site->changed = true;
-    return FD_OK;
+static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn in_softmax, fd_override_fn in_mix) {
+    if (node->op == FD_OP_ATTN_SCORES) node->override = in_scores;
+    if (node->op == FD_OP_ATTN_SOFTMAX) node->override = in_softmax;
+    if (node->op == FD_OP_ATTN_MIX) node->override = in_mix;
 }
 
-static fd_code gqa_modulo(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    const fd_hparams *h = &site->graph->hparams;
-    if (h->n_head == h->n_head_kv || h->n_head_kv == 1) return FD_OK; /* both rules give the same head */
-    return in_all_three(site, scores_modulo, NULL, mix_modulo);
-}
-static fd_code mask_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return in_all_three(site, scores_unmasked, softmax_unmasked, mix_unmasked);
-}
-static fd_code mask_one_ahead(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return in_all_three(site, scores_one_ahead, softmax_one_ahead, mix_one_ahead);
-}
+/* With as many K/V heads as heads, or one, both rules give the same head. */
+FD_APPLIES(is_grouped, graph->hparams.n_head != graph->hparams.n_head_kv && graph->hparams.n_head_kv > 1)
+FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
+FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
+FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 
 /* The row of position p sees positions before p alone: at p = 0 that is none, max is -inf and -inf - -inf is NaN. */
 static void all_masked(const fd_op_args *args) {
@@ -183,7 +148,8 @@ static void only_current(const fd_op_args *args) {
 
 /* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
 static void q0_only(const fd_op_args *args) {
-    shape s = {input(args, 0)->shape[0], input(args, 1)->shape[0], input(args, 0)->shape[1], args->n_kv};
+    shape s = {fd_fault_input(args, 0)->shape[0], fd_fault_input(args, 1)->shape[0], fd_fault_input(args, 0)->shape[1],
+               args->n_kv};
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *q = (const float *)args->in[0] + (int64_t)i * s.head_dim;
         const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, (rule){0}, i % s.n_head) * s.head_dim;
@@ -206,70 +172,21 @@ static void heads_reversed(const fd_op_args *args) {
                 *b = kept;
             }
 }
-static bool several_heads(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->shape[0] > 1;
-}
+FD_APPLIES(several_heads, node->shape[0] > 1)
 
-static fd_code rescale(fd_fault_site *site, float scale) {
-    if (scale == site->node->scale) return FD_OK;
-    site->node->scale = scale;
-    site->changed = true;
-    return FD_OK;
-}
-static fd_code scale_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return rescale(site, 1.0f);
-}
-static fd_code scale_twice(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return rescale(site, site->node->scale * site->node->scale);
-}
-static fd_code scale_by_model_width(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return rescale(site, 1.0f / sqrtf((float)site->graph->hparams.n_embd));
-}
+FD_EDIT(scale_missing, node->scale = 1.0f)
+FD_EDIT(scale_twice, node->scale *= node->scale)
+FD_EDIT(scale_by_model_width, node->scale = 1.0f / sqrtf((float)site->graph->hparams.n_embd))
 
-static bool has_window(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->window > 0;
-}
-static bool has_softcap(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->softcap > 0.0f;
-}
-static bool has_sinks(const fd_graph *graph, const fd_node *node) {
-    return fd_fault_weight(graph, node, 0) != NULL;
-}
-static fd_code resize_window(fd_fault_site *site, int32_t window) {
-    site->changed = window != site->node->window;
-    site->node->window = window;
-    return FD_OK;
-}
-static fd_code window_ignored(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return resize_window(site, 0);
-}
-static fd_code window_one_more(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return resize_window(site, site->node->window < INT32_MAX ? site->node->window + 1 : INT32_MAX);
-}
-static fd_code window_one_less(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return resize_window(site, site->node->window > 1 ? site->node->window - 1 : 1);
-}
-static fd_code softcap_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->softcap = 0.0f;
-    site->changed = true;
-    return FD_OK;
-}
-static fd_code sinks_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->weight[0] = -1;
-    site->changed = true;
-    return FD_OK;
-}
+FD_APPLIES(has_window, node->window > 0)
+FD_APPLIES(has_softcap, node->softcap > 0.0f)
+FD_APPLIES(has_sinks, fd_fault_weight(graph, node, 0) != NULL)
+
+FD_EDIT(window_ignored, node->window = 0)
+FD_EDIT(window_one_more, node->window += node->window < INT32_MAX)
+FD_EDIT(window_one_less, node->window -= node->window > 1)
+FD_EDIT(softcap_missing, node->softcap = 0.0f)
+FD_EDIT(sinks_missing, node->weight[0] = -1)
 
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
@@ -285,7 +202,7 @@ static const fd_fault rows[] = {
      .override = q0_only},
     {ATTENTION("gqa_modulo", "attn_scores", FD_OP_COUNT,
                "query head h reads K/V head h modulo n_head_kv, not h / group size"),
-     .edit = gqa_modulo},
+     .applies = is_grouped, .edit = gqa_modulo},
     {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
      .edit = mask_missing},
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,

@@ -1,5 +1,5 @@
-/* Dequantisation bugs: a block is decoded in another way than its format says. model/gguf/quant.c draws the layouts. Written
- * apart from it: each decoder below is the wrong one. */
+/* Dequantisation bugs: a block is decoded in another way than its format says. model/gguf/quant.c draws the layouts.
+ * Written apart from it: each decoder below is the wrong one. */
 #include "faults/internal.h"
 
 #include <stddef.h>
@@ -17,13 +17,11 @@ static float half_at(const uint8_t *from) {
     return fd_f16_to_f32(bits);
 }
 
-static fd_code redecode(fd_fault_site *site, block_fn decode, fd_error *err) {
+static void redecode(fd_fault_site *site, block_fn decode) {
     fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
     int64_t n = w.n_row * w.n_col, block = fd_dtype_get(w.dtype)->block_elements;
-    void *values;
-    FD_TRY(fd_fault_new_weight(site, 0, FD_F32, sizeof(float) * (uint64_t)n, &values, err));
-    for (int64_t b = 0; b < n / block; b++) decode(w.data, b, (float *)values + b * block);
-    return FD_OK;
+    float *values = fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)n);
+    for (int64_t b = 0; values && b < n / block; b++) decode(w.data, b, values + b * block);
 }
 
 /* ---- Q8_0 and Q4_0: 32 elements, scale first ---- */
@@ -128,15 +126,11 @@ static void f16_as_bf16(const uint8_t *data, int64_t b, float *to) {
 
 /* ---- rows: which decoder a format has; NULL where the bug has no meaning ---- */
 
-static fd_code by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMIT], fd_error *err) {
+static void by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMIT]) {
     uint32_t dtype = fd_fault_weight(site->graph, site->node, 0)->dtype;
-    return dtype < FD_DTYPE_LIMIT && decoders[dtype] ? redecode(site, decoders[dtype], err) : FD_OK;
+    if (dtype < FD_DTYPE_LIMIT && decoders[dtype]) redecode(site, decoders[dtype]);
 }
-#define BY_FORMAT(name, ...)                                                                                           \
-    static fd_code name(fd_fault_site *site, fd_error *err) {                                                          \
-        static const block_fn decoders[FD_DTYPE_LIMIT] = {__VA_ARGS__};                                                \
-        return by_format(site, decoders, err);                                                                         \
-    }
+#define BY_FORMAT(name, ...) FD_EDIT(name, by_format(site, (const block_fn[FD_DTYPE_LIMIT]){__VA_ARGS__}))
 BY_FORMAT(nibble_order, [FD_Q4_0] = q4_high_first, [FD_Q4_K] = q4_k_high_first)
 BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_Q4_K] = q4_k_scale_late)
 BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)

@@ -7,47 +7,26 @@
 
 #include "numerics/contract.h"
 
-static fd_code shifted(fd_fault_site *site, int32_t offset) {
-    site->node->row_offset = offset;
-    site->changed = true;
-    return FD_OK;
-}
-static fd_code one_further(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return shifted(site, 1);
-}
-static fd_code one_short(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return shifted(site, -1);
-}
+FD_EDIT(one_further, node->row_offset = 1)
+FD_EDIT(one_short, node->row_offset = -1)
 
 /* Row p at flat element p·stride of the cache; what falls outside it is dropped. */
 static void write_with_stride(const fd_op_args *args, int64_t stride) {
-    int64_t width = fd_fault_width(args->node), size = width * (args->n_ctx ? args->n_ctx : args->n_kv);
+    int64_t width = fd_node_width(args->node), size = width * (args->n_ctx ? args->n_ctx : args->n_kv);
     for (int32_t r = 0; r < args->n_pos; r++) {
         int64_t at = (args->pos0 + r) * stride;
         if (at + width <= size)
             memmove((float *)args->out + at, (const float *)args->in[0] + r * width, sizeof(float) * (size_t)width);
     }
 }
-static void by_element(const fd_op_args *args) {
-    write_with_stride(args, 1);
-}
-static void by_head(const fd_op_args *args) {
-    write_with_stride(args, args->node->shape[1]);
-}
-static void never(const fd_op_args *args) {
-    write_with_stride(args, 0);
-}
-static bool several_heads(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->n_dim == 2 && node->shape[0] > 1;
-}
+FD_OVERRIDE(by_element, write_with_stride(args, 1))
+FD_OVERRIDE(by_head, write_with_stride(args, args->node->shape[1]))
+FD_OVERRIDE(never, write_with_stride(args, 0))
+FD_APPLIES(several_heads, node->n_dim == 2 && node->shape[0] > 1)
 
 /* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0. */
 static void reads_stale_rows(const fd_op_args *args) {
-    const fd_node *q_node = &args->graph->nodes[args->node->input[0]],
-                  *k_node = &args->graph->nodes[args->node->input[1]];
+    const fd_node *q_node = fd_fault_input(args, 0), *k_node = fd_fault_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
         const float *q = (const float *)args->in[0] + (int64_t)i * head_dim;
@@ -61,8 +40,8 @@ static void reads_stale_rows(const fd_op_args *args) {
     }
 }
 
-/* Softmax reads `n_more` slots past the row's own. Nobody wrote them: their K is zero, so is their score, and their V
- * adds nothing to the mix. */
+/* Softmax reads `n_more` slots past the row's own. They were never written: their K is zero, so is their score, and
+ * their V adds nothing to the mix. */
 static void softmax_with_empty_slots(const fd_op_args *args, int32_t own, float *w, const float *s, float sink,
                                      int32_t n_more) {
     int32_t n = own + 1;
@@ -74,7 +53,7 @@ static void softmax_with_empty_slots(const fd_op_args *args, int32_t own, float 
     for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
 }
 
-/* Tokens come one after another here, as such engines feed them: the slots behind a row's own are empty. */
+/* Tokens come one after another here, as such engines feed them: the slots after a row's own are empty. */
 static void past_the_length(const fd_op_args *args, bool all) {
     int32_t n_head = args->node->shape[0], n_slot = args->graph->hparams.n_ctx_train;
     float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
@@ -87,37 +66,26 @@ static void past_the_length(const fd_op_args *args, bool all) {
     if (args->weight[0] && !sinks) fd_fault_nan(args, (int64_t)n_head * args->n_kv);
     free(sinks);
 }
-static void all_slots(const fd_op_args *args) {
-    past_the_length(args, true);
-}
-static void one_slot_more(const fd_op_args *args) {
-    past_the_length(args, false);
-}
+FD_OVERRIDE(all_slots, past_the_length(args, true))
+FD_OVERRIDE(one_slot_more, past_the_length(args, false))
 
-static fd_code read_other(fd_fault_site *site, int32_t cache) {
-    if (cache < 0) return FD_OK;
-    const fd_node *now = &site->graph->nodes[site->node->input[1]], *other = &site->graph->nodes[cache];
-    if (now->shape[0] != other->shape[0] || now->shape[1] != other->shape[1]) return FD_OK;
-    site->node->input[1] = cache;
-    site->changed = true;
-    return FD_OK;
+static void read_other(const fd_graph *graph, fd_node *node, int32_t cache) {
+    if (cache < 0) return;
+    const fd_node *now = &graph->nodes[node->input[1]], *other = &graph->nodes[cache];
+    if (now->shape[0] == other->shape[0] && now->shape[1] == other->shape[1]) node->input[1] = cache;
 }
 
 /* The first layer has no layer before it: the fault does not concern it. */
-static fd_code previous_layer(fd_fault_site *site, fd_error *err) {
-    (void)err;
+static void previous_layer(fd_fault_site *site) {
     fd_node before = *site->node;
-    if (before.op != FD_OP_ATTN_SCORES && before.op != FD_OP_ATTN_MIX) return FD_OK;
+    if (before.op != FD_OP_ATTN_SCORES && before.op != FD_OP_ATTN_MIX) return;
     before.layer--;
-    if (before.layer < 0) return FD_OK;
-    return read_other(site,
-                      fd_fault_sibling(site->graph, &before, before.op == FD_OP_ATTN_MIX ? "cache_v" : "cache_k"));
+    if (before.layer < 0) return;
+    const char *cache = before.op == FD_OP_ATTN_MIX ? "cache_v" : "cache_k";
+    read_other(site->graph, site->node, fd_fault_sibling(site->graph, &before, cache));
 }
 
-static fd_code v_is_k(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return read_other(site, fd_fault_sibling(site->graph, site->node, "cache_k"));
-}
+FD_EDIT(v_is_k, read_other(site->graph, node, fd_fault_sibling(site->graph, node, "cache_k")))
 
 #define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
 
@@ -139,7 +107,8 @@ static const fd_fault rows[] = {
     {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),
      .edit = v_is_k},
     {CACHE("cache_all_slots", "attn_weights", FD_OP_ATTN_SOFTMAX,
-           "attention goes over every slot of the cache, up to the trained context; those nobody wrote have a score of 0"),
+           "attention goes over every slot of the cache, up to the trained context; those nobody wrote have a score of "
+           "0"),
      .override = all_slots},
     {CACHE("cache_one_slot_more", "attn_weights", FD_OP_ATTN_SOFTMAX,
            "attention goes over one slot more than is written; its score is 0"),

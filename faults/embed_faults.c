@@ -17,12 +17,8 @@ static void lookup(const fd_op_args *args, int64_t token_offset, float scale) {
     }
 }
 
-static void next_row(const fd_op_args *args) {
-    lookup(args, 1, 1.0f);
-}
-static void scaled_by_sqrt_d(const fd_op_args *args) {
-    lookup(args, 0, sqrtf((float)args->weight[0]->n_col));
-}
+FD_OVERRIDE(next_row, lookup(args, 1, 1.0f))
+FD_OVERRIDE(scaled_by_sqrt_d, lookup(args, 0, sqrtf((float)args->weight[0]->n_col)))
 
 /* Position 0 is where a BOS stands: its row was added to the vocabulary and never loaded, or is taken for padding. */
 static void first_is_zero(const fd_op_args *args) {
@@ -47,19 +43,8 @@ static void by_column(const fd_op_args *args) {
 }
 
 /* token_embd_scaled of the architectures that have it. */
-static fd_code rescale(fd_fault_site *site, float factor) {
-    site->changed = factor != site->node->scale;
-    site->node->scale = factor;
-    return FD_OK;
-}
-static fd_code scale_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return rescale(site, 1.0f);
-}
-static fd_code scale_twice(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return rescale(site, site->node->scale * site->node->scale);
-}
+FD_EDIT(scale_missing, node->scale = 1.0f)
+FD_EDIT(scale_twice, node->scale *= node->scale)
 
 #define EMBED_SCALE(name, summary)                                                                                     \
     .info = {name, "embedding", summary, "token_embd_scaled", true}, .op = FD_OP_SCALE, .nodes = "token_embd_scaled"

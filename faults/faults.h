@@ -1,5 +1,6 @@
 /* Faults: the real bugs of other engines, each a row of a table, injected into a graph before any executor sees it, and
- * tried as an explanation by compare/diagnose/explain.h. docs/faults.md lists them with the public cases they come from. */
+ * tried as an explanation by compare/diagnose/explain.h. docs/faults.md lists them with the public cases they come
+ * from. */
 #ifndef FD_FAULTS_FAULTS_H
 #define FD_FAULTS_FAULTS_H
 
@@ -7,35 +8,45 @@
 
 typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */
-    const char
-        *family; /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn",
-                            "moe", "residual", "numerics", "output" */
+    /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn", "moe", "residual",
+     * "numerics" or "output" */
+    const char *family;
     const char *summary; /* one line: what the faulty engine does */
-    const char
-        *located; /* the node suffix where it first shows, "attn_q_rope"; several, of which a model has one at that
-                            place, are separated by spaces: "ffn_act ffn_moe_act" */
+    /* The node suffix where it first shows, "attn_q_rope"; several, of which a model has one there, are separated by
+     * spaces: "ffn_act ffn_moe_act". */
+    const char *located;
     bool outside; /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
-    double u_in;  /* where the fault is a coarser type for the factors of a product: its unit roundoff. It is no bug
-                     beside an engine whose factors are as coarse. Else 0 */
+    /* Where the fault is a coarser type for the factors of a product: its unit roundoff. In an engine whose factors are as
+     * coarse it is no bug. Else 0. */
+    double u_in;
 } fd_fault_info;
 
 int32_t fd_fault_count(void);
 const fd_fault_info *fd_fault_at(int32_t i);
 int32_t fd_fault_find(const char *name); /* -1: there is none */
 
-/* Is the node one of those where the fault first shows? Its layer is not looked at. */
+/* True when the fault first shows at nodes of this name, in whatever layer. */
 bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node);
 
-/* Applies "NAME" or "NAME@LAYER" (all layers without @) to a graph of the caller's own (fd_graph_clone). Replaced weight
- * bytes are owned by *owner, which must outlive the graph's use. FD_ERR_INPUT: unknown name (lists the known), layer out of
- * range, a layer for a fault outside the layers, or nothing in this model that the fault could change (no bias, no
- * Q8_0 weight, output not tied, …). */
+/* Applies "NAME" or "NAME@LAYER" (all layers without @) to a graph of the caller's own (fd_graph_clone). Replaced
+ * weight bytes are owned by *owner, which must outlive the graph's use. FD_ERR_INPUT: unknown name (lists the known),
+ * layer out of range, a layer for a fault outside the layers, or nothing in this model that the fault could change (no
+ * bias, no Q8_0 weight, output not tied, …). */
 typedef struct fd_fault_owner fd_fault_owner;
 fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner, fd_error *err);
 void fd_fault_owner_free(fd_fault_owner *owner);
 
-/* Applies fault i to node `node` alone. *changed says whether it concerns that node; *owner is NULL when it does not. */
-fd_code fd_fault_apply_node(int32_t i, fd_graph *graph, int32_t node, bool *changed, fd_fault_owner **owner,
-                            fd_error *err);
+/* One node as a fault has it. */
+typedef struct fd_faulty_node {
+    fd_node node;
+    fd_weight weight[FD_MAX_WEIGHTS]; /* what its slots read, where they are in use */
+    bool replaced; /* the bytes of weight[0] are not the graph's: `owner` has them, and node.weight[0] is as before */
+    fd_fault_owner *owner; /* NULL: the fault does not concern the node */
+} fd_faulty_node;
+
+/* Applies fault i to a copy of `node`, which is a node of the graph or was changed by the caller. out->owner says whether
+ * the fault concerns it; freed with fd_faulty_node_free. */
+fd_code fd_fault_edit_node(int32_t i, const fd_graph *graph, const fd_node *node, fd_faulty_node *out, fd_error *err);
+void fd_faulty_node_free(fd_faulty_node *faulty); /* frees the owner, not the struct */
 
 #endif

@@ -25,42 +25,20 @@ static float identity(float x) {
 static void activate(const fd_op_args *args, float (*function)(float), bool times_up) {
     const float *gate = args->in[0], *up = args->in[1];
     float *y = args->out;
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         y[i] = times_up ? function(gate[i]) * up[i] : function(gate[i]);
 }
-static void act_gelu_tanh(const fd_op_args *args) {
-    activate(args, gelu_tanh, true);
-}
-static void act_gelu_erf(const fd_op_args *args) {
-    activate(args, gelu_erf, true);
-}
-static void act_relu(const fd_op_args *args) {
-    activate(args, relu, true);
-}
-static void act_sigmoid(const fd_op_args *args) {
-    activate(args, sigmoid, true);
-}
-static void act_missing(const fd_op_args *args) {
-    activate(args, identity, true);
-}
-static void up_missing(const fd_op_args *args) {
-    activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false);
-}
+FD_OVERRIDE(act_gelu_tanh, activate(args, gelu_tanh, true))
+FD_OVERRIDE(act_gelu_erf, activate(args, gelu_erf, true))
+FD_OVERRIDE(act_relu, activate(args, relu, true))
+FD_OVERRIDE(act_sigmoid, activate(args, sigmoid, true))
+FD_OVERRIDE(act_missing, activate(args, identity, true))
+FD_OVERRIDE(up_missing, activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false))
 
-static void act_silu(const fd_op_args *args) {
-    activate(args, fd_silu32, true);
-}
-static bool is_silu(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->op == FD_OP_SILU_MUL;
-}
-static bool is_gelu(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->op == FD_OP_GELU_MUL;
-}
-static bool is_silu_or_gelu(const fd_graph *graph, const fd_node *node) {
-    return is_silu(graph, node) || is_gelu(graph, node);
-}
+FD_OVERRIDE(act_silu, activate(args, fd_silu32, true))
+FD_APPLIES(is_silu, node->op == FD_OP_SILU_MUL)
+FD_APPLIES(is_gelu, node->op == FD_OP_GELU_MUL)
+FD_APPLIES(is_silu_or_gelu, is_silu(graph, node) || is_gelu(graph, node))
 
 /* ---- the clamped SwiGLU: (g·σ(slope·g))·(u + 1) with g and u clamped ---- */
 
@@ -71,7 +49,7 @@ typedef struct clamped {
 static void activate_clamped(const fd_op_args *args, clamped how) {
     const float *gate = args->in[0], *up = args->in[1];
     float *y = args->out;
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
         float g = fd_at_most32(gate[i], how.limit), u = fd_at_least32(fd_at_most32(up[i], how.limit), -how.limit);
         y[i] = fd_swish32(g, how.slope) * (u + how.plus);
     }
@@ -86,44 +64,38 @@ static void up_plus_one_missing(const fd_op_args *args) {
     activate_clamped(args, (clamped){args->node->limit, args->node->slope, 0.0f});
 }
 
-static fd_code silu_on_up(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    int32_t gate = site->node->input[0];
-    site->node->input[0] = site->node->input[1];
-    site->node->input[1] = gate;
-    site->changed = true;
-    return FD_OK;
+static void silu_on_up(fd_fault_site *site) {
+    int32_t *input = site->node->input, gate = input[0];
+    input[0] = input[1];
+    input[1] = gate;
 }
 
 /* A sum's inputs: 0 the stream, 1 the branch. */
 static void branch_alone(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = ((const float *)args->in[1])[i];
 }
 static void stream_alone(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = ((const float *)args->in[0])[i];
 }
 static void branch_twice(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
         float b = ((const float *)args->in[1])[i];
         ((float *)args->out)[i] = b + b;
     }
 }
 
 /* The normed stream in place of the stream. */
-static fd_code wrong_branch(fd_fault_site *site, fd_error *err) {
-    (void)err;
+static void wrong_branch(fd_fault_site *site) {
     const fd_graph *graph = site->graph;
-    for (int32_t i = 0; i < site->node->id; i++) {
+    fd_node *node = site->node;
+    for (int32_t i = 0; i < node->id; i++) {
         const fd_node *norm = &graph->nodes[i];
-        if (norm->op != FD_OP_RMS_NORM || norm->layer != site->node->layer || norm->input[0] != site->node->input[0])
-            continue;
-        site->node->input[0] = i;
-        site->changed = true;
-        break;
+        if (norm->op != FD_OP_RMS_NORM || norm->layer != node->layer || norm->input[0] != node->input[0]) continue;
+        node->input[0] = i;
+        return;
     }
-    return FD_OK;
 }
 
 #define FFN(name, summary)      .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_COUNT

@@ -10,17 +10,20 @@ struct fd_fault_owner {
     int32_t n_block;
 };
 
-/* One node of a graph that a fault may change. */
+/* One node that a fault may change. */
 typedef struct fd_fault_site {
-    fd_graph *graph;
-    fd_node *node;
+    const fd_graph *graph;
+    fd_node *node; /* the graph's, or a copy */
     fd_fault_owner *owner;
-    bool changed; /* set by the edit */
+    fd_weight weight; /* what its first slot reads when it was replaced */
+    bool replaced;
+    fd_code code; /* of an edit that failed */
+    fd_error *err;
 } fd_fault_site;
 
 /* Changes the node when the fault concerns it, else leaves it alone. It must not look at what the same fault changed in
- * other nodes: fd_fault_apply_node edits one alone. */
-typedef fd_code (*fd_fault_edit)(fd_fault_site *site, fd_error *err);
+ * other nodes: fd_fault_edit_node edits one alone. */
+typedef void (*fd_fault_edit)(fd_fault_site *site);
 
 typedef struct fd_fault {
     fd_fault_info info;
@@ -37,15 +40,33 @@ typedef struct fd_fault_family {
 } fd_fault_family;
 
 extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
-    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults,
-    fd_numerics_faults, fd_output_faults;
+    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults, fd_numerics_faults,
+    fd_output_faults;
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
 
-/* Gives the node's weight slot a weight of its own, `bytes` bytes of `dtype` with the old one's shape; *data is zeroed
- * and the owner's. The caller fills it. Sets changed. */
-fd_code fd_fault_new_weight(fd_fault_site *site, int slot, uint32_t dtype, uint64_t bytes, void **data, fd_error *err);
+/* Functions of rows that are one statement or one condition: an edit of `node`, a condition on `graph` and `node`, an
+ * override that computes from `args`. */
+#define FD_EDIT(name, ...)                                                                                             \
+    static void name(fd_fault_site *site) {                                                                            \
+        fd_node *node = site->node;                                                                                    \
+        (void)node;                                                                                                    \
+        __VA_ARGS__;                                                                                                   \
+    }
+#define FD_APPLIES(name, ...)                                                                                          \
+    static bool name(const fd_graph *graph, const fd_node *node) {                                                     \
+        (void)graph, (void)node;                                                                                       \
+        return __VA_ARGS__;                                                                                            \
+    }
+#define FD_OVERRIDE(name, ...)                                                                                         \
+    static void name(const fd_op_args *args) {                                                                         \
+        __VA_ARGS__;                                                                                                   \
+    }
+
+/* Gives the node's first weight slot a weight of its own with the old one's shape: `bytes` bytes of `dtype`, zeroed and
+ * the owner's, for the caller to fill. NULL, and the site has the failure: out of memory. */
+void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes);
 
 /* The weight of a slot; NULL when there is none. */
 const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot);
@@ -56,8 +77,8 @@ bool fd_fault_is_one_of(const fd_node *node, const char *words);
 /* The node of the same layer with that suffix; -1. */
 int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix);
 
-/* Elements of one position of a tensor that does not run over positions. */
-int64_t fd_fault_width(const fd_node *node);
+/* The node that is input i. */
+const fd_node *fd_fault_input(const fd_op_args *args, int i);
 
 /* An override: the first input as it is. */
 void fd_fault_copy(const fd_op_args *args);

@@ -1,5 +1,5 @@
-/* Loader bugs: the matmul sees other weight bytes than the file holds. The node gets a weight of its own, so that a tied
- * table stays right where it is used as the embedding. */
+/* Loader bugs: the matmul sees other weight bytes than the file holds. The node gets a weight of its own, so that a
+ * tied table stays right where it is used as the embedding. */
 #include "faults/internal.h"
 
 #include <stdlib.h>
@@ -7,54 +7,50 @@
 
 #include "model/gguf/quant.h"
 
+/* A copy: the table of weights moves when a weight is added to it. */
+static fd_weight weight_of(const fd_fault_site *site) {
+    return *fd_fault_weight(site->graph, site->node, 0);
+}
+
 /* The whole matrix as binary32, row after row; malloc'ed. */
-static fd_code flatten(const fd_weight *w, float **flat, fd_error *err) {
+static float *flatten(fd_fault_site *site, const fd_weight *w) {
     int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
-    *flat = malloc(sizeof **flat * (size_t)(w->n_row * w->n_col));
-    if (!*flat) return fd_fail(err, FD_ERR_MEMORY, "out of memory for weight %s", w->name);
-    for (int64_t o = 0; o < w->n_row; o++)
-        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, *flat + o * w->n_col, w->n_col);
-    return FD_OK;
+    float *flat = malloc(sizeof *flat * (size_t)(w->n_row * w->n_col));
+    if (!flat) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for weight %s", w->name);
+    for (int64_t o = 0; flat && o < w->n_row; o++)
+        fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, flat + o * w->n_col, w->n_col);
+    return flat;
 }
 
 /* Element (o, i) fetched from flat[o·by_row + i·by_col]; past the matrix lies zero. */
-static fd_code refetch(fd_fault_site *site, int64_t by_row, int64_t by_col, fd_error *err) {
-    fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+static void refetch(fd_fault_site *site, int64_t by_row, int64_t by_col) {
+    fd_weight w = weight_of(site);
     int64_t n = w.n_row * w.n_col;
-    float *flat;
-    void *moved;
-    FD_TRY(flatten(&w, &flat, err));
-    fd_code code = fd_fault_new_weight(site, 0, FD_F32, sizeof(float) * (uint64_t)n, &moved, err);
-    for (int64_t o = 0; o < w.n_row && code == FD_OK; o++)
+    float *flat = flatten(site, &w),
+          *moved = flat ? fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)n) : NULL;
+    for (int64_t o = 0; o < w.n_row && moved; o++)
         for (int64_t i = 0; i < w.n_col; i++) {
             int64_t from = o * by_row + i * by_col;
-            ((float *)moved)[o * w.n_col + i] = from < n ? flat[from] : 0.0f;
+            moved[o * w.n_col + i] = from < n ? flat[from] : 0.0f;
         }
     free(flat);
-    return code;
 }
 
 /* Element (o, i) of an [out, in] matrix fetched as if the memory held [in, out]: flat[i·n_out + o]. */
-static fd_code weight_in_out(fd_fault_site *site, fd_error *err) {
-    return refetch(site, 1, fd_fault_weight(site->graph, site->node, 0)->n_row, err);
-}
+FD_EDIT(weight_in_out, refetch(site, 1, weight_of(site).n_row))
 
 static bool not_square(const fd_graph *graph, const fd_node *node) {
     const fd_weight *w = fd_fault_weight(graph, node, 0);
     return w->n_row != w->n_col;
 }
 
-static fd_code leading_dimension(fd_fault_site *site, fd_error *err) {
-    return refetch(site, fd_fault_weight(site->graph, site->node, 0)->n_row, 1, err);
-}
+FD_EDIT(leading_dimension, refetch(site, weight_of(site).n_row, 1))
 
 /* The bytes [from, from + size) of the file go to `to`; the rest of the buffer keeps its zeros. */
-static fd_code reread(fd_fault_site *site, uint64_t from, uint64_t to, uint64_t size, fd_error *err) {
-    fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
-    void *copy;
-    FD_TRY(fd_fault_new_weight(site, 0, w.dtype, w.bytes, &copy, err));
-    memcpy((char *)copy + to, (const char *)w.data + from, (size_t)size);
-    return FD_OK;
+static void reread(fd_fault_site *site, uint64_t from, uint64_t to, uint64_t size) {
+    fd_weight w = weight_of(site);
+    char *copy = fd_fault_new_weight(site, w.dtype, w.bytes);
+    if (copy) memcpy(copy + to, (const char *)w.data + from, (size_t)size);
 }
 
 /* wasm-chord's loader computed numel/2 bytes for every type: 47 % of a Q8_0 tensor, 25 % of an F16 one. 4-bit types and
@@ -64,22 +60,18 @@ static bool longer_than_half_bytes(const fd_graph *graph, const fd_node *node) {
     return (uint64_t)(w->n_row * w->n_col) / 2 < w->bytes;
 }
 
-static fd_code bytes_short(fd_fault_site *site, fd_error *err) {
-    const fd_weight *w = fd_fault_weight(site->graph, site->node, 0);
-    return reread(site, 0, 0, (uint64_t)(w->n_row * w->n_col) / 2, err);
+static void bytes_short(fd_fault_site *site) {
+    fd_weight w = weight_of(site);
+    reread(site, 0, 0, (uint64_t)(w.n_row * w.n_col) / 2);
 }
 
 /* 32 is GGUF's default alignment: what a wrong rounding of the data section's start, or a relative offset taken from
  * the wrong place, is off by. */
 enum { ALIGNMENT = 32 };
 
-static fd_code offset_late(fd_fault_site *site, fd_error *err) {
-    return reread(site, ALIGNMENT, 0, fd_fault_weight(site->graph, site->node, 0)->bytes - ALIGNMENT, err);
-}
+FD_EDIT(offset_late, reread(site, ALIGNMENT, 0, weight_of(site).bytes - ALIGNMENT))
 
-static fd_code offset_early(fd_fault_site *site, fd_error *err) {
-    return reread(site, 0, ALIGNMENT, fd_fault_weight(site->graph, site->node, 0)->bytes - ALIGNMENT, err);
-}
+FD_EDIT(offset_early, reread(site, 0, ALIGNMENT, weight_of(site).bytes - ALIGNMENT))
 
 static bool is_tied(const fd_graph *graph, const fd_node *node) {
     for (int32_t i = 0; i < graph->n_node; i++)
@@ -87,22 +79,20 @@ static bool is_tied(const fd_graph *graph, const fd_node *node) {
     return false;
 }
 
-static fd_code all_zero(fd_fault_site *site, fd_error *err) {
-    return reread(site, 0, 0, 0, err);
-}
+FD_EDIT(all_zero, reread(site, 0, 0, 0))
 
 static bool more_rows_than_columns(const fd_graph *graph, const fd_node *node) {
     const fd_weight *w = fd_fault_weight(graph, node, 0);
     return w->n_row > w->n_col;
 }
 
-static fd_code rows_n_embd(fd_fault_site *site, fd_error *err) {
-    const fd_weight *w = fd_fault_weight(site->graph, site->node, 0);
-    return reread(site, 0, 0, (uint64_t)(w->n_col * fd_dtype_row_bytes(w->dtype, w->n_col)), err);
+static void rows_n_embd(fd_fault_site *site) {
+    fd_weight w = weight_of(site);
+    reread(site, 0, 0, (uint64_t)(w.n_col * fd_dtype_row_bytes(w.dtype, w.n_col)));
 }
 
 /* The other matrix of a pair, by its name in the file: what the same fault did to the other node does not matter. */
-static fd_code exchange(fd_fault_site *site, const char *one, const char *other) {
+static void exchange(fd_fault_site *site, const char *one, const char *other) {
     fd_node *node = site->node;
     const char *wanted = fd_fault_is_one_of(node, one) ? other : one;
     char prefix[64];
@@ -115,21 +105,13 @@ static fd_code exchange(fd_fault_site *site, const char *one, const char *other)
             strcmp(w->name + size + strlen(wanted), ".weight") != 0 || w->n_row != own->n_row || w->n_col != own->n_col)
             continue;
         node->weight[0] = i;
-        site->changed = true;
-        break;
+        return;
     }
-    return FD_OK;
 }
 
-static fd_code gate_up_swapped(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return exchange(site, "ffn_gate", "ffn_up");
-}
+FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 
-static fd_code k_v_swapped(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    return exchange(site, "attn_k", "attn_v");
-}
+FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
 
 #define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL
 #define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits logits_raw", true}, .op = FD_OP_MATMUL

@@ -39,15 +39,9 @@ static void product(const fd_op_args *args, dot_fn dot, int n_bias, int64_t n_ro
     free(bias);
 }
 
-static void half_summed(const fd_op_args *args) {
-    product(args, half_dot, 1, args->weight[0]->n_row);
-}
-static void f16_accumulation(const fd_op_args *args) {
-    product(args, f16_dot, 1, args->weight[0]->n_row);
-}
-static void bias_twice(const fd_op_args *args) {
-    product(args, fd_dot, 2, args->weight[0]->n_row);
-}
+FD_OVERRIDE(half_summed, product(args, half_dot, 1, args->weight[0]->n_row))
+FD_OVERRIDE(f16_accumulation, product(args, f16_dot, 1, args->weight[0]->n_row))
+FD_OVERRIDE(bias_twice, product(args, fd_dot, 2, args->weight[0]->n_row))
 
 /* 16 is the height of a tensor core's tile: a kernel that rounds the number of tiles down leaves the last one. */
 enum { TILE = 16 };
@@ -63,19 +57,10 @@ static void tile_unwritten(const fd_op_args *args) {
     free(bias);
 }
 
-static bool has_bias(const fd_graph *graph, const fd_node *node) {
-    return fd_fault_weight(graph, node, 1) != NULL;
-}
-static bool more_than_a_tile(const fd_graph *graph, const fd_node *node) {
-    return fd_fault_weight(graph, node, 0)->n_row > TILE;
-}
+FD_APPLIES(has_bias, fd_fault_weight(graph, node, 1) != NULL)
+FD_APPLIES(more_than_a_tile, fd_fault_weight(graph, node, 0)->n_row > TILE)
 
-static fd_code bias_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->weight[1] = -1;
-    site->changed = true;
-    return FD_OK;
-}
+FD_EDIT(bias_missing, node->weight[1] = -1)
 
 #define MATMUL(name, summary) .info = {name, "matmul", summary, "attn_q", false}, .op = FD_OP_MATMUL
 

@@ -8,25 +8,16 @@
 
 #include "numerics/contract.h"
 
-static const fd_node *input(const fd_op_args *args, int i) {
-    return &args->graph->nodes[args->node->input[i]];
-}
-
-static fd_code changed(fd_fault_site *site) {
-    site->changed = true;
-    return FD_OK;
-}
-
 /* ---- router ---- */
 
 static void sigmoid_for_softmax(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_fault_width(args->node); i++)
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = 1.0f / (1.0f + fd_exp32(-((const float *)args->in[0])[i]));
 }
 
 /* Sorted the other way round. */
 static void smallest_chosen(const fd_op_args *args) {
-    int32_t n = input(args, 0)->shape[0], k = args->node->shape[0];
+    int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
     for (int32_t p = 0; p < args->n_pos; p++) {
         const float *x = (const float *)args->in[0] + (int64_t)p * n;
         float *id = (float *)args->out + (int64_t)p * k;
@@ -42,39 +33,19 @@ static void smallest_chosen(const fd_op_args *args) {
     }
 }
 
-static fd_code bias_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->weight[1] = -1;
-    return changed(site);
-}
-static bool has_bias(const fd_graph *graph, const fd_node *node) {
-    return fd_fault_weight(graph, node, 1) != NULL;
-}
+FD_EDIT(bias_missing, node->weight[1] = -1)
+FD_APPLIES(has_bias, fd_fault_weight(graph, node, 1) != NULL)
 
 /* ---- weights ---- */
 
-static bool normalises(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->gating == FD_GATING_NORMALISED;
-}
-static bool softmaxes(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->gating == FD_GATING_SOFTMAX;
-}
-static fd_code not_normalised(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->gating = FD_GATING_GATHER;
-    return changed(site);
-}
-static fd_code softmax_twice(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->gating = FD_GATING_SOFTMAX;
-    return changed(site);
-}
+FD_APPLIES(normalises, node->gating == FD_GATING_NORMALISED)
+FD_APPLIES(softmaxes, node->gating == FD_GATING_SOFTMAX)
+FD_EDIT(not_normalised, node->gating = FD_GATING_GATHER)
+FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
 
 /* The chosen ones' share of all experts. */
 static void softmax_over_all(const fd_op_args *args) {
-    int32_t n = input(args, 0)->shape[0], k = args->node->shape[0];
+    int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
     float *e = malloc(sizeof *e * (size_t)n);
     if (!e) {
         fd_fault_nan(args, k);
@@ -107,7 +78,7 @@ static float id_at(const fd_op_args *args, int32_t p, int32_t r) {
 static void products(const fd_op_args *args, id_fn other) {
     const fd_weight *w = args->weight[0];
     int64_t n = w->n_col, k = args->node->shape[0], n_out = args->node->shape[1], n_expert = w->n_row / n_out;
-    bool own_rows = input(args, 0)->n_dim == 2;
+    bool own_rows = fd_fault_input(args, 0)->n_dim == 2;
     memset(args->out, 0, sizeof(float) * (size_t)(args->n_pos * k * n_out));
     for (int64_t row = 0; row < w->n_row; row++) { /* rows outside: each is dequantised once */
         float *values = fd_fault_row(w, row),
@@ -135,37 +106,27 @@ static float first_rows_id(const fd_op_args *args, int32_t p, int32_t r) {
     (void)p;
     return id_at(args, 0, r);
 }
-/* imp#2056 read ids as bytes and lost those from 256 on; here the upper half is lost, whatever the number of experts. */
+/* imp#2056 read ids as bytes and lost those from 256 on; here the upper half is lost, whatever the number of
+ * experts. */
 static float low_id(const fd_op_args *args, int32_t p, int32_t r) {
     float id = id_at(args, p, r);
     return id >= (float)((n_expert_of(args) + 1) / 2) ? -1.0f : id;
 }
-static void next_expert(const fd_op_args *args) {
-    products(args, next_id);
-}
-static void first_rows_experts(const fd_op_args *args) {
-    products(args, first_rows_id);
-}
-static void high_ids_ignored(const fd_op_args *args) {
-    products(args, low_id);
-}
+FD_OVERRIDE(next_expert, products(args, next_id))
+FD_OVERRIDE(first_rows_experts, products(args, first_rows_id))
+FD_OVERRIDE(high_ids_ignored, products(args, low_id))
 
 /* The gate's matrices for up and up's for gate, biases with them, by their names in the file. */
-static fd_code gate_up_swapped(fd_fault_site *site, fd_error *err) {
-    (void)err;
+static void gate_up_swapped(fd_fault_site *site) {
     const fd_graph *graph = site->graph;
     bool gate = fd_fault_is_one_of(site->node, "ffn_moe_gate");
     for (int slot = 0; slot < FD_MAX_WEIGHTS; slot++) {
         char wanted[64];
         snprintf(wanted, sizeof wanted, "blk.%d.ffn_%s_exps.%s", site->node->layer, gate ? "up" : "gate",
                  slot ? "bias" : "weight");
-        for (int32_t i = 0; i < graph->n_weight && site->node->weight[slot] >= 0; i++) {
-            if (strcmp(graph->weights[i].name, wanted) != 0) continue;
-            site->node->weight[slot] = i;
-            site->changed = true;
-        }
+        for (int32_t i = 0; i < graph->n_weight && site->node->weight[slot] >= 0; i++)
+            if (strcmp(graph->weights[i].name, wanted) == 0) site->node->weight[slot] = i;
     }
-    return FD_OK;
 }
 
 /* ---- sum ---- */
@@ -174,7 +135,7 @@ static fd_code gate_up_swapped(fd_fault_site *site, fd_error *err) {
 typedef float (*share_fn)(const float *weights, int32_t n, int32_t r);
 
 static void sum(const fd_op_args *args, share_fn share) {
-    int32_t n = args->node->shape[0], k = input(args, 1)->shape[0];
+    int32_t n = args->node->shape[0], k = fd_fault_input(args, 1)->shape[0];
     for (int32_t p = 0; p < args->n_pos; p++) {
         const float *w = (const float *)args->in[1] + (int64_t)p * k;
         for (int32_t i = 0; i < n; i++) {
@@ -197,18 +158,10 @@ static float share_of_first(const float *weights, int32_t n, int32_t r) {
     (void)n;
     return r == 0 ? weights[0] : 0.0f;
 }
-static void unweighted(const fd_op_args *args) {
-    sum(args, share_one);
-}
-static void reversed(const fd_op_args *args) {
-    sum(args, share_reversed);
-}
-static void first_alone(const fd_op_args *args) {
-    sum(args, share_of_first);
-}
-static bool several(const fd_graph *graph, const fd_node *node) {
-    return graph->nodes[node->input[1]].shape[0] > 1;
-}
+FD_OVERRIDE(unweighted, sum(args, share_one))
+FD_OVERRIDE(reversed, sum(args, share_reversed))
+FD_OVERRIDE(first_alone, sum(args, share_of_first))
+FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
 
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_
 

@@ -44,10 +44,10 @@ static float weight_minus_one(float w) {
 }
 
 static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
-    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
-        fd_fault_nan(args, fd_fault_width(args->node));
+        fd_fault_nan(args, fd_node_width(args->node));
         return;
     }
     for (int64_t row = 0; row < rows; row++) {
@@ -58,32 +58,18 @@ static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of)
     free(w);
 }
 
-static void eps_outside(const fd_op_args *args) {
-    norm(args, scale_eps_outside, weight_right);
-}
-static void sum_for_mean(const fd_op_args *args) {
-    norm(args, scale_sum, weight_right);
-}
-static void half_length(const fd_op_args *args) {
-    norm(args, scale_half, weight_right);
-}
-static void root_missing(const fd_op_args *args) {
-    norm(args, scale_no_root, weight_right);
-}
-static void weight_missing(const fd_op_args *args) {
-    norm(args, scale_right, weight_one);
-}
-static void plus_one(const fd_op_args *args) {
-    norm(args, scale_right, weight_plus_one);
-}
+FD_OVERRIDE(eps_outside, norm(args, scale_eps_outside, weight_right))
+FD_OVERRIDE(sum_for_mean, norm(args, scale_sum, weight_right))
+FD_OVERRIDE(half_length, norm(args, scale_half, weight_right))
+FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
+FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))
+FD_OVERRIDE(plus_one, norm(args, scale_right, weight_plus_one))
 
-static void plus_one_missing(const fd_op_args *args) {
-    norm(args, scale_right, weight_minus_one);
-}
+FD_OVERRIDE(plus_one_missing, norm(args, scale_right, weight_minus_one))
 
 /* One r for all heads of a position, as of a row that is no heads. */
 static void over_all_heads(const fd_op_args *args) {
-    int64_t n = fd_fault_width(args->node), head_dim = args->weight[0]->n_col;
+    int64_t n = fd_node_width(args->node), head_dim = args->weight[0]->n_col;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
         fd_fault_nan(args, n);
@@ -97,23 +83,17 @@ static void over_all_heads(const fd_op_args *args) {
     free(w);
 }
 
-static bool of_several_heads(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->n_dim == 2 && node->shape[0] > 1;
-}
+FD_APPLIES(of_several_heads, node->n_dim == 2 && node->shape[0] > 1)
 
 /* Gemma's converters add the 1 to the file's weights. */
-static bool of_gemma(const fd_graph *graph, const fd_node *node) {
-    (void)node;
-    return strncmp(graph->hparams.arch, "gemma", 5) == 0;
-}
+FD_APPLIES(of_gemma, strncmp(graph->hparams.arch, "gemma", 5) == 0)
 
 /* (x − mean) / sqrt(variance + eps) · w */
 static void layer_norm(const fd_op_args *args) {
-    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_fault_width(args->node) / n;
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
-        fd_fault_nan(args, fd_fault_width(args->node));
+        fd_fault_nan(args, fd_node_width(args->node));
         return;
     }
     for (int64_t row = 0; row < rows; row++) {
@@ -127,23 +107,10 @@ static void layer_norm(const fd_op_args *args) {
 }
 
 /* 1e-5 and 1e-6 are the two that models have: each taken for the other. */
-static fd_code eps_value(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->eps = site->node->eps < 5e-6f ? 1e-5f : 1e-6f;
-    site->changed = true;
-    return FD_OK;
-}
+FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 
-static bool has_eps(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->eps > 0.0f;
-}
-static fd_code eps_missing(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->eps = 0.0f;
-    site->changed = true;
-    return FD_OK;
-}
+FD_APPLIES(has_eps, node->eps > 0.0f)
+FD_EDIT(eps_missing, node->eps = 0.0f)
 
 #define NORM(name, summary) .info = {name, "norm", summary, "attn_norm", false}, .op = FD_OP_RMS_NORM
 

@@ -1,6 +1,6 @@
 /* Bugs of precision: the factors of a matrix product go through a coarser type where binary32 was meant (a default of a
- * library, a cast left in). Sums and results stay binary32. Beside a class of engines that is as coarse itself these are
- * no bugs: info.u_in says how coarse they are, and the explanations look at it. */
+ * library, a cast left in). Sums and results stay binary32. Beside a class of engines that is as coarse itself these
+ * are no bugs: info.u_in says how coarse they are, and the explanations look at it. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -29,7 +29,8 @@ static float to_tf32(float x) {
     return fd_from_bits32(bits >> TF32_DROPPED << TF32_DROPPED);
 }
 
-/* Tensor cores that are given binary32 do not look at the lower bits. A NaN keeps its quiet bit, which is the highest. */
+/* Tensor cores that are given binary32 do not look at the lower bits. A NaN keeps its quiet bit, which is the
+ * highest. */
 static float cut_to_tf32(float x) {
     return fd_from_bits32(fd_bits32(x) >> TF32_DROPPED << TF32_DROPPED);
 }
@@ -65,18 +66,10 @@ static void product(const fd_op_args *args, round_fn round) {
     free(bias);
 }
 
-static void in_tf32(const fd_op_args *args) {
-    product(args, to_tf32);
-}
-static void in_cut_tf32(const fd_op_args *args) {
-    product(args, cut_to_tf32);
-}
-static void in_f16(const fd_op_args *args) {
-    product(args, to_f16);
-}
-static void in_bf16(const fd_op_args *args) {
-    product(args, to_bf16);
-}
+FD_OVERRIDE(in_tf32, product(args, to_tf32))
+FD_OVERRIDE(in_cut_tf32, product(args, cut_to_tf32))
+FD_OVERRIDE(in_f16, product(args, to_f16))
+FD_OVERRIDE(in_bf16, product(args, to_bf16))
 
 #define NUMERICS(name, u, summary) .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
 

@@ -19,13 +19,9 @@ static void scaled_logits(const fd_op_args *args) {
 }
 
 /* Logits from the stream before the last norm: the right tensor is computed, the wrong one read. */
-static fd_code unnormed(fd_fault_site *site, fd_error *err) {
-    (void)err;
+static void unnormed(fd_fault_site *site) {
     const fd_node *norm = &site->graph->nodes[site->node->input[0]];
-    if (norm->op != FD_OP_RMS_NORM) return FD_OK;
-    site->node->input[0] = norm->input[0];
-    site->changed = true;
-    return FD_OK;
+    if (norm->op == FD_OP_RMS_NORM) site->node->input[0] = norm->input[0];
 }
 
 #define OUTPUT(name, located, summary) .info = {name, "output", summary, located, true}, .nodes = located

@@ -1,5 +1,5 @@
-/* RoPE bugs. Attributes where the op itself is right; where the position or the sign is wrong, a rotation of its own that
- * makes its angles itself. */
+/* RoPE bugs. Attributes where the op itself is right; where the position or the sign is wrong, a rotation of its own
+ * that makes its angles itself. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -8,60 +8,30 @@
 
 #include "model/gguf/quant.h"
 
-static fd_code changed(fd_fault_site *site) {
-    site->changed = true;
-    return FD_OK;
-}
-
-static fd_code pairing(fd_fault_site *site, fd_error *err) {
-    (void)err;
+static void pairing(fd_fault_site *site) {
     fd_rope *rope = &site->node->rope;
     rope->pairing = rope->pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
-    return changed(site);
 }
 
 /* 10000 is what engines default to, 1e6 what qwen2 and later llamas need. */
-static fd_code base(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->rope.base = site->node->rope.base == 10000.0 ? 1e6 : 10000.0;
-    return changed(site);
-}
+FD_EDIT(base, node->rope.base = node->rope.base == 10000.0 ? 1e6 : 10000.0)
 
 /* base^(-i/d) is sqrt(base)^(-2i/d). */
-static fd_code exponent(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->rope.base = sqrt(site->node->rope.base);
-    return changed(site);
-}
+FD_EDIT(exponent, node->rope.base = sqrt(node->rope.base))
 
-static bool is_partial(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->rope.n_rot < node->shape[1] && node->shape[1] % 2 == 0 && node->weight[0] < 0;
-}
-static fd_code partial_ignored(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->rope.n_rot = site->node->shape[1];
-    return changed(site);
-}
+FD_APPLIES(is_partial, node->rope.n_rot < node->shape[1] && node->shape[1] % 2 == 0 && node->weight[0] < 0)
+FD_EDIT(partial_ignored, node->rope.n_rot = node->shape[1])
 
-static bool is_scaled(const fd_graph *graph, const fd_node *node) {
-    (void)graph;
-    return node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0;
-}
-static fd_code scaling_ignored(fd_fault_site *site, fd_error *err) {
-    (void)err;
-    site->node->rope.scaling = FD_ROPE_SCALING_NONE;
-    site->node->weight[0] = -1;
-    return changed(site);
-}
+FD_APPLIES(is_scaled, node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0)
+FD_EDIT(scaling_ignored, node->rope.scaling = FD_ROPE_SCALING_NONE; node->weight[0] = -1)
 
-/* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract rounds. */
+/* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract
+ * rounds. */
 static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign) {
     const fd_node *node = args->node;
     int32_t half = node->rope.n_rot / 2, n_head = node->shape[0], head_dim = node->shape[1];
     float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
-    float *factors = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
-    if (cosine) fd_rope_table(&node->rope, factors, pos, 1, cosine, sine);
+    if (cosine) fd_rope_table(&node->rope, args->weight[0], pos, 1, cosine, sine);
     for (int32_t h = 0; h < n_head && cosine; h++)
         for (int32_t i = 0; i < half; i++) {
             float *pair = x + (int64_t)h * head_dim;
@@ -72,13 +42,12 @@ static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign) {
             *second = fmaf(a, s, b * cosine[i]);
         }
     bool done = cosine != NULL;
-    free(factors);
     free(cosine);
     return done;
 }
 
 static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times) {
-    int64_t width = fd_fault_width(args->node);
+    int64_t width = fd_node_width(args->node);
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int32_t r = 0; r < args->n_pos; r++)
         for (int i = 0; i < times; i++)
@@ -88,19 +57,11 @@ static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int t
             }
 }
 
-static void one_further(const fd_op_args *args) {
-    rotate_rows(args, 1, 1.0f, 1);
-}
-static void other_way(const fd_op_args *args) {
-    rotate_rows(args, 0, -1.0f, 1);
-}
-static void twice(const fd_op_args *args) {
-    rotate_rows(args, 0, 1.0f, 2);
-}
+FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1))
+FD_OVERRIDE(other_way, rotate_rows(args, 0, -1.0f, 1))
+FD_OVERRIDE(twice, rotate_rows(args, 0, 1.0f, 2))
 /* cos 0 = 1 and sin 0 = 0: position 0 leaves a row as it is. */
-static void not_at_all(const fd_op_args *args) {
-    rotate_rows(args, 0, 1.0f, 0);
-}
+FD_OVERRIDE(not_at_all, rotate_rows(args, 0, 1.0f, 0))
 
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 

@@ -1,3 +1,4 @@
+/* What listing nodes rests on: the first error, growing arrays, weights looked up by name. */
 #include "model/builder.h"
 
 #include <stdio.h>
@@ -6,7 +7,7 @@
 
 #include "model/gguf/quant.h"
 
-fd_code fd_builder_stick(fd_builder *b, fd_code code) {
+fd_code fd_builder_set_error(fd_builder *b, fd_code code) {
     if (b->code == FD_OK) b->code = code;
     return code;
 }
@@ -23,10 +24,11 @@ bool fd_builder_append(void *array, int32_t *count, size_t size, const void *ite
     return true;
 }
 
-static void note(fd_builder *b, char (**names)[128], int32_t *count, const char *name) {
+void fd_builder_note(fd_builder *b, char (**names)[128], int32_t *count, const char *name) {
     char copy[128];
     snprintf(copy, sizeof copy, "%s", name);
-    if (!fd_builder_append(names, count, sizeof copy, copy)) fd_builder_stick(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
+    if (!fd_builder_append(names, count, sizeof copy, copy))
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
 }
 
 /* `n_matrix` 0: a vector of n_col or a matrix of n_row × n_col; else so many matrices (or, for n_row 1, rows). */
@@ -46,7 +48,8 @@ static void check_shape(fd_builder *b, const fd_gguf_tensor *t, int64_t n_matrix
     at = 0;
     for (int32_t i = 0; i < n_want; i++)
         at += snprintf(expected + at, sizeof expected - (size_t)at, "%s%lld", i ? ", " : "", (long long)want[i]);
-    fd_builder_stick(b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: shape [%s], expected [%s]", t->name, found, expected));
+    fd_builder_set_error(
+        b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: shape [%s], expected [%s]", t->name, found, expected));
 }
 
 static int32_t find_weight(fd_builder *b, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
@@ -56,19 +59,19 @@ static int32_t find_weight(fd_builder *b, const char *name, int64_t n_matrix, in
         if (strcmp(b->graph->weights[i].name, name) == 0) return i;
     const fd_gguf_tensor *t = fd_gguf_find_tensor(b->gguf, name);
     if (!t) {
-        if (need == FD_REQUIRED) note(b, &b->report->missing, &b->report->n_missing, name);
+        if (need == FD_REQUIRED) fd_builder_note(b, &b->report->missing, &b->report->n_missing, name);
         return -1;
     }
     b->used[t - fd_gguf_tensor_at(b->gguf, 0)] = true;
     check_shape(b, t, n_matrix, n_row, n_col);
     if (!fd_can_dequantize(t->dtype))
-        fd_builder_stick(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s is not implemented yet", name,
-                         fd_dtype_get(t->dtype)->name));
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s is not implemented yet", name,
+                                        fd_dtype_get(t->dtype)->name));
     fd_weight weight = {.dtype = t->dtype, .n_row = n_row, .n_col = n_col, .data = t->data, .bytes = t->bytes};
     if (n_matrix) weight.n_row = n_matrix * n_row;
     snprintf(weight.name, sizeof weight.name, "%s", name);
     if (b->code == FD_OK && !fd_builder_append(&b->graph->weights, &b->graph->n_weight, sizeof weight, &weight))
-        fd_builder_stick(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
     return b->graph->n_weight - 1;
 }
 
@@ -78,57 +81,4 @@ int32_t fd_build_weight(fd_builder *b, const char *name, int64_t n_row, int64_t 
 
 int32_t fd_build_expert_weight(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
     return find_weight(b, name, b->h->n_expert, n_row, n_col, need);
-}
-
-static void note_unused(fd_builder *b) {
-    for (size_t i = 0; i < fd_gguf_n_tensor(b->gguf); i++)
-        if (!b->used[i]) note(b, &b->report->unused, &b->report->n_unused, fd_gguf_tensor_at(b->gguf, i)->name);
-}
-
-static fd_code missing_error(const fd_builder *b) {
-    const fd_weight_report *r = b->report;
-    char more[48] = "";
-    if (r->n_missing > 1) snprintf(more, sizeof more, " (and %d more weights)", r->n_missing - 1);
-    return fd_fail(b->err, FD_ERR_INPUT, "weight %s: missing, the %s graph needs it%s", r->missing[0], b->h->arch, more);
-}
-
-fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err) {
-    *out = NULL;
-    fd_weight_report own_report = {0};
-    if (report) memset(report, 0, sizeof *report);
-    fd_string name;
-    FD_TRY(fd_gguf_get_string(gguf, "general.architecture", &name, err));
-    if (!name.data) return fd_fail(err, FD_ERR_INPUT, "key general.architecture: missing");
-    char known[256];
-    const fd_arch *arch = fd_arch_find(name, known, sizeof known);
-    if (!arch)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "architecture \"%.*s\" is not implemented; known: %s",
-                       (int)(name.size < 64 ? name.size : 64), name.data, known);
-
-    fd_builder b = {.gguf = gguf, .report = report ? report : &own_report, .err = err};
-    b.graph = calloc(1, sizeof *b.graph);
-    b.used = calloc(fd_gguf_n_tensor(gguf) + 1, sizeof *b.used);
-    if (!b.graph || !b.used) fd_builder_stick(&b, fd_fail(err, FD_ERR_MEMORY, "out of memory"));
-    if (b.code == FD_OK) fd_builder_stick(&b, fd_hparams_read(gguf, arch, &b.graph->hparams, err));
-    if (b.code == FD_OK) {
-        b.h = &b.graph->hparams;
-        arch->list(&b);
-        if (b.code == FD_OK) note_unused(&b);
-        if (b.code == FD_OK && b.report->n_missing > 0) fd_builder_stick(&b, missing_error(&b));
-        if (b.code == FD_OK) fd_builder_stick(&b, fd_graph_validate(b.graph, err));
-    }
-    free(b.used);
-    fd_weight_report_free(&own_report);
-    if (b.code != FD_OK) {
-        fd_graph_free(b.graph);
-        return b.code;
-    }
-    *out = b.graph;
-    return FD_OK;
-}
-
-void fd_weight_report_free(fd_weight_report *report) {
-    free(report->missing);
-    free(report->unused);
-    memset(report, 0, sizeof *report);
 }

@@ -1,6 +1,6 @@
 /* How an architecture lists its nodes. Used by model/arch/ only.
  *
- * The first failure sticks: later calls do nothing and return 0, and fd_graph_build reports it. Missing weights do not
+ * The first failure is kept: later calls do nothing and return 0, and fd_graph_build reports it. Missing weights do not
  * stop the listing, so that all of them can be named at once. */
 #ifndef FD_MODEL_BUILDER_H
 #define FD_MODEL_BUILDER_H
@@ -12,8 +12,8 @@ typedef struct fd_builder {
     fd_graph *graph;
     const fd_hparams *h;
     fd_weight_report *report;
-    bool *used;          /* [fd_gguf_n_tensor] */
-    fd_code code;        /* of the first failure */
+    bool *used;   /* [fd_gguf_n_tensor] */
+    fd_code code; /* of the first failure */
     fd_error *err;
 } fd_builder;
 
@@ -28,34 +28,34 @@ enum fd_reads {
 };
 
 typedef struct fd_arch {
-    const char *name;              /* general.architecture */
+    const char *name; /* general.architecture */
     fd_rope_pairing rope_pairing;
     void (*list)(fd_builder *builder); /* appends the nodes in order of execution */
     int reads;                         /* fd_reads */
 } fd_arch;
 
-extern const fd_arch fd_arch_llama, fd_arch_qwen2, fd_arch_qwen3, fd_arch_gemma2, fd_arch_qwen3moe, fd_arch_gpt_oss,
-    fd_arch_gemma, fd_arch_internlm2, fd_arch_seed_oss, fd_arch_smollm3, fd_arch_mistral3, fd_arch_exaone4,
-    fd_arch_granite, fd_arch_minicpm;
+#define FD_ARCH(name) extern const fd_arch fd_arch_##name;
+#include "model/arch/archs.def"
+#undef FD_ARCH
 
 /* A weight of the file by name ("blk.3.attn_q.weight"), its shape checked against n_row × n_col (1 × n for a vector).
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
 int32_t fd_build_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
-/* The same for experts: n_expert matrices of n_row × n_col one behind the other, for n_row 1 n_expert rows. The
+/* The same for experts: n_expert matrices of n_row × n_col one after the other, for n_row 1 n_expert rows. The
  * weight's n_row counts all of them. */
 int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
 /* How a layer's attention differs from llama's. {0} with rope_freqs -1 is plain GQA without biases. */
 typedef struct fd_attention_block {
-    fd_need qkv_bias;      /* FD_OPTIONAL: applied where the file has them */
-    bool qk_norm;          /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
-    bool no_rope;          /* neither Q nor K is rotated */
-    bool sinks;            /* attn_sinks: a logit of each head's softmax that no position has */
-    int32_t rope_freqs;    /* weight index, -1: none */
-    int32_t window;        /* as fd_node.window */
-    float softcap;         /* as fd_node.softcap */
-    float scale;           /* of scores; 0: 1/sqrt(head_dim) */
+    fd_need qkv_bias;   /* FD_OPTIONAL: applied where the file has them */
+    bool qk_norm;       /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
+    bool no_rope;       /* neither Q nor K is rotated */
+    bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
+    int32_t rope_freqs; /* weight index, -1: none */
+    int32_t window;     /* as fd_node.window */
+    float softcap;      /* as fd_node.softcap */
+    float scale;        /* of scores; 0: 1/sqrt(head_dim) */
 } fd_attention_block;
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
@@ -72,7 +72,8 @@ int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int3
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
-int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate, int32_t up);
+int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
+                       int32_t up);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int32_t x, float factor);
 int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
@@ -91,7 +92,7 @@ int32_t fd_build_heads(fd_builder *builder, int32_t node, int32_t n_head);
  * input and end with what is to be added to the stream. */
 int32_t fd_build_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
-/* With the norm before and the sum behind: the whole half of a llama layer. */
+/* With the norm before and the sum after: half of a llama layer. */
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
@@ -104,9 +105,10 @@ void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, fd_gating gating, fd_op activation,
                          fd_need bias);
 
-/* Between builder.c and builder_nodes.c: notes the first failure; appends a copy of `item` to a growing array, whose
- * space doubles at powers of two (false: out of memory). */
-fd_code fd_builder_stick(fd_builder *builder, fd_code code);
+/* For the files of model/ that build: keeps the first failure; adds a copy of `name` to a report's list; appends a copy
+ * of `item` to a growing array, whose space doubles at powers of two (false: out of memory). */
+fd_code fd_builder_set_error(fd_builder *builder, fd_code code);
+void fd_builder_note(fd_builder *builder, char (**names)[128], int32_t *count, const char *name);
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */

@@ -23,16 +23,12 @@ static int32_t add_node(fd_builder *b, fd_node node) {
     if (b->code != FD_OK) return 0;
     node.id = b->graph->n_node;
     if (!fd_builder_append(&b->graph->nodes, &b->graph->n_node, sizeof node, &node))
-        fd_builder_stick(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
     return node.id;
 }
 
 static const fd_node *node_at(const fd_builder *b, int32_t id) {
     return &b->graph->nodes[id];
-}
-
-static int32_t width(const fd_node *node) {
-    return node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
 }
 
 /* A node whose tensor has its first input's shape. */
@@ -70,7 +66,7 @@ int32_t fd_build_matmul(fd_builder *b, int32_t layer, const char *name, const ch
     fd_node node = node_of(FD_OP_MATMUL, layer, name, x, -1);
     char full[128];
     full_name(layer, weight, ".weight", full, sizeof full);
-    node.weight[0] = fd_build_weight(b, full, n_out, width(node_at(b, x)), FD_REQUIRED);
+    node.weight[0] = fd_build_weight(b, full, n_out, fd_node_width(node_at(b, x)), FD_REQUIRED);
     full_name(layer, weight, ".bias", full, sizeof full);
     node.weight[1] = fd_build_weight(b, full, 1, n_out, bias);
     node.shape[0] = n_out;

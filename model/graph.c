@@ -3,16 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *name, *summary;
-} ops[FD_OP_COUNT] = {
-#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = {#name, summary},
+static const char *const op_names[FD_OP_COUNT] = {
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = #name,
 #include "model/ops.def"
 #undef FD_OP
 };
 
-const char *fd_op_name(fd_op op) { return ops[op].name; }
-const char *fd_op_summary(fd_op op) { return ops[op].summary; }
+const char *fd_op_name(fd_op op) {
+    return op_names[op];
+}
 
 static const struct {
     const char *name, *summary;
@@ -20,15 +19,12 @@ static const struct {
                [FD_GATING_NORMALISED] = {"normalised", "the chosen elements divided by their sum"},
                [FD_GATING_SOFTMAX] = {"softmax", "softmax over the chosen elements alone"}};
 
-const char *fd_gating_name(fd_gating gating) { return gatings[gating].name; }
-const char *fd_gating_summary(fd_gating gating) { return gatings[gating].summary; }
-
-int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv) {
-    if (node->over_kv) return (int64_t)node->shape[0] * batch_n_kv;
-    return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+const char *fd_gating_name(fd_gating gating) {
+    return gatings[gating].name;
 }
-
-int64_t fd_node_elements(const fd_node *node, int32_t n_kv) { return fd_node_row_stride(node, n_kv); }
+const char *fd_gating_summary(fd_gating gating) {
+    return gatings[gating].summary;
+}
 
 int32_t fd_graph_find(const fd_graph *graph, const char *name) {
     for (int32_t i = 0; i < graph->n_node; i++)

@@ -1,5 +1,5 @@
 /* The op graph: an architecture as a declarative list of nodes, in execution order, and the table of weights they use.
- * Three readers execute the same list: reference_cpu, engine, and compare's replay. */
+ * Four readers execute the same list: reference_cpu, emulate, engine and compare's replay. */
 #ifndef FD_MODEL_GRAPH_H
 #define FD_MODEL_GRAPH_H
 
@@ -10,14 +10,13 @@
 #include "model/gguf/gguf.h"
 
 typedef enum fd_op {
-#define FD_OP(ENUM, name, summary) FD_OP_##ENUM,
+#define FD_OP(ENUM, name, n_input, summary) FD_OP_##ENUM,
 #include "model/ops.def"
 #undef FD_OP
     FD_OP_COUNT
 } fd_op;
 
-const char *fd_op_name(fd_op op);
-const char *fd_op_summary(fd_op op);
+const char *fd_op_name(fd_op op); /* as ops.def and traces spell it: "attn_scores" */
 
 typedef enum fd_rope_pairing {
     FD_ROPE_INTERLEAVED, /* rotates (2i, 2i+1): llama */
@@ -28,10 +27,10 @@ typedef enum fd_rope_scaling { FD_ROPE_SCALING_NONE, FD_ROPE_SCALING_LINEAR, FD_
 
 typedef struct fd_rope {
     fd_rope_pairing pairing;
-    int32_t n_rot;            /* leading elements of a head that rotate; even, ≤ head_dim */
-    double base;              /* rope.freq_base */
+    int32_t n_rot; /* leading elements of a head that rotate; even, ≤ head_dim */
+    double base;   /* rope.freq_base */
     fd_rope_scaling scaling;
-    double factor;            /* linear, llama3: 1 when none */
+    double factor;                            /* linear, llama3: 1 when none */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double original_context;                  /* llama3 */
 } fd_rope;
@@ -47,7 +46,7 @@ const char *fd_gating_summary(fd_gating gating); /* in words */
 
 typedef struct fd_hparams {
     char arch[32];
-    char name[128];       /* general.name, or "" */
+    char name[128]; /* general.name, or "" */
     int32_t n_layer, n_embd, n_ff, n_vocab;
     int32_t n_head, n_head_kv, head_dim; /* n_head % n_head_kv == 0 */
     int32_t n_ctx_train;
@@ -64,11 +63,11 @@ typedef struct fd_hparams {
 } fd_hparams;
 
 typedef struct fd_weight {
-    char name[128];     /* as in the GGUF */
-    uint32_t dtype;     /* fd_dtype */
-    int64_t n_row;      /* outputs (tokens for an embedding); 1 for a vector; experts' matrices one behind the other */
-    int64_t n_col;      /* contiguous: inputs */
-    const void *data;   /* n_row rows of fd_dtype_row_bytes(dtype, n_col); borrowed from the GGUF or from a fault */
+    char name[128];   /* as in the GGUF */
+    uint32_t dtype;   /* fd_dtype */
+    int64_t n_row;    /* outputs (tokens for an embedding); 1 for a vector; experts' matrices one after the other */
+    int64_t n_col;    /* contiguous: inputs */
+    const void *data; /* n_row rows of fd_dtype_row_bytes(dtype, n_col); borrowed from the GGUF or from a fault */
     uint64_t bytes;
 } fd_weight;
 
@@ -79,28 +78,28 @@ struct fd_op_args;
 typedef void (*fd_override_fn)(const struct fd_op_args *args);
 
 typedef struct fd_node {
-    int32_t id;                       /* index in the graph and sequence number in a trace */
+    int32_t id; /* index in the graph and sequence number in a trace */
     fd_op op;
-    char name[64];                    /* "blk.3.attn_q_rope" */
-    int32_t layer;                    /* -1 outside the layers */
-    int32_t input[FD_MAX_INPUTS];     /* node ids, -1 unused; EMBED takes the tokens instead */
-    int32_t weight[FD_MAX_WEIGHTS];   /* indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w};
-                                         EMBED {table}; ROPE {rope_freqs factors}; ATTN_SOFTMAX {sinks [n_head]};
-                                         EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]} */
-    int32_t n_dim;                    /* of one position's tensor: 1 or 2 */
-    int32_t shape[FD_MAX_SHAPE];      /* [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores and attn_weights:
-                                         [n_head, 0] */
-    bool over_kv;                     /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
+    char name[64];                /* "blk.3.attn_q_rope" */
+    int32_t layer;                /* -1 outside the layers */
+    int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
+    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; EMBED {table}; ROPE {rope_freqs factors};
+     * ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
+    int32_t weight[FD_MAX_WEIGHTS];
+    /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head, 0]. */
+    int32_t n_dim; /* 1 or 2 */
+    int32_t shape[FD_MAX_SHAPE];
+    bool over_kv; /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
 
-    float eps;                        /* RMS_NORM */
-    float scale;                      /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
-    float softcap;                    /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
-    int32_t window;                   /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
-    float slope, limit;               /* SWIGLU_CLAMP */
-    fd_gating gating;                 /* EXPERT_WEIGHTS */
-    fd_rope rope;                     /* ROPE */
-    int32_t row_offset;               /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
-    fd_override_fn override;          /* NULL in every real model */
+    float eps;               /* RMS_NORM */
+    float scale;             /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
+    float softcap;           /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
+    int32_t window;          /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
+    float slope, limit;      /* SWIGLU_CLAMP */
+    fd_gating gating;        /* EXPERT_WEIGHTS */
+    fd_rope rope;            /* ROPE */
+    int32_t row_offset;      /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
+    fd_override_fn override; /* NULL in every real model */
 } fd_node;
 
 typedef struct fd_graph {
@@ -145,17 +144,29 @@ static inline int64_t fd_expert_of(double id, int64_t n) {
 /* -1 when there is no such node. */
 int32_t fd_graph_find(const fd_graph *graph, const char *name);
 
-/* Elements of one position of the node's tensor when n_kv positions are visible to it (pos + 1). */
-int64_t fd_node_elements(const fd_node *node, int32_t n_kv);
+/* Elements of one position of a tensor that does not run over positions (over_kv is false). */
+static inline int64_t fd_node_width(const fd_node *node) {
+    return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
+}
 
-/* Elements of one row as executors lay it out for a batch: like fd_node_elements, with n_kv = the batch's last pos + 1. */
-int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv);
+/* Elements of one position of any tensor when n_kv positions are visible to it (pos + 1). */
+static inline int64_t fd_node_elements(const fd_node *node, int32_t n_kv) {
+    return node->over_kv ? (int64_t)node->shape[0] * n_kv : fd_node_width(node);
+}
 
-/* cos and sin tables of a ROPE node for positions [pos0, pos0 + n): each [n, n_rot/2], computed with the contract's binary64
- * functions and rounded once. `factors` [n_rot/2] from rope_freqs, or NULL. Both backends use these tables. */
-void fd_rope_table(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, float *cos_out, float *sin_out);
-void fd_rope_table_f64(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, double *cos_out,
+/* Elements from row to row as executors lay out a batch: every row has room for the batch's last position. */
+static inline int64_t fd_node_row_stride(const fd_node *node, int32_t batch_n_kv) {
+    return fd_node_elements(node, batch_n_kv);
+}
+
+/* cos and sin of a ROPE node's angles at positions [pos0, pos0 + n): each [n, n_rot/2], computed with the contract's
+ * binary64 functions, rounded once. `factors` [1, n_rot/2] is the node's rope_freqs weight, or NULL. Every executor and
+ * every replay reads these tables, so that angles cannot differ between them. */
+void fd_rope_table(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, float *cos_out,
+                   float *sin_out);
+void fd_rope_table_f64(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, double *cos_out,
                        double *sin_out);
 
-/* How the tensors of an architecture are looked up: arch/<name>.c lists its nodes through fd_builder (model/builder.h). */
+/* Two ROPE nodes of a graph that can share their tables: all but the pairing is equal. */
+bool fd_rope_same_table(const fd_node *a, const fd_node *b);
 #endif

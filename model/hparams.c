@@ -1,5 +1,5 @@
-/* Hyperparameters of a decoder from a GGUF's metadata. Unknown keys are ignored, as llama.cpp does; keys that would change
- * the computation and are not implemented are refused by name. */
+/* Hyperparameters of a decoder from a GGUF's metadata. Unknown keys are ignored, as llama.cpp does; keys that would
+ * change the computation and are not implemented are refused by name. */
 #include "model/builder.h"
 
 #include <math.h>
@@ -12,7 +12,9 @@ typedef struct reader {
     fd_error *err;
 } reader;
 
-static void key_name(const reader *r, const char *key, char out[128]) { snprintf(out, 128, "%s.%s", r->arch, key); }
+static void key_name(const reader *r, const char *key, char out[128]) {
+    snprintf(out, 128, "%s.%s", r->arch, key);
+}
 
 /* A per-layer array is taken when all its items agree. */
 static fd_code read_i32(const reader *r, const char *key, int64_t fallback, int64_t low, int64_t high, int32_t *out) {
@@ -63,12 +65,13 @@ static fd_code read_rope_scaling(const reader *r, fd_rope *rope) {
     FD_TRY(read_f64(r, "rope.scale_linear", 0.0, &linear)); /* the older key for a linear factor */
     FD_TRY(read_f64(r, "rope.scaling.factor", linear, &rope->factor));
     if (rope->factor < 0.0)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.scaling.factor: %g, expected more than 0", r->arch, rope->factor);
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.scaling.factor: %g, expected more than 0", r->arch,
+                       rope->factor);
     if (rope->factor == 0.0) rope->factor = 1.0; /* llama.cpp writes and reads 0 as "no scaling" */
     FD_TRY(read_f64(r, "rope.scaling.attn_factor", 1.0, &attn_factor));
     if (attn_factor != 1.0)
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.rope.scaling.attn_factor: %g, only 1 is implemented", r->arch,
-                       attn_factor);
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.rope.scaling.attn_factor: %g, only 1 is implemented",
+                       r->arch, attn_factor);
     if (type.data == NULL) {
         rope->scaling = rope->factor == 1.0 ? FD_ROPE_SCALING_NONE : FD_ROPE_SCALING_LINEAR;
     } else if (equals(type, "none")) {
@@ -81,10 +84,12 @@ static fd_code read_rope_scaling(const reader *r, fd_rope *rope) {
         FD_TRY(read_f64(r, "rope.scaling.low_freq_factor", 1.0, &rope->low_freq_factor));
         FD_TRY(read_f64(r, "rope.scaling.high_freq_factor", 4.0, &rope->high_freq_factor));
         FD_TRY(read_f64(r, "rope.scaling.original_context_length", 8192.0, &rope->original_context));
-        if (!(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0.0 && rope->original_context > 0.0))
-            return fd_fail(r->err, FD_ERR_INPUT,
-                           "keys %s.rope.scaling.*: low %g, high %g, original context %g; expected 0 < low < high and a context",
-                           r->arch, rope->low_freq_factor, rope->high_freq_factor, rope->original_context);
+        if (!(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0.0 &&
+              rope->original_context > 0.0))
+            return fd_fail(
+                r->err, FD_ERR_INPUT,
+                "keys %s.rope.scaling.*: low %g, high %g, original context %g; expected 0 < low < high and a context",
+                r->arch, rope->low_freq_factor, rope->high_freq_factor, rope->original_context);
     } else {
         return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s: \"%.*s\"; none, linear and llama3 are implemented", full,
                        (int)(type.size < 32 ? type.size : 32), type.data);
@@ -114,13 +119,15 @@ static fd_code read_attention(const reader *r, fd_hparams *h) {
     FD_TRY(read_i32(r, "attention.key_length", h->n_embd / h->n_head, 2, 4096, &h->head_dim));
     FD_TRY(read_i32(r, "attention.value_length", h->head_dim, 2, 4096, &value_dim));
     if (value_dim != h->head_dim)
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.attention.value_length: %d, only key_length's %d is implemented",
-                       h->arch, value_dim, h->head_dim);
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED,
+                       "key %s.attention.value_length: %d, only key_length's %d is implemented", h->arch, value_dim,
+                       h->head_dim);
     bool causal;
     char full[128];
     key_name(r, "attention.causal", full);
     FD_TRY(fd_gguf_get_bool(r->gguf, full, true, &causal, r->err));
-    if (!causal) return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s: false, only causal attention is implemented", full);
+    if (!causal)
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s: false, only causal attention is implemented", full);
     return FD_OK;
 }
 
@@ -147,14 +154,14 @@ static fd_code read_experts(const reader *r, const fd_arch *arch, fd_hparams *h)
 static fd_code read_cap(const reader *r, const char *key, double fallback, float *out) {
     double value;
     FD_TRY(read_f64(r, key, fallback, &value));
-    if (!(value > 0.0)) return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected more than 0", r->arch, key, value);
+    if (!(value > 0.0))
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected more than 0", r->arch, key, value);
     *out = (float)value;
     return FD_OK;
 }
 
 static fd_code read_extras(const reader *r, const fd_arch *arch, fd_hparams *h) {
-    if (arch->reads & FD_READS_WINDOW)
-        FD_TRY(read_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
+    if (arch->reads & FD_READS_WINDOW) FD_TRY(read_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
     if (arch->reads & FD_READS_SOFTCAPS) {
         FD_TRY(read_cap(r, "attn_logit_softcapping", 50.0, &h->attn_softcap));
         FD_TRY(read_cap(r, "final_logit_softcapping", 30.0, &h->final_softcap));
@@ -201,8 +208,9 @@ fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *h,
     const fd_gguf_tensor *embd = fd_gguf_find_tensor(gguf, "token_embd.weight");
     if (!embd) return fd_fail(err, FD_ERR_INPUT, "weight token_embd.weight: missing");
     if (embd->n_dim != 2 || embd->shape[1] < 1 || embd->shape[1] > (1 << 24))
-        return fd_fail(err, FD_ERR_INPUT, "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]",
-                       embd->n_dim, (long long)embd->shape[1], h->n_embd);
+        return fd_fail(err, FD_ERR_INPUT,
+                       "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]", embd->n_dim,
+                       (long long)embd->shape[1], h->n_embd);
     h->n_vocab = (int32_t)embd->shape[1];
     return FD_OK;
 }

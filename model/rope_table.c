@@ -1,8 +1,14 @@
-/* RoPE angles: inv_freq_i = base^(-2i/n_rot), scaled, times the position, in the contract's binary64; cos and sin rounded
- * once. Both backends read these tables, so they cannot differ between them. */
-#include "model/graph.h"
-
+/* RoPE angles: inv_freq_i = base^(-2i/n_rot), scaled, times the position, in the contract's binary64; cos and sin
+ * rounded once. Both backends read these tables, so they cannot differ between them. */
+#include "model/weight_rows.h"
 #include "numerics/contract.h"
+
+bool fd_rope_same_table(const fd_node *a, const fd_node *b) {
+    const fd_rope *x = &a->rope, *y = &b->rope;
+    return x->n_rot == y->n_rot && x->base == y->base && x->scaling == y->scaling && x->factor == y->factor &&
+           x->low_freq_factor == y->low_freq_factor && x->high_freq_factor == y->high_freq_factor &&
+           x->original_context == y->original_context && a->weight[0] == b->weight[0];
+}
 
 /* Llama 3.1's scaling by wavelength: long waves are slowed by `factor`, short ones kept, those between interpolated.
  * Source: the Llama 3.1 reference code's apply_scaling (Meta, 2024); constants come from the file. */
@@ -18,24 +24,26 @@ static double llama3_scaled(const fd_rope *rope, double inv_freq) {
     return (1.0 - smooth) * inv_freq / rope->factor + smooth * inv_freq;
 }
 
-static double inverse_frequency(const fd_rope *rope, const float *factors, int32_t i) {
+static double inverse_frequency(const fd_rope *rope, const fd_weight *factors, int32_t i) {
     double inv_freq = fd_pow64(rope->base, -2.0 * (double)i / (double)rope->n_rot);
     if (rope->scaling == FD_ROPE_SCALING_LINEAR) inv_freq = inv_freq / rope->factor;
     if (rope->scaling == FD_ROPE_SCALING_LLAMA3) inv_freq = llama3_scaled(rope, inv_freq);
-    return factors ? inv_freq / (double)factors[i] : inv_freq;
+    return factors ? inv_freq / (double)fd_weight_element(factors, i) : inv_freq;
 }
 
-void fd_rope_table_f64(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, double *cos_out,
+void fd_rope_table_f64(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, double *cos_out,
                        double *sin_out) {
     int32_t half = rope->n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
         double inv_freq = inverse_frequency(rope, factors, i);
         for (int32_t p = 0; p < n; p++)
-            fd_sincos64((double)(pos0 + p) * inv_freq, &sin_out[(int64_t)p * half + i], &cos_out[(int64_t)p * half + i]);
+            fd_sincos64((double)(pos0 + p) * inv_freq, &sin_out[(int64_t)p * half + i],
+                        &cos_out[(int64_t)p * half + i]);
     }
 }
 
-void fd_rope_table(const fd_rope *rope, const float *factors, int32_t pos0, int32_t n, float *cos_out, float *sin_out) {
+void fd_rope_table(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, float *cos_out,
+                   float *sin_out) {
     int32_t half = rope->n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
         double inv_freq = inverse_frequency(rope, factors, i);

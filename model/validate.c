@@ -1,4 +1,5 @@
-/* What executors rely on, one shape rule an op: inputs come earlier in the list, shapes follow from them, weights fit. */
+/* What executors rely on, one shape rule an op: inputs come earlier in the list, shapes follow from them, weights
+ * fit. */
 #include "model/graph.h"
 
 #include <string.h>
@@ -9,9 +10,9 @@ typedef struct checker {
     fd_error *err;
 } checker;
 
-static const fd_node *input(const checker *c, int i) { return &c->graph->nodes[c->node->input[i]]; }
-
-static int64_t width(const fd_node *node) { return fd_node_row_stride(node, 0); }
+static const fd_node *input(const checker *c, int i) {
+    return &c->graph->nodes[c->node->input[i]];
+}
 
 static bool same_shape(const fd_node *a, const fd_node *b) {
     return a->n_dim == b->n_dim && a->over_kv == b->over_kv && a->shape[0] == b->shape[0] &&
@@ -36,7 +37,7 @@ static fd_code check_weight(const checker *c, int i, int64_t n_row, int64_t n_co
 }
 
 static fd_code check_embed(const checker *c) {
-    return check_weight(c, 0, c->graph->hparams.n_vocab, width(c->node), false);
+    return check_weight(c, 0, c->graph->hparams.n_vocab, fd_node_width(c->node), false);
 }
 
 static fd_code check_rms_norm(const checker *c) {
@@ -46,8 +47,8 @@ static fd_code check_rms_norm(const checker *c) {
 }
 
 static fd_code check_matmul(const checker *c) {
-    FD_TRY(check_weight(c, 0, width(c->node), width(input(c, 0)), false));
-    return check_weight(c, 1, 1, width(c->node), true);
+    FD_TRY(check_weight(c, 0, fd_node_width(c->node), fd_node_width(input(c, 0)), false));
+    return check_weight(c, 1, 1, fd_node_width(c->node), true);
 }
 
 static fd_code check_rope(const checker *c) {
@@ -80,21 +81,28 @@ static fd_code check_attn_softmax(const checker *c) {
 static fd_code check_attn_mix(const checker *c) {
     const fd_node *weights = input(c, 0), *v = input(c, 1);
     if (v->op != FD_OP_KV_WRITE) return broken(c, "second input is not a cache");
-    if (!weights->over_kv || weights->shape[0] % v->shape[0] != 0) return broken(c, "heads are no multiple of K/V heads");
+    if (!weights->over_kv || weights->shape[0] % v->shape[0] != 0)
+        return broken(c, "heads are no multiple of K/V heads");
     return c->node->n_dim == 2 && c->node->shape[0] == weights->shape[0] && c->node->shape[1] == v->shape[1]
                ? FD_OK
                : broken(c, "expected [n_head, head_dim]");
 }
 
 static fd_code check_elementwise(const checker *c) {
-    return width(c->node) == width(input(c, 0)) && width(c->node) == width(input(c, 1))
+    return fd_node_width(c->node) == fd_node_width(input(c, 0)) && fd_node_width(c->node) == fd_node_width(input(c, 1))
                ? FD_OK
                : broken(c, "shape differs from its inputs'");
 }
 
-static fd_code check_silu_mul(const checker *c) { return check_elementwise(c); }
-static fd_code check_gelu_mul(const checker *c) { return check_elementwise(c); }
-static fd_code check_add(const checker *c) { return check_elementwise(c); }
+static fd_code check_silu_mul(const checker *c) {
+    return check_elementwise(c);
+}
+static fd_code check_gelu_mul(const checker *c) {
+    return check_elementwise(c);
+}
+static fd_code check_add(const checker *c) {
+    return check_elementwise(c);
+}
 
 static fd_code check_swiglu_clamp(const checker *c) {
     if (!(c->node->limit > 0.0f)) return broken(c, "limit is not positive");
@@ -105,8 +113,12 @@ static fd_code check_like_input(const checker *c) {
     return same_shape(c->node, input(c, 0)) && !c->node->over_kv ? FD_OK : broken(c, "shape differs from its input's");
 }
 
-static fd_code check_scale(const checker *c) { return check_like_input(c); }
-static fd_code check_softmax(const checker *c) { return check_like_input(c); }
+static fd_code check_scale(const checker *c) {
+    return check_like_input(c);
+}
+static fd_code check_softmax(const checker *c) {
+    return check_like_input(c);
+}
 
 static fd_code check_softcap(const checker *c) {
     if (!(c->node->softcap > 0.0f)) return broken(c, "softcap is not positive");
@@ -144,29 +156,14 @@ static fd_code check_expert_sum(const checker *c) {
     return c->node->n_dim == 1 && c->node->shape[0] == rows->shape[1] ? FD_OK : broken(c, "expected one row");
 }
 
+/* From ops.def: an op without a rule does not compile. */
 static const struct {
     int n_input;
     fd_code (*check)(const checker *);
 } rules[FD_OP_COUNT] = {
-    [FD_OP_EMBED] = {0, check_embed},
-    [FD_OP_RMS_NORM] = {1, check_rms_norm},
-    [FD_OP_MATMUL] = {1, check_matmul},
-    [FD_OP_ROPE] = {1, check_rope},
-    [FD_OP_KV_WRITE] = {1, check_kv_write},
-    [FD_OP_ATTN_SCORES] = {2, check_attn_scores},
-    [FD_OP_ATTN_SOFTMAX] = {1, check_attn_softmax},
-    [FD_OP_ATTN_MIX] = {2, check_attn_mix},
-    [FD_OP_SILU_MUL] = {2, check_silu_mul},
-    [FD_OP_ADD] = {2, check_add},
-    [FD_OP_SCALE] = {1, check_scale},
-    [FD_OP_SOFTCAP] = {1, check_softcap},
-    [FD_OP_GELU_MUL] = {2, check_gelu_mul},
-    [FD_OP_SWIGLU_CLAMP] = {2, check_swiglu_clamp},
-    [FD_OP_SOFTMAX] = {1, check_softmax},
-    [FD_OP_TOP_K] = {1, check_top_k},
-    [FD_OP_EXPERT_WEIGHTS] = {2, check_expert_weights},
-    [FD_OP_EXPERT_MATMUL] = {2, check_expert_matmul},
-    [FD_OP_EXPERT_SUM] = {2, check_expert_sum},
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = {n_input, check_##name},
+#include "model/ops.def"
+#undef FD_OP
 };
 
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err) {

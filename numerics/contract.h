@@ -1,8 +1,8 @@
 /* The numerics contract, version 1 (docs/numerics.md): which IEEE-754 operations make every element, in which order.
  *
- * One header for the C compiler and nvcc. Everything here is built from + - * / sqrt fma, rint and conversions, which are
- * correctly rounded on both sides; nothing comes from libm or from CUDA's math library. Build flags that belong to it:
- * gcc/clang -ffp-contract=off; nvcc -fmad=false -ftz=false -prec-div=true -prec-sqrt=true. */
+ * One header for the C compiler and nvcc. Everything here is built from + - * / sqrt fma, rint and conversions, which
+ * are correctly rounded on both sides; nothing comes from libm or from CUDA's math library. Build flags that belong to
+ * it: gcc/clang -ffp-contract=off; nvcc -fmad=false -ftz=false -prec-div=true -prec-sqrt=true. */
 #ifndef FD_NUMERICS_CONTRACT_H
 #define FD_NUMERICS_CONTRACT_H
 
@@ -52,7 +52,8 @@ FD_HD uint64_t fd_canonical64(double x) { return x != x ? 0x7ff8000000000000u : 
 
 enum { FD_PARTIALS = 64 };
 
-/* Neighbours pair up, six times. Overwrites `a`. A GPU does the same with adds inside a lane, then shfl_xor 1, 2, 4, … */
+/* Neighbours pair up, six times. Overwrites `a`. A GPU does the same with adds inside a lane, then shfl_xor 1, 2, 4,
+ * … */
 FD_HD float fd_tree64(float a[FD_PARTIALS]) {
     for (int m = FD_PARTIALS; m > 1; m /= 2)
         for (int i = 0; i < m / 2; i++) a[i] = a[2 * i] + a[2 * i + 1];

@@ -1,7 +1,7 @@
 /* A tensor's fingerprint at one position: 128 bits of its raw bits, position-sensitive, NaN canonicalised.
  *
- * Every pair of neighbouring elements gives two pseudo-random 64-bit terms that depend on the pair's index; the terms are
- * added modulo 2^64. Integer addition has no order, so a GPU may add them in any order and a permuted tensor still
+ * Every pair of neighbouring elements gives two pseudo-random 64-bit terms that depend on the pair's index; the terms
+ * are added modulo 2^64. Integer addition has no order, so a GPU may add them in any order and a permuted tensor still
  * differs, because the index is inside the term. Not meant against an adversary: against bugs. */
 #ifndef FD_NUMERICS_FINGERPRINT_H
 #define FD_NUMERICS_FINGERPRINT_H

@@ -17,7 +17,8 @@ FD_HD double fd_sampling_share(float share, uint64_t sum) { return (double)share
 
 FD_HD float fd_sampling_penalise(float logit, float penalty) { return logit > 0 ? logit / penalty : logit * penalty; }
 
-/* Rising with the logit, -0 as +0; no two candidates have the same: of equal logits the lower id is the larger. No NaN. */
+/* Rising with the logit, -0 as +0; no two candidates have the same: of equal logits the lower id is the larger. No
+ * NaN. */
 FD_HD uint64_t fd_sampling_order(float logit, int32_t id) {
     uint32_t bits = fd_bits32(logit + 0.0f);
     bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;

@@ -1,9 +1,9 @@
-/* What is said of a tensor's row beside its elements: statistics, attention's entropy, the best logits. Sums are binary64
- * in an order of their own, so that a GPU, which adds in parallel, and scalar C get the same bits.
+/* What is said of a tensor's row beside its elements: statistics, attention's entropy, the best logits. Sums are
+ * binary64 in an order of their own, so that a GPU, which adds in parallel, and scalar C get the same bits.
  *
- * Order of a sum: blocks of 1024 elements from element 0 on. Within a block 64 partial sums, partial j takes the elements
- * k ≡ j (mod 64) in rising k from +0, then neighbours pair up, six times; total = total + block, in rising order from +0.
- * What is not finite adds nothing to a mean: +0, which changes no sum that began at +0. */
+ * Order of a sum: blocks of 1024 elements from element 0 on. Within a block 64 partial sums, partial j takes the
+ * elements k ≡ j (mod 64) in rising k from +0, then neighbours pair up, six times; total = total + block, in rising
+ * order from +0. What is not finite adds nothing to a mean: +0, which changes no sum that began at +0. */
 #ifndef FD_NUMERICS_SUMMARY_H
 #define FD_NUMERICS_SUMMARY_H
 
@@ -96,8 +96,8 @@ FD_HD fd_stats fd_tally_end(const fd_tally *t, double sum, double squares) {
     return s;
 }
 
-/* p ln p, with 0 ln 0 = 0; NaN for a p that is no probability. fd_log64 wants a normal number, and below it p ln p is under
- * 1e-305: nothing in a sum of nats. */
+/* p ln p, with 0 ln 0 = 0; NaN for a p that is no probability. fd_log64 wants a normal number, and below it p ln p is
+ * under 1e-305: nothing in a sum of nats. */
 FD_HD double fd_plogp(double p) {
     if (!(p >= 0.0 && p < INFINITY)) return fd_from_bits64(0x7ff8000000000000u);
     return p < 2.2250738585072014e-308 ? 0.0 : p * fd_log64(p);

@@ -4,15 +4,15 @@
  * scores and weights have room for all positions of the batch, [n_head, n_kv]; past a row's own position they hold -inf
  * and 0. */
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 /* Query head h reads K/V head h / (n_head / n_head_kv): division, not remainder. */
 static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
 }
 
-/* score = (q·k)·scale, one rounding each for the dot's last addition and the scale; then the softcap. Positions that the
- * window leaves out are -inf as those past the row's own are. */
+/* score = (q·k)·scale, one rounding each for the dot's last addition and the scale; then the softcap. Positions that
+ * the window leaves out are -inf as those past the row's own are. */
 void REF(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
@@ -32,8 +32,8 @@ void REF(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     }
 }
 
-/* weight = e^(s − m) / Σ e^(s − m), m = max s, over positions 0 … own. A head's sink takes part as one more score that no
- * position has: in the maximum, and as the last term of the sum. */
+/* weight = e^(s − m) / Σ e^(s − m), m = max s, over positions 0 … own. A head's sink takes part as one more score that
+ * no position has: in the maximum, and as the last term of the sum. */
 void REF(attn_softmax)(const fd_op_args *args, int64_t begin, int64_t end) {
     int32_t n_head = args->node->shape[0];
     const fd_weight *sinks = args->weight[0];

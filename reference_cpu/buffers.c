@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
 #include "reference_cpu/ops.h"
 
 enum { CACHE_LINE = 64 };
@@ -42,7 +41,7 @@ static int32_t slot_for(fd_ref_buffers *b, const fd_node *node) {
     if (node->over_kv)
         slot->n_head = node->shape[0] > slot->n_head ? node->shape[0] : slot->n_head;
     else
-        slot->width = fd_ref_width(node) > slot->width ? fd_ref_width(node) : slot->width;
+        slot->width = fd_node_width(node) > slot->width ? fd_node_width(node) : slot->width;
     return s;
 }
 
@@ -56,27 +55,19 @@ static void mark_feeders(fd_ref_buffers *b) {
     }
 }
 
-static bool same_rope(const fd_rope *a, const fd_rope *b) {
-    /* the pairing is no part of a table */
-    return a->n_rot == b->n_rot && a->base == b->base && a->scaling == b->scaling && a->factor == b->factor &&
-           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
-           a->original_context == b->original_context;
-}
-
 static fd_code rope_for(fd_ref_buffers *b, const fd_node *node, int32_t *out, fd_error *err) {
     for (*out = 0; *out < b->n_rope; ++*out)
-        if (same_rope(&b->ropes[*out].rope, &node->rope) && b->ropes[*out].factors == node->weight[0]) return FD_OK;
+        if (fd_rope_same_table(b->ropes[*out].node, node)) return FD_OK;
     fd_ref_rope_table *table = &b->ropes[b->n_rope++];
     size_t size = b->real_size * (size_t)b->n_ctx * (size_t)(node->rope.n_rot / 2);
-    table->rope = node->rope;
-    table->factors = node->weight[0];
+    table->node = node;
     FD_TRY(make_block(&table->cos, size, "rope table", err));
     return make_block(&table->sin, size, "rope table", err);
 }
 
 /* Of one node's cache, a sequence. */
 static size_t cache_bytes(const fd_ref_buffers *b, int32_t node, int32_t n_row) {
-    return b->real_size * (size_t)n_row * (size_t)fd_ref_width(&b->graph->nodes[node]);
+    return b->real_size * (size_t)n_row * (size_t)fd_node_width(&b->graph->nodes[node]);
 }
 
 fd_code fd_ref_buffers_make(fd_ref_buffers *b, const fd_graph *graph, fd_numerics numerics, int32_t n_ctx,
@@ -98,8 +89,7 @@ fd_code fd_ref_buffers_make(fd_ref_buffers *b, const fd_graph *graph, fd_numeric
         bool cache = node->op == FD_OP_KV_WRITE;
         b->slot_of[i] = cache ? -1 : slot_for(b, node);
         b->rope_of[i] = -1;
-        if (cache)
-            FD_TRY(make_block(&b->caches[i], cache_bytes(b, i, n_ctx) * (size_t)n_seq, node->name, err));
+        if (cache) FD_TRY(make_block(&b->caches[i], cache_bytes(b, i, n_ctx) * (size_t)n_seq, node->name, err));
         if (node->op == FD_OP_ROPE) FD_TRY(rope_for(b, node, &b->rope_of[i], err));
     }
     mark_feeders(b);
@@ -123,24 +113,17 @@ void fd_ref_buffers_free(fd_ref_buffers *b) {
 
 /* ---- before each pass ---- */
 
-static fd_code extend_rope(fd_ref_buffers *b, fd_ref_rope_table *t, int32_t n_kv, fd_error *err) {
-    int64_t half = t->rope.n_rot / 2, at = t->n_filled * half;
+static void extend_rope(fd_ref_buffers *b, fd_ref_rope_table *t, int32_t n_kv) {
+    const fd_rope *rope = &t->node->rope;
+    const fd_weight *factors = t->node->weight[0] >= 0 ? &b->graph->weights[t->node->weight[0]] : NULL;
+    int64_t at = (int64_t)t->n_filled * (rope->n_rot / 2);
     int32_t n = n_kv - t->n_filled;
-    float *factors = NULL;
-    if (n <= 0) return FD_OK;
-    if (t->factors >= 0) {
-        const fd_weight *w = &b->graph->weights[t->factors];
-        factors = malloc(sizeof *factors * (size_t)half);
-        if (!factors) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", w->name);
-        fd_dequantize_row(w->dtype, w->data, factors, half);
-    }
+    if (n <= 0) return;
     if (b->numerics == FD_NUMERICS_F64)
-        fd_rope_table_f64(&t->rope, factors, t->n_filled, n, (double *)t->cos.data + at, (double *)t->sin.data + at);
+        fd_rope_table_f64(rope, factors, t->n_filled, n, (double *)t->cos.data + at, (double *)t->sin.data + at);
     else
-        fd_rope_table(&t->rope, factors, t->n_filled, n, (float *)t->cos.data + at, (float *)t->sin.data + at);
-    free(factors);
+        fd_rope_table(rope, factors, t->n_filled, n, (float *)t->cos.data + at, (float *)t->sin.data + at);
     t->n_filled = n_kv;
-    return FD_OK;
 }
 
 fd_code fd_ref_buffers_reserve(fd_ref_buffers *b, int32_t n_row, int32_t n_kv, fd_error *err) {
@@ -153,7 +136,7 @@ fd_code fd_ref_buffers_reserve(fd_ref_buffers *b, int32_t n_row, int32_t n_kv, f
         int64_t elements = n_row * width > one_row ? n_row * width : one_row;
         FD_TRY(grow_block(&slot->block, (size_t)elements * b->real_size, "activations", err));
     }
-    for (int32_t i = 0; i < b->n_rope; i++) FD_TRY(extend_rope(b, &b->ropes[i], n_kv, err));
+    for (int32_t i = 0; i < b->n_rope; i++) extend_rope(b, &b->ropes[i], n_kv);
     return FD_OK;
 }
 

@@ -25,8 +25,7 @@ typedef struct fd_ref_slot {
 } fd_ref_slot;
 
 typedef struct fd_ref_rope_table {
-    fd_rope rope;
-    int32_t factors;       /* weight index, -1 none */
+    const fd_node *node;   /* one of those whose angles these are */
     int32_t n_filled;      /* positions */
     fd_ref_block cos, sin; /* real [n_ctx, n_rot/2] */
 } fd_ref_rope_table;

@@ -23,8 +23,8 @@ FOR_EACH_ISA(DECLARE)
 FOR_EACH_ISA(DECLARE_Q8)
 
 static const struct {
-    const fd_ref_ops *f32, *f64, *twins;
-    fd_ref_fn q8_matmul[2], q8_expert_matmul[2]; /* definition, twin */
+    const fd_ref_ops *f32, *f64, *simd;
+    fd_ref_fn q8_matmul[2], q8_expert_matmul[2]; /* scalar, vectorised */
 } built[FD_ISA_COUNT] = {
 #define ROW(isa)                                                                                                       \
     {&fd_ref_ops_f32_##isa,                                                                                            \
@@ -80,7 +80,7 @@ fd_ref_ops fd_ref_select(fd_numerics numerics, fd_isa isa, bool scalar) {
     if (scalar) isa = FD_ISA_BASELINE;
     fd_ref_ops ops = *built[isa].f32;
     for (int op = 0; op < FD_OP_COUNT && !scalar; op++)
-        if (built[isa].twins->run[op]) ops.run[op] = built[isa].twins->run[op];
+        if (built[isa].simd->run[op]) ops.run[op] = built[isa].simd->run[op];
     if (numerics == FD_NUMERICS_Q8ACT) {
         ops.run[FD_OP_MATMUL] = built[isa].q8_matmul[!scalar];
         ops.run[FD_OP_EXPERT_MATMUL] = built[isa].q8_expert_matmul[!scalar];

@@ -1,6 +1,6 @@
 /* EMBED: out[r] = table[token[r]]. An item is a position. */
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 void REF(embed)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *table = args->weight[0];

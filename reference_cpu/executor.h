@@ -1,4 +1,5 @@
-/* The executor's own struct, shared by reference.c (making it, forward calls) and run.c (threads over the node list). */
+/* The executor's own struct, shared by reference.c (making it, forward calls) and run.c (threads over the node
+ * list). */
 #ifndef FD_REFERENCE_CPU_EXECUTOR_H
 #define FD_REFERENCE_CPU_EXECUTOR_H
 
@@ -30,7 +31,7 @@ typedef struct fd_reference {
 /* Runs all tasks in order; with an observer, shows each node's tensor. */
 fd_code fd_ref_run(fd_reference *ref, fd_error *err);
 
-/* Decides threads and chunks from the load of task->args. */
+/* Decides threads and chunks from the cost of task->args. */
 void fd_ref_cut(fd_ref_task *task, int n_thread);
 
 #endif

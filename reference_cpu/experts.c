@@ -1,7 +1,7 @@
 /* SOFTMAX, TOP_K, EXPERT_WEIGHTS, EXPERT_MATMUL, EXPERT_SUM: a mixture of experts. Chosen experts are numbered by rank,
  * 0 the one with the largest element of the router's row; their ids are reals. An id that names no expert makes NaN. */
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 /* e^(x − m) / Σ e^(x − m) over n elements, `out` may be `x`. */
 static void softmax_row(const real *x, real *out, int64_t n) {
@@ -29,7 +29,7 @@ static bool before(const real *x, int64_t a, int64_t b) {
 
 /* An item is a position: a selection by insertion, for k is small. */
 void REF(top_k)(const fd_op_args *args, int64_t begin, int64_t end) {
-    int64_t n = fd_ref_width(fd_ref_input(args, 0)), k = args->node->shape[0];
+    int64_t n = fd_node_width(fd_ref_input(args, 0)), k = args->node->shape[0];
     for (int64_t row = begin; row < end; row++) {
         const real *x = (const real *)args->in[0] + row * n;
         real *id = (real *)args->out + row * k;
@@ -47,7 +47,7 @@ void REF(top_k)(const fd_op_args *args, int64_t begin, int64_t end) {
 
 /* The chosen elements, divided by their sum or made a softmax of their own, times the scale where there is one. */
 void REF(expert_weights)(const fd_op_args *args, int64_t begin, int64_t end) {
-    int64_t n = fd_ref_width(fd_ref_input(args, 0)), k = args->node->shape[0];
+    int64_t n = fd_node_width(fd_ref_input(args, 0)), k = args->node->shape[0];
     fd_gating gating = args->node->gating;
     for (int64_t row = begin; row < end; row++) {
         const real *x = (const real *)args->in[0] + row * n, *id = (const real *)args->in[1] + row * k;
@@ -66,8 +66,8 @@ void REF(expert_weights)(const fd_op_args *args, int64_t begin, int64_t end) {
     }
 }
 
-/* y[r][o] = W_e[o]·x_r, plus bias_e[o], e the expert of rank r: the dot and the bias of MATMUL. Either all ranks read one
- * x or each its own row. An item is an output row o, for all positions and ranks. */
+/* y[r][o] = W_e[o]·x_r, plus bias_e[o], e the expert of rank r: the dot and the bias of MATMUL. Either all ranks read
+ * one x or each its own row. An item is an output row o, for all positions and ranks. */
 void REF(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *input = fd_ref_input(args, 0);
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];

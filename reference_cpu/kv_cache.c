@@ -6,7 +6,7 @@
 #include <string.h>
 
 void REF(kv_write)(const fd_op_args *args, int64_t begin, int64_t end) {
-    int64_t width = fd_ref_width(args->node);
+    int64_t width = fd_node_width(args->node);
 
     for (int64_t row = begin; row < end; row++) {
         int64_t to = (int64_t)args->pos0 + row + args->node->row_offset;

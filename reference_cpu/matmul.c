@@ -2,7 +2,7 @@
  *
  * Contract: W is dequantised to binary32; the dot has 64 partial sums; the bias is one addition afterwards. */
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 void REF(matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];

@@ -1,9 +1,10 @@
-/* RMS_NORM: y = (x·r)·w with r = 1 / sqrt(Σx² / n + eps), over the last dimension. An item is a row: a position's, or a
- * head's of a position.
+/* RMS_NORM: y = (x·r)·w with r = 1 / sqrt(Σx² / n + eps), over the last dimension. An item is a row: a position's, or
+ * a head's of a position.
  *
- * Contract: Σx² by the 64 partial sums, fma(x, x, acc); eps is inside the root; x·r is rounded before w multiplies it. */
+ * Contract: Σx² by the 64 partial sums, fma(x, x, acc); eps is inside the root; x·r is rounded before w multiplies
+ * it. */
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 void REF(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0];

@@ -11,15 +11,15 @@
 typedef void (*fd_ref_fn)(const fd_op_args *args, int64_t begin, int64_t end);
 
 typedef struct fd_ref_ops {
-    fd_ref_fn run[FD_OP_COUNT]; /* in a table of vectorised twins NULL means: the definition serves */
+    fd_ref_fn run[FD_OP_COUNT]; /* NULL in a table of vectorised kernels: the scalar one serves */
 } fd_ref_ops;
 
 /* How much there is to do: items, and multiply-adds (or what costs as much) in all. */
-typedef struct fd_ref_load {
+typedef struct fd_ref_cost {
     int64_t items;
     int64_t work;
-} fd_ref_load;
-fd_ref_load fd_ref_load_of(const fd_op_args *args);
+} fd_ref_cost;
+fd_ref_cost fd_ref_cost_of(const fd_op_args *args);
 
 /* Instruction sets, each with everything that the one before has. Off x86 there is only the baseline. */
 typedef enum fd_isa { FD_ISA_BASELINE, FD_ISA_V3, FD_ISA_V4, FD_ISA_COUNT } fd_isa;
@@ -29,7 +29,8 @@ fd_isa fd_isa_best(void);            /* of this machine */
  * that this machine or build lacks. */
 fd_code fd_isa_wanted(fd_isa *out, fd_error *err);
 
-/* The ops to run: definitions alone (`scalar`: compiled for the baseline), or with their twins. */
+/* The kernels to run: the scalar ones alone (`scalar`: compiled for the baseline), or vectorised where there are
+ * such. */
 fd_ref_ops fd_ref_select(fd_numerics numerics, fd_isa isa, bool scalar);
 
 /* Positions that the cache behind args->out holds. */
@@ -39,11 +40,6 @@ static inline int32_t fd_ref_cache_rows(const fd_op_args *args) {
 
 static inline const fd_node *fd_ref_input(const fd_op_args *args, int i) {
     return &args->graph->nodes[args->node->input[i]];
-}
-
-/* Elements of one position of a tensor that does not run over positions. */
-static inline int64_t fd_ref_width(const fd_node *node) {
-    return (int64_t)node->shape[0] * (node->n_dim == 2 ? node->shape[1] : 1);
 }
 
 #endif

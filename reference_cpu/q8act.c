@@ -2,7 +2,7 @@
  * minimum], by numerics/q8act.h. Other weights go to the exact op. An item is an output row o, for all positions. */
 #include "reference_cpu/q8act_blocks.h"
 #include "reference_cpu/real.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 void REF(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 void REF(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);

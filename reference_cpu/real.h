@@ -1,7 +1,7 @@
-/* How one source is both the contract and its f64 twin. Each op file is compiled with `real` = float, in contract
- * order, and with FD_REF_F64, where `real` is double: the same formula without the rounding, libm's exp allowed. Both
- * are compiled for several instruction sets (FD_ISA: baseline, v3, v4), which cannot change a bit: no contraction, and
- * every fused multiply-add is written. */
+/* How one source is both the contract and the binary64 reference. Each op file is compiled with `real` = float, in
+ * contract order, and with FD_REF_F64, where `real` is double: the same formula without the rounding, libm's exp
+ * allowed. Both are compiled for several instruction sets (FD_ISA: baseline, v3, v4), which cannot change a bit: no
+ * contraction, and every fused multiply-add is written. */
 #ifndef FD_REFERENCE_CPU_REAL_H
 #define FD_REFERENCE_CPU_REAL_H
 

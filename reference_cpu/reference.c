@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
 #include "reference_cpu/executor.h"
 
 /* Positions of a long prompt that run together: enough to read the weights seldom, few enough for the caches. */
@@ -56,7 +55,7 @@ static void prepare(fd_reference *ref, const int32_t *tokens, int32_t pos0, int3
 /* The last n_row rows of the last node, rounded to binary32. */
 static void copy_logits(const fd_reference *ref, int64_t n_row, float *to) {
     const fd_ref_task *last = &ref->tasks[ref->exec.graph->n_node - 1];
-    int64_t width = fd_ref_width(last->args.node), skip = (last->args.n_pos - n_row) * width;
+    int64_t width = fd_node_width(last->args.node), skip = (last->args.n_pos - n_row) * width;
     if (ref->exec.numerics == FD_NUMERICS_F64)
         for (int64_t i = 0; i < n_row * width; i++) to[i] = (float)((const double *)last->args.out)[skip + i];
     else
@@ -107,22 +106,12 @@ static const fd_exec_class reference_class = {forward, reset, destroy};
 /* ---- making one ---- */
 
 static fd_code check_graph(const fd_graph *graph, fd_numerics numerics, fd_error *err) {
-    FD_TRY(fd_graph_validate(graph, err));
-    for (int32_t i = 0; i < graph->n_weight; i++) {
-        const fd_weight *w = &graph->weights[i];
-        const fd_dtype_info *type = fd_dtype_get(w->dtype);
-        if (!fd_can_dequantize(w->dtype))
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "weight %s: type %s cannot be dequantised yet", w->name,
-                           type ? type->name : "unknown");
-    }
+    FD_TRY(fd_exec_check_graph(graph, err));
+    FD_TRY(fd_exec_check_weights(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].override && numerics == FD_NUMERICS_F64)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: its fault is written for binary32, not for f64",
                            graph->nodes[i].name);
-    const fd_node *last = &graph->nodes[graph->n_node - 1];
-    if (last->over_kv || fd_ref_width(last) != graph->hparams.n_vocab)
-        return fd_fail(err, FD_ERR_INPUT, "graph: its last node, %s, is no row of %d logits", last->name,
-                       graph->hparams.n_vocab);
     return FD_OK;
 }
 

@@ -9,7 +9,7 @@ typedef struct fd_reference_options {
     int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
     int32_t n_seq;    /* sequences, each with that much cache; 0 counts as 1 */
     int32_t n_thread; /* 0: all cores. Never changes a bit */
-    bool scalar;      /* only the scalar definitions, not their vectorised twins (tests; slow). Never changes a bit */
+    bool scalar;      /* only the scalar kernels (tests; slow). Never changes a bit */
 } fd_reference_options;
 
 /* `graph` must outlive the executor. FD_ERR_INPUT: no room (n_ctx), a graph that breaks an invariant, FD_SIMD with an

@@ -13,12 +13,12 @@ enum {
 };
 
 void fd_ref_cut(fd_ref_task *task, int n_thread) {
-    fd_ref_load load = fd_ref_load_of(&task->args);
-    task->items = load.items;
-    task->chunk = load.items / ((int64_t)n_thread * CHUNKS_EACH);
+    fd_ref_cost cost = fd_ref_cost_of(&task->args);
+    task->items = cost.items;
+    task->chunk = cost.items / ((int64_t)n_thread * CHUNKS_EACH);
     if (task->chunk > CHUNK_MULTIPLE) task->chunk -= task->chunk % CHUNK_MULTIPLE;
     if (task->chunk < 1) task->chunk = 1;
-    task->threaded = n_thread > 1 && load.work >= THREADED_WORK && load.items > 1 && !task->args.node->override;
+    task->threaded = n_thread > 1 && cost.work >= THREADED_WORK && cost.items > 1 && !task->args.node->override;
     atomic_store_explicit(&task->next, 0, memory_order_relaxed);
 }
 
@@ -35,23 +35,6 @@ static void run_chunks(fd_ref_task *task, fd_ref_fn op) {
         if (begin >= task->items) return;
         op(&task->args, begin, begin + task->chunk < task->items ? begin + task->chunk : task->items);
     }
-}
-
-static fd_code show(const fd_reference *ref, const fd_ref_task *task, fd_error *err) {
-    const fd_observer *observer = &ref->exec.observer;
-    const fd_op_args *args = &task->args;
-    if (observer->wants && !observer->wants(observer->user, args->node)) return FD_OK;
-    fd_observation seen = {.graph = args->graph,
-                           .node = args->node,
-                           .step = ref->exec.step,
-                           .pos0 = args->pos0,
-                           .n_pos = args->n_pos,
-                           .row_stride = fd_node_row_stride(args->node, args->n_kv),
-                           .dtype = ref->exec.numerics == FD_NUMERICS_F64 ? FD_F64 : FD_F32,
-                           .data = args->out};
-    if (args->node->op == FD_OP_KV_WRITE)
-        seen.data = (const char *)args->out + (size_t)(args->pos0 * seen.row_stride) * ref->buffers.real_size;
-    return observer->observe(observer->user, &seen, err);
 }
 
 fd_code fd_ref_run(fd_reference *ref, fd_error *err) {
@@ -80,7 +63,7 @@ fd_code fd_ref_run(fd_reference *ref, fd_error *err) {
                 behind = true;
             }
             if (!observed) continue;
-            if (first && (code = show(ref, task, err)) != FD_OK) atomic_store(&stop_after, i);
+            if (first && (code = fd_exec_show(&ref->exec, &task->args, err)) != FD_OK) atomic_store(&stop_after, i);
 #pragma omp barrier
             behind = false;
             if (atomic_load(&stop_after) <= i) break;

@@ -1,5 +1,6 @@
-/* Vectors of binary32 for the twins: 16 lanes with AVX-512 (and in the portable baseline), 8 with AVX2. GCC's vector
- * extensions carry the arithmetic; the few operations they lack (fma, rint, conversions) are named here once per set.
+/* Vectors of binary32 for the vectorised kernels: 16 lanes with AVX-512 (and in the portable baseline), 8 with AVX2.
+ * GCC's vector extensions carry the arithmetic; the few operations they lack (fma, rint, conversions) are named here
+ * once per set.
  *
  * No function here adds in an order of its own choice: sums across lanes go through v_pair_sums, the contract's
  * neighbours-pair-up tree, so that any vector width gives the same bits. */
@@ -20,10 +21,10 @@
 #define FD_SIMD_PASTE_(a, b, c) a##_##b##_##c
 #define FD_SIMD_PASTE(a, b, c)  FD_SIMD_PASTE_(a, b, c)
 #define SIMD(name)              FD_SIMD_PASTE(fd_simd, name, FD_ISA)
-/* The definition of an op, compiled for the same set. */
-#define FD_DEFINITION_PASTE_(a, b, c) a##_##b##_f32_##c
-#define FD_DEFINITION_PASTE(a, b, c)  FD_DEFINITION_PASTE_(a, b, c)
-#define DEFINITION(name)              FD_DEFINITION_PASTE(fd_ref, name, FD_ISA)
+/* The scalar kernel of an op, compiled for the same set. */
+#define FD_SCALAR_PASTE_(a, b, c) a##_##b##_f32_##c
+#define FD_SCALAR_PASTE(a, b, c)  FD_SCALAR_PASTE_(a, b, c)
+#define SCALAR(name)              FD_SCALAR_PASTE(fd_ref, name, FD_ISA)
 
 #define FD_INLINE static inline __attribute__((always_inline, unused))
 

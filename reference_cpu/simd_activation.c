@@ -1,4 +1,4 @@
-/* SILU_MUL's twin. */
+/* SILU_MUL, vectorised. */
 #include "reference_cpu/simd.h"
 
 void SIMD(silu_mul)(const fd_op_args *args, int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
-/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX: the twins. Scores are dots of cache rows with the query; the mix keeps several
+/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX, vectorised. Scores are dots of cache rows with the query; the mix keeps several
  * vectors of a head's output in registers over all positions. */
 #include "reference_cpu/simd_dot.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);

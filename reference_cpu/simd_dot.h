@@ -1,5 +1,6 @@
-/* Dots of a few rows of weights with one vector: the 64 partial sums live in registers, V_GROUPS vectors a row, and as
- * many rows go together as make VL vectors, so that v_pair_sums reduces them at once (4 rows with 16 lanes, 1 with 8). */
+/* Dots of a few rows of weights with one vector: the 64 partial sums live in registers, V_GROUPS vectors a row, and
+ * as many rows go together as make VL vectors, so that v_pair_sums reduces them at once (4 rows with 16 lanes, 1 with
+ * 8). */
 #ifndef FD_REFERENCE_CPU_SIMD_DOT_H
 #define FD_REFERENCE_CPU_SIMD_DOT_H
 
@@ -12,8 +13,8 @@ FD_INLINE bool decodes_in_registers(uint32_t dtype) {
     return dtype == FD_F32 || dtype == FD_F16 || dtype == FD_BF16 || dtype == FD_Q8_0 || dtype == FD_Q4_0;
 }
 
-/* Elements [64·block + VL·g, … + VL) of a row, by the formulas of model/gguf/quant.c. `dtype` is a constant where this is
- * inlined. Lanes past `m` are 0 (m < VL only at the end of a row of floats: the others' blocks hold 32 elements). */
+/* Elements [64·block + VL·g, … + VL) of a row, by the formulas of model/gguf/quant.c. `dtype` is a constant where this
+ * is inlined. Lanes past `m` are 0 (m < VL only at the end of a row of floats: the others' blocks hold 32 elements). */
 FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g, int64_t m) {
     const char *p = row;
     if (dtype == FD_F32) {

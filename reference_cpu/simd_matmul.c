@@ -1,8 +1,8 @@
-/* MATMUL's twin. One position: dots of weight rows decoded in registers. Several positions: tiles of TILE_ROWS rows by
- * TILE_POS positions, of which the 64 partial sums are taken VL at a time, VL vectors in registers; rows that are not
- * binary32 are decoded once for all positions. Every output has the contract's own partial sums and tree. */
+/* MATMUL, vectorised. One position: dots of weight rows decoded in registers. Several positions: tiles of TILE_ROWS
+ * rows by TILE_POS positions, of which the 64 partial sums are taken VL at a time, VL vectors in registers; rows that
+ * are not binary32 are decoded once for all positions. Every output has the contract's own partial sums and tree. */
 #include "reference_cpu/simd_dot.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
 enum {
     TILE_POS = 4,
@@ -19,7 +19,7 @@ enum {
 
 _Static_assert((int)DOT_ROWS <= (int)TILE_ROWS, "decoded rows of both kinds fit in ROW_FLOATS");
 
-void DEFINITION(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SCALAR(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 
 static const char *weight_row(const fd_weight *w, int64_t row) {
     return (const char *)w->data + row * fd_dtype_row_bytes(w->dtype, w->n_col);
@@ -173,7 +173,7 @@ void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];
     bool long_rows = weight->n_col > ROW_FLOATS / TILE_ROWS;
     if (long_rows && !decodes_in_registers(weight->dtype)) {
-        DEFINITION(matmul)(args, begin, end);
+        SCALAR(matmul)(args, begin, end);
         return;
     }
     if (args->n_pos > 1 && (!long_rows || weight->dtype == FD_F32)) {
@@ -187,7 +187,7 @@ void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
 
 /* ---- experts ---- */
 
-void DEFINITION(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SCALAR(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 
 /* A product of one position for each chosen expert. */
 void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
@@ -196,7 +196,7 @@ void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
     int64_t n = weight->n_col, n_out = args->node->shape[1], k = args->node->shape[0];
     int64_t n_expert = weight->n_row / n_out, x_rows = input->n_dim == 2 ? input->shape[0] : 1;
     if (n > ROW_FLOATS / TILE_ROWS && !decodes_in_registers(weight->dtype)) {
-        DEFINITION(expert_matmul)(args, begin, end);
+        SCALAR(expert_matmul)(args, begin, end);
         return;
     }
     for (int64_t item = 0; item < args->n_pos * k; item++) {

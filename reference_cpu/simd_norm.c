@@ -1,13 +1,13 @@
-/* RMS_NORM's twin, for weights stored as binary32 (as norms are); others go to the definition. */
+/* RMS_NORM, vectorised, for weights stored as binary32 (as norms are); others go to the scalar kernel. */
 #include "reference_cpu/simd_dot.h"
 
-void DEFINITION(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end);
+void SCALAR(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end);
 
 void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0];
     int64_t n = weight->n_col, whole = n - n % VL, rest = n - whole;
     if (weight->dtype != FD_F32) {
-        DEFINITION(rms_norm)(args, begin, end);
+        SCALAR(rms_norm)(args, begin, end);
         return;
     }
     const float *w = weight->data;

@@ -1,14 +1,14 @@
-/* The twins of q8act.c: activations are quantised once for all rows of the range, a weight row is decoded once for all
- * positions, and the integers' dots of a row come first, eight blocks at a time; then the sums in the contract's
- * order. */
+/* The products of q8act.c, vectorised: activations are quantised once for all rows of the range, a weight row is
+ * decoded once for all positions, and the integers' dots of a row come first, eight blocks at a time; then the sums in
+ * the contract's order. */
 #include <stdlib.h>
 
 #include "reference_cpu/q8act_blocks.h"
 #include "reference_cpu/simd.h"
-#include "reference_cpu/weight_rows.h"
+#include "model/weight_rows.h"
 
-void DEFINITION(q8act_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
-void DEFINITION(q8act_expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SCALAR(q8act_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
+void SCALAR(q8act_expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(q8act_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
@@ -23,7 +23,7 @@ typedef struct row_scratch {
     void *memory;
 } row_scratch;
 
-/* False when there is no memory: the definition needs none. */
+/* False when there is no memory: the scalar kernel needs none. */
 static bool make_scratch(row_scratch *to, int64_t n_block, int64_t n_x) {
     size_t n = (size_t)n_block, w = n * sizeof *to->w, s = n * 2 * sizeof *to->s, t = n * 2 * sizeof *to->term;
     char *at = to->memory = malloc(w + s + t + n * (size_t)n_x * sizeof *to->x);
@@ -90,7 +90,7 @@ void SIMD(q8act_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
         return;
     }
     if (!make_scratch(&r, n_block, args->n_pos)) {
-        DEFINITION(q8act_matmul)(args, begin, end);
+        SCALAR(q8act_matmul)(args, begin, end);
         return;
     }
     for (int64_t p = 0; p < args->n_pos; p++)
@@ -117,7 +117,7 @@ void SIMD(q8act_expert_matmul)(const fd_op_args *args, int64_t begin, int64_t en
         return;
     }
     if (!make_scratch(&r, n_block, 1)) {
-        DEFINITION(q8act_expert_matmul)(args, begin, end);
+        SCALAR(q8act_expert_matmul)(args, begin, end);
         return;
     }
     for (int64_t item = 0; item < args->n_pos * k; item++) {

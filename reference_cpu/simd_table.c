@@ -1,4 +1,4 @@
-/* The twins of one instruction set. Ops that are not here run their definition, compiled for that set. */
+/* The vectorised kernels of one instruction set. Other ops run their scalar kernel, compiled for that set. */
 #include "reference_cpu/simd.h"
 
 void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end);

@@ -2,13 +2,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/compare/replay.h"
-#include "cli/temporary.h"
-#include "cli/trace_info.h"
+#include "cli/record.h"
 #include "compare/compare.h"
-#include "compare/diff/lockstep.h"
 #include "dumpers/store/trace.h"
 
 /* What two temporary traces may take together. */
@@ -18,65 +15,24 @@ typedef struct rerun {
     const fd_cli_rerun *o;
     int32_t *tokens; /* [n_token + n_generate] owned */
     int32_t n_token;
-    float *logits;         /* [n_vocab] owned */
     fd_trace *recorded[2]; /* owned; NULL: the side is a trace already */
 } rerun;
 
-/* ---- one side ---- */
-
-static fd_code record_step(rerun *r, fd_exec *exec, fd_trace_writer *to, fd_trace_step step, fd_error *err) {
-    fd_batch batch = {.tokens = r->tokens + step.pos0, .n_tok = step.n_pos, .pos0 = step.pos0, .logits = r->logits};
-    FD_TRY(fd_trace_begin_step(to, step.kind, batch.tokens, step.n_pos, step.pos0, err));
-    FD_TRY(fd_exec_forward(exec, &batch, err));
-    return fd_trace_end_step(to, err);
-}
-
-/* The steps given, then one of each generated token. The reference runs first and chooses them. */
-static fd_code record_steps(rerun *r, int side, int32_t n_step, fd_trace_writer *to, fd_error *err) {
-    const fd_cli_rerun_side *s = &r->o->side[side];
-    fd_exec *exec = s->exec->exec;
-    int32_t at = 0, total = r->o->n_token + (r->o->n_generate > 0 ? r->o->n_generate - 1 : 0);
-    for (int32_t i = 0; i < n_step && i < s->n_step; i++) {
-        FD_TRY(record_step(r, exec, to, s->steps[i], err));
-        at = s->steps[i].pos0 + s->steps[i].n_pos;
-    }
-    for (int32_t i = s->n_step; i < n_step && at < total; i++, at++) {
-        if (at == r->n_token)
-            FD_TRY(fd_choose_greedy(NULL, r->logits, r->o->model->graph->hparams.n_vocab, r->tokens, r->n_token,
-                                    &r->tokens[r->n_token], err));
-        if (at == r->n_token) r->n_token++;
-        FD_TRY(record_step(r, exec, to, (fd_trace_step){at, 1, FD_STEP_DECODE}, err));
-    }
-    return FD_OK;
-}
-
+/* The reference runs first; its greedy choices are fed to both. */
 static fd_code record_side(rerun *r, int side, int32_t n_step, fd_error *err) {
-    const fd_cli_exec *exec = r->o->side[side].exec;
-    char path[4096];
-    fd_trace_writer *to;
-    fd_trace_info info;
-    FD_TRY(fd_cli_temporary(path, err));
-    fd_trace_options how = fd_trace_defaults(path);
+    const fd_cli_rerun_side *s = &r->o->side[side];
+    fd_trace_options how = fd_trace_defaults(NULL);
     how.weights = r->o->model->graph;
-    fd_cli_trace_info(r->o->model, exec, &info);
-    fd_exec_reset(exec->exec);
-    fd_code code = fd_trace_create(&how, &info, exec->exec->graph, exec->exec->numerics, &to, err);
-    if (code == FD_OK) {
-        fd_exec_set_observer(exec->exec, fd_trace_observer(to));
-        code = record_steps(r, side, n_step, to, err);
-        fd_exec_set_observer(exec->exec, (fd_observer){0});
-        if (code == FD_OK)
-            code = fd_trace_finish(to, err);
-        else
-            fd_trace_abandon(to);
-    }
-    if (code == FD_OK) code = fd_trace_open(path, &r->recorded[side], err);
-    unlink(path); /* what is open stays readable */
-    if (code != FD_OK) fd_error_prefix(err, "recording %s", r->o->side[side].label);
-    return code;
+    fd_recording run = {.tokens = r->tokens,
+                        .n_token = r->n_token,
+                        .n_pos = r->o->n_token + (r->o->n_generate > 0 ? r->o->n_generate - 1 : 0),
+                        .steps = s->steps,
+                        .n_step = s->n_step,
+                        .max_step = n_step};
+    fd_code code = fd_cli_record_temporary(r->o->model, s->exec, how, &run, &r->recorded[side], err);
+    r->n_token = run.n_token;
+    return code == FD_OK ? code : fd_error_prefix(err, "recording %s", s->label);
 }
-
-/* ---- both ---- */
 
 static bool same_contract(const fd_verdict *v) {
     return v->ref.contract > 0 && v->ref.contract == v->cand.contract && strcmp(v->ref.numerics, v->cand.numerics) == 0;
@@ -146,8 +102,7 @@ static fd_code open_rerun(rerun *r, fd_error *err) {
     const fd_cli_rerun *o = r->o;
     r->n_token = o->n_token;
     r->tokens = malloc(sizeof *r->tokens * (size_t)(o->n_token + o->n_generate + 1));
-    r->logits = malloc(sizeof *r->logits * (size_t)o->model->graph->hparams.n_vocab);
-    if (!r->tokens || !r->logits) return fd_fail(err, FD_ERR_MEMORY, "%d tokens: out of memory", o->n_token);
+    if (!r->tokens) return fd_fail(err, FD_ERR_MEMORY, "%d tokens: out of memory", o->n_token);
     memcpy(r->tokens, o->tokens, sizeof *r->tokens * (size_t)o->n_token);
     return FD_OK;
 }
@@ -166,6 +121,5 @@ fd_code fd_cli_explain_runs(const fd_cli_rerun *rerun_, fd_verdict *verdict, fd_
     for (int side = 0; side < 2; side++)
         if (r.recorded[side]) fd_trace_close(r.recorded[side]);
     free(r.tokens);
-    free(r.logits);
     return code;
 }

@@ -1,7 +1,7 @@
 /* firstdiff golden check: one prompt, every bit. */
 #include "cli/golden/golden.h"
 #include "compare/diff/golden.h"
-#include "compare/report/report.h"
+#include "compare/report/line.h"
 
 static void describe_result(const fd_golden_result *r, char *to, size_t size) {
     size_t at = 0;

@@ -1,10 +1,10 @@
 /* firstdiff golden record: reads the prompts, runs them, writes the golden. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/golden/golden.h"
 #include "cli/prompt_list.h"
-#include "cli/trace_info.h"
-#include "compare/diff/golden.h"
+#include "cli/record.h"
 
 /* The last generated token is not fed. */
 static int32_t positions_of(const fd_golden_args *a, const fd_cli_prompt_line *prompt) {
@@ -26,17 +26,14 @@ static fd_code longest_run(const fd_golden_args *a, const fd_cli_prompts *list, 
 }
 
 static fd_code record_prompt(const fd_golden_args *a, const fd_cli_model *model, const fd_cli_exec *exec,
-                             const fd_cli_prompt_line *prompt, fd_trace_options options, fd_error *err) {
-    fd_trace_info info;
-    fd_trace_writer *to;
-    fd_cli_trace_info(model, exec, &info);
-    info.prompt = prompt->text;
-    fd_golden_run run = {.exec = exec->exec, .ids = prompt->ids, .n_prompt = prompt->n_id, .n_generate = a->n_generate};
-    FD_TRY(fd_trace_create(&options, &info, model->graph, exec->exec->numerics, &to, err));
-    fd_code code = fd_golden_record(&run, to, err);
-    if (code == FD_OK) return fd_trace_finish(to, err);
-    fd_trace_abandon(to);
-    return fd_error_prefix(err, "%s line %d", a->file, prompt->line);
+                             const fd_cli_prompt_line *prompt, fd_trace_options how, fd_error *err) {
+    int32_t n_pos = how.n_pos, *tokens = malloc(sizeof *tokens * (size_t)n_pos);
+    if (!tokens) return fd_fail(err, FD_ERR_MEMORY, "%d positions: out of memory", n_pos);
+    memcpy(tokens, prompt->ids, sizeof *tokens * (size_t)prompt->n_id);
+    fd_recording run = {.tokens = tokens, .n_token = prompt->n_id, .n_pos = n_pos, .whole = true};
+    fd_code code = fd_cli_record(model, exec, &how, prompt->text, &run, err);
+    free(tokens);
+    return code == FD_OK ? code : fd_error_prefix(err, "%s line %d", a->file, prompt->line);
 }
 
 static fd_code record_prompts(const fd_golden_args *a, const fd_cli_model *model, const fd_cli_exec *exec,

@@ -1,6 +1,4 @@
 /* firstdiff inspect: look into a trace. */
-#include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,30 +64,6 @@ static const struct argp argp = {
     NULL,
     NULL,
     NULL};
-
-const char *fd_trace_level_text(fd_trace_level level) {
-    return level == FD_TRACE_FULL ? "full" : level == FD_TRACE_STATS ? "stats" : "fingerprint";
-}
-
-json_t *fd_inspect_number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
-fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double **out, int64_t *n, fd_error *err) {
-    const fd_trace_node *info = fd_trace_node_at(trace, node);
-    *n = fd_trace_elements(info, pos);
-    *out = NULL;
-    if (!info->has_data)
-        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s: no elements recorded (level %s)", fd_trace_path(trace),
-                       info->name, fd_trace_level_text(fd_trace_get_info(trace)->level));
-    *out = malloc(sizeof **out * (size_t)(*n > 0 ? *n : 1));
-    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "%s: %lld elements: out of memory", info->name, (long long)*n);
-    fd_code code = fd_trace_read(trace, node, pos, NULL, *out, err);
-    if (code == FD_OK) return FD_OK;
-    free(*out);
-    *out = NULL;
-    return code;
-}
 
 /* NAME or NAME[SLICE]: the node, and where the slice begins (NULL: none). */
 static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *node, const char **slice, fd_error *err) {

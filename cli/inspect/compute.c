@@ -1,4 +1,5 @@
-/* What a trace does not say of its tensors, computed from their elements: other engines record no statistics. */
+/* Reads elements, and computes from them what a trace does not say: other engines record no statistics. */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,30 @@
 #include "cli/inspect/inspect.h"
 #include "dumpers/observe/health.h"
 #include "dumpers/store/place.h"
+
+const char *fd_trace_level_text(fd_trace_level level) {
+    return level == FD_TRACE_FULL ? "full" : level == FD_TRACE_STATS ? "stats" : "fingerprint";
+}
+
+json_t *fd_inspect_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+fd_code fd_inspect_read(const fd_trace *trace, int32_t node, int32_t pos, double **out, int64_t *n, fd_error *err) {
+    const fd_trace_node *info = fd_trace_node_at(trace, node);
+    *n = fd_trace_elements(info, pos);
+    *out = NULL;
+    if (!info->has_data)
+        return fd_fail(err, FD_ERR_INCOMPLETE, "%s: %s: no elements recorded (level %s)", fd_trace_path(trace),
+                       info->name, fd_trace_level_text(fd_trace_get_info(trace)->level));
+    *out = malloc(sizeof **out * (size_t)(*n > 0 ? *n : 1));
+    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "%s: %lld elements: out of memory", info->name, (long long)*n);
+    fd_code code = fd_trace_read(trace, node, pos, NULL, *out, err);
+    if (code == FD_OK) return FD_OK;
+    free(*out);
+    *out = NULL;
+    return code;
+}
 
 fd_code fd_inspect_stats(const fd_trace *trace, int32_t node, int32_t pos, fd_trace_stats *out, bool *known,
                          fd_error *err) {

@@ -5,7 +5,7 @@
 
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
-#include "compare/report/report.h"
+#include "compare/report/line.h"
 #include "compare/report/describe.h"
 
 /* A row longer than this is shown by its ends, unless --all. */

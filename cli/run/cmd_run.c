@@ -1,6 +1,6 @@
 /* firstdiff run: prefill, decode with sampling, and a trace of it. */
 #include "cli/cli.h"
-#include "cli/trace_info.h"
+#include "cli/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "cli/run/many.h"
 #include "cli/run/text.h"
 #include "dumpers/store/trace.h"
+#include "exec/generate.h"
 
 typedef struct run {
     const fd_run_args *args;
@@ -132,7 +133,7 @@ static fd_code generate_text(run *r, fd_error *err) {
     else
         FD_TRY(fd_exec_generate(r->exec.exec, &generation, &n_done, err));
     fd_cli_progress_end(&r->progress);
-    FD_TRY(fd_exec_settle(r->exec.exec, err)); /* the last step's tensors */
+    FD_TRY(fd_exec_flush(r->exec.exec, err)); /* the last step's tensors */
     r->decode_s = fd_cli_seconds() - r->started;
     if (r->n_token > r->n_prompt) r->n_decode = r->n_token - r->n_prompt - 1;
     if (!r->args->quiet) fd_cli_text_end(&r->text); /* before the summary on stderr */
@@ -183,7 +184,7 @@ static void print_summary(const run *r) {
 static fd_code end_trace(run *r, fd_code code, fd_error *err) {
     if (code == FD_OK) return fd_trace_finish(r->trace, err);
     fd_error other = {0};
-    if (!r->undecided || fd_exec_settle(r->exec.exec, &other) != FD_OK)
+    if (!r->undecided || fd_exec_flush(r->exec.exec, &other) != FD_OK)
         fd_trace_abandon(r->trace);
     else if (fd_trace_finish(r->trace, &other) == FD_OK)
         fd_cli_add_first_nan(r->args->trace, err);

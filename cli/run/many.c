@@ -5,6 +5,7 @@
 
 #include "cli/prompt_list.h"
 #include "cli/run/text.h"
+#include "exec/generate.h"
 
 typedef struct many many;
 

@@ -8,6 +8,8 @@
 
 #include "cli/compare/explain_runs.h"
 #include "cli/output.h"
+#include "cli/record.h"
+#include "dumpers/store/golden.h"
 #include "exec/sampler.h"
 
 enum { KEY_BACKEND = 256, KEY_NUMERICS, KEY_FAULT, KEY_JSON };
@@ -128,11 +130,17 @@ static fd_cli_exec_choice baseline_choice(const fd_sweep *s) {
     return (fd_cli_exec_choice){.backend = s->args->backend, .numerics = s->args->numerics, .n_ctx = s->n_pos};
 }
 
+/* One batch of all tokens. */
+static fd_code record_baseline(fd_sweep *s, const fd_cli_exec *exec, fd_error *err) {
+    fd_recording run = {.tokens = s->tokens, .n_token = s->n_pos, .n_pos = s->n_pos};
+    return fd_cli_record_temporary(&s->model, exec, fd_golden_options(NULL, s->n_pos), &run, &s->baseline, err);
+}
+
 static fd_code run_baseline(fd_sweep *s, fd_error *err) {
     fd_cli_exec exec;
     FD_TRY(fd_cli_exec_choose(baseline_choice(s), s->model.graph, &exec, err));
     fd_code code = generate_tokens(s, exec.exec, err);
-    if (code == FD_OK) code = fd_sweep_record(&s->model, &exec, s->tokens, s->n_pos, &s->baseline, err);
+    if (code == FD_OK) code = record_baseline(s, &exec, err);
     fd_cli_exec_close(&exec);
     return code;
 }

@@ -3,34 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/temporary.h"
-#include "cli/trace_info.h"
 #include "compare/report/remarks.h"
-#include "dumpers/store/golden.h"
-
-fd_code fd_sweep_record(const fd_cli_model *model, const fd_cli_exec *exec, const int32_t *tokens, int32_t n_pos,
-                        fd_trace **out, fd_error *err) {
-    char path[4096];
-    fd_trace_info info;
-    fd_trace_writer *to;
-    fd_golden_run run = {.exec = exec->exec, .ids = tokens, .n_prompt = n_pos, .any_logits = true};
-    FD_TRY(fd_cli_temporary(path, err));
-    fd_trace_options options = fd_golden_options(path, n_pos);
-    fd_cli_trace_info(model, exec, &info);
-    fd_code code = fd_trace_create(&options, &info, exec->exec->graph, exec->exec->numerics, &to, err);
-    if (code == FD_OK) {
-        code = fd_golden_record(&run, to, err);
-        if (code == FD_OK)
-            code = fd_trace_finish(to, err);
-        else
-            fd_trace_abandon(to);
-    }
-    if (code == FD_OK) code = fd_trace_open(path, out, err);
-    unlink(path); /* what is open stays readable */
-    return code;
-}
 
 typedef struct logits_check {
     const fd_trace *baseline;

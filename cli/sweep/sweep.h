@@ -24,11 +24,6 @@ typedef struct fd_sweep_result {
     double seconds;
 } fd_sweep_result;
 
-/* Runs the baseline, one batch of all tokens, and records it in a temporary file that is gone when the trace is closed.
- * FD_ERR_INCOMPLETE: the executor did not show every node at every position. */
-fd_code fd_sweep_record(const fd_cli_model *model, const fd_cli_exec *exec, const int32_t *tokens, int32_t n_pos,
-                        fd_trace **out, fd_error *err);
-
 /* Resets the executor and runs the split until it diverges. FD_ERR_INCOMPLETE: it ended with something not compared.
  * Bits are compared, with any NaN equal to any other. */
 fd_code fd_sweep_run(fd_exec *exec, const fd_trace *baseline, const fd_sweep_split *split, fd_sweep_result *out,

@@ -5,7 +5,7 @@
 #include "compare/bounds/internal.h"
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
-#define FD_OP(ENUM, name, summary) [FD_OP_##ENUM] = fd_bound_##name,
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_bound_##name,
 #include "model/ops.def"
 #undef FD_OP
 };
@@ -172,8 +172,12 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
     const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
     bool hidden = op->node->op == FD_OP_ATTN_SCORES || op->node->op == FD_OP_ATTN_SOFTMAX;
-    fd_bound_work work = {
-        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : args->numerics, .inside = &inside, .tau = tau};
+    fd_bound_work work = {.args = args,
+                          .op = op,
+                          .node = op->node,
+                          .c = hidden ? &inside : args->numerics,
+                          .inside = &inside,
+                          .tau = tau};
     work.stride = fd_node_row_stride(op->node, op->n_kv);
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;

@@ -22,11 +22,11 @@ typedef struct fd_bound_work {
     int64_t stride;                 /* of y and tau */
     float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
     int64_t longest;
-    double *scratch;                /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
-    double *tau;                    /* without the rounding of the output, which fd_bound adds */
+    double *scratch; /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
+    double *tau;     /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;
 
-#define FD_OP(ENUM, name, summary) void fd_bound_##name(const fd_bound_work *work);
+#define FD_OP(ENUM, name, n_input, summary) void fd_bound_##name(const fd_bound_work *work);
 #include "model/ops.def"
 #undef FD_OP
 
@@ -49,12 +49,12 @@ double fd_bound_capped(double before, double cap, double error, double u, double
 
 /* Some rows of a matrix times n_pos vectors. */
 typedef struct fd_bound_products {
-    const fd_weight *weight, *bias;   /* bias NULL: none */
-    int64_t first_row, bias_row;      /* rows [first_row, first_row + n_out) of weight; row bias_row of bias */
+    const fd_weight *weight, *bias; /* bias NULL: none */
+    int64_t first_row, bias_row;    /* rows [first_row, first_row + n_out) of weight; row bias_row of bias */
     int64_t n_out, n_pos;
-    const double *x, *e;              /* [n_pos, n_col] */
-    const double *y;                  /* [n_pos, n_out], replayed */
-    double *tau;                      /* [n_pos, n_out] */
+    const double *x, *e; /* [n_pos, n_col] */
+    const double *y;     /* [n_pos, n_out], replayed */
+    double *tau;         /* [n_pos, n_out] */
 } fd_bound_products;
 void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *products);
 

@@ -6,13 +6,11 @@ enum { MOST_NODES = 32 };
 
 /* Does fault `fault` change node `node`? */
 static fd_code fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bool *yes, fd_error *err) {
-    fd_graph *clone;
-    fd_fault_owner *owner;
-    FD_TRY(fd_graph_clone(graph, &clone, err));
-    fd_code code = fd_fault_apply_node(fault, clone, node, yes, &owner, err);
-    fd_graph_free(clone);
-    fd_fault_owner_free(owner);
-    return code;
+    fd_faulty_node edited;
+    FD_TRY(fd_fault_edit_node(fault, graph, &graph->nodes[node], &edited, err));
+    *yes = edited.owner != NULL;
+    fd_faulty_node_free(&edited);
+    return FD_OK;
 }
 
 fd_code fd_where_they_differ(const fd_trial *t, int32_t a, int32_t b, int32_t *found, fd_error *err) {

@@ -11,24 +11,16 @@
 
 typedef struct work {
     const fd_explain_request *request;
-    fd_graph *graph; /* a clone that the fault has changed */
-    int32_t fault;
-    fd_fault_owner *owners[2]; /* of the node's edit and of its hidden input's */
-    float *tables;             /* rope: cos, then sin */
-    fd_variant hidden;         /* an input that had to be computed again */
+    int32_t fault;         /* -1: none */
+    fd_faulty_node edited; /* the node as the fault has it */
+    float *tables;         /* rope: cos, then sin */
+    fd_variant hidden;     /* an input that had to be computed again */
 } work;
 
 static void free_work(work *w) {
-    fd_graph_free(w->graph);
-    for (int i = 0; i < 2; i++) fd_fault_owner_free(w->owners[i]);
+    fd_faulty_node_free(&w->edited);
     free(w->tables);
     fd_variant_free(&w->hidden);
-}
-
-static fd_code edit(work *w, int32_t node, int slot, bool *changed, fd_error *err) {
-    *changed = false;
-    if (w->fault < 0) return FD_OK;
-    return fd_fault_apply_node(w->fault, w->graph, node, changed, &w->owners[slot], err);
 }
 
 /* As it was recorded; NULL: it was not. */
@@ -41,16 +33,9 @@ static const float *recorded(const fd_explain_request *r, int32_t node) {
 static fd_code make_tables(work *w, fd_op_args *args, fd_error *err) {
     const fd_node *node = args->node;
     int64_t half = node->rope.n_rot / 2, n = half * args->n_kv;
-    float *factors = NULL;
     w->tables = malloc(sizeof *w->tables * (size_t)(2 * n));
-    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
-    if (!w->tables || (node->weight[0] >= 0 && !factors)) {
-        free(factors);
-        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for rope tables");
-    }
-    if (factors) fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, factors, half);
-    fd_rope_table(&node->rope, factors, 0, args->n_kv, w->tables, w->tables + n);
-    free(factors);
+    if (!w->tables) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for rope tables");
+    fd_rope_table(&node->rope, node->weight[0] >= 0 ? args->weight[0] : NULL, 0, args->n_kv, w->tables, w->tables + n);
     args->rope_cos = w->tables;
     args->rope_sin = w->tables + n;
     return FD_OK;
@@ -70,15 +55,10 @@ static void keep_recorded(fd_op_args *args, float *hidden) {
  * what softmax makes of them, so they are computed again. */
 static fd_code hidden_input(work *w, fd_op_args *args, fd_variant_state *state, fd_error *err) {
     int32_t id = args->node->input[0];
-    if (id < 0 || !w->graph->nodes[id].over_kv) return FD_OK;
-    bool changed;
-    FD_TRY(edit(w, id, 1, &changed, err));
-    if (!changed) return FD_OK;
+    if (id < 0 || !args->graph->nodes[id].over_kv) return FD_OK;
     FD_TRY(fd_variant_compute(w->request, w->fault, id, &w->hidden, err));
-    if (w->hidden.state == FD_VARIANT_COMPUTED)
-        keep_recorded(args, w->hidden.rows);
-    else
-        *state = FD_VARIANT_UNTRIED;
+    if (w->hidden.state == FD_VARIANT_COMPUTED) keep_recorded(args, w->hidden.rows);
+    if (w->hidden.state == FD_VARIANT_UNTRIED) *state = FD_VARIANT_UNTRIED;
     return FD_OK;
 }
 
@@ -89,21 +69,26 @@ static fd_code gather(work *w, fd_op_args *args, fd_variant_state *state, fd_err
         if (node->input[k] >= 0 && !args->in[k]) *state = FD_VARIANT_UNTRIED;
     }
     if (*state == FD_VARIANT_UNTRIED) return FD_OK;
-    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
-        args->weight[k] = node->weight[k] < 0 ? NULL : &w->graph->weights[node->weight[k]];
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++) args->weight[k] = node->weight[k] < 0 ? NULL : &w->edited.weight[k];
     if (node->op == FD_OP_ROPE) FD_TRY(make_tables(w, args, err));
     return w->fault < 0 ? FD_OK : hidden_input(w, args, state, err);
 }
 
+static fd_code edit(work *w, const fd_node *node, fd_error *err) {
+    if (w->fault >= 0) return fd_fault_edit_node(w->fault, w->request->args.graph, node, &w->edited, err);
+    w->edited.node = *node;
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (node->weight[k] >= 0) w->edited.weight[k] = w->request->args.graph->weights[node->weight[k]];
+    return FD_OK;
+}
+
 static fd_code compute(work *w, int32_t id, fd_variant *out, fd_error *err) {
-    bool changed;
-    FD_TRY(fd_graph_clone(w->request->args.graph, &w->graph, err));
-    FD_TRY(edit(w, id, 0, &changed, err));
-    if (w->fault >= 0 && !changed) return FD_OK;
+    const fd_graph *graph = w->request->args.graph;
+    FD_TRY(edit(w, &graph->nodes[id], err));
+    if (w->fault >= 0 && !w->edited.owner) return FD_OK;
 
     fd_op_args args = w->request->args;
-    args.graph = w->graph;
-    args.node = &w->graph->nodes[id];
+    args.node = &w->edited.node;
     args.rope_cos = args.rope_sin = NULL;
     out->state = FD_VARIANT_COMPUTED;
     FD_TRY(gather(w, &args, &out->state, err));

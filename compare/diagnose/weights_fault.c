@@ -5,35 +5,18 @@
 
 #include "compare/diagnose/weights_internal.h"
 
-/* Loader and dequantise faults are written for matrix products. A weight that another op reads is shown to them as a
- * product's, so that a table or a norm which was read short is explained by the same rows. */
-static void read_as_product(fd_graph *graph, const fd_weight_difference *d) {
-    fd_node *node = &graph->nodes[d->node];
-    int32_t weight = node->weight[d->slot];
-    node->op = FD_OP_MATMUL;
-    node->weight[0] = weight;
-    node->weight[1] = -1;
-}
-
-/* What `fault` makes of the weight; *index -1: it leaves it alone. The owner must outlive the use of the weight. */
-static fd_code apply(const fd_graph *graph, const fd_weight_difference *d, int32_t fault, fd_weight *out, bool *changed,
-                     fd_fault_owner **owner, fd_error *err) {
-    fd_graph *clone;
-    *changed = false;
-    *owner = NULL;
-    FD_TRY(fd_graph_clone(graph, &clone, err));
-    read_as_product(clone, d);
-    int32_t before = clone->nodes[d->node].weight[0];
-    fd_code code = fd_fault_apply_node(fault, clone, d->node, changed, owner, err);
-    int32_t after = clone->nodes[d->node].weight[0];
-    *changed = code == FD_OK && *changed && after >= 0 && after != before;
-    if (*changed) *out = clone->weights[after];
-    fd_graph_free(clone);
-    if (!*changed) {
-        fd_fault_owner_free(*owner);
-        *owner = NULL;
-    }
-    return code;
+/* What `fault` makes of the weight. Loader and dequantise faults are written for matrix products: a weight that another op
+ * reads is shown to them as a product's, so that a table or a norm which was read short is explained by the same rows.
+ * out->weight[0] is then the weight; out->owner is NULL where the fault leaves it alone. */
+static fd_code apply(const fd_graph *graph, const fd_weight_difference *d, int32_t fault, fd_faulty_node *out,
+                     fd_error *err) {
+    fd_node product = graph->nodes[d->node];
+    product.op = FD_OP_MATMUL;
+    product.weight[0] = product.weight[d->slot];
+    product.weight[1] = -1;
+    FD_TRY(fd_fault_edit_node(fault, graph, &product, out, err));
+    if (!out->replaced && out->node.weight[0] == product.weight[0]) fd_faulty_node_free(out);
+    return FD_OK;
 }
 
 /* Has the weight every hash? The first one that is not the model's is asked first: it tells most faults apart. */
@@ -55,17 +38,14 @@ static fd_code has_hashes(const fd_weight *weight, const fd_weight_difference *d
     return FD_OK;
 }
 
-/* Does the fault give this difference? Then *owner (NULL: nothing to own) and *weight hold what it reads. */
+/* Does the fault give this difference? Then *out holds what it reads. */
 static fd_code explains(const fd_graph *graph, const fd_weight_difference *d, int32_t fault, bool *yes,
-                        fd_weight *weight, fd_fault_owner **owner, fd_error *err) {
-    bool changed;
+                        fd_faulty_node *out, fd_error *err) {
     *yes = false;
-    FD_TRY(apply(graph, d, fault, weight, &changed, owner, err));
-    if (!changed) return FD_OK;
-    fd_code code = has_hashes(weight, d, yes, err);
-    if (code == FD_OK && *yes) return FD_OK;
-    fd_fault_owner_free(*owner);
-    *owner = NULL;
+    FD_TRY(apply(graph, d, fault, out, err));
+    if (!out->owner) return FD_OK;
+    fd_code code = has_hashes(&out->weight[0], d, yes, err);
+    if (code != FD_OK || !*yes) fd_faulty_node_free(out);
     return code;
 }
 
@@ -78,10 +58,9 @@ typedef struct contender {
 static fd_code count_explained(const fd_graph *graph, const fd_weight_differences *list, contender *c, fd_error *err) {
     for (int32_t i = 0; i < list->n; i++) {
         bool yes;
-        fd_weight weight;
-        fd_fault_owner *owner;
-        FD_TRY(explains(graph, &list->items[i], c->fault, &yes, &weight, &owner, err));
-        fd_fault_owner_free(owner);
+        fd_faulty_node read;
+        FD_TRY(explains(graph, &list->items[i], c->fault, &yes, &read, err));
+        fd_faulty_node_free(&read);
         c->n_explained += yes;
     }
     return FD_OK;
@@ -103,21 +82,19 @@ static fd_code count_contradictions(const fd_graph *graph, const fd_weight_diffe
         const fd_node *node = &graph->nodes[i];
         if (node->layer != layer || node->op != FD_OP_MATMUL || differs_at(list, i)) continue;
         fd_weight_difference d = {.node = i};
-        fd_weight weight;
-        bool changed, zero_change = false;
-        fd_fault_owner *owner;
-        FD_TRY(apply(graph, &d, fault, &weight, &changed, &owner, err));
-        if (changed) {
-            fd_weight_rows was, is = {0};
-            fd_code code = fd_weight_hash(&graph->weights[node->weight[0]], 1, &was, err);
-            if (code == FD_OK) code = fd_weight_hash(&weight, 1, &is, err);
-            zero_change = code == FD_OK && fd_weight_rows_equal(&was, &is);
-            fd_weight_rows_free(&was);
-            fd_weight_rows_free(&is);
-            fd_fault_owner_free(owner);
-            FD_TRY(code);
-        }
-        *n += changed && !zero_change;
+        fd_faulty_node read;
+        bool same_bytes = false;
+        FD_TRY(apply(graph, &d, fault, &read, err));
+        if (!read.owner) continue;
+        fd_weight_rows was, is = {0};
+        fd_code code = fd_weight_hash(&graph->weights[node->weight[0]], 1, &was, err);
+        if (code == FD_OK) code = fd_weight_hash(&read.weight[0], 1, &is, err);
+        same_bytes = code == FD_OK && fd_weight_rows_equal(&was, &is);
+        fd_weight_rows_free(&was);
+        fd_weight_rows_free(&is);
+        fd_faulty_node_free(&read);
+        FD_TRY(code);
+        *n += !same_bytes;
     }
     return FD_OK;
 }
@@ -128,10 +105,9 @@ static fd_code contend(const fd_graph *graph, const fd_weight_differences *list,
     *n = 0;
     for (int32_t f = 0; f < fd_fault_count(); f++) {
         bool yes;
-        fd_weight weight;
-        fd_fault_owner *owner;
-        FD_TRY(explains(graph, &list->items[0], f, &yes, &weight, &owner, err));
-        fd_fault_owner_free(owner);
+        fd_faulty_node read;
+        FD_TRY(explains(graph, &list->items[0], f, &yes, &read, err));
+        fd_faulty_node_free(&read);
         if (!yes) continue;
         all[*n] = (contender){.fault = f};
         FD_TRY(count_explained(graph, list, &all[*n], err));
@@ -190,12 +166,11 @@ static fd_code build(const fd_graph *graph, const fd_weight_differences *list, i
                      bool *explained, fd_error *err) {
     FD_TRY(fd_graph_clone(graph, &loaded->graph, err));
     for (int32_t i = 0; i < list->n; i++) {
-        fd_weight weight;
-        fd_fault_owner *owner;
-        FD_TRY(explains(graph, &list->items[i], fault, &explained[i], &weight, &owner, err));
+        fd_faulty_node read;
+        FD_TRY(explains(graph, &list->items[i], fault, &explained[i], &read, err));
         if (!explained[i]) continue;
-        if (owner) FD_TRY(take_owner(loaded, owner, err));
-        FD_TRY(put_weight(loaded->graph, &list->items[i], &weight, err));
+        FD_TRY(take_owner(loaded, read.owner, err));
+        FD_TRY(put_weight(loaded->graph, &list->items[i], &read.weight[0], err));
     }
     return FD_OK;
 }

@@ -5,19 +5,6 @@
 
 #include "compare/diff/lockstep.h"
 
-/* What is recorded. */
-typedef struct fd_golden_run {
-    fd_exec *exec;      /* reset first; its observer is replaced, and removed at the end */
-    const int32_t *ids; /* [n_prompt] one prefill */
-    int32_t n_prompt;
-    int32_t n_generate; /* greedy tokens after it, a step each; the last is chosen but not fed */
-    bool any_logits;    /* logits that are NaN are recorded too; else they are FD_ERR_INPUT */
-} fd_golden_run;
-
-/* Runs a prompt from position 0 and records it in a trace of fd_golden_options (dumpers/store/golden.h).
- * FD_ERR_INCOMPLETE when the executor does not show every node. The caller finishes or abandons the writer. */
-fd_code fd_golden_record(const fd_golden_run *run, fd_trace_writer *to, fd_error *err);
-
 /* Whether the golden can be checked against this model at all: another model's hash or vocabulary is FD_ERR_INPUT;
  * another contract, numerics or list of nodes is FD_ERR_INCOMPLETE, because nothing could be compared. */
 fd_code fd_golden_usable(const fd_trace *golden, const fd_graph *graph, const char *model_hash, fd_error *err);

@@ -103,7 +103,8 @@ typedef struct tally {
  * errors are far smaller than the class's. */
 static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_t node) {
     tally t = {0};
-    bool sums = e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
+    bool sums =
+        e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
     for (int32_t p = sums ? 1 : 0; p < e->n_pos; p++) {
         int64_t at = (int64_t)node * e->n_pos + p;
         if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;

@@ -26,8 +26,8 @@ typedef struct fd_evidence {
     int32_t n_pos;
     fd_evidence_row *finest, *rows; /* [n_node, n_pos] of the first class and of the one at hand; owned */
     bool has_finest;
-    uint8_t *wide;                  /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool *stored;                   /* [n_node] values of 32 or 64 bits were seen; owned */
+    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */
@@ -36,9 +36,9 @@ typedef struct fd_class_case {
     int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
     int32_t first;              /* the first of those; -1: none */
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
-    int32_t n_needed;           /* of those, tensors that the finest class does not explain, and no row of which is spared */
-    int32_t n_seen;             /* of those, tensors computed from recorded ones of the same part of the layer */
-    bool products, attention;   /* most of these need it, as far as the class rounds them */
+    int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
+    int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
+    bool products, attention; /* most of these need it, as far as the class rounds them */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);

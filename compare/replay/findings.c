@@ -1,45 +1,21 @@
 #include "compare/replay/findings.h"
-#include "compare/report/describe.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static fd_code input_equality(const fd_finding_context *c, const char *name, int32_t pos, bool cached, fd_equality *out,
-                              fd_error *err) {
-    const fd_node_pair *input = fd_trace_pair_find(c->pair, name);
-    *out = FD_EQUALITY_UNKNOWN;
-    if (!input) return FD_OK;
-    for (int32_t p = cached ? 0 : pos; p <= pos; p++) {
-        fd_look look;
-        FD_TRY(fd_trace_pair_look(c->pair, input, p, &look, err));
-        *out = look.result == FD_LOOK_DIFFERS ? FD_UNEQUAL
-               : look.result == FD_LOOK_SAME  ? FD_EQUAL
-                                              : FD_EQUALITY_UNKNOWN;
-        if (*out != FD_EQUAL) return FD_OK;
-    }
-    return FD_OK;
-}
+#include "compare/diff/inputs.h"
+#include "compare/report/describe.h"
 
 static fd_code describe_inputs(const fd_finding_context *c, const fd_node *node, fd_divergence *d, fd_error *err) {
-    const fd_graph *graph = c->graph;
-    bool unequal = false, unknown = false;
-    d->n_input = 0;
-    if (node->op == FD_OP_EMBED) {
-        snprintf(d->inputs[0].name, sizeof d->inputs[0].name, "tokens");
-        d->inputs[0].equality = d->inputs_equal = FD_EQUAL;
-        d->n_input = 1;
-        return FD_OK;
-    }
+    if (node->op == FD_OP_EMBED) fd_divergence_add_input("tokens", FD_EQUAL, d);
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         if (node->input[k] < 0) continue;
-        const fd_node *input = &graph->nodes[node->input[k]];
-        int32_t at = d->n_input++;
-        snprintf(d->inputs[at].name, sizeof d->inputs[at].name, "%s", input->name);
-        FD_TRY(input_equality(c, input->name, d->pos, input->op == FD_OP_KV_WRITE, &d->inputs[at].equality, err));
-        unequal |= d->inputs[at].equality == FD_UNEQUAL;
-        unknown |= d->inputs[at].equality == FD_EQUALITY_UNKNOWN;
+        const fd_node *input = &c->graph->nodes[node->input[k]];
+        fd_equality equality;
+        FD_TRY(fd_input_equality(c->pair, input->name, input->op == FD_OP_KV_WRITE, d->pos, &equality, err));
+        fd_divergence_add_input(input->name, equality, d);
     }
-    d->inputs_equal = unequal ? FD_UNEQUAL : unknown ? FD_EQUALITY_UNKNOWN : FD_EQUAL;
+    fd_divergence_sum_inputs(d);
     return FD_OK;
 }
 

@@ -67,8 +67,8 @@ typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
     bool refuted[MOST];
     int32_t n;
-    fd_storage storage;     /* of the widest type that was refuted; digits 0: none */
-    double stored;          /* unit roundoff of what most tensors are stored in */
+    fd_storage storage; /* of the widest type that was refuted; digits 0: none */
+    double stored;      /* unit roundoff of what most tensors are stored in */
 } cases;
 
 static bool fits(const cases *c, int32_t i, int32_t least) {
@@ -93,8 +93,7 @@ static int32_t choose(const cases *c, int32_t *least) {
 /* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does not. */
 static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
     bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
-    for (int32_t i = 1; i < c->n; i++)
-        decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
+    for (int32_t i = 1; i < c->n; i++) decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
     return decided;
 }
 
@@ -102,7 +101,8 @@ static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
 static int32_t best_refuted(const cases *c, int32_t least) {
     int32_t best = -1;
     for (int32_t i = 1; i < c->n; i++)
-        if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond)) best = i;
+        if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond))
+            best = i;
     return best;
 }
 
@@ -135,7 +135,8 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
-        if (c->stored > 0x1p-24 && class_->u_out > c->stored) continue; /* the trace keeps more than such an engine has */
+        if (c->stored > 0x1p-24 && class_->u_out > c->stored)
+            continue; /* the trace keeps more than such an engine has */
         fd_storage storage = fd_evidence_storage(evidence, class_);
         if (c->n > 0 && fd_storage_refutes(&storage)) {
             if (storage.digits > c->storage.digits) c->storage = storage;
@@ -152,8 +153,8 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
     return FD_OK;
 }
 
-fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out, fd_class_evidence *evidence,
-                       fd_error *err) {
+fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
+                       fd_class_evidence *evidence, fd_error *err) {
     cases c = {.stored = stored_roundoff(options->cand)};
     fd_evidence seen;
     *evidence = (fd_class_evidence){0};

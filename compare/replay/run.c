@@ -18,23 +18,14 @@ fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **
     bool exact = replay->o.numerics->exact;
     int64_t half = node->rope.n_rot / 2, n = half * replay->n_kv;
     size_t real = exact ? sizeof(float) : sizeof(double);
-    float *factors = NULL;
+    const fd_weight *factors = node->weight[0] >= 0 ? &replay->o.graph->weights[node->weight[0]] : NULL;
     *table = malloc(2 * real * (size_t)n);
-    if (node->weight[0] >= 0) factors = malloc(sizeof *factors * (size_t)half);
-    if (!*table || (node->weight[0] >= 0 && !factors)) {
-        free(factors);
-        return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
-    }
-    if (factors) {
-        const fd_weight *w = &replay->o.graph->weights[node->weight[0]];
-        fd_dequantize_row(w->dtype, w->data, factors, half);
-    }
+    if (!*table) return fd_fail(err, FD_ERR_MEMORY, "%s: tables: out of memory", node->name);
     void *sine = (char *)*table + real * (size_t)n;
     if (exact)
         fd_rope_table(&node->rope, factors, 0, replay->n_kv, *table, sine);
     else
         fd_rope_table_f64(&node->rope, factors, 0, replay->n_kv, *table, sine);
-    free(factors);
     args->rope_cos = *table;
     args->rope_sin = sine;
     return FD_OK;

@@ -1,5 +1,5 @@
-/* One page that needs nothing else: the verdict as text, a grid of layers by tensors coloured by finding, and behind each
- * cell its z by position and by head. */
+/* One page that needs nothing else: the verdict as text, a grid of layers by tensors coloured by finding, and for each cell
+ * its z by position and by head. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,12 +133,14 @@ static const char script[] =
     "const start=nodes.find(n=>n.name===first);if(start)open(start);\n";
 
 static void put_grid(FILE *to, const fd_verdict *v) {
-    static const char *const legend[][2] = {{"#93cb9f", "noise"},     {"#f2d58a", "inherited"}, {"#eba04a", "amplified"},
-                                            {"#c62839", "introduced"}, {"#8e1b52", "both"},      {"#ddd", "not judged"}};
+    static const char *const legend[][2] = {{"#93cb9f", "noise"},     {"#f2d58a", "inherited"},
+                                            {"#eba04a", "amplified"}, {"#c62839", "introduced"},
+                                            {"#8e1b52", "both"},      {"#ddd", "not judged"}};
     fprintf(to, "<p>%d tensors at %d positions, each by its worst.", v->map.n_node, v->map.n_pos);
     for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
         fprintf(to, "<span class=\"swatch\" style=\"background:%s\"></span>%s", legend[i][0], legend[i][1]);
-    fputs("</p>\n<table id=\"grid\"></table>\n<table id=\"outside\"></table>\n<div id=\"detail\"></div>\n<script>\n", to);
+    fputs("</p>\n<table id=\"grid\"></table>\n<table id=\"outside\"></table>\n<div id=\"detail\"></div>\n<script>\n",
+          to);
     put_data(to, v);
     fputs(script, to);
     fputs("</script>\n", to);
@@ -163,8 +165,9 @@ fd_code fd_report_html(FILE *to, const fd_verdict *v, fd_error *err) {
     if (v->map.n_node)
         put_grid(to, v);
     else
-        fputs("<p>No op was replayed: every bit agrees, or no model was given, or the candidate holds no elements.</p>\n",
-              to);
+        fputs(
+            "<p>No op was replayed: every bit agrees, or no model was given, or the candidate holds no elements.</p>\n",
+            to);
     fputs("<pre>", to);
     put_text(to, text);
     fputs("</pre>\n</body></html>\n", to);

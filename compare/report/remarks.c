@@ -36,7 +36,7 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("the executors showed %lld tensors, the graph has %lld in each of %lld steps", a, b, c);
         break;
     case FD_REASON_SPAN_INCONCLUSIVE:
-        SAY("cannot tell at %s: rounding through %s … may hide an error there, for they were not recorded; record '%s'",
+        SAY("cannot tell at %s: rounding from %s on, which was not recorded, may hide an error there; record '%s'",
             r->node, r->other, r->text);
         break;
     case FD_REASON_CHOICE_UNRECORDED:
@@ -46,7 +46,8 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
         break;
     case FD_REASON_CLASS_UNDECIDED:
-        SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room for the "
+        SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room "
+            "for the "
             "errors; record more of the ops, or give --candidate",
             v->replay.numerics);
         break;
@@ -69,7 +70,7 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("the %s has the special token %lld (%s) of position %lld split into %lld pieces of text", role, a, r->text,
             b, c);
         break;
-    case FD_NOTE_TRACE_LONGER: SAY("of the trace's %lld positions the first %lld were run", a, b); break;
+    case FD_NOTE_TRACE_LONGER: SAY("the first %lld of the trace's %lld positions were run", b, a); break;
     case FD_NOTE_HIGHEST_OF_TIE:
         SAY("the %s went on with token %lld, whose logit equals that of token %lld: the lowest id of a tie is the best "
             "token",
@@ -86,10 +87,10 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("before it diverged at %s: not seen again, but not everything could be looked at", r->text);
         break;
     case FD_NOTE_RERUN_AGREES:
-        SAY("run again and recorded, the two agree: a side does not always compute the same");
+        SAY("run again and recorded, the two agree: a side does not compute the same in every run");
         break;
     case FD_NOTE_RERUN_TOO_LARGE:
-        SAY("not replayed: traces of both runs would take %.1f GiB, at most %.0f are made; ask with fewer tokens",
+        SAY("not replayed: traces of both runs would take %.1f GiB, more than %.0f GiB; use fewer tokens",
             (double)a / 1024, (double)b / 1024);
         break;
     }
@@ -106,16 +107,18 @@ const char *fd_class_evidence_text(const fd_class_evidence *e, char to[FD_REMARK
     switch (e->kind) {
     case FD_EVIDENCE_NONE: break;
     case FD_EVIDENCE_STRICTER:
-        SAY("%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s", e->other,
-            e->node, e->n, e->n_of, e->other, e->other);
+        SAY("%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s",
+            e->other, e->node, e->n, e->n_of, e->other, e->other);
         break;
     case FD_EVIDENCE_FEW:
-        SAY("not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine is %s, "
+        SAY("not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine is "
+            "%s, "
             "give --candidate %s",
             e->other, e->n, e->n_of, e->other, e->other);
         break;
     case FD_EVIDENCE_STORAGE:
-        SAY("no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold", e->n, e->n_of, e->digits);
+        SAY("no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold", e->n, e->n_of,
+            e->digits);
         break;
     }
     return to;

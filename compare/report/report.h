@@ -16,14 +16,11 @@ fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
 void fd_report_junit(FILE *to, const fd_verdict *verdict);
 
 /* A page that stands alone: the text report, and, where ops were replayed, the grid of layers and tensors coloured by
- * finding, with z by position and head behind each cell. */
+ * finding, with z by position and head of each cell. */
 fd_code fd_report_html(FILE *to, const fd_verdict *verdict, fd_error *err);
 
 /* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */
 void fd_report_headline(const fd_verdict *verdict, char *to, size_t size);
-
-/* A value in as few digits as identify it: 9 when it is a binary32, else 17; "nan", "inf", "-inf". */
-void fd_value_text(double value, char *to, size_t size);
 
 typedef enum fd_junit_result { FD_JUNIT_PASSED, FD_JUNIT_FAILED, FD_JUNIT_ERROR } fd_junit_result;
 

@@ -1,42 +1,15 @@
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "compare/report/baseline.h"
 #include "compare/report/describe.h"
+#include "compare/report/line.h"
 #include "compare/report/remarks.h"
 #include "compare/report/report.h"
 #include "compare/report/text.h"
 
 enum { MOST_NAMES = 12 }; /* of missing tensors: more would push the verdict off the screen; --json has them all */
-
-void fd_value_text(double value, char *to, size_t size) {
-    if (isnan(value))
-        snprintf(to, size, "nan"); /* printf would add a sign that means nothing */
-    else
-        snprintf(to, size, (double)(float)value == value ? "%.9g" : "%.17g", value);
-}
-
-const char *fd_plural(int64_t n) {
-    return n == 1 ? "" : "s";
-}
-
-/* Names and paths come from files: control characters must not reach a terminal. */
-static void put_clean(FILE *to, const char *text) {
-    for (; *text; text++) fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, to);
-}
-
-void fd_line(FILE *to, const char *head, const char *format, ...) {
-    char text[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    fprintf(to, "  %-11s ", head);
-    put_clean(to, text);
-    fputc('\n', to);
-}
 
 /* Where the first differing element is, or nothing when the elements are not there. */
 static void place_text(const fd_divergence *d, int64_t index, char *to, size_t size) {
@@ -153,7 +126,7 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
         else if (d->has_values)
             put_values(to, d);
         else if (v->replay.finding[0])
-            fd_line(to, "elements", "the reference has none to set beside them");
+            fd_line(to, "elements", "the reference has none to compare them with");
         else
             fd_line(to, "elements", "not recorded on both sides: the fingerprints differ");
     }
@@ -196,7 +169,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m"};
     fd_report_headline(v, text, sizeof text);
     if (colour) fputs(colours[v->status], to);
-    put_clean(to, text);
+    fd_put_clean(to, text);
     fprintf(to, colour ? "\033[0m\n" : "\n");
     fd_baseline_text(v, text, sizeof text);
     if (text[0]) fd_line(to, "since then", "%s", text);

@@ -1,6 +1,6 @@
-/* Data on a device. The copy to pinned memory is put into the caller's stream, behind what computes the data and before
- * what overwrites it, and an event behind the copy says when it is done; nobody waits before the step ends. After that
- * the device address is not looked at again.
+/* Data on a device. The copy to pinned memory goes into the caller's stream, after what computes the data and before what
+ * overwrites it, and an event after the copy says when it is done. No call waits for it before the step ends. After that
+ * the device address is not used again.
  *
  * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable
  * over toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */
@@ -63,7 +63,7 @@ static fd_code load(cuda_api *api, fd_error *err) {
                                         "cuEventSynchronize", "cuStreamIsCapturing", "cuGetErrorName"};
     _Static_assert(sizeof names / sizeof *names == sizeof(cuda_api) / sizeof(void *), "a name for each function");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* kept open */
-    if (!library) return fd_fail(err, FD_ERR_DEVICE, "data on a device, but libcuda.so.1 is not to be had");
+    if (!library) return fd_fail(err, FD_ERR_DEVICE, "data on a device, but libcuda.so.1 was not found");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         void *found = dlsym(library, names[i]);
         if (!found) return fd_fail(err, FD_ERR_DEVICE, "libcuda.so.1 has no %s", names[i]);
@@ -81,7 +81,7 @@ static fd_code refuse(const cuda_api *cuda, int error, const char *name, const c
 /* ---- which bytes ---- */
 
 /* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of
- * their indices is one contiguous copy of `block` elements, and the copies lie one behind the other. */
+ * their indices is one contiguous copy of `block` elements, and the copies follow one another. */
 typedef struct layout {
     int n_axis, n_outer;
     int64_t n[1 + FD_TRACER_ROW_DIM], stride[1 + FD_TRACER_ROW_DIM];
@@ -187,7 +187,7 @@ static fd_code order_copy(struct fd_tracer_device *device, const fd_tracer_view 
     else
         error = cuda->cuEventCreate(event, NO_TIMING);
     if (error == 0) error = cuda->cuEventRecord(*event, stream);
-    return error ? refuse(cuda, error, view->name, "no event behind its copy", err) : FD_OK;
+    return error ? refuse(cuda, error, view->name, "no event after its copy", err) : FD_OK;
 }
 
 static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {

@@ -1,4 +1,4 @@
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/client/tracer.h"
@@ -28,12 +28,20 @@ static void copy_run(fd_tracer_dtype source, const char *from, int64_t stride, i
     }
 }
 
-static void fill_run(const fd_tracer_set *set, int64_t n, char *to) {
-    float low32 = set->scores ? -INFINITY : 0.0f;
-    double low64 = low32;
-    uint16_t low16 = !set->scores ? 0 : set->dtype == FD_F16 ? 0xfc00 : 0xff80;
-    const void *value = set->element == 8 ? (const void *)&low64 : set->element == 4 ? (const void *)&low32 : &low16;
-    for (int64_t i = 0; i < n; i++) memcpy(to + (size_t)i * set->element, value, set->element);
+size_t fd_tracer_row_bytes(const fd_tracer_set *set, int64_t n_key) {
+    return (size_t)set->n_element * fd_element_bytes(set->form.dtype) * (set->form.over_kv ? (size_t)n_key : 1);
+}
+
+void fd_tracer_drop_rows(fd_tracer_set *set) {
+    free(set->rows);
+    free(set->held);
+    set->rows = NULL;
+    set->held = NULL;
+}
+
+static void fill_run(const fd_tensor_form *form, int64_t n, char *to) {
+    size_t element = fd_element_bytes(form->dtype);
+    for (int64_t i = 0; i < n; i++) memcpy(to + (size_t)i * element, fd_form_fill(form), element);
 }
 
 void fd_tracer_gather(const fd_tracer_view *view, int64_t r, const fd_tracer_set *set, int64_t keys, int64_t n_key,
@@ -41,7 +49,7 @@ void fd_tracer_gather(const fd_tracer_view *view, int64_t r, const fd_tracer_set
     int n_walked = view->n_dim - 1; /* dimensions [0, n_walked) are walked, the rest is one run */
     int64_t run = view->over_kv ? keys : view->shape[n_walked], inner = view->stride[n_walked];
     while (!view->over_kv && n_walked > 0 && view->stride[n_walked - 1] == run * inner) run *= view->shape[--n_walked];
-    size_t size = fd_tracer_bytes_of(view->source);
+    size_t size = fd_tracer_bytes_of(view->source), element = fd_element_bytes(set->form.dtype);
     const char *row = view->data + (size_t)(r * view->row_stride) * size;
     int64_t at[FD_TRACER_ROW_DIM] = {0}, n_run = 1;
     for (int d = 0; d < n_walked; d++) n_run *= view->shape[d];
@@ -49,8 +57,8 @@ void fd_tracer_gather(const fd_tracer_view *view, int64_t r, const fd_tracer_set
         int64_t offset = 0;
         for (int d = 0; d < n_walked; d++) offset += at[d] * view->stride[d];
         copy_run(view->source, row + (size_t)offset * size, inner, run, out);
-        if (view->over_kv) fill_run(set, n_key - keys, out + (size_t)keys * set->element);
-        out += (size_t)(view->over_kv ? n_key : run) * set->element;
+        if (view->over_kv) fill_run(&set->form, n_key - keys, out + (size_t)keys * element);
+        out += (size_t)(view->over_kv ? n_key : run) * element;
         for (int d = n_walked - 1; d >= 0 && ++at[d] == view->shape[d]; d--) at[d] = 0;
     }
 }
@@ -73,26 +81,28 @@ static float widened(uint32_t dtype, const char *from) {
 }
 
 fd_fingerprint fd_tracer_print(const fd_tracer_set *set, const char *row, int64_t keys, int64_t n_key) {
-    int64_t n_run = set->over_kv ? set->n_element : 1, run = set->over_kv ? keys : set->n_element;
-    int64_t stride = set->over_kv ? n_key : run;
-    if (n_run == 1 && set->dtype == FD_F32) return fd_fingerprint_f32((const float *)(const void *)row, run);
+    const fd_tensor_form *form = &set->form;
+    size_t element = fd_element_bytes(form->dtype);
+    int64_t n_run = form->over_kv ? set->n_element : 1, run = form->over_kv ? keys : set->n_element;
+    int64_t stride = form->over_kv ? n_key : run;
+    if (n_run == 1 && form->dtype == FD_F32) return fd_fingerprint_f32((const float *)(const void *)row, run);
     fd_fingerprint f = {0, 0};
     uint64_t at = 0, low = 0;
     for (int64_t i = 0; i < n_run; i++)
         for (int64_t k = 0; k < run; k++, at++) {
-            const char *from = row + (size_t)(i * stride + k) * set->element;
-            if (set->dtype == FD_F64) {
+            const char *from = row + (size_t)(i * stride + k) * element;
+            if (form->dtype == FD_F64) {
                 double value;
                 memcpy(&value, from, 8);
                 fd_fingerprint_add(&f, at, fd_canonical64(value));
                 continue;
             }
-            uint64_t bits = fd_canonical32(widened(set->dtype, from));
+            uint64_t bits = fd_canonical32(widened(form->dtype, from));
             if (at % 2 == 0)
                 low = bits;
             else
                 fd_fingerprint_add(&f, at / 2, low | bits << 32);
         }
-    if (set->dtype != FD_F64 && at % 2) fd_fingerprint_add(&f, at / 2, low);
+    if (form->dtype != FD_F64 && at % 2) fd_fingerprint_add(&f, at / 2, low);
     return fd_fingerprint_end(f, at);
 }

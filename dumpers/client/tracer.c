@@ -17,35 +17,24 @@ static fd_tracer no_memory = {.lock = PTHREAD_MUTEX_INITIALIZER,
 
 /* Closes the files and frees everything but the tracer itself, which calls after close look at. */
 static void give_back(fd_tracer *tracer) {
-    fd_tracer_beside_free(tracer);
-    fd_tracer_shut(tracer);
+    fd_tracer_gathered *step = &tracer->step;
+    fd_tracer_stop_writing(tracer);
+    fd_tracer_close_file(tracer);
     fd_tracer_device_free(tracer);
-    for (int32_t i = 0; i < tracer->n_set; i++) {
-        fd_tracer_drop_rows(&tracer->sets[i]);
-        free(tracer->sets[i].prints);
-    }
-    free(tracer->sets);
-    free(tracer->step_tokens);
+    for (int32_t i = 0; i < step->n_set; i++) fd_tracer_drop_rows(&step->sets[i]);
+    free(step->sets);
+    free(step->tokens);
     free(tracer->path);
-    free(tracer->part);
     for (int i = 0; i < 6; i++) free(tracer->texts[i]);
     memset(tracer->texts, 0, sizeof tracer->texts);
-    tracer->sets = NULL;
-    tracer->step_tokens = NULL;
-    tracer->path = tracer->part = NULL;
-    tracer->n_set = 0;
-}
-
-void fd_tracer_note_failure(fd_tracer *tracer, const fd_error *err) {
-    if (atomic_exchange(&tracer->failing, true)) return;
-    tracer->failure = *err;
-    atomic_store(&tracer->off, true);
+    *step = (fd_tracer_gathered){0};
+    tracer->path = NULL;
 }
 
 static int turn_off(fd_tracer *tracer, const fd_error *err) {
     fd_tracer_host host;
     fd_tracer_note_failure(tracer, err);
-    fd_tracer_enter(&host, !tracer->beside);
+    fd_tracer_enter(&host, false);
     give_back(tracer);
     fd_tracer_leave(&host);
     return tracer->failure.code;
@@ -60,14 +49,13 @@ static bool copy_text(fd_tracer *tracer, int at, const char **text) {
 }
 
 /* Absolute, because the host may change its directory while the trace grows. */
-static bool name_files(fd_tracer *tracer, const char *path) {
+static bool set_path(fd_tracer *tracer, const char *path) {
     char here[PATH_MAX];
     if (path[0] == '/')
         tracer->path = strdup(path);
     else if (!getcwd(here, sizeof here) || asprintf(&tracer->path, "%s/%s", here, path) < 0)
         tracer->path = NULL;
-    if (tracer->path && asprintf(&tracer->part, "%s.%ld.part", tracer->path, (long)getpid()) < 0) tracer->part = NULL;
-    return tracer->path && tracer->part;
+    return tracer->path != NULL;
 }
 
 static fd_code start(fd_tracer *tracer, const char *path, const fd_tracer_options *options, fd_error *err) {
@@ -76,11 +64,9 @@ static fd_code start(fd_tracer *tracer, const char *path, const fd_tracer_option
                             &tracer->options.device, &tracer->options.model_file, &tracer->options.prompt};
     bool ok = true;
     for (int i = 0; i < 6; i++) ok = ok && copy_text(tracer, i, texts[i]);
-    if (!ok || !name_files(tracer, path)) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (!ok || !set_path(tracer, path)) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     if (!path[0]) return fd_fail(err, FD_ERR_INPUT, "trace: no file name");
-    fd_tracer_beside_open(tracer);
-    FD_TRY(fd_tracer_create(fd_tracer_file(tracer), err));
-    return fd_tracer_beside_start(tracer, err);
+    return fd_tracer_create(tracer, err);
 }
 
 PUBLIC fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *options) {
@@ -95,8 +81,6 @@ PUBLIC fd_tracer *fd_tracer_open(const char *path, const fd_tracer_options *opti
     fd_tracer_host host;
     fd_error err = {0};
     pthread_mutex_init(&tracer->lock, NULL);
-    tracer->file = tracer->tokens = tracer->steps = tracer->fingerprints = -1;
-    tracer->lock_file = tracer->target.fd = -1;
     fd_tracer_register(tracer);
     pthread_mutex_lock(&tracer->lock);
     fd_tracer_enter(&host, true);
@@ -119,16 +103,21 @@ static int idle(const fd_tracer *tracer) {
     return !tracer ? 0 : tracer->failure.code ? tracer->failure.code : FD_ERR_INPUT;
 }
 
+static fd_code end_step(fd_tracer *tracer, fd_error *err) {
+    FD_TRY(fd_tracer_collect(tracer, err));
+    return fd_tracer_end(tracer, err);
+}
+
 PUBLIC int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t count) {
     if (!works(tracer)) return idle(tracer);
     fd_tracer_host host;
     fd_error err = {0};
     int result = 0;
     pthread_mutex_lock(&tracer->lock);
-    fd_tracer_enter(&host, !tracer->beside);
+    fd_tracer_enter(&host, false);
     if (!works(tracer))
         result = idle(tracer);
-    else if (fd_tracer_end(tracer, &err) != FD_OK || fd_tracer_begin(tracer, tokens, count, &err) != FD_OK)
+    else if (end_step(tracer, &err) != FD_OK || fd_tracer_begin(tracer, tokens, count, &err) != FD_OK)
         result = turn_off(tracer, &err);
     fd_tracer_leave(&host);
     pthread_mutex_unlock(&tracer->lock);
@@ -137,7 +126,7 @@ PUBLIC int fd_tracer_step(fd_tracer *tracer, const int32_t *tokens, int32_t coun
 
 static fd_code take_device(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
     fd_tracer_host host;
-    fd_tracer_enter(&host, !tracer->beside);
+    fd_tracer_enter(&host, false);
     fd_code code = fd_tracer_take_device(tracer, view, stream, err);
     fd_tracer_leave(&host);
     return code;
@@ -147,7 +136,7 @@ static fd_code take_device(fd_tracer *tracer, const fd_tracer_view *view, void *
 static fd_code take_host(fd_tracer *tracer, const fd_tracer_view *view, fd_error *err) {
     fd_tracer_host host;
     if (fd_tracer_device_has(tracer, view->name)) {
-        fd_tracer_enter(&host, !tracer->beside);
+        fd_tracer_enter(&host, false);
         fd_code code = fd_tracer_collect(tracer, err);
         fd_tracer_leave(&host);
         FD_TRY(code);
@@ -158,10 +147,10 @@ static fd_code take_host(fd_tracer *tracer, const fd_tracer_view *view, fd_error
 static fd_code put(fd_tracer *tracer, const fd_tracer_tensor *tensor, fd_error *err) {
     fd_tracer_view view;
     if (!tensor) return fd_fail(err, FD_ERR_INPUT, "a put without a tensor");
-    if (!tracer->in_step)
+    if (!tracer->step.in_step)
         return fd_fail(err, FD_ERR_INPUT, "tensor %.63s: put before the first fd_tracer_step",
                        tensor->name ? tensor->name : "");
-    FD_TRY(fd_tracer_check(tensor, tracer->pos0, tracer->n_tok, &view, err));
+    FD_TRY(fd_tracer_check(tensor, tracer->step.pos0, tracer->step.n_tok, &view, err));
     return tensor->on_device ? take_device(tracer, &view, tensor->stream, err) : take_host(tracer, &view, err);
 }
 
@@ -203,10 +192,10 @@ PUBLIC const char *fd_tracer_error(const fd_tracer *tracer) {
     return tracer->failure.message;
 }
 
-static fd_code complete(fd_tracer *tracer, fd_error *err) {
-    if (!tracer->beside) return fd_tracer_complete(tracer, err);
-    fd_tracer_beside_end(tracer, true); /* a failure of the thread's is noted */
-    return FD_OK;
+static fd_code finish(fd_tracer *tracer, fd_error *err) {
+    FD_TRY(end_step(tracer, err));
+    fd_tracer_stop_writing(tracer);
+    return works(tracer) ? fd_tracer_complete(tracer, err) : FD_OK; /* a failure of the writer is noted */
 }
 
 PUBLIC int fd_tracer_close(fd_tracer *tracer, char *message, size_t size) {
@@ -215,10 +204,9 @@ PUBLIC int fd_tracer_close(fd_tracer *tracer, char *message, size_t size) {
     fd_tracer_host host;
     fd_error err = {0};
     pthread_mutex_lock(&tracer->lock);
-    fd_tracer_enter(&host, !tracer->beside);
+    fd_tracer_enter(&host, false);
     if (!tracer->closed) {
-        if (works(tracer) && (fd_tracer_end(tracer, &err) != FD_OK || complete(tracer, &err) != FD_OK))
-            turn_off(tracer, &err);
+        if (works(tracer) && finish(tracer, &err) != FD_OK) turn_off(tracer, &err);
         atomic_store(&tracer->off, true);
         give_back(tracer);
         tracer->closed = true;

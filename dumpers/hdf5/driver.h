@@ -1,16 +1,16 @@
-/* An HDF5 file driver for files that must survive their writer. Beside plain reads and writes it does three things
+/* An HDF5 file driver for files that must survive their writer. Besides plain reads and writes it does three things
  * that HDF5's own POSIX driver does not:
  *
  * - A write that fails (a full disk, a quota, a lost server) is noted in the target, and it and every later one is
- *   dropped and reported to HDF5 as done: whoever calls HDF5 asks the target afterwards. HDF5 cannot take a half-done
+ *   dropped and reported to HDF5 as done: the caller of HDF5 asks the target afterwards. HDF5 cannot take a half-done
  *   change back: with its own driver H5Fclose then fails, writes a superblock that does not fit the file, and the
  *   process dies of a segmentation fault at exit. Dropping the rest leaves the disk as it was at the failure, which
  *   single-writer mode keeps whole, and lets HDF5 close in peace.
  * - It places no block of metadata of up to 4 KiB across a page. A killed process ends a write between two pages, and
  *   half a block is a wrong checksum. (Larger ones come with a dataset's 8000th chunk.)
  * - It cannot lock files, and for such a driver HDF5 does not set the superblock's flag "open for writing". A killed
- *   run would leave the flag behind, and h5py, HDFView and h5dump would refuse the file until somebody ran h5clear.
- *   Nobody else can write the file meanwhile: it is made under a name of its own and moved into place.
+ *   run would leave the flag behind, and h5py, HDFView and h5dump would refuse the file until h5clear was run.
+ *   No other program writes the file meanwhile: it is made under a name of its own and moved into place.
  *
  * And it says where HDF5 puts a chunk, without writing it, so that its rows can go there past HDF5 (`placing`).
  *
@@ -26,8 +26,8 @@ typedef struct fd_h5_target {
     int fd;         /* of the open file; -1 before and after */
     int error;      /* errno of the first failed write or truncation; 0: none. Writes are dropped while it is set */
     int open_error; /* errno of the last open; 0: it succeeded */
-    const void *placing; /* not NULL: a write of data from there is left out, and its place noted */
-    uint64_t placed;     /* that place, from the start of the file */
+    const void *placing;       /* not NULL: a write of data from there is left out, and its place noted */
+    uint64_t placed;           /* that place, from the start of the file */
     _Atomic uint64_t reserved; /* disk space was taken up to there, beyond the end too; closing gives it back. 0: no */
 } fd_h5_target;
 

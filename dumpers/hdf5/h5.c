@@ -16,6 +16,7 @@ fd_h5_guard fd_h5_begin(void) {
 }
 
 void fd_h5_end(fd_h5_guard guard) {
+    H5Eclear2(H5E_DEFAULT); /* a thread that ends with errors in its stack keeps HDF5 from closing */
     H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
 }
 
@@ -178,7 +179,7 @@ bool fd_h5_has(hid_t group, const char *name) {
 
 typedef struct link_list {
     fd_h5_link *links;
-    char *names; /* one behind the other, each with its NUL */
+    char *names; /* one after another, each with its NUL */
     size_t n, limit, room, used, name_room;
 } link_list;
 

@@ -14,22 +14,6 @@ int64_t fd_h5_chunk_count(const fd_h5_shape *shape, const fd_h5_layout *layout, 
     return n > limit ? -1 : n;
 }
 
-static bool put(fd_h5_walk *w, uint64_t at, uint64_t address) {
-    if (address != FD_H5_NOWHERE && (address > w->bytes->size || w->chunk_bytes > w->bytes->size - address))
-        return false;
-    w->out[at] = address;
-    return true;
-}
-
-bool fd_h5_walk_put(fd_h5_walk *w, const uint64_t *scaled, uint64_t address) {
-    uint64_t at = 0;
-    for (int i = 0; i < w->rank; i++) {
-        if (scaled[i] >= w->n[i]) return true;
-        at = at * w->n[i] + scaled[i];
-    }
-    return put(w, at, address);
-}
-
 /* A chunk by its number within the shape's limits, of which only the first may be unlimited. */
 static bool put_number(fd_h5_walk *w, uint64_t number, uint64_t address) {
     uint64_t scaled[FD_H5_MAX_RANK];
@@ -39,16 +23,6 @@ static bool put_number(fd_h5_walk *w, uint64_t number, uint64_t address) {
     }
     scaled[0] = number;
     return fd_h5_walk_put(w, scaled, address);
-}
-
-uint8_t *fd_h5_walk_block(fd_h5_walk *w, uint64_t at, uint64_t n, const char *signature, fd_h5_cursor *c) {
-    if (w->budget-- <= 0 || n < 8 || n > FD_H5_WALK_MAX_BLOCK) return NULL;
-    uint8_t *block = malloc((size_t)n);
-    bool ok = block && fd_h5_bytes_read(w->bytes, at, (size_t)n, block) && fd_h5_block_is_whole(block, (size_t)n);
-    *c = (fd_h5_cursor){block, (size_t)n - 4, false};
-    if (ok && fd_h5_expect(c, signature)) return block;
-    free(block);
-    return NULL;
 }
 
 static bool take_addresses(fd_h5_walk *w, fd_h5_cursor *c, uint64_t first, uint64_t n) {
@@ -229,8 +203,8 @@ bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, c
     w.budget = w.n_chunk * 2 + 1024;
     if (layout->address == FD_H5_NOWHERE || w.n_chunk == 0) return true;
     switch (layout->index) {
-    case FD_H5_CONTIGUOUS: return layout->bytes >= w.chunk_bytes && put(&w, 0, layout->address);
-    case FD_H5_SINGLE_CHUNK: return w.n_chunk == 1 && put(&w, 0, layout->address);
+    case FD_H5_CONTIGUOUS: return layout->bytes >= w.chunk_bytes && fd_h5_walk_put_at(&w, 0, layout->address);
+    case FD_H5_SINGLE_CHUNK: return w.n_chunk == 1 && fd_h5_walk_put_at(&w, 0, layout->address);
     case FD_H5_IMPLICIT: return implicit(&w);
     case FD_H5_FIXED_ARRAY: return fixed_array(&w);
     case FD_H5_EXTENSIBLE_ARRAY: return extensible_array(&w);

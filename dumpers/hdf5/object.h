@@ -35,13 +35,13 @@ typedef struct fd_h5_attribute { /* one that traces use */
     char text[24]; /* strings, cut */
 } fd_h5_attribute;
 
-enum { FD_H5_WORD16 = 1000 }; /* 16-bit integers, beside the float types of base/dtype.h */
+enum { FD_H5_WORD16 = 1000 }; /* 16-bit integers; the other elements are types of base/dtype.h */
 
 typedef struct fd_h5_object {
     fd_h5_shape shape;
     uint32_t element; /* FD_F32, FD_F64, FD_F16, FD_BF16 or FD_H5_WORD16, all little-endian */
     fd_h5_layout layout;
-    fd_h5_attribute dtype, op;                          /* strings */
+    fd_h5_attribute dtype, op;                           /* strings */
     fd_h5_attribute seq, layer, over_kv, first_position; /* integers */
 } fd_h5_object;
 

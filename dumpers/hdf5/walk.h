@@ -1,4 +1,4 @@
-/* A dataset's chunks while its index is walked: between h5_index.c, which has the arrays, and h5_btree.c. */
+/* A dataset's chunks while its index is walked: index.c has the arrays, btree.c the trees, walk.c what both need. */
 #ifndef FD_DUMPERS_HDF5_WALK_H
 #define FD_DUMPERS_HDF5_WALK_H
 
@@ -18,13 +18,15 @@ typedef struct fd_h5_walk {
     uint64_t *out;
 } fd_h5_walk;
 
-/* ---- h5_index.c ---- */
-/* A chunk by its place in the grid; those beyond the shape (it was cut) are of no matter. */
+/* ---- walk.c ---- */
+/* Where chunk number `at` lies. False: it would reach beyond the file. */
+bool fd_h5_walk_put_at(fd_h5_walk *w, uint64_t at, uint64_t address);
+/* A chunk by its place in the grid; those beyond the shape (it was cut) are ignored. */
 bool fd_h5_walk_put(fd_h5_walk *w, const uint64_t *scaled, uint64_t address);
 /* Reads a block that ends with a checksum; free() it. NULL: not there or damaged. */
 uint8_t *fd_h5_walk_block(fd_h5_walk *w, uint64_t at, uint64_t n, const char *signature, fd_h5_cursor *c);
 
-/* ---- h5_btree.c ---- */
+/* ---- btree.c ---- */
 bool fd_h5_walk_btree_1(fd_h5_walk *w);
 bool fd_h5_walk_btree_2(fd_h5_walk *w);
 

@@ -14,7 +14,7 @@ typedef struct fd_import_options {
     int32_t n_token;
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
-    const fd_name_map_list *allow; /* patterns beside the map's; NULL */
+    const fd_name_map_list *allow; /* patterns besides the map's; NULL */
 } fd_import_options;
 
 typedef struct fd_import_match { /* one tensor for one node and step */

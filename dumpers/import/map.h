@@ -59,7 +59,7 @@ typedef struct fd_name_map_rule {
     size_t n_source;
     char *node; /* with {layer}, {rank} or {last}, for which a number stands */
     bool has_axis;
-    int axis; /* from the end: -2; 0: the first behind those of length 1 */
+    int axis; /* from the end: -2; 0: the first after those of length 1 */
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];

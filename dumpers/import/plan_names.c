@@ -39,7 +39,7 @@ static int by_number(const void *a, const void *b) {
     return ((const ranked *)a)->capture.rank - ((const ranked *)b)->capture.rank;
 }
 
-/* The {rank} names of one step: their places are the layers, if there are as many as layers, or one more behind (an
+/* The {rank} names of one step: their places are the layers, if there are as many as layers, or one more after them (an
  * unnamed product for the logits). Any other count says that the names mean something else. */
 static fd_code add_ranked(fd_planner *p, ranked *found, size_t n, size_t rule, size_t choice) {
     size_t n_layer = (size_t)(p->last + 1);

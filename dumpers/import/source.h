@@ -37,7 +37,7 @@ int32_t fd_source_n_step(const fd_source *source);
 /* The built-in map whose names it has: the trace's attribute `names`, "transformers" for the debugger's folder; else
  * NULL. */
 const char *fd_source_names(const fd_source *source);
-/* The trace behind it; NULL for files. Borrowed. */
+/* The trace that it reads; NULL for files. Borrowed. */
 const fd_trace *fd_source_trace(const fd_source *source);
 /* An integer tensor named tokens, input_ids or inp_tokens…. */
 bool fd_source_is_tokens(const fd_source_tensor *tensor);

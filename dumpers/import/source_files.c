@@ -185,7 +185,7 @@ static bool is_pickle(const char *name) {
     return false;
 }
 
-/* Its tensor lies beside it as .npy, which is read instead. */
+/* Its tensor lies next to it as .npy, which is read instead. */
 static bool converted(const char *path) {
     char *npy;
     struct stat there;

@@ -91,7 +91,7 @@ bool fd_source_debugger_name(const char *file, char *out, size_t size) {
     for (const char *at = strstr(file, "_inputs_"); at; at = strstr(at + 1, "_inputs_")) inputs = at;
     const char *end = outputs && outputs > inputs ? outputs : inputs, *path = strchr(file, '.');
     if (!end) return false;
-    bool whole = !path || path > end; /* the model itself: nothing behind the class */
+    bool whole = !path || path > end; /* the model itself: nothing after the class */
     path = whole ? "root" : path + 1;
     int length = whole ? 4 : (int)(end - path), n = -1;
     char key[64];

@@ -1,15 +1,12 @@
 /* The trace that a plan makes. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "dumpers/hdf5/driver.h"
 #include "dumpers/import/import.h"
-#include "dumpers/store/schema.h"
+#include "dumpers/store/datasets.h"
+#include "dumpers/store/file.h"
 #include "model/gguf/quant.h"
 
 enum { BLOCK_BYTES = 1 << 20 }; /* rows gathered for one write */
@@ -94,10 +91,6 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
     return FD_OK;
 }
 
-static size_t element_bytes(uint32_t dtype) {
-    return dtype == FD_F64 ? 8 : dtype == FD_F32 ? 4 : 2;
-}
-
 static void store(uint32_t dtype, double value, void *out, int64_t at) {
     if (dtype == FD_F64)
         ((double *)out)[at] = value;
@@ -129,7 +122,7 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
 }
 
 static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set, hid_t memory, fd_error *err) {
-    size_t row_bytes = (size_t)t->row * element_bytes(t->dtype);
+    size_t row_bytes = (size_t)t->row * fd_element_bytes(t->dtype);
     int32_t at_once = row_bytes >= BLOCK_BYTES ? 1 : (int32_t)(BLOCK_BYTES / row_bytes);
     char *block = malloc(row_bytes * (size_t)at_once);
     if (!block)
@@ -155,23 +148,17 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
     return code;
 }
 
-static int32_t layer_of(const char *node) {
-    return strncmp(node, "blk.", 4) == 0 ? (int32_t)strtol(node + 4, NULL, 10) : -1;
-}
-
 static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, fd_error *err) {
     const char *node = t->matches[0].node;
     FD_TRY(measure(plan, t, err));
-    bool half = t->dtype == FD_F16 || t->dtype == FD_BF16;
-    hid_t stored = half ? H5T_STD_U16LE : t->dtype == FD_F64 ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
-    hid_t memory = half ? H5T_NATIVE_UINT16 : t->dtype == FD_F64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+    hid_t stored = fd_stored_type(t->dtype), memory = fd_memory_type(t->dtype);
     hsize_t dim[FD_H5_MAX_RANK] = {(hsize_t)t->n_pos};
     for (int i = 0; i < t->rank; i++) dim[1 + i] = (hsize_t)t->shape[i];
     hid_t space = H5Screate_simple(1 + t->rank, dim, NULL), set = -1;
     if (space >= 0) set = H5Dcreate2(group, node, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     char from[256];
     snprintf(from, sizeof from, "%.240s", fd_source_at(plan->source, t->matches[0].tensor)->name);
-    int32_t layer = layer_of(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
+    int32_t layer = fd_layer_of_name(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
     bool ok = set >= 0 && fd_h5_put_string(set, "dtype", fd_dtype_get(t->dtype)->name) &&
               fd_h5_put_string(set, "source", from) && (layer < 0 || fd_h5_put_int(set, "layer", layer)) &&
               (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&
@@ -197,16 +184,6 @@ static fd_code write_tensors(const fd_import_plan *plan, hid_t file, fd_error *e
     return code;
 }
 
-static bool put_list(hid_t file, const char *name, hid_t stored, hid_t memory, int32_t n, const void *data) {
-    hsize_t dim = (hsize_t)n;
-    hid_t space = H5Screate_simple(1, &dim, NULL);
-    hid_t set = H5Dcreate2(file, name, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    bool ok = set >= 0 && H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
-    fd_h5_release(set);
-    fd_h5_release(space);
-    return ok;
-}
-
 static bool put_steps(const fd_import_plan *plan, hid_t file) {
     fd_step_row *rows = calloc((size_t)plan->n_step + 1, sizeof *rows);
     if (!rows) return false;
@@ -214,7 +191,7 @@ static bool put_steps(const fd_import_plan *plan, hid_t file) {
         rows[s] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind, FD_TRACE_FULL};
     hid_t memory = fd_step_row_type(), packed = H5Tcopy(memory);
     H5Tpack(packed);
-    bool ok = put_list(file, "steps", packed, memory, plan->n_step, rows);
+    bool ok = fd_trace_put_list(file, "steps", packed, memory, plan->n_step, rows, false);
     fd_h5_release(packed);
     fd_h5_release(memory);
     free(rows);
@@ -236,42 +213,26 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
         if (n < 0 || (size_t)n >= sizeof info.absent - at) return false;
         at += (size_t)n;
     }
-    bool ok = fd_h5_put_string(file, "schema", FD_TRACE_SCHEMA) && fd_h5_put_int(file, "version", FD_TRACE_VERSION);
-    for (size_t i = 0; ok && i < fd_info_field_count; i++)
-        ok = fd_h5_put_string(file, fd_info_fields[i].name, (const char *)&info + fd_info_fields[i].offset);
-    return ok && (!info.prompt || fd_h5_put_string(file, "prompt", info.prompt)) &&
-           fd_h5_put_string(file, "level", "full") && fd_h5_put_string(file, "map", plan->map->name) &&
+    return fd_trace_put_info(file, &info, FD_TRACE_FULL) && fd_h5_put_string(file, "map", plan->map->name) &&
            fd_h5_put_int(file, "complete", trace ? info.complete : 1);
 }
 
-static fd_code write_file(const fd_import_plan *plan, const char *part, const char *path, fd_h5_target *disk,
-                          fd_error *err) {
-    hid_t access = fd_h5_target_access(disk), file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    fd_h5_release(access);
-    if (file < 0) return fd_h5_target_fail(disk, err, "%s: cannot be created", path);
-    bool ok = put_info(plan, file) &&
-              put_list(file, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens) &&
-              put_steps(plan, file);
-    fd_code code = ok ? write_tensors(plan, file, err) : fd_h5_target_fail(disk, err, "%s: cannot be written", path);
-    bool closed = H5Fclose(file) >= 0;
-    if (code == FD_OK && (!closed || disk->error)) code = fd_h5_target_fail(disk, err, "%s: cannot be written", path);
-    return code;
+static fd_code write_file(const fd_import_plan *plan, fd_trace_file *file, fd_error *err) {
+    bool ok =
+        put_info(plan, file->id) &&
+        fd_trace_put_list(file->id, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens, false) &&
+        put_steps(plan, file->id);
+    return ok ? write_tensors(plan, file->id, err)
+              : fd_h5_target_fail(&file->target, err, "%s: cannot be written", file->path);
 }
 
 fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err) {
-    struct stat there;
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        return fd_fail(err, FD_ERR_IO, "%s: is not a regular file, expected a file or a free name", path);
-    char *part = NULL;
-    if (asprintf(&part, "%s.%ld.part", path, (long)getpid()) < 0)
-        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    fd_h5_target disk = {.fd = -1};
+    fd_trace_file *file;
+    FD_TRY(fd_trace_file_create(path, &file, err));
     fd_h5_guard guard = fd_h5_begin();
-    fd_code code = write_file(plan, part, path, &disk, err);
+    fd_code code = write_file(plan, file, err);
     fd_h5_end(guard);
-    if (code == FD_OK && rename(part, path) != 0)
-        code = fd_fail(err, FD_ERR_IO, "%s: cannot put the trace there: %s", path, strerror(errno));
-    if (code != FD_OK) unlink(part);
-    free(part);
+    if (code == FD_OK) return fd_trace_file_finish(file, err);
+    fd_trace_file_abandon(file);
     return code;
 }

@@ -21,7 +21,7 @@ unsigned fd_trace_wants(void *user, const fd_node *node) {
            (fd_trace_stores(writer, node, level) ? FD_WANT_DATA : 0);
 }
 
-/* What is wanted beside the elements and was not handed over; NULL: nothing. */
+/* What is wanted besides the elements and was not handed over; NULL: nothing. */
 static const char *left_out(const fd_observation *o, unsigned wants) {
     if ((wants & FD_WANT_FINGERPRINT) && !o->fingerprints) return "its fingerprint";
     if ((wants & FD_WANT_STATS) && !o->stats) return "its statistics";

@@ -3,7 +3,7 @@
  *     observer.c ── copies rows ──▶ queue ──▶ helpers: fingerprints, statistics, health, rounding   summarise.c, compress.c
  *     step.c ── the step's end ──▶        ──▶ background writer: rows to the store, then its steps  batch.c
  *
- * writer.c opens and ends all of it. */
+ * plan.c says which nodes are kept; writer.c opens and ends all of it. */
 #ifndef FD_DUMPERS_OBSERVE_WRITER_H
 #define FD_DUMPERS_OBSERVE_WRITER_H
 
@@ -57,8 +57,16 @@ struct fd_trace_writer {
     _Atomic int64_t unwritten; /* bytes that ended steps may still add to the file */
 };
 
+/* ---- plan.c ---- */
+fd_code fd_trace_check_options(const fd_trace_options *options, const fd_graph *graph, fd_numerics numerics,
+                               fd_error *err);
+bool fd_writer_plan_make(fd_writer_plan *plan, const fd_trace_options *options, const fd_graph *graph,
+                         fd_numerics numerics); /* false: out of memory */
+void fd_writer_plan_free(fd_writer_plan *plan); /* what it owns */
 /* Whether a step of this level has the node's elements. */
 bool fd_trace_stores(const fd_trace_writer *writer, const fd_node *node, fd_trace_level level);
+
+/* ---- observer.c ---- */
 /* fd_observe_fn and fd_wants_fn with the writer as `user`. */
 fd_code fd_trace_observe(void *user, const fd_observation *observation, fd_error *err);
 unsigned fd_trace_wants(void *user, const fd_node *node);

@@ -148,8 +148,13 @@ static bool write_through(fd_store *store, fd_store_tensor *tensor, fd_row_itera
     bool ok = c->through_hdf5 || fill_to(store, tensor, c->from + c->rows);
     c->through_hdf5 = true;
     ok = fd_store_finish_writes(store) && ok;
-    for (; ok && !fd_rows_ended(&at); fd_rows_step(&at, 1))
-        ok = fd_store_write_block(tensor, fd_rows_pos(&at), 1, at.rows[at.i].n_kv, fd_rows_data(&at));
+    for (int32_t n; ok && !fd_rows_ended(&at); fd_rows_step(&at, n)) {
+        const fd_store_rows *rows = &at.rows[at.i];
+        size_t row = (size_t)fd_form_lines(&tensor->form) * fd_element_bytes(tensor->form.dtype) *
+                     (size_t)(tensor->form.over_kv ? rows->n_kv : 1);
+        n = rows->stride == row ? rows->n - at.row : 1; /* at once where no gap lies between them */
+        ok = fd_store_write_block(tensor, fd_rows_pos(&at), n, rows->n_kv, fd_rows_data(&at));
+    }
     return ok;
 }
 
@@ -172,6 +177,7 @@ bool fd_store_put(fd_store *store, fd_store_tensor *tensor, const fd_store_rows 
 }
 
 bool fd_store_put_fill(fd_store *store, int32_t end) {
+    if (store->n_tensor == 0) return true;
     store->scratch->n_span = store->scratch->n_chunk = 0;
     for (int32_t i = 0; i < store->n_tensor; i++) {
         fd_store_tensor *tensor = &store->tensors[i];

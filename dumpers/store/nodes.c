@@ -8,21 +8,13 @@
 
 enum { MAX_NODES = 1 << 20 };
 
-/* "blk.12.attn_q" → 12; -1 for other names. */
-static int32_t layer_of(const char *name) {
-    char *end;
-    if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return -1;
-    unsigned long layer = strtoul(name + 4, &end, 10);
-    return *end == '.' && layer < MAX_NODES ? (int32_t)layer : -1;
-}
-
 static bool ends_with(const char *name, const char *suffix) {
     size_t n = strlen(name), m = strlen(suffix);
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
 /* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then rows
- * of the step that it was cut off in lie beyond the last position, and nobody asks for them. */
+ * of the step that it was cut off in lie beyond the last position and are never read. */
 static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
                           fd_trace_set *set, fd_error *err) {
     int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];
@@ -69,7 +61,8 @@ static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd
                        node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
     if (!shaped) node->n_dim = set->shape.rank - 1;
     FD_TRY(check_rows(trace, node, object->first_position, set, err));
-    node->has_data = trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set) : H5Dget_storage_size(set->id) > 0);
+    node->has_data =
+        trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set) : H5Dget_storage_size(set->id) > 0);
     return FD_OK;
 }
 
@@ -193,7 +186,7 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *l
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path,
                        name, strlen(name), sizeof node->name - 1);
     strcpy(node->name, name);
-    node->layer = layer_of(name);
+    node->layer = fd_layer_of_name(name);
     node->seq = -1;
     node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
     FD_TRY(fd_trace_set_describe(trace, group, link, nearby, set, &object, err));
@@ -218,7 +211,7 @@ static void *make_list(size_t n, size_t each) {
     enum { LARGE = 1 << 21 };
     char *list = calloc(n, each);
     if (!list || n * each < 2 * LARGE) return list;
-    size_t before = (size_t)(-(uintptr_t)list & (LARGE - 1)); /* to the first boundary */
+    size_t before = (size_t)(-(uintptr_t)list & (LARGE - 1));                                /* to the first boundary */
     (void)madvise(list + before, (n * each - before) & ~(size_t)(LARGE - 1), MADV_HUGEPAGE); /* refused: small pages */
     return list;
 }

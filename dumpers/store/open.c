@@ -17,7 +17,7 @@ static hid_t open_file(const char *path, unsigned flags) {
     return file;
 }
 
-/* Is the file marked as being written? Ours never are (h5_driver.h), another program's may be. HDF5 File Format
+/* Is the file marked as being written? Ours never are (dumpers/hdf5/driver.h), another program's may be. HDF5 File Format
  * Specification, superblock version 3: signature (8 bytes), version, size of offsets, size of lengths, flags. */
 static bool marked_as_written(const char *path) {
     uint8_t head[12] = {0};

@@ -5,10 +5,6 @@
 
 #include "dumpers/store/reader.h"
 
-static size_t element_bytes(const fd_trace_node *node) {
-    return node->dtype == FD_F64 ? 8 : node->dtype == FD_F32 ? 4 : 2;
-}
-
 fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
     fd_trace_set *set = &trace->sets[node];
     if (!set->placed) return FD_PLACED_NOT;
@@ -27,11 +23,6 @@ fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
     fd_trace_set_forget(set);
     set->placed = false; /* the library may know better */
     return FD_PLACED_NOT;
-}
-
-void fd_trace_set_forget(fd_trace_set *set) {
-    if (set->chunks != &set->only) free(set->chunks);
-    set->chunks = NULL;
 }
 
 void fd_trace_forget_places(const fd_trace *trace) {
@@ -177,7 +168,7 @@ static bool read_by_library(const fd_trace *trace, int32_t node_at, int32_t pos,
         start[last] = column;
         count[last] = length - column < (hsize_t)n ? length - column : (hsize_t)n;
         if (!fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, out)) return false;
-        out += count[last] * element_bytes(node);
+        out += count[last] * fd_element_bytes(node->dtype);
         first += (int64_t)count[last];
         n -= (int64_t)count[last];
     }

@@ -1,7 +1,7 @@
 /* Where a trace's elements lie in its file, for reading them without HDF5 and from several threads.
  *
  * A dataset is *placed* when its bytes are those of memory: not filtered, little-endian, in a complete file, in a layout
- * that h5_object.h and h5_index.h know. Everything else is read by the library. What is read either way is the same. */
+ * that dumpers/hdf5/object.h and index.h know. Everything else is read by the library. What is read either way is the same. */
 #ifndef FD_DUMPERS_STORE_PLACE_H
 #define FD_DUMPERS_STORE_PLACE_H
 

@@ -109,11 +109,13 @@ static void *help(void *user) {
 
 /* ---- writing ---- */
 
-/* Where a batch from the front ends: after half a ring, so that the caller has the other half meanwhile. */
+/* Where a batch from the front ends: after half a ring, so that the caller has the other half meanwhile, and after an item
+ * that gives other memory back. */
 static uint64_t batch_end(const fd_queue *q) {
     const fd_queue_item *item = q->oldest;
     uint64_t end = item->end;
-    while ((item = item->next) && item->end - q->oldest->begin <= q->capacity / 2) end = item->end;
+    while (item->outside == 0 && (item = item->next) && item->end - q->oldest->begin <= q->capacity / 2)
+        end = item->end;
     return end;
 }
 
@@ -170,7 +172,8 @@ static void write_batch(fd_queue *q) {
     pthread_cond_broadcast(&q->room);
     pthread_mutex_unlock(&q->lock);
     fd_error commit_err = {0};
-    fd_code committed = b.n_step > 0 ? q->call.commit(q->call.user, dropped || code != FD_OK, &commit_err) : FD_OK;
+    fd_code committed =
+        b.n_step > 0 && q->call.commit ? q->call.commit(q->call.user, dropped || code != FD_OK, &commit_err) : FD_OK;
     if (code != FD_OK) fd_queue_fail(q, &err);
     if (committed != FD_OK) fd_queue_fail(q, &commit_err);
     pthread_mutex_lock(&q->lock);

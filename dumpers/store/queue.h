@@ -44,7 +44,7 @@ typedef struct fd_queue_work {
     void (*prepare)(void *user, fd_queue_item *item); /* NULL: nothing to prepare */
     /* The items' memory belongs to others as soon as it returns. */
     fd_code (*write)(void *user, fd_queue_item *first, bool dropped, fd_error *err);
-    fd_code (*commit)(void *user, bool dropped, fd_error *err); /* after a batch in which a step ended */
+    fd_code (*commit)(void *user, bool dropped, fd_error *err); /* NULL, or after a batch in which a step ended */
     void *user;
 } fd_queue_work;
 
@@ -77,7 +77,7 @@ typedef struct fd_queue {
     size_t touched;                  /* of its bytes, from the front, that were ever used */
     uint64_t head, tail;             /* bytes ever taken and given back; head % capacity is where the next item lies */
     fd_queue_item *oldest, *newest;  /* not yet in a batch */
-    fd_queue_item *unprepared;       /* the first one that nobody has taken */
+    fd_queue_item *unprepared;       /* the first one that no thread has taken */
     size_t quiet;                    /* bytes put since the helpers were last woken */
     size_t outside;                  /* bytes that items hold elsewhere */
     int n_at_once;                   /* items in the list that are written at once */

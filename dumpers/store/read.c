@@ -56,13 +56,6 @@ int32_t fd_trace_find(const fd_trace *trace, const char *name) {
     return -1;
 }
 
-int64_t fd_trace_elements(const fd_trace_node *node, int32_t pos) {
-    int64_t n = 1;
-    for (int32_t i = 0; i < node->n_dim; i++)
-        n *= node->over_kv && i == node->n_dim - 1 ? (int64_t)pos + 1 : node->shape[i];
-    return n;
-}
-
 static bool inside(const fd_trace *trace, int32_t node, int32_t pos) {
     return node >= 0 && node < trace->n_node && pos >= 0 && pos < trace->n_pos;
 }
@@ -141,7 +134,7 @@ static fd_code read_row(const fd_trace *trace, int32_t node_id, int32_t pos, flo
                         fd_error *err) {
     const fd_trace_node *node = &trace->nodes[node_id];
     int64_t n = fd_trace_elements(node, pos);
-    size_t stored = node->dtype == FD_F64 ? 8 : node->dtype == FD_F32 ? 4 : 2, wanted = out32 ? 4 : 8;
+    size_t stored = fd_element_bytes(node->dtype), wanted = out32 ? 4 : 8;
     char *at = (out32 ? (char *)out32 : (char *)out64) + (size_t)n * (wanted - stored);
     FD_TRY(fd_trace_read_part(trace, node_id, pos, 0, n, at, err));
     if (stored < wanted) widen(node->dtype, at, n, out32, out64);

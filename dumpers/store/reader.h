@@ -1,6 +1,6 @@
-/* The reader's insides: trace_open.c (file, attributes, steps), trace_nodes.c (which tensors there are, in which
- * order), trace_set.c (what a dataset is), trace_place.c (where its elements lie), trace_tables.c (fingerprints,
- * statistics, health), trace_read.c (what callers ask for). */
+/* The reader's insides: open.c (file, attributes, steps), nodes.c and order.c (which tensors there are, in which order),
+ * set.c (what a dataset is), place.c (where its elements lie), tables.c (fingerprints, statistics, health), read.c (what
+ * callers ask for). */
 #ifndef FD_DUMPERS_STORE_READER_H
 #define FD_DUMPERS_STORE_READER_H
 
@@ -11,15 +11,15 @@
  * here. */
 typedef struct fd_trace_set {
     fd_h5_shape shape;
-    int32_t first;       /* position of row 0 */
-    uint32_t dtype;      /* FD_F32, FD_F64, FD_F16, FD_BF16 */
-    bool placed;         /* `layout` is known: it can be read without the library (trace_place.h) */
+    int32_t first;  /* position of row 0 */
+    uint32_t dtype; /* FD_F32, FD_F64, FD_F16, FD_BF16 */
+    bool placed;    /* `layout` is known: it can be read without the library (place.h) */
     fd_h5_layout layout;
-    uint64_t *chunks;    /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
+    uint64_t *chunks; /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
     uint64_t only;
     int64_t n_chunk;
-    hid_t id;            /* -1: not opened by the library (yet) */
-    hid_t memory;        /* type to read with, when it is opened */
+    hid_t id;     /* -1: not opened by the library (yet) */
+    hid_t memory; /* type to read with, when it is opened */
     bool owns_memory;
 } fd_trace_set;
 
@@ -40,7 +40,7 @@ struct fd_trace {
     fd_h5_bytes bytes;    /* the same file; its descriptor is -1 when it could not be opened */
     bool plain;           /* complete, and of a form that can be read without the library */
     size_t memory;        /* bytes that tables and lists of chunks may take */
-    size_t *places_bytes; /* those that the lists of chunks take; behind a pointer, for they change while reading */
+    size_t *places_bytes; /* those that the lists of chunks take; through a pointer, for they change while reading */
     fd_trace_info info;
     int32_t n_pos, n_step, n_node;
     int32_t *tokens;      /* [n_pos] */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -151,9 +152,17 @@ fd_tensor_form fd_node_form(const fd_node *node, uint32_t dtype) {
 
 fd_tensor_form fd_graph_row_form(const fd_graph_row *row, uint32_t dtype) {
     fd_tensor_form form = {.dtype = dtype, .over_kv = row->over_kv != 0, .n_dim = row->n_dim};
-    form.scores = form.over_kv && strstr(row->name, "scores"); /* attn_scores, whoever names it */
+    form.scores = form.over_kv && strstr(row->name, "scores"); /* attn_scores */
     memcpy(form.shape, row->shape, sizeof form.shape);
     return form;
+}
+
+int32_t fd_layer_of_name(const char *name) {
+    enum { MAX_LAYERS = 1 << 20 };
+    char *end;
+    if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return -1;
+    unsigned long layer = strtoul(name + 4, &end, 10);
+    return *end == '.' && layer < MAX_LAYERS ? (int32_t)layer : -1;
 }
 
 /* ---- how a tensor's rows are stored ---- */

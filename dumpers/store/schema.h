@@ -79,6 +79,9 @@ typedef struct fd_health_info {
 } fd_health_info;
 extern const fd_health_info fd_health_columns[FD_HEALTH_COUNT];
 
+/* "blk.12.attn_q" → 12; -1 for other names. */
+int32_t fd_layer_of_name(const char *name);
+
 /* ---- how a tensor's rows are stored ---- */
 
 /* What /tensors says of a tensor, and all that writing its rows needs to know of it. */

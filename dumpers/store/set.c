@@ -142,3 +142,15 @@ void fd_trace_set_close(fd_trace_set *set) {
     fd_h5_release(set->id);
     fd_trace_set_forget(set);
 }
+
+void fd_trace_set_forget(fd_trace_set *set) {
+    if (set->chunks != &set->only) free(set->chunks);
+    set->chunks = NULL;
+}
+
+int64_t fd_trace_elements(const fd_trace_node *node, int32_t pos) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < node->n_dim; i++)
+        n *= node->over_kv && i == node->n_dim - 1 ? (int64_t)pos + 1 : node->shape[i];
+    return n;
+}

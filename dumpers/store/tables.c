@@ -100,7 +100,10 @@ static fd_code open_table(const fd_trace *trace, const char *name, hid_t type, s
     fd_trace_table *t = calloc(1, sizeof *t);
     if (!t) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     *out = t;
-    *t = (fd_trace_table){.name = name, .type = type, .element_bytes = element_bytes, .n_rest = 2,
+    *t = (fd_trace_table){.name = name,
+                          .type = type,
+                          .element_bytes = element_bytes,
+                          .n_rest = 2,
                           .rest = {(hsize_t)trace->n_node, (hsize_t)n_column}};
     t->row_bytes = (size_t)trace->n_node * (size_t)n_column * element_bytes;
     size_t most = t->row_bytes ? trace->memory / 8 / t->row_bytes : SIZE_MAX;
@@ -121,7 +124,8 @@ static fd_code open_table(const fd_trace *trace, const char *name, hid_t type, s
 
 const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *t, int32_t pos) {
     if (pos < t->first || pos >= t->first + t->n) {
-        hsize_t start[3] = {(hsize_t)(pos / t->most) * (hsize_t)t->most}, count[3] = {(hsize_t)t->most, t->rest[0], t->rest[1]};
+        hsize_t start[3] = {(hsize_t)(pos / t->most) * (hsize_t)t->most},
+                count[3] = {(hsize_t)t->most, t->rest[0], t->rest[1]};
         if (start[0] + count[0] > (hsize_t)trace->n_pos) count[0] = (hsize_t)trace->n_pos - start[0];
         fd_h5_guard guard = fd_h5_begin();
         hid_t set = H5Dopen2(trace->root, t->name, H5P_DEFAULT);

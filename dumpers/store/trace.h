@@ -1,7 +1,7 @@
 /* Traces: everything a run computed, in one HDF5 file (schema firstdiff-trace 1, docs/trace-format.md).
  *
  * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. What is shown is copied;
- * threads of the writer's digest it and write it, with a flush for each step or for several that end while they are
+ * the writer's own threads summarise it and write it, with a flush for each step or for several that end while they are
  * busy. The attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
  * got. A writer is finished or abandoned before the program exits: its threads must not outlive HDF5.
  *
@@ -25,22 +25,22 @@ typedef enum fd_trace_level {
 typedef enum fd_step_kind { FD_STEP_PREFILL, FD_STEP_DECODE, FD_STEP_VERIFY } fd_step_kind;
 
 typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated UTF-8 */
-    char producer[64];   /* "firstdiff 0.1.0" */
-    char numerics[32];   /* "exact", "f64", "emulate-llama-cpu:7"; "" when a foreign engine did not say */
-    int32_t contract;    /* FD_CONTRACT_VERSION for exact; 0 otherwise */
-    char backend[16];    /* "cpu", "gpu" */
+    char producer[64];         /* "firstdiff 0.1.0" */
+    char numerics[32];         /* "exact", "f64", "emulate-llama-cpu:7"; "" when a foreign engine did not say */
+    int32_t contract;          /* FD_CONTRACT_VERSION for exact; 0 otherwise */
+    char backend[16];          /* "cpu", "gpu" */
     char device[128], driver[64], build[256];
     char model_name[128];
     char model_hash[48]; /* "xxh3-128:<32 hex digits>" of the file's bytes, fd_model_hash */
     char arch[32];
-    char kv_type[16];    /* "f32" */
-    char fusion[32];     /* "none" */
-    char fault[128];     /* injected fault, "" for none */
-    char sources[64];    /* digest of the kernel and engine sources that made it; "" when not recorded */
+    char kv_type[16]; /* "f32" */
+    char fusion[32];  /* "none" */
+    char fault[128];  /* injected fault, "" for none */
+    char sources[64]; /* digest of the kernel and engine sources that made it; "" when not recorded */
     char tokenizer[64];
-    char names[32];      /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
-    char absent[512];    /* globs of nodes that the engine cannot record, separated by spaces; "" none */
-    char *prompt;        /* malloc'ed by the reader; the writer borrows; NULL: none */
+    char names[32];   /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
+    char absent[512]; /* globs of nodes that the engine cannot record, separated by spaces; "" none */
+    char *prompt;     /* malloc'ed by the reader; the writer borrows; NULL: none */
     char started[32], finished[32]; /* UTC, ISO 8601; written by the writer */
     fd_trace_level level;
     bool complete;
@@ -54,7 +54,7 @@ typedef struct fd_trace_health { /* of one position */
     int32_t top_id[FD_TOP_K];
     float top1_probability;
     float logit_range;
-    int32_t loop_length;       /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6
+    int32_t loop_length; /* smallest period p of the token sequence that repeated at least 3 times (and ≥ 6
                                   tokens) up to here; 0: none */
 } fd_trace_health;
 
@@ -65,24 +65,27 @@ typedef struct fd_trace_file fd_trace_file; /* dumpers/store/file.h */
 
 typedef struct fd_trace_options {
     const char *path;
-    fd_trace_file *file; /* write into its group `group`, created now, and leave the file open: `path` is then its path.
-                            One such trace at a time. NULL: a file of its own */
-    const char *group;   /* "prompt/0" */
+    /* Write into the group `group` ("prompt/0") of this file, created now, and leave the file open; `path` is then its
+     * path. One such trace at a time. NULL: a file of its own. */
+    fd_trace_file *file;
+    const char *group;
     fd_trace_level level;
-    const char *tensors; /* globs over node names, separated by commas; NULL: all */
-    const char *always;  /* likewise: nodes whose elements are written although `level` is below FD_TRACE_FULL; NULL: none */
+    const char *tensors;             /* globs over node names, separated by commas; NULL: all */
+    const char *always;              /* likewise: nodes whose elements are kept below FD_TRACE_FULL too; NULL: none */
     int32_t layer_first, layer_last; /* nodes outside layers are always kept; 0, INT32_MAX: all */
     int32_t step_first, step_last;   /* steps traced at `level`; others are written at fingerprint level */
-    uint32_t store;                  /* FD_F16, FD_BF16: elements of /tensors are rounded to it, fingerprints and statistics
-                                        are of what was computed; FD_F32 (the default): as computed */
-    int32_t n_pos;                   /* positions that the run will have, for tables that are no larger; 0: unknown */
-    bool compress;                   /* shuffle + gzip of /tensors, gzip of /graph */
-    size_t memory;                   /* bytes of tensors that may wait to be written; 0: 256 MiB */
-    int32_t helpers;                 /* threads that digest and write beside the one that calls HDF5, at most 8; 0: a
-                                        quarter of the processors, 1 to 4 */
-    bool one_thread;                 /* all work in the calling thread, at the end of each step */
-    const fd_graph *weights; /* the model's graph without faults: row hashes of all weights are recorded under the names
-                                they have there (dumpers/store/weights.h); NULL: none */
+    /* FD_F16, FD_BF16: elements of /tensors are rounded to it; fingerprints and statistics are of what was computed.
+     * FD_F32 (the default): as computed. */
+    uint32_t store;
+    int32_t n_pos;   /* positions that the run will have, for tables that are no larger; 0: unknown */
+    bool compress;   /* shuffle + gzip of /tensors, gzip of /graph */
+    size_t memory;   /* bytes of tensors that may wait to be written; 0: 256 MiB */
+    int32_t helpers; /* threads that summarise and write besides the one that calls HDF5, at most 8; 0: a quarter of the
+                        processors, 1 to 4 */
+    bool one_thread; /* all work in the calling thread, at the end of each step */
+    /* The model's graph without faults: row hashes of all weights are recorded under the names they have there
+     * (dumpers/store/weights.h); NULL: none. */
+    const fd_graph *weights;
 } fd_trace_options;
 fd_trace_options fd_trace_defaults(const char *path);
 /* Whether the filters (tensors, layers) keep the node. */
@@ -94,7 +97,7 @@ fd_code fd_trace_create(const fd_trace_options *options, const fd_trace_info *in
                         fd_numerics numerics, fd_trace_writer **out, fd_error *err);
 /* The observer to hand to fd_exec_set_observer for the steps between begin and end. */
 fd_observer fd_trace_observer(fd_trace_writer *writer);
-/* The same, and it begins and ends the steps itself, a forward call each: the caller does neither, and settles the
+/* The same, and it begins and ends the steps itself, a forward call each: the caller does neither, and flushes the
  * executor before it finishes. A call at position 0 or of several tokens is a prefill. */
 fd_observer fd_trace_run_observer(fd_trace_writer *writer);
 fd_code fd_trace_begin_step(fd_trace_writer *writer, fd_step_kind kind, const int32_t *tokens, int32_t n_tok,
@@ -119,18 +122,18 @@ typedef struct fd_trace_step {
 } fd_trace_step;
 
 typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when a foreign trace has no /graph */
-    int32_t seq;      /* order of execution */
+    int32_t seq;               /* order of execution */
     char name[64];
-    char op[24];      /* "" unknown */
+    char op[24];        /* "" unknown */
     char inputs[2][64]; /* names of input nodes, "" unused; "tokens" for the embedding */
     char params[128];   /* "pairing=half n_rot=64 base=1000000", "" none or unknown */
-    int32_t layer;    /* -1 */
+    int32_t layer;      /* -1 */
     int32_t n_dim;
     int32_t shape[4]; /* of one position; over_kv: shape[n_dim - 1] = 0 */
     bool over_kv;
-    uint32_t dtype;   /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
-    bool has_data;    /* /tensors has it */
-    char source[64];  /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
+    uint32_t dtype;  /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
+    bool has_data;   /* /tensors has it */
+    char source[64]; /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
 } fd_trace_node;
 
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens

@@ -18,8 +18,7 @@ static bool put(hid_t group, const fd_weight_rows *w, int32_t seq) {
     hid_t set = H5Dcreate2(group, w->name, H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
     bool ok = set >= 0 && H5Dwrite(set, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, w->hashes) >= 0 &&
               fd_h5_put_string(set, "dtype", w->dtype) && fd_h5_put_int(set, "n_row", (int32_t)w->n_row) &&
-              fd_h5_put_int(set, "n_col", (int32_t)w->n_col) &&
-              fd_h5_put_int(set, "rows_per_hash", w->rows_per_hash) &&
+              fd_h5_put_int(set, "n_col", (int32_t)w->n_col) && fd_h5_put_int(set, "rows_per_hash", w->rows_per_hash) &&
               fd_h5_put_int(set, "n_zero_row", (int32_t)w->n_zero_row) &&
               fd_h5_put_int(set, "n_trailing_zero_row", (int32_t)w->n_trailing_zero_row) &&
               fd_h5_put_int(set, "seq", seq);
@@ -90,8 +89,8 @@ static fd_code get(const fd_trace *trace, hid_t set, const char *name, const cha
         return FD_OK;
     }
     if (found == FD_H5_FOUND && *out >= low && *out <= INT32_MAX) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: attribute %s is %s, expected an integer from %lld", trace->path,
-                   name, attribute, found == FD_H5_FOUND ? "out of range" : "no integer", (long long)low);
+    return fd_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: attribute %s is %s, expected an integer from %lld",
+                   trace->path, name, attribute, found == FD_H5_FOUND ? "out of range" : "no integer", (long long)low);
 }
 
 static fd_code read_attributes(const fd_trace *trace, hid_t set, fd_weight_rows *w, int64_t *seq, fd_error *err) {
@@ -106,15 +105,15 @@ static fd_code read_attributes(const fd_trace *trace, hid_t set, fd_weight_rows 
     w->rows_per_hash = (int32_t)each;
     w->n_row = n_row;
     if ((n_row + each - 1) / each == w->n_hash) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: %lld hashes of %lld rows each, but n_row is %lld", trace->path,
-                   w->name, (long long)w->n_hash, (long long)each, (long long)n_row);
+    return fd_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: %lld hashes of %lld rows each, but n_row is %lld",
+                   trace->path, w->name, (long long)w->n_hash, (long long)each, (long long)n_row);
 }
 
 static fd_code read_hashes(const fd_trace *trace, hid_t set, fd_weight_rows *w, fd_error *err) {
     fd_h5_shape shape = {0};
     hid_t type = set < 0 ? -1 : H5Dget_type(set);
-    bool ok = type >= 0 && H5Tget_class(type) == H5T_INTEGER && H5Tget_size(type) == 8 &&
-              fd_h5_shape_of(set, &shape) && shape.rank == 1 && shape.dim[0] >= 1 && shape.dim[0] <= INT32_MAX;
+    bool ok = type >= 0 && H5Tget_class(type) == H5T_INTEGER && H5Tget_size(type) == 8 && fd_h5_shape_of(set, &shape) &&
+              shape.rank == 1 && shape.dim[0] >= 1 && shape.dim[0] <= INT32_MAX;
     fd_h5_release(type);
     hid_t create = ok ? H5Dget_create_plist(set) : -1;
     hsize_t least = ok ? shape.dim[0] * 8 : 0;

@@ -15,18 +15,18 @@
 enum { FD_MAX_WEIGHT_HASHES = 4096, FD_FEW_WEIGHT_HASHES = 256 };
 
 typedef struct fd_weight_rows {
-    char name[192];  /* as in the GGUF; "NODE:NAME" for what node NODE alone has in its place */
-    char dtype[8];   /* "Q8_0", as held by the run; "" not recorded */
+    char name[192];       /* as in the GGUF; "NODE:NAME" for what node NODE alone has in its place */
+    char dtype[8];        /* "Q8_0", as held by the run; "" not recorded */
     int64_t n_row, n_col; /* as fd_weight; n_col 0: not recorded */
     int32_t rows_per_hash;
-    int64_t n_hash;   /* n_row / rows_per_hash, rounded up */
-    uint64_t *hashes; /* owned */
+    int64_t n_hash;                          /* n_row / rows_per_hash, rounded up */
+    uint64_t *hashes;                        /* owned */
     int64_t n_zero_row, n_trailing_zero_row; /* rows of nothing but zeros; of those, at the end. -1: not recorded */
 } fd_weight_rows;
 
 typedef struct fd_weight_table { /* of a trace */
-    fd_weight_rows *rows; /* [n] in order of first use where that was recorded, else by name; owned */
-    int32_t n;            /* 0: the trace has none */
+    fd_weight_rows *rows;        /* [n] in order of first use where that was recorded, else by name; owned */
+    int32_t n;                   /* 0: the trace has none */
 } fd_weight_table;
 
 /* True when the weight has data that can be dequantised. */

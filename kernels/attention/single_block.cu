@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2)
 }
 
 /* Dynamic shared memory that the kernel asks for. Where heads together are wide, the next product has long rings, and on a
- * multiprocessor that one of its blocks shares, q, k and v wait for the ring's first fill (docs/performance.md): so no
+ * multiprocessor that one of its blocks shares, q, k and v wait for the ring's first fill (docs/performance-diary.md): so no
  * ring shares it. Narrow heads go with short products, whose rings would keep this kernel from starting early. */
 static size_t shared_to_ask(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned rows) {
     enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */

@@ -243,7 +243,7 @@ static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_er
                      dim3((unsigned)in->n_head), THREADS, 0, err, *in);
 }
 
-/* As measured at the beginning of a context and over positions 16 to 215 (docs/performance.md): registers hold all
+/* As measured at the beginning of a context and over positions 16 to 215 (docs/performance-diary.md): registers hold all
  * positions of heads of 64 elements. For all positions of wider heads they would keep the rings of the product after
  * this kernel off the multiprocessor; for 128 positions they do not. Heads of more than 128 elements were not
  * measured. */

@@ -90,7 +90,7 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
     return x + rings * (size_t)form.stages * q8_ring_stage<DTYPE, q8_elements<DTYPE>>::bytes;
 }
 
-/* As measured (docs/performance.md). A block's only task is shared by all of its warps, where its rows are long. Else as
+/* As measured (docs/performance-diary.md). A block's only task is shared by all of its warps, where its rows are long. Else as
  * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
  * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two stages a warp:
  * x waits for what is requested before it. */

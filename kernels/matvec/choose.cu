@@ -27,13 +27,13 @@ static fd_code check(const fd_matvec *in, fd_error *err) {
 }
 
 /* Bulk copies came with sm_90, as clusters did; with scales apart from the weights lanes are faster
- * (docs/performance.md). */
+ * (docs/performance-diary.md). */
 static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
     const fd_dtype_info *type = fd_dtype_get(dtype);
     return ctx->has_clusters && type && !type->is_quantised;
 }
 
-/* As measured (docs/performance.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
+/* As measured (docs/performance-diary.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
  * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
  * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. Bulk
  * copies take long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a lane

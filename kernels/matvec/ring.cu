@@ -168,7 +168,7 @@ template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Stage = ring_stage<Format, P, R>;
     /* Types in blocks request x after the first stage, so that it does not wait for all of them; with floats that cost
-     * more than it gave (docs/performance.md). */
+     * more than it gave (docs/performance-diary.md). */
     constexpr bool X_FIRST = Format::groups > 1;
     const matvec_args &a = s.matvec;
     unsigned char *shared = (unsigned char *)fd_shared_floats();
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     }
 }
 
-/* With rows of so many columns a block has neighbouring ones; with 896 they go round the grid (docs/performance.md). */
+/* With rows of so many columns a block has neighbouring ones; with 896 they go round the grid (docs/performance-diary.md). */
 enum { IN_BLOCK_COLUMNS = 2048 };
 
 template <class Format, int P, int R, bool BULK>

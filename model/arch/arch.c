@@ -1,13 +1,13 @@
-/* The table of architectures: adding one is adding a file and a row. */
+/* Looks an architecture up in the table of archs.def. */
 #include "model/builder.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const fd_arch *const table[] = {
-    &fd_arch_llama,   &fd_arch_qwen2,     &fd_arch_qwen3,    &fd_arch_qwen3moe, &fd_arch_gpt_oss,
-    &fd_arch_gemma,   &fd_arch_gemma2,    &fd_arch_granite,  &fd_arch_minicpm,  &fd_arch_mistral3,
-    &fd_arch_smollm3, &fd_arch_internlm2, &fd_arch_seed_oss, &fd_arch_exaone4,
+#define FD_ARCH(name) &fd_arch_##name,
+#include "model/arch/archs.def"
+#undef FD_ARCH
 };
 
 const fd_arch *fd_arch_find(fd_string name, char *known, size_t known_size) {

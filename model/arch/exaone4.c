@@ -1,5 +1,5 @@
-/* exaone4: no norm before the blocks, one behind each; heads of Q and K normed. The 32B model, told by its 64 layers, has a
- * sliding window in three layers of four, and does not rotate in the fourth. */
+/* exaone4: no norm before the blocks, one behind each; heads of Q and K normed. The 32B model, told by its 64 layers,
+ * has a sliding window in three layers of four, and does not rotate in the fourth. */
 #include "model/builder.h"
 
 static void list(fd_builder *b) {

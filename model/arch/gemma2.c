@@ -1,5 +1,5 @@
-/* gemma2: the embedding times sqrt(n_embd), norms before and behind each block, a GELU-gated FFN, softcaps on scores and
- * logits, a sliding window in every other layer. The file's norm weights hold Gemma's 1 + w already. */
+/* gemma2: the embedding times sqrt(n_embd), norms before and behind each block, a GELU-gated FFN, softcaps on scores
+ * and logits, a sliding window in every other layer. The file's norm weights hold Gemma's 1 + w already. */
 #include <math.h>
 
 #include "model/builder.h"

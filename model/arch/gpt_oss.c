@@ -1,6 +1,6 @@
-/* gpt-oss: attention with sinks and biases, a sliding window in every other layer, a mixture of experts with biases whose
- * weights are a softmax over the chosen logits, and a clamped SwiGLU. The norm before the experts is post_attention_norm
- * in the file. */
+/* gpt-oss: attention with sinks and biases, a sliding window in every other layer, a mixture of experts with biases
+ * whose weights are a softmax over the chosen logits, and a clamped SwiGLU. The norm before the experts is
+ * post_attention_norm in the file. */
 #include "model/builder.h"
 
 static void list(fd_builder *b) {

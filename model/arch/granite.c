@@ -30,7 +30,7 @@ static void list_minicpm(fd_builder *b) {
     static const char *const keys[] = {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!fd_gguf_find(b->gguf, keys[i]))
-            fd_builder_stick(b, fd_fail(b->err, FD_ERR_INPUT, "key %s: missing", keys[i]));
+            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key %s: missing", keys[i]));
     list(b);
 }
 

@@ -7,7 +7,7 @@ static void list(fd_builder *b) {
     if (code == FD_OK && temperature != 0.0)
         code = fd_fail(b->err, FD_ERR_UNSUPPORTED,
                        "key mistral3.attention.temperature_scale: %g, only 0 is implemented", temperature);
-    if (code != FD_OK) fd_builder_stick(b, code);
+    if (code != FD_OK) fd_builder_set_error(b, code);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
     attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, b->h->rope.n_rot / 2, FD_OPTIONAL);
     int32_t x = fd_build_embed(b, "token_embd");

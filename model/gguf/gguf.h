@@ -1,4 +1,4 @@
-/* GGUF v2/v3: reading over (data, size), every length and offset checked before use, and writing.
+/* GGUF v2/v3: reading over (data, size), every length and offset checked before use.
  *
  * Layout (little endian): "GGUF" magic, u32 version, u64 tensor count, u64 key-value count, the key-values, the tensor
  * infos {string name, u32 n_dim, u64 shape[n_dim], u32 type, u64 offset}, padding to general.alignment, tensor data.
@@ -16,8 +16,20 @@
 enum { FD_GGUF_MAX_DIM = 4 };
 
 typedef enum fd_gguf_type { /* ids as in the file */
-    FD_GGUF_U8, FD_GGUF_I8, FD_GGUF_U16, FD_GGUF_I16, FD_GGUF_U32, FD_GGUF_I32, FD_GGUF_F32, FD_GGUF_BOOL,
-    FD_GGUF_STRING, FD_GGUF_ARRAY, FD_GGUF_U64, FD_GGUF_I64, FD_GGUF_F64, FD_GGUF_TYPE_COUNT
+                            FD_GGUF_U8,
+                            FD_GGUF_I8,
+                            FD_GGUF_U16,
+                            FD_GGUF_I16,
+                            FD_GGUF_U32,
+                            FD_GGUF_I32,
+                            FD_GGUF_F32,
+                            FD_GGUF_BOOL,
+                            FD_GGUF_STRING,
+                            FD_GGUF_ARRAY,
+                            FD_GGUF_U64,
+                            FD_GGUF_I64,
+                            FD_GGUF_F64,
+                            FD_GGUF_TYPE_COUNT
 } fd_gguf_type;
 
 /* "u32", "string", …; "unknown" for other numbers. */
@@ -100,34 +112,5 @@ typedef void (*fd_gguf_problem_fn)(void *user, const char *message);
  * are checked for zero bytes only; FD_ERR_INCOMPLETE (after everything was reported) says how many tensors that
  * concerns. */
 fd_code fd_gguf_verify(const fd_gguf *gguf, fd_gguf_problem_fn report, void *user, size_t *n_problem, fd_error *err);
-
-/* ---- writing: collects metadata and tensors, then writes the file in one go ---- */
-typedef struct fd_gguf_writer fd_gguf_writer;
-
-/* Put functions copy names and values, and refuse what the reader would refuse (duplicates, unclean names, bad shapes).
- * "general.alignment" (u32) sets the alignment; 32 without it. */
-fd_code fd_gguf_writer_new(fd_gguf_writer **out, fd_error *err);
-void fd_gguf_writer_free(fd_gguf_writer *writer);
-fd_code fd_gguf_put_u32(fd_gguf_writer *writer, const char *key, uint32_t value, fd_error *err);
-fd_code fd_gguf_put_f32(fd_gguf_writer *writer, const char *key, float value, fd_error *err);
-fd_code fd_gguf_put_bool(fd_gguf_writer *writer, const char *key, bool value, fd_error *err);
-fd_code fd_gguf_put_string(fd_gguf_writer *writer, const char *key, const char *value, fd_error *err);
-fd_code fd_gguf_put_array(fd_gguf_writer *writer, const char *key, fd_gguf_type item_type, const void *items,
-                          uint64_t count, fd_error *err); /* numbers; items in host order */
-fd_code fd_gguf_put_strings(fd_gguf_writer *writer, const char *key, const fd_string *items, uint64_t count,
-                            fd_error *err);
-/* Copies a key-value of another file as it is (any type). */
-fd_code fd_gguf_put_kv(fd_gguf_writer *writer, const fd_gguf_kv *kv, fd_error *err);
-/* Calls `fill` while writing, so that a large model never has to be in memory: fill writes `bytes` bytes of rows
- * [row0, row0 + n_row) into `to` (a row is shape[0] elements; calls go through the tensor once, in order, in pieces of
- * about FD_GGUF_FILL_BYTES). `data` may be given instead (then fill is NULL); it is borrowed until the write. */
-enum { FD_GGUF_FILL_BYTES = 8 << 20 };
-typedef fd_code (*fd_gguf_fill_fn)(void *user, int64_t row0, int64_t n_row, void *to, fd_error *err);
-fd_code fd_gguf_put_tensor(fd_gguf_writer *writer, const char *name, uint32_t dtype, int32_t n_dim,
-                           const int64_t *shape, const void *data, fd_gguf_fill_fn fill, void *user, fd_error *err);
-/* Writes to a temporary name beside `path`, syncs and renames: nothing half-written is ever called complete, and
- * nothing is left behind on failure. FD_ERR_IO names the path and the system's reason. An existing `path` must be a
- * regular file. */
-fd_code fd_gguf_write(fd_gguf_writer *writer, const char *path, fd_error *err);
 
 #endif

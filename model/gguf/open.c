@@ -1,9 +1,8 @@
-/* Mapping a GGUF file, closing it, and looking things up in it. */
+/* Mapping a GGUF file. */
 #include "model/gguf/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -46,54 +45,4 @@ fd_code fd_gguf_open(const char *path, fd_gguf **out, fd_error *err) {
     }
     (*out)->is_mapped = true;
     return FD_OK;
-}
-
-void fd_gguf_close(fd_gguf *gguf) {
-    if (!gguf) return;
-    if (gguf->is_mapped) munmap((void *)(uintptr_t)gguf->data, gguf->size);
-    free(gguf->kv);
-    free(gguf->tensor);
-    free(gguf->kv_by_name);
-    free(gguf->tensor_by_name);
-    free(gguf->by_offset);
-    free(gguf);
-}
-
-uint32_t fd_gguf_version(const fd_gguf *gguf) {
-    return gguf->version;
-}
-uint64_t fd_gguf_alignment(const fd_gguf *gguf) {
-    return gguf->alignment;
-}
-size_t fd_gguf_file_size(const fd_gguf *gguf) {
-    return gguf->size;
-}
-const void *fd_gguf_file_data(const fd_gguf *gguf) {
-    return gguf->data;
-}
-uint64_t fd_gguf_data_offset(const fd_gguf *gguf) {
-    return gguf->data_offset;
-}
-
-size_t fd_gguf_n_kv(const fd_gguf *gguf) {
-    return gguf->n_kv;
-}
-size_t fd_gguf_n_tensor(const fd_gguf *gguf) {
-    return gguf->n_tensor;
-}
-const fd_gguf_kv *fd_gguf_kv_at(const fd_gguf *gguf, size_t i) {
-    return i < gguf->n_kv ? &gguf->kv[i] : NULL;
-}
-const fd_gguf_tensor *fd_gguf_tensor_at(const fd_gguf *gguf, size_t i) {
-    return i < gguf->n_tensor ? &gguf->tensor[i] : NULL;
-}
-
-const fd_gguf_kv *fd_gguf_find(const fd_gguf *gguf, const char *key) {
-    const fd_gguf_name *found = fd_gguf_find_name(gguf->kv_by_name, gguf->n_kv, key);
-    return found ? &gguf->kv[found->index] : NULL;
-}
-
-const fd_gguf_tensor *fd_gguf_find_tensor(const fd_gguf *gguf, const char *name) {
-    const fd_gguf_name *found = fd_gguf_find_name(gguf->tensor_by_name, gguf->n_tensor, name);
-    return found ? &gguf->tensor[found->index] : NULL;
 }

@@ -1,7 +1,8 @@
 /* Dequantisation: each format's own formula, exact in binary32 where the format allows it, bit-equal to the `gguf`
  * Python package's. Quantisation (for making models) of the formats the tools need.
  *
- * The functions here are the definition; reference_cpu may put a faster twin beside them and prove equal bits. */
+ * The functions here are the reference; reference_cpu decodes some formats in vector registers, and a test proves equal
+ * bits. */
 #ifndef FD_MODEL_GGUF_QUANT_H
 #define FD_MODEL_GGUF_QUANT_H
 
@@ -11,11 +12,29 @@
 #include "base/dtype.h"
 
 /* The block formats' binary layouts, as in the file (drawn in quant.c above each decoder). */
-typedef struct { uint16_t d; uint8_t qs[16]; } fd_block_q4_0;               /* 32 elements: d, nibbles          */
-typedef struct { uint16_t d; uint8_t qh[4], qs[16]; } fd_block_q5_0;        /* 32 elements: d, fifth bits, nibbles */
-typedef struct { uint16_t d; int8_t qs[32]; } fd_block_q8_0;                /* 32 elements: d, int8             */
-typedef struct { uint16_t d, dmin; uint8_t scales[12]; uint8_t qs[128]; } fd_block_q4_K; /* 256 elements        */
-typedef struct { uint8_t ql[128]; uint8_t qh[64]; int8_t scales[16]; uint16_t d; } fd_block_q6_K; /* 256 elements */
+typedef struct {
+    uint16_t d;
+    uint8_t qs[16];
+} fd_block_q4_0; /* 32 elements: d, nibbles */
+typedef struct {
+    uint16_t d;
+    uint8_t qh[4], qs[16];
+} fd_block_q5_0; /* 32 elements: d, fifth bits, nibbles */
+typedef struct {
+    uint16_t d;
+    int8_t qs[32];
+} fd_block_q8_0; /* 32 elements: d, int8 */
+typedef struct {
+    uint16_t d, dmin;
+    uint8_t scales[12];
+    uint8_t qs[128];
+} fd_block_q4_K; /* 256 elements */
+typedef struct {
+    uint8_t ql[128];
+    uint8_t qh[64];
+    int8_t scales[16];
+    uint16_t d;
+} fd_block_q6_K; /* 256 elements */
 
 /* IEEE binary16 and bfloat16 to binary32: exact; NaN stays NaN, subnormals kept. */
 float fd_f16_to_f32(uint16_t bits);

@@ -1,4 +1,4 @@
-/* What the tokenizer's own files share. Nobody else includes this. */
+/* What the tokenizer's files share; no other file includes this. */
 #ifndef FD_MODEL_TOKENIZER_INTERNAL_H
 #define FD_MODEL_TOKENIZER_INTERNAL_H
 
@@ -46,8 +46,8 @@ typedef struct fd_ids { /* a growing list of ids */
 
 fd_code fd_ids_push(fd_ids *ids, int32_t id, fd_error *err);
 
-/* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no unk.
- */
+/* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no
+ * unk. */
 fd_code fd_push_bytes(const fd_tokenizer *tokenizer, const char *data, size_t size, fd_ids *ids, fd_error *err);
 
 /* A stretch of text, or one special token found in it. */
@@ -56,7 +56,7 @@ typedef struct fd_fragment {
     size_t start, size;
 } fd_fragment;
 
-/* Cuts the text at special tokens. *fragments is malloc'ed; the caller frees it. (tokenizer_special.c) */
+/* Cuts the text at special tokens. *fragments is malloc'ed; the caller frees it. (special.c) */
 fd_code fd_find_special(const fd_tokenizer *tokenizer, const char *text, size_t size, bool parse_special,
                         fd_fragment **fragments, size_t *n_fragment, fd_error *err);
 /* Fills tokenizer->special from the types. */

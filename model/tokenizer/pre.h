@@ -22,8 +22,8 @@ bool fd_pre_adds_bos(const char *name);        /* when the file does not say; fa
  * when n_piece is 0), the caller frees it. Safe from several threads. */
 fd_code fd_pre_split(const fd_pre *pre, const char *text, size_t size, size_t **ends, size_t *n_piece, fd_error *err);
 
-/* Length 1…4 of the well-formed UTF-8 sequence at data [size], size > 0; 0 when there is none (Unicode 15, table 3-7).
- */
+/* Length 1…4 of the well-formed UTF-8 sequence at data [size], size > 0; 0 when there is none (Unicode 15, table
+ * 3-7). */
 size_t fd_utf8_length(const char *data, size_t size);
 
 #endif

@@ -6,22 +6,27 @@
 #include "model/gguf/gguf.h"
 
 typedef enum fd_token_type { /* ids as in tokenizer.ggml.token_type */
-    FD_TOKEN_NORMAL = 1, FD_TOKEN_UNKNOWN, FD_TOKEN_CONTROL, FD_TOKEN_USER_DEFINED, FD_TOKEN_UNUSED, FD_TOKEN_BYTE
+                             FD_TOKEN_NORMAL = 1,
+                             FD_TOKEN_UNKNOWN,
+                             FD_TOKEN_CONTROL,
+                             FD_TOKEN_USER_DEFINED,
+                             FD_TOKEN_UNUSED,
+                             FD_TOKEN_BYTE
 } fd_token_type;
 
-typedef struct fd_vocab {         /* everything borrowed during creation only */
-    const char *model;            /* "llama" or "gpt2" */
-    const char *pre;              /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
+typedef struct fd_vocab { /* everything borrowed during creation only */
+    const char *model;    /* "llama" or "gpt2" */
+    const char *pre;      /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
     int32_t n_token;
-    const fd_string *tokens;      /* [n_token] as in the file */
-    const float *scores;          /* [n_token] or NULL */
-    const int32_t *types;         /* [n_token] fd_token_type, or NULL: all normal */
-    const fd_string *merges;      /* [n_merge] "left right", best first (gpt2 only) */
+    const fd_string *tokens; /* [n_token] as in the file */
+    const float *scores;     /* [n_token] or NULL */
+    const int32_t *types;    /* [n_token] fd_token_type, or NULL: all normal */
+    const fd_string *merges; /* [n_merge] "left right", best first (gpt2 only) */
     int64_t n_merge;
-    int32_t bos, eos, unk;        /* -1 when the file has none */
+    int32_t bos, eos, unk; /* -1 when the file has none */
     bool add_bos, add_eos;
-    bool add_space_prefix;        /* llama model: a leading space before text */
-    bool strip_after_special;     /* phi-3: white space after a special token is dropped (not after <s>, <unk>, …) */
+    bool add_space_prefix;    /* llama model: a leading space before text */
+    bool strip_after_special; /* phi-3: white space after a special token is dropped (not after <s>, <unk>, …) */
 } fd_vocab;
 
 typedef struct fd_tokenizer fd_tokenizer;

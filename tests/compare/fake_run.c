@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "model/gguf/quant.h"
+#include "tests/common.h"
 #include "tests/graph/small_model.h"
 
 typedef struct fake {
@@ -17,12 +18,6 @@ typedef struct fake {
     double *rows; /* one node's rows, as binary64 */
     float *narrow;
 } fake;
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "fake_run: %s\n", err->message);
-    abort();
-}
 
 const fd_graph *fake_graph(void) {
     static fd_graph *graph; /* tests only: one process runs one test */

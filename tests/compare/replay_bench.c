@@ -12,6 +12,7 @@
 static const int32_t fed[N_PREFILL + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 88};
 
 fd_trace *record(const fd_graph *graph, recording how) {
+    cr_assert(graph, "nothing to record");
     char path[] = "/tmp/firstdiff-replay-XXXXXX";
     fd_error err = {0};
     fd_trace_writer *writer;
@@ -70,6 +71,16 @@ fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, con
     return v;
 }
 
+bench open_bench(const char *model, recording ref) {
+    bench b = open_model(model);
+    b.ref = record(b.graph, ref);
+    return b;
+}
+
+fd_verdict judged(const bench *b, const fd_graph *graph, recording how) {
+    return judge(b->graph, b->ref, record(graph, how), NULL);
+}
+
 void expect_noise(fd_verdict v, const char *model, const char *what) {
     cr_expect_eq(v.status, FD_NOISE, "%s %s: %s at %s, class %s (%s), z %g", model, what,
                  fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, v.replay.source, v.replay.z);
@@ -100,20 +111,4 @@ void third_head_scaled(const fd_op_args *args) {
     int64_t d = args->node->shape[1], n = (int64_t)args->node->shape[0] * d;
     for (int64_t r = 0; r < args->n_pos; r++)
         for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 1.01f;
-}
-
-fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how) {
-    fd_graph *graph;
-    fd_error err = {0};
-    must(fd_graph_clone(b->graph, &graph, &err), &err);
-    graph->nodes[fd_graph_find(graph, node)].override = how;
-    return graph;
-}
-
-fd_graph *faulted(const fd_graph *graph, const char *fault, fd_fault_owner **owner) {
-    fd_graph *copy;
-    fd_error err = {0};
-    must(fd_graph_clone(graph, &copy, &err), &err);
-    must(fd_fault_apply(fault, copy, owner, &err), &err);
-    return copy;
 }

@@ -29,6 +29,10 @@ fd_trace *record(const fd_graph *graph, recording how);
 /* Compares and judges by replay; closes the candidate. class_name NULL: what the trace says, else inferred. */
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name);
 
+/* A model with `ref`, a trace of it; and the verdict on a candidate beside that, its class as the trace says, else inferred. */
+bench open_bench(const char *model, recording ref);
+fd_verdict judged(const bench *b, const fd_graph *graph, recording how);
+
 /* What a verdict must say of a clean run; frees it. */
 void expect_noise(fd_verdict v, const char *model, const char *what);
 
@@ -40,12 +44,5 @@ void expect_at(fd_verdict *v, const char *node, const char *what);
 /* The op as the reference computes it: what an override spoils afterwards. */
 void run_clean(const fd_op_args *args);
 void third_head_scaled(const fd_op_args *args); /* by 1.01 */
-
-/* A copy of the graph in which `how` computes the node; freed by fd_graph_free. */
-fd_graph *spoiled(const bench *b, const char *node, fd_override_fn how);
-
-/* A copy of the graph with a fault of the catalogue; freed by fd_graph_free, what the fault made by
- * fd_fault_owner_free. */
-fd_graph *faulted(const fd_graph *graph, const char *fault, fd_fault_owner **owner);
 
 #endif

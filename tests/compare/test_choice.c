@@ -6,7 +6,6 @@
 #include "compare/compare.h"
 #include "compare/diff/token_split.h"
 #include "compare/replay/argmax_flip.h"
-#include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/compare/said.h"
 
@@ -78,22 +77,17 @@ static const int32_t own_way[N_PREFILL + N_DECODE] = {1, 300, 45, 1036, 261, 7, 
 
 /* At the last position the first eight elements are one and a half times as large. */
 static void late_fault(const fd_op_args *args) {
-    fd_node node = *args->node;
-    fd_op_args clean = *args;
-    node.override = NULL;
-    clean.node = &node;
-    fd_reference_op(FD_NUMERICS_EXACT, &clean);
+    run_clean(args);
     int32_t row = N_PREFILL + N_DECODE - 1 - args->pos0;
     int64_t stride = fd_node_row_stride(args->node, args->n_kv);
     for (int i = 0; row >= 0 && row < args->n_pos && i < 8; i++) ((float *)args->out)[row * stride + i] *= 1.5f;
 }
 
 Test(choice, tokens_that_nobody_chose_diverge) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
+    bench b = open_bench(models[0], (recording){0});
     for (int emulated = 0; emulated < 2; emulated++) {
         recording how = {.tokens = own_way, .emulated = emulated ? "bf16" : NULL};
-        fd_verdict v = judge(b.graph, ref, record(b.graph, how), NULL);
+        fd_verdict v = judged(&b, b.graph, how);
         cr_expect_eq(v.status, FD_DIVERGED);
         cr_expect_eq(v.divergence.kind, FD_DIVERGED_TOKENS);
         cr_expect_eq(v.divergence.pos, N_PREFILL + N_DECODE - 1);
@@ -101,7 +95,6 @@ Test(choice, tokens_that_nobody_chose_diverge) {
         cr_expect_eq(v.replay.n_introduced, 0, "its own tokens explain what it computed");
         fd_verdict_free(&v);
     }
-    fd_trace_close(ref);
     close_model(&b);
 }
 
@@ -112,8 +105,7 @@ Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
         bool said;
     } ties[] = {{7, -1, true}, {-1, -1, false}, {7, 100, false}};
     enum { N = 101, LAST = N_PREFILL + N_DECODE - 1 };
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){.tensors = "logits"});
+    bench b = open_bench(models[0], (recording){.tensors = "logits"});
     fd_trace *cand = record(b.graph, (recording){.tensors = "logits", .tokens = own_way});
     for (size_t i = 0; i < sizeof ties / sizeof *ties; i++) {
         double of_ref[N] = {[3] = 1}, of_cand[N] = {[99] = 1}, tau[N] = {0};
@@ -125,7 +117,7 @@ Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
         must(fd_flips_open(b.graph, LAST, &flips, &err), &err);
         flips.side = 1;
         add_row(&flips, &b.graph->nodes[flips.logits], LAST - 1, N, of_cand, tau, of_ref);
-        fd_flips_report(&flips, ref, cand, &v);
+        fd_flips_report(&flips, b.ref, cand, &v);
         cr_expect(v.flip.fed);
         cr_expect_eq(v.notes.n, ties[i].said, "case %zu", i);
         if (v.notes.n)
@@ -134,21 +126,16 @@ Test(choice, the_highest_id_of_a_tie_is_said_to_be_no_best_token) {
         fd_flips_close(&flips);
         fd_verdict_free(&v);
     }
-    fd_trace_close(ref);
     fd_trace_close(cand);
     close_model(&b);
 }
 
 Test(choice, after_the_tokens_part_each_side_is_judged_on_its_own) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
-    fd_error err = {0};
-    fd_graph *faulty;
-    must(fd_graph_clone(b.graph, &faulty, &err), &err);
-    faulty->nodes[fd_graph_find(faulty, "blk.4.ffn_up")].override = late_fault;
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled(&b, "blk.4.ffn_up", late_fault);
     for (int emulated = 0; emulated < 2; emulated++) {
         recording how = {.tokens = own_way, .emulated = emulated ? "f16" : NULL};
-        fd_verdict v = judge(b.graph, ref, record(faulty, how), NULL);
+        fd_verdict v = judged(&b, faulty, how);
         cr_expect_eq(v.status, FD_DIVERGED);
         cr_expect_str_eq(v.divergence.node, "blk.4.ffn_up");
         cr_expect_eq(v.divergence.pos, N_PREFILL + N_DECODE - 1);
@@ -158,7 +145,5 @@ Test(choice, after_the_tokens_part_each_side_is_judged_on_its_own) {
         cr_expect_eq(v.replay.n_beyond, 8);
         fd_verdict_free(&v);
     }
-    fd_graph_free(faulty);
-    fd_trace_close(ref);
     close_model(&b);
 }

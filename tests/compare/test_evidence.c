@@ -36,7 +36,7 @@ static fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_overr
 }
 
 static const char *const all = "*", *const partial = "*[!s]",
-                  *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits";
+                         *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits";
 
 static const struct {
     const char *suffix;
@@ -62,7 +62,8 @@ Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_cla
             fd_verdict v = judge(b.graph, ref, record(graph, how), NULL);
             expect_at(&v, at, how.tensors);
             cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", at, v.replay.numerics);
-            cr_expect_neq(v.replay.evidence.kind, FD_EVIDENCE_NONE, "%s: what speaks against a coarser class is not said", at);
+            cr_expect_neq(v.replay.evidence.kind, FD_EVIDENCE_NONE,
+                          "%s: what speaks against a coarser class is not said", at);
             fd_verdict_free(&v);
             fd_graph_free(graph);
         }
@@ -76,8 +77,8 @@ Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
     fd_trace *ref = record(b.graph, (recording){0});
     fd_fault_owner *owner;
     fd_graph *graph = faulted(b.graph, "eps_outside_root", &owner);
-    fd_verdict v =
-        judge(b.graph, ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
+    fd_verdict v = judge(
+        b.graph, ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
     expect_at(&v, "blk.0.attn_norm", "eps_outside_root");
     cr_expect(v.diagnosis.explanation.named);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STORAGE);
@@ -96,8 +97,8 @@ Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
 Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) {
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){0});
-    fd_verdict v =
-        judge(b.graph, ref, record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
+    fd_verdict v = judge(b.graph, ref,
+                         record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
     char text[FD_REMARK_SIZE];
     cr_expect_eq(v.status, FD_NOISE, "%s", fd_reason_text(&v, 0, text));
     cr_expect_str_eq(v.replay.numerics, "q8");

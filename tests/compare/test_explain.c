@@ -11,52 +11,13 @@
 
 /* ---- faults of the table ---- */
 
-static void inject(const fd_graph *graph, recorded_run *clean, const fd_fault_info *fault, int32_t layer,
-                   const char *model, score *s) {
-    char spec[96];
-    fd_error err = {0};
-    fd_graph *faulty;
-    fd_fault_owner *owner;
-    if (fault->outside)
-        snprintf(spec, sizeof spec, "%s", fault->name);
-    else
-        snprintf(spec, sizeof spec, "%s@%d", fault->name, layer);
-    must(fd_graph_clone(graph, &faulty, &err), &err);
-    if (fd_fault_apply(spec, faulty, &owner, &err) == FD_OK) {
-        recorded_run run = record_run(faulty, prompt, N_PROMPT);
-        int32_t node = first_difference(clean, &run);
-        s->n_injected++;
-        cr_expect(node >= 0, "%s in %s changes nothing", spec, model);
-        if (node >= 0) {
-            bool located = fd_fault_shows_at(fault, &graph->nodes[node]);
-            s->n_located += located;
-            fd_explain_request ask = ask_about(&run, graph, prompt, node);
-            fd_explanation e;
-            must(fd_explain(&ask, &e, &err), &err);
-            bool right = e.named && among_remaining(&e, fault->name);
-            s->n_named += right;
-            s->n_together += right && e.n_remaining > 1;
-            s->n_wrong += e.named && !right;
-            s->n_unnamed += !e.named;
-            if (!right || e.n_remaining > 1)
-                fprintf(stderr, "  %s in %s: %s %s%s%s; %s; next: %s\n", spec, model, e.named ? "named" : "not named",
-                        e.n_remaining ? e.remaining[0].fault->name : "-", e.n_remaining > 1 ? " with " : "",
-                        e.n_remaining > 1 ? e.remaining[1].fault->name : "", unnamed_of(&e), tells_apart_of(&e));
-            cr_expect(!e.named || e.remaining[0].z == 0.0);
-        }
-        recorded_run_free(&run);
-        fd_fault_owner_free(owner);
-    }
-    fd_graph_free(faulty);
-}
-
 /* In n_layer layers, the middle one first; what sits outside the layers once. */
-static void inject_all(const fd_graph *graph, int n_layer, const char *model, score *s) {
+static void inject_all(bench *b, const fd_graph *graph, int n_layer, const char *model, score *s) {
     recorded_run clean = record_run(graph, prompt, N_PROMPT);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
     for (int32_t i = 0; i < fd_fault_count(); i++)
         for (int k = 0; k < (fd_fault_at(i)->outside ? 1 : n_layer); k++)
-            inject(graph, &clean, fd_fault_at(i), layers[k], model, s);
+            inject_and_explain(b, graph, &clean, prompt, i, layers[k], model, s);
     recorded_run_free(&clean);
 }
 
@@ -64,10 +25,10 @@ Test(explain, every_fault_of_the_table_is_named_and_none_wrongly) {
     score s = {0};
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
-        inject_all(b.graph, 3, models[m], &s);
+        inject_all(&b, b.graph, 3, models[m], &s);
         for (int d = 0; d < FD_N_DRESS && m == 0; d++) {
             fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
-            inject_all(dressed.graph, 1, fd_dresses[d].name, &s);
+            inject_all(&b, dressed.graph, 1, fd_dresses[d].name, &s);
             fd_undress(&dressed);
         }
         close_model(&b);
@@ -81,10 +42,9 @@ Test(explain, every_fault_of_the_table_is_named_and_none_wrongly) {
 
 /* ---- faults outside it ---- */
 
-static void inject_unlisted(const bench *b, recorded_run *clean, int u, int32_t layer, score *s) {
+static void inject_unlisted(bench *b, recorded_run *clean, int u, int32_t layer, score *s) {
     char name[64];
     fd_error err = {0};
-    fd_graph *faulty;
     fd_explanation e;
     if (fd_unlisted_faults[u].outside)
         snprintf(name, sizeof name, "%s", fd_unlisted_faults[u].node);
@@ -92,9 +52,7 @@ static void inject_unlisted(const bench *b, recorded_run *clean, int u, int32_t 
         snprintf(name, sizeof name, "blk.%d.%s", layer, fd_unlisted_faults[u].node);
     int32_t node = fd_graph_find(b->graph, name);
     cr_assert(node >= 0, "%s", name);
-    must(fd_graph_clone(b->graph, &faulty, &err), &err);
-    faulty->nodes[node].override = fd_unlisted_faults[u].override;
-    recorded_run run = record_run(faulty, prompt, N_PROMPT);
+    recorded_run run = record_run(spoiled(b, name, fd_unlisted_faults[u].override), prompt, N_PROMPT);
     s->n_injected++;
     cr_expect_eq(first_difference(clean, &run), node, "%s at %s", fd_unlisted_faults[u].name, name);
     s->n_located += first_difference(clean, &run) == node;
@@ -106,7 +64,7 @@ static void inject_unlisted(const bench *b, recorded_run *clean, int u, int32_t 
     s->n_wrong += e.named;
     s->n_unnamed += !e.named;
     recorded_run_free(&run);
-    fd_graph_free(faulty);
+    forget(b);
 }
 
 Test(explain, faults_outside_the_table_are_located_and_not_named) {

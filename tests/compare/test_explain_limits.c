@@ -57,28 +57,14 @@ Test(explain, one_later_position_names_no_fault_wrongly) {
     score s = {0};
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         char spec[96];
-        fd_error err = {0};
-        fd_graph *faulty;
-        fd_fault_owner *owner;
         snprintf(spec, sizeof spec, "%s%s", fd_fault_at(i)->name, fd_fault_at(i)->outside ? "" : "@1");
-        must(fd_graph_clone(b.graph, &faulty, &err), &err);
-        if (fd_fault_apply(spec, faulty, &owner, &err) == FD_OK) {
-            recorded_run run = record_run(faulty, prompt, N_PROMPT);
-            fd_explanation e = about_last(&run, b.graph, first_difference(&clean, &run));
-            s.n_injected++;
-            s.n_located++;
-            s.n_named += e.named && among_remaining(&e, fd_fault_at(i)->name);
-            s.n_together += e.named && e.n_remaining > 1;
-            s.n_unnamed += !e.named;
-            s.n_wrong += e.named && !among_remaining(&e, fd_fault_at(i)->name);
-            if (!e.named)
-                fprintf(stderr, "  %s: %s\n", spec, unnamed_of(&e));
-            else if (!among_remaining(&e, fd_fault_at(i)->name))
-                fprintf(stderr, "  %s is named %s\n", spec, e.remaining[0].fault->name);
-            recorded_run_free(&run);
-            fd_fault_owner_free(owner);
-        }
-        fd_graph_free(faulty);
+        const fd_graph *faulty = faulted(&b, spec);
+        if (!faulty) continue;
+        recorded_run run = record_run(faulty, prompt, N_PROMPT);
+        fd_explanation e = about_last(&run, b.graph, first_difference(&clean, &run));
+        count_answer(&e, fd_fault_at(i)->name, spec, models[1], &s);
+        recorded_run_free(&run);
+        forget(&b);
     }
     print_score("one later position", &s);
     cr_expect_eq(s.n_wrong, 0);
@@ -94,19 +80,14 @@ Test(explain, of_two_faults_the_first_is_named_or_none) {
     for (int32_t i = 0; i < n; i++)
         for (int32_t step = 1; step <= 21; step += 10) { /* the next of its family, and two of others */
             const fd_fault_info *pair[2] = {fd_fault_at(i), fd_fault_at((i + step) % n)};
-            fd_error err = {0};
-            fd_graph *faulty;
-            fd_fault_owner *owner[2] = {0};
             fd_explanation e;
-            bool both = true;
-            must(fd_graph_clone(b.graph, &faulty, &err), &err);
-            for (int k = 0; k < 2; k++) {
-                char spec[96];
-                snprintf(spec, sizeof spec, "%s%s", pair[k]->name, pair[k]->outside ? "" : "@2");
-                both = both && fd_fault_apply(spec, faulty, &owner[k], &err) == FD_OK;
-            }
+            char specs[192];
+            snprintf(specs, sizeof specs, "%s%s+%s%s", pair[0]->name, pair[0]->outside ? "" : "@2", pair[1]->name,
+                     pair[1]->outside ? "" : "@2");
+            const fd_graph *faulty = faulted(&b, specs);
+            if (!faulty) continue;
             recorded_run run = record_run(faulty, prompt, N_PROMPT);
-            if (both && first_kept(&clean, &run, b.graph, &e)) {
+            if (first_kept(&clean, &run, b.graph, &e)) {
                 n_pair++;
                 n_named += e.named;
                 /* Q one further and K one further is both one further: one bug by two names */
@@ -115,8 +96,7 @@ Test(explain, of_two_faults_the_first_is_named_or_none) {
                           "%s and %s are named %s", pair[0]->name, pair[1]->name, e.remaining[0].fault->name);
             }
             recorded_run_free(&run);
-            fd_graph_free(faulty);
-            for (int k = 0; k < 2; k++) fd_fault_owner_free(owner[k]);
+            forget(&b);
         }
     fprintf(stderr, "pairs of faults: %d injected, the first named in %d\n", n_pair, n_named);
     cr_expect(n_pair > 100 && 2 * n_named > n_pair);
@@ -128,8 +108,6 @@ Test(explain, of_two_faults_the_first_is_named_or_none) {
 
 typedef struct asked {
     bench b;
-    fd_graph *faulty;
-    fd_fault_owner *owner;
     recorded_run run;
     fd_explain_request request;
 } asked;
@@ -137,10 +115,7 @@ typedef struct asked {
 /* Injects `spec` and prepares the question about `node` after n_pos positions. */
 static asked ask(const char *model, const char *spec, const char *node, int32_t n_pos) {
     asked a = {.b = open_model(model)};
-    fd_error err = {0};
-    must(fd_graph_clone(a.b.graph, &a.faulty, &err), &err);
-    if (spec) must(fd_fault_apply(spec, a.faulty, &a.owner, &err), &err);
-    a.run = record_run(a.faulty, prompt, n_pos);
+    a.run = record_run(spec ? faulted(&a.b, spec) : a.b.graph, prompt, n_pos);
     a.request = ask_about(&a.run, a.b.graph, prompt, fd_graph_find(a.b.graph, node));
     return a;
 }
@@ -155,8 +130,6 @@ static fd_explanation answer(asked *a) {
 
 static void done(asked *a) {
     recorded_run_free(&a->run);
-    fd_graph_free(a->faulty);
-    fd_fault_owner_free(a->owner);
     close_model(&a->b);
 }
 

@@ -7,10 +7,11 @@
 
 #include "compare/diff/golden.h"
 #include "compare/diff/golden_near.h"
+#include "compare/diff/record.h"
 #include "dumpers/store/golden.h"
 #include "tests/compare/fake_run.h"
 
-enum { N_PROMPT = 4, N_GENERATE = 3 };
+enum { N_PROMPT = 4, N_GENERATE = 3, N_POS = N_PROMPT + N_GENERATE - 1 };
 
 static const fake_options clean;
 
@@ -19,14 +20,14 @@ static fd_trace_info clean_info(void) {
 }
 
 static fd_code record(const char *path, const fake_options *run, fd_trace_info info, fd_error *err) {
-    int32_t ids[N_PROMPT];
-    for (int32_t p = 0; p < N_PROMPT; p++) ids[p] = fake_token(p);
-    fd_trace_options options = fd_golden_options(path, N_PROMPT + N_GENERATE - 1);
+    int32_t tokens[N_POS];
+    for (int32_t p = 0; p < N_PROMPT; p++) tokens[p] = fake_token(p);
+    fd_trace_options options = fd_golden_options(path, N_POS);
     fd_trace_writer *to;
-    fd_golden_run what = {.exec = fake_exec(run), .ids = ids, .n_prompt = N_PROMPT, .n_generate = N_GENERATE};
+    fd_recording what = {.exec = fake_exec(run), .tokens = tokens, .n_token = N_PROMPT, .n_pos = N_POS, .whole = true};
     cr_assert_eq(fd_trace_create(&options, &info, fake_graph(), FD_NUMERICS_EXACT, &to, err), FD_OK, "%s",
                  err->message);
-    fd_code code = fd_golden_record(&what, to, err);
+    fd_code code = fd_record(&what, to, err);
     if (code == FD_OK)
         code = fd_trace_finish(to, err);
     else
@@ -67,7 +68,7 @@ static fd_golden_result check(const fd_trace *golden, const fake_options *run, f
 
 Test(golden_run, a_clean_run_passes) {
     fd_trace *g = golden_of_clean();
-    cr_expect_eq(fd_trace_n_pos(g), N_PROMPT + N_GENERATE - 1);
+    cr_expect_eq(fd_trace_n_pos(g), N_POS);
     cr_expect_eq(fd_trace_n_step(g), N_GENERATE);
     fd_golden_result r = check(g, &clean, FD_OK);
     cr_expect_eq(r.kind, FD_GOLDEN_SAME);

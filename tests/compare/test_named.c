@@ -16,16 +16,11 @@ static const char *const classes[] = {NULL, "f16", "q8", "f32", "bf16"};
 enum { N_CLASS = sizeof classes / sizeof *classes };
 
 /* The verdict on a candidate with the fault; false: this model has nothing that the fault could change. */
-static bool verdict_of(const bench *b, const fd_trace *ref, const char *fault, recording how, fd_verdict *v) {
-    fd_error err = {0};
-    fd_graph *faulty;
-    fd_fault_owner *owner = NULL;
-    must(fd_graph_clone(b->graph, &faulty, &err), &err);
-    bool concerned = fd_fault_apply(fault, faulty, &owner, &err) == FD_OK;
-    if (concerned) *v = judge(b->graph, ref, record(faulty, how), NULL);
-    fd_graph_free(faulty);
-    fd_fault_owner_free(owner);
-    return concerned;
+static bool verdict_of(bench *b, const char *fault, recording how, fd_verdict *v) {
+    const fd_graph *faulty = faulted(b, fault);
+    if (faulty) *v = judged(b, faulty, how);
+    forget(b);
+    return faulty != NULL;
 }
 
 static bool is_named(const fd_verdict *v, const char *spec) {
@@ -42,10 +37,9 @@ typedef struct expected {
     bool subtle;
 } expected;
 
-static void expect_named(const bench *b, const fd_trace *ref, expected e, const char *class_, const char *model,
-                         int32_t *n_named) {
+static void expect_named(bench *b, expected e, const char *class_, const char *model, int32_t *n_named) {
     fd_verdict v;
-    if (!verdict_of(b, ref, e.spec, (recording){.emulated = class_}, &v)) return;
+    if (!verdict_of(b, e.spec, (recording){.emulated = class_}, &v)) return;
     const fd_explanation *x = &v.diagnosis.explanation;
     const char *in = class_ ? class_ : "exact";
     bool named = is_named(&v, e.spec);
@@ -68,11 +62,9 @@ Test(named, the_write_ups_faults_are_named_in_every_class) {
                                       {"q0_only@1", false},          {"bytes_read_short@2", false}};
     int32_t n_named = 0;
     for (int m = 0; m < N_MODEL; m++) {
-        bench b = open_model(models[m]);
-        fd_trace *ref = record(b.graph, (recording){0});
+        bench b = open_bench(models[m], (recording){0});
         for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
-            for (int c = 0; c < N_CLASS; c++) expect_named(&b, ref, faults[f], classes[c], models[m], &n_named);
-        fd_trace_close(ref);
+            for (int c = 0; c < N_CLASS; c++) expect_named(&b, faults[f], classes[c], models[m], &n_named);
         close_model(&b);
     }
     fprintf(stderr, "named %d of %d\n", n_named, N_CLASS * 11);
@@ -84,15 +76,14 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
     int32_t n_within = 0;
     for (int m = 0; m < N_MODEL; m++) {
         const char *class_ = m ? "q8" : "f16";
-        bench b = open_model(models[m]);
-        fd_trace *ref = record(b.graph, (recording){.n_prompt = N_PREFILL});
+        bench b = open_bench(models[m], (recording){.n_prompt = N_PREFILL});
         for (int32_t i = 0; i < fd_fault_count(); i++) {
             const fd_fault_info *fault = fd_fault_at(i);
             char spec[96];
             fd_verdict v;
             snprintf(spec, sizeof spec, "%s%s", fault->name, fault->outside ? "" : "@2");
             if (i % N_MODEL != m) continue; /* half of the table in each: the whole takes a minute */
-            if (!verdict_of(&b, ref, spec, (recording){.emulated = class_, .n_prompt = N_PREFILL}, &v)) continue;
+            if (!verdict_of(&b, spec, (recording){.emulated = class_, .n_prompt = N_PREFILL}, &v)) continue;
             const fd_explanation *x = &v.diagnosis.explanation;
             bool right = x->named && among_remaining(x, fault->name);
             all.n_injected++;
@@ -108,7 +99,6 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
                         unnamed_of(x));
             fd_verdict_free(&v);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
     fprintf(stderr, "beside rounding: %d injected, %d seen, %d named (%d together with others), %d wrong names\n",
@@ -121,59 +111,49 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
 
 Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
     static const char *const faults[] = {"rope_pairing@2", "kv_off_by_one@3", "q0_only@1", "bytes_read_short@2"};
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){.one_by_one = true});
+    bench b = open_bench(models[0], (recording){.one_by_one = true});
     for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
         for (int c = 0; c < 3; c++) {
             fd_verdict v;
-            cr_assert(verdict_of(&b, ref, faults[f], (recording){.emulated = classes[c], .one_by_one = true}, &v));
+            cr_assert(verdict_of(&b, faults[f], (recording){.emulated = classes[c], .one_by_one = true}, &v));
             cr_expect(is_named(&v, faults[f]), "%s, %s: %s at %s, position %d; %s", faults[f],
                       classes[c] ? classes[c] : "exact", fd_verdict_status_name(v.status), v.divergence.node,
                       v.divergence.pos, unnamed_of(&v.diagnosis.explanation));
             fd_verdict_free(&v);
         }
-    fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(named, a_fault_of_the_reference_is_named_as_its_own) {
     bench b = open_model(models[1]);
-    fd_fault_owner *owner;
-    fd_graph *faulty = faulted(b.graph, "missing_qkv_bias@1", &owner);
-    fd_trace *ref = record(faulty, (recording){.emulated = "f16"});
-    fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32"}), NULL);
+    fd_graph *faulty = faulted(&b, "missing_qkv_bias@1");
+    b.ref = record(faulty, (recording){.emulated = "f16"});
+    fd_verdict v = judged(&b, b.graph, (recording){.emulated = "f32"});
     cr_expect(v.replay.of_reference);
     cr_expect(is_named(&v, "missing_qkv_bias@1"), "%s", unnamed_of(&v.diagnosis.explanation));
     fd_verdict_free(&v);
-    fd_trace_close(ref);
-    fd_graph_free(faulty);
-    fd_fault_owner_free(owner);
     close_model(&b);
 }
 
 Test(named, position_0_alone_names_nothing) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){.n_prompt = 1});
+    bench b = open_bench(models[0], (recording){.n_prompt = 1});
     fd_verdict v;
-    cr_assert(verdict_of(&b, ref, "rope_pairing@0", (recording){.emulated = "f32", .n_prompt = 1}, &v));
+    cr_assert(verdict_of(&b, "rope_pairing@0", (recording){.emulated = "f32", .n_prompt = 1}, &v));
     cr_expect_eq(v.status, FD_INCOMPLETE, "RoPE is the identity there");
     cr_expect(!v.diagnosis.done);
     fd_verdict_free(&v);
-    fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(named, a_clean_run_has_no_explanation) {
     for (int m = 0; m < N_MODEL; m++) {
-        bench b = open_model(models[m]);
-        fd_trace *ref = record(b.graph, (recording){0});
+        bench b = open_bench(models[m], (recording){0});
         for (int c = 1; c < N_CLASS; c++) {
-            fd_verdict v = judge(b.graph, ref, record(b.graph, (recording){.emulated = classes[c]}), NULL);
+            fd_verdict v = judged(&b, b.graph, (recording){.emulated = classes[c]});
             cr_expect_eq(v.status, FD_NOISE, "%s %s", models[m], classes[c]);
             cr_expect(!v.diagnosis.done && !v.diagnosis.explanation.named);
             fd_verdict_free(&v);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
 }
@@ -191,36 +171,31 @@ static void half_scaled(const fd_op_args *args) {
 
 Test(named, a_fault_outside_the_table_is_not_named) {
     static const char *const nodes[] = {"blk.2.attn_q_rope", "blk.1.attn_norm", "blk.3.ffn_up", "blk.0.l_out"};
-    bench b = open_model(models[1]);
-    fd_trace *ref = record(b.graph, (recording){0});
+    bench b = open_bench(models[1], (recording){0});
     for (size_t k = 0; k < sizeof nodes / sizeof *nodes; k++)
         for (int c = 0; c < N_CLASS; c++) {
             fd_error err = {0};
             fd_graph *faulty;
             must(fd_graph_clone(b.graph, &faulty, &err), &err);
             faulty->nodes[fd_graph_find(faulty, nodes[k])].override = half_scaled;
-            fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.emulated = classes[c]}), NULL);
+            fd_verdict v = judged(&b, faulty, (recording){.emulated = classes[c]});
             cr_expect_str_eq(v.divergence.node, nodes[k]);
             cr_expect(v.diagnosis.done && !v.diagnosis.explanation.named, "%s: named %s", nodes[k],
                       v.diagnosis.explanation.n_remaining ? v.diagnosis.explanation.remaining[0].fault->name : "-");
             cr_expect(v.diagnosis.explanation.why);
             fd_verdict_free(&v);
-            fd_graph_free(faulty);
         }
-    fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(named, a_span_is_never_named_and_says_what_to_record) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
+    bench b = open_bench(models[0], (recording){0});
     fd_verdict v;
-    cr_assert(verdict_of(&b, ref, "q0_only@1", (recording){.emulated = "f32", .tensors = "*[!s]"}, &v));
+    cr_assert(verdict_of(&b, "q0_only@1", (recording){.emulated = "f32", .tensors = "*[!s]"}, &v));
     cr_expect_str_eq(v.divergence.node, "blk.1.attn_out");
     cr_expect(v.diagnosis.done && !v.diagnosis.explanation.named &&
               strstr(tells_apart_of(&v.diagnosis.explanation), "blk.1.attn_scores"));
     fd_verdict_free(&v);
-    fd_trace_close(ref);
     close_model(&b);
 }
 
@@ -241,10 +216,9 @@ static char *report(const fd_verdict *v, bool json) {
 }
 
 Test(named, the_name_stands_in_text_and_json) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
+    bench b = open_bench(models[0], (recording){0});
     fd_verdict v;
-    cr_assert(verdict_of(&b, ref, "rope_pairing@2", (recording){.emulated = "f16"}, &v));
+    cr_assert(verdict_of(&b, "rope_pairing@2", (recording){.emulated = "f16"}, &v));
     char *text = report(&v, false), *json = report(&v, true);
     cr_expect(strstr(text, "  named       RoPE rotates the other pairs"), "%s", text);
     cr_expect(strstr(text, "  runner-up "), "%s", text);
@@ -263,6 +237,5 @@ Test(named, the_name_stands_in_text_and_json) {
     free(text);
     free(json);
     fd_verdict_free(&v);
-    fd_trace_close(ref);
     close_model(&b);
 }

@@ -13,31 +13,24 @@ enum { N_ARCH = sizeof archs / sizeof *archs };
 static const int32_t tokens[N_PREFILL + N_DECODE] = {65, 91, 7, 119, 63, 13, 40, 28};
 
 /* With windows of 3 positions, so that eight tokens leave some behind. */
-static bench open_arch(const char *name) {
-    char path[128];
-    bench b;
-    fd_error err = {0};
-    snprintf(path, sizeof path, "conformance/%s.gguf", name);
-    if (!*shared_file(path)) cr_skip_test("%s is not there", path);
-    must(fd_gguf_open(shared_file(path), &b.gguf, &err), &err);
-    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+static bench open_windowed(const char *name) {
+    bench b = open_arch(name);
     for (int32_t i = 0; i < b.graph->n_node; i++)
         if (b.graph->nodes[i].window > 0) b.graph->nodes[i].window = 3;
+    b.ref = record(b.graph, (recording){.tokens = tokens});
     return b;
 }
 
 Test(replay_archs, a_clean_run_is_noise_in_every_class_told_or_inferred) {
     for (int a = 0; a < N_ARCH; a++) {
-        bench b = open_arch(archs[a]);
-        fd_trace *ref = record(b.graph, (recording){.tokens = tokens});
+        bench b = open_windowed(archs[a]);
         for (int32_t i = 0; i < fd_emulate_class_count(); i++) {
             const char *name = fd_emulate_class_at(i)->name;
             recording told = {.emulated = name, .tokens = tokens}, silent = told;
             silent.numerics = "unknown";
-            expect_noise(judge(b.graph, ref, record(b.graph, told), NULL), archs[a], name);
-            if (i % N_ARCH == a) expect_noise(judge(b.graph, ref, record(b.graph, silent), NULL), archs[a], name);
+            expect_noise(judged(&b, b.graph, told), archs[a], name);
+            if (i % N_ARCH == a) expect_noise(judged(&b, b.graph, silent), archs[a], name);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
 }
@@ -61,12 +54,11 @@ Test(replay_archs, clean_runs_with_few_tensors_are_no_errors) {
     };
     int n_told = 0;
     for (int a = 1; a < N_ARCH; a++) {
-        bench b = open_arch(archs[a]);
-        fd_trace *ref = record(b.graph, (recording){.tokens = tokens});
+        bench b = open_windowed(archs[a]);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             recording how = {.emulated = cases[i].class, .tokens = tokens, .tensors = cases[i].tensors};
             if (strstr(how.tensors, "moe") && b.graph->hparams.n_expert == 0) continue;
-            fd_verdict v = judge(b.graph, ref, record(b.graph, how), NULL);
+            fd_verdict v = judged(&b, b.graph, how);
             bool untold = !cases[i].told && v.status == FD_INCOMPLETE;
             cr_expect(v.status == FD_NOISE || untold, "%s %s %s: %s at %s, z %g", archs[a], how.emulated, how.tensors,
                       fd_verdict_status_name(v.status), v.divergence.node, v.replay.z);
@@ -74,7 +66,6 @@ Test(replay_archs, clean_runs_with_few_tensors_are_no_errors) {
             n_told += v.status == FD_NOISE;
             fd_verdict_free(&v);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
     cr_expect(n_told >= 18, "only %d told", n_told);
@@ -96,7 +87,7 @@ Test(replay_archs, a_trace_says_what_its_nodes_were_made_with) {
         {"gpt-oss-moe", "blk.1.ffn_moe_down", "expert_matmul", "n_expert=4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b = open_arch(cases[i].arch);
+        bench b = open_windowed(cases[i].arch);
         fd_trace *trace = record(b.graph, (recording){.tokens = tokens, .tensors = cases[i].node});
         int32_t at = fd_trace_find(trace, cases[i].node);
         cr_assert(at >= 0, "%s", cases[i].node);
@@ -128,22 +119,16 @@ Test(replay_archs, faults_are_found_at_their_node_in_noise) {
     };
     static const char *const classes[] = {"f32", "f16", "q8"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b = open_arch(cases[i].arch);
-        fd_trace *ref = record(b.graph, (recording){.tokens = tokens});
+        bench b = open_windowed(cases[i].arch);
         for (size_t k = 0; k < sizeof classes / sizeof *classes; k++) {
-            fd_fault_owner *owner;
-            fd_graph *faulty = faulted(b.graph, cases[i].fault, &owner);
-            fd_verdict v =
-                judge(b.graph, ref, record(faulty, (recording){.emulated = classes[k], .tokens = tokens}), NULL);
+            fd_graph *faulty = faulted(&b, cases[i].fault);
+            fd_verdict v = judged(&b, faulty, (recording){.emulated = classes[k], .tokens = tokens});
             cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s: %s", cases[i].fault, cases[i].arch, classes[k],
                          fd_verdict_status_name(v.status));
             cr_expect_str_eq(v.divergence.node, cases[i].node, "%s in %s, %s: found at %s", cases[i].fault,
                              cases[i].arch, classes[k], v.divergence.node);
             fd_verdict_free(&v);
-            fd_graph_free(faulty);
-            fd_fault_owner_free(owner);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
 }

@@ -6,6 +6,7 @@
 
 #include "compare/compare.h"
 #include "compare/report/describe.h"
+#include "compare/report/line.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
 #include "tests/compare/said.h"

@@ -13,26 +13,6 @@
 #include "tests/faults/dressed.h"
 #include "tests/compare/said.h"
 
-typedef struct faulty {
-    fd_graph *graph;
-    fd_fault_owner *owner[2];
-} faulty;
-
-/* false: this model has nothing that the fault could change. */
-static bool inject(const fd_graph *graph, const char *one, const char *other, faulty *out) {
-    fd_error err = {0};
-    *out = (faulty){0};
-    must(fd_graph_clone(graph, &out->graph, &err), &err);
-    bool ok = fd_fault_apply(one, out->graph, &out->owner[0], &err) == FD_OK;
-    if (ok && other) must(fd_fault_apply(other, out->graph, &out->owner[1], &err), &err);
-    return ok;
-}
-
-static void heal(faulty *f) {
-    fd_graph_free(f->graph);
-    for (int i = 0; i < 2; i++) fd_fault_owner_free(f->owner[i]);
-}
-
 static fd_trace *record_weights(const fd_graph *graph, const fd_graph *model) {
     return record(graph, (recording){.weights = model, .n_prompt = 2});
 }
@@ -55,17 +35,17 @@ static fd_verdict weights_alone(const fd_graph *graph, const fd_trace *ref, fd_t
 }
 
 /* Injects every loader and dequantise fault that concerns the model; returns how many. */
-static int32_t name_all(const fd_graph *graph, const char *model, bool judge_ops) {
+static int32_t name_all(bench *b, const fd_graph *graph, const char *model, bool judge_ops) {
     int32_t n = 0;
     fd_trace *ref = record_weights(graph, graph);
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         const fd_fault_info *fault = fd_fault_at(i);
         char spec[96];
-        faulty f;
         snprintf(spec, sizeof spec, "%s%s", fault->name, fault->outside ? "" : "@1");
         if (!of_weights(fault)) continue;
-        if (inject(graph, spec, NULL, &f)) {
-            fd_trace *cand = record(f.graph, (recording){.weights = graph, .n_prompt = judge_ops ? 2 : 1});
+        const fd_graph *faulty = faulted_copy(b, graph, spec);
+        if (faulty) {
+            fd_trace *cand = record(faulty, (recording){.weights = graph, .n_prompt = judge_ops ? 2 : 1});
             fd_verdict v = judge_ops ? judge(graph, ref, cand, NULL) : weights_alone(graph, ref, cand);
             const fd_verdict_weights *w = &v.weights;
             bool right = w->named && (strcmp(w->fault, fault->name) == 0 || strstr(w->same_as, fault->name));
@@ -80,7 +60,7 @@ static int32_t name_all(const fd_graph *graph, const char *model, bool judge_ops
             cr_expect_eq(v.divergence.kind, FD_DIVERGED_WEIGHTS, "%s in %s", spec, model);
             fd_verdict_free(&v);
         }
-        heal(&f);
+        forget(b);
     }
     fd_trace_close(ref);
     return n;
@@ -90,10 +70,10 @@ Test(weights, every_loader_and_dequantise_fault_is_named_by_its_bytes) {
     int32_t n = 0;
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
-        n += name_all(b.graph, models[m], m == 0);
+        n += name_all(&b, b.graph, models[m], m == 0);
         for (int d = 0; m == 0 && d < FD_N_DRESS; d++) {
             fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
-            n += name_all(dressed.graph, fd_dresses[d].name, false);
+            n += name_all(&b, dressed.graph, fd_dresses[d].name, false);
             fd_undress(&dressed);
         }
         close_model(&b);
@@ -121,9 +101,8 @@ Test(weights, equal_weights_leave_the_verdict_alone) {
 Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
     bench b = open_model(models[0]);
     fd_trace *ref = record(b.graph, (recording){.weights = b.graph});
-    faulty f;
-    cr_assert(inject(b.graph, "bytes_read_short@2", "rope_pairing@3", &f));
-    fd_verdict v = judge(b.graph, ref, record(f.graph, (recording){.weights = b.graph}), NULL);
+    const fd_graph *faulty = faulted(&b, "bytes_read_short@2+rope_pairing@3");
+    fd_verdict v = judge(b.graph, ref, record(faulty, (recording){.weights = b.graph}), NULL);
     cr_expect_str_eq(v.weights.fault, "bytes_read_short");
     cr_expect_str_eq(v.weights.name, "blk.2.attn_q.weight");
     cr_expect_str_eq(v.weights.node, "blk.2.attn_q");
@@ -133,7 +112,6 @@ Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
     cr_expect(v.diagnosis.done && v.diagnosis.explanation.named);
     cr_expect_str_eq(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing");
     fd_verdict_free(&v);
-    heal(&f);
     fd_trace_close(ref);
     close_model(&b);
 }
@@ -141,23 +119,20 @@ Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
 Test(weights, beside_rounding_too) {
     bench b = open_model(models[0]);
     fd_trace *ref = record_weights(b.graph, b.graph);
-    faulty f;
-    cr_assert(inject(b.graph, "bytes_read_short@4", NULL, &f));
+    const fd_graph *faulty = faulted(&b, "bytes_read_short@4");
     recording how = {.weights = b.graph, .emulated = "f16", .n_prompt = 2};
-    fd_verdict v = judge(b.graph, ref, record(f.graph, how), NULL);
+    fd_verdict v = judge(b.graph, ref, record(faulty, how), NULL);
     cr_expect_str_eq(v.weights.fault, "bytes_read_short");
     cr_expect_str_empty(v.replay.finding);
     fd_verdict_free(&v);
-    heal(&f);
     fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(weights, of_the_reference_are_said_to_be_its_own) {
     bench b = open_model(models[0]);
-    faulty f;
-    cr_assert(inject(b.graph, "gate_up_swapped@0", NULL, &f));
-    fd_trace *ref = record_weights(f.graph, b.graph);
+    const fd_graph *faulty = faulted(&b, "gate_up_swapped@0");
+    fd_trace *ref = record_weights(faulty, b.graph);
     fd_verdict v = judge(b.graph, ref, record_weights(b.graph, b.graph), NULL);
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect(v.weights.of_reference);
@@ -166,7 +141,6 @@ Test(weights, of_the_reference_are_said_to_be_its_own) {
     cr_expect_str_empty(v.replay.finding);
     fd_verdict_free(&v);
     fd_trace_close(ref);
-    heal(&f);
     close_model(&b);
 }
 
@@ -284,9 +258,8 @@ static fd_verdict compare_only(const fd_trace *ref, fd_trace *cand) {
 Test(weights, differ_without_a_model_but_have_no_name) {
     bench b = open_model(models[0]);
     fd_trace *ref = record_weights(b.graph, b.graph);
-    faulty f;
-    cr_assert(inject(b.graph, "k_v_swapped@3", NULL, &f));
-    fd_verdict v = compare_only(ref, record_weights(f.graph, b.graph));
+    const fd_graph *faulty = faulted(&b, "k_v_swapped@3");
+    fd_verdict v = compare_only(ref, record_weights(faulty, b.graph));
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.weights.n_differ, 2);
     cr_expect(!v.weights.against_model && !v.weights.named && strstr(weights_unnamed_of(&v), "--model"));
@@ -298,21 +271,19 @@ Test(weights, differ_without_a_model_but_have_no_name) {
     cr_expect(v.weights.compared && v.weights.n_differ == 0);
     fd_verdict_free(&v);
     fd_trace_close(ref);
-    heal(&f);
     close_model(&b);
 }
 
 Test(weights, a_tied_output_of_its_own_is_told_from_the_table) {
     bench b = open_model(models[1]);
     fd_trace *ref = record_weights(b.graph, b.graph);
-    faulty f;
-    if (!inject(b.graph, "tied_output_zero", NULL, &f)) cr_skip_test("the model is not tied");
-    fd_verdict v = compare_only(ref, record_weights(f.graph, b.graph));
+    const fd_graph *faulty = faulted(&b, "tied_output_zero");
+    if (!faulty) cr_skip_test("the model is not tied");
+    fd_verdict v = compare_only(ref, record_weights(faulty, b.graph));
     cr_expect_eq(v.status, FD_DIVERGED);
     cr_expect_eq(v.weights.n_differ, 1);
     cr_expect_eq(v.weights.n_trailing_zero_row, v.weights.n_row);
     fd_verdict_free(&v);
     fd_trace_close(ref);
-    heal(&f);
     close_model(&b);
 }

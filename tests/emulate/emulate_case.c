@@ -5,28 +5,20 @@
 #include <string.h>
 
 #include "reference_cpu/reference.h"
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "emulate_case: %s\n", err->message);
-    abort();
-}
+#include "tests/common.h"
 
 emulate_case case_open(int i) {
     static const char *const names[CASE_MODELS] = {"kjv-llama", "kjv-qwen2"};
     emulate_case c = {.model = names[i]};
     fd_error err = {0};
+    fd_gguf *gguf;
     char path[4096];
     snprintf(path, sizeof path, "%s/traces/%s.gguf", FD_SOURCE_DIR, names[i]);
-    must(fd_gguf_open(path, &c.gguf, &err), &err);
-    must(fd_graph_build(c.gguf, &c.graph, NULL, &err), &err);
+    must(fd_gguf_open(path, &gguf, &err), &err);
+    must(fd_graph_build(kept(gguf), &c.graph, NULL, &err), &err);
+    kept(c.graph);
     for (int32_t t = 0; t < CASE_TOKENS; t++) c.tokens[t] = (1 + t * 37 + t * t * 11) % c.graph->hparams.n_vocab;
     return c;
-}
-
-void case_close(emulate_case *c) {
-    fd_graph_free(c->graph);
-    fd_gguf_close(c->gguf);
 }
 
 fd_exec *case_exec(const fd_graph *graph, const char *text, int32_t n_thread) {
@@ -51,7 +43,7 @@ int64_t case_n_logit(const emulate_case *c) {
 
 float *case_logits(const emulate_case *c, fd_exec *exec, int32_t batch) {
     int64_t n_vocab = c->graph->hparams.n_vocab;
-    float *logits = malloc(sizeof *logits * (size_t)case_n_logit(c));
+    float *logits = kept(malloc(sizeof *logits * (size_t)case_n_logit(c)));
     fd_error err = {0};
     fd_exec_reset(exec);
     for (int32_t at = 0; at < CASE_TOKENS; at += batch) {
@@ -86,7 +78,7 @@ static fd_code catch (void *user, const fd_observation *o, fd_error *err) {
     catcher *to = user;
     if (strcmp(o->node->name, to->node) != 0) return FD_OK;
     size_t bytes = sizeof(float) * (size_t)(o->n_pos * o->row_stride);
-    to->rows = malloc(bytes);
+    to->rows = kept(malloc(bytes));
     memcpy(to->rows, o->data, bytes);
     return FD_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common.h"
 #include "tests/emulate/emulate_case.h"
 #include "tests/nmse.h"
 
@@ -44,11 +45,7 @@ Test(emulate_classes, logits_are_off_by_as_much_as_the_class_rounds) {
             cr_expect(in_range(error, ranges[i].low[m], ranges[i].high[m]), "%s %s: nmse %.3e, expected %.1e to %.1e",
                       c.model, ranges[i].name, error, ranges[i].low[m], ranges[i].high[m]);
             cr_expect_gt(bits_apart(logits, exact, case_n_logit(&c)), case_n_logit(&c) / 4, "%s", ranges[i].name);
-            free(logits);
         }
-        free(truth);
-        free(exact);
-        case_close(&c);
     }
 }
 
@@ -71,11 +68,7 @@ Test(emulate_classes, prefill_equals_decode_except_with_batch_kernels) {
             else
                 cr_expect_eq(apart, 0, "%s %s: %lld logits differ", c.model, ranges[i].name, (long long)apart);
             cr_expect_eq(bits_apart(pieces, whole, case_n_logit(&c)), 0, "%s %s", c.model, ranges[i].name);
-            free(decoded);
-            free(whole);
-            free(pieces);
         }
-        case_close(&c);
     }
 }
 
@@ -95,10 +88,7 @@ Test(emulate_classes, seeds_differ_and_are_as_far_from_the_truth) {
             cr_expect_gt(bits_apart(logits[s], logits[(s + 1) % 3], case_n_logit(&c)), 0, "%s", seeded[i][s]);
             cr_expect(in_range(error[s] / error[0], 0.1, 10), "%s: %g against %g", seeded[i][s], error[s], error[0]);
         }
-        for (int s = 0; s < 3; s++) free(logits[s]);
     }
-    free(truth);
-    case_close(&c);
 }
 
 static fd_code count(void *user, const fd_observation *o, fd_error *err) {
@@ -121,7 +111,7 @@ Test(emulate_classes, threads_observers_and_resets_change_no_bit) {
         float *watched = case_logits(&c, exec, CASE_TOKENS);
         fd_exec_set_observer(exec, (fd_observer){0});
         fd_exec_reset(exec);
-        float *last = malloc(sizeof *last * (size_t)n_vocab);
+        float *last = kept(malloc(sizeof *last * (size_t)n_vocab));
         fd_batch b = {.tokens = c.tokens, .n_tok = CASE_TOKENS, .logits = last};
         fd_error err = {0};
         cr_assert_eq(fd_exec_forward(exec, &b, &err), FD_OK, "%s", err.message);
@@ -130,12 +120,7 @@ Test(emulate_classes, threads_observers_and_resets_change_no_bit) {
         cr_expect_eq(bits_apart(last, one + (CASE_TOKENS - 1) * n_vocab, n_vocab), 0, "%s: last row", names[i]);
         cr_expect_eq(shown, c.graph->n_node, "%s: %d of %d nodes shown", names[i], shown, c.graph->n_node);
         fd_exec_free(exec);
-        free(one);
-        free(three);
-        free(watched);
-        free(last);
     }
-    case_close(&c);
 }
 
 Test(emulate_classes, it_says_what_it_is) {
@@ -153,7 +138,6 @@ Test(emulate_classes, it_says_what_it_is) {
         cr_expect_str_eq(fd_exec_kv_type(exec), cases[i].kv_type);
         fd_exec_free(exec);
     }
-    case_close(&c);
 }
 
 Test(emulate_classes, wrong_names_and_options_are_refused) {
@@ -184,5 +168,4 @@ Test(emulate_classes, wrong_names_and_options_are_refused) {
     cr_expect_eq(fd_emulate_new(c.graph, &options, &exec, &err), FD_ERR_INPUT);
     options = (fd_emulate_options){.class_ = fd_emulate_class_find("f32"), .n_ctx = 1, .n_thread = -1};
     cr_expect_eq(fd_emulate_new(c.graph, &options, &exec, &err), FD_ERR_INPUT);
-    case_close(&c);
 }

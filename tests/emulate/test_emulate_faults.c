@@ -2,10 +2,10 @@
  * rounding. */
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "faults/faults.h"
+#include "tests/common.h"
 #include "tests/emulate/emulate_case.h"
 #include "tests/nmse.h"
 
@@ -39,14 +39,20 @@ static bool same_places(float *a, float *b, int64_t n) {
     return true;
 }
 
+static fd_graph *with_fault(const fd_graph *graph, const char *spec) {
+    fd_graph *faulty;
+    fd_fault_owner *owner;
+    fd_error err = {0};
+    must(fd_graph_clone(graph, &faulty, &err), &err);
+    must(fd_fault_apply(spec, faulty, &owner, &err), &err);
+    kept(owner);
+    return kept(faulty);
+}
+
 Test(emulate_faults, show_where_and_as_they_do_in_exact_runs) {
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         emulate_case c = case_open(cases[k].model);
-        fd_graph *faulty;
-        fd_fault_owner *owner;
-        fd_error err = {0};
-        cr_assert_eq(fd_graph_clone(c.graph, &faulty, &err), FD_OK);
-        cr_assert_eq(fd_fault_apply(cases[k].fault, faulty, &owner, &err), FD_OK, "%s", err.message);
+        fd_graph *faulty = with_fault(c.graph, cases[k].fault);
         int32_t at = fd_graph_find(c.graph, cases[k].node);
         for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
             int64_t n, n_before;
@@ -61,26 +67,14 @@ Test(emulate_faults, show_where_and_as_they_do_in_exact_runs) {
             cr_expect(same_places(bad, truth, n), "%s %s", classes[i], cases[k].fault);
             double off = nmse(bad, truth, n);
             cr_expect(off < 2e-3, "%s %s: nmse %.2e against the exact run", classes[i], cases[k].fault, off);
-            free(before);
-            free(before_faulty);
-            free(clean);
-            free(bad);
-            free(truth);
         }
-        fd_graph_free(faulty);
-        fd_fault_owner_free(owner);
-        case_close(&c);
     }
 }
 
 /* What an overridden op writes is rounded like everything else. */
 Test(emulate_faults, results_of_overridden_nodes_are_rounded) {
     emulate_case c = case_open(0);
-    fd_graph *faulty;
-    fd_fault_owner *owner;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(c.graph, &faulty, &err), FD_OK);
-    cr_assert_eq(fd_fault_apply("eps_outside_root", faulty, &owner, &err), FD_OK, "%s", err.message);
+    fd_graph *faulty = with_fault(c.graph, "eps_outside_root");
     for (int e = 0; e < 2; e++) {
         int64_t n, wide = 0;
         float *x = node_of(&c, faulty, e ? "bf16" : "hf-bf16", "blk.0.attn_norm", &n);
@@ -91,9 +85,5 @@ Test(emulate_faults, results_of_overridden_nodes_are_rounded) {
         }
         cr_expect(e ? wide > n / 2 : wide == 0, "%lld of %lld elements have more than 16 bits", (long long)wide,
                   (long long)n);
-        free(x);
     }
-    fd_graph_free(faulty);
-    fd_fault_owner_free(owner);
-    case_close(&c);
 }

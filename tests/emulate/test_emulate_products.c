@@ -2,10 +2,10 @@
  * nothing else is. */
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/gguf/quant.h"
+#include "tests/common.h"
 #include "tests/emulate/emulate_case.h"
 
 enum { LLAMA, QWEN2 };
@@ -80,17 +80,16 @@ static const product_case cases[] = {
 };
 
 /* Another weight for blk.0.attn_q, in a clone. K blocks are random bits with sensible scales. */
-static void *replace(fd_graph *graph, uint32_t dtype) {
+static void replace(fd_graph *graph, uint32_t dtype) {
     fd_node *node = &graph->nodes[fd_graph_find(graph, "blk.0.attn_q")];
     fd_weight *w = &graph->weights[node->weight[0]];
     int64_t n = w->n_row * w->n_col;
     uint64_t bytes = (uint64_t)(w->n_row * fd_dtype_row_bytes(dtype, w->n_col));
-    unsigned char *data = malloc(bytes);
+    unsigned char *data = kept(malloc(bytes));
     if (fd_can_quantize(dtype)) {
-        float *values = malloc(sizeof *values * (size_t)n);
+        float *values = kept(malloc(sizeof *values * (size_t)n));
         fd_dequantize_row(w->dtype, w->data, values, n);
         fd_quantize_row(dtype, values, data, n);
-        free(values);
     } else {
         int64_t block_bytes = fd_dtype_get(dtype)->block_bytes;
         uint16_t scale = fd_f32_to_f16(1e-4f);
@@ -106,7 +105,6 @@ static void *replace(fd_graph *graph, uint32_t dtype) {
         }
     }
     *w = (fd_weight){.dtype = dtype, .n_row = w->n_row, .n_col = w->n_col, .data = data, .bytes = bytes};
-    return data;
 }
 
 /* The largest |y − formula| in units of what binary32 sums may be off, 2^-24·(n + 2)·Σ|w x|. NaN stays NaN. */
@@ -115,8 +113,8 @@ static double worst(const fd_graph *graph, const float *x, const float *y, int32
     const fd_node *node = &graph->nodes[fd_graph_find(graph, "blk.0.attn_q")];
     const fd_weight *w = &graph->weights[node->weight[0]];
     int64_t n = w->n_col;
-    float *row = malloc(sizeof *row * (size_t)n), *xr = malloc(sizeof *xr * (size_t)n);
-    float *bias = calloc((size_t)w->n_row, sizeof *bias);
+    float *row = kept(malloc(sizeof *row * (size_t)n)), *xr = kept(malloc(sizeof *xr * (size_t)n));
+    float *bias = kept(calloc((size_t)w->n_row, sizeof *bias));
     double most = 0;
     if (node->weight[1] >= 0) {
         const fd_weight *b = &graph->weights[node->weight[1]];
@@ -136,9 +134,6 @@ static double worst(const fd_graph *graph, const float *x, const float *y, int32
             if (isnan(off) || off > most) most = off; /* a NaN stays: nothing is larger */
         }
     }
-    free(row);
-    free(xr);
-    free(bias);
     return most;
 }
 
@@ -151,7 +146,7 @@ Test(emulate_products, equal_the_formula_and_no_other) {
         fd_graph *graph;
         fd_error err = {0};
         cr_assert_eq(fd_graph_clone(c.graph, &graph, &err), FD_OK);
-        void *data = k->dtype != FD_DTYPE_LIMIT ? replace(graph, k->dtype) : NULL;
+        if (k->dtype != FD_DTYPE_LIMIT) replace(graph, k->dtype);
         float *x = case_node(&c, graph, k->class_, POSITIONS, "blk.0.attn_norm");
         float *y = case_node(&c, graph, k->class_, POSITIONS, "blk.0.attn_q");
         double own = worst(graph, x, y, POSITIONS, k->weight, k->activation);
@@ -165,34 +160,25 @@ Test(emulate_products, equal_the_formula_and_no_other) {
         }
         y[7] = NAN;
         cr_expect_not(worst(graph, x, y, POSITIONS, k->weight, k->activation) <= 1, "NaN passes");
-        free(x);
-        free(y);
         fd_graph_free(graph);
-        free(data);
-        case_close(&c);
     }
 }
 
 /* Elements that rounding would still change. */
 static int64_t not_rounded(const float *x, int64_t n, transform round) {
-    float *y = malloc(sizeof *y * (size_t)n);
+    float *y = kept(malloc(sizeof *y * (size_t)n));
     round(x, y, n);
-    int64_t apart = bits_apart(x, y, n);
-    free(y);
-    return apart;
+    return bits_apart(x, y, n);
 }
 
 Test(emulate_products, cache_rows_are_what_the_class_keeps) {
     emulate_case c = case_open(LLAMA);
     int64_t n = 5 * fd_node_row_stride(&c.graph->nodes[fd_graph_find(c.graph, "blk.2.cache_k")], 5);
     float *written = case_node(&c, c.graph, "f16kv", 5, "blk.2.attn_k_rope");
-    float *kept = case_node(&c, c.graph, "f16kv", 5, "blk.2.cache_k");
+    float *cached = case_node(&c, c.graph, "f16kv", 5, "blk.2.cache_k");
     cr_expect_gt(not_rounded(written, n, as_f16), n / 2);
     as_f16(written, written, n);
-    cr_expect_eq(bits_apart(written, kept, n), 0);
-    free(written);
-    free(kept);
-    case_close(&c);
+    cr_expect_eq(bits_apart(written, cached, n), 0);
 }
 
 Test(emulate_products, every_tensor_of_a_16_bit_engine_has_16_bits) {
@@ -207,10 +193,7 @@ Test(emulate_products, every_tensor_of_a_16_bit_engine_has_16_bits) {
             int64_t n = 4 * fd_node_row_stride(node, 4);
             float *x = case_node(&c, c.graph, engines[e].class_, 4, node->name);
             cr_expect_eq(not_rounded(x, n, engines[e].round), 0, "%s %s", engines[e].class_, node->name);
-            free(x);
         }
     float *wide = case_node(&c, c.graph, "bf16", 4, "logits");
     cr_expect_gt(not_rounded(wide, 4 * c.graph->hparams.n_vocab, as_bf16), 0);
-    free(wide);
-    case_close(&c);
 }

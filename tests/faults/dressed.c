@@ -23,7 +23,8 @@ static uint8_t random_byte(uint32_t *state) {
     return (uint8_t)(*state >> 24);
 }
 
-/* Scales that make weights of some hundredths, as trained ones are: 32 · 7 · d, and for Q4_K a min that centres them. */
+/* Scales that make weights of some hundredths, as trained ones are: 32 · 7 · d, and for Q4_K a min that centres
+ * them. */
 static void fill(uint32_t dtype, uint8_t *blocks, int64_t n_block, uint32_t seed) {
     int64_t size = fd_dtype_get(dtype)->block_bytes;
     for (int64_t i = 0; i < n_block * size; i++) blocks[i] = random_byte(&seed);

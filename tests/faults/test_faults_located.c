@@ -27,14 +27,10 @@ static const feed short_prompt = {(const int32_t[]){1, 300, 45, 1036, 261, 7}, 6
 static const feed long_prompt = {
     (const int32_t[]){65, 91, 7, 119, 63, 13, 40, 28, 95, 120, 63, 97, 26, 63, 3, 55, 104, 71, 46, 99}, 20};
 
-static bench open_arch(const char *name) {
-    char path[128];
-    bench b;
-    fd_error err = {0};
-    snprintf(path, sizeof path, "conformance/%s.gguf", name);
-    must(fd_gguf_open(shared_file(path), &b.gguf, &err), &err);
-    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
-    for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f; /* so that a clamp is reached */
+/* So that a clamp is reached. */
+static bench open_clamped(const char *name) {
+    bench b = open_arch(name);
+    for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f;
     return b;
 }
 
@@ -139,8 +135,8 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *gr
 
 enum { MAX_FAULT = 256 };
 
-/* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the injections
- * per fault. */
+/* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the
+ * injections per fault. */
 static void locate_all(const fd_graph *graph, int n_layer, feed p, const char *model, int32_t n_applied[MAX_FAULT]) {
     fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
@@ -166,7 +162,7 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
     bool with_archs = *shared_file("conformance/gpt-oss-moe.gguf");
     if (!with_archs) fprintf(stderr, "skipped: the conformance models are not there\n");
     for (int m = 0; m < N_ARCH && with_archs; m++) {
-        bench b = open_arch(archs[m]);
+        bench b = open_clamped(archs[m]);
         locate_all(b.graph, 3, long_prompt, archs[m], n_applied);
         close_model(&b);
     }

@@ -1,5 +1,5 @@
-/* What looks like a bug and is none: projects have taken true weights for corruption and lost weeks to it. And a node that
- * makes an inherited error grow is not the one that made it. */
+/* What looks like a bug and is none: projects have taken true weights for corruption and lost weeks to it. And a node
+ * that makes an inherited error grow is not the one that made it. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -174,7 +174,8 @@ static void every_second_a_thousandth_more(const fd_op_args *args) {
     for (int64_t i = 0; i < (int64_t)args->n_pos * args->node->shape[0]; i += 2) ((float *)args->out)[i] *= 1.001f;
 }
 
-/* Leaves a thousandth of attn_q in layer 0: every position holds the same token there, so the bias can take off the rest. */
+/* Leaves a thousandth of attn_q in layer 0: every position holds the same token there, so the bias can take off the
+ * rest. */
 static void cancel(odd_model *m, const fd_trace *ref) {
     const fd_node *q = &m->graph->nodes[fd_graph_find(m->graph, "blk.0.attn_q")];
     int64_t n = (int64_t)q->shape[0] * (q->n_dim == 2 ? q->shape[1] : 1);

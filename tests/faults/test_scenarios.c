@@ -1,6 +1,6 @@
-/* Two projects that looped on one word and never found out why: several bugs at once, so that no single fix changed the text.
- * firstdiff names them one after another as each is fixed, says that the first divergence moved later, and lists the
- * others from the start. */
+/* Two projects that looped on one word and never found out why: several bugs at once, so that no single fix changed the
+ * text. firstdiff names them one after another as each is fixed, says that the first divergence moved later, and lists
+ * the others from the start. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,9 @@ typedef struct scenario {
     const char *faults[N_FAULT]; /* in the order in which they must be named */
 } scenario;
 
-/* The llama-type project read 47 % of each Q8_0 matrix; the qwen2-type one gave its GEMMs the wrong leading dimension. Both
- * rotated the other pairs. Two bugs in one node have no name of their own: with hashes of the weights they are two. */
+/* The llama-type project read 47 % of each Q8_0 matrix; the qwen2-type one gave its GEMMs the wrong leading dimension.
+ * Both rotated the other pairs. Two bugs in one node have no name of their own: with hashes of the weights they are
+ * two. */
 static const scenario scenarios[] = {
     {"kjv-llama", true, {"bytes_read_short", "eps_outside_root", "rope_pairing"}},
     {"kjv-llama", false, {"eps_outside_root", "bytes_read_short", "rope_pairing"}},

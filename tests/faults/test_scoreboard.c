@@ -1,5 +1,5 @@
-/* The scoreboard's quick part: faults of the table and faults of no table in six models and four candidate classes, each
- * run judged as a user would have it judged. bench/faults.py runs all of the table. */
+/* The scoreboard's quick part: faults of the table and faults of no table in six models and four candidate classes,
+ * each run judged as a user would have it judged. bench/faults.py runs all of the table. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ Test(scoreboard, faults_of_the_table_are_located_and_named_in_every_model_and_cl
     tally t = {0};
     int32_t turn = 0, n_alarm = 0;
     for (int m = 0; m < N_PATH; m++) {
-        bench b;
+        bench b = {0};
         if (!open_path(paths[m], &b)) continue;
         fd_trace *ref = record(b.graph, as(NULL));
         for (int c = 0; c < N_CLASS; c++) {
@@ -129,7 +129,7 @@ Test(scoreboard, faults_of_the_table_are_located_and_named_in_every_model_and_cl
 Test(scoreboard, faults_of_no_table_are_located_and_not_named_beside_rounding, .timeout = 300) {
     tally t = {0};
     for (int m = 0; m < 2; m++) {
-        bench b;
+        bench b = {0};
         if (!open_path(paths[m], &b)) continue;
         fd_trace *ref = record(b.graph, as(NULL));
         for (int u = 0; u < FD_N_UNLISTED; u++)

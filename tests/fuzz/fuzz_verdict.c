@@ -1,5 +1,5 @@
-/* libFuzzer target for what `compare --since` reads: whatever bytes are parsed, the places are text and the step is a number
- * that can be compared. */
+/* libFuzzer target for what `compare --since` reads: whatever bytes are parsed, the places are text and the step is a
+ * number that can be compared. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

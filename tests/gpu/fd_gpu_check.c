@@ -97,7 +97,7 @@ static void check_worked_out(check *c, fd_exec *gpu, summaries *s) {
     fd_error err = {0};
     fd_exec_set_observer(gpu, summaries_compare(s));
     run(gpu, c, c->n_prefill, 1, c->found);
-    must(fd_exec_settle(gpu, &err), &err);
+    must(fd_exec_flush(gpu, &err), &err);
     fd_exec_set_observer(gpu, (fd_observer){0});
     bool same = summaries_report(s, (int64_t)c->n_token * c->graph->n_node);
     verdict(c, "worked out on the device: fingerprints, statistics and health", same);
@@ -209,8 +209,8 @@ int main(int argc, char **argv) {
            o.fault ? o.fault : "", gpu->device, gpu->driver);
     fd_engine_memory memory;
     must(fd_engine_memory_needed(graph, &(fd_engine_size){.n_ctx = n_ctx, .numerics = numerics}, &memory, &err), &err);
-    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n",
-           (double)fd_engine_memory_total(&memory) / 0x1p30, now() - c.started);
+    printf("  estimate %.3f GiB of device memory; set up in %.1f s\n", (double)fd_engine_memory_total(&memory) / 0x1p30,
+           now() - c.started);
     c.started = now();
 
     summaries worked_out;
@@ -222,8 +222,8 @@ int main(int argc, char **argv) {
     check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
     if (!o.quick) {
-        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true, .numerics = numerics}, &gpu,
-                           &err),
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true, .numerics = numerics},
+                           &gpu, &err),
              &err);
         check_lockstep(&c, "node by node", cpu, gpu, NULL);
         fd_exec_free(gpu);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/sampler.h"
+#include "exec/generate.h"
 #include "numerics/contract.h"
 #include "tests/gpu/check_run.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/run.h"
 #include "engine/budget.h"
 #include "engine/engine.h"
 #include "engine/weights.h"
@@ -12,12 +13,6 @@
 #include "tests/gpu/fake_cuda.h"
 
 static int n_failed;
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(1);
-}
 
 static void expect(bool holds, const char *path, const char *what) {
     if (holds) return;

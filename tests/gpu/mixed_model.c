@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/gguf.h"
+#include "bench/gguf_writer/gguf_writer.h"
+#include "bench/run.h"
 #include "model/gguf/quant.h"
 
 enum {
@@ -40,12 +41,6 @@ static uint32_t random_bits(void) {
     return (uint32_t)(state >> 32);
 }
 
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "mixed_model: %s\n", err->message);
-    exit(2);
-}
-
 /* Uniform in ±a, of the same variance as N(0, 1/n). */
 static float weight_like(int64_t n) {
     return ((float)(random_bits() >> 8) / 8388608.0f - 1.0f) * sqrtf(3.0f / (float)n);
@@ -76,7 +71,8 @@ static void add_matrices(fd_gguf_writer *writer, const char *name, uint32_t dtyp
             if (dtype == FD_Q4_K) memcpy(data + i + 2, &dmin, sizeof dmin);
         }
     }
-    must(fd_gguf_put_tensor(writer, name, dtype, n > 0 ? 3 : 2, (int64_t[]){n_col, n_row_each, n}, data, NULL, NULL, err),
+    must(fd_gguf_put_tensor(writer, name, dtype, n > 0 ? 3 : 2, (int64_t[]){n_col, n_row_each, n}, data, NULL, NULL,
+                            err),
          err);
     free(row);
 }
@@ -108,7 +104,8 @@ static void add_layer(fd_gguf_writer *writer, int layer, bool experts, fd_error 
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
         bool is_expert = experts && strncmp(matrices[i].name, "ffn", 3) == 0;
         snprintf(name, sizeof name, "blk.%d.%s%s.weight", layer, matrices[i].name, is_expert ? "_exps" : "");
-        add_matrices(writer, name, matrices[i].dtype, is_expert ? N_EXPERT : 0, matrices[i].n_row, matrices[i].n_col, err);
+        add_matrices(writer, name, matrices[i].dtype, is_expert ? N_EXPERT : 0, matrices[i].n_row, matrices[i].n_col,
+                     err);
     }
     if (experts) {
         snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);

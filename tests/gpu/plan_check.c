@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/run.h"
 #include "engine/internal.h"
 #include "engine/match.h"
 #include "kernels/int8/q8.h"
@@ -18,12 +19,6 @@ static void expect(bool holds, const char *path, const char *what) {
     if (holds) return;
     printf("FAIL %s: %s\n", path, what);
     n_failed++;
-}
-
-static void must(fd_code code, const fd_error *err) {
-    if (code == FD_OK) return;
-    printf("FAIL: %s\n", err->message);
-    exit(1);
 }
 
 /* Whose tensor a slot holds now, by type; a cache holds what was written to it. */

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "bench/gguf_writer/gguf_writer.h"
+#include "tests/common.h"
 
 typedef struct maker {
     const small_model_options *o;
@@ -12,25 +14,19 @@ typedef struct maker {
     float *data; /* big enough for every tensor; all share it */
 } maker;
 
-static void must(const maker *m, fd_code code) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "small_model: %s\n", m->err.message);
-    abort();
-}
-
 static void key(maker *m, const char *name, uint32_t value) {
     if (m->o->drop_key && strcmp(m->o->drop_key, name) == 0) return;
     if (m->o->set_key && strcmp(m->o->set_key, name) == 0) value = m->o->set_value;
     char full[128];
     snprintf(full, sizeof full, "%s.%s", m->o->arch, name);
-    must(m, fd_gguf_put_u32(m->writer, full, value, &m->err));
+    must(fd_gguf_put_u32(m->writer, full, value, &m->err), &m->err);
 }
 
 static void tensor(maker *m, const char *name, int64_t n_col, int64_t n_row) {
     if (m->o->skip && strcmp(m->o->skip, name) == 0) return;
     if (m->o->widen && strcmp(m->o->widen, name) == 0) n_col += 32;
     int64_t shape[2] = {n_col, n_row};
-    must(m, fd_gguf_put_tensor(m->writer, name, FD_F32, n_row > 1 ? 2 : 1, shape, m->data, NULL, NULL, &m->err));
+    must(fd_gguf_put_tensor(m->writer, name, FD_F32, n_row > 1 ? 2 : 1, shape, m->data, NULL, NULL, &m->err), &m->err);
 }
 
 static void layer_tensor(maker *m, int layer, const char *name, int64_t n_col, int64_t n_row) {
@@ -40,7 +36,7 @@ static void layer_tensor(maker *m, int layer, const char *name, int64_t n_col, i
 }
 
 static void keys(maker *m) {
-    must(m, fd_gguf_put_string(m->writer, "general.architecture", m->o->arch, &m->err));
+    must(fd_gguf_put_string(m->writer, "general.architecture", m->o->arch, &m->err), &m->err);
     key(m, "block_count", 2);
     key(m, "embedding_length", 64);
     key(m, "feed_forward_length", 96);
@@ -50,14 +46,14 @@ static void keys(maker *m) {
     char full[128];
     snprintf(full, sizeof full, "%s.attention.layer_norm_rms_epsilon", m->o->arch);
     if (!m->o->drop_key || strcmp(m->o->drop_key, "attention.layer_norm_rms_epsilon") != 0)
-        must(m, fd_gguf_put_f32(m->writer, full, 1e-5f, &m->err));
+        must(fd_gguf_put_f32(m->writer, full, 1e-5f, &m->err), &m->err);
     if (m->o->set_key && strcmp(m->o->set_key, "rope.dimension_count") == 0) key(m, "rope.dimension_count", 0);
     if (m->o->set_key && strcmp(m->o->set_key, "expert_count") == 0) key(m, "expert_count", 0);
     if (m->o->scaling) {
         snprintf(full, sizeof full, "%s.rope.scaling.type", m->o->arch);
-        must(m, fd_gguf_put_string(m->writer, full, m->o->scaling, &m->err));
+        must(fd_gguf_put_string(m->writer, full, m->o->scaling, &m->err), &m->err);
         snprintf(full, sizeof full, "%s.rope.scaling.factor", m->o->arch);
-        must(m, fd_gguf_put_f32(m->writer, full, m->o->scaling_factor, &m->err));
+        must(fd_gguf_put_f32(m->writer, full, m->o->scaling_factor, &m->err), &m->err);
     }
 }
 
@@ -90,18 +86,11 @@ fd_gguf *small_model(const small_model_options *options) {
     size_t n = 96 * 128;
     m.data = malloc(sizeof *m.data * n);
     for (size_t i = 0; i < n; i++) m.data[i] = (float)((i * 2654435761u) % 2001) * 1e-4f - 0.1f;
-    must(&m, fd_gguf_writer_new(&m.writer, &m.err));
+    must(fd_gguf_writer_new(&m.writer, &m.err), &m.err);
     keys(&m);
     tensors(&m);
-    char path[] = "/tmp/firstdiff-small-XXXXXX";
-    int file = mkstemp(path);
-    if (file < 0) abort();
-    close(file);
-    must(&m, fd_gguf_write(m.writer, path, &m.err));
-    fd_gguf_writer_free(m.writer);
-    free(m.data);
     fd_gguf *gguf;
-    must(&m, fd_gguf_open(path, &gguf, &m.err));
-    unlink(path);
-    return gguf;
+    must(fd_gguf_write_and_open(m.writer, &gguf, &m.err), &m.err);
+    free(m.data);
+    return kept(gguf);
 }

@@ -5,23 +5,23 @@
 #include <string.h>
 
 #include "numerics/contract.h"
+#include "tests/common.h"
 #include "tests/graph/small_model.h"
 
-static fd_graph *build(small_model_options options, fd_gguf **gguf) {
+static fd_graph *build(small_model_options options) {
     fd_error err = {0};
     fd_graph *graph;
-    *gguf = small_model(&options);
-    fd_code code = fd_graph_build(*gguf, &graph, NULL, &err);
+    fd_code code = fd_graph_build(small_model(&options), &graph, NULL, &err);
     cr_assert(code == FD_OK, "%s", err.message);
-    return graph;
+    return kept(graph);
 }
 
 Test(graph, nodes_of_a_layer_are_in_order_of_execution) {
-    static const char *const names[] = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_q_rope", "attn_k_rope", "cache_k",
-                                        "cache_v", "attn_scores", "attn_weights", "attn_out", "attn_proj", "ffn_inp",
-                                        "ffn_norm", "ffn_gate", "ffn_up", "ffn_act", "ffn_down", "l_out"};
-    fd_gguf *gguf;
-    fd_graph *g = build((small_model_options){.arch = "llama"}, &gguf);
+    static const char *const names[] = {"attn_norm",   "attn_q",    "attn_k",   "attn_v",      "attn_q_rope",
+                                        "attn_k_rope", "cache_k",   "cache_v",  "attn_scores", "attn_weights",
+                                        "attn_out",    "attn_proj", "ffn_inp",  "ffn_norm",    "ffn_gate",
+                                        "ffn_up",      "ffn_act",   "ffn_down", "l_out"};
+    fd_graph *g = build((small_model_options){.arch = "llama"});
     cr_assert(g->n_node == 1 + 2 * 19 + 2);
     cr_assert(strcmp(g->nodes[0].name, "token_embd") == 0);
     for (int l = 0; l < 2; l++)
@@ -32,24 +32,17 @@ Test(graph, nodes_of_a_layer_are_in_order_of_execution) {
         }
     cr_assert(fd_graph_find(g, "logits") == g->n_node - 1);
     cr_assert(fd_graph_find(g, "blk.2.attn_q") == -1);
-    fd_graph_free(g);
-    fd_gguf_close(gguf);
 }
 
 Test(graph, architectures_differ_in_pairing_and_bias) {
-    fd_gguf *a, *b;
-    fd_graph *llama = build((small_model_options){.arch = "llama"}, &a);
-    fd_graph *qwen2 = build((small_model_options){.arch = "qwen2", .tied = true}, &b);
+    fd_graph *llama = build((small_model_options){.arch = "llama"});
+    fd_graph *qwen2 = build((small_model_options){.arch = "qwen2", .tied = true});
     cr_assert(llama->nodes[fd_graph_find(llama, "blk.0.attn_q_rope")].rope.pairing == FD_ROPE_INTERLEAVED);
     cr_assert(qwen2->nodes[fd_graph_find(qwen2, "blk.0.attn_q_rope")].rope.pairing == FD_ROPE_HALF);
     cr_assert(llama->nodes[fd_graph_find(llama, "blk.0.attn_q")].weight[1] == -1);
     cr_assert(qwen2->nodes[fd_graph_find(qwen2, "blk.0.attn_q")].weight[1] >= 0);
     int32_t tied = qwen2->nodes[fd_graph_find(qwen2, "logits")].weight[0];
     cr_assert(strcmp(qwen2->weights[tied].name, "token_embd.weight") == 0);
-    fd_graph_free(llama);
-    fd_graph_free(qwen2);
-    fd_gguf_close(a);
-    fd_gguf_close(b);
 }
 
 typedef struct refusal {
@@ -63,17 +56,22 @@ static const refusal refusals[] = {
     {{.arch = "llama", .skip = "blk.1.ffn_up.weight"}, FD_ERR_INPUT, "weight blk.1.ffn_up.weight: missing"},
     {{.arch = "llama", .skip = "token_embd.weight"}, FD_ERR_INPUT, "weight token_embd.weight: missing"},
     {{.arch = "qwen2", .skip = "blk.0.attn_k.bias"}, FD_ERR_INPUT, "weight blk.0.attn_k.bias: missing"},
-    {{.arch = "llama", .widen = "blk.0.attn_q.weight"}, FD_ERR_INPUT,
+    {{.arch = "llama", .widen = "blk.0.attn_q.weight"},
+     FD_ERR_INPUT,
      "weight blk.0.attn_q.weight: shape [96, 64], expected [64, 64]"},
     {{.arch = "llama", .drop_key = "block_count"}, FD_ERR_INPUT, "key llama.block_count: missing"},
-    {{.arch = "llama", .drop_key = "attention.layer_norm_rms_epsilon"}, FD_ERR_INPUT, "layer_norm_rms_epsilon: missing"},
+    {{.arch = "llama", .drop_key = "attention.layer_norm_rms_epsilon"},
+     FD_ERR_INPUT,
+     "layer_norm_rms_epsilon: missing"},
     {{.arch = "llama", .set_key = "attention.head_count_kv", .set_value = 3}, FD_ERR_INPUT, "expected a divisor"},
     {{.arch = "llama", .set_key = "attention.head_count", .set_value = 0}, FD_ERR_INPUT, "head_count: 0, expected 1"},
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 7}, FD_ERR_INPUT, "expected an even number"},
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 18}, FD_ERR_INPUT, "expected 2 to 16"},
     {{.arch = "qwen2", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
     {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_INPUT, "llama.expert_used_count: missing"},
-    {{.arch = "llama", .scaling = "yarn", .scaling_factor = 4}, FD_ERR_UNSUPPORTED, "\"yarn\"; none, linear and llama3"},
+    {{.arch = "llama", .scaling = "yarn", .scaling_factor = 4},
+     FD_ERR_UNSUPPORTED,
+     "\"yarn\"; none, linear and llama3"},
 };
 
 Test(graph, what_cannot_run_is_refused_by_name) {
@@ -86,7 +84,6 @@ Test(graph, what_cannot_run_is_refused_by_name) {
         cr_expect(code == r->code && strstr(err.message, r->message), "expected \"%s\", found %d \"%s\"", r->message,
                   (int)code, err.message);
         cr_expect(graph == NULL);
-        fd_gguf_close(gguf);
     }
 }
 
@@ -100,30 +97,55 @@ Test(graph, unused_tensors_are_reported) {
     cr_assert(strcmp(report.unused[0], "blk.0.attn_sinks.weight") == 0);
     fd_weight_report_free(&report);
     fd_graph_free(graph);
-    fd_gguf_close(gguf);
 }
 
 /* Each row breaks one invariant of a sound graph; validation must notice. */
 typedef void (*breakage)(fd_graph *g);
-static void later_input(fd_graph *g) { g->nodes[3].input[0] = 5; }
-static void own_input(fd_graph *g) { g->nodes[3].input[0] = 3; }
-static void wrong_id(fd_graph *g) { g->nodes[4].id = 3; }
-static void missing_input(fd_graph *g) { g->nodes[2].input[0] = -1; }
-static void second_input(fd_graph *g) { g->nodes[1].input[1] = 0; }
-static void unknown_op(fd_graph *g) { g->nodes[2].op = FD_OP_COUNT; }
-static void no_weight(fd_graph *g) { g->nodes[2].weight[0] = -1; }
-static void wrong_weight(fd_graph *g) { g->nodes[2].weight[0] = g->nodes[3].weight[0]; }
-static void weight_past_table(fd_graph *g) { g->nodes[2].weight[0] = g->n_weight; }
-static void wide_rotation(fd_graph *g) { g->nodes[5].rope.n_rot = 18; }
-static void nan_eps(fd_graph *g) { g->nodes[1].eps = NAN; }
-static void scores_without_cache(fd_graph *g) { g->nodes[9].input[1] = g->nodes[9].input[0]; }
-static void empty_shape(fd_graph *g) { g->nodes[0].shape[0] = 0; }
+static void later_input(fd_graph *g) {
+    g->nodes[3].input[0] = 5;
+}
+static void own_input(fd_graph *g) {
+    g->nodes[3].input[0] = 3;
+}
+static void wrong_id(fd_graph *g) {
+    g->nodes[4].id = 3;
+}
+static void missing_input(fd_graph *g) {
+    g->nodes[2].input[0] = -1;
+}
+static void second_input(fd_graph *g) {
+    g->nodes[1].input[1] = 0;
+}
+static void unknown_op(fd_graph *g) {
+    g->nodes[2].op = FD_OP_COUNT;
+}
+static void no_weight(fd_graph *g) {
+    g->nodes[2].weight[0] = -1;
+}
+static void wrong_weight(fd_graph *g) {
+    g->nodes[2].weight[0] = g->nodes[3].weight[0];
+}
+static void weight_past_table(fd_graph *g) {
+    g->nodes[2].weight[0] = g->n_weight;
+}
+static void wide_rotation(fd_graph *g) {
+    g->nodes[5].rope.n_rot = 18;
+}
+static void nan_eps(fd_graph *g) {
+    g->nodes[1].eps = NAN;
+}
+static void scores_without_cache(fd_graph *g) {
+    g->nodes[9].input[1] = g->nodes[9].input[0];
+}
+static void empty_shape(fd_graph *g) {
+    g->nodes[0].shape[0] = 0;
+}
 
 Test(graph, validation_notices_every_breach) {
-    static const breakage table[] = {later_input, own_input, wrong_id, missing_input, second_input, unknown_op, no_weight,
-                                     wrong_weight, weight_past_table, wide_rotation, nan_eps, scores_without_cache, empty_shape};
-    fd_gguf *gguf;
-    fd_graph *sound = build((small_model_options){.arch = "llama"}, &gguf);
+    static const breakage table[] = {
+        later_input,  own_input,         wrong_id,      missing_input, second_input,         unknown_op, no_weight,
+        wrong_weight, weight_past_table, wide_rotation, nan_eps,       scores_without_cache, empty_shape};
+    fd_graph *sound = build((small_model_options){.arch = "llama"});
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         fd_error err = {0};
         fd_graph *g;
@@ -133,13 +155,16 @@ Test(graph, validation_notices_every_breach) {
         cr_expect(fd_graph_validate(g, &err) == FD_ERR_INPUT && err.message[0], "breach %zu not noticed", i);
         fd_graph_free(g);
     }
-    fd_graph_free(sound);
-    fd_gguf_close(gguf);
 }
 
 static fd_rope rope_of(fd_rope_scaling scaling) {
-    return (fd_rope){.n_rot = 32, .base = 500000, .scaling = scaling, .factor = 8, .low_freq_factor = 1,
-                     .high_freq_factor = 4, .original_context = 8192};
+    return (fd_rope){.n_rot = 32,
+                     .base = 500000,
+                     .scaling = scaling,
+                     .factor = 8,
+                     .low_freq_factor = 1,
+                     .high_freq_factor = 4,
+                     .original_context = 8192};
 }
 
 /* The definitions once more, in plain libm. */
@@ -150,7 +175,8 @@ static double expected_frequency(const fd_rope *r, int i) {
     double wavelength = 2 * acos(-1.0) / f;
     if (wavelength < r->original_context / r->high_freq_factor) return f;
     if (wavelength > r->original_context / r->low_freq_factor) return f / r->factor;
-    double smooth = (r->original_context / wavelength - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+    double smooth =
+        (r->original_context / wavelength - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
     return (1 - smooth) * f / r->factor + smooth * f;
 }
 
@@ -172,7 +198,8 @@ Test(rope_table, factors_divide_the_frequency_and_position_zero_is_identity) {
     fd_rope rope = rope_of(FD_ROPE_SCALING_NONE);
     float factors[16], c[2 * 16], s[2 * 16];
     for (int i = 0; i < 16; i++) factors[i] = 1.0f + (float)i;
-    fd_rope_table(&rope, factors, 0, 2, c, s);
+    fd_weight weight = {.dtype = FD_F32, .n_row = 1, .n_col = 16, .data = factors};
+    fd_rope_table(&rope, &weight, 0, 2, c, s);
     for (int i = 0; i < 16; i++) {
         cr_expect(c[i] == 1.0f && s[i] == 0.0f);
         cr_expect(fabs(s[16 + i] - sin(expected_frequency(&rope, i) / factors[i])) <= 0x1p-24);

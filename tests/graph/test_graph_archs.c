@@ -1,5 +1,5 @@
-/* Graphs of the conformance models: each rule of the ops that they bring notices its breach, and each key that they read is
- * named when it is senseless. */
+/* Graphs of the conformance models: each rule of the ops that they bring notices its breach, and each key that they
+ * read is named when it is senseless. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Reading: what a good file says, which files are none, and how long a large one takes. test_gguf_damaged.c has the damaged. */
+/* Reading: what a good file says, which files are none, and how long a large one takes. test_gguf_damaged.c has the
+ * damaged. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdio.h>

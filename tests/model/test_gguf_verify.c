@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "gguf_bytes.h"
-#include "model/gguf/gguf.h"
+#include "bench/gguf_writer/gguf_writer.h"
 #include "model/gguf/quant.h"
-#include "shared.h"
+#include "tests/common.h"
+#include "tests/ops/shared_files.h"
 
 static fd_error err;
 #define MUST(call) cr_assert_eq(call, FD_OK, "%s", err.message)
@@ -34,19 +34,14 @@ static size_t verify(const fd_gguf *gguf, heard *h, fd_code expected) {
     return n;
 }
 
-/* Writes one tensor of `bytes` as it is and opens the file; unlinked already, the mapping keeps it. */
+/* A file of one tensor. */
 static fd_gguf *file_of(uint32_t dtype, int32_t n_dim, const int64_t *shape, const void *bytes) {
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/fd_gguf_verify_%ld.gguf", (long)getpid());
     fd_gguf_writer *writer;
     fd_gguf *gguf;
     MUST(fd_gguf_writer_new(&writer, &err));
     MUST(fd_gguf_put_tensor(writer, "t", dtype, n_dim, shape, bytes, NULL, NULL, &err));
-    MUST(fd_gguf_write(writer, path, &err));
-    fd_gguf_writer_free(writer);
-    MUST(fd_gguf_open(path, &gguf, &err));
-    unlink(path);
-    return gguf;
+    MUST(fd_gguf_write_and_open(writer, &gguf, &err));
+    return kept(gguf);
 }
 
 enum { COLUMNS = 512, ROWS = 12 };
@@ -87,7 +82,6 @@ static void wound_and_verify(uint32_t dtype, size_t i) {
                  h.text);
     if (w->message)
         cr_expect(strstr(h.text, w->message) && strstr(h.text, "tensor t:"), "%s: said \"%s\"", w->name, h.text);
-    fd_gguf_close(gguf);
 }
 
 Test(gguf_verify, damaged_values_are_found_where_they_are) {
@@ -128,7 +122,6 @@ Test(gguf_verify, a_bad_scale_spoils_its_block) {
         heard h;
         cr_expect_eq(verify(gguf, &h, FD_OK), 1u, "%s", h.text);
         cr_expect(strstr(h.text, expected), "%s: said \"%s\"", fd_dtype_get(cases[i].dtype)->name, h.text);
-        fd_gguf_close(gguf);
     }
 }
 
@@ -140,12 +133,10 @@ Test(gguf_verify, doubles_and_integers_are_judged) {
     cr_expect(strstr(h.text, "1 Inf among 8 values, the first at row 1 column 1") &&
                   strstr(h.text, "the last 1 of its 4 rows"),
               "%s", h.text);
-    fd_gguf_close(gguf);
     int32_t integers[4] = {0x7f800000, -1, 0, 0}; /* an integer that would be Inf as a float */
     gguf = file_of(FD_I32, 2, (int64_t[]){2, 2}, integers);
     cr_expect_eq(verify(gguf, &h, FD_OK), 1u);
     cr_expect(strstr(h.text, "the last 1 of its 2 rows are all zero"), "%s", h.text);
-    fd_gguf_close(gguf);
 }
 
 /* A check that could not look never says that all is well. */
@@ -156,46 +147,38 @@ Test(gguf_verify, unreadable_types_are_incomplete) {
     heard h;
     cr_expect_eq(verify(gguf, &h, FD_ERR_INCOMPLETE), 0u);
     cr_expect(strstr(err.message, "1 tensors were not checked") && strstr(err.message, "Q5_K"), "%s", err.message);
-    fd_gguf_close(gguf);
     memset(bytes + 176, 0, 176);
     gguf = file_of(13, 2, (int64_t[]){256, 2}, bytes);
     cr_expect_eq(verify(gguf, &h, FD_ERR_INCOMPLETE), 1u, "zero bytes are zero in every format");
-    fd_gguf_close(gguf);
 }
 
 Test(gguf_verify, rows_longer_than_a_piece_are_judged_whole) {
     const int64_t columns = 3 << 20;
-    float *values = calloc((size_t)columns * 2, sizeof *values);
-    cr_assert_not_null(values);
+    float *values = kept(calloc((size_t)columns * 2, sizeof *values));
     values[0] = 1;
     values[2 * columns - 1] = NAN;
     fd_gguf *gguf = file_of(FD_F32, 2, (int64_t[]){columns, 2}, values);
     heard h;
     cr_expect_eq(verify(gguf, &h, FD_OK), 1u);
     cr_expect(strstr(h.text, "the first at row 1 column 3145727"), "%s", h.text);
-    fd_gguf_close(gguf);
-    free(values);
 }
 
 /* Zero rows that reach over several pieces of work are counted across them. */
 Test(gguf_verify, zero_rows_are_counted_across_pieces) {
     const int64_t columns = 1 << 19, rows = 7;
-    float *values = calloc((size_t)(columns * rows), sizeof *values);
-    cr_assert_not_null(values);
+    float *values = kept(calloc((size_t)(columns * rows), sizeof *values));
     values[columns + 5] = 1;
     fd_gguf *gguf = file_of(FD_F32, 2, (int64_t[]){columns, rows}, values);
     heard h;
     cr_expect_eq(verify(gguf, &h, FD_OK), 1u);
     cr_expect(strstr(h.text, "the last 5 of its 7 rows are all zero"), "%s", h.text);
-    fd_gguf_close(gguf);
-    free(values);
 }
 
 static fd_gguf *parse_spec(const gguf_spec *spec) {
     gguf_bytes file = gguf_build(spec);
     fd_gguf *gguf;
     MUST(fd_gguf_parse(file.data, file.size, &gguf, &err));
-    return gguf;
+    return kept(gguf);
 }
 
 Test(gguf_verify, unused_bytes_are_found) {
@@ -203,7 +186,6 @@ Test(gguf_verify, unused_bytes_are_found) {
     gguf_spec spec = gguf_good();
     fd_gguf *gguf = parse_spec(&spec);
     cr_expect_eq(verify(gguf, &h, FD_OK), 0u, "%s", h.text);
-    fd_gguf_close(gguf);
 
     spec.tensor[0].offset = 32;
     spec.tensor[1].offset = 320;
@@ -214,7 +196,6 @@ Test(gguf_verify, unused_bytes_are_found) {
                   strstr(h.text, "64 unused bytes before tensor b.bias") &&
                   strstr(h.text, "148 unused bytes after the last tensor"),
               "%s", h.text);
-    fd_gguf_close(gguf);
 }
 
 /* False alarms would make the check worthless. */
@@ -232,7 +213,6 @@ Test(gguf_verify, real_files_have_no_problem) {
             cr_expect_eq(verify(gguf, &h, FD_OK), 0u, "%s: %s", files[i], h.text);
             fd_gguf_close(gguf);
         }
-        shared_free(files, n);
     }
     if (total == 0) cr_skip_test("no shared data: set FD_SHARED");
 }

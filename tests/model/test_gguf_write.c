@@ -9,8 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/gguf/gguf.h"
-#include "shared.h"
+#include "bench/gguf_writer/gguf_writer.h"
+#include "tests/common.h"
+#include "tests/ops/shared_files.h"
 
 static char folder[64];
 
@@ -64,9 +65,20 @@ static fd_code fill_numbers(void *user, int64_t row0, int64_t n_row, void *to, f
     return FD_OK;
 }
 
-static fd_gguf_writer *writer_with(counter *c, int64_t rows) {
+static fd_gguf_writer *new_writer(void) {
     fd_gguf_writer *writer;
     MUST(fd_gguf_writer_new(&writer, &err));
+    return kept(writer);
+}
+
+static fd_gguf *open_written(const char *name) {
+    fd_gguf *gguf;
+    MUST(fd_gguf_open(in_folder(name), &gguf, &err));
+    return kept(gguf);
+}
+
+static fd_gguf_writer *writer_with(counter *c, int64_t rows) {
+    fd_gguf_writer *writer = new_writer();
     MUST(fd_gguf_put_string(writer, "general.architecture", "test", &err));
     int64_t shape[2] = {c->columns, rows};
     MUST(fd_gguf_put_tensor(writer, "filled", FD_F32, 2, shape, NULL, fill_numbers, c, &err));
@@ -74,8 +86,7 @@ static fd_gguf_writer *writer_with(counter *c, int64_t rows) {
 }
 
 Test(gguf_write, everything_put_is_read_back) {
-    fd_gguf_writer *writer;
-    MUST(fd_gguf_writer_new(&writer, &err));
+    fd_gguf_writer *writer = new_writer();
     const uint16_t u16[3] = {1, 2, 65535};
     const fd_string words[3] = {{"plain", 5}, {"", 0}, {"with\0nul", 8}};
     const uint8_t q8[2 * 34] = {0, 60, 1, 2, 3}, odd[3] = {9, 8, 7};
@@ -91,12 +102,10 @@ Test(gguf_write, everything_put_is_read_back) {
     counter c = {.columns = 1000, .fail_at_row = -1};
     MUST(fd_gguf_put_tensor(writer, "filled", FD_F32, 3, (int64_t[]){1000, 50, 100}, NULL, fill_numbers, &c, &err));
     MUST(fd_gguf_write(writer, in_folder("a.gguf"), &err));
-    fd_gguf_writer_free(writer);
     cr_expect_eq(n_files(), 1);
     cr_expect(c.next_row == 5000 && c.n_call > 1, "20 MB are filled in pieces (%d)", c.n_call);
 
-    fd_gguf *gguf;
-    MUST(fd_gguf_open(in_folder("a.gguf"), &gguf, &err));
+    fd_gguf *gguf = open_written("a.gguf");
     cr_expect_eq(fd_gguf_version(gguf), 3u);
     cr_expect_eq(fd_gguf_n_kv(gguf), 7u);
     int64_t integer;
@@ -121,7 +130,6 @@ Test(gguf_write, everything_put_is_read_back) {
     const fd_gguf_tensor *filled = fd_gguf_find_tensor(gguf, "filled");
     cr_expect(filled->n_dim == 3 && filled->shape[0] == 1000 && filled->shape[1] == 50 && filled->shape[2] == 100);
     for (int64_t i = 0; i < 5000000; i++) cr_assert_eq(((const float *)filled->data)[i], (float)i);
-    fd_gguf_close(gguf);
 }
 
 static void expect_same(const fd_gguf *a, const fd_gguf *b) {
@@ -152,9 +160,8 @@ Test(gguf_write, real_files_survive_a_copy) {
         total += n;
         for (size_t i = 0; i < n; i++) {
             fd_gguf *gguf, *copy;
-            fd_gguf_writer *writer;
+            fd_gguf_writer *writer = new_writer();
             MUST(fd_gguf_open(files[i], &gguf, &err));
-            MUST(fd_gguf_writer_new(&writer, &err));
             for (size_t k = 0; k < fd_gguf_n_kv(gguf); k++) MUST(fd_gguf_put_kv(writer, fd_gguf_kv_at(gguf, k), &err));
             for (size_t t = 0; t < fd_gguf_n_tensor(gguf); t++) {
                 const fd_gguf_tensor *tensor = fd_gguf_tensor_at(gguf, t);
@@ -162,29 +169,24 @@ Test(gguf_write, real_files_survive_a_copy) {
                                         NULL, NULL, &err));
             }
             MUST(fd_gguf_write(writer, in_folder("copy.gguf"), &err));
-            fd_gguf_writer_free(writer);
             MUST(fd_gguf_open(in_folder("copy.gguf"), &copy, &err));
             expect_same(gguf, copy);
             fd_gguf_close(copy);
             fd_gguf_close(gguf);
         }
-        shared_free(files, n);
     }
     if (total == 0) cr_skip_test("no shared data: set FD_SHARED");
 }
 
 Test(gguf_write, alignment_is_what_was_put) {
     for (uint32_t alignment = 1; alignment <= 4096; alignment *= 8) {
-        fd_gguf_writer *writer;
-        fd_gguf *gguf;
+        fd_gguf_writer *writer = new_writer();
         const uint8_t one[3] = {1, 2, 3}, two[1] = {4};
-        MUST(fd_gguf_writer_new(&writer, &err));
         MUST(fd_gguf_put_u32(writer, "general.alignment", alignment, &err));
         MUST(fd_gguf_put_tensor(writer, "one", 24, 1, (int64_t[]){3}, one, NULL, NULL, &err));
         MUST(fd_gguf_put_tensor(writer, "two", 24, 1, (int64_t[]){1}, two, NULL, NULL, &err));
         MUST(fd_gguf_write(writer, in_folder("a.gguf"), &err));
-        fd_gguf_writer_free(writer);
-        MUST(fd_gguf_open(in_folder("a.gguf"), &gguf, &err));
+        fd_gguf *gguf = open_written("a.gguf");
         cr_expect_eq(fd_gguf_alignment(gguf), alignment);
         cr_expect_eq(*(const uint8_t *)fd_gguf_find_tensor(gguf, "two")->data, 4);
         cr_expect_eq(fd_gguf_file_size(gguf) % alignment, 0u, "the last tensor is padded as well");
@@ -199,12 +201,11 @@ Test(gguf_write, alignment_is_what_was_put) {
     } while (0)
 
 Test(gguf_write, what_a_reader_would_refuse_is_refused) {
-    fd_gguf_writer *writer;
+    fd_gguf_writer *writer = new_writer();
     const float data[64] = {0};
     char name[200];
     memset(name, 'n', sizeof name);
     name[128] = '\0';
-    MUST(fd_gguf_writer_new(&writer, &err));
     MUST(fd_gguf_put_u32(writer, "key", 1, &err));
     REFUSED(fd_gguf_put_f32(writer, "key", 1, &err), "key key was put twice");
     REFUSED(fd_gguf_put_u32(writer, "", 1, &err), "a key of 0 bytes");
@@ -230,7 +231,6 @@ Test(gguf_write, what_a_reader_would_refuse_is_refused) {
     MUST(fd_gguf_put_tensor(writer, "t", FD_F32, 1, (int64_t[]){1}, data, NULL, NULL, &err));
     REFUSED(fd_gguf_write(writer, in_folder("a.gguf"), &err), "tensor t was put twice");
     cr_expect_eq(n_files(), 0);
-    fd_gguf_writer_free(writer);
 }
 
 /* ---- failures on the way ---- */
@@ -243,7 +243,6 @@ Test(gguf_write, a_failing_fill_leaves_the_old_file) {
     cr_expect_eq(fd_gguf_write(writer, in_folder("a.gguf"), &err), FD_ERR_INPUT);
     cr_expect(strstr(err.message, "tensor filled: the source ran dry"), "%s", err.message);
     cr_expect(c.n_call > 0);
-    fd_gguf_writer_free(writer);
     cr_expect_eq(n_files(), 1);
     char text[8] = "";
     FILE *file = fopen(in_folder("a.gguf"), "rb");
@@ -262,7 +261,6 @@ Test(gguf_write, a_full_disk_leaves_nothing_behind) {
     cr_expect(strstr(err.message, in_folder("a.gguf")) && strstr(err.message, "cannot write at byte 1048576"), "%s",
               err.message);
     cr_expect_eq(n_files(), 0);
-    fd_gguf_writer_free(writer);
 }
 
 Test(gguf_write, unwritable_places_are_named) {
@@ -283,7 +281,6 @@ Test(gguf_write, unwritable_places_are_named) {
     cr_expect(stat(pipe, &st) == 0 && S_ISFIFO(st.st_mode), "a pipe is not replaced by a file");
     cr_expect_eq(n_files(), 2, "nothing is left behind");
     cr_expect_eq(c.n_call, 0, "nothing is computed for a place that cannot be written");
-    fd_gguf_writer_free(writer);
 }
 
 Test(gguf_write, a_writer_can_write_twice) {
@@ -292,9 +289,6 @@ Test(gguf_write, a_writer_can_write_twice) {
     MUST(fd_gguf_write(writer, in_folder("a.gguf"), &err));
     c.next_row = 0;
     MUST(fd_gguf_write(writer, in_folder("a.gguf"), &err));
-    fd_gguf *gguf;
-    MUST(fd_gguf_open(in_folder("a.gguf"), &gguf, &err));
+    fd_gguf *gguf = open_written("a.gguf");
     cr_expect_eq(((const float *)fd_gguf_tensor_at(gguf, 0)->data)[63], 63.0f);
-    fd_gguf_close(gguf);
-    fd_gguf_writer_free(writer);
 }

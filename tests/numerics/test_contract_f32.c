@@ -9,7 +9,8 @@
 /* Stated bounds, in units of the result's last place (subnormal results: of 2^-149). */
 #define EXP32_MAX_ULP  1.02
 #define SILU32_MAX_ULP 2.5
-/* Below x = -88.72 e^-x overflows and silu returns -0 where the true value is still -2.7e-37: a stated absolute error. */
+/* Below x = -88.72 e^-x overflows and silu returns -0 where the true value is still -2.7e-37: a stated absolute
+ * error. */
 #define SILU32_UNDERFLOW 2.7e-37
 /* A relative error of the argument 2u is one of |2u| as many units of e^-2u: most where x is -10. */
 #define GELU32_MAX_ULP 210.0

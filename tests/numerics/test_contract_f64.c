@@ -24,11 +24,21 @@ typedef struct function_case {
     double bound;
 } function_case;
 
-static long double relative(double y, long double r) { return r == 0 ? fabsl(y) : fabsl(y - r) / fabsl(r); }
-static long double exp_error(double x) { return relative(fd_exp64(x), expl(x)); }
-static long double log_error(double x) { return relative(fd_log64(x), logl(x)); }
-static long double pow_1e6_error(double x) { return relative(fd_pow64(1e6, x), powl(1e6L, x)); }
-static long double pow_1e4_error(double x) { return relative(fd_pow64(1e4, x), powl(1e4L, x)); }
+static long double relative(double y, long double r) {
+    return r == 0 ? fabsl(y) : fabsl(y - r) / fabsl(r);
+}
+static long double exp_error(double x) {
+    return relative(fd_exp64(x), expl(x));
+}
+static long double log_error(double x) {
+    return relative(fd_log64(x), logl(x));
+}
+static long double pow_1e6_error(double x) {
+    return relative(fd_pow64(1e6, x), powl(1e6L, x));
+}
+static long double pow_1e4_error(double x) {
+    return relative(fd_pow64(1e4, x), powl(1e4L, x));
+}
 
 static long double sin_error(double x) {
     double s, c;
@@ -60,11 +70,16 @@ static long double worst(const function_case *f) {
 
 /* pow's error grows with |y·ln base| ≤ 13.8: 13.8 roundings of the exponent's last place. */
 static const function_case cases[] = {
-    {"exp64 near 0", -1, 1, exp_error, 2 * U},       {"exp64 wide", -690, 690, exp_error, 3 * U},
-    {"log64 near 1", 0.5, 2, log_error, 4 * U},      {"log64 wide", 1e-300, 1e300, log_error, 3 * U},
-    {"pow64 base 1e6", -1, 0, pow_1e6_error, 30 * U}, {"pow64 base 1e4", -1, 0, pow_1e4_error, 22 * U},
-    {"sin64 small", -4, 4, sin_error, 1.5 * U},      {"cos64 small", -4, 4, cos_error, 1.5 * U},
-    {"sin64 at 128k positions", 0, 131072, sin_error, 1.5 * U}, {"cos64 at 2^30", 0, 1073741824.0, cos_error, 1.5 * U},
+    {"exp64 near 0", -1, 1, exp_error, 2 * U},
+    {"exp64 wide", -690, 690, exp_error, 3 * U},
+    {"log64 near 1", 0.5, 2, log_error, 4 * U},
+    {"log64 wide", 1e-300, 1e300, log_error, 3 * U},
+    {"pow64 base 1e6", -1, 0, pow_1e6_error, 30 * U},
+    {"pow64 base 1e4", -1, 0, pow_1e4_error, 22 * U},
+    {"sin64 small", -4, 4, sin_error, 1.5 * U},
+    {"cos64 small", -4, 4, cos_error, 1.5 * U},
+    {"sin64 at 128k positions", 0, 131072, sin_error, 1.5 * U},
+    {"cos64 at 2^30", 0, 1073741824.0, cos_error, 1.5 * U},
 };
 
 Test(contract_f64, functions_are_within_their_bounds) {
@@ -82,10 +97,13 @@ Test(contract_f64, a_careless_reduction_is_noticed) {
 }
 
 Test(contract_f64, quadrants_have_the_right_signs) {
-    static const struct { double x, s, c; } table[] = {{0, 0, 1}, {0.5, 1, 1}, {2, 1, -1}, {4, -1, -1}, {6, -1, 1}, {-1, -1, 1}};
+    static const struct {
+        double x, s, c;
+    } table[] = {{0, 0, 1}, {0.5, 1, 1}, {2, 1, -1}, {4, -1, -1}, {6, -1, 1}, {-1, -1, 1}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         double s, c;
         fd_sincos64(table[i].x, &s, &c);
-        cr_expect((table[i].s == 0 ? s == 0 : s * table[i].s > 0) && c * table[i].c > 0, "at %g: %g %g", table[i].x, s, c);
+        cr_expect((table[i].s == 0 ? s == 0 : s * table[i].s > 0) && c * table[i].c > 0, "at %g: %g %g", table[i].x, s,
+                  c);
     }
 }

@@ -5,7 +5,9 @@
 
 enum { N = 257 };
 
-static bool equal(fd_fingerprint a, fd_fingerprint b) { return a.lo == b.lo && a.hi == b.hi; }
+static bool equal(fd_fingerprint a, fd_fingerprint b) {
+    return a.lo == b.lo && a.hi == b.hi;
+}
 
 static void fill(float *x) {
     for (int i = 0; i < N; i++) x[i] = (float)((i * 7919) % 1009) * 0.125f - 60.0f;
@@ -64,6 +66,8 @@ Test(fingerprint, words_may_be_added_in_any_order) {
     a[N] = 0;
     fd_fingerprint f = {0, 0};
     for (int i = N / 2; i >= 0; i--)
-        fd_fingerprint_add(&f, (uint64_t)i, fd_canonical32(a[2 * i]) | (uint64_t)(2 * i + 1 < N ? fd_canonical32(a[2 * i + 1]) : 0) << 32);
+        fd_fingerprint_add(&f, (uint64_t)i,
+                           fd_canonical32(a[2 * i]) | (uint64_t)(2 * i + 1 < N ? fd_canonical32(a[2 * i + 1]) : 0)
+                                                          << 32);
     cr_assert(equal(fd_fingerprint_end(f, N), fd_fingerprint_f32(a, N)));
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/common.h"
 #include "tests/ops/op_case.h"
 
 int32_t tokens[RANDOM_TOKENS];
@@ -22,7 +23,7 @@ fd_exec *make_exec(const fd_graph *graph, fd_reference_options options) {
 
 float *run(fd_exec *exec, int32_t n, int32_t batch) {
     fd_error err = {0};
-    float *logits = malloc(sizeof *logits * (size_t)n * RANDOM_VOCAB);
+    float *logits = kept(malloc(sizeof *logits * (size_t)n * RANDOM_VOCAB));
     fd_exec_reset(exec);
     for (int32_t at = 0; at < n; at += batch) {
         int32_t m = n - at < batch ? n - at : batch;

@@ -12,7 +12,7 @@ void fill_tokens(void);
 /* With room for RANDOM_TOKENS positions unless the options say otherwise. */
 fd_exec *make_exec(const fd_graph *graph, fd_reference_options options);
 
-/* From position 0: logits of all n positions, in batches of `batch` tokens. Malloc'ed. */
+/* From position 0: logits of all n positions, in batches of `batch` tokens. Live until the end of the test. */
 float *run(fd_exec *exec, int32_t n, int32_t batch);
 float *run_new(const fd_graph *graph, fd_reference_options options, int32_t n, int32_t batch);
 

@@ -20,10 +20,19 @@ float case_random(op_case *c) {
     return (float)((int32_t)(next(&c->seed) >> 40) - (1 << 23)) * 0x1p-23f;
 }
 
-static void *own(op_case *c, size_t bytes) {
+struct case_memory {
+    op_case *c;
+    void **blocks;
+    size_t n;
+    struct case_memory *next;
+};
+static struct case_memory *all; /* so that what a test does not free is no leak */
+
+static void *own(const op_case *c, size_t bytes) {
+    struct case_memory *m = c->memory;
     void *block = malloc(bytes ? bytes : 1);
-    c->owned[c->n_owned++] = block;
-    return block;
+    m->blocks = realloc(m->blocks, sizeof *m->blocks * (m->n + 1));
+    return m->blocks[m->n++] = block;
 }
 
 static float *random_floats(op_case *c, int64_t n) {
@@ -34,6 +43,10 @@ static float *random_floats(op_case *c, int64_t n) {
 
 static op_case *new_case(fd_op op, int32_t pos0, int32_t n_pos) {
     op_case *c = calloc(1, sizeof *c);
+    c->memory = calloc(1, sizeof *c->memory);
+    c->memory->c = c;
+    c->memory->next = all;
+    all = c->memory;
     c->seed = (uint64_t)op * 1000003 + (uint64_t)pos0 * 101 + (uint64_t)n_pos;
     c->graph = (fd_graph){.nodes = c->nodes, .n_node = 3, .weights = c->weights, .n_weight = 2};
     for (int i = 0; i < 3; i++)
@@ -55,8 +68,8 @@ static void set_input(op_case *c, int i, float *data, int64_t n, int32_t n_dim, 
     c->nodes[i].shape[1] = shape1;
 }
 
-/* Random bytes are valid blocks of the formats that nothing here encodes, but for their scales, which must not be huge.
- */
+/* Random bytes are valid blocks of the formats that nothing here encodes, but for their scales, which must not be
+ * huge. */
 static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
     int64_t size = fd_dtype_get(dtype)->block_bytes;
     for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);
@@ -74,7 +87,7 @@ static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
 static void set_weight(op_case *c, int i, uint32_t dtype, int64_t n_row, int64_t n_col) {
     int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col);
     char *data = own(c, (size_t)(n_row * row_bytes));
-    float *row = malloc(sizeof *row * (size_t)n_col);
+    float *row = own(c, sizeof *row * (size_t)n_col);
     for (int64_t r = 0; r < n_row; r++) {
         for (int64_t k = 0; k < n_col; k++) row[k] = case_random(c);
         if (fd_can_quantize(dtype))
@@ -82,7 +95,6 @@ static void set_weight(op_case *c, int i, uint32_t dtype, int64_t n_row, int64_t
         else
             random_blocks(c, dtype, data + r * row_bytes, row_bytes);
     }
-    free(row);
     c->weights[i] = (fd_weight){
         .dtype = dtype, .n_row = n_row, .n_col = n_col, .data = data, .bytes = (uint64_t)(n_row * row_bytes)};
     strcpy(c->weights[i].name, "test.weight");
@@ -273,16 +285,18 @@ void case_add_sinks(op_case *c, uint32_t dtype) {
 }
 
 void case_free(op_case *c) {
-    for (int i = 0; i < c->n_owned; i++) free(c->owned[i]);
-    free(c);
+    for (size_t i = 0; i < c->memory->n; i++) free(c->memory->blocks[i]);
+    free(c->memory->blocks);
+    c->memory->blocks = NULL;
+    c->memory->n = 0;
 }
 
 float *case_run(const op_case *c, const fd_ref_ops *ops, int n_part) {
     fd_op_args args = c->args;
-    float *out = malloc(sizeof *out * (size_t)c->n_out);
+    float *out = own(c, sizeof *out * (size_t)c->n_out);
     for (int64_t i = 0; i < c->n_out; i++) out[i] = fd_from_bits32(UNTOUCHED);
     args.out = out;
-    int64_t items = fd_ref_load_of(&args).items;
+    int64_t items = fd_ref_cost_of(&args).items;
     for (int part = 0; part < n_part; part++)
         ops->run[c->nodes[2].op](&args, items * part / n_part, items * (part + 1) / n_part);
     return out;
@@ -293,8 +307,8 @@ float *case_run_scalar(const op_case *c) {
     return case_run(c, &ops, 1);
 }
 
-static double *widen(const float *x, int64_t n) {
-    double *y = malloc(sizeof *y * (size_t)(n + 1));
+static double *widen(const op_case *c, const float *x, int64_t n) {
+    double *y = own(c, sizeof *y * (size_t)n);
     for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
     return y;
 }
@@ -302,9 +316,9 @@ static double *widen(const float *x, int64_t n) {
 double *case_run_f64(const op_case *c) {
     fd_op_args args = c->args;
     int64_t table = (int64_t)c->args.n_kv * (c->nodes[2].rope.n_rot / 2);
-    double *in[2] = {widen(c->in[0], c->n_in[0]), widen(c->in[1], c->n_in[1])};
-    double *cosine = malloc(sizeof *cosine * (size_t)(table + 1)), *sine = malloc(sizeof *sine * (size_t)(table + 1));
-    double *out = malloc(sizeof *out * (size_t)c->n_out);
+    double *in[2] = {widen(c, c->in[0], c->n_in[0]), widen(c, c->in[1], c->n_in[1])};
+    double *cosine = own(c, sizeof *cosine * (size_t)table), *sine = own(c, sizeof *sine * (size_t)table);
+    double *out = own(c, sizeof *out * (size_t)c->n_out);
     for (int i = 0; i < 2; i++) args.in[i] = in[i];
     if (table) fd_rope_table_f64(&c->nodes[2].rope, NULL, 0, c->args.n_kv, cosine, sine);
     args.rope_cos = cosine;
@@ -312,10 +326,6 @@ double *case_run_f64(const op_case *c) {
     for (int64_t i = 0; i < c->n_out; i++) out[i] = NAN;
     args.out = out;
     fd_reference_op(FD_NUMERICS_F64, &args);
-    free(in[0]);
-    free(in[1]);
-    free(cosine);
-    free(sine);
     return out;
 }
 
@@ -327,7 +337,7 @@ int64_t bits_differ(const float *a, const float *b, int64_t n) {
 
 float *case_weight_row(const op_case *c, int weight, int64_t row) {
     const fd_weight *w = &c->weights[weight];
-    float *values = malloc(sizeof *values * (size_t)w->n_col);
+    float *values = own(c, sizeof *values * (size_t)w->n_col);
     fd_dequantize_row(w->dtype, (const char *)w->data + row * fd_dtype_row_bytes(w->dtype, w->n_col), values, w->n_col);
     return values;
 }

@@ -1,5 +1,6 @@
 /* One node with random inputs, built by hand, for tests of single ops. Every buffer is malloc'ed at its exact size, so
- * that a sanitizer sees an access past it. */
+ * that a sanitizer sees an access past it. What is made here lives until case_free or the end of the test, which is a
+ * process of its own. */
 #ifndef FD_TESTS_OPS_OP_CASE_H
 #define FD_TESTS_OPS_OP_CASE_H
 
@@ -13,8 +14,7 @@ typedef struct op_case {
     fd_op_args args; /* binary32; args.out is not set */
     float *in[2];    /* what args.in points to */
     int64_t n_in[2], n_out;
-    void *owned[16];
-    int n_owned;
+    struct case_memory *memory; /* all that the case and its runs allocate */
     uint64_t seed;
 } op_case;
 
@@ -44,15 +44,15 @@ op_case *case_expert_sum(int32_t n, int32_t n_pos);
 
 /* Gives a case of FD_OP_ATTN_SOFTMAX sinks. */
 void case_add_sinks(op_case *c, uint32_t dtype);
-void case_free(op_case *c);
+void case_free(op_case *c); /* with the outputs of its runs; only tests of many cases need it */
 
 /* Uniform in [-1, 1). */
 float case_random(op_case *c);
 
-/* The node's output, malloc'ed, filled with a mark before the op runs; `ops` runs it in n_part ranges of items. */
+/* The node's output, the case's, filled with a mark before the op runs; `ops` runs it in n_part ranges of items. */
 float *case_run(const op_case *c, const fd_ref_ops *ops, int n_part);
 double *case_run_f64(const op_case *c);
-/* case_run with the scalar definitions. */
+/* case_run with the scalar kernels. */
 float *case_run_scalar(const op_case *c);
 
 /* Elements whose bits differ, every NaN being the same. */
@@ -63,7 +63,7 @@ static inline double worse(double so_far, double z) {
     return so_far != so_far || z <= so_far ? so_far : z;
 }
 
-/* Row `row` of a weight of the case, dequantised, malloc'ed. */
+/* Row `row` of a weight of the case, dequantised, the case's. */
 float *case_weight_row(const op_case *c, int weight, int64_t row);
 
 #endif

@@ -4,25 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "bench/gguf_writer/gguf_writer.h"
 #include "model/gguf/quant.h"
+#include "tests/common.h"
 
 enum { LAYERS = 3, WIDTH = 288, HEADS = 6, KV_HEADS = 2, FF = 352, VOCAB = 101 };
 
 typedef struct maker {
     fd_gguf_writer *writer;
     uint64_t seed;
-    void *owned[64]; /* tensors, until the file is written */
-    int n_owned;
     fd_error err;
 } maker;
-
-static void must(const maker *m, fd_code code) {
-    if (code == FD_OK) return;
-    fprintf(stderr, "random_model: %s\n", m->err.message);
-    abort();
-}
 
 static float uniform(maker *m) { /* in [-1, 1); the generator is Knuth's MMIX */
     m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
@@ -31,15 +24,14 @@ static float uniform(maker *m) { /* in [-1, 1); the generator is Knuth's MMIX */
 
 static void put(maker *m, const char *name, uint32_t dtype, int64_t n_col, int64_t n_row, float mean, float spread) {
     int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col), shape[2] = {n_col, n_row};
-    char *data = malloc((size_t)(n_row * row_bytes));
+    char *data = kept(malloc((size_t)(n_row * row_bytes)));
     float *row = malloc(sizeof *row * (size_t)n_col);
     for (int64_t r = 0; r < n_row; r++) {
         for (int64_t k = 0; k < n_col; k++) row[k] = mean + spread * uniform(m);
         fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
     }
     free(row);
-    m->owned[m->n_owned++] = data;
-    must(m, fd_gguf_put_tensor(m->writer, name, dtype, n_row > 1 ? 2 : 1, shape, data, NULL, NULL, &m->err));
+    must(fd_gguf_put_tensor(m->writer, name, dtype, n_row > 1 ? 2 : 1, shape, data, NULL, NULL, &m->err), &m->err);
 }
 
 static void put_layer(maker *m, int layer, uint32_t dtype, bool qwen2) {
@@ -66,39 +58,28 @@ static void put_layer(maker *m, int layer, uint32_t dtype, bool qwen2) {
 
 random_model random_model_make(const char *arch, uint32_t dtype) {
     maker m = {.seed = 7};
-    char key[128], path[] = "/tmp/firstdiff-random-XXXXXX";
+    char key[128];
     static const struct {
         const char *name;
         uint32_t value;
     } keys[] = {{"block_count", LAYERS}, {"embedding_length", WIDTH},     {"feed_forward_length", FF},
                 {"context_length", 512}, {"attention.head_count", HEADS}, {"attention.head_count_kv", KV_HEADS}};
-    must(&m, fd_gguf_writer_new(&m.writer, &m.err));
-    must(&m, fd_gguf_put_string(m.writer, "general.architecture", arch, &m.err));
+    must(fd_gguf_writer_new(&m.writer, &m.err), &m.err);
+    must(fd_gguf_put_string(m.writer, "general.architecture", arch, &m.err), &m.err);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].name);
-        must(&m, fd_gguf_put_u32(m.writer, key, keys[i].value, &m.err));
+        must(fd_gguf_put_u32(m.writer, key, keys[i].value, &m.err), &m.err);
     }
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
-    must(&m, fd_gguf_put_f32(m.writer, key, 1e-5f, &m.err));
+    must(fd_gguf_put_f32(m.writer, key, 1e-5f, &m.err), &m.err);
     put(&m, "token_embd.weight", dtype, WIDTH, VOCAB, 0.0f, 1.0f);
     put(&m, "output_norm.weight", FD_F32, WIDTH, 1, 1.0f, 0.5f);
     put(&m, "output.weight", dtype, WIDTH, VOCAB, 0.0f, 0.1f);
     for (int l = 0; l < LAYERS; l++) put_layer(&m, l, dtype, strcmp(arch, "qwen2") == 0);
 
-    int file = mkstemp(path);
-    if (file < 0) abort();
-    close(file);
-    must(&m, fd_gguf_write(m.writer, path, &m.err));
-    fd_gguf_writer_free(m.writer);
-    for (int i = 0; i < m.n_owned; i++) free(m.owned[i]);
     random_model model;
-    must(&m, fd_gguf_open(path, &model.gguf, &m.err));
-    unlink(path);
-    must(&m, fd_graph_build(model.gguf, &model.graph, NULL, &m.err));
+    must(fd_gguf_write_and_open(m.writer, &model.gguf, &m.err), &m.err);
+    must(fd_graph_build(kept(model.gguf), &model.graph, NULL, &m.err), &m.err);
+    kept(model.graph);
     return model;
-}
-
-void random_model_free(random_model *model) {
-    fd_graph_free(model->graph);
-    fd_gguf_close(model->gguf);
 }

@@ -10,8 +10,7 @@ typedef struct random_model {
 } random_model;
 
 /* `dtype`: of the matrices. Three layers, width 288 (a block type's multiple), 6 heads of 48, 2 K/V heads, vocabulary
- * 101. */
+ * 101. Lives until the end of the test. */
 random_model random_model_make(const char *arch, uint32_t dtype);
-void random_model_free(random_model *model);
 
 #endif

@@ -1,10 +1,13 @@
 #include "tests/ops/shared_files.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tests/common.h"
 
 const char *shared_file(const char *name) {
     static char path[4096];
@@ -12,6 +15,31 @@ const char *shared_file(const char *name) {
     snprintf(path, sizeof path, "%s/%s", root ? root : FD_SOURCE_DIR "/../shared", name);
     if (access(path, R_OK) != 0) path[0] = '\0';
     return path;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+char **shared_files(const char *folder, const char *suffix, size_t *n) {
+    const char *root = getenv("FD_SHARED");
+    char *path;
+    char **files = NULL;
+    *n = 0;
+    if (asprintf(&path, "%s/%s", root ? root : FD_SOURCE_DIR "/../shared", folder) < 0) abort();
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        size_t length = strlen(entry->d_name), tail = strlen(suffix);
+        if (length < tail || strcmp(entry->d_name + length - tail, suffix) != 0) continue;
+        files = realloc(files, (*n + 1) * sizeof *files);
+        if (!files || asprintf(&files[*n], "%s/%s", path, entry->d_name) < 0) abort();
+        (*n)++;
+    }
+    if (dir) closedir(dir);
+    free(path);
+    if (*n) qsort(files, *n, sizeof *files, by_name);
+    for (size_t i = 0; i < *n; i++) kept(files[i]);
+    return kept(files);
 }
 
 /* "\x93NUMPY" version(2) header length(u16 in version 1) header: a Python dict with descr, fortran_order, shape */

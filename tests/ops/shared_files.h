@@ -2,11 +2,15 @@
 #ifndef FD_TESTS_OPS_SHARED_FILES_H
 #define FD_TESTS_OPS_SHARED_FILES_H
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The path of a file there; "" when it does not exist. Static memory, overwritten by the next call. */
 const char *shared_file(const char *name);
+
+/* Paths of the files FOLDER/…SUFFIX there, sorted; *n of them, 0 when the folder is not there. Kept until the test
+ * ends. */
+char **shared_files(const char *folder, const char *suffix, size_t *n);
 
 /* Reads a C-ordered little-endian f32 .npy of two dimensions, malloc'ed; NULL when the file is anything else. */
 float *read_npy(const char *path, int64_t *n_row, int64_t *n_col);

@@ -16,7 +16,8 @@ static op_case *make(fd_op op, size_t i) {
                           shapes[i].n_pos);
 }
 
-/* Where an element lies: head h of row r, of n_kv positions; the head's K/V head counted by walking, not by dividing. */
+/* Where an element lies: head h of row r, of n_kv positions; the head's K/V head counted by walking, not by
+ * dividing. */
 typedef struct place {
     int64_t row, head, kv_head, own, n_kv;
 } place;
@@ -38,8 +39,6 @@ static void expect_within(fd_op op, worst_fn worst) {
         float *y = case_run_scalar(c);
         double z = worst(c, i, y);
         cr_expect(z <= 1, "shape %zu: %g of the bound", i, z);
-        free(y);
-        case_free(c);
     }
 }
 
@@ -89,9 +88,6 @@ Test(attn_scores, wrong_heads_scale_and_mask_are_beyond_the_bound) {
     cr_expect(!(worst_score(c, 3, y) <= 1), "own position masked");
     y[62] = NAN;
     cr_expect(!(worst_score(c, 3, y) <= 1), "NaN");
-    free(y);
-    free(modulo);
-    case_free(c);
 }
 
 /* ---- softmax: e within 2 u and u/2·|s - m| of its argument, the sum (n/64 + 7) u, the division 1: all terms are
@@ -127,8 +123,6 @@ Test(attn_softmax, one_position_has_weight_one) {
     op_case *c = make(FD_OP_ATTN_SOFTMAX, 0);
     float *y = case_run_scalar(c);
     cr_expect_eq(y[0], 1.0f);
-    free(y);
-    case_free(c);
 }
 
 Test(attn_softmax, large_scores_do_not_overflow) {
@@ -136,8 +130,6 @@ Test(attn_softmax, large_scores_do_not_overflow) {
     for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] += 1000.0f;
     float *y = case_run_scalar(c);
     cr_expect(worst_weight(c, 5, y) <= 1);
-    free(y);
-    case_free(c);
 }
 
 Test(attn_softmax, nan_spoils_its_own_row_and_no_other) {
@@ -149,8 +141,6 @@ Test(attn_softmax, nan_spoils_its_own_row_and_no_other) {
             cr_expect_eq((bool)isnan(y[item * 5 + t]), item == 9 && t <= 2, "item %lld, position %d", (long long)item,
                          t);
     cr_expect(!(worst_weight(c, 1, y) <= 1));
-    free(y);
-    case_free(c);
 }
 
 Test(attn_softmax, wrong_sums_are_beyond_the_bound) {
@@ -161,8 +151,6 @@ Test(attn_softmax, wrong_sums_are_beyond_the_bound) {
     for (int t = 0; t < 130; t++) sum += t <= 127 ? expf(s[t]) : 1.0f; /* masked slots counted as e^0 */
     for (int t = 0; t < 128; t++) y[t] = expf(s[t]) / sum;
     cr_expect(!(worst_weight(c, 6, y) <= 1));
-    free(y);
-    case_free(c);
 }
 
 /* ---- mix: |y - ŷ| ≤ (min(n, 64) + ⌈n/64⌉)·u·Σ|p||v| ---- */
@@ -206,8 +194,6 @@ Test(attn_mix, blocks_of_64_start_at_absolute_position_0) {
             }
             cr_expect_eq(bits_differ(&total, &y[row * 4 * 64 + i], 1), 0, "row %d, element %d", row, i);
         }
-    free(y);
-    case_free(c);
 }
 
 Test(attn_mix, wrong_mixes_are_beyond_the_bound) {
@@ -220,9 +206,6 @@ Test(attn_mix, wrong_mixes_are_beyond_the_bound) {
     cr_expect(!(worst_mix(c, 3, last) <= 1), "one weight off by 1e-3");
     last[64] = NAN;
     cr_expect(!(worst_mix(c, 3, last) <= 1), "NaN");
-    free(y);
-    free(last);
-    case_free(c);
 }
 
 /* ---- windows, softcaps, sinks: what they do to the plain op's results, bit for bit ---- */
@@ -244,10 +227,6 @@ Test(attn_scores, a_window_hides_what_lies_before_it_and_changes_nothing_else) {
                              windows[i], (long long)own, (long long)t);
                 cr_expect_eq((bool)isinf(wide[item * 66 + t]), !seen);
             }
-        free(plain);
-        free(y);
-        free(wide);
-        case_free(c);
     }
 }
 
@@ -262,10 +241,6 @@ Test(attn_scores, a_softcap_follows_the_scale) {
         cr_expect_eq(bits_differ(&y[i], &expected, 1), 0);
         cr_expect(isinf(wide[i]) || fabs(wide[i] - (double)y[i]) < 1e-6);
     }
-    free(plain);
-    free(y);
-    free(wide);
-    case_free(c);
 }
 
 Test(attn_softmax, a_sink_takes_its_share) {
@@ -294,9 +269,6 @@ Test(attn_softmax, a_sink_takes_its_share) {
         if (item % 4 == 2) cr_expect_float_eq(share, 1, 1e-12);
         if (item % 4 == 0) cr_expect(share < 0.9999);
     }
-    free(y);
-    free(wide);
-    case_free(c);
 }
 
 /* ---- f64 ---- */
@@ -313,7 +285,5 @@ Test(attention, f64_agrees_with_the_formulas_far_below_binary32) {
             double z = worst[o](c, i, y); /* one rounding of the result is all that is left */
             cr_expect(z <= 0.51, "%s, shape %zu: %g", fd_op_name(ops[o]), i, z);
             free(y);
-            free(wide);
-            case_free(c);
         }
 }

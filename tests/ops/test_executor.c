@@ -24,10 +24,7 @@ Test(executor, prefill_equals_decode, .init = fill_tokens) {
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
             float *prefilled = run_new(m.graph, (fd_reference_options){.n_thread = 2}, N_TOKEN, batches[b]);
             expect_same(prefilled, decoded, N_TOKEN * RANDOM_VOCAB, models[i].arch);
-            free(prefilled);
         }
-        free(decoded);
-        random_model_free(&m);
     }
 }
 
@@ -36,9 +33,6 @@ Test(executor, prefill_equals_decode_in_f64, .init = fill_tokens) {
     fd_reference_options f64 = {.numerics = FD_NUMERICS_F64};
     float *decoded = run_new(m.graph, f64, 20, 1), *prefilled = run_new(m.graph, f64, 20, 20);
     expect_same(prefilled, decoded, 20 * RANDOM_VOCAB, "f64");
-    free(decoded);
-    free(prefilled);
-    random_model_free(&m);
 }
 
 Test(executor, threads_do_not_change_bits, .init = fill_tokens) {
@@ -49,11 +43,8 @@ Test(executor, threads_do_not_change_bits, .init = fill_tokens) {
         for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
             float *many = run_new(m.graph, (fd_reference_options){.n_thread = threads[t]}, N_TOKEN, batch);
             expect_same(many, one, N_TOKEN * RANDOM_VOCAB, "threads");
-            free(many);
         }
-        free(one);
     }
-    random_model_free(&m);
 }
 
 Test(executor, scalar_definitions_give_the_twins_bits, .init = fill_tokens) {
@@ -65,11 +56,8 @@ Test(executor, scalar_definitions_give_the_twins_bits, .init = fill_tokens) {
             setenv("FD_SIMD", sets[isa], 1);
             float *twin = run_new(m.graph, (fd_reference_options){0}, 9, 9);
             expect_same(twin, scalar, 9 * RANDOM_VOCAB, sets[isa]);
-            free(twin);
         }
         unsetenv("FD_SIMD");
-        free(scalar);
-        random_model_free(&m);
     }
 }
 
@@ -78,9 +66,6 @@ Test(executor, long_batches_that_are_split_give_the_same_bits, .init = fill_toke
     float *whole = run_new(m.graph, (fd_reference_options){0}, 200, 200);
     float *pieces = run_new(m.graph, (fd_reference_options){0}, 200, 50);
     expect_same(whole, pieces, 200 * RANDOM_VOCAB, "split");
-    free(whole);
-    free(pieces);
-    random_model_free(&m);
 }
 
 Test(executor, last_rows_logits_are_those_of_all_rows, .init = fill_tokens) {
@@ -94,9 +79,7 @@ Test(executor, last_rows_logits_are_those_of_all_rows, .init = fill_tokens) {
         cr_assert_eq(fd_exec_forward(exec, &batch, &err), FD_OK, "%s", err.message);
         expect_same(last, all + (n - 1) * RANDOM_VOCAB, RANDOM_VOCAB, "last row");
     }
-    free(all);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 Test(executor, reset_forgets_everything, .init = fill_tokens) {
@@ -104,10 +87,7 @@ Test(executor, reset_forgets_everything, .init = fill_tokens) {
     fd_exec *exec = make_exec(m.graph, (fd_reference_options){0});
     float *first = run(exec, 30, 30), *again = run(exec, 30, 1);
     expect_same(again, first, 30 * RANDOM_VOCAB, "after a reset");
-    free(first);
-    free(again);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 static void shift_cache_rows(fd_graph *graph, int32_t row_offset) {
@@ -124,12 +104,7 @@ Test(executor, rows_written_late_are_there_for_the_next_position, .init = fill_t
     expect_same(again, first, 30 * RANDOM_VOCAB, "twice");
     expect_same(decoded, first, 30 * RANDOM_VOCAB, "decode");
     cr_expect(bits_differ(first, right, 30 * RANDOM_VOCAB) > 0, "the fault shows nothing");
-    free(right);
-    free(first);
-    free(again);
-    free(decoded);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 Test(executor, rows_of_an_earlier_run_are_never_read, .init = fill_tokens) {
@@ -140,11 +115,7 @@ Test(executor, rows_of_an_earlier_run_are_never_read, .init = fill_tokens) {
     float *first = run(exec, 30, 1), *whole = run(exec, 30, 30), *again = run(exec, 30, 1);
     expect_same(again, first, 30 * RANDOM_VOCAB, "after another run");
     cr_expect(bits_differ(whole, first, 30 * RANDOM_VOCAB) > 0, "the case shows nothing");
-    free(first);
-    free(whole);
-    free(again);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 /* ---- what is refused ---- */
@@ -182,7 +153,6 @@ Test(executor, refuses_what_it_cannot_run) {
     cr_expect(strstr(err.message, "v9") != NULL, "%s", err.message);
     unsetenv("FD_SIMD");
     fd_graph_free(graph);
-    random_model_free(&m);
 }
 
 /* Softmax that takes all positions for equal: a position alone has weight 1 either way. */
@@ -204,10 +174,6 @@ Test(executor, an_override_runs_in_place_of_its_op, .init = fill_tokens) {
     cr_expect_eq(bits_differ(right, wrong, RANDOM_VOCAB), 0, "position 0");
     cr_expect(bits_differ(right + RANDOM_VOCAB, wrong + RANDOM_VOCAB, 7 * RANDOM_VOCAB) > 6 * RANDOM_VOCAB);
     expect_same(decoded, wrong, 8 * RANDOM_VOCAB, "an override's decode");
-    free(right);
-    free(wrong);
-    free(decoded);
-    random_model_free(&m);
 }
 
 /* ---- the gates above can fail ---- */
@@ -233,9 +199,5 @@ Test(executor, one_ulp_in_one_tensor_changes_logits, .init = fill_tokens) {
     cr_expect(bits_differ(right, wrong, RANDOM_VOCAB) > 0, "the bits compared do not depend on the tensor");
     cr_expect(bits_differ(decoded, wrong, 12 * RANDOM_VOCAB) > 0,
               "prefill_equals_decode would pass an op that treats row 0 apart");
-    free(right);
-    free(wrong);
-    free(decoded);
     fd_graph_free(nudged);
-    random_model_free(&m);
 }

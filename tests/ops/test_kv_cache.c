@@ -1,6 +1,5 @@
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "tests/ops/op_case.h"
 
@@ -29,8 +28,6 @@ Test(kv_write, rows_go_to_their_positions_and_nowhere_else) {
         op_case *c = case_kv_write(24, cases[i].pos0, cases[i].n_pos, cases[i].n_ctx, cases[i].row_offset);
         float *cache = case_run_scalar(c);
         cr_expect_eq(wrong_rows(c, cache), 0, "case %zu", i);
-        free(cache);
-        case_free(c);
     }
 }
 
@@ -39,6 +36,4 @@ Test(kv_write, a_shifted_row_is_noticed) {
     float *cache = case_run_scalar(c);
     c->nodes[2].row_offset = 0;
     cr_expect_eq(wrong_rows(c, cache), 4);
-    free(cache);
-    case_free(c);
 }

@@ -56,10 +56,8 @@ Test(observer, observers_see_every_node_in_order_and_change_no_bit, .init = fill
         expect_same(last, unseen + (pos0 + n - 1) * RANDOM_VOCAB, RANDOM_VOCAB, "logits wanted while observed");
     }
     expect_same(shown, unseen, 12 * RANDOM_VOCAB, "observed logits of all rows");
-    free(unseen);
     free(shown);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 Test(observer, observed_cache_rows_are_the_batchs_own, .init = fill_tokens) {
@@ -88,7 +86,6 @@ Test(observer, observed_cache_rows_are_the_batchs_own, .init = fill_tokens) {
         fd_exec_free(fresh);
     }
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 Test(observer, an_observer_can_stop_the_run, .init = fill_tokens) {
@@ -107,7 +104,6 @@ Test(observer, an_observer_can_stop_the_run, .init = fill_tokens) {
         cr_expect_eq(fd_exec_forward(exec, &batch, &err), FD_OK, "the executor is usable after a stop");
         fd_exec_free(exec);
     }
-    random_model_free(&m);
 }
 
 static unsigned only_norms(void *user, const fd_node *node) {
@@ -130,5 +126,4 @@ Test(observer, unwanted_nodes_are_not_shown, .init = fill_tokens) {
     cr_expect_eq(fd_exec_forward(exec, &batch, &err), FD_OK);
     cr_expect_eq(shown, 7);
     fd_exec_free(exec);
-    random_model_free(&m);
 }

@@ -48,11 +48,9 @@ static double worst(const op_case *c, const float *y) {
             for (int64_t k = 0; k < n; k++) size += 2 * most * fabs(x[k]) / 4; /* d·q and its minimum, larger than w */
             double z = fabs((double)y[p * weight->n_row + o] - sum) / ((3.0 * (double)n / 32 + 3) * 0x1p-24 * size);
             largest = worse(largest, z);
-            free(w);
         }
     }
     free(x);
-    free(bias);
     return largest;
 }
 
@@ -66,15 +64,12 @@ Test(q8act, definition_is_within_its_bound_of_the_formula) {
             cr_expect(z <= 1, "%s, n = %d: %g of the bound", fd_dtype_get(types[t])->name, n, z);
             float *exact = case_run_scalar(c);
             cr_expect(!(worst(c, exact) <= 1), "%s: exact products are something else", fd_dtype_get(types[t])->name);
-            free(exact);
             float most = 0;
             for (int64_t i = 0; i < c->n_out; i++) most = fmaxf(most, fabsf(y[i]));
             y[5] += 1e-3f * most;
             cr_expect(!(worst(c, y) <= 1), "a part in a thousand shows");
             y[5] = NAN;
             cr_expect(!(worst(c, y) <= 1), "NaN shows");
-            free(y);
-            case_free(c);
         }
 }
 
@@ -97,8 +92,6 @@ Test(q8act, definition_is_the_contracts_order) {
             float expected = even + odd;
             cr_expect_eq(bits_differ(&y[p * 3 + o], &expected, 1), 0, "output %d of position %d", o, p);
         }
-    free(y);
-    case_free(c);
 }
 
 Test(q8act, nan_in_is_nan_out_for_its_position_alone) {
@@ -107,8 +100,6 @@ Test(q8act, nan_in_is_nan_out_for_its_position_alone) {
         c->in[0][77] = t % 2 ? NAN : INFINITY;
         float *y = run_scalar(c);
         for (int o = 0; o < 8; o++) cr_expect_eq((bool)isnan(y[o]), o < 4);
-        free(y);
-        case_free(c);
     }
 }
 
@@ -122,11 +113,8 @@ static void expect_scalar_bits(op_case *c, const char *what) {
             float *found = case_run(c, &ops, parts);
             cr_expect_eq(bits_differ(found, expected, c->n_out), 0, "%s, %s in %d parts", what,
                          fd_isa_name((fd_isa)isa), parts);
-            free(found);
         }
     }
-    free(expected);
-    case_free(c);
 }
 
 Test(q8act, twins_equal_scalar) {
@@ -159,11 +147,7 @@ Test(q8act, an_experts_product_is_that_of_its_rows) {
         memcpy(m->in[0], c->in[0] + rank * 96, 96 * sizeof(float));
         float *expected = run_scalar(m);
         cr_expect_eq(bits_differ(y + rank * 5, expected, 5), 0, "rank %d", rank);
-        free(expected);
     }
-    free(y);
-    case_free(c);
-    case_free(m);
 }
 
 Test(q8act, weights_that_are_not_quantised_have_the_exact_ops_bits) {
@@ -172,9 +156,6 @@ Test(q8act, weights_that_are_not_quantised_have_the_exact_ops_bits) {
         op_case *c = case_matmul(floats[t], 96, 7, 3, FD_F32);
         float *expected = case_run_scalar(c), *found = run_scalar(c);
         cr_expect_eq(bits_differ(found, expected, c->n_out), 0);
-        free(expected);
-        free(found);
-        case_free(c);
     }
 }
 
@@ -222,6 +203,5 @@ Test(q8act, a_run_has_the_same_bits_however_it_is_cut) {
         }
         cr_expect(most > 1e-4 * size && most < 0.1 * size, "off from exact by %g of %g", most, size);
         free(decoded), free(whole), free(by_definition), free(otherwise);
-        random_model_free(&m);
     }
 }

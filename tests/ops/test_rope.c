@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common.h"
 #include "tests/ops/op_case.h"
 
 /* The rotation by complex numbers, in long double, from the angle itself: position · base^(-2i/n_rot). Shares no
@@ -52,8 +53,6 @@ Test(rope, is_within_its_bound_of_the_formula) {
         float *y = case_run_scalar(c);
         double z = worst(c, cases[i].pairing, y);
         cr_expect(z <= 1, "case %zu: %g of the bound", i, z);
-        free(y);
-        case_free(c);
     }
 }
 
@@ -61,13 +60,10 @@ Test(rope, f64_rounds_to_the_same_within_its_bound) {
     for (size_t i = 0; i < N_CASE; i++) {
         op_case *c = make(i);
         double *y = case_run_f64(c);
-        float *rounded = malloc(sizeof *rounded * (size_t)c->n_out);
+        float *rounded = kept(malloc(sizeof *rounded * (size_t)c->n_out));
         for (int64_t k = 0; k < c->n_out; k++) rounded[k] = (float)y[k];
         double z = worst(c, cases[i].pairing, rounded);
         cr_expect(z <= 0.3, "case %zu: %g of the bound", i, z); /* one rounding in place of four */
-        free(rounded);
-        free(y);
-        case_free(c);
     }
 }
 
@@ -76,8 +72,6 @@ Test(rope, position_0_is_the_identity_for_both_pairings) {
         op_case *c = case_rope((fd_rope_pairing)pairing, 32, 2, 48, 0, 1);
         float *y = case_run_scalar(c);
         for (int64_t k = 0; k < c->n_out; k++) cr_expect_eq(y[k], c->in[0][k]);
-        free(y);
-        case_free(c);
     }
 }
 
@@ -88,8 +82,6 @@ Test(rope, elements_past_n_rot_are_copied_bit_by_bit) {
     float *y = case_run_scalar(c);
     for (int64_t k = 0; k < c->n_out; k++)
         if (k % 48 >= 32) cr_expect_eq(bits_differ(y + k, c->in[0] + k, 1), 0, "element %lld", (long long)k);
-    free(y);
-    case_free(c);
 }
 
 Test(rope, is_one_product_and_one_fma) {
@@ -102,8 +94,6 @@ Test(rope, is_one_product_and_one_fma) {
         float first = fmaf(a, cosine, -(b * sine)), second = fmaf(a, sine, b * cosine);
         cr_expect_eq(bits_differ(y + 2 * i, &first, 1) + bits_differ(y + 2 * i + 1, &second, 1), 0, "pair %d", i);
     }
-    free(y);
-    case_free(c);
 }
 
 Test(rope, wrong_rotations_are_beyond_the_bound) {
@@ -116,8 +106,4 @@ Test(rope, wrong_rotations_are_beyond_the_bound) {
     cr_expect(!(worst(c, FD_ROPE_HALF, c->in[0]) <= 1), "not rotated");
     y[5] = NAN;
     cr_expect(!(worst(c, FD_ROPE_HALF, y) <= 1), "NaN");
-    free(y);
-    free(late);
-    case_free(c);
-    case_free(other);
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/sampler.h"
+#include "exec/generate.h"
 #include "reference_cpu/reference.h"
 #include "tests/ops/random_model.h"
 
@@ -32,8 +32,12 @@ static void prefill(fd_exec *exec, int32_t sequence, const int32_t *from, int32_
 }
 
 /* Sequence i begins with tokens 2 i … and has 5 + 20 i of them before the steps begin. */
-static int32_t begin_of(int32_t sequence) { return 2 * sequence; }
-static int32_t length_of(int32_t sequence) { return 5 + 20 * sequence; }
+static int32_t begin_of(int32_t sequence) {
+    return 2 * sequence;
+}
+static int32_t length_of(int32_t sequence) {
+    return 5 + 20 * sequence;
+}
 
 Test(sequences, what_one_gets_does_not_depend_on_the_others, .init = fill_tokens) {
     random_model m = random_model_make("llama", FD_Q8_0);
@@ -53,14 +57,14 @@ Test(sequences, what_one_gets_does_not_depend_on_the_others, .init = fill_tokens
             cr_expect_eq(fd_exec_past(together, order[k]), alone->n_past);
             fd_exec_free(alone);
         }
-        cr_expect(memcmp(found[0], found[1], sizeof found[0]) != 0, "two sequences give the same: the case shows nothing");
+        cr_expect(memcmp(found[0], found[1], sizeof found[0]) != 0,
+                  "two sequences give the same: the case shows nothing");
     }
     cr_expect_eq(together->sequence, N_SEQ - 1, "the selected sequence stays");
     fd_exec_reset(together);
     for (int32_t i = 0; i < N_SEQ; i++) cr_expect_eq(fd_exec_past(together, i), 0);
     cr_expect_eq(together->sequence, 0);
     fd_exec_free(together);
-    random_model_free(&m);
 }
 
 Test(sequences, bad_steps_are_refused_by_name, .init = fill_tokens) {
@@ -88,7 +92,6 @@ Test(sequences, bad_steps_are_refused_by_name, .init = fill_tokens) {
     fd_error err = {0};
     cr_expect_eq(fd_exec_select(exec, N_SEQ, &err), FD_ERR_INPUT);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 /* ---- generation ---- */
@@ -123,7 +126,9 @@ static void by_hand(const fd_graph *graph, int32_t i, int32_t n_new, int32_t *te
     fd_exec_free(exec);
 }
 
-static int32_t new_of(int32_t i) { return 9 + 4 * i; }
+static int32_t new_of(int32_t i) {
+    return 9 + 4 * i;
+}
 
 typedef struct listener {
     const int32_t *expected; /* next token */
@@ -173,7 +178,6 @@ Test(sequences, generation_is_forward_and_sample_in_turn, .init = fill_tokens) {
     cr_expect(memcmp(found[1], expected[1], sizeof(int32_t) * (size_t)(length_of(1) + new_of(1))) == 0);
     for (int32_t i = 0; i < N_SEQ; i++) fd_sampler_free(runs[i].sampler);
     fd_exec_free(exec);
-    random_model_free(&m);
 }
 
 Test(sequences, generation_refuses_what_does_not_fit, .init = fill_tokens) {
@@ -192,8 +196,7 @@ Test(sequences, generation_refuses_what_does_not_fit, .init = fill_tokens) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_error err = {0};
-        fd_generation run = {
-            .tokens = text, .n_token = cases[i].n_token, .n_new = cases[i].n_new, .sampler = sampler};
+        fd_generation run = {.tokens = text, .n_token = cases[i].n_token, .n_new = cases[i].n_new, .sampler = sampler};
         fd_code code = fd_exec_generate(exec, &run, &n_done, &err);
         cr_expect_eq(code, cases[i].message ? FD_ERR_INPUT : FD_OK, "case %zu: %s", i, err.message);
         if (cases[i].message) cr_expect(strstr(err.message, cases[i].message) != NULL, "case %zu: %s", i, err.message);
@@ -201,5 +204,4 @@ Test(sequences, generation_refuses_what_does_not_fit, .init = fill_tokens) {
     }
     fd_sampler_free(sampler);
     fd_exec_free(exec);
-    random_model_free(&m);
 }

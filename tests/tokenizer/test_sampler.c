@@ -7,6 +7,7 @@
 
 #include "exec/sampler.h"
 #include "numerics/sampling.h"
+#include "tests/common.h"
 
 enum { N = 6, N_DRAW = 20000 };
 
@@ -14,7 +15,7 @@ static fd_sampler *make(fd_sampler_options options, int32_t n_vocab) {
     fd_sampler *sampler = NULL;
     fd_error err = {0};
     cr_assert(fd_sampler_new(&options, n_vocab, &sampler, &err) == FD_OK, "%s", err.message);
-    return sampler;
+    return kept(sampler);
 }
 
 static int32_t sample(fd_sampler *sampler, const float *logits, const int32_t *history, int32_t n_history) {
@@ -46,7 +47,6 @@ static double chi_square(fd_sampler_options options, const double *expected) {
         else if (counts[i] > 0)
             chi = INFINITY;
     }
-    fd_sampler_free(sampler);
     return chi;
 }
 
@@ -120,7 +120,6 @@ Test(sampler, repeated_tokens_are_penalised_once) {
         fd_sampler *sampler = make(options, N);
         cr_expect(sample(sampler, L, cases[i].history, cases[i].n) == cases[i].expected, "%s", cases[i].what);
         cr_expect(sample(sampler, L, NULL, 0) == 1, "%s: the penalty outlives the call", cases[i].what);
-        fd_sampler_free(sampler);
     }
     /* negative logits are multiplied: -1 becomes -2 and falls below -1.5 */
     static const float below_zero[3] = {-1, -1.5f, -INFINITY};
@@ -130,7 +129,6 @@ Test(sampler, repeated_tokens_are_penalised_once) {
     fd_sampler *sampler = make(options, 3);
     cr_expect(eq(i32, sample(sampler, below_zero, &first, 1), 1));
     cr_expect(eq(i32, sample(sampler, below_zero, NULL, 0), 0));
-    fd_sampler_free(sampler);
 }
 
 Test(sampler, greedy_takes_the_best_and_of_equals_the_lowest_id) {
@@ -146,7 +144,6 @@ Test(sampler, greedy_takes_the_best_and_of_equals_the_lowest_id) {
     fd_sampler *sampler = make(fd_sampler_defaults(), 4);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         cr_expect(sample(sampler, cases[i].logits, NULL, 0) == cases[i].expected, "case %zu", i);
-    fd_sampler_free(sampler);
 }
 
 /* The cut of top-k and top-p runs between equal logits: the lower ids stay. */
@@ -158,7 +155,6 @@ Test(sampler, ties_at_a_cut_go_to_the_lowest_ids) {
         bool seen[N] = {false};
         for (int i = 0; i < 200; i++) seen[sample(sampler, equal, NULL, 0)] = true;
         for (int i = 0; i < N; i++) cr_expect(seen[i] == (i < 2), "cut %d, id %d", k, i);
-        fd_sampler_free(sampler);
     }
 }
 
@@ -224,7 +220,6 @@ Test(sampler, equals_its_definition_by_a_full_sort) {
             cr_assert_eq(sample(sampler, logits, NULL, 0), expected, "options %zu, draw %d", i, draw);
         }
         cr_expect_eq(fd_sampler_draws(sampler), options[i].temperature > 0 ? 50u : 0u);
-        fd_sampler_free(sampler);
     }
 }
 
@@ -241,8 +236,6 @@ Test(sampler, skipped_draws_are_drawn_by_others) {
         else
             fd_sampler_skip(skips, 1);
     }
-    fd_sampler_free(all);
-    fd_sampler_free(skips);
 }
 
 Test(sampler, the_seed_decides_everything) {
@@ -254,7 +247,6 @@ Test(sampler, the_seed_decides_everything) {
         options.seed = k < 2 ? 7 : 8;
         fd_sampler *sampler = make(options, N);
         for (int i = 0; i < 64; i++) sequences[k][i] = sample(sampler, logits, NULL, 0);
-        fd_sampler_free(sampler);
     }
     cr_expect(memcmp(sequences[0], sequences[1], sizeof sequences[0]) == 0);
     cr_expect(memcmp(sequences[0], sequences[2], sizeof sequences[0]) != 0);
@@ -269,7 +261,6 @@ Test(sampler, the_generator_is_splitmix64) {
     fd_sampler *sampler = make(options, 256);
     static const int32_t expected[] = {0xe2, 0x6e, 0x06};
     for (int i = 0; i < 3; i++) cr_expect(eq(i32, sample(sampler, equal, NULL, 0), expected[i]));
-    fd_sampler_free(sampler);
 }
 
 Test(sampler, a_cold_temperature_is_greedy) {
@@ -278,7 +269,6 @@ Test(sampler, a_cold_temperature_is_greedy) {
     fd_sampler_options options = OPTIONS(0, 1, 0, 1e-40f);
     fd_sampler *sampler = make(options, N);
     for (int i = 0; i < 100; i++) cr_expect(eq(i32, sample(sampler, logits, NULL, 0), 1));
-    fd_sampler_free(sampler);
 }
 
 Test(sampler, unusable_logits_are_errors_that_name_the_id) {
@@ -310,7 +300,6 @@ Test(sampler, unusable_logits_are_errors_that_name_the_id) {
                       "case %zu", i);
             cr_expect(strstr(err.message, cases[i].message) != NULL, "case %zu: %s", i, err.message);
             cr_expect(eq(i32, token, -1));
-            fd_sampler_free(sampler);
         }
 }
 

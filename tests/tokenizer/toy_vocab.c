@@ -3,6 +3,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "tests/common.h"
+
 #define SPACE "\xE2\x96\x81"
 
 void toy_add(toy *t, const char *text, int32_t type, float score) {
@@ -32,7 +34,7 @@ fd_tokenizer *toy_make(toy *t) {
     fd_tokenizer *tokenizer = NULL;
     fd_error err = {0};
     cr_assert(fd_tokenizer_from_vocab(&t->vocab, &tokenizer, &err) == FD_OK, "%s", err.message);
-    return tokenizer;
+    return kept(tokenizer);
 }
 
 fd_tokenizer *toy_spm(toy *t) {

@@ -168,8 +168,8 @@ static size_t decode_base64(const char *text, size_t n, char *to) {
     return size;
 }
 
-/* Where the token's bytes part when everything of a better rank has been merged; 0 when more than two parts are left.
- */
+/* Where the token's bytes part when everything of a better rank has been merged; 0 when more than two parts are
+ * left. */
 static size_t find_parting(const fd_piece_map *ranks, const char *bytes, size_t n, int32_t rank) {
     size_t cuts[300], n_part = n; /* part i is [cuts[i], cuts[i + 1]) */
     if (n + 1 > 300) return 0;

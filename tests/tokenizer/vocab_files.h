@@ -16,8 +16,8 @@
 
 enum { PATH_SIZE = 1024 };
 
-/* The path of a file in the shared folder (FD_SHARED, else ../shared beside the sources); false when it is not there.
- */
+/* The path of a file in the shared folder (FD_SHARED, else ../shared beside the sources); false when it is not
+ * there. */
 bool shared_path(const char *name, char path[PATH_SIZE]);
 
 /* The whole file, malloc'ed, NUL-terminated; *size without the NUL. NULL when it cannot be read. */
@@ -39,8 +39,8 @@ typedef struct vectors {
 vectors read_vectors(const char *name);
 void free_vectors(vectors *all);
 
-/* How many cases the tokenizer gets wrong (no special tokens added or parsed); *first is the first of them, -1: none.
- */
+/* How many cases the tokenizer gets wrong (no special tokens added or parsed); *first is the first of them, -1:
+ * none. */
 int count_wrong(const fd_tokenizer *tokenizer, const vectors *all, int *first);
 
 /* The tokenizer of a GGUF in the shared folder; NULL with the message printed when it fails. */

@@ -106,7 +106,7 @@ static bool pattern_misleads(const fd_proposer *p, const line *l, int number) {
     return false;
 }
 
-/* Names that the pattern takes although their own values decide nothing, as those behind a bug: the other layers'
+/* Names that the pattern takes although their own values decide nothing, as those after a bug: the other layers'
  * names speak for them. Appends their layers to `said`. */
 static void take_by_name(fd_proposer *p, const line *l, const char *slice, char *said, size_t size) {
     size_t at = 0;

@@ -1,4 +1,4 @@
-/* The names of a source beside the nodes of a reference. */
+/* Matches the names of a source with the nodes of a reference. */
 #include "dumpers/import/propose/propose.h"
 
 #include <stdlib.h>

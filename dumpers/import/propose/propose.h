@@ -1,4 +1,4 @@
-/* --map auto: a map proposed from shapes, values and names. Values decide: every foreign tensor is laid beside every
+/* --map auto: a map proposed from shapes, values and names. Values decide: every foreign tensor is compared with every
  * node of the model that has as many elements, in every layout that engines use, and their directions are compared
  * (the cosine of the elements at some positions, so that a constant factor does not matter). A node is taken only when
  * it fits and the next best one is clearly further away; else the line is an `ask`. How small a difference is never

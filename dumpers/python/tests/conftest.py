@@ -1,4 +1,4 @@
-"""Where the tests find firstdiff's program, the bundled models and the data that lies beside the checkout."""
+"""Where the tests find firstdiff's program, the bundled models and the data next to the checkout."""
 
 import json
 import os

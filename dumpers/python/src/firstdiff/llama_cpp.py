@@ -9,7 +9,7 @@ The trace has llama.cpp's own names: the tensor's, a dot, and ggml's op (`Qcur-0
 forward call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribute `names` = "llama.cpp".
 
 llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
-(ggml_backend_tensor_get), from the CPU or a GPU alike, so no buffer is read after it was used again. Views, which
+(ggml_backend_tensor_get), from the CPU and from a GPU, so no buffer is read after it was used again. Views, which
 compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes, and fused kernels round elsewhere: so
 fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on the GPU, unless you have set it.
 `verify=True` runs again without recording and compares the logits bit by bit."""

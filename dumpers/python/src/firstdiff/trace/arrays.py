@@ -67,7 +67,7 @@ def _from_numpy(array: Array) -> tuple[Array, str]:
 
 
 def from_raw(raw: Array, dtype: str) -> Array:
-    """The values behind stored elements: F16 as float16, BF16 widened to float32 (exact), the rest as they are."""
+    """The values of stored elements: F16 as float16, BF16 widened to float32 (exact), the rest as they are."""
     if dtype == "BF16" and raw.dtype.kind in "iu":
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype == "F16" and raw.dtype.kind in "iu":

@@ -15,7 +15,7 @@ STEP_ROW = np.dtype([("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("leve
 LEVEL_FULL = 2
 STATS = ("min", "max", "mean", "rms", "absmax", "n_nan", "n_pos_inf", "n_neg_inf", "n_zero")  # columns of /stats
 MAX_NAME = 63  # bytes; a row of /graph has 64
-MAX_DIM = 4  # beside the position
+MAX_DIM = 4  # besides the position
 
 
 def check_name(name: str) -> None:

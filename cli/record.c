@@ -1,7 +1,9 @@
-#include "cli/trace_info.h"
+#include "cli/record.h"
 
 #include <string.h>
+#include <unistd.h>
 
+#include "cli/temporary.h"
 #include "fd_sources.h" /* made by the build: FD_SOURCES_DIGEST */
 
 void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_trace_info *info) {
@@ -22,4 +24,29 @@ void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_tr
     snprintf(info->fault, sizeof info->fault, "%s", exec->fault);
     snprintf(info->sources, sizeof info->sources, "%s", FD_SOURCES_DIGEST);
     if (model->tokenizer) snprintf(info->tokenizer, sizeof info->tokenizer, "%s", fd_tokenizer_name(model->tokenizer));
+}
+
+fd_code fd_cli_record(const fd_cli_model *model, const fd_cli_exec *exec, const fd_trace_options *how,
+                      const char *prompt, fd_recording *run, fd_error *err) {
+    fd_trace_info info;
+    fd_trace_writer *to;
+    fd_cli_trace_info(model, exec, &info);
+    info.prompt = (char *)(uintptr_t)prompt; /* the writer only reads it */
+    run->exec = exec->exec;
+    FD_TRY(fd_trace_create(how, &info, exec->exec->graph, exec->exec->numerics, &to, err));
+    fd_code code = fd_record(run, to, err);
+    if (code == FD_OK) return fd_trace_finish(to, err);
+    fd_trace_abandon(to);
+    return code;
+}
+
+fd_code fd_cli_record_temporary(const fd_cli_model *model, const fd_cli_exec *exec, fd_trace_options how,
+                                fd_recording *run, fd_trace **out, fd_error *err) {
+    char path[4096];
+    FD_TRY(fd_cli_temporary(path, err));
+    how.path = path;
+    fd_code code = fd_cli_record(model, exec, &how, NULL, run, err);
+    if (code == FD_OK) code = fd_trace_open(path, out, err);
+    unlink(path); /* what is open stays readable */
+    return code;
 }

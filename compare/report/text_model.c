@@ -1,9 +1,10 @@
+#include "compare/report/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/report/line.h"
 #include "compare/report/remarks.h"
-#include "compare/report/report.h"
-#include "compare/report/text.h"
 #include "compare/report/unnamed.h"
 
 /* "Q8_0 [256, 768]" */
@@ -52,9 +53,9 @@ void fd_report_weights(FILE *to, const fd_verdict *v) {
     bool departs = v->replay.finding[0] != '\0';
     if (w->replayed)
         fd_line(to, "ops", "replayed with the %s's own weights: %s", w->of_reference ? "reference" : "candidate",
-                departs ? "one departs beside them" : "every one is right by them");
+                departs ? "one departs all the same" : "every one is right by them");
     if (w->n_unjudged)
-        fd_line(to, "ops", "%d node%s not judged: nobody knows the weights that they read%s", w->n_unjudged,
+        fd_line(to, "ops", "%d node%s not judged: the weights that they read are unknown%s", w->n_unjudged,
                 fd_plural(w->n_unjudged),
                 departs ? "; of the others one departs" : "; the others are right by their inputs");
 }
@@ -78,7 +79,7 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
         const char *both = p->finding[0] == 'B' ? " (both)" : "";
         char c[40], y[40], heads[48] = "", shares[96] = "";
         fd_value_text(p->candidate, c, sizeof c);
-        fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough beside a binary32 */
+        fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough next to a binary32 */
         fd_line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
                 p->of_reference ? "reference" : "candidate", c, p->z);
         if (v->divergence.n_dim == 2)

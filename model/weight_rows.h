@@ -1,6 +1,6 @@
 /* Rows of a weight as binary32, dequantised piece by piece, so that an op needs no memory of its own. */
-#ifndef FD_REFERENCE_CPU_WEIGHT_ROWS_H
-#define FD_REFERENCE_CPU_WEIGHT_ROWS_H
+#ifndef FD_MODEL_WEIGHT_ROWS_H
+#define FD_MODEL_WEIGHT_ROWS_H
 
 #include "model/graph.h"
 #include "model/gguf/quant.h"

@@ -1,5 +1,5 @@
 /* Writes a collected GGUF: header, then each tensor's data, to a temporary file renamed to `path` when whole. */
-#include "model/gguf/writer.h"
+#include "bench/gguf_writer/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -129,7 +129,7 @@ static fd_code write_all(fd_gguf_writer *writer, output *out, fd_error *err) {
     return FD_OK;
 }
 
-/* Creates PATH.tmp-PID-N; O_EXCL, so that nobody else's file is touched. *name is the caller's to free. */
+/* Creates PATH.tmp-PID-N; O_EXCL, so that no other file is touched. *name is the caller's to free. */
 static fd_code create_beside(output *out, char **name, fd_error *err) {
     for (int attempt = 0; attempt < 100; attempt++) {
         if (asprintf(name, "%s.tmp-%ld-%d", out->path, (long)getpid(), attempt) < 0) {
@@ -144,7 +144,7 @@ static fd_code create_beside(output *out, char **name, fd_error *err) {
         errno = reason;
         if (reason != EEXIST) break;
     }
-    return io_error(out, "create a temporary file beside it", err);
+    return io_error(out, "create a temporary file next to it", err);
 }
 
 /* The rename itself must reach the disk. Some file systems cannot sync a directory; then the data is synced all the
@@ -179,5 +179,17 @@ fd_code fd_gguf_write(fd_gguf_writer *writer, const char *path, fd_error *err) {
     else
         unlink(temporary);
     free(temporary);
+    return code;
+}
+
+fd_code fd_gguf_write_and_open(fd_gguf_writer *writer, fd_gguf **out, fd_error *err) {
+    char path[] = "/tmp/firstdiff-model-XXXXXX";
+    int file = mkstemp(path);
+    if (file < 0) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
+    close(file);
+    fd_code code = fd_gguf_write(writer, path, err);
+    if (code == FD_OK) code = fd_gguf_open(path, out, err);
+    unlink(path);
+    fd_gguf_writer_free(writer);
     return code;
 }

@@ -1,0 +1,78 @@
+/* What the families' edits and overrides share. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/gguf/quant.h"
+
+const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot) {
+    return node->weight[slot] < 0 ? NULL : &graph->weights[node->weight[slot]];
+}
+
+void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes) {
+    fd_fault_owner *owner = site->owner;
+    void **blocks = realloc(owner->blocks, sizeof *blocks * (size_t)(owner->n_block + 1));
+    if (blocks) owner->blocks = blocks;
+    void *block = blocks ? calloc(1, (size_t)bytes) : NULL;
+    if (!block) {
+        site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for a faulty weight of %llu bytes",
+                             (unsigned long long)bytes);
+        return NULL;
+    }
+    owner->blocks[owner->n_block++] = block;
+    site->weight = *fd_fault_weight(site->graph, site->node, 0);
+    site->weight.dtype = dtype;
+    site->weight.bytes = bytes;
+    site->weight.data = block;
+    site->replaced = true;
+    return block;
+}
+
+/* "blk.3.attn_q" → "attn_q". */
+static const char *suffix_of(const fd_node *node) {
+    if (node->layer < 0) return node->name;
+    const char *dot = strchr(node->name, '.');
+    dot = dot ? strchr(dot + 1, '.') : NULL;
+    return dot ? dot + 1 : node->name;
+}
+
+bool fd_fault_is_one_of(const fd_node *node, const char *words) {
+    const char *suffix = suffix_of(node);
+    for (size_t size; *words; words += size + (words[size] == ' ')) {
+        size = strcspn(words, " ");
+        if (strlen(suffix) == size && memcmp(suffix, words, size) == 0) return true;
+    }
+    return false;
+}
+
+bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node) {
+    return fd_fault_is_one_of(node, info->located);
+}
+
+int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].layer == node->layer && strcmp(suffix_of(&graph->nodes[i]), suffix) == 0) return i;
+    return -1;
+}
+
+const fd_node *fd_fault_input(const fd_op_args *args, int i) {
+    return &args->graph->nodes[args->node->input[i]];
+}
+
+void fd_fault_copy(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+
+float *fd_fault_row(const fd_weight *weight, int64_t r) {
+    float *values = malloc(sizeof *values * (size_t)weight->n_col);
+    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    if (values) fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, values, weight->n_col);
+    return values;
+}
+
+void fd_fault_nan(const fd_op_args *args, int64_t width) {
+    for (int64_t i = 0; i < args->n_pos * width; i++) ((float *)args->out)[i] = NAN;
+}

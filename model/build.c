@@ -1,0 +1,61 @@
+/* From a file to a graph: the architecture by its name, its hyperparameters, its nodes, then the validator. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/builder.h"
+
+static void note_unused(fd_builder *b) {
+    for (size_t i = 0; i < fd_gguf_n_tensor(b->gguf); i++)
+        if (!b->used[i])
+            fd_builder_note(b, &b->report->unused, &b->report->n_unused, fd_gguf_tensor_at(b->gguf, i)->name);
+}
+
+static fd_code missing_error(const fd_builder *b) {
+    const fd_weight_report *r = b->report;
+    char more[48] = "";
+    if (r->n_missing > 1) snprintf(more, sizeof more, " (and %d more weights)", r->n_missing - 1);
+    return fd_fail(b->err, FD_ERR_INPUT, "weight %s: missing, the %s graph needs it%s", r->missing[0], b->h->arch,
+                   more);
+}
+
+fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err) {
+    *out = NULL;
+    fd_weight_report own_report = {0};
+    if (report) memset(report, 0, sizeof *report);
+    fd_string name;
+    FD_TRY(fd_gguf_get_string(gguf, "general.architecture", &name, err));
+    if (!name.data) return fd_fail(err, FD_ERR_INPUT, "key general.architecture: missing");
+    char known[256];
+    const fd_arch *arch = fd_arch_find(name, known, sizeof known);
+    if (!arch)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "architecture \"%.*s\" is not implemented; known: %s",
+                       (int)(name.size < 64 ? name.size : 64), name.data, known);
+
+    fd_builder b = {.gguf = gguf, .report = report ? report : &own_report, .err = err};
+    b.graph = calloc(1, sizeof *b.graph);
+    b.used = calloc(fd_gguf_n_tensor(gguf) + 1, sizeof *b.used);
+    if (!b.graph || !b.used) fd_builder_set_error(&b, fd_fail(err, FD_ERR_MEMORY, "out of memory"));
+    if (b.code == FD_OK) fd_builder_set_error(&b, fd_hparams_read(gguf, arch, &b.graph->hparams, err));
+    if (b.code == FD_OK) {
+        b.h = &b.graph->hparams;
+        arch->list(&b);
+        if (b.code == FD_OK) note_unused(&b);
+        if (b.code == FD_OK && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));
+        if (b.code == FD_OK) fd_builder_set_error(&b, fd_graph_validate(b.graph, err));
+    }
+    free(b.used);
+    fd_weight_report_free(&own_report);
+    if (b.code != FD_OK) {
+        fd_graph_free(b.graph);
+        return b.code;
+    }
+    *out = b.graph;
+    return FD_OK;
+}
+
+void fd_weight_report_free(fd_weight_report *report) {
+    free(report->missing);
+    free(report->unused);
+    memset(report, 0, sizeof *report);
+}
