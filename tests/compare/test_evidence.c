@@ -53,13 +53,12 @@ Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_cla
     const char *const recorded[] = {all, partial, fused};
     enum { N_BUG = sizeof rounding_bugs / sizeof *rounding_bugs };
     for (int m = 0; m < N_MODEL; m++) {
-        bench b = open_model(models[m]);
-        fd_trace *ref = record(b.graph, (recording){0});
+        bench b = open_bench(models[m], (recording){0});
         for (int i = m; i < N_BUG; i += N_MODEL) { /* each on one of them */
             const char *at = rounding_bugs[i].at;
             fd_graph *graph = spoiled_everywhere(&b, rounding_bugs[i].suffix, rounding_bugs[i].how);
             recording how = {.emulated = "f32", .numerics = "unknown", .tensors = recorded[i % 3]};
-            fd_verdict v = judge(b.graph, ref, record(graph, how), NULL);
+            fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
             expect_at(&v, at, how.tensors);
             cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", at, v.replay.numerics);
             cr_expect_neq(v.replay.evidence.kind, FD_EVIDENCE_NONE,
@@ -67,37 +66,30 @@ Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_cla
             fd_verdict_free(&v);
             fd_graph_free(graph);
         }
-        fd_trace_close(ref);
         close_model(&b);
     }
 }
 
 Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
-    fd_fault_owner *owner;
-    fd_graph *graph = faulted(b.graph, "eps_outside_root", &owner);
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = faulted(&b, "eps_outside_root");
     fd_verdict v = judge(
-        b.graph, ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
+        b.graph, b.ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
     expect_at(&v, "blk.0.attn_norm", "eps_outside_root");
     cr_expect(v.diagnosis.explanation.named);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STORAGE);
     fd_verdict_free(&v);
     /* the same as said to be hf-bf16 is within its bounds: what is given is kept */
-    v = judge(b.graph, ref, record(graph, (recording){.emulated = "f32", .tensors = partial}), "hf-bf16-fa");
+    v = judge(b.graph, b.ref, record(graph, (recording){.emulated = "f32", .tensors = partial}), "hf-bf16-fa");
     cr_expect_eq(v.status, FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
     fd_verdict_free(&v);
-    fd_graph_free(graph);
-    fd_fault_owner_free(owner);
-    fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) {
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
-    fd_verdict v = judge(b.graph, ref,
+    bench b = open_bench(models[0], (recording){0});
+    fd_verdict v = judge(b.graph, b.ref,
                          record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
     char text[FD_REMARK_SIZE];
     cr_expect_eq(v.status, FD_NOISE, "%s", fd_reason_text(&v, 0, text));
@@ -105,31 +97,28 @@ Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) 
     fd_class_evidence_text(&v.replay.evidence, text);
     cr_expect(strstr(text, "f32 would not do: first at blk.0.attn_q, "), "%s", text);
     fd_verdict_free(&v);
-    v = judge(b.graph, ref, record(b.graph, (recording){.emulated = "f32", .numerics = "unknown"}), NULL);
+    v = judge(b.graph, b.ref, record(b.graph, (recording){.emulated = "f32", .numerics = "unknown"}), NULL);
     cr_expect_eq(v.status, FD_NOISE);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
     fd_verdict_free(&v);
-    fd_trace_close(ref);
     close_model(&b);
 }
 
 Test(evidence, a_class_that_only_has_room_is_not_decided) {
     static const char *const recorded[] = {"logits", "*l_out,logits"};
-    bench b = open_model(models[0]);
-    fd_trace *ref = record(b.graph, (recording){0});
+    bench b = open_bench(models[0], (recording){0});
     for (int i = 0; i < 2; i++) {
         recording how = {.emulated = "q8", .numerics = "unknown", .tensors = recorded[i]};
-        fd_verdict v = judge(b.graph, ref, record(b.graph, how), NULL);
+        fd_verdict v = judge(b.graph, b.ref, record(b.graph, how), NULL);
         cr_expect_eq(v.status, FD_INCOMPLETE, "%s: %s", recorded[i], fd_verdict_status_name(v.status));
         char text[FD_REMARK_SIZE];
         cr_expect(v.replay.evidence.undecided, "%s", recorded[i]);
         cr_expect(strstr(fd_reason_text(&v, 0, text), "cannot tell whether"), "%s: %s", recorded[i], text);
         cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STRICTER);
         fd_verdict_free(&v);
-        v = judge(b.graph, ref, record(b.graph, how), "q8");
+        v = judge(b.graph, b.ref, record(b.graph, how), "q8");
         cr_expect_eq(v.status, FD_NOISE, "given, it is noise: %s", recorded[i]);
         fd_verdict_free(&v);
     }
-    fd_trace_close(ref);
     close_model(&b);
 }
