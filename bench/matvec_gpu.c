@@ -214,9 +214,9 @@ int main(int argc, char **argv) {
         printf("one row, GB/s: exact, q8act, their ratio; the same behind a norm\n");
     } else {
         bool q8act = what == Q8ACT;
-        printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, slots (0: no rings; +: filled by the copy "
+        printf("one row, GB/s: %swarps (hex), blocks a multiprocessor, stages (0: no rings; +: filled by the copy "
                "engine)%s; the chosen form%s\n",
-               q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps of a team" : "",
+               q8act ? "" : "partials a lane, rows a lane, ", q8act ? ", warps that split K" : "",
                what == MANY_ROWS ? "; eight rows; 512 rows, TFLOP/s" : "");
         printf("%19s", "");
         for (int i = 0; q8act && i < N_Q8_FORM; i++)

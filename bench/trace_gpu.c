@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
     open_model_or_skip(o.path, &gguf, &graph);
     fd_engine_options of = {.n_ctx = o.n_deep + WARM + o.n_decode};
     must(fd_engine_new(graph, &of, &exec, &err), &err);
-    of.watch_by_node = true;
+    of.observe_by_node = true;
     must(fd_engine_new(graph, &of, &by_node, &err), &err);
     float *logits = malloc(sizeof *logits * (size_t)graph->hparams.n_vocab);
     sink s = {.room = (size_t)1 << 28};

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/budget.h"
 #include "engine/internal.h"
 
 /* A step's rows as the host writes them down: tokens, positions, sequences. */
@@ -15,8 +14,7 @@ static void write_rows(fd_engine *e, int32_t row, int32_t token, int32_t positio
 
 static fd_code upload_rows(fd_engine *e, fd_error *err) {
     return fd_cuda_check(cudaMemcpyAsync(e->state.batch_inputs, e->state.batch_inputs_host.data,
-                                         fd_batch_inputs_bytes(e->exec.n_seq), cudaMemcpyHostToDevice,
-                                         e->device.ctx.stream),
+                                         e->state.batch_inputs_host.size, cudaMemcpyHostToDevice, e->device.ctx.stream),
                          "token upload", err);
 }
 

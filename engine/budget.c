@@ -14,70 +14,6 @@ enum {
     SCORES_BYTES = 256 << 20, /* and no more than keep a row of scores for each within this */
 };
 
-static int64_t width_of(const fd_node *node) {
-    return fd_node_row_stride(node, 0);
-}
-
-int32_t fd_table_owner(const fd_graph *graph, int32_t id) {
-    for (int32_t i = 0; i < id; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && fd_rope_same_table(&graph->nodes[i], &graph->nodes[id])) return i;
-    return id;
-}
-
-size_t fd_cache_bytes(const fd_node *node, int32_t n_ctx, bool fast) {
-    return fd_align((fast ? sizeof(uint16_t) : sizeof(float)) * (size_t)n_ctx * (size_t)width_of(node));
-}
-
-size_t fd_table_bytes(const fd_node *node, int32_t n_ctx) {
-    return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)(node->rope.n_rot / 2));
-}
-
-size_t fd_inputs_bytes(int32_t n_ctx) {
-    return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx));
-}
-
-size_t fd_batch_inputs_bytes(int32_t n_seq) {
-    return fd_align(sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + 3 * n_seq));
-}
-
-size_t fd_sampling_state_bytes(int32_t n_seq) {
-    return fd_align(sizeof(fd_sample_state) * (size_t)n_seq);
-}
-
-size_t fd_history_bytes(int32_t n_ctx, int32_t n_seq) {
-    return fd_align(sizeof(int32_t) * ((size_t)n_ctx + 1) * (size_t)n_seq);
-}
-
-size_t fd_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
-    size_t most = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node *node = &graph->nodes[i];
-        if (node->op != FD_OP_ATTN_MIX) continue;
-        size_t bytes =
-            fd_attn_decode_scratch(node->shape[0], graph->nodes[node->input[1]].shape[0], node->shape[1], n_ctx);
-        if (bytes > most) most = bytes;
-    }
-    return fd_align(most);
-}
-
-static uint64_t all_cache_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
-    uint64_t bytes = 0;
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE)
-            bytes += fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * (uint64_t)n_seq;
-    return bytes;
-}
-
-uint64_t fd_engine_fixed_bytes(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast) {
-    uint64_t bytes = all_cache_bytes(graph, n_ctx, n_seq, fast) + fd_inputs_bytes(n_ctx) +
-                     fd_batch_inputs_bytes(n_seq) + (fast ? 0 : fd_scratch_bytes(graph, n_ctx) * (uint64_t)n_seq) +
-                     fd_sampling_state_bytes(n_seq) + fd_history_bytes(n_ctx, n_seq);
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && fd_table_owner(graph, i) == i)
-            bytes += 2 * fd_table_bytes(&graph->nodes[i], n_ctx);
-    return bytes;
-}
-
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
     int64_t rows = BATCH_ROWS;
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -136,9 +72,9 @@ static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engin
     bool batches = n_seq > 1 && fd_plan_batches(&p->batch);
     int32_t prompt = fast ? fd_fast_batch_rows(n_ctx) : fd_engine_batch_rows(graph, n_ctx);
     int32_t step = fast ? 1 : fd_step_rows(n_seq);
-    fd_engine_memory m = {.weights = weights, .cache = all_cache_bytes(graph, n_ctx, n_seq, fast)};
-    m.scratch = fd_engine_fixed_bytes(graph, n_ctx, n_seq, fast) - m.cache +
-                fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
+    fd_state_layout state = fd_state_lay_out(graph, n_ctx, n_seq, fast);
+    fd_engine_memory m = {.weights = weights, .cache = state.cache_bytes};
+    m.scratch = state.bytes - m.cache + fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
                 fd_slots_bytes(&p->step, (fd_extent){step, n_ctx, step});
     if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));

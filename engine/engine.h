@@ -1,6 +1,6 @@
 /* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu
  * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, single tokens
- * with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16 (engine/fast.h).
+ * with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16 (engine/plan.h).
  * Where it has such products its numerics are called "fast-int8" in traces.
  *
  * One token without an observer runs as a CUDA graph, one for the first positions and one for all others, its neighbouring
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* Where a token of fast numerics multiplies int8 blocks with quantised weights (engine/fast_int8.c). */
+/* Where a token of fast numerics multiplies int8 blocks with quantised weights (engine/int8.c). */
 typedef enum fd_int8 { FD_INT8_WHERE_FASTER, FD_INT8_NEVER, FD_INT8_ALWAYS } fd_int8;
 
 typedef struct fd_engine_options {
@@ -30,7 +30,7 @@ typedef struct fd_engine_options {
     bool no_graph;        /* launch the kernels of a decode step one by one */
     bool no_fusion;       /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap;      /* every kernel waits for the end of the one before it */
-    bool watch_by_node;   /* observed steps of one token go node by node, as batches do */
+    bool observe_by_node; /* observed steps of one token go node by node, as batches do */
 } fd_engine_options;      /* from `no_graph` on none changes what is computed: they are for measuring and for doubt */
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */

@@ -10,9 +10,9 @@
 #include "engine/observe.h"
 #include "engine/plan.h"
 #include "engine/slots.h"
+#include "engine/state.h"
 #include "engine/weights.h"
 #include "exec/generate.h"
-#include "kernels/elementwise/rope.h"
 #include "kernels/sampling/sample.h"
 
 /* Rows that run together in fast numerics: a longer prompt is split, and an observed one, which is not, is multiplied in
@@ -21,14 +21,6 @@ enum { FD_FAST_ROWS = 1024 };
 
 /* Steps whose tokens the host has not looked at: enough that the device never waits for it. */
 enum { FD_SAMPLED_AHEAD = 4 };
-
-/* The device's copy of what changes from call to call. */
-enum {
-    FD_INPUT_FIRST, /* position of the first row */
-    FD_INPUT_LAST,  /* and of the last */
-    FD_INPUT_SEQUENCE,
-    FD_INPUT_TOKENS /* [n_tok]; of several sequences: tokens, positions, sequences [n_seq] each */
-};
 
 /* Of the nodes that need not be computed for all rows of a batch (fd_plan.all_rows). */
 typedef enum fd_rows { FD_ROWS_ALL, FD_ROWS_LAST, FD_ROWS_NONE, FD_ROWS_COUNT } fd_rows;
@@ -39,27 +31,6 @@ typedef struct fd_engine_device {
     bool overlap;  /* of a decode step's kernels, and of a prompt's that nobody observes and no fault replaces */
     bool no_graph; /* every kernel is launched by itself */
 } fd_engine_device;
-
-/* cos and sin of one kind of RoPE: [n_ctx, n_rot/2] from position 0. */
-typedef struct fd_rope_tables {
-    fd_rope rope;
-    const float *cosine, *sine;     /* device, inside fd_engine_state.fixed */
-    float *host_cosine, *host_sine; /* owned; for ops that a fault replaces */
-} fd_rope_tables;
-
-/* What lives as long as the engine, beside the weights. */
-typedef struct fd_engine_state {
-    fd_block fixed; /* caches, rope tables, inputs, attention scratch, sampling */
-    float **cache;  /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …]. Fast: binary16 in truth */
-    size_t cache_bytes; /* they lie together at the start of fixed */
-    fd_rope_tables *ropes;
-    int32_t n_rope;
-    int32_t *rope_of;                        /* [n_node] index of ropes; -1 */
-    float *attention_scratch;                /* device, inside fixed; exact numerics' */
-    int32_t *inputs;                         /* device, inside fixed: FD_INPUT_… */
-    int32_t *batch_inputs;                   /* likewise, of a step of several sequences */
-    fd_block inputs_host, batch_inputs_host; /* pinned */
-} fd_engine_state;
 
 /* Prompts, and single tokens that are not a step: observed ones node by node, those of a graph with a fault in it. */
 typedef struct fd_engine_prompt {
@@ -120,9 +91,8 @@ typedef struct fd_engine {
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_int8 int8, fd_error *err);
 void fd_engine_release(fd_engine *engine);
 
-/* ---- engine.c ---- */
-/* The last n_row of the `have` rows of logits from `from` on, to the host. */
-fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
+/* ---- forward.c ---- */
+fd_code fd_engine_forward(fd_exec *exec, const fd_batch *batch, fd_error *err);
 
 /* ---- fast.c ---- */
 fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
@@ -146,14 +116,14 @@ fd_code fd_engine_step_kept(fd_engine *engine, float *const *tensors, fd_capture
 /* A step of the rows in batch_inputs, of which the farthest is at `last`. */
 fd_code fd_engine_step_many(fd_engine *engine, int32_t n_row, bool sampled, int32_t last, fd_error *err);
 
-/* ---- generate.c: sampling on the device ---- */
-fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
+/* The last n_row of the `have` rows of logits from `from` on, to the host. */
+fd_code fd_copy_logits(fd_engine *engine, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err);
+
+/* ---- sampling.c ---- */
 /* Samples a token from each row of the step's logits, where the next step reads it: of the selected sequence from
  * inputs, or (`batch`) of those in batch_inputs. */
 fd_code fd_engine_sample(const fd_engine *engine, const fd_launch_context *ctx, bool batch, int32_t n_row,
                          fd_error *err);
-/* The selected sequence from `run` on, up to its first sample, which is on its way. */
-fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 /* Sample number *n_done of `sequence`, which is there. FD_STOP: no more are wanted. */
 fd_code fd_engine_take_sample(fd_engine *engine, const fd_generation *run, int32_t sequence, int32_t *n_done,
                               fd_error *err);
@@ -161,6 +131,11 @@ fd_code fd_engine_take_sample(fd_engine *engine, const fd_generation *run, int32
 fd_code fd_engine_mark_sample(fd_engine *engine, int32_t launched, fd_error *err);
 fd_code fd_engine_await_sample(fd_engine *engine, int32_t sample, fd_error *err);
 void fd_sampling_release(fd_engine *engine);
+
+/* ---- generate.c ---- */
+fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_done, fd_error *err);
+/* The selected sequence from `run` on, up to its first sample, which is on its way. */
+fd_code fd_engine_begin_generation(fd_engine *engine, const fd_generation *run, fd_error *err);
 
 /* ---- batch.c: a token of each of several sequences ---- */
 fd_code fd_engine_decode(fd_exec *exec, const fd_decode *decode, fd_error *err);

@@ -1,11 +1,8 @@
 /* From items of fast numerics to kernels. What an observer wants to see of the inside of a kernel is left next to its
  * result or computed once more after it, which changes nothing of what runs. */
-#include "engine/budget.h"
 #include "engine/pass.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_f16.h"
-#include "kernels/attention/kv_cache.h"
-#include "kernels/elementwise/rope_kv_write.h"
 #include "kernels/elementwise/rows_f16.h"
 
 static int64_t elements(const fd_node *node) {
@@ -18,13 +15,6 @@ static bool is_wanted(const fd_pass *pass, int32_t id) {
 
 static fd_code show(fd_pass *pass, int32_t id, const float *rows, fd_error *err) {
     return is_wanted(pass, id) ? fd_observe_rows(pass, id, rows, err) : FD_OK;
-}
-
-/* Where a kernel leaves a node: for products, for other readers, and else for an observer. */
-static fd_f16_out out_of(const fd_pass *pass, int32_t id) {
-    fd_f16_out out = {fd_pass_half(pass, id), fd_pass_tensor(pass, id)};
-    if (!out.real && is_wanted(pass, id)) out.real = pass->engine->fast->inner.data;
-    return out;
 }
 
 fd_code fd_round_to_half(fd_pass *pass, int32_t id, fd_error *err) {
@@ -157,78 +147,4 @@ fd_code fd_run_attn_decode_f16(fd_pass *pass, const fd_item *item, fd_error *err
         in.v = fd_pass_tensor(pass, item->v);
     }
     return fd_launch_attn_decode_f16(&pass->ctx, &in, err);
-}
-
-/* ---- the others ---- */
-
-/* What the cache holds of this pass, as an observer sees it. */
-static fd_code show_cache(fd_pass *pass, int32_t id, fd_error *err) {
-    if (!is_wanted(pass, id)) return FD_OK;
-    int64_t width = elements(fd_pass_node(pass, id));
-    const uint16_t *cache = (const uint16_t *)(void *)fd_pass_tensor(pass, id);
-    float *inner = pass->engine->fast->inner.data;
-    FD_TRY(fd_launch_from_f16(&pass->ctx, cache + pass->pos0 * width, width * pass->n_tok, inner, err));
-    return show(pass, id, inner, err);
-}
-
-fd_code fd_run_kv_write_f16(fd_pass *pass, const fd_item *item, fd_error *err) {
-    const fd_node *node = fd_pass_node(pass, item->node);
-    fd_kv_write in = {.x = fd_pass_input(pass, node->id, node->input[0]),
-                      .n_tok = pass->n_tok,
-                      .width = elements(node),
-                      .pos0 = pass->inputs + FD_INPUT_FIRST,
-                      .row_offset = node->row_offset,
-                      .halves = true,
-                      .cache = fd_pass_tensor(pass, node->id),
-                      .n_ctx = pass->engine->exec.n_ctx};
-    FD_TRY(fd_launch_kv_write(&pass->ctx, &in, err));
-    return show_cache(pass, node->id, err);
-}
-
-fd_code fd_run_rope_kv_write_f16(fd_pass *pass, const fd_item *item, fd_error *err) {
-    fd_rope_kv_write in = {.q_rope = fd_pass_rope(pass, item->q_rope),
-                           .k_rope = fd_pass_rope(pass, item->k_rope),
-                           .n_tok = pass->n_tok,
-                           .n_ctx = pass->engine->exec.n_ctx,
-                           .pos0 = pass->inputs + FD_INPUT_FIRST,
-                           .q = fd_pass_tensor(pass, item->q),
-                           .k = fd_pass_tensor(pass, item->k),
-                           .v = fd_pass_tensor(pass, item->v),
-                           .q_out = fd_pass_tensor(pass, item->q_rope),
-                           .k_out = is_wanted(pass, item->k_rope) ? pass->engine->fast->inner.data : NULL,
-                           .halves = true,
-                           .cache_k = fd_pass_tensor(pass, item->cache_k),
-                           .cache_v = fd_pass_tensor(pass, item->cache_v)};
-    FD_TRY(fd_launch_rope_kv_write(&pass->ctx, &in, err));
-    FD_TRY(show(pass, item->q_rope, in.q_out, err));
-    FD_TRY(show(pass, item->k_rope, in.k_out, err));
-    FD_TRY(show_cache(pass, item->cache_k, err));
-    return show_cache(pass, item->cache_v, err);
-}
-
-fd_code fd_run_norm_f16(fd_pass *pass, const fd_item *item, fd_error *err) {
-    const fd_node *node = fd_pass_node(pass, item->node);
-    fd_rms_norm in = {.x = fd_pass_tensor(pass, node->input[0]),
-                      .weight = fd_pass_vector(pass, node->weight[0]),
-                      .eps = node->eps,
-                      .n = node->shape[node->n_dim - 1]};
-    in.n_tok = (int32_t)(pass->n_tok * elements(node) / in.n);
-    fd_f16_out out = out_of(pass, node->id);
-    FD_TRY(fd_launch_rms_norm_f16(&pass->ctx, &in, out, err));
-    return show(pass, node->id, out.real, err);
-}
-
-fd_code fd_run_gate_f16(fd_pass *pass, const fd_item *item, fd_error *err) {
-    const fd_node *node = fd_pass_node(pass, item->node);
-    fd_gate in = {.kind = node->op == FD_OP_SILU_MUL   ? FD_GATE_SILU
-                          : node->op == FD_OP_GELU_MUL ? FD_GATE_GELU
-                                                       : FD_GATE_SWIGLU_CLAMP,
-                  .gate = fd_pass_tensor(pass, node->input[0]),
-                  .up = fd_pass_tensor(pass, node->input[1]),
-                  .n = pass->n_tok * elements(node),
-                  .slope = node->slope,
-                  .limit = node->limit};
-    fd_f16_out out = out_of(pass, node->id);
-    FD_TRY(fd_launch_gate_f16(&pass->ctx, &in, out, err));
-    return show(pass, node->id, out.real, err);
 }

@@ -1,5 +1,4 @@
-/* From fused items of exact numerics to kernels. */
-#include "engine/budget.h"
+/* From fused items to kernels. */
 #include "engine/pass.h"
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/norm.h"
@@ -62,7 +61,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
                                          : NULL,
         .cache_stride =
             (int64_t)(fd_cache_bytes(fd_pass_node(pass, item->cache_k), e->exec.n_ctx, false) / sizeof(float)),
-        .scratch_stride = (int64_t)(fd_scratch_bytes(e->exec.graph, e->exec.n_ctx) / sizeof(float)),
+        .scratch_stride = (int64_t)(fd_attention_scratch_bytes(e->exec.graph, e->exec.n_ctx) / sizeof(float)),
         .q_out = fd_pass_inner(pass, item->q_rope),
         .k_out = fd_pass_inner(pass, item->k_rope),
         .scores_out = fd_pass_inner(pass, item->scores),
@@ -105,8 +104,11 @@ fd_code fd_run_rope_kv_write(fd_pass *pass, const fd_item *item, fd_error *err) 
                            .k = fd_pass_tensor(pass, item->k),
                            .v = fd_pass_tensor(pass, item->v),
                            .q_out = fd_pass_tensor(pass, item->q_rope),
-                           .k_out = fd_pass_tensor(pass, item->k_rope),
+                           .k_out = fd_observed_tensor(pass, item->k_rope),
+                           .halves = pass->engine->fast,
                            .cache_k = fd_pass_tensor(pass, item->cache_k),
                            .cache_v = fd_pass_tensor(pass, item->cache_v)};
-    return fd_launch_rope_kv_write(&pass->ctx, &in, err);
+    FD_TRY(fd_launch_rope_kv_write(&pass->ctx, &in, err));
+    for (int i = 0; i < item->n_member && pass->observe; i++) FD_TRY(fd_observe_node(pass, item->members[i], err));
+    return FD_OK;
 }

@@ -8,6 +8,7 @@
 #include "kernels/int8/q8.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/elementwise/norm.h"
+#include "kernels/elementwise/rows_f16.h"
 
 /* A node of a pass, as launchers want it. */
 typedef struct job {
@@ -18,6 +19,7 @@ typedef struct job {
     const int32_t *pos0; /* device: position of the first of them */
     const float *in[FD_MAX_INPUTS];
     float *out;
+    uint16_t *half; /* binary16, of ops that leave their result so; NULL: no one reads it */
 } job;
 
 static const fd_node *input_of(const job *j, int i) {
@@ -34,7 +36,7 @@ static fd_attention attention_shape(const job *j, int32_t n_head, int32_t n_head
                           .head_dim = head_dim,
                           .n_tok = j->n_tok,
                           .n_kv = j->pass->n_kv,
-                          .seen_alone = j->pass->kernels_only,
+                          .causal_only = j->pass->kernels_only,
                           .pos0 = j->pos0};
 }
 
@@ -49,6 +51,7 @@ static fd_code launch_rms_norm(const job *j, fd_error *err) {
                       .eps = j->node->eps,
                       .n = j->node->shape[j->node->n_dim - 1]};
     in.n_tok = (int32_t)(j->n_tok * elements(j->node) / in.n);
+    if (j->half) return fd_launch_rms_norm_f16(&j->pass->ctx, &in, (fd_f16_out){j->half, j->out}, err);
     return fd_launch_rms_norm(&j->pass->ctx, &in, j->out, err);
 }
 
@@ -89,6 +92,7 @@ static fd_code launch_kv_write(const job *j, fd_error *err) {
                       .width = elements(j->node),
                       .pos0 = j->pos0,
                       .row_offset = j->node->row_offset,
+                      .halves = j->pass->engine->fast,
                       .cache = j->out,
                       .n_ctx = j->pass->engine->exec.n_ctx};
     return fd_launch_kv_write(&j->pass->ctx, &in, err);
@@ -120,6 +124,7 @@ static fd_code launch_gate(const job *j, fd_gate_kind kind, fd_error *err) {
                   .n = j->n_tok * elements(j->node),
                   .slope = j->node->slope,
                   .limit = j->node->limit};
+    if (j->half) return fd_launch_gate_f16(&j->pass->ctx, &in, (fd_f16_out){j->half, j->out}, err);
     return fd_launch_gate(&j->pass->ctx, &in, j->out, err);
 }
 
@@ -208,13 +213,15 @@ fd_code fd_run_node(fd_pass *pass, int32_t id, bool int8, fd_error *err) {
     bool last = fd_pass_rows(pass, id) == FD_ROWS_LAST;
     job j = {.pass = pass, .node = node, .int8 = int8, .n_tok = last ? 1 : pass->n_tok};
     j.pos0 = pass->inputs + (last ? FD_INPUT_LAST : FD_INPUT_FIRST);
-    j.out = fd_pass_tensor(pass, id);
+    j.out = fd_observed_tensor(pass, id);
+    if (fd_op_leaves_half(node->op)) j.half = fd_pass_half(pass, id);
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) j.in[k] = fd_pass_input(pass, id, node->input[k]);
     return launchers[node->op](&j, err);
 }
 
 fd_code fd_run_op(fd_pass *pass, const fd_item *item, fd_error *err) {
+    const fd_node *node = fd_pass_node(pass, item->node);
     FD_TRY(fd_run_node(pass, item->node, item->int8, err));
-    return fd_round_to_half(pass, item->node, err);
+    return fd_op_leaves_half(node->op) && !node->override ? FD_OK : fd_round_to_half(pass, item->node, err);
 }

@@ -158,9 +158,8 @@ static bool match_rope_kv_write(const fd_matcher *m, int32_t id, fd_item *item) 
     int32_t k_rope = nodes[cache_k].input[0];
     if (!fd_is_plain(graph, k_rope, FD_OP_ROPE) || k_rope == id) return false;
     const fd_node *k = &nodes[k_rope], *v = &nodes[cache_v];
-    bool binary16 = m->patterns & FD_MATCH_ROPE_KV_WRITE_F16;
-    if (binary16 && only_reader(graph, k_rope, FD_OP_KV_WRITE) != cache_k) return false; /* it is not kept */
-    item->kernel = binary16 ? FD_KERNEL_ROPE_KV_WRITE_F16 : FD_KERNEL_ROPE_KV_WRITE;
+    if (m->patterns & FD_MATCH_DROP_K && only_reader(graph, k_rope, FD_OP_KV_WRITE) != cache_k) return false;
+    item->kernel = FD_KERNEL_ROPE_KV_WRITE;
     item->q_rope = id;
     item->k_rope = k_rope;
     item->cache_k = cache_k;
@@ -233,7 +232,7 @@ static bool match_attention_f16(const fd_matcher *m, int32_t id, fd_item *item) 
     return true;
 }
 
-/* ---- products by cuBLAS, cache writes in binary16 ---- */
+/* ---- products by cuBLAS ---- */
 
 static bool match_gemm(const fd_matcher *m, int32_t id, fd_item *item) {
     item->kernel = FD_KERNEL_GEMM_F16;
@@ -251,12 +250,6 @@ static bool match_gemm_add(const fd_matcher *m, int32_t id, fd_item *item) {
     return only_reader(m->graph, product, FD_OP_ADD) == id && m->graph->nodes[product].weight[1] < 0;
 }
 
-static bool match_kv_write_f16(const fd_matcher *m, int32_t id, fd_item *item) {
-    (void)m, (void)id;
-    item->kernel = FD_KERNEL_KV_WRITE_F16;
-    return true;
-}
-
 /* ---- the items ---- */
 
 static const struct pattern {
@@ -268,13 +261,12 @@ static const struct pattern {
     {FD_MATCH_MATVEC, FD_OP_MATMUL, false, match_matvec},
     {FD_MATCH_MATMULS, FD_OP_MATMUL, false, match_matmuls},
     {FD_MATCH_ADD_NORM, FD_OP_ADD, false, match_add_norm},
-    {FD_MATCH_ROPE_KV_WRITE | FD_MATCH_ROPE_KV_WRITE_F16, FD_OP_ROPE, false, match_rope_kv_write},
+    {FD_MATCH_ROPE_KV_WRITE, FD_OP_ROPE, false, match_rope_kv_write},
     {FD_MATCH_ATTN_DECODE, FD_OP_ATTN_MIX, true, match_attn_decode},
     {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_ATTN_ROW_F16 | FD_MATCH_ATTENTION_F16, FD_OP_ATTN_MIX, true,
      match_attention_f16},
     {FD_MATCH_GEMM_F16, FD_OP_ADD, true, match_gemm_add},
     {FD_MATCH_GEMM_F16, FD_OP_MATMUL, true, match_gemm},
-    {FD_MATCH_KV_WRITE_F16, FD_OP_KV_WRITE, true, match_kv_write_f16},
 };
 
 static void add_member(fd_item *item, int32_t id) {
@@ -317,7 +309,7 @@ static void fill_reads(const fd_graph *graph, fd_item *item) {
 }
 
 /* Which members are kept for other items; their types are the plan's. */
-static bool is_kept(const fd_item *item, int32_t id) {
+static bool is_kept(const fd_matcher *m, const fd_item *item, int32_t id) {
     switch (item->kernel) {
     case FD_KERNEL_MATVEC:
         return item->silu >= 0 ? id == item->silu : item->add >= 0 ? id == item->add : id != item->norm;
@@ -325,7 +317,7 @@ static bool is_kept(const fd_item *item, int32_t id) {
     case FD_KERNEL_ATTN_DECODE_F16:
     case FD_KERNEL_ATTN_ROW_F16:
     case FD_KERNEL_ATTENTION_F16: return id == item->mix;
-    case FD_KERNEL_ROPE_KV_WRITE_F16: return id != item->k_rope;
+    case FD_KERNEL_ROPE_KV_WRITE: return id != item->k_rope || !(m->patterns & FD_MATCH_DROP_K);
     case FD_KERNEL_GEMM_ADD_F16: return id == item->add;
     default: return true;
     }
@@ -390,7 +382,7 @@ bool fd_match(fd_matcher *m, int32_t id, fd_item *item) {
     }
     for (int i = 0; i < item->n_member; i++) {
         m->covered[item->members[i]] = true;
-        if (is_kept(item, item->members[i])) item->writes[item->n_write++].node = item->members[i];
+        if (is_kept(m, item, item->members[i])) item->writes[item->n_write++].node = item->members[i];
     }
     return true;
 }

@@ -16,10 +16,9 @@ enum {
     FD_MATCH_ATTN_DECODE_F16 = 1 << 5, /* with RoPE and cache writes */
     FD_MATCH_ATTN_ROW_F16 = 1 << 6,    /* without */
     FD_MATCH_ATTENTION_F16 = 1 << 7,
-    FD_MATCH_ROPE_KV_WRITE_F16 = 1 << 8,
-    FD_MATCH_KV_WRITE_F16 = 1 << 9,
-    FD_MATCH_GEMM_F16 = 1 << 10,
-    FD_MATCH_IN_ORDER = 1 << 11, /* an observer may look: an item's nodes are neighbours in the list */
+    FD_MATCH_GEMM_F16 = 1 << 8,
+    FD_MATCH_IN_ORDER = 1 << 9, /* an observer may look: an item's nodes are neighbours in the list */
+    FD_MATCH_DROP_K = 1 << 10,  /* ROPE of k is not kept next to the cache row made of it */
 };
 
 typedef struct fd_matcher {

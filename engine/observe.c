@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/pass.h"
+#include "kernels/elementwise/rows_f16.h"
 
 /* Tensors gather here before the host looks; one that is larger gets the room it needs. */
 enum { PINNED_BYTES = 64 << 20 };
@@ -128,10 +129,24 @@ fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *e
     return FD_OK;
 }
 
+float *fd_observed_tensor(const fd_pass *pass, int32_t id) {
+    float *rows = fd_pass_tensor(pass, id);
+    return !rows && pass->observe && fd_observe_wants(pass->engine, id) ? pass->engine->fast->inner.data : rows;
+}
+
 fd_code fd_observe_node(fd_pass *pass, int32_t id, fd_error *err) {
     const fd_node *node = fd_pass_node(pass, id);
-    const char *rows = (const char *)fd_pass_tensor(pass, id);
-    if (node->op == FD_OP_KV_WRITE) rows += (size_t)fd_pass_row_bytes(pass, node) * (size_t)pass->pos0;
+    fd_engine *e = pass->engine;
+    const void *rows = fd_observed_tensor(pass, id);
+    if (node->op == FD_OP_KV_WRITE && !e->fast) {
+        rows = (const float *)rows + fd_node_row_stride(node, 0) * pass->pos0;
+    } else if (node->op == FD_OP_KV_WRITE) { /* as binary32 */
+        int64_t width = fd_node_row_stride(node, 0);
+        if (!fd_observe_wants(e, id)) return FD_OK;
+        FD_TRY(fd_launch_from_f16(&pass->ctx, (const uint16_t *)rows + width * pass->pos0, width * pass->n_tok,
+                                  e->fast->inner.data, err));
+        rows = e->fast->inner.data;
+    }
     return fd_observe_rows(pass, id, rows, err);
 }
 

@@ -26,6 +26,8 @@ typedef struct fd_sync_observe {
 unsigned fd_observe_wants(const struct fd_engine *engine, int32_t node);
 /* Shows rows of a node, wherever they lie: binary32 [n_tok, row stride], device. */
 fd_code fd_observe_rows(struct fd_pass *pass, int32_t node, const void *rows, fd_error *err);
+/* Where the node's rows are in binary32; those that only the observer wants, in fd_fast.inner; NULL: nowhere. */
+float *fd_observed_tensor(const struct fd_pass *pass, int32_t node);
 /* Shows a node that lies where the plan says. */
 fd_code fd_observe_node(struct fd_pass *pass, int32_t node, fd_error *err);
 fd_code fd_observe_flush(struct fd_engine *engine, fd_error *err);

@@ -3,6 +3,7 @@
 #define FD_ENGINE_PASS_H
 
 #include "engine/internal.h"
+#include "kernels/elementwise/rope.h"
 
 typedef struct fd_pass {
     fd_engine *engine;
@@ -61,8 +62,7 @@ fd_code fd_run_node(fd_pass *pass, int32_t node, bool int8, fd_error *err);
 /* launch_fused.c */
 fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, fd_run_rope_kv_write;
 /* launch_f16.c: these show an observer what it wants of their insides */
-fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_rope_kv_write_f16, fd_run_kv_write_f16,
-    fd_run_gemm_f16, fd_run_gemm_add_f16, fd_run_norm_f16, fd_run_gate_f16;
+fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_gemm_f16, fd_run_gemm_add_f16;
 /* Rounds a result in binary32 where a product reads it in binary16. */
 fd_code fd_round_to_half(fd_pass *pass, int32_t node, fd_error *err);
 /* override.c */

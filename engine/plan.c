@@ -14,12 +14,12 @@ static const struct policy {
     [FD_PLAN_ROWS] = {FD_MATCH_MATMULS | FD_MATCH_ADD_NORM | FD_MATCH_ROPE_KV_WRITE, false},
     [FD_PLAN_STEP] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATVEC, false},
     [FD_PLAN_BATCH] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATMULS | FD_MATCH_ADD_NORM, false},
-    [FD_PLAN_FAST_NODES] = {FD_MATCH_ATTN_ROW_F16 | FD_MATCH_KV_WRITE_F16 | FD_MATCH_IN_ORDER, true},
-    [FD_PLAN_FAST_ROWS] = {FD_MATCH_ATTENTION_F16 | FD_MATCH_ROPE_KV_WRITE_F16 | FD_MATCH_KV_WRITE_F16 |
-                               FD_MATCH_GEMM_F16 | FD_MATCH_IN_ORDER,
+    [FD_PLAN_FAST_NODES] = {FD_MATCH_ATTN_ROW_F16 | FD_MATCH_IN_ORDER, true},
+    [FD_PLAN_FAST_ROWS] = {FD_MATCH_ATTENTION_F16 | FD_MATCH_ROPE_KV_WRITE | FD_MATCH_DROP_K | FD_MATCH_GEMM_F16 |
+                               FD_MATCH_IN_ORDER,
                            true},
-    [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_KV_WRITE_F16 | FD_MATCH_MATVEC, true},
-    [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_KV_WRITE_F16, true},
+    [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATVEC, true},
+    [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16, true},
 };
 
 /* ---- rows ---- */
@@ -49,28 +49,21 @@ static void find_last_readers(const fd_plan *plan, int32_t *const last[FD_RESULT
     last[FD_REAL][plan->graph->n_node - 1] = INT32_MAX;
 }
 
-/* A norm or gate whose result a product reads in binary16 is computed by the kernel that leaves it so. */
-static void choose_f16_kernels(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT]) {
-    for (int32_t i = 0; i < plan->n_item; i++) {
-        fd_item *item = &plan->items[i];
-        const fd_node *node = &plan->graph->nodes[item->node];
-        if (item->kernel != FD_KERNEL_OP || node->override || last[FD_HALF][item->node] < 0) continue;
-        if (node->op == FD_OP_RMS_NORM) item->kernel = FD_KERNEL_NORM_F16;
-        if (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL || node->op == FD_OP_SWIGLU_CLAMP)
-            item->kernel = FD_KERNEL_GATE_F16;
-    }
+bool fd_op_leaves_half(fd_op op) {
+    return op == FD_OP_RMS_NORM || op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL || op == FD_OP_SWIGLU_CLAMP;
 }
 
-/* A result is kept in the types that are read. Only these kernels can do without binary32. */
-static void choose_types(fd_item *item, int32_t *const last[FD_RESULT_COUNT]) {
-    bool only_half = item->kernel == FD_KERNEL_NORM_F16 || item->kernel == FD_KERNEL_GATE_F16 ||
-                     item->kernel == FD_KERNEL_ATTENTION_F16;
-    fd_edge writes[FD_ITEM_EDGES];
+/* A result is kept in the types that are read. What a kernel leaves in binary16 itself need not be there in binary32. */
+static void choose_types(const fd_graph *graph, fd_item *item, int32_t *const last[FD_RESULT_COUNT]) {
+    const fd_node *leading = &graph->nodes[item->node];
+    bool leaves_half = item->kernel == FD_KERNEL_ATTENTION_F16 ||
+                       (item->kernel == FD_KERNEL_OP && fd_op_leaves_half(leading->op) && !leading->override);
+    fd_edge writes[FD_ITEM_EDGES] = {0};
     int n = 0;
     for (int k = 0; k < item->n_write; k++) {
         int32_t node = item->writes[k].node;
         bool half = last[FD_HALF][node] >= 0;
-        if (!(only_half && half && last[FD_REAL][node] < 0)) writes[n++] = (fd_edge){node, FD_REAL};
+        if (!leaves_half || !half || last[FD_REAL][node] >= 0) writes[n++] = (fd_edge){node, FD_REAL};
         if (half) writes[n++] = (fd_edge){node, FD_HALF};
     }
     memcpy(item->writes, writes, sizeof writes);
@@ -140,8 +133,7 @@ fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_
         fd_match_begin(&matcher);
         for (int32_t i = 0; i < graph->n_node; i++) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
         find_last_readers(out, last);
-        choose_f16_kernels(out, last);
-        for (int32_t i = 0; i < out->n_item; i++) choose_types(&out->items[i], last);
+        for (int32_t i = 0; i < out->n_item; i++) choose_types(graph, &out->items[i], last);
         assign_slots(out, last, busy_until);
     } else {
         fd_plan_free(out);

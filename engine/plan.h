@@ -17,16 +17,12 @@ typedef enum fd_kernel {
     FD_KERNEL_MATMULS,       /* of many rows: MATMULs of one input */
     FD_KERNEL_ADD_NORM,      /* of many rows: ADD, and RMS_NORM of the sum */
     FD_KERNEL_ROPE_KV_WRITE, /* of many rows: ROPE of q and k, both KV_WRITEs */
-    /* Fast numerics: factors, K and V in binary16. */
+    /* Fast numerics: */
     FD_KERNEL_ATTN_DECODE_F16, /* ATTN_DECODE's nodes, but for ROPEs and KV_WRITEs that others read too */
     FD_KERNEL_ATTN_ROW_F16,    /* one row whose K and V are in the caches: scores, softmax, mix */
     FD_KERNEL_ATTENTION_F16,   /* many rows likewise */
-    FD_KERNEL_ROPE_KV_WRITE_F16,
-    FD_KERNEL_KV_WRITE_F16,
-    FD_KERNEL_GEMM_F16,     /* MATMUL by cuBLAS */
-    FD_KERNEL_GEMM_ADD_F16, /* MATMUL by cuBLAS onto the other summand of the ADD that reads it */
-    FD_KERNEL_NORM_F16,     /* RMS_NORM whose result a product reads in binary16 */
-    FD_KERNEL_GATE_F16,     /* SILU_MUL, GELU_MUL or SWIGLU_CLAMP likewise */
+    FD_KERNEL_GEMM_F16,        /* MATMUL by cuBLAS */
+    FD_KERNEL_GEMM_ADD_F16,    /* MATMUL by cuBLAS onto the other summand of the ADD that reads it */
     FD_KERNEL_COUNT
 } fd_kernel;
 
@@ -78,6 +74,9 @@ void fd_plan_free(fd_plan *plan);
 
 /* Marks the items whose first product is one of `int8` [n_node]. */
 void fd_plan_mark_int8(fd_plan *plan, const bool *int8);
+
+/* Whether the op's kernels leave their result in binary16 too; others' results are rounded afterwards. */
+bool fd_op_leaves_half(fd_op op);
 
 /* Whether rows of several sequences can run: no node outside of fused attention depends on a row's position, or is
  * computed on the host. */

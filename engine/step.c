@@ -1,5 +1,7 @@
 /* Steps: one token, or one of each of several sequences, as one CUDA graph. Its kernels read tokens and positions from
  * device memory, and their grids do not depend on the position: one graph serves short contexts and one all others. */
+#include <string.h>
+
 #include "engine/pass.h"
 #include "kernels/attention/attention.h"
 
@@ -55,4 +57,19 @@ fd_code fd_engine_step_many(fd_engine *e, int32_t n_row, bool sampled, int32_t l
     pass.samples = sampled;
     e->logits = fd_pass_tensor(&pass, e->exec.graph->n_node - 1);
     return fd_graph_run(&e->step.batch_graphs[4 * n_row + 2 * sampled + pass.short_context], &pass, err);
+}
+
+fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_row, float *to, fd_error *err) {
+    size_t row = sizeof(float) * (size_t)e->exec.graph->hparams.n_vocab;
+    FD_TRY(fd_pinned_reserve(&e->logits_host, row, "logits", err));
+    int32_t at_once = (int32_t)(e->logits_host.size / row);
+    for (int32_t i = 0, n; i < n_row; i += n) {
+        n = n_row - i < at_once ? n_row - i : at_once;
+        FD_TRY(fd_cuda_check(cudaMemcpyAsync(e->logits_host.data, (const char *)from + row * (size_t)(have - n_row + i),
+                                             row * (size_t)n, cudaMemcpyDeviceToHost, e->device.ctx.stream),
+                             "logits", err));
+        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "logits", err));
+        memcpy((char *)to + row * (size_t)i, e->logits_host.data, row * (size_t)n);
+    }
+    return FD_OK;
 }

@@ -19,8 +19,8 @@ __device__ __forceinline__ float fd_approx_exp(float x, float base) {
     return fd_approx_exp2((x - base) * FD_LOG2_E);
 }
 
-/* What Σ e^(s − most)·v of all positions is multiplied with, `sum` being Σ e^(s − most): the head's sink, if it has one,
- * takes its share. */
+/* What Σ e^(s − most)·v of all positions is multiplied with, `sum` being Σ e^(s − most): the head's sink, if it has
+ * one, takes its share. */
 __device__ __forceinline__ float fd_approx_mix_factor(const float *sink, float most, float sum) {
     if (!sink) return 1.0f / sum;
     const float top = fmaxf(most, *sink), factor = fd_approx_exp(most, top);

@@ -1,14 +1,15 @@
-/* The few machine instructions that CUDA C++ has no words for, a function each. Before sm_90 there is no dependent launch:
- * its functions do nothing there, and no result depends on them. */
+/* The few machine instructions that CUDA C++ has no words for, a function each. Before sm_90 there is no dependent
+ * launch: its functions do nothing there, and no result depends on them. */
 #ifndef FD_KERNELS_DEVICE_CUH
 #define FD_KERNELS_DEVICE_CUH
 
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Programmatic dependent launch (griddepcontrol). A kernel calls fd_pdl_launch_dependents early, so that its successor may
- * start as its blocks end. Every thread calls fd_pdl_wait before it touches memory that another kernel writes or reads:
- * after that the predecessor, and so everything before it, is complete. Both do nothing in an ordinary launch. */
+/* Programmatic dependent launch (griddepcontrol). A kernel calls fd_pdl_launch_dependents early, so that its successor
+ * may start as its blocks end. Every thread calls fd_pdl_wait before it touches memory that another kernel writes or
+ * reads: after that the predecessor, and so everything before it, is complete. Both do nothing in an ordinary
+ * launch. */
 __device__ __forceinline__ void fd_pdl_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -30,8 +31,8 @@ __device__ __forceinline__ uint32_t fd_shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 /* Opaque values: the compiler cannot see where they come from, so it keeps them in a register instead of computing them
- * again before every use. A shared address, which it would otherwise make anew at each access under a condition: on sm_90
- * that reads a special register every time. An integer or a pointer that a lane exchanges with itself. */
+ * again before every use. A shared address, which it would otherwise make anew at each access under a condition: on
+ * sm_90 that reads a special register every time. An integer or a pointer that a lane exchanges with itself. */
 __device__ __forceinline__ uint32_t fd_opaque_shared_address(const void *at) {
     uint32_t address = fd_shared_address(at);
     asm volatile("" : "+r"(address));

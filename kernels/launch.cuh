@@ -6,8 +6,8 @@
 
 #include "kernels/launch_context.h"
 
-/* Checks the request for dynamic shared memory, and asks CUDA for it where it may exceed 48 KiB together with the kernel's
- * static shared memory, which is below 24 KiB in all kernels. */
+/* Checks the request for dynamic shared memory, and asks CUDA for it where it may exceed 48 KiB together with the
+ * kernel's static shared memory, which is below 24 KiB in all kernels. */
 template <typename... Parameters>
 static fd_code fd_allow_shared(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...),
                                size_t shared, fd_error *err) {
@@ -42,8 +42,9 @@ static fd_code fd_launch(const fd_launch_context *ctx, const char *name, void (*
 static inline size_t fd_shared_alone(const fd_launch_context *ctx) {
     return ctx->max_shared / 2 + 1024;
 }
-/* Bytes to ask for when `shared` are needed: enough to be alone when each multiprocessor shall have one block. Otherwise,
- * where the kernel before leaves room unevenly, several blocks would share one multiprocessor while another has none. */
+/* Bytes to ask for when `shared` are needed: enough to be alone when each multiprocessor shall have one block.
+ * Otherwise, where the kernel before leaves room unevenly, several blocks would share one multiprocessor while another
+ * has none. */
 static inline size_t fd_shared_of_one_each(const fd_launch_context *ctx, bool one_each, size_t shared) {
     const size_t alone = fd_shared_alone(ctx);
     return one_each && shared < alone ? alone : shared;

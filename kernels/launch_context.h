@@ -1,5 +1,5 @@
-/* Where and how kernels are launched: a stream, and the facts of the device that size a grid. None of them changes a bit
- * of any result: the contract fixes the order of every sum, not the launch. */
+/* Where and how kernels are launched: a stream, and the facts of the device that size a grid. None of them changes a
+ * bit of any result: the contract fixes the order of every sum, not the launch. */
 #ifndef FD_KERNELS_LAUNCH_CONTEXT_H
 #define FD_KERNELS_LAUNCH_CONTEXT_H
 

@@ -1,8 +1,8 @@
 /* mbarriers, TMA and bulk copies, and setmaxnreg (sm_90; before it the functions do nothing, and no kernel that calls
  * them is launched). Producers and consumers hand stages of shared memory to each other with them.
  *
- * An mbarrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by their
- * parity: a fresh barrier is in phase 0, so the first wait is for parity 0. Addresses are shared ones. */
+ * An mbarrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by
+ * their parity: a fresh barrier is in phase 0, so the first wait is for parity 0. Addresses are shared ones. */
 #ifndef FD_KERNELS_PIPELINE_CUH
 #define FD_KERNELS_PIPELINE_CUH
 
@@ -23,8 +23,8 @@ __device__ __forceinline__ void fd_mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-/* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the arriving
- * thread itself has done, so in a build for it (FD_RACECHECK, docs/performance.md) every lane arrives. */
+/* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the
+ * arriving thread itself has done, so in a build for it (FD_RACECHECK, docs/performance.md) every lane arrives. */
 #ifdef FD_RACECHECK
 constexpr unsigned FD_WARP_ARRIVALS = 32;
 #else
@@ -61,8 +61,8 @@ __device__ __forceinline__ void fd_mbarrier_wait(uint32_t barrier, unsigned pari
 #endif
 }
 
-/* One thread requests the map's box whose first element is `column` of `row`. Elements past the edges are zero and count
- * as copied. */
+/* One thread requests the map's box whose first element is `column` of `row`. Elements past the edges are zero and
+ * count as copied. */
 __device__ __forceinline__ void fd_tma_load_2d(uint32_t to, const CUtensorMap *map, int column, int row,
                                                uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(256)
         fd_load_key<GROUPS>(cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
         for (int i = 0; i < QUERIES && first + i < n_query; i++) {
             const int64_t token = (first + i) / sharing, head = kv_head * sharing + (first + i) % sharing;
-            /* The same for the whole block: past the row's own position nothing need be computed. */
+            /* The same for the whole block: nothing past the row's own position need be computed. */
             const bool any_seen = (int)blockIdx.x * POSITIONS + pass * 32 <= pos0 + token;
             const float dot = any_seen ? fd_query_dot<GROUPS>(query[i], key, a.head_dim, lane) : 0.0f;
             if (lane == i % 8 && position < a.n_kv) {
@@ -73,8 +73,8 @@ fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *
     });
 }
 
-/* Warp: one head of one row. Lane l has positions l, l + 32, …, and so partial sums l and l + 32; it holds 16 of them at a
- * time, all of a row where it is not longer. */
+/* Warp: one head of one row. Lane l has positions l, l + 32, …, and so partial sums l and l + 32; it holds 16 of them
+ * at a time, all of a row where it is not longer. */
 enum { HELD = 16, HELD_POSITIONS = HELD * 32 };
 
 __device__ __forceinline__ void read_positions(const float *row, int first, int n, int lane, float (&value)[HELD]) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(256) attn_softmax_rows(const fd_attention a, c
     float sum = fd_tree_lanes<32>(low) + fd_tree_lanes<32>(high);
     if (a.sinks) sum = sum + fd_exp32(sink - max);
 
-    const int end = a.seen_alone ? n : a.n_kv;
+    const int end = a.causal_only ? n : a.n_kv;
     for (int first = 0; first < end; first += HELD_POSITIONS) {
         if (!held) read_positions(weight, first, n, lane, value);
 #pragma unroll

@@ -1,8 +1,8 @@
 /* Attention as three ops, and the decode step's fused form of the same sums.
  *
  * Every order is by absolute position. Query head h reads K/V head h / (n_head / n_head_kv). Rows of scores and weights
- * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position, and before its window, scores
- * are -inf, weights +0. */
+ * are [n_head, n_kv], n_kv positions for every row of the batch; past a row's own position, and before its window,
+ * scores are -inf, weights +0. */
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
 
@@ -27,7 +27,7 @@ typedef struct fd_attention {
     const int32_t *pos0;       /* device: position of the first row */
     int32_t window;            /* scores: a row sees so many positions, its own among them; 0: all before it */
     float softcap;             /* scores: after the scale, cap·tanh(s / cap); 0: none */
-    bool seen_alone;           /* scores, softmax: what lies past a row's own position may be left as it is */
+    bool causal_only;          /* scores, softmax: elements past a row's own position need not be written */
     const float *sinks;        /* softmax: device, [n_head], one more score a head that no position has; NULL: none */
 } fd_attention;
 
@@ -45,9 +45,9 @@ fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *sha
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
  * in one kernel for a short context (single block), in two for a long one (split-KV). Their grids do not depend on the
- * position, so that a CUDA graph can replay them. Or one position each of several sequences, a row of everything for each: what a row gets does not
- * depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows before it must be complete when the
- * launch before this one begins: they are read before it ends. */
+ * position, so that a CUDA graph can replay them. Or one position each of several sequences, a row of everything for
+ * each: what a row gets does not depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows
+ * before it must be complete when the launch before this one begins: they are read before it ends. */
 typedef struct fd_attn_decode {
     bool short_context; /* every *pos < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;

@@ -28,24 +28,22 @@ typedef struct fd_attn_f16 {
     fd_f16_out out;              /* [n_tok, n_head, head_dim] */
     /* One row only, or one each of several sequences. */
     bool short_context; /* *pos0 < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed: a block a query
-                                     head, for one row of sequence 0 and heads of a multiple of 8; others run as
-                                     far ones */
+                           head. For one row of sequence 0 and heads of a multiple of 8; others run as split-KV. */
     fd_rope_shape q_rope, k_rope; /* of q and k, applied on the way in; n_rot 0: they are rotated already */
-    const float *k, *v; /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before
-                                     it are then read before the predecessor has ended. NULL: the row is there */
-    float *
-        scratch; /* device, fd_attn_decode_f16_scratch bytes a row, zero before the first launch; one launch at a time */
-    const int32_t
-        *sequences;         /* device, [n_tok]: the sequence of each row, all different; NULL: one row, of sequence 0 */
-    int64_t cache_stride;   /* elements from one sequence's cache to the next one's */
-    int64_t scratch_stride; /* floats from one row's scratch to the next one's */
+    /* [n_head_kv, head_dim]: written to row *pos0 of the caches. *pos0 and the rows before it are then read before the
+     * predecessor has ended. NULL: the row is there. */
+    const float *k, *v;
+    float *scratch; /* device, fd_attn_decode_f16_scratch bytes a row, zero before the first launch; one at a time */
+    const int32_t *sequences; /* device, [n_tok]: each row's sequence, all different; NULL: one row, of sequence 0 */
+    int64_t cache_stride;     /* elements from one sequence's cache to the next one's */
+    int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
 } fd_attn_f16;
 
 /* Rows that are in the cache already, any n_tok. */
 fd_code fd_launch_attn_fused_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);
 
-/* One row, or one each of several sequences: what a row gets does not depend on the others, but on `short_context`. The grid does
- * not depend on the positions, so that a CUDA graph can replay it. */
+/* One row, or one each of several sequences: what a row gets does not depend on the others, but on `short_context`. The
+ * grid does not depend on the positions, so that a CUDA graph can replay it. */
 size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                                   int32_t n_ctx);
 fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);

@@ -1,4 +1,5 @@
-/* What the kernels of a decode step's attention share (kernels/attention/single_block.cu, kernels/attention/split_kv.cu). */
+/* What the kernels of a decode step's attention share (kernels/attention/single_block.cu,
+ * kernels/attention/split_kv.cu). */
 #ifndef FD_KERNELS_ATTENTION_SPLIT_KV_CUH
 #define FD_KERNELS_ATTENTION_SPLIT_KV_CUH
 

@@ -1,4 +1,5 @@
-/* What the kernels of fast attention of one row share (kernels/attention/single_block_f16.cu, kernels/attention/split_kv_f16.cu). */
+/* What the kernels of fast attention of one row share (kernels/attention/single_block_f16.cu,
+ * kernels/attention/split_kv_f16.cu). */
 #ifndef FD_KERNELS_ATTENTION_SPLIT_KV_F16_CUH
 #define FD_KERNELS_ATTENTION_SPLIT_KV_F16_CUH
 
@@ -7,7 +8,8 @@
 #include "kernels/approx_math.cuh"
 #include "kernels/formats/parts.cuh"
 
-/* Near the beginning (kernels/attention/single_block_f16.cu): one row, of sequence 0, heads of a multiple of eight elements. */
+/* Near the beginning (kernels/attention/single_block_f16.cu): one row, of sequence 0, heads of a multiple of eight
+ * elements. */
 fd_code fd_launch_attn_single_block_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);
 
 __device__ __forceinline__ void fd_unpack_halves(const uint4 &pairs, float (&x)[8]) {

@@ -60,8 +60,8 @@ __device__ __forceinline__ float sum_of_four(float x) {
 template <int WIDTH> using scores_of = float[tile_of<WIDTH>::keys / 8][4];
 template <int WIDTH> using sums_of = float[WIDTH / 8][4];
 
-/* Which of an ldmatrix's four 8 × 8 matrices this lane names a row of, and which row: passed on, because the compiler spends
- * registers on addresses where each phase finds it out for itself. */
+/* Which of an ldmatrix's four 8 × 8 matrices this lane names a row of, and which row: passed on, because the compiler
+ * spends registers on addresses where each phase finds it out for itself. */
 struct matrix_place {
     int matrix, row;
 };

@@ -1,8 +1,9 @@
-/* Mix of many query rows: 64 rows × up to 128 elements a block, a row a token and one of the heads that share a K/V head.
+/* Mix of many query rows: 64 rows × up to 128 elements a block, a row a token and one of the heads that share a K/V
+ * head.
  *
  * Blocks of 64 positions from position 0 are a stage of shared memory each, weights and values; the next one arrives
- * while this one is multiplied. A thread has four neighbouring elements of some rows: with 32 lanes along a head, a warp
- * reads 8 rows' weights as broadcasts and a position's values once for all of them. */
+ * while this one is multiplied. A thread has four neighbouring elements of some rows: with 32 lanes along a head, a
+ * warp reads 8 rows' weights as broadcasts and a position's values once for all of them. */
 #ifndef FD_KERNELS_ATTENTION_MIX_TILE_CUH
 #define FD_KERNELS_ATTENTION_MIX_TILE_CUH
 
@@ -18,8 +19,8 @@ template <int LANES> struct mix_tile {
     static constexpr size_t bytes = 2 * stage * sizeof(float);
 };
 
-/* Each row of a tile: where its weights begin, which row [n_tok · n_head] of the output is its own, how many positions it
- * sees. Past the last row: -1. */
+/* Each row of a tile: where its weights begin, which row [n_tok · n_head] of the output is its own, how many positions
+ * it sees. Past the last row: -1. */
 struct mix_rows {
     int64_t weights[MIX_TILE];
     int64_t head[MIX_TILE];
@@ -61,10 +62,10 @@ __device__ __forceinline__ void mix_block(const float *p, const float *v, const 
         for (int d = 0; d < 4; d++) total[r][d] = total[r][d] + acc[r][d];
 }
 
-/* Asks for the weights and values of the positions from `block` on; zeros past the last row and position. */
+/* Requests the weights and values of the positions from `block` on; zeros past the last row and position. */
 template <int LANES>
-__device__ __forceinline__ void mix_ask(const fd_attention &a, const mix_rows &rows, const float *weights,
-                                        const float *values, int block, float *stage) {
+__device__ __forceinline__ void mix_request(const fd_attention &a, const mix_rows &rows, const float *weights,
+                                            const float *values, int block, float *stage) {
     const int own = block + (int)threadIdx.x % MIX_BLOCK;
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < MIX_TILE * MIX_BLOCK; i += 256) {
@@ -109,12 +110,12 @@ __global__ void __launch_bounds__(256, 2)
     const float *values = cache_v + (int64_t)kv_head * a.head_dim;
     float total[tile::rows][4] = {};
 
-    mix_ask<LANES>(a, rows, weights, values, 0, stages);
+    mix_request<LANES>(a, rows, weights, values, 0, stages);
     fd_cp_async_commit_group();
     for (int block = 0; block < n; block += MIX_BLOCK) {
         const float *now = stages + block / MIX_BLOCK % 2 * tile::stage;
         float *next = stages + (block / MIX_BLOCK + 1) % 2 * tile::stage;
-        if (block + MIX_BLOCK < n) mix_ask<LANES>(a, rows, weights, values, block + MIX_BLOCK, next);
+        if (block + MIX_BLOCK < n) mix_request<LANES>(a, rows, weights, values, block + MIX_BLOCK, next);
         fd_cp_async_commit_group();
         fd_cp_async_wait_group(1);
         __syncthreads();

@@ -13,8 +13,8 @@
 
 enum { SCORES_TILE = 64, SCORES_LEAST_ROWS = 32, SCORES_SIDE = 4 };
 
-/* Keys lie with the two of each pair swapped: an element of q and its factor are then read to registers of different banks,
- * even and odd. From the same bank a multiply-add takes two clocks as often as not. */
+/* Keys lie with the two of each pair swapped: an element of q and its factor are then read to registers of different
+ * banks, even and odd. From the same bank a multiply-add takes two clocks as often as not. */
 
 /* A head's row in shared memory; 16 bytes more, so that eight rows' same 16 bytes lie in different banks. */
 template <int GROUPS> constexpr int scores_stride = GROUPS * 64 + 4;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(256)
         for (int i = 0; i < SCORES_SIDE; i++)
 #pragma unroll
             for (int j = 0; j < SCORES_SIDE; j++) dots.at[i][j] = low.at[i][j] + high.at[i][j];
-    } else if (a.seen_alone) {
+    } else if (a.causal_only) {
         return;
     }
 #pragma unroll

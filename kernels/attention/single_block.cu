@@ -1,6 +1,6 @@
-/* Attention of one position in a short context: one kernel, a block a head. Latency takes the time, so the block requests
- * all that it needs of memory at once: cached rows and angles before the wait for the previous kernel, the newest rows
- * right after it, the other half of the values during the softmax. */
+/* Attention of one position in a short context: one kernel, a block a head. Latency takes the time, so the block
+ * requests all that it needs of memory at once: cached rows and angles before the wait for the previous kernel, the
+ * newest rows right after it, the other half of the values during the softmax. */
 #include "kernels/attention/decode.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
@@ -8,8 +8,8 @@
 constexpr int SHORT = FD_ATTENTION_SHORT_CONTEXT, HALF = CHUNK / 2;
 static_assert(SHORT <= DECODE_THREADS, "a thread a score");
 
-/* score[0 … n − 1] to e^(s − max) / sum. Every warp finds maximum and sum for itself: a block has little else to do, and
- * barriers are what takes the time. Starts and ends with a barrier. */
+/* score[0 … n − 1] to e^(s − max) / sum. Every warp finds maximum and sum for itself: a block has little else to do,
+ * and barriers are what takes the time. Starts and ends with a barrier. */
 __device__ __forceinline__ void softmax_short(float *score, float *e, int n) {
     const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x;
     __syncthreads();
@@ -45,20 +45,19 @@ __device__ __forceinline__ float mix_values(float acc, const float *p, int count
     return acc;
 }
 
-/* What a thread computes: element d of q, k, v and out, and from chunk `part` on every at_once-th chunk of that element's
- * mix; as lane of eight, scores. */
+/* What a thread computes: element d of q, k, v and out, and from chunk `part` on every at_once-th chunk of that
+ * element's mix; as lane of eight, scores. */
 template <int GROUPS> struct thread_work {
     static constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width; /* elements; chunks the block mixes */
     static constexpr int passes = 4 / GROUPS, pass_rows = DECODE_THREADS / 8;   /* of keys that registers hold */
     int pos, head, kv_head, lane, d, part;
-    bool first_sharer, has_d;
+    bool has_d;
     int64_t stride, of_head; /* elements from one cached row to the next; of the K/V head within a row */
 
     __device__ __forceinline__ explicit thread_work(const fd_attn_decode &a)
         : pos(__ldcg(a.pos)), head((int)blockIdx.x), kv_head(head / (a.n_head / a.n_head_kv)),
           lane((int)threadIdx.x % 8), d((int)threadIdx.x % width), part((int)threadIdx.x / width),
-          first_sharer(head % (a.n_head / a.n_head_kv) == 0), has_d(d < a.head_dim),
-          stride((int64_t)a.n_head_kv * a.head_dim), of_head((int64_t)kv_head * a.head_dim) {}
+          has_d(d < a.head_dim), stride((int64_t)a.n_head_kv * a.head_dim), of_head((int64_t)kv_head * a.head_dim) {}
     /* The position that the thread scores in a pass. */
     static __device__ __forceinline__ int row(int pass) { return pass * pass_rows + (int)threadIdx.x / 8; }
 };
@@ -67,9 +66,9 @@ template <int GROUPS> struct block_shared {
     alignas(16) float query[64 * GROUPS], key[64 * GROUPS], score[SHORT], e[SHORT], sums[SHORT / CHUNK * 64 * GROUPS];
 };
 
-/* q and k after RoPE to shared memory; the newest rows to the caches, by the first of the heads that share them. The first
- * `width` threads rotate the query, the next ones, or the same, the newest key; angles are loaded before the wait.
- * Returns element d of v. Ends with a barrier. */
+/* q and k after RoPE to shared memory; the newest rows to the caches, by the first of the heads that share them. The
+ * first `width` threads rotate the query, the next ones, or the same, the newest key; angles are loaded before the
+ * wait. Returns element d of v. Ends with a barrier. */
 template <int GROUPS>
 __device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const thread_work<GROUPS> &w,
                                             block_shared<GROUPS> &b) {
@@ -83,7 +82,7 @@ __device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const threa
     const float v_new = w.has_d ? __ldcg(a.v + w.of_head + w.d) : 0.0f;
     if (rotates_q) b.query[fd_query_at(w.d)] = fd_rope_rotate(q_angle, q_pair);
     if (rotates_k) b.key[w.d] = fd_rope_rotate(k_angle, k_pair);
-    if (w.first_sharer && w.has_d) {
+    if (w.head % (a.n_head / a.n_head_kv) == 0 && w.has_d) {
         if (w.part == 0) a.cache_v[w.pos * w.stride + w.of_head + w.d] = v_new;
         if (rotates_k) a.cache_k[w.pos * w.stride + w.of_head + w.d] = fd_rope_rotate(k_angle, k_pair);
     }
@@ -138,8 +137,8 @@ __device__ __forceinline__ void mix_chunks(const fd_attn_decode &a, const thread
     __syncthreads();
 }
 
-/* Grid: heads × rows. Of the cache, only rows before *pos are read: earlier steps wrote them, and the position was there
- * before the step's first kernel.
+/* Grid: heads × rows. Of the cache, only rows before *pos are read: earlier steps wrote them, and the position was
+ * there before the step's first kernel.
  *
  *   cached K ── key[passes], registers ──────────────┐
  *   q, k ── RoPE ── query, key (shared) ── caches    ├─ score_all: q·k·scale ── score (shared)
@@ -179,9 +178,10 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2)
     }
 }
 
-/* Dynamic shared memory that the kernel asks for. Where heads together are wide, the next product has long rings, and on a
- * multiprocessor that one of its blocks shares, q, k and v wait for the ring's first fill (docs/performance-diary.md): so no
- * ring shares it. Narrow heads go with short products, whose rings would keep this kernel from starting early. */
+/* Dynamic shared memory that the kernel asks for. Where heads together are wide, the next product has long rings, and
+ * on a multiprocessor that one of its blocks shares, q, k and v wait for the ring's first fill
+ * (docs/performance-diary.md): so no ring shares it. Narrow heads go with short products, whose rings would keep this
+ * kernel from starting early. */
 static size_t shared_to_ask(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned rows) {
     enum { WIDE = 12 }; /* elements of all heads, a multiprocessor */
     const bool wide = (int64_t)in->n_head * in->head_dim >= (int64_t)WIDE * ctx->n_sm;

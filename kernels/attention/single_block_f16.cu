@@ -1,8 +1,8 @@
 /* Attention of one row in a short context: a block a query head, which sees all positions and waits for no other block.
  *
- * Latency after the wait for the previous kernel takes the time. So cached rows and angles are loaded before it, as many
- * rows as registers hold. After it each thread rotates one element of the query or of the newest key, so that a block
- * loads q, k and v once. Each warp keeps a maximum and a sum of its own; a second barrier joins them. */
+ * Latency after the wait for the previous kernel takes the time. So cached rows and angles are loaded before it, as
+ * many rows as registers hold. After it each thread rotates one element of the query or of the newest key, so that a
+ * block loads q, k and v once. Each warp keeps a maximum and a sum of its own; a second barrier joins them. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode_f16.cuh"
 #include "kernels/launch.cuh"
@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_rows(const fd_attn_f16 &a, const thread_wor
     }
 }
 
-/* The query after RoPE and the newest rows, which the first of the heads that share them writes to the caches. The first
- * `width` threads rotate the query, the next ones the newest key; angles are loaded before the wait. Ends with a
+/* The query after RoPE and the newest rows, which the first of the heads that share them writes to the caches. The
+ * first `width` threads rotate the query, the next ones the newest key; angles are loaded before the wait. Ends with a
  * barrier. */
 template <class L>
 __device__ __forceinline__ void stage_rows(const fd_attn_f16 &a, const thread_work &w, block_shared<L> &b) {
@@ -99,8 +99,8 @@ __device__ __forceinline__ void stage_rows(const fd_attn_f16 &a, const thread_wo
     __syncthreads();
 }
 
-/* Scores of the batch of positions from `base` on, -inf where the row does not look; puts the newest row into its place.
- * Returns the largest of them and of `most`. `newest`: the thread's share of it, a shared address. */
+/* Scores of the batch of positions from `base` on, -inf where the row does not look; puts the newest row into its
+ * place. Returns the largest of them and of `most`. `newest`: the thread's share of it, a shared address. */
 template <class L>
 __device__ __forceinline__ float score_batch(const fd_attn_f16 &a, const thread_work &w, int base,
                                              const float (&query)[8], uint32_t newest, uint4 (&key)[L::rounds],
@@ -243,9 +243,9 @@ static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_er
                      dim3((unsigned)in->n_head), THREADS, 0, err, *in);
 }
 
-/* As measured at the beginning of a context and over positions 16 to 215 (docs/performance-diary.md): registers hold all
- * positions of heads of 64 elements. For all positions of wider heads they would keep the rings of the product after
- * this kernel off the multiprocessor; for 128 positions they do not. Heads of more than 128 elements were not
+/* As measured at the beginning of a context and over positions 16 to 215 (docs/performance-diary.md): registers hold
+ * all positions of heads of 64 elements. For all positions of wider heads they would keep the rings of the product
+ * after this kernel off the multiprocessor; for 128 positions they do not. Heads of more than 128 elements were not
  * measured. */
 fd_code fd_launch_attn_single_block_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
     if (in->head_dim <= 64) return launch<8, 256, 8>(ctx, in, err);

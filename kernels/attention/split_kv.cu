@@ -125,8 +125,8 @@ __device__ __forceinline__ float add_chunks(const float *chunk_sums, int n_chunk
     return total;
 }
 
-/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than waiting
- * for one that does it. A thread mixes one element of the head over one chunk at a time.
+/* Grid: blocks that share a head × heads. Each finds the head's maximum and sum for itself: that costs less than
+ * waiting for one that does it. A thread mixes one element of the head over one chunk at a time.
  *
  *   scores (scratch) ── maximum_and_sum ── weight of a chunk (shared) ──┐
  *   cached V ── value, the first 32 of a chunk, before the wait ────────┴─ mix_chunks ── chunk_sums (scratch)

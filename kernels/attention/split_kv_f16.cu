@@ -1,6 +1,6 @@
 /* Attention of one row, or of one each of several sequences: a block takes some tiles of 64 positions and up to four
- * queries of one K/V head, which share what is read of K and V, with a running maximum and sum. The last block of those
- * queries to end adds what all of them left, in order of positions: the order of arrival changes nothing.
+ * queries of one K/V head, which share what is read of K and V, with a running maximum and sum. The last of those
+ * queries' blocks to end joins the results of all in order of positions: the order of arrival changes nothing.
  *
  * Cached rows are requested before the kernel waits for its predecessor: earlier forward calls wrote them, and the
  * position is in place before the first kernel of a step starts. The newest row comes from shared memory. */

@@ -12,8 +12,8 @@ static bool staged_takes(int64_t n) {
     return n % 4 == 0 && n <= STAGED_COLUMNS;
 }
 
-/* A block norms a row, which it copies to shared memory, with zeros up to a whole group of 64; its first warp sums. With
- * an addend the row is x + addend, which is stored in `sum`. */
+/* A block norms a row, which it copies to shared memory, with zeros up to a whole group of 64; its first warp sums.
+ * With an addend the row is x + addend, which is stored in `sum`. */
 __global__ void __launch_bounds__(256) rms_norm_staged(const float *x, const float *addend, int n, const float *weight,
                                                        float eps, float *sum, float *out) {
     __shared__ float factor;

@@ -1,5 +1,5 @@
-/* RMS_NORM on the device: its factor r and its last step, for the norm's own kernels and for the matrix-vector kernels that
- * norm x on the way in. */
+/* RMS_NORM on the device: its factor r and its last step, for the norm's own kernels and for the matrix-vector kernels
+ * that norm x on the way in. */
 #ifndef FD_KERNELS_ELEMENTWISE_NORM_CUH
 #define FD_KERNELS_ELEMENTWISE_NORM_CUH
 

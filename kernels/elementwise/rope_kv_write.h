@@ -1,4 +1,4 @@
-/* RoPE of q and k, and their and v's rows into the caches: all that an attention of many rows needs before it, in one
+/* RoPE of q and k, and the rows of k and v into the caches: all that attention of many rows needs before it, in one
  * kernel. */
 #ifndef FD_KERNELS_ELEMENTWISE_ROPE_KV_WRITE_H
 #define FD_KERNELS_ELEMENTWISE_ROPE_KV_WRITE_H
@@ -16,7 +16,7 @@ typedef struct fd_rope_kv_write {
     const int32_t *pos0;     /* device: position of the first row */
     const float *q, *k, *v;  /* [n_tok, n_head or n_head_kv, head_dim] */
     float *q_out;            /* [n_tok, n_head, head_dim] */
-    float *k_out;            /* [n_tok, n_head_kv, head_dim]; NULL: not wanted */
+    float *k_out;            /* [n_tok, n_head_kv, head_dim]; NULL: not stored */
     bool halves;             /* the caches are uint16_t: binary16; else float */
     void *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
 } fd_rope_kv_write;

@@ -1,6 +1,6 @@
-/* What the fast engine does between matrix products: results in binary16 for the next product, and in binary32 for other
- * readers. Sums have an order of their own, the same for every launch. A value beyond 65504 becomes an infinity, which no
- * later op hides. All pointers are device memory. */
+/* What the fast engine does between matrix products: results in binary16 for the next product, and in binary32 for
+ * other readers. Sums have an order of their own, the same for every launch. A value beyond 65504 becomes an infinity,
+ * which no later op hides. All pointers are device memory. */
 #ifndef FD_KERNELS_ELEMENTWISE_ROWS_F16_H
 #define FD_KERNELS_ELEMENTWISE_ROWS_F16_H
 

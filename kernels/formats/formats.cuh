@@ -5,9 +5,9 @@
  * are its own alone. A cursor points at the lane's share of a row's first unit, `load` fetches a unit (`groups` groups)
  * into registers, `decode` gives the P weights of one of its groups.
  *
- * The values are bit-equal to model/gguf/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's d·scale
- * (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a fused
- * multiply-add can change a bit; only Q4_K's subtraction rounds, once, here inside an fma of exact products.
+ * The values are bit-equal to model/gguf/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's
+ * d·scale (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a
+ * fused multiply-add can change a bit; only Q4_K's subtraction rounds, once, here inside an fma of exact products.
  *
  * Where `fused` is true, decode_fused takes an instruction less a weight: the quant with its offset m = 2^k + q stays
  * in, and w = fma(d, m, -d·2^k), whose addend is exact too. It has decode's values, but +0 where that has -0, and NaN
@@ -96,8 +96,8 @@ template <> struct fd_lane_format<FD_F16, 2> : fd_lane_halves<fd_f16_halves, uin
 template <> struct fd_lane_format<FD_BF16, 8> : fd_lane_halves<fd_bf16_halves, uint4, 8> {};
 template <> struct fd_lane_format<FD_BF16, 2> : fd_lane_halves<fd_bf16_halves, uint32_t, 2> {};
 
-/* Types in blocks of 32, of which a group has two and a unit four, d in a plane: a lane loads its quants, STEP bytes from
- * unit to unit, as a `Load`, and all four d. */
+/* Types in blocks of 32, of which a group has two and a unit four, d in a plane: a lane loads its quants, STEP bytes
+ * from unit to unit, as a `Load`, and all four d. */
 template <class Load, int WORDS, int STEP> struct fd_block_quants : fd_format_shape<2, WORDS, STEP, 8> {
     static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t scale_offset, int lane) {
         return {row + lane * (int)sizeof(Load), row + scale_offset};

@@ -1,5 +1,5 @@
-/* The quantised formats of kernels/formats/formats.cuh for 32 lanes a row: lane l owns partials 2l and 2l + 1, the pair number
- * l % 4 of what lane l / 4 of eight owns. Layouts and values are the same. */
+/* The quantised formats of kernels/formats/formats.cuh for 32 lanes a row: lane l owns partials 2l and 2l + 1, the pair
+ * number l % 4 of what lane l / 4 of eight owns. Layouts and values are the same. */
 #ifndef FD_KERNELS_FORMATS_PAIR_CUH
 #define FD_KERNELS_FORMATS_PAIR_CUH
 

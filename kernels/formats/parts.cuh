@@ -1,5 +1,5 @@
-/* What the formats of kernels/formats/formats.cuh are made of: loads, bytes to binary32, cursors, and the decoding that formats
- * with centred quants share. */
+/* What the formats of kernels/formats/formats.cuh are made of: loads, bytes to binary32, cursors, and the decoding that
+ * formats with centred quants share. */
 #ifndef FD_KERNELS_FORMATS_PARTS_CUH
 #define FD_KERNELS_FORMATS_PARTS_CUH
 
@@ -83,8 +83,8 @@ template <int GROUPS, int WORDS, int OWN_STEP, int SHARED_STEP> struct fd_format
 /* P bytes in words. */
 template <int P> struct fd_bytes { uint32_t word[(P + 3) / 4]; };
 
-/* Weights scale·(q − CENTRE), q unsigned bytes. `Quants` loads a unit (kernels/formats/formats.cuh) and has of its lane's P
- * elements of a group
+/* Weights scale·(q − CENTRE), q unsigned bytes. `Quants` loads a unit (kernels/formats/formats.cuh) and has of its
+ * lane's P elements of a group
  *   scale(unit, group, lane, magic)  their scale in binary32
  *   bytes(unit, group, lane)         their q
  * With a POWER there is decode_fused. */

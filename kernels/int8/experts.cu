@@ -1,5 +1,6 @@
-/* EXPERT_MATMUL of q8act: the rows that each position's chosen experts have, times its activations. A block quantises the
- * row of x for itself; a warp follows eight rows of weights (kernels/int8/rows.cuh), read straight from device memory. */
+/* EXPERT_MATMUL of q8act: the rows that each position's chosen experts have, times its activations. A block quantises
+ * the row of x for itself; a warp follows eight rows of weights (kernels/int8/rows.cuh), read straight from device
+ * memory. */
 #include "kernels/matvec/expert_matmul.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/int8/q8.h"

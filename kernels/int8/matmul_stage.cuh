@@ -1,8 +1,8 @@
 /* The matrix product of q8act: what a thread block keeps in shared memory, and how weights and activations get there.
  *
- * Activations come through a ring of stages; weights through registers, a unit ahead, from which they are stored as int8
- * in the file's order, with their scales as floats. Rows of 128 bytes are swizzled, piece of 16 bytes p of row r at
- * p ^ r % 8: ldmatrix reads eight rows at once. */
+ * Activations come through a ring of stages; weights through registers, a unit ahead, from which they are stored as
+ * int8 in the file's order, with their scales as floats. Rows of 128 bytes are swizzled, piece of 16 bytes p of row r
+ * at p ^ r % 8: ldmatrix reads eight rows at once. */
 #ifndef FD_KERNELS_INT8_MATMUL_STAGE_CUH
 #define FD_KERNELS_INT8_MATMUL_STAGE_CUH
 
@@ -43,8 +43,8 @@ template <uint32_t DTYPE, int NT> struct layout_of {
 
 /* ---- weights: from memory to registers, from registers to shared memory ---- */
 
-/* Eight threads have the eight lanes' words (kernels/formats/pack.h) of a row, of several rows in turn; two threads the scales
- * of a row. */
+/* Eight threads have the eight lanes' words (kernels/formats/pack.h) of a row, of several rows in turn; two threads the
+ * scales of a row. */
 template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
     using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;

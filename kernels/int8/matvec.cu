@@ -1,7 +1,7 @@
 /* Matrix-vector of q8act: one pass over the weights for one row of activations. Weights come through rings in shared
- * memory (kernels/int8/ring.cuh), a warp follows eight rows (kernels/int8/rows.cuh), or some of their blocks where rows are
- * few (kernels/int8/split_k.cuh); every block quantises x for itself, RMS-normed when asked, while its first weights are on
- * their way. */
+ * memory (kernels/int8/ring.cuh), a warp follows eight rows (kernels/int8/rows.cuh), or some of their blocks where rows
+ * are few (kernels/int8/split_k.cuh); every block quantises x for itself, RMS-normed when asked, while its first
+ * weights are on their way. */
 #include "kernels/launch.cuh"
 #include "kernels/int8/q8.h"
 #include "kernels/int8/split_k.cuh"
@@ -33,8 +33,8 @@ __device__ __forceinline__ void q8_add_stage(const uint8_t *row, int unit, int n
     if (n & 1) q8_add_units<DTYPE, 1>(row, unit, u, x, acc);
 }
 
-/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each other
- * in memory, and none has more than one task more than another. */
+/* Tasks go to the warps of the grid in turn, block by block, then warp by warp: all multiprocessors read near each
+ * other in memory, and none has more than one task more than another. */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_constant__ q8_matvec_args a) {
     using Stage = q8_ring_stage<DTYPE, q8_elements<DTYPE>>;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
             ring.request(a);
             stage = stage + 1 == a.n_stage ? 0 : stage + 1;
         }
-        finish.end(a, q8_dot(acc), 4);
+        finish.end(a, q8_dot(acc), lane / 4 % 2 == 0, 4);
     }
 }
 
@@ -90,10 +90,10 @@ static size_t shared_bytes(const q8_matvec_args &a, const fd_q8_form &form, int6
     return x + rings * (size_t)form.stages * q8_ring_stage<DTYPE, q8_elements<DTYPE>>::bytes;
 }
 
-/* As measured (docs/performance-diary.md). A block's only task is shared by all of its warps, where its rows are long. Else as
- * many warps as give each the same number of tasks, one more or less, and all of them where a round is enough: they
- * quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two stages a warp:
- * x waits for what is requested before it. */
+/* As measured (docs/performance-diary.md). A block's only task is shared by all of its warps, where its rows are long.
+ * Else as many warps as give each the same number of tasks, one more or less, and all of them where a round is enough:
+ * they quantise x together. Rings as deep as fits, but where a block has tasks enough to keep memory busy with two
+ * stages a warp: x waits for what is requested before it. */
 template <uint32_t DTYPE> static fd_q8_form choose(const fd_launch_context *ctx, const q8_matvec_args &a) {
     const int64_t of_block = (a.n_task + ctx->n_sm - 1) / ctx->n_sm, rounds = (of_block + Q8_WARPS - 1) / Q8_WARPS;
     const int64_t chunks = (a.n_col + Q8_SPLIT_ELEMENTS - 1) / Q8_SPLIT_ELEMENTS;
@@ -109,9 +109,9 @@ template <uint32_t DTYPE> static fd_q8_form choose(const fd_launch_context *ctx,
     return form;
 }
 
-/* As measured (bench/matvec_gpu TYPE beside), by rows a multiprocessor and columns. Below 2048 columns quantising x takes
- * longer than int8 saves. Beyond that Q4_K, whose scales and minima cost exact most, gains everywhere; Q8_0 where exact's
- * rows go through rings; Q6_K and Q5_0 where they are long or many. */
+/* As measured (bench/matvec_gpu TYPE beside), by rows a multiprocessor and columns. Below 2048 columns quantising x
+ * takes longer than int8 saves. Beyond that Q4_K, whose scales and minima cost exact most, gains everywhere; Q8_0 where
+ * exact's rows go through rings; Q6_K and Q5_0 where they are long or many. */
 bool fd_q8_matvec_is_faster(const fd_launch_context *ctx, uint32_t dtype, int64_t n_row, int64_t n_col) {
     enum { FEW = 12, SOME = 50, MANY = 80, MEDIUM = 2048, LONG = 4096 };
     const int64_t rows = n_row / ctx->n_sm;

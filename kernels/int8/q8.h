@@ -54,7 +54,8 @@ typedef struct fd_q8_form {
 /* As fd_launch_matvec, for one row (in->n_tok = 1) and quantised weights. `form` NULL chooses. */
 fd_code fd_launch_q8_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_q8_form *form, fd_error *err);
 
-/* Whether that is faster than exact's product of one row (kernels/matvec/matvec.h) with n_row rows in all, as measured. */
+/* Whether that is faster than exact's product of one row (kernels/matvec/matvec.h) with n_row rows in all, as
+ * measured. */
 bool fd_q8_matvec_is_faster(const fd_launch_context *ctx, uint32_t dtype, int64_t n_row, int64_t n_col);
 
 /* As fd_launch_expert_matmul, with quantised weights. */

@@ -1,8 +1,8 @@
 /* A warp's ring of stages of weights in shared memory, of eight rows side by side.
  *
- * As in kernels/matvec/ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp. The
- * first stage is requested before the previous kernel has ended, the others after x, which would otherwise wait for them.
- * Warps may share a task (split-K), each taking every n-th stage of its rows. */
+ * As in kernels/matvec/ring.cuh a warp's lanes copy for themselves (cp.async, 16 bytes each) and meet at __syncwarp.
+ * The first stage is requested before the previous kernel has ended, the others after x, which would otherwise wait for
+ * them. Warps may share a task (split-K), each taking every n-th stage of its rows. */
 #ifndef FD_KERNELS_INT8_RING_CUH
 #define FD_KERNELS_INT8_RING_CUH
 
@@ -51,7 +51,7 @@ template <uint32_t DTYPE, int ELEMENTS> struct q8_ring {
         for (int i = 1; i < a.n_stage; i++) request(a);
     }
 
-    /* One stage into the next stage, or nothing when there is none; in any case a group of copies. */
+    /* Fills the next stage, or nothing when no weights are left; in any case a group of copies. */
     __device__ __forceinline__ void request(const q8_matvec_args &a) {
         if (task < a.n_task) {
             const int lane = (int)threadIdx.x % 32, own = lane % 8 * 16;

@@ -1,9 +1,9 @@
 /* Eight rows of weights times one row of activations, by one warp.
  *
  * Lane 4g + t follows row g. An mma takes 16 rows: a block of even number of each of the eight rows, then the next one,
- * of odd number, of each; its columns are x's blocks of even and odd number in turn, so that each lane gets its row's two
- * dots whole. Lane t has those of parity t / 2. Where a block has two scales, columns 2 and 3 of each four hold its last
- * half, columns 0 and 1 its first, zeros elsewhere: lane t has half t % 2 alone. */
+ * of odd number, of each; its columns are x's blocks of even and odd number in turn, so that each lane gets its row's
+ * two dots whole. Lane t has those of parity t / 2. Where a block has two scales, columns 2 and 3 of each four hold its
+ * last half, columns 0 and 1 its first, zeros elsewhere: lane t has half t % 2 alone. */
 #ifndef FD_KERNELS_INT8_ROWS_CUH
 #define FD_KERNELS_INT8_ROWS_CUH
 

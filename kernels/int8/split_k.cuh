@@ -23,7 +23,7 @@ template <uint32_t DTYPE> constexpr size_t q8_split_bytes(int warps) {
     return (size_t)warps * (2 * sizeof(q8_terms<DTYPE>) + sizeof(float) * Q8_CHAINS);
 }
 
-/* The lane's: of kind t % 2. */
+/* Stores the lane's terms of a chunk, those of kind t % 2. */
 template <uint32_t DTYPE>
 __device__ __forceinline__ void q8_store_terms(const uint8_t *row, int unit, int n, const q8_lane_x &x,
                                                q8_terms<DTYPE> &to) {
@@ -77,7 +77,8 @@ __device__ __forceinline__ void store_sums(float *sums, int lane, float acc) {
  *
  *   W ── cp.async ── each warp's ring ──┐
  *   x ── q8_stage: int8 blocks ─────────┴─ q8_store_terms: a·s of the warp's chunk ── terms[2][split_k], shared
- *                                              round by round, one warp: q8_add_terms ── sums, shared ── finish ── out */
+ *                                              round by round, one warp: q8_add_terms ── sums, shared ── finish ──
+ * out */
 template <uint32_t DTYPE>
 __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(const __grid_constant__ q8_matvec_args a) {
     using Stage = q8_ring_stage<DTYPE, Q8_SPLIT_ELEMENTS>;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
     const q8_lane_x x = q8_lane_x_of(staged, a.n_col);
 
     const int n_chunk = (a.n_unit + Stage::units - 1) / Stage::units, n_round = (n_chunk + a.split_k - 1) / a.split_k;
-    int stage = 0, rounds = 0; /* rounds: rounds of all tasks so far */
+    int stage = 0, rounds = 0; /* of all tasks so far */
     for (int task = first_task; task < a.n_task; task += at_once) {
         const bool is_last = (rounds + n_round - 1) % a.split_k == member; /* adds the last round's */
         row_finish finish;
@@ -124,14 +125,14 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
                 ring.request(a);
                 stage = stage + 1 == a.n_stage ? 0 : stage + 1;
             }
-            fd_bar_sync(group + 1,
-                        a.split_k * 32); /* the buffer's terms are there, and the other one's have been added */
+            /* The buffer's terms are there, and the other buffer's have been added. */
+            fd_bar_sync(group + 1, a.split_k * 32);
             if (rounds % a.split_k != member) continue;
             float acc = round == 0 ? 0.0f : sums[lane % Q8_CHAINS];
             for (int i = 0; i < a.split_k && round * a.split_k + i < n_chunk; i++)
                 acc = q8_add_terms<DTYPE>(buffer[i], staged, round * a.split_k + i, x.n_block, acc);
             if (round == n_round - 1) /* partial 0 + partial 1, in lanes 0 to 7 */
-                finish.end(a, acc + __shfl_down_sync(0xffffffffu, acc, Q8_ROWS), 1);
+                finish.end(a, acc + __shfl_down_sync(0xffffffffu, acc, Q8_ROWS), lane % 2 == 0, 1);
             else
                 store_sums(sums, lane, acc);
         }

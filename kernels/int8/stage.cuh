@@ -112,8 +112,8 @@ __device__ __forceinline__ void q8_norm_eights(const q8_input &in, int first, fl
     }
 }
 
-/* `held`: the first of a thread's norm weights, loaded before x was there. `overlap` is called after x has been requested:
- * x does not wait for what it requests. Ends with a barrier. */
+/* `held`: the first of a thread's norm weights, loaded before x was there. `overlap` is called after x has been
+ * requested: x does not wait for what it requests. Ends with a barrier. */
 template <class Overlap>
 __device__ __forceinline__ void q8_stage(const q8_input &in, const q8_shared &s, q8_eights &held, Overlap overlap) {
     const int step = (int)blockDim.x * Q8_AT_ONCE, n = q8_padded(in.n_col) / 8, own = (int)threadIdx.x;

@@ -41,8 +41,8 @@ fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_e
 
 /* ---- the tiled kernels by name (tests, benchmarks) ---- */
 
-/* The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first function chooses: small
- * up to 16 rows and on other devices. */
+/* The large one's tiles have 32 token rows, and it needs sm_90; the small one's have 16. The first function chooses:
+ * small up to 16 rows and on other devices. */
 fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 fd_code fd_launch_matmul_tile_large(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);
 fd_code fd_launch_matmul_tile_small(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err);

@@ -1,18 +1,18 @@
 /* Tiled matrix product for many token rows, in the order of the dot.
  *
- * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds 640 outputs:
- * 20 rows × 32 tokens, eight warps. Two warps share a tile of 10 × 16: lane l of the first follows partial l of each of
+ * A dot has 64 running sums, so an output takes 64 accumulators and a block of 65,536 registers holds 640 outputs: 20
+ * rows × 32 tokens, eight warps. Two warps share a tile of 10 × 16: lane l of the first follows partial l of each of
  * its 160 outputs, of the second partial 32 + l. Per group of 64 columns a warp reads 10 + 16 values from shared memory
  * for 160 fused multiply-adds. (12 × 16 would read less, but leaves too few registers for the rest.) A group is one
  * iteration of a loop: for two groups in one piece the compiler moves the sums to other registers.
  *
  * Four producer warps fill three stages of shared memory, each a chunk of four groups: x by TMA, weights through
- * registers, dequantised on their way. Consumers have 208 registers, producers 88 (setmaxnreg, sm_90a; elsewhere all have
- * 168, and it is slow).
+ * registers, dequantised on their way. Consumers have 208 registers, producers 88 (setmaxnreg, sm_90a; elsewhere all
+ * have 168, and it is slow).
  *
  *   W ── units in registers ── dequantised ──┐                     ┌── consumer warps: packed_sums, 160 outputs a pair
  *        (3 producer warps)                  ├─ stage, shared ─────┤   of warps, 64 partials each
- *   x ── TMA boxes (1 producer warp) ────────┘  full/empty mbarrier └── add_up: tree over lanes and the two warps ── out
+ *   x ── TMA boxes (1 producer warp) ────────┘  full/empty mbarrier └── add_up: tree over the two warps' lanes ── out
  *
  * Blocks are persistent and walk through tiles; the next tile's first chunks arrive while this one's sums are added. */
 #include "kernels/matmul/matmul.h"

@@ -1,4 +1,5 @@
-/* What the tiled matrix products share: their matrices in tiles of rows, the tree over what two warps hold, the outputs. */
+/* What the tiled matrix products share: their matrices in tiles of rows, the tree over what two warps hold, the
+ * outputs. */
 #ifndef FD_KERNELS_MATMUL_TILE_CUH
 #define FD_KERNELS_MATMUL_TILE_CUH
 
@@ -56,8 +57,8 @@ __device__ __forceinline__ const tile_part *fd_tile_part(const tile_product &a, 
 
 /* A pair of warps follows 32 PARTS outputs, the first warp (half 0) lanes 0 to 31 of their partials, the second the
  * others. `sum_of(q, i)`: this lane's partial of output i of part q. Levels 0 to 4 go across a warp's lanes, level 5
- * through `exchange`, 32 PARTS floats of the pair; `meet()` lets its warps wait for each other. `keep(q, i, total)` gets
- * each output in one lane. */
+ * through `exchange`, 32 PARTS floats of the pair; `meet()` lets its warps wait for each other. `keep(q, i, total)`
+ * gets each output in one lane. */
 template <int PARTS, typename Sum, typename Meet, typename Keep>
 __device__ __forceinline__ void fd_tile_add_up(int half, float *exchange, Sum sum_of, Meet meet, Keep keep) {
     const int lane = (int)(threadIdx.x % 32);

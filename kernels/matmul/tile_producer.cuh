@@ -1,4 +1,5 @@
-/* The tiled matrix product's stages of shared memory, and the producer warps that fill them (kernels/matmul/tile.cu). */
+/* The tiled matrix product's stages of shared memory, and the producer warps that fill them
+ * (kernels/matmul/tile.cu). */
 #ifndef FD_KERNELS_MATMUL_TILE_FILL_CUH
 #define FD_KERNELS_MATMUL_TILE_FILL_CUH
 
@@ -55,8 +56,8 @@ struct stage_ring {
     }
 };
 
-/* A lane loads its weights, eight neighbours of a group in each of two rows, in fragments of a few groups: eight registers
- * a row at most, as two fragments have to fit. */
+/* A lane loads its weights, eight neighbours of a group in each of two rows, in fragments of a few groups: eight
+ * registers a row at most, as two fragments have to fit. */
 template <class Format> struct fragment {
     static constexpr int n_unit = Format::groups == 1 && Format::words <= 4 ? 2 : 1, groups = n_unit * Format::groups;
     static constexpr int of_chunk = GROUPS / groups;
@@ -108,8 +109,8 @@ __device__ __forceinline__ void store_fragment(const fragment<Format> &from, uin
     }
 }
 
-/* Three warps produce weights, eight lanes a pair of rows. While one fragment is dequantised, the next one's words are on
- * their way, the next tile's too. */
+/* Three warps produce weights, eight lanes a pair of rows. While one fragment is dequantised, the next one's words are
+ * on their way, the next tile's too. */
 template <class Format>
 __device__ __forceinline__ void produce_w(const tile_args &a, float *shared, uint32_t full, uint32_t empty) {
     constexpr int of_chunk = fragment<Format>::of_chunk, n_unit = fragment<Format>::n_unit;
@@ -126,7 +127,7 @@ __device__ __forceinline__ void produce_w(const tile_args &a, float *shared, uin
         fd_mbarrier_arrive_warp(full + at.stage * 8, threadIdx.x % 32 == 0);
         at.advance();
     };
-    /* A tile's units from the first one on; none of a tile that is not there. */
+    /* A tile's units from the first one on; none when there is no such tile. */
     const auto rows_of = [&](unsigned tile) -> weight_rows<Format> {
         const bool there = own && tile < a.n_tile;
         /* Past the last row the last one again: those products are dropped. */

@@ -1,4 +1,5 @@
-/* The tiled matrix product's running sums: a group of 64 columns added to them, and their tree (kernels/matmul/tile.cu). */
+/* The tiled matrix product's running sums: a group of 64 columns added to them, and their tree
+ * (kernels/matmul/tile.cu). */
 #ifndef FD_KERNELS_MATMUL_TILE_SUMS_CUH
 #define FD_KERNELS_MATMUL_TILE_SUMS_CUH
 

@@ -33,11 +33,11 @@ static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
     return ctx->has_clusters && type && !type->is_quantised;
 }
 
-/* As measured (docs/performance-diary.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer want
- * the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of 256 pay
- * with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read of x. Bulk
- * copies take long rows of floats where a multiprocessor has some; there rings pay for more rows, and one row a lane
- * where each warp has one row at most. */
+/* As measured (docs/performance-diary.md), by rows a multiprocessor. Many rows keep its warps busy without rings; fewer
+ * want the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of
+ * 256 pay with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read
+ * of x. Bulk copies take long rows of floats where a multiprocessor has some; there rings pay for more rows, and one
+ * row a lane where each warp has one row at most. */
 fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in) {
     enum { FEW = 12, ONE_EACH = FD_MATVEC_WARPS, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};

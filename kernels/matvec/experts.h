@@ -20,7 +20,8 @@ fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_
 
 typedef enum fd_expert_gating { FD_EXPERTS_GATHER, FD_EXPERTS_NORMALISED, FD_EXPERTS_SOFTMAX } fd_expert_gating;
 
-/* The elements of x that ids name: as they are, divided by their sum, or their softmax; times `scale` unless it is 1. */
+/* The elements of x that ids name: as they are, divided by their sum, or their softmax; times `scale` unless it is
+ * 1. */
 typedef struct fd_expert_weights {
     const float *x;   /* [n_row, n] */
     const float *ids; /* [n_row, k] */

@@ -9,7 +9,7 @@ struct row_finish {
     float *out, *product; /* out NULL: this lane finishes no row */
     const float *residual_at;
     float bias, residual;
-    bool adds_bias, adds_residual, is_even;
+    bool adds_bias, adds_residual;
 
     /* Row `at` of all parts, for token row `token` of x. */
     __device__ __forceinline__ void begin(const matvec_args &a, int64_t at, bool finishes, int token = 0) {
@@ -17,7 +17,6 @@ struct row_finish {
         residual_at = nullptr;
         bias = residual = 0.0f;
         adds_bias = adds_residual = false;
-        is_even = at % 2 == 0;
         if (!finishes || at >= a.n_row) return;
         int index;
         const int64_t own = row_of(a, at, &index);
@@ -35,8 +34,8 @@ struct row_finish {
         if (adds_residual) residual = __ldcg(residual_at);
     }
 
-    /* `apart`: lanes from a row's to the next one's. All lanes call it. */
-    __device__ __forceinline__ void end(const matvec_args &a, float y, int apart) const {
+    /* `is_even`: the number of the lane's row is; `apart`: lanes from a row's to the next one's. All lanes call it. */
+    __device__ __forceinline__ void end(const matvec_args &a, float y, bool is_even, int apart) const {
         if (adds_bias) y = y + bias;
         if (product) *product = y;
         if (a.silu_pair) {

@@ -1,7 +1,7 @@
-/* The first weights of a warp beyond those that its registers hold, copied to shared memory by bulk copies (sm_90) while
- * the block loads x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more. They are
- * requested after x, so that x does not wait for them. For rows without a plane of scales, two of them a lane, which is
- * the form of the largest products; with one it gains nothing (docs/performance-diary.md). */
+/* The first weights of a warp beyond those that its registers hold, copied to shared memory by bulk copies (sm_90)
+ * while the block loads x and norms it: registers hold what memory delivers in 2 µs, x and the norm take 3 and more.
+ * They are requested after x, so that x does not wait for them. For rows without a plane of scales, two of them a lane,
+ * which is the form of the largest products; with one it gains nothing (docs/performance-diary.md). */
 #ifndef FD_KERNELS_MATVEC_HEAD_CUH
 #define FD_KERNELS_MATVEC_HEAD_CUH
 

@@ -18,8 +18,8 @@ constexpr int blocks_at_least(int rows, int tokens) {
     return tokens > 1 ? 1 : rows > 1 ? 2 : 3;
 }
 
-/* The lane's rows of a tile and their units on their way, about 32 registers of loads: each unit is replaced, as soon as
- * it is used, by the one `depth` further on. */
+/* The lane's rows of a tile and their units on their way, about 32 registers of loads: each unit is replaced, as soon
+ * as it is used, by the one `depth` further on. */
 template <class Format, int R> struct in_flight {
     static constexpr int fit = 32 / (Format::words * R), depth = fit < 2 ? 2 : fit > 16 ? 16 : fit;
     fd_cursor row[R];
@@ -241,8 +241,8 @@ static fd_code launch(const fd_launch_context *ctx, matvec_args args, fd_error *
     FD_TRY(fd_cuda_check(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, matvec<Format, P, R, T>, warps * 32, shared), "matvec",
         err));
-    /* As many blocks as run at once, though they may be more than there are rows for: with fewer, those that start while
-     * the kernel before still runs would be put several on one multiprocessor and none on another. */
+    /* As many blocks as run at once, though they may be more than there are rows for: with fewer, those that start
+     * while the kernel before still runs would be put several on one multiprocessor and none on another. */
     const int64_t most = (int64_t)ctx->n_sm * (at_once > 0 ? at_once : 1);
     const int64_t blocks = n_warp < most ? n_warp : most;
 

@@ -1,5 +1,6 @@
-/* Matrix-vector products: MATMUL of one row of x, or a few, with what the decode step fuses into it: the RMS norm before,
- * silu or the residual after. Every output is the contract's dot of 64 partial sums. All pointers are device memory. */
+/* Matrix-vector products: MATMUL of one row of x, or a few, with what the decode step fuses into it: the RMS norm
+ * before, silu or the residual after. Every output is the contract's dot of 64 partial sums. All pointers are device
+ * memory. */
 #ifndef FD_KERNELS_MATVEC_MATVEC_H
 #define FD_KERNELS_MATVEC_MATVEC_H
 
@@ -44,8 +45,8 @@ typedef struct fd_matvec_form {
 } fd_matvec_form;
 enum { FD_MATVEC_WARPS = 16, FD_MATVEC_STAGE_BYTES = 4608 /* at most */ };
 
-/* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together (kernels/matvec/tokens.cu)
- * where they fit. With a form several run without rings. */
+/* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together
+ * (kernels/matvec/tokens.cu) where they fit. With a form several run without rings. */
 fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);
 fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in);
 

@@ -163,7 +163,8 @@ struct ring_row {
  *   W ── cp.async, or bulk copies ── ring of stages, shared ──┐        (requested before the wait: W is constant)
  *   x ── stage_ring_x: RMS norm ── xs, shared by the block ───┴─ add_stage ── acc[R][P] ── next stage ▲
  *                                                                  │ end of a task's rows
- *                                                              ring_sums ── ring_row: bias, silu pair, residual ── out */
+ *                                                              ring_sums ── ring_row: bias, silu pair, residual ──
+ * out */
 template <class Format, int P, int R, bool BULK>
 __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __grid_constant__ matvec_ring_args s) {
     using Stage = ring_stage<Format, P, R>;
@@ -223,7 +224,8 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     }
 }
 
-/* With rows of so many columns a block has neighbouring ones; with 896 they go round the grid (docs/performance-diary.md). */
+/* With rows of so many columns a block has neighbouring ones; with 896 they go round the grid
+ * (docs/performance-diary.md). */
 enum { IN_BLOCK_COLUMNS = 2048 };
 
 template <class Format, int P, int R, bool BULK>

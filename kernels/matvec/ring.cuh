@@ -18,8 +18,8 @@ enum {
 struct matvec_ring_args {
     matvec_args matvec;
     int32_t n_task, n_unit, n_stage;
-    int32_t each,
-        more; /* neighbouring tasks of a block, and how many blocks have one more; each 0: they go round the grid */
+    /* Neighbouring tasks of a block, and how many blocks have one more; `each` 0: tasks go round the grid. */
+    int32_t each, more;
 };
 
 /* The stages of a warp that follows `rows` rows at once. The plane of scales is copied in windows of 16 bytes, so a
@@ -46,9 +46,9 @@ template <class Format, int P, int R> struct ring_stage {
                   "a stage's scales do not straddle windows");
 };
 
-/* The tasks of a warp: every `step`th from `first` on, before `end`. Either they go to the warps of the grid in turn, block
- * by block, then warp by warp, or each block has neighbouring ones and deals them to its warps. In both no multiprocessor
- * has more than one task more than another. */
+/* The tasks of a warp: every `step`th from `first` on, before `end`. Either they go to the warps of the grid in turn,
+ * block by block, then warp by warp, or each block has neighbouring ones and deals them to its warps. In both no
+ * multiprocessor has more than one task more than another. */
 struct ring_tasks {
     int first, step, end;
 };
@@ -63,7 +63,7 @@ template <class Format, int P, int R> struct matvec_ring {
     using Stage = ring_stage<Format, P, R>;
     uint32_t stages; /* shared address: the lane's 16 bytes of its first row in stage 0 */
     int stage;       /* to be filled next */
-    int task, unit;  /* the next stage */
+    int task, unit;  /* of that stage */
     ring_tasks tasks;
     int first_row;         /* of the lane's in task 0 */
     const uint8_t *row[R]; /* where the lane copies from, at `unit` */

@@ -1,7 +1,7 @@
 /* A warp's ring that bulk copies fill (cp.async.bulk; sm_90): one lane requests each row of a stage, and the stage's
- * mbarrier completes when all have come. The lanes' own loads do not wait for the requests, as they do with cp.async, and
- * a stage costs next to no instructions. For types without a plane of scales: there a stage of a row would
- * be two short copies, and the lanes are faster. */
+ * mbarrier completes when all have come. The lanes' own loads do not wait for the requests, as they do with cp.async,
+ * and a stage costs next to no instructions. For types without a plane of scales: there a stage of a row would be two
+ * short copies, and the lanes are faster. */
 #ifndef FD_KERNELS_MATVEC_RING_BULK_CUH
 #define FD_KERNELS_MATVEC_RING_BULK_CUH
 

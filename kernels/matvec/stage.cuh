@@ -50,16 +50,16 @@ static inline matvec_args matvec_args_of(const fd_matvec *in) {
     return args;
 }
 
-/* Where row `at` of all parts begins; for one past the last row the last one, so that all lanes of a warp have something to
- * read and take part in its exchanges. Nothing is stored for it. */
+/* Where row `at` of all parts begins; for one past the last row the last one, so that all lanes of a warp have
+ * something to read and take part in its exchanges. Nothing is stored for it. */
 __device__ __forceinline__ const uint8_t *row_data(const matvec_args &a, int64_t at) {
     int part;
     const int64_t own = row_of(a, at < a.n_row ? at : a.n_row - 1, &part);
     return part_of(a, part).data + own * a.row_bytes;
 }
 
-/* The kernel without rings (kernels/matvec/matvec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights, or
- * two token rows. */
+/* The kernel without rings (kernels/matvec/matvec.cu): one token row, of which a lane follows 1 or 2 `rows` of weights,
+ * or two token rows. */
 fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
                                int rows, fd_error *err);
 

@@ -1,5 +1,5 @@
-/* Matrix-vector for 2, 4 or 8 token rows at once, weights through rings in shared memory (kernels/matvec/ring.cuh): they
- * are read once, each dequantised once, for all the rows.
+/* Matrix-vector for 2, 4 or 8 token rows at once, weights through rings in shared memory (kernels/matvec/ring.cuh):
+ * they are read once, each dequantised once, for all the rows.
  *
  * A warp follows two rows of weights, lane l their partials 2l and 2l + 1 of every group of 64, for T token rows of x,
  * which lie in shared memory, RMS-normed when asked. A token row gets the bits it gets alone. */
@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_tokens(const __grid_co
 #pragma unroll
         for (int i = 1; i < R * T; i++)
             if (lane == i) sum = sums[i];
-        finish.end(a, sum, T);
+        finish.end(a, sum, lane < T, T);
     }
 }
 
-/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit next to the
- * smallest rings. */
+/* Token rows that go together, as few as hold n_tok where they fit, and warps a block. 0 rows: not even two fit next to
+ * the smallest rings. */
 struct tokens_form {
     int tokens, warps;
 };

@@ -35,8 +35,8 @@ typedef struct fd_row_views {
 /* Bytes of scratch for `n_block` blocks in each of `n_row` rows. */
 size_t fd_summary_scratch(int64_t n_block, int32_t n_row);
 
-/* prints and stats [views->n, views->n_row], device; stats NULL: not computed. `copy`: rows are copied where their views
- * say so. Two launches. */
+/* prints and stats [views->n, views->n_row], device; stats NULL: not computed. `copy`: rows are copied where their
+ * views say so. Two launches. */
 fd_code fd_launch_summary(const fd_launch_context *ctx, const fd_row_views *views, bool copy, void *scratch,
                           fd_fingerprint *prints, fd_stats *stats, fd_error *err);
 

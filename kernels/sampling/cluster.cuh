@@ -1,4 +1,5 @@
-/* What the blocks of a sampling cluster share, and how they sum over all their candidates (kernels/sampling/sample.cu). */
+/* What the blocks of a sampling cluster share, and how they sum over all their candidates
+ * (kernels/sampling/sample.cu). */
 #ifndef FD_KERNELS_SAMPLING_CLUSTER_CUH
 #define FD_KERNELS_SAMPLING_CLUSTER_CUH
 

@@ -1,9 +1,9 @@
 /* Where top-k and top-p cut the candidates of a row of logits.
  *
  * A cut keeps the best candidates until their count (top-k) or their weight (top-p) reaches a bound; where it falls is
- * found digit by digit: how much the candidates of each value of the digit hold together says which value the cut is in.
- * Candidates are ordered by fd_sampling_order, in which no two are equal, so that a cut among equal logits is found by
- * the same digits. Counts and weights are integers: atomic additions give the same sums in any order. */
+ * found digit by digit: how much the candidates of each value of the digit hold together says which value the cut is
+ * in. Candidates are ordered by fd_sampling_order, in which no two are equal, so that a cut among equal logits is found
+ * by the same digits. Counts and weights are integers: atomic additions give the same sums in any order. */
 #ifndef FD_KERNELS_SAMPLING_CUT_CUH
 #define FD_KERNELS_SAMPLING_CUT_CUH
 
@@ -33,7 +33,8 @@ __device__ __forceinline__ void clear(unsigned *words, int n) {
 
 /* What this block's candidates hold, by their digit of the level. `in`: it has the digits of the levels before. The
  * conditions here and in find_digit stand where and as they do because the compiler makes branches of them so; with a
- * function for `in` and one condition for the cut it makes selects, and sampling from 151,936 logits takes 4 µs more. */
+ * function for `in` and one condition for the cut it makes selects, and sampling from 151,936 logits takes 4 µs
+ * more. */
 template <bool WEIGHT>
 __device__ __forceinline__ void add_digits(const cut_place &place, int level, const slice &own, digit_sums &sums) {
     for (int i = (int)threadIdx.x; i < own.n; i += THREADS) {

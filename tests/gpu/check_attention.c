@@ -8,12 +8,6 @@
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-static float *floats(size_t n) {
-    float *x = calloc(n ? n : 1, sizeof *x);
-    if (!x) exit(1);
-    return x;
-}
-
 /* ---- the contract on the host: row `t` of a batch, all heads ---- */
 
 typedef struct heads {
@@ -94,9 +88,10 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     size_t n_q = (size_t)(n_tok * h.n_head * h.head_dim), n_s = (size_t)n_tok * (size_t)(h.n_head * n_kv);
     size_t n_cache = (size_t)n_kv * (size_t)(h.n_head_kv * h.head_dim);
     const float scale = 1.0f / sqrtf((float)h.head_dim);
-    float *q = floats(n_q), *k = floats(n_cache), *v = floats(n_cache), *scores = floats(n_s), *weights = floats(n_s);
-    float *out = floats(n_q), *found = floats(n_s > n_q ? n_s : n_q);
-    float *sinks = floats((size_t)h.n_head);
+    float *q = gpu_floats(test, n_q), *k = gpu_floats(test, n_cache), *v = gpu_floats(test, n_cache),
+          *scores = gpu_floats(test, n_s), *weights = gpu_floats(test, n_s);
+    float *out = gpu_floats(test, n_q), *found = gpu_floats(test, n_s > n_q ? n_s : n_q);
+    float *sinks = gpu_floats(test, (size_t)h.n_head);
     gpu_fill(test, q, n_q), gpu_fill(test, k, n_cache), gpu_fill(test, v, n_cache);
     gpu_fill(test, sinks, (size_t)h.n_head);
     for (int32_t t = 0; t < n_tok; t++) {
@@ -109,11 +104,11 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
             host_softmax(h.n_head, scores + at, pos0 + t, n_kv, weights + at);
         host_mix(h, weights + at, v, pos0 + t, n_kv, out + row);
     }
-    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k, sizeof *k * n_cache),
-          *dv = gpu_upload(v, sizeof *v * n_cache);
-    float *dscores = gpu_poisoned(n_s), *dweights = gpu_poisoned(n_s), *dout = gpu_poisoned(n_q);
-    float *dpos = gpu_upload(&pos0, sizeof pos0);
-    float *dsinks = gpu_upload(sinks, sizeof *sinks * (size_t)h.n_head);
+    float *dq = gpu_upload(test, q, sizeof *q * n_q), *dk = gpu_upload(test, k, sizeof *k * n_cache),
+          *dv = gpu_upload(test, v, sizeof *v * n_cache);
+    float *dscores = gpu_poisoned(test, n_s), *dweights = gpu_poisoned(test, n_s), *dout = gpu_poisoned(test, n_q);
+    float *dpos = gpu_upload(test, &pos0, sizeof pos0);
+    float *dsinks = gpu_upload(test, sinks, sizeof *sinks * (size_t)h.n_head);
     fd_attention shape = {.n_head = h.n_head,
                           .n_head_kv = h.n_head_kv,
                           .head_dim = h.head_dim,
@@ -137,18 +132,15 @@ static void check_ops(gpu_test *test, heads h, int32_t n_tok, int32_t pos0, int3
     snprintf(name, sizeof name, "attn_mix_%s", what);
     gpu_download(test, dout, found, n_q);
     gpu_expect_equal(test, name, out, found, n_q);
-    gpu_free(dscores), gpu_free(dweights), gpu_free(dout);
-    dscores = gpu_poisoned(n_s), dweights = gpu_poisoned(n_s), dout = gpu_poisoned(n_q);
-    shape.seen_alone = true;
+    dscores = gpu_poisoned(test, n_s), dweights = gpu_poisoned(test, n_s), dout = gpu_poisoned(test, n_q);
+    shape.causal_only = true;
     gpu_must(fd_launch_attn_scores(&test->queue, &shape, dq, dk, scale, dscores, &err), &err);
     gpu_must(fd_launch_attn_softmax(&test->queue, &shape, dscores, dweights, &err), &err);
     gpu_must(fd_launch_attn_mix(&test->queue, &shape, dweights, dv, dout, &err), &err);
     snprintf(name, sizeof name, "attn_mix_of_what_is_seen_alone_%s", what);
     gpu_download(test, dout, found, n_q);
     gpu_expect_equal(test, name, out, found, n_q);
-    gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dscores), gpu_free(dweights), gpu_free(dout), gpu_free(dpos);
-    gpu_free(dsinks);
-    free(q), free(k), free(v), free(scores), free(weights), free(out), free(found), free(sinks);
+    gpu_release(test);
 }
 
 void check_attention(gpu_test *test) {
@@ -198,28 +190,32 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
     queue.overlap = overlap;
     int32_t width_q = h.n_head * h.head_dim, width_kv = h.n_head_kv * h.head_dim;
     size_t n_cache = (size_t)n_ctx * (size_t)width_kv, n_table = (size_t)n_ctx * (size_t)(n_rot / 2);
-    float *q = floats((size_t)width_q), *kv = floats((size_t)(2 * width_kv)), *turned = floats((size_t)width_q);
-    float *cosine = floats(n_table), *sine = floats(n_table), *k = floats(n_cache), *v = floats(n_cache);
-    float *scores = floats((size_t)(h.n_head * n_ctx)), *weights = floats((size_t)(h.n_head * n_ctx));
-    float *out = floats((size_t)width_q), *found = floats(n_cache > (size_t)width_q ? n_cache : (size_t)width_q);
+    float *q = gpu_floats(test, (size_t)width_q), *kv = gpu_floats(test, (size_t)(2 * width_kv)),
+          *turned = gpu_floats(test, (size_t)width_q);
+    float *cosine = gpu_floats(test, n_table), *sine = gpu_floats(test, n_table), *k = gpu_floats(test, n_cache),
+          *v = gpu_floats(test, n_cache);
+    float *scores = gpu_floats(test, (size_t)(h.n_head * n_ctx)),
+          *weights = gpu_floats(test, (size_t)(h.n_head * n_ctx));
+    float *out = gpu_floats(test, (size_t)width_q),
+          *found = gpu_floats(test, n_cache > (size_t)width_q ? n_cache : (size_t)width_q);
     fd_rope rope = {.n_rot = n_rot, .base = 10000.0, .factor = 1.0};
     fd_rope_table(&rope, NULL, 0, n_ctx, cosine, sine);
     gpu_fill(test, k, n_cache), gpu_fill(test, v, n_cache);
     fd_rope_shape host_q = {h.n_head, h.head_dim, n_rot, interleaved, cosine, sine}, host_k = host_q;
     host_k.n_head = h.n_head_kv;
     size_t scratch = fd_attn_decode_scratch(h.n_head, h.n_head_kv, h.head_dim, n_ctx);
-    float *zeros = floats(scratch / sizeof(float) + 1);
+    float *zeros = gpu_floats(test, scratch / sizeof(float) + 1);
     fd_attn_decode in = {.n_head = h.n_head, .n_head_kv = h.n_head_kv, .head_dim = h.head_dim, .n_ctx = n_ctx};
     in.q_rope = host_q, in.k_rope = host_k;
-    in.q_rope.cosine = in.k_rope.cosine = gpu_upload(cosine, sizeof *cosine * n_table);
-    in.q_rope.sine = in.k_rope.sine = gpu_upload(sine, sizeof *sine * n_table);
-    in.cache_k = gpu_upload(k, sizeof *k * n_cache), in.cache_v = gpu_upload(v, sizeof *v * n_cache);
+    in.q_rope.cosine = in.k_rope.cosine = gpu_upload(test, cosine, sizeof *cosine * n_table);
+    in.q_rope.sine = in.k_rope.sine = gpu_upload(test, sine, sizeof *sine * n_table);
+    in.cache_k = gpu_upload(test, k, sizeof *k * n_cache), in.cache_v = gpu_upload(test, v, sizeof *v * n_cache);
     in.scale = 1.0f / sqrtf((float)h.head_dim);
-    in.scratch = gpu_upload(zeros, scratch);
-    in.out = gpu_poisoned((size_t)width_q);
+    in.scratch = gpu_upload(test, zeros, scratch);
+    in.out = gpu_poisoned(test, (size_t)width_q);
     size_t n_scores = (size_t)(h.n_head * n_ctx);
-    float *rows = floats(n_scores), *row_found = floats(n_scores);
-    float *dq_out = gpu_poisoned((size_t)width_q), *dk_out = gpu_poisoned((size_t)width_kv);
+    float *rows = gpu_floats(test, n_scores), *row_found = gpu_floats(test, n_scores);
+    float *dq_out = gpu_poisoned(test, (size_t)width_q), *dk_out = gpu_poisoned(test, (size_t)width_kv);
     for (int i = 0; i < n_position; i++) {
         int32_t pos = positions[i];
         gpu_fill(test, q, (size_t)width_q), gpu_fill(test, kv, (size_t)(2 * width_kv));
@@ -229,16 +225,16 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         host_scores(h, turned, k, pos, pos + 1, in.scale, scores);
         host_softmax(h.n_head, scores, pos, pos + 1, weights);
         host_mix(h, weights, v, pos, pos + 1, out);
-        float *dpos = gpu_upload(&pos, sizeof pos), *dq = gpu_upload(q, sizeof *q * (size_t)width_q);
-        float *dk = gpu_upload(kv, sizeof *kv * (size_t)width_kv),
-              *dv = gpu_upload(kv + width_kv, sizeof *kv * (size_t)width_kv);
+        float *dpos = gpu_upload(test, &pos, sizeof pos), *dq = gpu_upload(test, q, sizeof *q * (size_t)width_q);
+        float *dk = gpu_upload(test, kv, sizeof *kv * (size_t)width_kv),
+              *dv = gpu_upload(test, kv + width_kv, sizeof *kv * (size_t)width_kv);
         in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
         /* The second launch finds the counters the first one left; the third is one kernel, where it may be. */
         for (int twice = 0; twice < (pos < FD_ATTENTION_SHORT_CONTEXT ? 3 : 2); twice++) {
             in.short_context = twice == 2;
             in.q_out = twice == 0 ? NULL : dq_out, in.k_out = twice == 0 ? NULL : dk_out;
-            in.scores_out = twice == 0 ? NULL : gpu_poisoned(n_scores);
-            in.weights_out = twice == 0 ? NULL : gpu_poisoned(n_scores);
+            in.scores_out = twice == 0 ? NULL : gpu_poisoned(test, n_scores);
+            in.weights_out = twice == 0 ? NULL : gpu_poisoned(test, n_scores);
             gpu_must(fd_launch_attn_decode(&queue, &in, &err), &err);
             gpu_download(test, in.out, found, (size_t)width_q);
             snprintf(name, sizeof name, "decode_%d_heads_over_%d_of_%d_at_%d_of_%d_launch_%d", h.n_head, h.n_head_kv,
@@ -256,20 +252,13 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
             keep_rows(h.n_head, n_ctx, pos + 1, weights, rows);
             gpu_download(test, in.weights_out, row_found, n_scores);
             gpu_expect_equal(test, "decode_keeps_weights_and_writes_no_further", rows, row_found, n_scores);
-            gpu_free(in.scores_out), gpu_free(in.weights_out);
         }
         gpu_download(test, in.cache_k, found, n_cache);
         gpu_expect_equal(test, "decode_writes_its_key_and_no_other", k, found, n_cache);
         gpu_download(test, in.cache_v, found, n_cache);
         gpu_expect_equal(test, "decode_writes_its_value_and_no_other", v, found, n_cache);
-        gpu_free(dpos), gpu_free(dq), gpu_free(dk), gpu_free(dv);
     }
-    gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.cache_k), gpu_free(in.cache_v),
-        gpu_free(in.scratch);
-    gpu_free(in.out), gpu_free(dq_out), gpu_free(dk_out);
-    free(rows), free(row_found);
-    free(q), free(kv), free(turned), free(cosine), free(sine), free(k), free(v), free(scores), free(weights), free(out);
-    free(found), free(zeros);
+    gpu_release(test);
 }
 
 void check_attention_decode(gpu_test *test) {

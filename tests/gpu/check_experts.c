@@ -38,7 +38,8 @@ static void check_router(gpu_test *test) {
     for (int32_t i = 0; i < EXPERTS; i++) x[i] = 1.0f; /* all equal: the lower ids */
     x[EXPERTS + 3] = NAN, x[EXPERTS + 60] = INFINITY;  /* NaN is never chosen before a number */
     for (int32_t i = 0; i < EXPERTS; i++) x[2 * EXPERTS + i] = NAN;
-    float *dx = gpu_upload(x, sizeof x), *dids = gpu_poisoned(ROWS * CHOSEN), *dout = gpu_poisoned(ROWS * EXPERTS);
+    float *dx = gpu_upload(test, x, sizeof x), *dids = gpu_poisoned(test, ROWS * CHOSEN),
+          *dout = gpu_poisoned(test, ROWS * EXPERTS);
     gpu_must(fd_launch_softmax(&test->queue, dx, ROWS, EXPERTS, dout, &err), &err);
     gpu_download(test, dout, found, ROWS * EXPERTS);
     for (int32_t r = 0; r < ROWS; r++) host_softmax(x + r * EXPERTS, EXPERTS, expected + r * EXPERTS);
@@ -48,10 +49,9 @@ static void check_router(gpu_test *test) {
     gpu_download(test, dids, found, ROWS * CHOSEN);
     for (int32_t r = 0; r < ROWS; r++) host_top_k(x + r * EXPERTS, ids + r * CHOSEN);
     gpu_expect_equal(test, "top_k_of_rows", ids, found, ROWS * CHOSEN);
-    gpu_free(dids);
 
     ids[7] = -1.0f, ids[8] = 1.5f, ids[9] = NAN, ids[10] = EXPERTS;
-    dids = gpu_upload(ids, sizeof ids);
+    dids = gpu_upload(test, ids, sizeof ids);
     for (int gating = FD_EXPERTS_GATHER; gating <= FD_EXPERTS_SOFTMAX; gating++) {
         char name[64];
         float scale = gating == FD_EXPERTS_GATHER ? 1.0f : 2.5f;
@@ -75,7 +75,7 @@ static void check_router(gpu_test *test) {
         snprintf(name, sizeof name, "expert_weights_gating_%d", gating);
         gpu_expect_equal(test, name, expected, found, ROWS * CHOSEN);
     }
-    gpu_free(dx), gpu_free(dids), gpu_free(dout);
+    gpu_release(test);
 }
 
 static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_t n_in, bool each, bool with_bias) {
@@ -98,22 +98,22 @@ static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_
             expected[i * n_out + o] = with_bias && i != 3 ? dot + bias[row] : dot;
         }
     size_t n = (size_t)(ROWS * CHOSEN * n_out);
-    fd_expert_matmul job = {.weight = gpu_upload_weight(dtype, N_EXPERT * n_out, n_in, file),
-                            .bias = with_bias ? gpu_upload(bias, sizeof bias) : NULL,
+    fd_expert_matmul job = {.weight = gpu_upload_weight(test, dtype, N_EXPERT * n_out, n_in, file),
+                            .bias = with_bias ? gpu_upload(test, bias, sizeof bias) : NULL,
                             .n_out = n_out,
-                            .x = gpu_upload(in, sizeof in),
+                            .x = gpu_upload(test, in, sizeof in),
                             .x_each = each,
-                            .ids = gpu_upload(ids, sizeof ids),
+                            .ids = gpu_upload(test, ids, sizeof ids),
                             .n_row = ROWS,
                             .k = CHOSEN,
-                            .out = gpu_poisoned(n)};
+                            .out = gpu_poisoned(test, n)};
     gpu_must(fd_launch_expert_matmul(&test->queue, &job, &err), &err);
     gpu_download(test, job.out, found, n);
     snprintf(name, sizeof name, "expert_matmul_type_%u_%lldx%lld%s%s", dtype, (long long)n_out, (long long)n_in,
              each ? "_each" : "", with_bias ? "_bias" : "");
     gpu_expect_equal(test, name, expected, found, n);
 
-    float *dw = gpu_upload(w_of, sizeof w_of), *dsum = gpu_poisoned((size_t)(ROWS * n_out));
+    float *dw = gpu_upload(test, w_of, sizeof w_of), *dsum = gpu_poisoned(test, (size_t)(ROWS * n_out));
     fd_expert_sum sum_of = {job.out, dw, ROWS, n_out, CHOSEN, dsum};
     gpu_must(fd_launch_expert_sum(&test->queue, &sum_of, &err), &err);
     gpu_download(test, dsum, found, (size_t)(ROWS * n_out));
@@ -125,9 +125,7 @@ static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_
     }
     snprintf(name, sizeof name, "expert_sum_%lld", (long long)n_out);
     gpu_expect_equal(test, name, sums, found, (size_t)(ROWS * n_out));
-    gpu_free(job.weight.data), gpu_free(job.bias), gpu_free(job.x), gpu_free(job.ids), gpu_free(job.out);
-    gpu_free(dw), gpu_free(dsum);
-    free(w), free(file);
+    gpu_release(test);
 }
 
 void check_experts(gpu_test *test) {

@@ -11,12 +11,6 @@
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-static void *room(size_t n, size_t size) {
-    void *p = calloc(n ? n : 1, size);
-    if (!p) exit(1);
-    return p;
-}
-
 /* Uniform in ±1. */
 static void fill(gpu_test *test, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-31f;
@@ -28,7 +22,7 @@ static float rounded(float x) {
 
 /* A cache of n values in binary16, and what they are. */
 static uint16_t *random_cache(gpu_test *test, float *real, size_t n) {
-    uint16_t *half = room(n, sizeof *half);
+    uint16_t *half = gpu_host(test, n * sizeof *half);
     fill(test, real, n);
     for (size_t i = 0; i < n; i++) half[i] = fd_f32_to_f16(real[i]), real[i] = fd_f16_to_f32(half[i]);
     return half;
@@ -68,11 +62,12 @@ static void host_attention(const shape *s, int32_t head, int32_t pos, bool round
         }
 }
 
-/* Largest |found − expected| / (u·bound) of `rows` rows from position pos0 on. `late`: positions that the host takes each
- * row to be farther on than it is. */
+/* Largest |found − expected| / (u·bound) of `rows` rows from position pos0 on. `late`: positions that the host takes
+ * each row to be farther on than it is. */
 static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late, bool round_q, double u, const float *q,
                        const float *k, const float *v, const float *sinks, const float *found) {
-    double *weights = room((size_t)(pos0 + rows + late), sizeof *weights), worst = 0;
+    static double weights[4096];
+    double worst = 0;
     double out[FD_ATTENTION_MAX_HEAD_DIM], bound[FD_ATTENTION_MAX_HEAD_DIM];
     for (int32_t r = 0; r < rows; r++)
         for (int32_t head = 0; head < s->n_head; head++) {
@@ -83,7 +78,6 @@ static double worst_of(const shape *s, int32_t rows, int32_t pos0, int32_t late,
                 if (!(z <= worst)) worst = z;
             }
         }
-    free(weights);
     return worst;
 }
 
@@ -95,9 +89,9 @@ static void check_writes(gpu_test *test, const shape *s, fd_attn_f16 in, int32_t
                          const float *expected) {
     fd_error err = {0};
     size_t width = (size_t)(s->n_head_kv * s->head_dim), n_q = (size_t)(s->n_head * s->head_dim);
-    float *found = room(n_q, sizeof *found);
-    float *dk = gpu_upload(k + (size_t)pos * width, sizeof *k * width),
-          *dv = gpu_upload(v + (size_t)pos * width, sizeof *v * width);
+    float *found = gpu_floats(test, n_q);
+    float *dk = gpu_upload(test, k + (size_t)pos * width, sizeof *k * width),
+          *dv = gpu_upload(test, v + (size_t)pos * width, sizeof *v * width);
     uint16_t *rows = in.cache_k + (size_t)pos * width;
     gpu_must(fd_cuda_check(cudaMemset(rows, 0xff, sizeof *rows * width), "memset", &err), &err);
     in.k = dk, in.v = dv;
@@ -108,8 +102,6 @@ static void check_writes(gpu_test *test, const shape *s, fd_attn_f16 in, int32_t
                          n_q);
         in.k = in.v = NULL;
     }
-    gpu_free(dk), gpu_free(dv);
-    free(found);
 }
 
 static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t pos0, bool near) {
@@ -117,12 +109,13 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     fd_error err = {0};
     int32_t n_ctx = pos0 + n_tok + 3;
     size_t n_q = (size_t)(n_tok * s->n_head * s->head_dim), n_cache = (size_t)(n_ctx * s->n_head_kv * s->head_dim);
-    float *q = room(n_q, sizeof *q), *k = room(n_cache, sizeof *k), *v = room(n_cache, sizeof *v);
-    float *found = room(n_q, sizeof *found), *again = room(n_q, sizeof *again);
-    float *sinks = room((size_t)s->n_head, sizeof *sinks);
+    float *q = gpu_floats(test, n_q), *k = gpu_floats(test, n_cache), *v = gpu_floats(test, n_cache);
+    float *found = gpu_floats(test, n_q), *again = gpu_floats(test, n_q);
+    float *sinks = gpu_floats(test, (size_t)s->n_head);
     uint16_t *k16 = random_cache(test, k, n_cache), *v16 = random_cache(test, v, n_cache);
     fill(test, q, n_q);
-    /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in shows. */
+    /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in
+     * shows. */
     const float *last_q = q + n_q - s->n_head * s->head_dim;
     for (int32_t i = 0, behind = (pos0 + n_tok) * s->n_head_kv * s->head_dim; i < s->head_dim; i++) {
         k16[behind + i] = fd_f32_to_f16(last_q[i]);
@@ -132,10 +125,12 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     fill(test, sinks, (size_t)s->n_head);
     bool one = n_tok == 1;
     size_t scratch = fd_attn_decode_f16_scratch(&test->queue, s->n_head, s->n_head_kv, s->head_dim, n_ctx);
-    char *zeros = room(scratch, 1);
-    float *dq = gpu_upload(q, sizeof *q * n_q), *dk = gpu_upload(k16, sizeof *k16 * n_cache),
-          *dv = gpu_upload(v16, sizeof *v16 * n_cache), *dsinks = gpu_upload(sinks, sizeof *sinks * (size_t)s->n_head);
-    float *dout = gpu_poisoned(n_q), *dpos = gpu_upload(&pos0, sizeof pos0), *dscratch = gpu_upload(zeros, scratch);
+    char *zeros = gpu_host(test, scratch);
+    float *dq = gpu_upload(test, q, sizeof *q * n_q), *dk = gpu_upload(test, k16, sizeof *k16 * n_cache),
+          *dv = gpu_upload(test, v16, sizeof *v16 * n_cache),
+          *dsinks = gpu_upload(test, sinks, sizeof *sinks * (size_t)s->n_head);
+    float *dout = gpu_poisoned(test, n_q), *dpos = gpu_upload(test, &pos0, sizeof pos0),
+          *dscratch = gpu_upload(test, zeros, scratch);
     fd_attn_f16 in = {.n_head = s->n_head,
                       .n_head_kv = s->n_head_kv,
                       .head_dim = s->head_dim,
@@ -168,8 +163,7 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     if (one) check_writes(test, s, in, pos0, k, v, found);
     double late = worst_of(s, n_tok, pos0, 1, !one, u, q, k, v, sinks, found);
     gpu_expect(test, "fast_attention_without_the_newest_key_is_beyond_the_bound", late > 1);
-    gpu_free(dq), gpu_free(dk), gpu_free(dv), gpu_free(dsinks), gpu_free(dout), gpu_free(dpos), gpu_free(dscratch);
-    free(q), free(k), free(v), free(found), free(again), free(sinks), free(k16), free(v16), free(zeros);
+    gpu_release(test);
 }
 
 static void check_attention_shapes(gpu_test *test) {
@@ -196,7 +190,7 @@ static void check_attention_shapes(gpu_test *test) {
 /* ---- rows ---- */
 
 static void expect_halves(gpu_test *test, const char *name, const float *expected, const float *device, size_t n) {
-    float *found = room(n / 2 + 1, sizeof *found), *real = room(n, sizeof *real), *want = room(n, sizeof *want);
+    float *found = gpu_floats(test, n / 2 + 1), *real = gpu_floats(test, n), *want = gpu_floats(test, n);
     gpu_download(test, device, found, (n + 1) / 2);
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
@@ -205,7 +199,6 @@ static void expect_halves(gpu_test *test, const char *name, const float *expecte
         want[i] = rounded(expected[i]);
     }
     gpu_expect_equal(test, name, want, real, n);
-    free(found), free(real), free(want);
 }
 
 static void check_weights(gpu_test *test) {
@@ -216,25 +209,24 @@ static void check_weights(gpu_test *test) {
         float *real;
         char name[64];
         void *file = gpu_random_weight(test, types[i], n_row, n_col, &real);
-        fd_device_matrix matrix = gpu_upload_weight(types[i], n_row, n_col, file);
-        float *out = gpu_poisoned((size_t)(n_row * fd_f16_row_stride(&matrix)) / 2);
+        fd_device_matrix matrix = gpu_upload_weight(test, types[i], n_row, n_col, file);
+        float *out = gpu_poisoned(test, (size_t)(n_row * fd_f16_row_stride(&matrix)) / 2);
         gpu_must(fd_launch_dequantise_f16(&test->queue, &matrix, (uint16_t *)(void *)out, &err), &err);
         snprintf(name, sizeof name, "fast_weights_type_%u", (unsigned)types[i]);
         gpu_expect(test, "fast_weights_rows_of_whole_units_follow_each_other", fd_f16_row_stride(&matrix) == n_col);
         expect_halves(test, name, real, out, (size_t)(n_row * n_col));
-        gpu_free(out), gpu_free(matrix.data);
-        free(file), free(real);
     }
+    gpu_release(test);
 }
 
 static void check_elements(gpu_test *test) {
     enum { ROWS = 5, WIDTH = 900, N = ROWS * WIDTH };
     fd_error err = {0};
-    float *x = room(N, sizeof *x), *up = room(N, sizeof *up), *want = room(N, sizeof *want),
-          *found = room(N, sizeof *found);
+    float *x = gpu_floats(test, N), *up = gpu_floats(test, N), *want = gpu_floats(test, N),
+          *found = gpu_floats(test, N);
     fill(test, x, N), fill(test, up, N);
-    float *dx = gpu_upload(x, sizeof *x * N), *dup = gpu_upload(up, sizeof *up * N), *real = gpu_poisoned(N),
-          *half = gpu_poisoned(N / 2);
+    float *dx = gpu_upload(test, x, sizeof *x * N), *dup = gpu_upload(test, up, sizeof *up * N),
+          *real = gpu_poisoned(test, N), *half = gpu_poisoned(test, N / 2);
     fd_f16_out out = {(uint16_t *)(void *)half, real};
 
     fd_rms_norm norm = {.x = dx, .weight = dup, .eps = 1e-5f, .n_tok = ROWS, .n = WIDTH};
@@ -277,8 +269,7 @@ static void check_elements(gpu_test *test) {
     gpu_download(test, real, found, N);
     for (int i = 0; i < N; i++) want[i] = rounded(x[i]);
     gpu_expect_equal(test, "fast_reals", want, found, N);
-    gpu_free(dx), gpu_free(dup), gpu_free(real), gpu_free(half);
-    free(x), free(up), free(want), free(found);
+    gpu_release(test);
 }
 
 void check_fast(gpu_test *test) {

@@ -18,11 +18,9 @@ typedef struct turn_case {
 enum { N_CTX = 280 };
 
 static float *random_floats(gpu_test *test, size_t n) {
-    float *x = malloc(sizeof *x * n), *device;
-    if (!x) exit(1);
+    float *x = gpu_floats(test, n), *device;
     for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-30f;
-    device = gpu_upload(x, sizeof *x * n);
-    free(x);
+    device = gpu_upload(test, x, sizeof *x * n);
     return device;
 }
 
@@ -41,32 +39,30 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     char name[160];
     size_t n_q = (size_t)(c->n_head * c->head_dim), width = (size_t)(c->n_head_kv * c->head_dim);
     size_t n_table = (size_t)N_CTX * (size_t)(c->n_rot / 2);
-    float *cosine = malloc(sizeof *cosine * n_table), *sine = malloc(sizeof *sine * n_table);
-    float *expected = malloc(sizeof *expected * n_q), *found = malloc(sizeof *found * n_q);
-    float *row = malloc(sizeof *row * width), *own = malloc(sizeof *own * width);
+    float *cosine = gpu_floats(test, n_table), *sine = gpu_floats(test, n_table);
+    float *expected = gpu_floats(test, n_q), *found = gpu_floats(test, n_q);
+    float *row = gpu_floats(test, width), *own = gpu_floats(test, width);
     size_t scratch = fd_attn_decode_f16_scratch(&test->queue, c->n_head, c->n_head_kv, c->head_dim, N_CTX);
-    void *zeros = calloc(1, scratch);
-    if (!cosine || !sine || !expected || !found || !row || !own || !zeros) exit(1);
+    void *zeros = gpu_host(test, scratch);
     fd_rope rope = {.n_rot = c->n_rot, .base = 10000.0, .factor = 1.0};
     fd_rope_table(&rope, NULL, 0, N_CTX, cosine, sine);
     fd_rope_shape q_shape = {.n_head = c->n_head,
                              .head_dim = c->head_dim,
                              .n_rot = c->n_rot,
                              .interleaved = c->interleaved,
-                             .cosine = gpu_upload(cosine, sizeof *cosine * n_table),
-                             .sine = gpu_upload(sine, sizeof *sine * n_table)};
+                             .cosine = gpu_upload(test, cosine, sizeof *cosine * n_table),
+                             .sine = gpu_upload(test, sine, sizeof *sine * n_table)};
     fd_rope_shape k_shape = q_shape;
     k_shape.n_head = c->n_head_kv;
     float *q = random_floats(test, n_q), *k = random_floats(test, width), *v = random_floats(test, width);
-    float *q_turned = gpu_poisoned(n_q), *k_turned = gpu_poisoned(width), *out = gpu_poisoned(n_q);
+    float *q_turned = gpu_poisoned(test, n_q), *k_turned = gpu_poisoned(test, width), *out = gpu_poisoned(test, n_q);
     /* Random bits with small exponents are halves of usual size. */
     size_t n_cache = (size_t)N_CTX * width;
-    uint16_t *halves = malloc(sizeof *halves * n_cache);
-    if (!halves) exit(1);
+    uint16_t *halves = gpu_host(test, sizeof *halves * n_cache);
     for (size_t i = 0; i < n_cache; i++) halves[i] = (uint16_t)(gpu_random_bits(test) & 0xbbff);
-    float *cache_k = gpu_upload(halves, sizeof *halves * n_cache),
-          *cache_v = gpu_upload(halves, sizeof *halves * n_cache);
-    float *pos0 = gpu_upload(&pos, sizeof pos), *memory = gpu_upload(zeros, scratch);
+    float *cache_k = gpu_upload(test, halves, sizeof *halves * n_cache),
+          *cache_v = gpu_upload(test, halves, sizeof *halves * n_cache);
+    float *pos0 = gpu_upload(test, &pos, sizeof pos), *memory = gpu_upload(test, zeros, scratch);
     const int32_t *at = (const int32_t *)(const void *)pos0;
     fd_attn_f16 in = {.n_head = c->n_head,
                       .n_head_kv = c->n_head_kv,
@@ -96,9 +92,7 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     in.q_rope.n_rot = in.k_rope.n_rot = 0;
     launch(test, in, pos, found, own);
     gpu_expect(test, "fast_decode_without_turning_differs", memcmp(expected, found, sizeof *found * n_q) != 0);
-    gpu_free(q), gpu_free(k), gpu_free(v), gpu_free(q_turned), gpu_free(k_turned), gpu_free(out), gpu_free(cache_k),
-        gpu_free(cache_v), gpu_free(pos0), gpu_free(memory), gpu_free(q_shape.cosine), gpu_free(q_shape.sine);
-    free(cosine), free(sine), free(expected), free(found), free(row), free(own), free(zeros), free(halves);
+    gpu_release(test);
 }
 
 void check_fast_turns(gpu_test *test) {

@@ -14,21 +14,10 @@
 
 /* `got` is as `wanted`, both on the device. */
 static void expect_same(gpu_test *test, const char *name, const float *wanted, const float *got, size_t n) {
-    float *a = malloc(sizeof *a * n), *b = malloc(sizeof *b * n);
-    if (!a || !b) exit(1);
+    float *a = gpu_host(test, sizeof *a * n), *b = gpu_host(test, sizeof *b * n);
     gpu_download(test, wanted, a, n);
     gpu_download(test, got, b, n);
     gpu_expect_equal(test, name, a, b, n);
-    free(a), free(b);
-}
-
-static float *random_rows(gpu_test *test, size_t n) {
-    float *x = malloc(sizeof *x * n);
-    if (!x) exit(1);
-    gpu_fill(test, x, n);
-    float *device = gpu_upload(x, sizeof *x * n);
-    free(x);
-    return device;
 }
 
 /* ---- products of one input ---- */
@@ -40,20 +29,19 @@ static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, in
         fd_launch_matmul, fd_launch_matmul_tile_large, fd_launch_matmul_tile_small};
     char name[120];
     fd_error err = {0};
-    float *x = random_rows(test, (size_t)(n_tok * n_col));
+    float *x = gpu_random_floats(test, (size_t)(n_tok * n_col));
     fd_matmul in = {.x = x, .n_tok = n_tok, .n_part = n_part};
     for (int p = 0; p < n_part; p++) {
         float *w;
         void *file = gpu_random_weight(test, dtype, n_row[p], n_col, &w);
-        in.part[p].weight = gpu_upload_weight(dtype, n_row[p], n_col, file);
-        in.part[p].bias = p == 1 ? NULL : random_rows(test, (size_t)n_row[p]);
-        free(w), free(file);
+        in.part[p].weight = gpu_upload_weight(test, dtype, n_row[p], n_col, file);
+        in.part[p].bias = p == 1 ? NULL : gpu_random_floats(test, (size_t)n_row[p]);
     }
     for (int k = 0; k < 3; k++) {
         float *alone[FD_MATMUL_PARTS];
         for (int p = 0; p < n_part; p++) {
-            in.part[p].out = gpu_poisoned((size_t)(n_tok * n_row[p]));
-            alone[p] = gpu_poisoned((size_t)(n_tok * n_row[p]));
+            in.part[p].out = gpu_poisoned(test, (size_t)(n_tok * n_row[p]));
+            alone[p] = gpu_poisoned(test, (size_t)(n_tok * n_row[p]));
             fd_matmul one = fd_matmul_of(&in.part[p].weight, in.part[p].bias, x, n_tok, alone[p]);
             gpu_must(fd_launch_matmul_tile_small(&test->queue, &one, &err), &err);
         }
@@ -62,14 +50,12 @@ static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, in
             snprintf(name, sizeof name, "%s_%s_part_%d_of_%d_%lldx%lld_tokens_%d", kernels[k],
                      fd_dtype_get(dtype)->name, p, n_part, (long long)n_row[p], (long long)n_col, n_tok);
             expect_same(test, name, alone[p], in.part[p].out, (size_t)(n_tok * n_row[p]));
-            gpu_free(alone[p]), gpu_free(in.part[p].out);
         }
     }
     in.part[n_part - 1].weight.n_col += 64;
     gpu_expect(test, "parts_of_unequal_columns_are_refused",
                n_part == 1 || fd_launch_matmul_tile(&test->queue, &in, &err) == FD_ERR_INPUT);
-    for (int p = 0; p < n_part; p++) gpu_free(in.part[p].weight.data), gpu_free(in.part[p].bias);
-    gpu_free(x);
+    gpu_release(test);
 }
 
 /* ---- matrix-vector for a few token rows ---- */
@@ -81,16 +67,16 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, in
     fd_error err = {0};
     size_t most = 0;
     for (int p = 0; p < f->n_part; p++) most = (size_t)f->n_row[p] > most ? (size_t)f->n_row[p] : most;
-    float *expected = malloc(sizeof *expected * most), *found = malloc(sizeof *found * TOKENS * most);
-    if (!expected || !found) exit(1);
-    float *dx = random_rows(test, (size_t)(TOKENS * f->n_col)), *dnorm = random_rows(test, (size_t)f->n_col);
-    float *dresidual = random_rows(test, TOKENS * most), *dbias = random_rows(test, most), *alone = gpu_poisoned(most);
+    float *expected = gpu_floats(test, most), *found = gpu_floats(test, TOKENS * most);
+    float *dx = gpu_random_floats(test, (size_t)(TOKENS * f->n_col)),
+          *dnorm = gpu_random_floats(test, (size_t)f->n_col);
+    float *dresidual = gpu_random_floats(test, TOKENS * most), *dbias = gpu_random_floats(test, most),
+          *alone = gpu_poisoned(test, most);
     fd_matvec in = {.x = dx, .n_tok = n_tok, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = 1e-5f};
     in.norm_weight = f->norm ? dnorm : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
-        free(w), free(file);
+        (void)fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
     }
     gpu_must(fd_launch_matvec(&test->queue, &in, NULL, &err), &err);
     for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
@@ -112,9 +98,7 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, in
             gpu_expect_equal(test, name, expected, found + (size_t)t * n_row, n_row);
         }
     }
-    fused_free(&in);
-    gpu_free(dx), gpu_free(dnorm), gpu_free(dresidual), gpu_free(dbias), gpu_free(alone);
-    free(expected), free(found);
+    gpu_release(test);
 }
 
 /* ---- ADD and the norm of the sum ---- */
@@ -123,9 +107,10 @@ static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     char name[80];
     fd_error err = {0};
     size_t count = (size_t)(n_tok * n);
-    float *a = random_rows(test, count), *b = random_rows(test, count), *w = random_rows(test, (size_t)n);
-    float *sum = gpu_poisoned(count), *out = gpu_poisoned(count);
-    float *sum_alone = gpu_poisoned(count), *out_alone = gpu_poisoned(count);
+    float *a = gpu_random_floats(test, count), *b = gpu_random_floats(test, count),
+          *w = gpu_random_floats(test, (size_t)n);
+    float *sum = gpu_poisoned(test, count), *out = gpu_poisoned(test, count);
+    float *sum_alone = gpu_poisoned(test, count), *out_alone = gpu_poisoned(test, count);
     gpu_must(fd_launch_add(&test->queue, a, b, (int64_t)count, sum_alone, &err), &err);
     fd_rms_norm of_sum = {sum_alone, w, 1e-6f, n_tok, n}, of_a = {a, w, 1e-6f, n_tok, n};
     gpu_must(fd_launch_rms_norm(&test->queue, &of_sum, out_alone, &err), &err);
@@ -134,7 +119,7 @@ static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     expect_same(test, name, sum_alone, sum, count);
     snprintf(name, sizeof name, "add_rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
     expect_same(test, name, out_alone, out, count);
-    gpu_free(a), gpu_free(b), gpu_free(w), gpu_free(sum), gpu_free(out), gpu_free(sum_alone), gpu_free(out_alone);
+    gpu_release(test);
 }
 
 /* ---- RoPE of q and k with the cache writes ---- */
@@ -149,17 +134,21 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     fd_rope_table(&rope, NULL, 0, N_CTX, cosine, sine);
     size_t n_q = (size_t)(n_tok * n_head * head_dim), n_k = (size_t)(n_tok * n_head_kv * head_dim);
     size_t n_cache = (size_t)(N_CTX * n_head_kv * head_dim);
-    float *dpos = gpu_upload(&pos0, sizeof pos0);
-    float *q = random_rows(test, n_q), *k = random_rows(test, n_k), *v = random_rows(test, n_k);
-    float *q_alone = gpu_poisoned(n_q), *k_alone = gpu_poisoned(n_k), *ck_alone = gpu_poisoned(n_cache),
-          *cv_alone = gpu_poisoned(n_cache);
+    float *dpos = gpu_upload(test, &pos0, sizeof pos0);
+    float *q = gpu_random_floats(test, n_q), *k = gpu_random_floats(test, n_k), *v = gpu_random_floats(test, n_k);
+    float *q_alone = gpu_poisoned(test, n_q), *k_alone = gpu_poisoned(test, n_k),
+          *ck_alone = gpu_poisoned(test, n_cache), *cv_alone = gpu_poisoned(test, n_cache);
     fd_rope_kv_write in = {
         .n_tok = n_tok, .n_ctx = N_CTX, .pos0 = (const int32_t *)(const void *)dpos, .q = q, .k = k, .v = v};
-    in.q_rope = (fd_rope_shape){
-        n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
+    in.q_rope = (fd_rope_shape){n_head,
+                                head_dim,
+                                n_rot,
+                                interleaved,
+                                gpu_upload(test, cosine, sizeof cosine),
+                                gpu_upload(test, sine, sizeof sine)};
     in.k_rope = in.q_rope, in.k_rope.n_head = n_head_kv;
-    in.q_out = gpu_poisoned(n_q), in.k_out = gpu_poisoned(n_k);
-    in.cache_k = gpu_poisoned(n_cache), in.cache_v = gpu_poisoned(n_cache);
+    in.q_out = gpu_poisoned(test, n_q), in.k_out = gpu_poisoned(test, n_k);
+    in.cache_k = gpu_poisoned(test, n_cache), in.cache_v = gpu_poisoned(test, n_cache);
     gpu_must(fd_launch_rope(&test->queue, &in.q_rope, q, n_tok, in.pos0, q_alone, &err), &err);
     gpu_must(fd_launch_rope(&test->queue, &in.k_rope, k, n_tok, in.pos0, k_alone, &err), &err);
     const int64_t width = n_head_kv * head_dim;
@@ -174,9 +163,7 @@ static void check_turn(gpu_test *test, int32_t n_head, int32_t n_head_kv, int32_
     snprintf(name, sizeof name, "turn_k_%s", what), expect_same(test, name, k_alone, in.k_out, n_k);
     snprintf(name, sizeof name, "turn_cache_k_%s", what), expect_same(test, name, ck_alone, in.cache_k, n_cache);
     snprintf(name, sizeof name, "turn_cache_v_%s", what), expect_same(test, name, cv_alone, in.cache_v, n_cache);
-    gpu_free(dpos), gpu_free(q), gpu_free(k), gpu_free(v), gpu_free(q_alone), gpu_free(k_alone), gpu_free(ck_alone),
-        gpu_free(cv_alone), gpu_free(in.q_rope.cosine), gpu_free(in.q_rope.sine), gpu_free(in.q_out),
-        gpu_free(in.k_out), gpu_free(in.cache_k), gpu_free(in.cache_v);
+    gpu_release(test);
 }
 
 void check_many_rows(gpu_test *test) {

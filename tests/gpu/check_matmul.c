@@ -44,13 +44,12 @@ void check_comparison(gpu_test *test) {
     /* Packing keeps every format's bits apart: a wrong permutation would have to be undone by the kernels to pass. */
     for (int i = 0; i < N_TYPE; i++) {
         float *rows;
-        void *file = gpu_random_weight(test, types[i], 1, 512, &rows);
+        (void)gpu_random_weight(test, types[i], 1, 512, &rows);
         bool finite = true;
         for (int k = 0; k < 512; k++) finite = finite && isfinite(rows[k]);
         gpu_expect(test, "random_weights_are_finite", finite);
-        free(file);
-        free(rows);
     }
+    gpu_release(test);
 }
 
 typedef struct shape {
@@ -65,7 +64,8 @@ static const fd_matvec_form forms[] = {
 };
 enum { N_FORM = sizeof forms / sizeof *forms };
 
-/* Whether a form without its conditions on rows can run the product: rings want whole groups, and the copy engine floats. */
+/* Whether a form without its conditions on rows can run the product: rings want whole groups, and bulk copies
+ * floats. */
 static bool form_takes(const gpu_test *test, const fd_matvec_form *form, uint32_t dtype, int64_t n_col) {
     return (form->stages == 0 || n_col % 64 == 0) &&
            (!form->bulk || (test->queue.has_clusters && !fd_dtype_get(dtype)->is_quantised));
@@ -74,11 +74,10 @@ static bool form_takes(const gpu_test *test, const fd_matvec_form *form, uint32_
 static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *n_toks, int n_n_tok, bool special) {
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
-    float *w, *x = malloc(sizeof *x * (size_t)(s.n_col * most)), *bias = malloc(sizeof *bias * (size_t)s.n_row);
-    float *expected = malloc(sizeof *expected * (size_t)(s.n_row * most)),
-          *found = malloc(sizeof *found * (size_t)(s.n_row * most));
+    float *w, *x = gpu_floats(test, (size_t)(s.n_col * most)), *bias = gpu_floats(test, (size_t)s.n_row);
+    float *expected = gpu_floats(test, (size_t)(s.n_row * most)), *found = gpu_floats(test, (size_t)(s.n_row * most));
     void *file = gpu_random_weight(test, dtype, s.n_row, s.n_col, &w);
-    fd_device_matrix matrix = gpu_upload_weight(dtype, s.n_row, s.n_col, file);
+    fd_device_matrix matrix = gpu_upload_weight(test, dtype, s.n_row, s.n_col, file);
     fd_error err = {0};
     gpu_fill(test, x, (size_t)(s.n_col * most));
     gpu_fill(test, bias, (size_t)s.n_row);
@@ -87,8 +86,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
         x[s.n_col * (most / 2) + s.n_col - 1] = NAN;
         x[s.n_col * (most - 1)] = 3.4e38f;
     }
-    float *dx = gpu_upload(x, sizeof *x * (size_t)(s.n_col * most)),
-          *dbias = gpu_upload(bias, sizeof *bias * (size_t)s.n_row);
+    float *dx = gpu_upload(test, x, sizeof *x * (size_t)(s.n_col * most)),
+          *dbias = gpu_upload(test, bias, sizeof *bias * (size_t)s.n_row);
     for (int i = 0; i < n_n_tok; i++)
         for (int kernel = 0; kernel < 3 + N_FORM; kernel++) { /* chosen, the tiles, the forms of matrix-vector */
             static const char *const kernels[] = {"matmul", "large tile", "small tile"};
@@ -103,7 +102,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             if (form && (n > FD_MATVEC_TOKENS || !fd_matvec_fits(&test->queue, s.n_col, 1))) continue;
             if (form && ((form->stages > 0 && n > 1) || !form_takes(test, form, dtype, s.n_col))) continue;
             size_t count = (size_t)(s.n_row * n);
-            float *out = gpu_poisoned(count);
+            float *out = gpu_poisoned(test, count);
             fd_matmul one = fd_matmul_of(&matrix, biased ? dbias : NULL, dx, n, out);
             if (kernel == 0) gpu_must(fd_launch_matmul(&test->queue, &one, &err), &err);
             if (kernel == 1) gpu_must(fd_launch_matmul_tile_large(&test->queue, &one, &err), &err);
@@ -118,12 +117,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
             snprintf(name, sizeof name, "%s_%s_%lldx%lld_tokens_%d%s", kernel_name, fd_dtype_get(dtype)->name,
                      (long long)s.n_row, (long long)s.n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
-            gpu_free(out);
         }
-    gpu_free(matrix.data);
-    gpu_free(dx);
-    gpu_free(dbias);
-    free(w), free(x), free(bias), free(expected), free(found), free(file);
+    gpu_release(test);
 }
 
 /* ---- what an offset inside the multiply-add gets wrong (kernels/formats/formats.cuh), and the rows done again for it ---- */
@@ -168,32 +163,28 @@ static void check_doubtful(gpu_test *test, uint32_t dtype) {
     snprintf(name, sizeof name, "doubtful_%s_has_a_negative_zero_and_an_infinity", fd_dtype_get(dtype)->name);
     gpu_expect(test, name, fd_bits32(expected[0]) == 0x80000000u && isinf(expected[1]) && expected[2] == 0.0f);
 
-    fd_device_matrix matrix = gpu_upload_weight(dtype, N_ROW, n_col, file);
-    float *dx = gpu_upload(x, sizeof *x * (size_t)n_col);
+    fd_device_matrix matrix = gpu_upload_weight(test, dtype, N_ROW, n_col, file);
+    float *dx = gpu_upload(test, x, sizeof *x * (size_t)n_col);
     for (int i = 0; i < N_FORM; i++) {
         if (!form_takes(test, &forms[i], dtype, n_col)) continue;
-        float *out = gpu_poisoned(N_ROW);
+        float *out = gpu_poisoned(test, N_ROW);
         fd_matvec in = {.x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .out = out}};
         gpu_must(fd_launch_matvec(&test->queue, &in, &forms[i], &err), &err);
         gpu_download(test, out, found, N_ROW);
         snprintf(name, sizeof name, "doubtful_%s_form_%d", fd_dtype_get(dtype)->name, i);
         gpu_expect_equal(test, name, expected, found, N_ROW);
-        gpu_free(out);
     }
-    gpu_free(dx);
     /* Three token rows, the second of them this one. */
     static float three[3 * MOST];
     memcpy(three + n_col, x, sizeof *x * (size_t)n_col);
-    dx = gpu_upload(three, sizeof *three * (size_t)(3 * n_col));
-    float *out = gpu_poisoned(3 * N_ROW), found_three[3 * N_ROW];
+    dx = gpu_upload(test, three, sizeof *three * (size_t)(3 * n_col));
+    float *out = gpu_poisoned(test, 3 * N_ROW), found_three[3 * N_ROW];
     fd_matvec tokens = {.x = dx, .n_tok = 3, .n_part = 1, .part[0] = {.weight = matrix, .out = out}};
     gpu_must(fd_launch_matvec(&test->queue, &tokens, NULL, &err), &err);
     gpu_download(test, out, found_three, 3 * N_ROW);
     snprintf(name, sizeof name, "doubtful_%s_second_of_three_rows", fd_dtype_get(dtype)->name);
     gpu_expect_equal(test, name, expected, found_three + N_ROW, N_ROW);
-    gpu_free(out);
-    gpu_free(matrix.data);
-    gpu_free(dx);
+    gpu_release(test);
 }
 
 void check_matmul(gpu_test *test) {
@@ -228,15 +219,14 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
     queue.overlap = overlap;
     fd_matvec in;
     fused_open(test, f, &inputs, &in);
-    in.norm_out = f->norm ? gpu_poisoned((size_t)f->n_col) : NULL;
+    in.norm_out = f->norm ? gpu_poisoned(test, (size_t)f->n_col) : NULL;
     for (int p = 0; p < f->n_part; p++) {
         float *w;
-        void *file = fused_part(test, dtype, f, p, inputs.device_bias, inputs.device_residual, &in, &w);
+        (void)fused_part(test, dtype, f, p, inputs.device_bias, inputs.device_residual, &in, &w);
         host_matmul(w, p == 1 ? NULL : inputs.bias, inputs.x, f->n_row[p], f->n_col, 1, expected[p]);
-        in.part[p].product = gpu_poisoned((size_t)f->n_row[p]);
+        in.part[p].product = gpu_poisoned(test, (size_t)f->n_row[p]);
         memcpy(products[p], expected[p], sizeof products[p]);
         for (int64_t r = 0; f->residual && r < f->n_row[p]; r++) expected[p][r] = inputs.residual[r] + expected[p][r];
-        free(w), free(file);
     }
     for (int64_t r = 0; f->silu && r < f->n_row[0]; r++) expected[0][r] = fd_silu32(expected[0][r]) * expected[1][r];
     for (int i = 0; i < N_FORM; i++) {
@@ -261,10 +251,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, boo
         snprintf(name, sizeof name, "fused_%s_%lld_columns_norm_kept", fd_dtype_get(dtype)->name, (long long)f->n_col);
         gpu_expect_equal(test, name, inputs.x, found, (size_t)f->n_col);
     }
-    for (int p = 0; p < f->n_part; p++) gpu_free(in.part[p].product);
-    fused_free(&in);
-    gpu_free(in.norm_out);
-    fused_close(&inputs);
+    gpu_release(test);
 }
 
 void check_matvec_fused(gpu_test *test) {

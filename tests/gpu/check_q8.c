@@ -45,11 +45,10 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                         int n_n_tok, bool special) {
     char name[160];
     int32_t most = n_toks[n_n_tok - 1];
-    float *w, *x = malloc(sizeof *x * (size_t)(n_col * most)), *bias = malloc(sizeof *bias * (size_t)n_row);
-    float *expected = malloc(sizeof *expected * (size_t)(n_row * most)),
-          *found = malloc(sizeof *found * (size_t)(n_row * most));
+    float *w, *x = gpu_floats(test, (size_t)(n_col * most)), *bias = gpu_floats(test, (size_t)n_row);
+    float *expected = gpu_floats(test, (size_t)(n_row * most)), *found = gpu_floats(test, (size_t)(n_row * most));
     void *file = gpu_random_weight(test, dtype, n_row, n_col, &w);
-    fd_device_matrix matrix = gpu_upload_weight(dtype, n_row, n_col, file);
+    fd_device_matrix matrix = gpu_upload_weight(test, dtype, n_row, n_col, file);
     fd_error err = {0};
     gpu_fill(test, x, (size_t)(n_col * most));
     gpu_fill(test, bias, (size_t)n_row);
@@ -60,21 +59,21 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
         for (int k = 32; k < 64; k++) x[n_col * (most - 1) + k] = 0.0f;
         for (int k = 0; k < 32; k++) x[n_col * (most / 2) + k] *= 1e-35f;
     }
-    float *dx = gpu_upload(x, sizeof *x * (size_t)(n_col * most)),
-          *dbias = gpu_upload(bias, sizeof *bias * (size_t)n_row);
+    float *dx = gpu_upload(test, x, sizeof *x * (size_t)(n_col * most)),
+          *dbias = gpu_upload(test, bias, sizeof *bias * (size_t)n_row);
     for (int i = 0; i < n_n_tok; i++)
         for (int form = 0; form < N_VECTOR + N_TILE; form++) {
             int32_t n = n_toks[i], tile = form < N_VECTOR ? 0 : tiles[form - N_VECTOR];
             bool vector = form < N_VECTOR;
             if (vector && (n > 1 || !suits(form, n_col))) continue;
             size_t count = (size_t)(n_row * n);
-            float *out = gpu_poisoned(count), *scratch = NULL;
+            float *out = gpu_poisoned(test, count), *scratch = NULL;
             if (vector) {
                 fd_matvec in = {
                     .x = dx, .n_tok = 1, .n_part = 1, .part[0] = {.weight = matrix, .bias = dbias, .out = out}};
                 gpu_must(fd_launch_q8_matvec(&test->queue, &in, form_of(form), &err), &err);
             } else {
-                scratch = gpu_poisoned(fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
+                scratch = gpu_poisoned(test, fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
                 fd_q8_matmul in = {matrix, dbias, blocks, n, tile, out};
@@ -86,13 +85,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                      vector ? form : tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
                      special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
-            gpu_free(out);
-            gpu_free(scratch);
         }
-    gpu_free(matrix.data);
-    gpu_free(dx);
-    gpu_free(dbias);
-    free(w), free(x), free(bias), free(expected), free(found), free(file);
+    gpu_release(test);
 }
 
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */
@@ -111,7 +105,6 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
         void *file = fused_part(test, dtype, f, p, inputs.device_bias, inputs.device_residual, &in, &w);
         host_matmul(dtype, file, f->n_row[p], f->n_col, p == 1 ? NULL : inputs.bias, inputs.x, 1, expected[p]);
         for (int64_t i = 0; f->residual && i < f->n_row[p]; i++) expected[p][i] = inputs.residual[i] + expected[p][i];
-        free(w), free(file);
     }
     for (int64_t i = 0; f->silu && i < f->n_row[0]; i++) expected[0][i] = fd_silu32(expected[0][i]) * expected[1][i];
     gpu_must(fd_launch_q8_matvec(&queue, &in, form_of(form), &err), &err);
@@ -121,8 +114,7 @@ static void check_fused(gpu_test *test, uint32_t dtype, const fused_case *f, int
         fused_name(name, sizeof name, "q8_fused", dtype, f, p, behind);
         gpu_expect_equal(test, name, expected[p], found, (size_t)f->n_row[p]);
     }
-    fused_free(&in);
-    fused_close(&inputs);
+    gpu_release(test);
 }
 
 /* The data tell q8act from exact products, and an element's last bit shows. */
@@ -143,7 +135,7 @@ static void check_data(gpu_test *test, uint32_t dtype) {
         if (fabsf(x[k]) == largest) x[k] *= 1 + 0x1p-20f; /* the scale of the first block, some last bits */
     host_matmul(dtype, file, ROWS, N, NULL, x, 1, other);
     gpu_expect(test, "q8_scale_has_all_bits", gpu_differing(other, q8, ROWS, &first) > 0);
-    free(w), free(file);
+    gpu_release(test);
 }
 
 /* ---- experts ---- */
@@ -174,22 +166,21 @@ static void check_experts_of(gpu_test *test, uint32_t dtype, int32_t n_out, int3
     fd_reference_op(FD_NUMERICS_Q8ACT, &args);
 
     size_t n = (size_t)(ROWS * CHOSEN * n_out);
-    fd_expert_matmul job = {.weight = gpu_upload_weight(dtype, N_EXPERT * n_out, n_in, file),
-                            .bias = with_bias ? gpu_upload(bias, sizeof bias) : NULL,
+    fd_expert_matmul job = {.weight = gpu_upload_weight(test, dtype, N_EXPERT * n_out, n_in, file),
+                            .bias = with_bias ? gpu_upload(test, bias, sizeof bias) : NULL,
                             .n_out = n_out,
-                            .x = gpu_upload(x, sizeof x),
+                            .x = gpu_upload(test, x, sizeof x),
                             .x_each = each,
-                            .ids = gpu_upload(ids, sizeof ids),
+                            .ids = gpu_upload(test, ids, sizeof ids),
                             .n_row = ROWS,
                             .k = CHOSEN,
-                            .out = gpu_poisoned(n)};
+                            .out = gpu_poisoned(test, n)};
     gpu_must(fd_launch_q8_expert_matmul(&test->queue, &job, &err), &err);
     gpu_download(test, job.out, found, n);
     snprintf(name, sizeof name, "q8_experts_%s_%dx%d%s%s", fd_dtype_get(dtype)->name, n_out, n_in, each ? "_each" : "",
              with_bias ? "_bias" : "");
     gpu_expect_equal(test, name, expected, found, n);
-    gpu_free(job.weight.data), gpu_free(job.bias), gpu_free(job.x), gpu_free(job.ids), gpu_free(job.out);
-    free(w), free(file);
+    gpu_release(test);
 }
 
 void check_q8(gpu_test *test) {

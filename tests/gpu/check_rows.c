@@ -23,16 +23,15 @@ static void check_embed(gpu_test *test, uint32_t dtype, int64_t n_col) {
     float *rows;
     fd_error err = {0};
     void *file = gpu_random_weight(test, dtype, N_ROW, n_col, &rows);
-    fd_device_matrix table = gpu_upload_weight(dtype, N_ROW, n_col, file);
-    float *out = gpu_poisoned((size_t)(N_TOK * n_col)), *dtokens = gpu_upload(tokens, sizeof tokens);
+    fd_device_matrix table = gpu_upload_weight(test, dtype, N_ROW, n_col, file);
+    float *out = gpu_poisoned(test, (size_t)(N_TOK * n_col)), *dtokens = gpu_upload(test, tokens, sizeof tokens);
     gpu_must(fd_launch_embed(&test->queue, &table, (const int32_t *)(const void *)dtokens, N_TOK, out, &err), &err);
     gpu_download(test, out, found, (size_t)(N_TOK * n_col));
     for (int t = 0; t < N_TOK; t++)
         memcpy(expected + t * n_col, rows + tokens[t] * n_col, sizeof *rows * (size_t)n_col);
     snprintf(name, sizeof name, "embed_%s_%lld", fd_dtype_get(dtype)->name, (long long)n_col);
     gpu_expect_equal(test, name, expected, found, (size_t)(N_TOK * n_col));
-    gpu_free(table.data), gpu_free(out), gpu_free(dtokens);
-    free(file), free(rows);
+    gpu_release(test);
 }
 
 static void check_norm(gpu_test *test, int32_t n_tok, int64_t n) {
@@ -42,14 +41,15 @@ static void check_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     const float eps = 1e-6f;
     gpu_fill(test, a, count);
     gpu_fill(test, b, (size_t)n);
-    float *x = gpu_upload(a, sizeof *a * count), *w = gpu_upload(b, sizeof *b * (size_t)n), *out = gpu_poisoned(count);
+    float *x = gpu_upload(test, a, sizeof *a * count), *w = gpu_upload(test, b, sizeof *b * (size_t)n),
+          *out = gpu_poisoned(test, count);
     fd_rms_norm in = {x, w, eps, n_tok, n};
     gpu_must(fd_launch_rms_norm(&test->queue, &in, out, &err), &err);
     gpu_download(test, out, found, count);
     for (int32_t t = 0; t < n_tok; t++) host_norm(a + t * n, b, n, eps, expected + t * n);
     snprintf(name, sizeof name, "rms_norm_%d_rows_of_%lld", n_tok, (long long)n);
     gpu_expect_equal(test, name, expected, found, count);
-    gpu_free(x), gpu_free(w), gpu_free(out);
+    gpu_release(test);
 }
 
 static void check_rope(gpu_test *test, int32_t n_head, int32_t head_dim, int32_t n_rot, bool interleaved, int32_t n_tok,
@@ -63,9 +63,14 @@ static void check_rope(gpu_test *test, int32_t n_head, int32_t head_dim, int32_t
     size_t count = (size_t)(n_tok * width);
     fd_rope_table(&rope, NULL, 0, N_CTX, cosine, sine);
     gpu_fill(test, a, count);
-    float *x = gpu_upload(a, sizeof *a * count), *out = gpu_poisoned(count), *dpos = gpu_upload(&pos0, sizeof pos0);
-    fd_rope_shape shape = {
-        n_head, head_dim, n_rot, interleaved, gpu_upload(cosine, sizeof cosine), gpu_upload(sine, sizeof sine)};
+    float *x = gpu_upload(test, a, sizeof *a * count), *out = gpu_poisoned(test, count),
+          *dpos = gpu_upload(test, &pos0, sizeof pos0);
+    fd_rope_shape shape = {n_head,
+                           head_dim,
+                           n_rot,
+                           interleaved,
+                           gpu_upload(test, cosine, sizeof cosine),
+                           gpu_upload(test, sine, sizeof sine)};
     gpu_must(fd_launch_rope(&test->queue, &shape, x, n_tok, (const int32_t *)(const void *)dpos, out, &err), &err);
     gpu_download(test, out, found, count);
     for (int32_t row = 0; row < n_tok * n_head; row++) {
@@ -82,7 +87,7 @@ static void check_rope(gpu_test *test, int32_t n_head, int32_t head_dim, int32_t
     snprintf(name, sizeof name, "rope_%s_%d_heads_of_%d_rot_%d_rows_%d_from_%d", interleaved ? "interleaved" : "half",
              n_head, head_dim, n_rot, n_tok, pos0);
     gpu_expect_equal(test, name, expected, found, count);
-    gpu_free(x), gpu_free(out), gpu_free(dpos), gpu_free(shape.cosine), gpu_free(shape.sine);
+    gpu_release(test);
 }
 
 static void check_kv_write(gpu_test *test, int32_t n_tok, int32_t pos0, int32_t offset) {
@@ -95,14 +100,15 @@ static void check_kv_write(gpu_test *test, int32_t n_tok, int32_t pos0, int32_t 
     for (int32_t r = 0; r < n_tok; r++)
         if (pos0 + r + offset >= 0 && pos0 + r + offset < N_CTX)
             memcpy(expected + (pos0 + r + offset) * WIDTH, a + r * WIDTH, sizeof *a * WIDTH);
-    float *x = gpu_upload(a, sizeof *a * (size_t)(n_tok * WIDTH)), *cache = gpu_upload(b, sizeof *b * N_CTX * WIDTH);
-    float *dpos = gpu_upload(&pos0, sizeof pos0);
+    float *x = gpu_upload(test, a, sizeof *a * (size_t)(n_tok * WIDTH)),
+          *cache = gpu_upload(test, b, sizeof *b * N_CTX * WIDTH);
+    float *dpos = gpu_upload(test, &pos0, sizeof pos0);
     fd_kv_write in = {x, n_tok, WIDTH, (const int32_t *)(const void *)dpos, offset, false, cache, N_CTX};
     gpu_must(fd_launch_kv_write(&test->queue, &in, &err), &err);
     gpu_download(test, cache, found, N_CTX * WIDTH);
     snprintf(name, sizeof name, "kv_write_%d_rows_from_%d_offset_%d", n_tok, pos0, offset);
     gpu_expect_equal(test, name, expected, found, N_CTX * WIDTH);
-    gpu_free(x), gpu_free(cache), gpu_free(dpos);
+    gpu_release(test);
 }
 
 /* Every binade of the gate, both signs, the ends of exp's range, infinities and NaN. */
@@ -111,7 +117,7 @@ static void check_elementwise(gpu_test *test) {
     for (size_t i = 0; i < MOST; i++) a[i] = fd_from_bits32((uint32_t)i << 16 | (gpu_random_bits(test) & 0xffff));
     gpu_fill(test, b, MOST);
     a[0] = INFINITY, a[1] = -INFINITY, a[2] = NAN, a[3] = 88.72284f, a[4] = 88.72285f, a[5] = -103.97208f, a[6] = -0.0f;
-    float *x = gpu_upload(a, sizeof a), *y = gpu_upload(b, sizeof b), *out = gpu_poisoned(MOST);
+    float *x = gpu_upload(test, a, sizeof a), *y = gpu_upload(test, b, sizeof b), *out = gpu_poisoned(test, MOST);
     fd_gate gate = {FD_GATE_SILU, x, y, MOST, 1.702f, 7.0f};
     gpu_must(fd_launch_gate(&test->queue, &gate, out, &err), &err);
     gpu_download(test, out, found, MOST);
@@ -142,7 +148,7 @@ static void check_elementwise(gpu_test *test) {
     gpu_download(test, out, found, MOST);
     for (size_t i = 0; i < MOST; i++) expected[i] = fd_softcap32(a[i], 30.0f);
     gpu_expect_equal(test, "softcap_all_binades", expected, found, MOST);
-    gpu_free(x), gpu_free(y), gpu_free(out);
+    gpu_release(test);
 }
 
 void check_rows(gpu_test *test) {

@@ -63,18 +63,17 @@ static void open_case(gpu_test *test, const fd_sampler_options *o, const float *
     static fd_sample_result none[DRAWS];
     c->in = (fd_sampling){
         .n_seq = 1, .n_vocab = n_vocab, .history_stride = HISTORY + DRAWS, .n_result = DRAWS, .result_stride = 1};
-    c->in.logits = gpu_upload(logits, sizeof *logits * (size_t)n_vocab);
-    c->in.states = (fd_sample_state *)(void *)gpu_upload(&state, sizeof state);
-    c->in.history = (int32_t *)(void *)gpu_upload(c->history, sizeof c->history);
-    c->in.tokens = (int32_t *)(void *)gpu_upload(&none, sizeof(int32_t));
-    c->in.positions[1] = (int32_t *)(void *)gpu_upload(&none, sizeof(int32_t));
-    c->in.results = (fd_sample_result *)(void *)gpu_upload(none, sizeof none);
+    c->in.logits = gpu_upload(test, logits, sizeof *logits * (size_t)n_vocab);
+    c->in.states = (fd_sample_state *)(void *)gpu_upload(test, &state, sizeof state);
+    c->in.history = (int32_t *)(void *)gpu_upload(test, c->history, sizeof c->history);
+    c->in.tokens = (int32_t *)(void *)gpu_upload(test, &none, sizeof(int32_t));
+    c->in.positions[1] = (int32_t *)(void *)gpu_upload(test, &none, sizeof(int32_t));
+    c->in.results = (fd_sample_result *)(void *)gpu_upload(test, none, sizeof none);
 }
 
-static void close_case(host_and_device *c) {
-    gpu_free(c->in.logits), gpu_free(c->in.states), gpu_free(c->in.history), gpu_free(c->in.tokens);
-    gpu_free(c->in.positions[1]), gpu_free(c->in.results);
+static void close_case(gpu_test *test, host_and_device *c) {
     fd_sampler_free(c->sampler);
+    gpu_release(test);
 }
 
 static void download(gpu_test *test, const void *device, void *host, size_t bytes) {
@@ -101,7 +100,7 @@ static void compare(gpu_test *test, const char *name, const fd_sampler_options *
         equal = equal && found[i].token == expected[i] && found[i].bad == FD_SAMPLE_GOOD;
     }
     gpu_expect(test, name, equal && next == expected[DRAWS - 1] && pos == c.n_history - 1);
-    close_case(&c);
+    close_case(test, &c);
 }
 
 static void check_refused(gpu_test *test) {
@@ -131,8 +130,7 @@ static void check_refused(gpu_test *test) {
             if (isnan(bad[i].other)) logits[N - 1] = bad[i].other;
             open_case(test, &o, logits, N, &c);
             for (int32_t k = 0; k < c.n_history; k++) c.history[k] = bad[i].id < 0 ? 0 : bad[i].id;
-            gpu_free(c.in.history);
-            c.in.history = (int32_t *)(void *)gpu_upload(c.history, sizeof c.history);
+            c.in.history = (int32_t *)(void *)gpu_upload(test, c.history, sizeof c.history);
             gpu_must(fd_launch_sample(&test->queue, &c.in, &err), &err);
             download(test, c.in.results, &found, sizeof found);
             fd_code code = fd_sample(c.sampler, logits, c.history, c.n_history, &token, &expected);
@@ -140,18 +138,16 @@ static void check_refused(gpu_test *test) {
             bool same = code == FD_ERR_INPUT && found.token == -1 && strcmp(said.message, expected.message) == 0;
             if (!same) printf("  \"%s\", expected \"%s\"\n", said.message, expected.message);
             gpu_expect(test, bad[i].name, same);
-            close_case(&c);
+            close_case(test, &c);
         }
 }
 
 void check_sample(gpu_test *test) {
     /* 81,700: a block's share of logits is below 40 KiB, with the kernel's own shared memory above 48. */
     static const int32_t sizes[] = {1, 7, 8, 500, 32000, 81700, 151936, 262144};
-    float *logits = malloc(sizeof *logits * 262144);
-    if (!logits) exit(1);
+    static float logits[262144];
     if (!fd_sample_fits(&test->queue, 1)) {
         printf("sample: this device has no clusters of blocks; tokens are sampled on the host\n");
-        free(logits);
         return;
     }
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
@@ -165,6 +161,5 @@ void check_sample(gpu_test *test) {
                 compare(test, name, &o, logits, sizes[s]);
             }
         }
-    free(logits);
     check_refused(test);
 }

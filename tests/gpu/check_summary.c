@@ -47,8 +47,8 @@ static bool same_stats(const fd_stats *a, const fd_stats *b) {
     return true;
 }
 
-static void *device_bytes(size_t bytes) {
-    return gpu_poisoned(bytes / sizeof(float) + 2);
+static void *device_bytes(gpu_test *test, size_t bytes) {
+    return gpu_poisoned(test, bytes / sizeof(float) + 2);
 }
 
 /* All of the tensors in one table, rows from position pos0 on. `spoil`: an element of the host's side is changed, and
@@ -68,26 +68,25 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
         v->first = n_block;
         n_block += (most + FD_SUM_BLOCK - 1) / FD_SUM_BLOCK;
         size_t n = (size_t)v->row_stride * (size_t)(n_row + (t->by_position ? pos0 : 0));
-        host[i] = malloc(sizeof(float) * (n + 1));
-        if (!host[i]) exit(2);
+        host[i] = gpu_host(test, sizeof(float) * (n + 1));
         fill(test, host[i], n);
-        v->data = gpu_upload(host[i], sizeof(float) * (n + 1));
-        if (t->copied) v->copy = copies[i] = gpu_poisoned((size_t)t->n);
+        v->data = gpu_upload(test, host[i], sizeof(float) * (n + 1));
+        if (t->copied) v->copy = copies[i] = gpu_poisoned(test, (size_t)t->n);
     }
     size_t n = (size_t)n_tensor * (size_t)n_row;
-    fd_fingerprint *prints = malloc(n * sizeof *prints), print;
-    fd_stats *stats = malloc(n * sizeof *stats), stat;
-    float *row = malloc(sizeof *row * (1 << 21)), *found = malloc(sizeof *found * (1 << 21));
-    if (!prints || !stats || !row || !found) exit(2);
-    const float *table = gpu_upload(views, sizeof *views * (size_t)n_tensor);
+    fd_fingerprint *prints = gpu_host(test, n * sizeof *prints), print;
+    fd_stats *stats = gpu_host(test, n * sizeof *stats), stat;
+    float *row = gpu_floats(test, (1 << 21)), *found = gpu_floats(test, (1 << 21));
+    const float *table = gpu_upload(test, views, sizeof *views * (size_t)n_tensor);
     fd_row_views all = {.table = (const fd_row_view *)(const void *)table,
                         .n = n_tensor,
                         .pos0 = pos0,
                         .n_row = n_row,
                         .n_block = n_block};
     if (n_tensor == 1) all.table = NULL, all.one = views[0];
-    void *scratch = device_bytes(fd_summary_scratch(n_block, n_row)), *dprints = device_bytes(n * sizeof *prints);
-    void *dstats = device_bytes(n * sizeof *stats);
+    void *scratch = device_bytes(test, fd_summary_scratch(n_block, n_row)),
+         *dprints = device_bytes(test, n * sizeof *prints);
+    void *dstats = device_bytes(test, n * sizeof *stats);
     for (int with_stats = 1; with_stats >= 0; with_stats--) {
         gpu_must(fd_launch_summary(&test->queue, &all, true, scratch, dprints, with_stats ? dstats : NULL, &err), &err);
         gpu_download(test, dprints, (float *)(void *)prints, n * sizeof *prints / sizeof(float));
@@ -116,9 +115,7 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
                 gpu_expect_equal(test, "summary_copies_the_row", row, found, (size_t)count);
             }
     }
-    for (int32_t i = 0; i < n_tensor; i++) gpu_free(views[i].data), gpu_free(copies[i]), free(host[i]);
-    gpu_free(table), gpu_free(scratch), gpu_free(dprints), gpu_free(dstats);
-    free(prints), free(stats), free(row), free(found);
+    gpu_release(test);
 }
 
 static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t n_row, bool bad) {
@@ -126,19 +123,19 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
     fd_error err = {0};
     int32_t run = pos0 + n_row + 3;
     size_t n = (size_t)(N_TENSOR * n_row * n_head * run), n_out = (size_t)(N_TENSOR * n_row * n_head);
-    float *p = malloc(n * sizeof *p), *out = malloc(4 * n_out * sizeof *out);
-    if (!p || !out) exit(2);
+    float *p = gpu_floats(test, n), *out = gpu_host(test, 4 * n_out * sizeof *out);
     for (size_t i = 0; i < n; i++)
         p[i] = ldexpf((float)(gpu_random_bits(test) >> 8), -24 - (int)(gpu_random_bits(test) % 40));
     p[1] = 0.0f, p[2] = 1e-40f;
     if (bad) p[0] = -0.25f, p[run] = NAN, p[2 * run] = INFINITY;
-    float *dp = gpu_upload(p, n * sizeof *p), *dentropy = gpu_poisoned(n_out), *dsink = gpu_poisoned(n_out);
+    float *dp = gpu_upload(test, p, n * sizeof *p), *dentropy = gpu_poisoned(test, n_out),
+          *dsink = gpu_poisoned(test, n_out);
     fd_row_view views[N_TENSOR] = {0};
     for (int i = 0; i < N_TENSOR; i++) {
         views[i].data = dp + (size_t)(i * n_row * n_head * run);
         views[i].n_run = n_head, views[i].run_stride = run, views[i].row_stride = (int64_t)n_head * run;
     }
-    const float *table = gpu_upload(views, sizeof views);
+    const float *table = gpu_upload(test, views, sizeof views);
     fd_row_views all = {.table = (const fd_row_view *)(const void *)table, .n = N_TENSOR, .pos0 = pos0, .n_row = n_row};
     gpu_must(fd_launch_entropy(&test->queue, &all, n_head, dentropy, dsink, &err), &err);
     gpu_download(test, dentropy, out, n_out);
@@ -157,8 +154,7 @@ static void check_entropy(gpu_test *test, int32_t n_head, int32_t pos0, int32_t 
     gpu_expect_equal(test, name, out + 2 * n_out, out, n_out);
     gpu_expect_equal(test, "sink", out + 3 * n_out, out + n_out, n_out);
     if (bad) gpu_expect(test, "entropy_of_no_distribution_is_nan", isnan(out[0]) && isnan(out[1]));
-    gpu_free(dp), gpu_free(dentropy), gpu_free(dsink), gpu_free(table);
-    free(p), free(out);
+    gpu_release(test);
 }
 
 enum { TIES = 1, ONE_NAN = 2, INFINITE = 4, FAR = 8 };
@@ -166,9 +162,8 @@ enum { TIES = 1, ONE_NAN = 2, INFINITE = 4, FAR = 8 };
 static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
     fd_error err = {0};
     size_t count = (size_t)n * (size_t)n_row;
-    float *x = malloc(count * sizeof *x);
+    float *x = gpu_floats(test, count);
     fd_top_logits expected, found[4];
-    if (!x) exit(2);
     for (size_t i = 0; i < count; i++) {
         x[i] = (float)((int32_t)gpu_random_bits(test) >> 8) * 1e-6f;
         if (kind & TIES) x[i] = (float)((int32_t)gpu_random_bits(test) % 4);
@@ -177,8 +172,8 @@ static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
     }
     if (kind & INFINITE) x[n / 2] = INFINITY, x[0] = -INFINITY;
     if (kind & ONE_NAN) x[n - 1] = x[n / 3] = NAN;
-    float *dx = gpu_upload(x, count * sizeof *x);
-    void *scratch = device_bytes(fd_top_scratch(n, n_row)), *top = device_bytes(sizeof found);
+    float *dx = gpu_upload(test, x, count * sizeof *x);
+    void *scratch = device_bytes(test, fd_top_scratch(n, n_row)), *top = device_bytes(test, sizeof found);
     gpu_must(fd_launch_top_logits(&test->queue, dx, n, n_row, scratch, top, &err), &err);
     gpu_download(test, top, (float *)(void *)found, sizeof *found / sizeof(float) * (size_t)n_row);
     for (int32_t r = 0; r < n_row; r++) {
@@ -190,8 +185,7 @@ static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
         gpu_expect_equal(test, name, expected.logit, found[r].logit, FD_TOP_K);
         gpu_expect_equal(test, name, &expected.probability, &found[r].probability, 2);
     }
-    gpu_free(dx), gpu_free(scratch), gpu_free(top);
-    free(x);
+    gpu_release(test);
 }
 
 void check_summary(gpu_test *test) {

@@ -222,7 +222,7 @@ int main(int argc, char **argv) {
     check_generation(&c, cpu, gpu);
     fd_exec_free(gpu);
     if (!o.quick) {
-        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .watch_by_node = true, .numerics = numerics},
+        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .observe_by_node = true, .numerics = numerics},
                            &gpu, &err),
              &err);
         check_lockstep(&c, "node by node", cpu, gpu, NULL);

@@ -24,17 +24,12 @@ void fused_open(gpu_test *test, const fused_case *f, fused_inputs *inputs, fd_ma
     gpu_fill(test, inputs->residual, FUSED_MOST);
     memcpy(inputs->x, x, sizeof x);
     if (f->norm) host_norm(x, norm_weight, f->n_col, eps, inputs->x);
-    inputs->device_x = gpu_upload(x, sizeof *x * n_col);
-    inputs->device_norm = gpu_upload(norm_weight, sizeof *norm_weight * n_col);
-    inputs->device_bias = gpu_upload(inputs->bias, sizeof inputs->bias);
-    inputs->device_residual = gpu_upload(inputs->residual, sizeof inputs->residual);
+    inputs->device_x = gpu_upload(test, x, sizeof *x * n_col);
+    inputs->device_norm = gpu_upload(test, norm_weight, sizeof *norm_weight * n_col);
+    inputs->device_bias = gpu_upload(test, inputs->bias, sizeof inputs->bias);
+    inputs->device_residual = gpu_upload(test, inputs->residual, sizeof inputs->residual);
     *in = (fd_matvec){.x = inputs->device_x, .n_tok = 1, .n_part = f->n_part, .silu_pair = f->silu, .norm_eps = eps};
     in->norm_weight = f->norm ? inputs->device_norm : NULL;
-}
-
-void fused_close(const fused_inputs *inputs) {
-    gpu_free(inputs->device_x), gpu_free(inputs->device_norm);
-    gpu_free(inputs->device_bias), gpu_free(inputs->device_residual);
 }
 
 void fused_name(char *to, size_t size, const char *prefix, uint32_t dtype, const fused_case *f, int p,
@@ -47,15 +42,11 @@ void fused_name(char *to, size_t size, const char *prefix, uint32_t dtype, const
 void *fused_part(gpu_test *test, uint32_t dtype, const fused_case *f, int p, const float *bias, const float *residual,
                  fd_matvec *in, float **dequantised) {
     void *file = gpu_random_weight(test, dtype, f->n_row[p], f->n_col, dequantised);
-    in->part[p].weight = gpu_upload_weight(dtype, f->n_row[p], f->n_col, file);
+    in->part[p].weight = gpu_upload_weight(test, dtype, f->n_row[p], f->n_col, file);
     in->part[p].bias = p == 1 ? NULL : bias;
     in->part[p].residual = f->residual ? residual : NULL;
-    in->part[p].out = gpu_poisoned((size_t)(in->n_tok * f->n_row[p]));
+    in->part[p].out = gpu_poisoned(test, (size_t)(in->n_tok * f->n_row[p]));
     return file;
-}
-
-void fused_free(const fd_matvec *in) {
-    for (int p = 0; p < in->n_part; p++) gpu_free(in->part[p].weight.data), gpu_free(in->part[p].out);
 }
 
 void host_norm(const float *x, const float *weight, int64_t n, float eps, float *out) {

@@ -24,17 +24,15 @@ typedef struct fused_inputs {
 
 /* Random ones, and `in` without its parts. */
 void fused_open(gpu_test *test, const fused_case *f, fused_inputs *inputs, fd_matvec *in);
-void fused_close(const fused_inputs *inputs);
 
 /* "PREFIX_TYPE_ROWSxCOLUMNS_part_P_of_N", then what is fused; "" behind it ends the name of the case. */
 void fused_name(char *to, size_t size, const char *prefix, uint32_t dtype, const fused_case *f, int p,
                 const char *behind);
 
 /* Part p of `in`, for in->n_tok rows: a random weight, the bias (but for part 1), the residual, an output that is
- * poisoned. Returns the weight as a file holds it, and its rows in binary32; the caller frees both. */
+ * poisoned. Returns the weight as a file holds it, and its rows in binary32. */
 void *fused_part(gpu_test *test, uint32_t dtype, const fused_case *f, int p, const float *bias, const float *residual,
                  fd_matvec *in, float **dequantised);
-void fused_free(const fd_matvec *in); /* weights and outputs of all parts */
 
 /* RMS norm in the contract's order. */
 void host_norm(const float *x, const float *weight, int64_t n, float eps, float *out);

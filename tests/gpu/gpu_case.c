@@ -39,32 +39,64 @@ void gpu_open(gpu_test *test) {
 
 int gpu_close(gpu_test *test) {
     must(cudaStreamDestroy(test->queue.stream), "stream");
+    gpu_release(test);
+    free(test->device), free(test->host);
     printf("%d cases, %d failed\n", test->n_case, test->n_failed);
     return test->n_failed != 0 || test->n_case == 0;
 }
 
-float *gpu_upload(const void *host, size_t bytes) {
+static void *own(void *memory, void ***list, size_t *n) {
+    void **grown = realloc(*list, (*n + 1) * sizeof **list);
+    if (!memory || !grown) {
+        printf("FAIL: out of memory\n");
+        exit(1);
+    }
+    *list = grown;
+    return grown[(*n)++] = memory;
+}
+
+static void *device_memory(gpu_test *test, size_t bytes) {
     void *device;
     must(cudaMalloc(&device, bytes), "allocation");
+    return own(device, &test->device, &test->n_device);
+}
+
+float *gpu_upload(gpu_test *test, const void *host, size_t bytes) {
+    void *device = device_memory(test, bytes);
     must(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
     return device;
 }
 
-float *gpu_poisoned(size_t n) {
-    void *device;
-    must(cudaMalloc(&device, n * sizeof(float)), "allocation");
+float *gpu_poisoned(gpu_test *test, size_t n) {
+    void *device = device_memory(test, n * sizeof(float));
     must(cudaMemset(device, 0xff, n * sizeof(float)), "poison");
     must(cudaDeviceSynchronize(), "poison");
     return device;
 }
 
+void *gpu_host(gpu_test *test, size_t bytes) {
+    return own(calloc(1, bytes ? bytes : 1), &test->host, &test->n_host);
+}
+
+float *gpu_floats(gpu_test *test, size_t n) {
+    return gpu_host(test, n * sizeof(float));
+}
+
+float *gpu_random_floats(gpu_test *test, size_t n) {
+    float *x = gpu_floats(test, n);
+    gpu_fill(test, x, n);
+    return gpu_upload(test, x, n * sizeof *x);
+}
+
+void gpu_release(gpu_test *test) {
+    for (size_t i = 0; i < test->n_device; i++) must(cudaFree(test->device[i]), "free");
+    for (size_t i = 0; i < test->n_host; i++) free(test->host[i]);
+    test->n_device = test->n_host = 0;
+}
+
 void gpu_download(gpu_test *test, const float *device, float *host, size_t n) {
     must(cudaStreamSynchronize(test->queue.stream), "kernel");
     must(cudaMemcpy(host, device, n * sizeof *host, cudaMemcpyDeviceToHost), "download");
-}
-
-void gpu_free(const void *device) {
-    must(cudaFree((void *)(uintptr_t)device), "free");
 }
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */
@@ -101,12 +133,12 @@ static void random_blocks(gpu_test *test, uint32_t dtype, uint8_t *to, size_t by
 
 void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, float **dequantised) {
     int64_t row_bytes = fd_dtype_row_bytes(dtype, n_col);
-    uint8_t *file = malloc((size_t)(row_bytes * n_row));
-    float *rows = malloc(sizeof *rows * (size_t)(n_row * n_col));
-    if (row_bytes < 0 || !file || !rows) {
-        printf("FAIL: out of memory, or a shape that type %u cannot have\n", (unsigned)dtype);
+    if (row_bytes < 0) {
+        printf("FAIL: a shape that type %u cannot have\n", (unsigned)dtype);
         exit(1);
     }
+    uint8_t *file = gpu_host(test, (size_t)(row_bytes * n_row));
+    float *rows = gpu_floats(test, (size_t)(n_row * n_col));
     if (fd_dtype_get(dtype)->is_quantised) {
         random_blocks(test, dtype, file, (size_t)(row_bytes * n_row));
     } else {
@@ -118,19 +150,17 @@ void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
     return file;
 }
 
-fd_device_matrix gpu_upload_weight(uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows) {
+fd_device_matrix gpu_upload_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows) {
     int64_t packed = fd_packed_row_bytes(dtype, n_col), row_bytes = fd_dtype_row_bytes(dtype, n_col);
-    char *host = malloc((size_t)(packed * n_row));
-    if (!host) exit(1);
+    char *host = gpu_host(test, (size_t)(packed * n_row));
     for (int64_t r = 0; r < n_row; r++)
         fd_pack_row(dtype, n_col, (const char *)file_rows + r * row_bytes, host + r * packed);
-    fd_device_matrix matrix = {.data = gpu_upload(host, (size_t)(packed * n_row)),
+    fd_device_matrix matrix = {.data = gpu_upload(test, host, (size_t)(packed * n_row)),
                                .dtype = dtype,
                                .n_row = n_row,
                                .n_col = n_col,
                                .row_bytes = packed,
                                .scale_offset = fd_packed_scale_offset(dtype, n_col)};
-    free(host);
     return matrix;
 }
 

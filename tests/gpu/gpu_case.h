@@ -18,6 +18,8 @@ typedef struct gpu_test {
     fd_launch_context queue;
     int32_t n_case, n_failed;
     uint64_t random;
+    void **device, **host; /* what gpu_release frees */
+    size_t n_device, n_host;
 } gpu_test;
 
 /* Opens device 0 and a stream. Without a device: prints why and exits 77. */
@@ -28,20 +30,25 @@ int gpu_close(gpu_test *test);
 /* Stops the program with the message when a call failed. */
 void gpu_must(fd_code code, const fd_error *err);
 
-float *gpu_upload(const void *host, size_t bytes); /* device copy */
-float *gpu_poisoned(size_t n);                     /* device, n floats that are all NaN: what stays unwritten shows */
+/* Memory that the test owns until gpu_release. */
+float *gpu_upload(gpu_test *test, const void *host, size_t bytes); /* device copy */
+float *gpu_poisoned(gpu_test *test, size_t n); /* device, n floats that are all NaN: what stays unwritten shows */
+void *gpu_host(gpu_test *test, size_t bytes);  /* zeros */
+float *gpu_floats(gpu_test *test, size_t n);   /* zeros, on the host */
+float *gpu_random_floats(gpu_test *test, size_t n); /* device, gpu_fill's */
+void gpu_release(gpu_test *test);
+
 void gpu_download(gpu_test *test, const float *device, float *host, size_t n); /* after the stream's work */
-void gpu_free(const void *device);
 
 /* Random values that a sum's order matters for: normal, over many binades; now and then a zero, a subnormal. */
 float gpu_random(gpu_test *test);
 uint32_t gpu_random_bits(gpu_test *test);
 void gpu_fill(gpu_test *test, float *x, size_t n);
 
-/* n_row × n_col of `dtype` as a file holds it, random (malloc'ed), and its rows in binary32 (malloc'ed). */
+/* n_row × n_col of `dtype` as a file holds it, random, and its rows in binary32; both are the test's. */
 void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, float **dequantised);
 /* Packed and uploaded. */
-fd_device_matrix gpu_upload_weight(uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows);
+fd_device_matrix gpu_upload_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows);
 
 /* Counts the elements whose bits differ (every NaN is the same NaN). */
 size_t gpu_differing(const float *expected, const float *found, size_t n, size_t *first);

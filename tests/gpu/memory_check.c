@@ -1,6 +1,6 @@
 /* memory_check MODEL.gguf…: what an engine says it will take of a device's memory is what it takes, weights arrive as
  * they are in the file, and what does not fit is refused before anything is taken. On a CUDA runtime in host memory
- * (fake_cuda.h): no GPU is needed. */
+ * (fake_cuda_runtime.h): no GPU is needed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "engine/weights.h"
 #include "model/gguf/quant.h"
-#include "tests/gpu/fake_cuda.h"
+#include "tests/gpu/fake_cuda_runtime.h"
 
 static int n_failed;
 

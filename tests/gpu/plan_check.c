@@ -127,7 +127,7 @@ static void check_fast(const fd_graph *graph, const char *path) {
     expect(count(&many, FD_KERNEL_ATTENTION_F16) == n_layer, path, "fast: one attention a layer");
     expect(count(&many, FD_KERNEL_GEMM_F16) == 5 * n_layer, path, "fast: five products a layer");
     expect(count(&many, FD_KERNEL_GEMM_ADD_F16) == 2 * n_layer, path, "fast: two more onto the residual");
-    expect(count(&many, FD_KERNEL_ROPE_KV_WRITE_F16) == n_layer, path, "fast: RoPE and cache writes together");
+    expect(count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer, path, "fast: RoPE and cache writes together");
     expect(count(&one, FD_KERNEL_GEMM_F16) == 0, path, "fast, one row: no product by cuBLAS");
 
     must(fd_graph_clone(graph, &changed, &err), &err);
@@ -265,8 +265,8 @@ static void check_order(const fd_graph *graph, const char *path) {
     must(fd_graph_validate(changed, &err), &err);
     check_slots(changed, path);
     fd_plan prompt = plan_of(changed, FD_PLAN_ROWS), many = plan_of(changed, FD_PLAN_FAST_ROWS);
-    expect(count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer && count(&many, FD_KERNEL_ROPE_KV_WRITE_F16) == n_layer,
-           path, "cache writes in the other order are fused too");
+    expect(count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer && count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer, path,
+           "cache writes in the other order are fused too");
     fd_plan_free(&prompt);
     fd_plan_free(&many);
     fd_graph_free(changed);

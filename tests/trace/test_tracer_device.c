@@ -6,7 +6,7 @@
 
 #include "dumpers/client/firstdiff_trace.h"
 #include "dumpers/store/trace.h"
-#include "fake_cuda.h"
+#include "fake_cuda_driver.h"
 #include "fixture.h"
 
 static const int32_t tokens[] = {1, 2, 3, 4};

@@ -1,8 +1,8 @@
 /* A CUDA driver without a device, built as libcuda.so.1: device memory is host memory, and a stream is a list of things
  * to do that are done, in order, as late as can be: when somebody waits for an event behind them. Whoever looks at a
  * device buffer without waiting sees what was there before, and whoever waits too long sees what came after. */
-#ifndef FD_TESTS_TRACE_FAKE_CUDA_H
-#define FD_TESTS_TRACE_FAKE_CUDA_H
+#ifndef FD_TESTS_TRACE_FAKE_CUDA_DRIVER_H
+#define FD_TESTS_TRACE_FAKE_CUDA_DRIVER_H
 
 #include <stddef.h>
 

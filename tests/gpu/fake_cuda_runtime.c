@@ -1,4 +1,4 @@
-#include "tests/gpu/fake_cuda.h"
+#include "tests/gpu/fake_cuda_runtime.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>

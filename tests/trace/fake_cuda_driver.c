@@ -1,4 +1,4 @@
-#include "fake_cuda.h"
+#include "fake_cuda_driver.h"
 
 #include <pthread.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* A CUDA runtime in host memory, linked in place of the real one (--wrap, tests/gpu/CMakeLists.txt): allocations are
  * counted, copies copy, kernels do nothing. It lets a machine without a GPU see what an engine asks of one. */
-#ifndef FD_TESTS_GPU_FAKE_CUDA_H
-#define FD_TESTS_GPU_FAKE_CUDA_H
+#ifndef FD_TESTS_GPU_FAKE_CUDA_RUNTIME_H
+#define FD_TESTS_GPU_FAKE_CUDA_RUNTIME_H
 
 #include <stdint.h>
 
