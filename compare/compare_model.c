@@ -36,7 +36,7 @@ static void add_row(void *user, const fd_attribution_row *row) {
 
 /* Judges one trace, the other giving what its inputs had brought along. */
 static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
-                              fd_attribution *out, fd_error *err) {
+                              fd_class_evidence *evidence, fd_attribution *out, fd_error *err) {
     const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
     fd_attribution_options how = {.graph = graph_of(c, which),
                                   .unjudged = c->loaded[which].unknown,
@@ -54,7 +54,7 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     }
     if (!how.numerics) {
         *source = FD_CLASS_INFERRED;
-        FD_TRY(fd_infer_class(&how, &how.numerics, err));
+        FD_TRY(fd_infer_class(&how, &how.numerics, evidence, err));
     }
     how.on_row = add_row;
     how.user = c;
@@ -100,6 +100,7 @@ static void report_noise(comparison *c, const fd_attribution *cand) {
     }
     v->divergence = (fd_divergence){0};
     if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);
+    if (v->replay.evidence.undecided) fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
     if (c->own_ways && !v->flip.choice_known)
         fd_verdict_reason(v, (fd_remark){FD_REASON_CHOICE_UNRECORDED, .n = {v->flip.fed_pos}});
     if (c->n_pos < 2) fd_verdict_reason(v, (fd_remark){FD_REASON_ONE_POSITION});
@@ -133,8 +134,9 @@ static void take_map(comparison *c, int side) {
 static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd_error *err) {
     fd_verdict *v = c->verdict;
     fd_class_source source;
+    fd_class_evidence evidence = {0}, of_reference = {0};
     *side = CAND;
-    FD_TRY(attribute_side(c, CAND, c->o->numerics, &source, &of[CAND], err));
+    FD_TRY(attribute_side(c, CAND, c->o->numerics, &source, &evidence, &of[CAND], err));
     if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
         snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));
@@ -142,7 +144,8 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
         return FD_OK;
     }
     fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
-    if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of[REF], err));
+    v->replay.evidence = evidence;
+    if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of_reference, &of[REF], err));
     fd_flips_report(&c->flips, c->o->ref, c->o->cand, v);
     if (!of[CAND].found && of[REF].found) *side = REF;
     if (!of[*side].found) {

@@ -10,6 +10,7 @@
 
 #include "compare/diagnose/explanation.h"
 #include "compare/diff/tensor_diff.h"
+#include "compare/replay/class_evidence.h"
 #include "dumpers/store/trace.h"
 
 typedef enum fd_verdict_status {
@@ -80,6 +81,7 @@ typedef struct fd_missing {
 typedef struct fd_verdict_replay {
     bool done;
     char numerics[16], source[16];      /* the candidate's class; "given", "recorded", "inferred" */
+    fd_class_evidence evidence;         /* inferred: what speaks for another class */
     bool of_reference;                  /* the candidate is clean: what follows is about the reference */
     char finding[16];                   /* at the divergence: "INTRODUCED", "BOTH"; "" none */
     double z, candidate, replayed, tau; /* of the worst element */
@@ -222,6 +224,7 @@ typedef enum fd_remark_kind {
     FD_REASON_SPAN_INCONCLUSIVE, /* node, of a span from `other` on; text: globs to record */
     FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
     FD_REASON_ONE_POSITION,
+    FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     /* notes: without weight */
     FD_NOTE_MODEL_UNRECORDED,
     FD_NOTE_CONTRACTS_DIFFER,

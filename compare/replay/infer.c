@@ -1,7 +1,10 @@
 #include "compare/replay/infer.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/evidence.h"
 #include "numerics/contract.h"
 
 const char *fd_class_source_name(fd_class_source source) {
@@ -18,24 +21,18 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     return found;
 }
 
-/* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
- * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
-#define COMFORTABLE_Z 0.7
-
-static fd_code count_beyond(const fd_attribution_options *options, const fd_numerics_class *class_, int32_t *n_node,
-                            int32_t *n_beyond, fd_error *err) {
+static fd_code try_class(const fd_attribution_options *options, const fd_numerics_class *class_, fd_evidence *evidence,
+                         fd_class_case *out, fd_error *err) {
     fd_attribution_options how = *options;
     fd_attribution found;
-    *n_node = *n_beyond = 0;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = class_;
     how.sample = true;
+    how.on_row = fd_evidence_add;
+    how.user = evidence;
     fd_code code = fd_attribute_errors(&how, &found, err);
-    for (int32_t i = 0; code == FD_OK && i < options->graph->n_node; i++) {
-        *n_node += found.z[i] != -1;
-        *n_beyond += found.z[i] != -1 && !(found.z[i] <= COMFORTABLE_Z);
-    }
     fd_attribution_free(&found);
+    if (code == FD_OK) *out = fd_evidence_weigh(evidence, class_);
     return code;
 }
 
@@ -64,29 +61,110 @@ static bool shows_attention(const fd_attribution_options *options) {
     return false;
 }
 
-fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out, fd_error *err) {
-    enum { MOST = 16, NODES_OF_A_BUG = 50 };
-    const fd_numerics_class *tried[MOST] = {NULL}, *same_type = NULL;
-    int32_t beyond[MOST], n = 0, n_node = 0, least = INT32_MAX;
-    double stored = stored_roundoff(options->cand);
+enum { MOST = 16, NODES_OF_A_BUG = 50 };
+
+typedef struct cases {
+    fd_class_case at[MOST]; /* the finest first */
+    bool refuted[MOST];
+    int32_t n;
+    fd_storage storage; /* of the widest type that was refuted; digits 0: none */
+    double stored;      /* unit roundoff of what most tensors are stored in */
+} cases;
+
+static bool fits(const cases *c, int32_t i, int32_t least) {
+    return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
+}
+
+/* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit as well
+ * where those bits hide what they would have kept. */
+static int32_t choose(const cases *c, int32_t *least) {
+    int32_t chosen = 0, same_type = -1;
+    *least = INT32_MAX;
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->refuted[i] && c->at[i].n_beyond < *least) *least = c->at[i].n_beyond;
+    for (int32_t i = c->n - 1; i >= 0; i--) {
+        if (c->refuted[i] || !fits(c, i, *least)) continue;
+        chosen = i;
+        if (c->at[i].numerics->u_out >= c->stored) same_type = i;
+    }
+    return same_type >= 0 ? same_type : chosen;
+}
+
+/* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does not. */
+static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
+    bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
+    for (int32_t i = 1; i < c->n; i++) decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
+    return decided;
+}
+
+/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. -1: none fits better. */
+static int32_t best_refuted(const cases *c, int32_t least) {
+    int32_t best = -1;
+    for (int32_t i = 1; i < c->n; i++)
+        if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond))
+            best = i;
+    return best;
+}
+
+/* What speaks for another class than the one chosen. */
+static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_class_evidence *out) {
+    const fd_class_case *finest = &c->at[0];
+    int32_t refuted = best_refuted(c, least);
+    if (finest->first < 0) return;
+    snprintf(out->other, sizeof out->other, "%s", c->at[chosen > 0 || refuted < 0 ? 0 : refuted].numerics->name);
+    snprintf(out->node, sizeof out->node, "%s", graph->nodes[finest->first].name);
+    if (chosen > 0) {
+        out->kind = FD_EVIDENCE_STRICTER;
+        out->n = finest->n_beyond;
+        out->n_of = finest->n_judged;
+    } else if (refuted > 0) {
+        out->kind = FD_EVIDENCE_FEW;
+        out->n = c->at[refuted].n_needed;
+        out->n_of = c->at[refuted].n_rounded;
+    } else if (c->storage.digits) {
+        out->kind = FD_EVIDENCE_STORAGE;
+        out->n = c->storage.n_wide;
+        out->n_of = c->storage.n_stored;
+        out->digits = c->storage.digits;
+    }
+}
+
+static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, shown = shows_attention(options);
-    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST && !done; i++) {
+    for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
-        if (stored > 0x1p-24 && class_->u_out > stored) continue; /* the trace keeps more than such an engine has */
-        FD_TRY(count_beyond(options, class_, &n_node, &beyond[n], err));
-        if (beyond[n] < least) least = beyond[n];
-        done = beyond[n] == 0 && class_->u_out >= stored;
-        tried[n++] = class_;
+        if (c->stored > 0x1p-24 && class_->u_out > c->stored)
+            continue; /* the trace keeps more than such an engine has */
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (c->n > 0 && fd_storage_refutes(&storage)) {
+            if (storage.digits > c->storage.digits) c->storage = storage;
+            continue;
+        }
+        fd_class_case *own = &c->at[c->n];
+        FD_TRY(try_class(options, class_, evidence, own, err));
+        c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
+
+        bool sure = c->n == 0 || c->stored > 0x1p-24 || (!c->refuted[c->n] && fd_case_shown(own));
+        done = own->n_beyond == 0 && class_->u_out >= c->stored && sure;
+        c->n++;
     }
-    *out = tried[0];
-    for (int32_t i = n - 1; i >= 0; i--) {
-        if (beyond[i] > least + n_node / NODES_OF_A_BUG) continue;
-        *out = tried[i];
-        if (tried[i]->u_out >= stored) same_type = tried[i];
-    }
-    /* finer classes fit as well where the 16 bits of the trace hide what they would have kept */
-    if (same_type) *out = same_type;
+    return FD_OK;
+}
+
+fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
+                       fd_class_evidence *evidence, fd_error *err) {
+    cases c = {.stored = stored_roundoff(options->cand)};
+    fd_evidence seen;
+    *evidence = (fd_class_evidence){0};
+    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
+    if (code == FD_OK) code = try_classes(options, &seen, &c, err);
+    fd_evidence_close(&seen);
+    if (code != FD_OK) return code;
+    int32_t least, chosen = choose(&c, &least);
+    *out = c.at[chosen].numerics;
+    evidence->undecided = !is_decided(&c, chosen, least);
+    describe(options->graph, &c, chosen, least, evidence);
     return FD_OK;
 }

@@ -1,13 +1,17 @@
 #include "compare/report/json.h"
 
 #include "compare/report/json_build.h"
+#include "compare/report/remarks.h"
 #include "compare/report/unnamed.h"
 
 #define INT FD_JSON_INT
 
 json_t *fd_json_replay(const fd_verdict_replay *p) {
+    char evidence[FD_REMARK_SIZE];
+    fd_class_evidence_text(&p->evidence, evidence);
     json_t *object =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "class", p->numerics, "class_source", p->source,
+        json_pack("{s:s, s:s, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "class", p->numerics, "class_source",
+                  p->source, "class_evidence", fd_json_text(evidence), "class_undecided", p->evidence.undecided,
                   "tensors", INT(p->n_tensor), "noise", INT(p->n_noise), "inherited", INT(p->n_inherited), "amplified",
                   INT(p->n_amplifier), "introduced", INT(p->n_introduced), "largest_noise_z",
                   fd_json_number_if(p->noisiest_z >= 0, p->noisiest_z), "largest_noise_at", fd_json_text(p->noisiest));

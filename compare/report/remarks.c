@@ -45,6 +45,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     case FD_REASON_ONE_POSITION:
         SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
         break;
+    case FD_REASON_CLASS_UNDECIDED:
+        SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room "
+            "for the "
+            "errors; record more of the ops, or give --candidate",
+            v->replay.numerics);
+        break;
     case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
     case FD_NOTE_CONTRACTS_DIFFER:
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);
@@ -94,6 +100,28 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
 static const char *text_at(const fd_verdict *v, const fd_remarks *of, int32_t i, char to[FD_REMARK_SIZE]) {
     to[0] = '\0';
     return i >= 0 && i < of->n && i < FD_MAX_REMARKS ? fd_remark_text(v, &of->items[i], to) : to;
+}
+
+const char *fd_class_evidence_text(const fd_class_evidence *e, char to[FD_REMARK_SIZE]) {
+    to[0] = '\0';
+    switch (e->kind) {
+    case FD_EVIDENCE_NONE: break;
+    case FD_EVIDENCE_STRICTER:
+        SAY("%s would not do: first at %s, %d of %d tensors looked at; if your engine is %s, give --candidate %s",
+            e->other, e->node, e->n, e->n_of, e->other, e->other);
+        break;
+    case FD_EVIDENCE_FEW:
+        SAY("not %s, though it has room for these errors: %d of %d tensors that it rounds show any; if your engine is "
+            "%s, "
+            "give --candidate %s",
+            e->other, e->n, e->n_of, e->other, e->other);
+        break;
+    case FD_EVIDENCE_STORAGE:
+        SAY("no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold", e->n, e->n_of,
+            e->digits);
+        break;
+    }
+    return to;
 }
 
 const char *fd_reason_text(const fd_verdict *verdict, int32_t i, char to[FD_REMARK_SIZE]) {

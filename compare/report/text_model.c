@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compare/report/line.h"
+#include "compare/report/remarks.h"
 #include "compare/report/unnamed.h"
 
 /* "Q8_0 [256, 768]" */
@@ -105,6 +106,8 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
     if (p->noisiest_z >= 0)
         fd_line(to, "noise", "largest z %.2g, at %s, among those within", p->noisiest_z, p->noisiest);
     fd_line(to, "class", "%s (%s)", p->numerics, p->source);
+    char evidence[FD_REMARK_SIZE];
+    if (p->evidence.kind) fd_line(to, "", "%s", fd_class_evidence_text(&p->evidence, evidence));
 }
 
 static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {

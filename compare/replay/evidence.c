@@ -1,0 +1,189 @@
+#include "compare/replay/evidence.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
+ * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
+#define COMFORTABLE_Z 0.7
+
+/* A class rounds much more than another where its bound is so many times as wide: its errors, a sixth of it as a rule, are
+ * then beyond the other's. */
+#define MUCH_MORE 16.0f
+
+/* Of errors that round off a τ by six or more standard deviations, eight are all below a hundredth of it once in 10^10 times.
+ * A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
+#define FAR_SMALLER 0.01f
+
+/* As fd_attribute_errors has it: from this part of a tensor on its τ tells nothing. */
+#define VAGUE 0.5
+
+enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
+
+fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err) {
+    size_t n = (size_t)graph->n_node;
+    *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
+    out->rows = malloc(sizeof *out->rows * n * (size_t)n_pos);
+    out->finest = malloc(sizeof *out->finest * n * (size_t)n_pos);
+    out->wide = calloc(n, 2 * sizeof *out->wide);
+    out->stored = calloc(n, sizeof *out->stored);
+    if (!out->rows || !out->finest || !out->wide || !out->stored)
+        return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
+    for (size_t i = 0; i < n * (size_t)n_pos; i++) out->rows[i].z = -1;
+    return FD_OK;
+}
+
+void fd_evidence_close(fd_evidence *e) {
+    free(e->finest);
+    free(e->rows);
+    free(e->wide);
+    free(e->stored);
+    *e = (fd_evidence){0};
+}
+
+/* Copies, whose values may have been narrow from the start, and ids say nothing of an engine's tensors. */
+static bool is_copy(const fd_node *node) {
+    return node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K;
+}
+
+void fd_evidence_add(void *user, const fd_attribution_row *row) {
+    fd_evidence *e = user;
+    int32_t node = row->node->id;
+    fd_evidence_row seen = {0};
+    double squares = 0, size = 0;
+    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, row->node->name))->dtype;
+    e->stored[node] = dtype != FD_F16 && dtype != FD_BF16;
+    for (int64_t i = 0; i < row->stride; i++) {
+        double c = row->candidate[i], z = fd_bound_z(c, row->replayed[i], row->tau[i]);
+        if (!(z <= (double)seen.z)) seen.z = (float)z;
+        if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
+        e->wide[2 * node] |= fd_rounding_error(c, F16_DIGITS, 0x1p-24) > 0;
+        e->wide[2 * node + 1] |= fd_rounding_error(c, BF16_DIGITS, 0) > 0;
+    }
+    seen.tau = (float)sqrt(squares / (double)row->stride);
+    seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K && !(squares <= VAGUE * VAGUE * size);
+    e->rows[(int64_t)node * e->n_pos + row->pos] = seen;
+}
+
+/* ---- weighing ---- */
+
+/* The replay went through a norm or an addition to the stream: through more than attention, or than the FFN. */
+static bool through_a_part(const fd_evidence *e, int32_t node) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = nodes[node].input[k];
+        if (in < 0) continue;
+        int32_t at = fd_trace_find(e->trace, nodes[in].name);
+        if (at >= 0 && fd_trace_node_at(e->trace, at)->has_data) continue;
+        bool boundary = nodes[in].op == FD_OP_ADD || (nodes[in].op == FD_OP_RMS_NORM && nodes[in].n_dim == 1);
+        if (boundary || through_a_part(e, in)) return true;
+    }
+    return false;
+}
+
+static bool sums_in_16_bits(const fd_numerics_class *c) {
+    return c->u_acc > 0x1p-24 || c->u_acc_f16 > 0x1p-24 || c->u_mix > 0x1p-24;
+}
+
+/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does not say
+ * unless its sums live in 16 bits. */
+static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
+    return c->u_out <= 0x1p-24 && !sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
+}
+
+typedef struct tally {
+    int32_t rounded, needed, spared;
+} tally;
+
+/* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those whose
+ * errors are far smaller than the class's. */
+static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_t node) {
+    tally t = {0};
+    bool sums =
+        e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
+    for (int32_t p = sums ? 1 : 0; p < e->n_pos; p++) {
+        int64_t at = (int64_t)node * e->n_pos + p;
+        if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
+        t.rounded++;
+        t.needed += !(e->finest[at].z <= 1);
+        t.spared += e->finest[at].z <= 1 && e->rows[at].z < FAR_SMALLER;
+    }
+    return t;
+}
+
+static bool of_attention(fd_op op) {
+    return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
+}
+
+static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case *c, tally kinds[2]) {
+    /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
+    bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
+    bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
+    if (copies || (other && c->numerics->u_out <= 0x1p-24)) return;
+    tally rows = count_rows(e, c->numerics, node->id);
+    if (rows.rounded == 0) return;
+    bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
+    c->n_rounded++;
+    c->n_needed += needed;
+    c->n_seen += needed && !through_a_part(e, node->id);
+    if (other) return;
+    kinds[!product].rounded++;
+    kinds[!product].needed += needed;
+}
+
+fd_class_case fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics) {
+    fd_class_case c = {.numerics = numerics, .first = -1};
+    tally kinds[2] = {{0}};
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        float z = -1;
+        bool vague = false;
+        for (int32_t p = 0; p < e->n_pos; p++) {
+            const fd_evidence_row *row = &e->rows[(int64_t)i * e->n_pos + p];
+            if (!(row->z <= z)) z = row->z;
+            vague |= row->z >= 0 && row->vague;
+        }
+        if (z == -1) continue;
+        bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
+        c.n_judged++;
+        c.n_beyond += beyond;
+        if (beyond && c.first < 0) c.first = i;
+        if (e->has_finest) weigh_need(e, node, &c, kinds);
+    }
+    c.products = 2 * kinds[0].needed >= kinds[0].rounded;
+    c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
+    if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * (size_t)e->graph->n_node * (size_t)e->n_pos);
+    e->has_finest = true;
+    for (int64_t i = 0; i < (int64_t)e->graph->n_node * e->n_pos; i++) e->rows[i].z = -1;
+    return c;
+}
+
+fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {
+    bool bf16 = numerics->u_out > 0x1p-11;
+    fd_storage s = {.digits = bf16 ? BF16_DIGITS : F16_DIGITS};
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->stored[i] || is_copy(&e->graph->nodes[i])) continue;
+        s.n_stored++;
+        s.n_wide += e->wide[2 * i + bf16];
+    }
+    if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
+    return s;
+}
+
+bool fd_storage_refutes(const fd_storage *storage) {
+    return 2 * storage->n_wide > storage->n_stored;
+}
+
+bool fd_case_refuted(const fd_class_case *c) {
+    return 2 * c->n_needed < c->n_rounded;
+}
+
+bool fd_case_shown(const fd_class_case *c) {
+    bool of_16_bits = c->numerics->u_out > 0x1p-24; /* its values show it, where they do not refute it */
+    return c->products && (of_16_bits || (c->attention && c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
+}

@@ -1,0 +1,68 @@
+/* What a trace shows about where its engine rounds. A class must not be chosen because the error then fits: the bound of a
+ * coarse class has room for a small bug in every layer. So a class has to be shown by the trace, in three ways:
+ *
+ * - storage: a class whose tensors have 16 bits cannot have left values of 24 bits;
+ * - need: where a class says that an engine rounds much more than a finer one does, the errors are that large. Not in one
+ *   kind of op, one layer or some rows, but in most tensors that it rounds, and no row of these is spared;
+ * - sight: tensors that show it lie close to their own recorded inputs. Through whole layers any small error looks like
+ *   rounding.
+ *
+ * Use: open; for each class, judge the sample with fd_evidence_add as fd_attribution_options.on_row, then fd_evidence_weigh. The first class is
+ * the finest, beside which the others are weighed. docs/verdicts.md has an example to follow by hand. */
+#ifndef FD_COMPARE_REPLAY_EVIDENCE_H
+#define FD_COMPARE_REPLAY_EVIDENCE_H
+
+#include "compare/replay/attribution.h"
+
+typedef struct fd_evidence_row { /* one node at one position */
+    float z;                     /* largest; negative: not judged */
+    float tau;                   /* root mean square */
+    bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
+} fd_evidence_row;
+
+typedef struct fd_evidence {
+    const fd_graph *graph;
+    const fd_trace *trace;
+    int32_t n_pos;
+    fd_evidence_row *finest, *rows; /* [n_node, n_pos] of the first class and of the one at hand; owned */
+    bool has_finest;
+    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
+} fd_evidence;
+
+/* What speaks for a class. Tensors are nodes of the sample. */
+typedef struct fd_class_case {
+    const fd_numerics_class *numerics;
+    int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
+    int32_t first;              /* the first of those; -1: none */
+    int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
+    int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
+    int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
+    bool products, attention; /* most of these need it, as far as the class rounds them */
+} fd_class_case;
+
+fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
+void fd_evidence_close(fd_evidence *evidence);
+
+/* fd_attribution_options.on_row, with the fd_evidence as `user`. */
+void fd_evidence_add(void *user, const fd_attribution_row *row);
+
+/* What was seen since the last call speaks for `numerics`. */
+fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot hold. */
+typedef struct fd_storage {
+    int32_t digits, n_stored, n_wide;
+} fd_storage;
+fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Most values are too wide for an engine that keeps its tensors in the class's type. */
+bool fd_storage_refutes(const fd_storage *storage);
+
+/* Most of what the class rounds shows no such errors. */
+bool fd_case_refuted(const fd_class_case *c);
+
+/* The trace shows the class by itself, not only by room for its errors. */
+bool fd_case_shown(const fd_class_case *c);
+
+#endif

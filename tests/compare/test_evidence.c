@@ -1,0 +1,124 @@
+/* A class is inferred from what a trace shows, not from the room that its bounds have: bugs in every layer of a binary32
+ * engine are no coarser class, and where nothing shows the class the verdict says that it cannot tell. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "compare/compare.h"
+#include "compare/report/remarks.h"
+#include "emulate/rounding.h"
+#include "tests/compare/replay_bench.h"
+
+static void rounded_to_f16(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = fd_round_f16(((float *)args->out)[i]);
+}
+
+/* RMSNorm over n − 1: one factor for all elements, far below what 16 bits round. */
+static void mean_of_one_less(const fd_op_args *args) {
+    run_clean(args);
+    int64_t width = args->node->shape[0];
+    float factor = (float)sqrt((double)(width - 1) / (double)width);
+    for (int64_t i = 0; i < args->n_pos * width; i++) ((float *)args->out)[i] *= factor;
+}
+
+/* A copy of the graph in which `how` computes that tensor of every layer. */
+static fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const char *dot = strrchr(graph->nodes[i].name, '.');
+        if (dot && strcmp(dot + 1, suffix) == 0) graph->nodes[i].override = how;
+    }
+    return graph;
+}
+
+static const char *const all = "*", *const partial = "*[!s]",
+                         *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits";
+
+static const struct {
+    const char *suffix;
+    fd_override_fn how;
+    const char *at; /* where it is found, whatever is recorded */
+} rounding_bugs[] = {
+    {"attn_norm", mean_of_one_less, "blk.0.attn_norm"},
+    {"attn_norm", rounded_to_f16, "blk.0.attn_norm"},
+    {"attn_out", rounded_to_f16, "blk.0.attn_out"},
+    {"l_out", rounded_to_f16, "blk.0.l_out"},
+};
+
+Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_class) {
+    const char *const recorded[] = {all, partial, fused};
+    enum { N_BUG = sizeof rounding_bugs / sizeof *rounding_bugs };
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        for (int i = m; i < N_BUG; i += N_MODEL) { /* each on one of them */
+            const char *at = rounding_bugs[i].at;
+            fd_graph *graph = spoiled_everywhere(&b, rounding_bugs[i].suffix, rounding_bugs[i].how);
+            recording how = {.emulated = "f32", .numerics = "unknown", .tensors = recorded[i % 3]};
+            fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+            expect_at(&v, at, how.tensors);
+            cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", at, v.replay.numerics);
+            cr_expect_neq(v.replay.evidence.kind, FD_EVIDENCE_NONE,
+                          "%s: what speaks against a coarser class is not said", at);
+            fd_verdict_free(&v);
+            fd_graph_free(graph);
+        }
+        close_model(&b);
+    }
+}
+
+Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = faulted(&b, "eps_outside_root");
+    fd_verdict v = judge(
+        b.graph, b.ref, record(graph, (recording){.emulated = "f32", .numerics = "unknown", .tensors = partial}), NULL);
+    expect_at(&v, "blk.0.attn_norm", "eps_outside_root");
+    cr_expect(v.diagnosis.explanation.named);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STORAGE);
+    fd_verdict_free(&v);
+    /* the same as said to be hf-bf16 is within its bounds: what is given is kept */
+    v = judge(b.graph, b.ref, record(graph, (recording){.emulated = "f32", .tensors = partial}), "hf-bf16-fa");
+    cr_expect_eq(v.status, FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
+    fd_verdict_free(&v);
+    close_model(&b);
+}
+
+Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_verdict v = judge(b.graph, b.ref,
+                         record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
+    char text[FD_REMARK_SIZE];
+    cr_expect_eq(v.status, FD_NOISE, "%s", fd_reason_text(&v, 0, text));
+    cr_expect_str_eq(v.replay.numerics, "q8");
+    fd_class_evidence_text(&v.replay.evidence, text);
+    cr_expect(strstr(text, "f32 would not do: first at blk.0.attn_q, "), "%s", text);
+    fd_verdict_free(&v);
+    v = judge(b.graph, b.ref, record(b.graph, (recording){.emulated = "f32", .numerics = "unknown"}), NULL);
+    cr_expect_eq(v.status, FD_NOISE);
+    cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
+    fd_verdict_free(&v);
+    close_model(&b);
+}
+
+Test(evidence, a_class_that_only_has_room_is_not_decided) {
+    static const char *const recorded[] = {"logits", "*l_out,logits"};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        recording how = {.emulated = "q8", .numerics = "unknown", .tensors = recorded[i]};
+        fd_verdict v = judge(b.graph, b.ref, record(b.graph, how), NULL);
+        cr_expect_eq(v.status, FD_INCOMPLETE, "%s: %s", recorded[i], fd_verdict_status_name(v.status));
+        char text[FD_REMARK_SIZE];
+        cr_expect(v.replay.evidence.undecided, "%s", recorded[i]);
+        cr_expect(strstr(fd_reason_text(&v, 0, text), "cannot tell whether"), "%s: %s", recorded[i], text);
+        cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STRICTER);
+        fd_verdict_free(&v);
+        v = judge(b.graph, b.ref, record(b.graph, how), "q8");
+        cr_expect_eq(v.status, FD_NOISE, "given, it is noise: %s", recorded[i]);
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
