@@ -24,14 +24,15 @@ static int readers_of(const fd_graph *graph, int32_t id, int32_t *reader) {
     return n;
 }
 
-bool fd_is_plain(const fd_graph *graph, int32_t id, fd_op op) {
+/* Whether a node of that op, which no fault replaces, stands at `id`. */
+static bool is_plain(const fd_graph *graph, int32_t id, fd_op op) {
     return id >= 0 && graph->nodes[id].op == op && !graph->nodes[id].override;
 }
 
 /* The only reader of `id`, if it is a plain node of that op; else -1. */
 static int32_t only_reader(const fd_graph *graph, int32_t id, fd_op op) {
     int32_t reader = -1;
-    return readers_of(graph, id, &reader) == 1 && fd_is_plain(graph, reader, op) ? reader : -1;
+    return readers_of(graph, id, &reader) == 1 && is_plain(graph, reader, op) ? reader : -1;
 }
 
 /* The first node of that op that reads `id`; -1: none. */
@@ -60,9 +61,9 @@ bool fd_feeds_choice(const fd_graph *graph, int32_t id) {
 
 /* A norm of a whole row, not one head at a time, that MATMULs alone read: each of them norms for itself. */
 static bool is_norm_of_matmuls(const fd_graph *graph, int32_t id) {
-    if (!fd_is_plain(graph, id, FD_OP_RMS_NORM) || graph->nodes[id].n_dim != 1) return false;
+    if (!is_plain(graph, id, FD_OP_RMS_NORM) || graph->nodes[id].n_dim != 1) return false;
     for (int32_t i = id + 1; i < graph->n_node; i++)
-        if (reads(graph, i, id) && !fd_is_plain(graph, i, FD_OP_MATMUL)) return false;
+        if (reads(graph, i, id) && !is_plain(graph, i, FD_OP_MATMUL)) return false;
     return true;
 }
 
@@ -74,7 +75,7 @@ static bool match_silu(const fd_matcher *m, int32_t id, fd_item *item) {
     int32_t silu = only_reader(graph, id, FD_OP_SILU_MUL);
     if (silu < 0 || graph->nodes[silu].input[0] != id) return false;
     int32_t up = graph->nodes[silu].input[1];
-    if (up == id || m->covered[up] || !fd_is_plain(graph, up, FD_OP_MATMUL) ||
+    if (up == id || m->covered[up] || !is_plain(graph, up, FD_OP_MATMUL) ||
         only_reader(graph, up, FD_OP_SILU_MUL) != silu || graph->nodes[up].input[0] != graph->nodes[id].input[0] ||
         weight_of(graph, up)->dtype != weight_of(graph, id)->dtype ||
         weight_of(graph, up)->n_row != weight_of(graph, id)->n_row)
@@ -97,7 +98,7 @@ static void match_siblings(const fd_matcher *m, int32_t id, fd_item *item) {
     const fd_graph *graph = m->graph;
     for (int32_t i = id + 1; i < graph->n_node && item->n_matmul < FD_ITEM_MATMULS; i++) {
         int32_t reader;
-        if (m->covered[i] || !fd_is_plain(graph, i, FD_OP_MATMUL) ||
+        if (m->covered[i] || !is_plain(graph, i, FD_OP_MATMUL) ||
             graph->nodes[i].input[0] != graph->nodes[id].input[0] ||
             weight_of(graph, i)->dtype != weight_of(graph, id)->dtype)
             continue;
@@ -134,7 +135,7 @@ static bool match_matmuls(const fd_matcher *m, int32_t id, fd_item *item) {
 static bool match_add_norm(const fd_matcher *m, int32_t id, fd_item *item) {
     const fd_node *add = &m->graph->nodes[id];
     int32_t i = id + 1;
-    while (i < m->graph->n_node && !(reads(m->graph, i, id) && fd_is_plain(m->graph, i, FD_OP_RMS_NORM))) i++;
+    while (i < m->graph->n_node && !(reads(m->graph, i, id) && is_plain(m->graph, i, FD_OP_RMS_NORM))) i++;
     if (i == m->graph->n_node) return false;
     const fd_node *norm = &m->graph->nodes[i];
     item->kernel = FD_KERNEL_ADD_NORM;
@@ -152,11 +153,11 @@ static bool match_rope_kv_write(const fd_matcher *m, int32_t id, fd_item *item) 
     int32_t mix = softmax < 0 ? -1 : reader_with(graph, softmax, FD_OP_ATTN_MIX);
     if (mix < 0) return false;
     int32_t cache_k = nodes[scores].input[1], cache_v = nodes[mix].input[1];
-    if (!fd_is_plain(graph, cache_k, FD_OP_KV_WRITE) || !fd_is_plain(graph, cache_v, FD_OP_KV_WRITE) ||
+    if (!is_plain(graph, cache_k, FD_OP_KV_WRITE) || !is_plain(graph, cache_v, FD_OP_KV_WRITE) ||
         nodes[cache_k].row_offset != 0 || nodes[cache_v].row_offset != 0)
         return false;
     int32_t k_rope = nodes[cache_k].input[0];
-    if (!fd_is_plain(graph, k_rope, FD_OP_ROPE) || k_rope == id) return false;
+    if (!is_plain(graph, k_rope, FD_OP_ROPE) || k_rope == id) return false;
     const fd_node *k = &nodes[k_rope], *v = &nodes[cache_v];
     if (m->patterns & FD_MATCH_DROP_K && only_reader(graph, k_rope, FD_OP_KV_WRITE) != cache_k) return false;
     item->kernel = FD_KERNEL_ROPE_KV_WRITE;
@@ -178,17 +179,17 @@ static bool match_scores(const fd_graph *graph, int32_t id, fd_item *item) {
     const fd_node *nodes = graph->nodes;
     item->mix = id;
     item->softmax = nodes[id].input[0];
-    if (!fd_is_plain(graph, id, FD_OP_ATTN_MIX) || !fd_is_plain(graph, item->softmax, FD_OP_ATTN_SOFTMAX) ||
+    if (!is_plain(graph, id, FD_OP_ATTN_MIX) || !is_plain(graph, item->softmax, FD_OP_ATTN_SOFTMAX) ||
         only_reader(graph, item->softmax, FD_OP_ATTN_MIX) != id)
         return false;
     item->scores = nodes[item->softmax].input[0];
-    if (!fd_is_plain(graph, item->scores, FD_OP_ATTN_SCORES) ||
+    if (!is_plain(graph, item->scores, FD_OP_ATTN_SCORES) ||
         only_reader(graph, item->scores, FD_OP_ATTN_SOFTMAX) != item->softmax)
         return false;
     item->cache_k = nodes[item->scores].input[1];
     item->cache_v = nodes[id].input[1];
     item->q = nodes[item->scores].input[0];
-    return fd_is_plain(graph, item->cache_k, FD_OP_KV_WRITE) && fd_is_plain(graph, item->cache_v, FD_OP_KV_WRITE) &&
+    return is_plain(graph, item->cache_k, FD_OP_KV_WRITE) && is_plain(graph, item->cache_v, FD_OP_KV_WRITE) &&
            nodes[item->cache_k].shape[0] == nodes[item->cache_v].shape[0] &&
            nodes[item->cache_k].shape[1] == nodes[item->cache_v].shape[1];
 }
@@ -197,7 +198,7 @@ static bool match_scores(const fd_graph *graph, int32_t id, fd_item *item) {
  * a ROPE of k that only its cache write reads. */
 static void match_before_scores(const fd_graph *graph, fd_item *item) {
     const fd_node *nodes = graph->nodes;
-    if (fd_is_plain(graph, item->q, FD_OP_ROPE) && only_reader(graph, item->q, FD_OP_ATTN_SCORES) >= 0) {
+    if (is_plain(graph, item->q, FD_OP_ROPE) && only_reader(graph, item->q, FD_OP_ATTN_SCORES) >= 0) {
         item->q_rope = item->q;
         item->q = nodes[item->q].input[0];
     }
@@ -207,7 +208,7 @@ static void match_before_scores(const fd_graph *graph, fd_item *item) {
         return;
     item->k = nodes[item->cache_k].input[0];
     item->v = nodes[item->cache_v].input[0];
-    if (fd_is_plain(graph, item->k, FD_OP_ROPE) && only_reader(graph, item->k, FD_OP_KV_WRITE) >= 0) {
+    if (is_plain(graph, item->k, FD_OP_ROPE) && only_reader(graph, item->k, FD_OP_KV_WRITE) >= 0) {
         item->k_rope = item->k;
         item->k = nodes[item->k].input[0];
     }
@@ -237,7 +238,7 @@ static bool match_attention_f16(const fd_matcher *m, int32_t id, fd_item *item) 
 static bool match_gemm(const fd_matcher *m, int32_t id, fd_item *item) {
     item->kernel = FD_KERNEL_GEMM_F16;
     item->matmul[item->n_matmul++] = id;
-    return m->all_rows[id] && fd_is_plain(m->graph, id, FD_OP_MATMUL) && !fd_feeds_choice(m->graph, id);
+    return m->all_rows[id] && is_plain(m->graph, id, FD_OP_MATMUL) && !fd_feeds_choice(m->graph, id);
 }
 
 /* A sum of which one summand is a product without a bias that nothing else reads. */
@@ -352,7 +353,7 @@ static bool fits(const fd_matcher *m, const fd_item *item, bool is_last) {
 
 static bool match_one(const fd_matcher *m, const struct pattern *p, int32_t id, fd_item *item) {
     *item = item_at(id);
-    if (!(m->patterns & p->pattern) || !fd_is_plain(m->graph, id, p->op) || !p->match(m, id, item)) return false;
+    if (!(m->patterns & p->pattern) || !is_plain(m->graph, id, p->op) || !p->match(m, id, item)) return false;
     fill_members(item);
     fill_reads(m->graph, item);
     return fits(m, item, p->is_last);

@@ -39,7 +39,4 @@ bool fd_match_attention_f16(const fd_graph *graph, int32_t id);
 /* Whether ops that choose (routers) read the node: it stays exact, as a rounding there changes which experts run. */
 bool fd_feeds_choice(const fd_graph *graph, int32_t id);
 
-/* Whether a node of that op, which no fault replaces, stands at `id`. */
-bool fd_is_plain(const fd_graph *graph, int32_t id, fd_op op);
-
 #endif

@@ -27,9 +27,10 @@ typedef struct fd_pass {
     fd_sync_observe *observe;  /* NULL: no one looks */
 } fd_pass;
 
-/* All items in order; shows nodes to the observer. */
+/* walk.c: all items in order; shows nodes to the observer. */
 fd_code fd_pass_run(fd_pass *pass, fd_error *err);
 
+/* ---- pass.c ---- */
 fd_rows fd_pass_rows(const fd_pass *pass, int32_t node);
 int64_t fd_pass_row_bytes(const fd_pass *pass, const fd_node *node);
 /* Where the node's rows are in binary32, NULL where they are not kept; a KV_WRITE's cache of the selected sequence from
@@ -39,7 +40,7 @@ float *fd_pass_tensor(const fd_pass *pass, int32_t node);
 uint16_t *fd_pass_half(const fd_pass *pass, int32_t node);
 /* Where reader `node` finds row 0 of `input`, when it computes the last row alone too. */
 const float *fd_pass_input(const fd_pass *pass, int32_t node, int32_t input);
-/* What only observed tensors and results of steps with every tensor kept have; else NULL. */
+/* The tensor inside a kernel, in a step that keeps every tensor; else NULL. */
 float *fd_pass_inner(const fd_pass *pass, int32_t node);
 
 /* What a node's kernel is given: its matrix, a vector by its weight index (NULL for -1), a ROPE's heads and tables (no

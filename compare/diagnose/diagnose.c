@@ -115,31 +115,9 @@ static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
     return e;
 }
 
-/* What to do with the question; a failure to read a tensor while it is answered comes first. */
-typedef struct answer {
-    fd_explanation *explanation; /* NULL: `fits` of `fault` alone is asked for */
-    int32_t fault;
-    bool *fits;
-} answer;
-
-static fd_code put_question(recorded *r, const fd_node *node, answer to, fd_error *err) {
-    fd_explain_request ask = question(r, node);
-    fd_code code = FD_OK;
-    if (r->code == FD_OK && ask.output && to.explanation)
-        code = fd_explain(&ask, to.explanation, err);
-    else if (r->code == FD_OK && ask.output)
-        code = fd_explain_fits(&ask, to.fault, to.fits, err);
-    else if (r->code == FD_OK && to.explanation) {
-        *to.explanation = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
-        to.explanation->first_pos = r->pos0;
-        to.explanation->last_pos = r->n_kv - 1;
-    }
-    if (r->code == FD_OK) return code;
-    *err = r->err;
-    return r->code;
-}
-
-static fd_code ask_about(const fd_diagnose_options *options, answer to, fd_error *err) {
+/* Explains the finding, or, with `fits`, asks about one fault alone. A failure to read a tensor on the way comes first. */
+static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out, int32_t fault, bool *fits,
+                         fd_error *err) {
     const fd_graph *graph = options->graph;
     const fd_node *node = &graph->nodes[options->finding->node];
     fd_diagnose_options o = *options;
@@ -147,7 +125,19 @@ static fd_code ask_about(const fd_diagnose_options *options, answer to, fd_error
     recorded r = {.o = &o, .rows = calloc((size_t)graph->n_node, sizeof *r.rows)};
     if (!r.rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     choose_rows(&r, node);
-    fd_code code = put_question(&r, node, to, err);
+    fd_explain_request ask = question(&r, node);
+    fd_code code = FD_OK;
+    if (r.code == FD_OK && ask.output) {
+        code = fits ? fd_explain_fits(&ask, fault, fits, err) : fd_explain(&ask, out, err);
+    } else if (r.code == FD_OK && !fits) {
+        *out = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
+        out->first_pos = r.pos0;
+        out->last_pos = r.n_kv - 1;
+    }
+    if (r.code != FD_OK) {
+        code = r.code;
+        *err = r.err;
+    }
     for (int32_t i = 0; i < graph->n_node; i++) free(r.rows[i]);
     free(r.rows);
     return code;
@@ -156,7 +146,7 @@ static fd_code ask_about(const fd_diagnose_options *options, answer to, fd_error
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     const fd_node *nodes = options->graph->nodes;
     int32_t node = options->finding->node, first = options->finding->span_first;
-    if (first == node) return ask_about(options, (answer){.explanation = out}, err);
+    if (first == node) return ask_about(options, out, -1, NULL, err);
     *out = unnamed(FD_UNNAMED_SPAN, &nodes[node]);
     out->tells_apart = FD_TELLS_SPAN;
     snprintf(out->other, sizeof out->other, "%s", nodes[first].name);
@@ -166,5 +156,5 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, int32_t fault, bool *fits, fd_error *err) {
     *fits = false;
     if (options->finding->span_first != options->finding->node) return FD_OK;
-    return ask_about(options, (answer){.fault = fault, .fits = fits}, err);
+    return ask_about(options, NULL, fault, fits, err);
 }

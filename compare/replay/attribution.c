@@ -163,44 +163,48 @@ static fd_code attribute_ranges(attributing *a, fd_error *err) {
     return code;
 }
 
-/* Inherited errors that this node made grow far more than its op does elsewhere. Growth: relative error out over the
- * largest relative error in. */
-static void find_amplifiers(attributing *a) {
+static double relative_error(const attributing *a, int32_t node) {
+    const double *g = &a->growth[2 * node];
+    return g[1] > 0 ? sqrt(g[0] / g[1]) : 0;
+}
+
+/* Relative error out over the largest relative error in; -1: not known. */
+static double growth_of(const attributing *a, int32_t id) {
+    const fd_node *node = &a->o->graph->nodes[id];
+    double in = 0;
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (node->input[k] >= 0) in = fmax(in, relative_error(a, node->input[k]));
+    return in > 0 && a->growth[2 * id + 1] > 0 ? relative_error(a, id) / in : -1;
+}
+
+/* What growth is usual for the op of node `id`: the third largest of its other nodes, as robust here as their median, which
+ * would need a list. Infinite with fewer than three. */
+static double usual_growth(const attributing *a, int32_t id) {
     const fd_graph *graph = a->o->graph;
-    fd_attribution *out = a->out;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        double own = 0, usual[3] = {0};
-        int32_t n = 0;
-        if (out->finding[i] != FD_FOUND_INHERITED) continue;
-        /* the median would need a list; the third largest of the op's other nodes is as robust for what is asked here */
-        for (int32_t k = 0; k < graph->n_node; k++) {
-            const fd_node *node = &graph->nodes[k];
-            if (node->op != graph->nodes[i].op || a->growth[2 * k + 1] == 0) continue;
-            double in = 0, o = sqrt(a->growth[2 * k] / a->growth[2 * k + 1]);
-            for (int m = 0; m < FD_MAX_INPUTS; m++) {
-                const double *g = node->input[m] < 0 ? NULL : &a->growth[2 * node->input[m]];
-                if (g && g[1] > 0 && sqrt(g[0] / g[1]) > in) in = sqrt(g[0] / g[1]);
+    double largest[3] = {-1, -1, -1};
+    for (int32_t k = 0; k < graph->n_node; k++) {
+        double growth = k != id && graph->nodes[k].op == graph->nodes[id].op ? growth_of(a, k) : -1;
+        for (int m = 0; m < 3; m++)
+            if (growth > largest[m]) {
+                double pushed = largest[m];
+                largest[m] = growth;
+                growth = pushed;
             }
-            if (in == 0) continue;
-            if (k == i) {
-                own = o / in;
-                continue;
-            }
-            double growth = o / in;
-            n++;
-            for (int m = 0; m < 3; m++)
-                if (growth > usual[m]) {
-                    double pushed = usual[m];
-                    usual[m] = growth;
-                    growth = pushed;
-                }
-        }
-        if (n >= 3 && own > 10 * usual[2] && own > 10) {
-            out->finding[i] = FD_FOUND_AMPLIFIER;
-            for (int32_t s = 0; s < a->n_step; s++) {
-                uint8_t *worst = &a->worst[(int64_t)s * graph->n_node + i];
-                if (*worst == FD_FOUND_INHERITED) *worst = FD_FOUND_AMPLIFIER;
-            }
+    }
+    return largest[2] < 0 ? INFINITY : largest[2];
+}
+
+/* Inherited errors that this node made grow far more than its op does elsewhere. */
+static void find_amplifiers(attributing *a) {
+    int32_t n_node = a->o->graph->n_node;
+    for (int32_t i = 0; i < n_node; i++) {
+        if (a->out->finding[i] != FD_FOUND_INHERITED) continue;
+        double growth = growth_of(a, i);
+        if (!(growth > 10) || !(growth > 10 * usual_growth(a, i))) continue;
+        a->out->finding[i] = FD_FOUND_AMPLIFIER;
+        for (int32_t s = 0; s < a->n_step; s++) {
+            uint8_t *worst = &a->worst[(int64_t)s * n_node + i];
+            if (*worst == FD_FOUND_INHERITED) *worst = FD_FOUND_AMPLIFIER;
         }
     }
 }

@@ -194,8 +194,7 @@ PUBLIC const char *fd_tracer_error(const fd_tracer *tracer) {
 
 static fd_code finish(fd_tracer *tracer, fd_error *err) {
     FD_TRY(end_step(tracer, err));
-    fd_tracer_stop_writing(tracer);
-    return works(tracer) ? fd_tracer_complete(tracer, err) : FD_OK; /* a failure of the writer is noted */
+    return fd_tracer_complete(tracer, err);
 }
 
 PUBLIC int fd_tracer_close(fd_tracer *tracer, char *message, size_t size) {

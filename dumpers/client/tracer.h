@@ -106,7 +106,7 @@ size_t fd_tracer_most_held(const fd_tracer *tracer); /* bytes of the step */
 fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err);
 /* Waits until all that was handed over is written, and ends the thread. HDF5's lock is not held. */
 void fd_tracer_stop_writing(fd_tracer *tracer);
-/* Marks the trace as complete. */
+/* Waits until all that was handed over is written, and the trace is marked as complete. */
 fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err);
 /* Closes the file as it is; one that is a copy still is removed. */
 void fd_tracer_close_file(fd_tracer *tracer);

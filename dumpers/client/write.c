@@ -27,8 +27,10 @@ static void free_part(part *p) {
 /* ---- a part into the store ---- */
 
 static fd_code add_tensor(fd_store *store, const fd_tracer_set *set, fd_error *err) {
-    fd_graph_row row = {
-        .seq = store->n_tensor, .layer = fd_layer_of_name(set->name), .n_dim = set->form.n_dim, .over_kv = set->form.over_kv};
+    fd_graph_row row = {.seq = store->n_tensor,
+                        .layer = fd_layer_of_name(set->name),
+                        .n_dim = set->form.n_dim,
+                        .over_kv = set->form.over_kv};
     strcpy(row.name, set->name);
     memcpy(row.shape, set->form.shape, sizeof row.shape);
     snprintf(row.dtype, sizeof row.dtype, "%s", fd_dtype_get(set->form.dtype)->name);
@@ -73,19 +75,21 @@ static void note_prints(const part *p, const fd_tracer_set *set, fd_fingerprint 
         if (set->held[r]) prints[r] = fd_tracer_print(set, set->rows + (size_t)r * stride, p->pos0 + r + 1, n_key);
 }
 
-static fd_code write_rows(fd_tracer_output *out, const part *p, fd_error *err) {
+/* Each tensor's memory goes back as soon as it is written: the calls gather the next step in it. */
+static fd_code write_rows(fd_tracer_output *out, part *p, fd_error *err) {
     fd_store *store = out->store;
     int32_t end = (int32_t)(p->pos0 + p->n_tok);
     const char *name = "";
     fd_store_rows *rows = malloc((size_t)p->n_tok * sizeof *rows);
     bool ok = rows != NULL;
     for (int32_t i = 0; ok && i < p->n_set; i++) {
-        const fd_tracer_set *set = &p->sets[i];
+        fd_tracer_set *set = &p->sets[i];
         if (!set->rows) continue;
         name = set->name;
         note_prints(p, set, out->prints[i]);
         ok = fd_store_extend(store, &store->tensors[i], end) &&
-             fd_store_put(store, &store->tensors[i], rows, list_rows(p, set, rows)) && store->file->target.error == 0;
+             fd_store_put(store, &store->tensors[i], rows, list_rows(p, set, rows)) && fd_store_finish_writes(store);
+        if (ok) fd_tracer_drop_rows(set);
     }
     ok = ok && (!p->ends || fd_store_put_fill(store, end));
     ok = fd_store_finish_writes(store) && ok;
@@ -132,7 +136,7 @@ static fd_code write_part(fd_tracer_output *out, part *p, fd_error *err) {
     return FD_OK;
 }
 
-/* fd_queue_work.write: a step is committed with its last part. */
+/* fd_queue_work.write: a step is committed with its last part. No part: the trace is complete. */
 static fd_code write_parts(void *user, fd_queue_item *first, bool dropped, fd_error *err) {
     fd_tracer *tracer = user;
     fd_code code = FD_OK;
@@ -142,8 +146,9 @@ static fd_code write_parts(void *user, fd_queue_item *first, bool dropped, fd_er
     for (fd_queue_item *item = first; item; item = item->next) {
         part *p;
         memcpy(&p, item->data, sizeof p);
-        if (!dropped && code == FD_OK) code = write_part(&tracer->output, p, err);
-        free_part(p);
+        if (!dropped && code == FD_OK)
+            code = p ? write_part(&tracer->output, p, err) : fd_store_finish(tracer->output.store, err);
+        if (p) free_part(p);
     }
     fd_tracer_leave(&host);
     if (code != FD_OK) fd_tracer_note_failure(tracer, err);
@@ -156,6 +161,17 @@ size_t fd_tracer_most_held(const fd_tracer *tracer) {
     enum { DEFAULT_MEMORY = 1 << 30 };
     size_t memory = tracer->options.memory ? tracer->options.memory : DEFAULT_MEMORY;
     return tracer->options.synchronous ? memory : memory / 2; /* the other half is for what is on its way */
+}
+
+/* The part is the queue's from here on. */
+static fd_code put_part(fd_tracer *tracer, part *p, size_t bytes, fd_error *err) {
+    fd_queue_item *item = fd_queue_take(&tracer->queue, sizeof p);
+    memcpy(item->data, &p, sizeof p);
+    item->outside = bytes;
+    item->at_once = true;
+    item->ends_step = p && p->ends;
+    fd_queue_put(&tracer->queue, item);
+    return fd_queue_failed(&tracer->queue, err);
 }
 
 fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err) {
@@ -174,13 +190,14 @@ fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err) {
         step->sets[i].rows = NULL;
         step->sets[i].held = NULL;
     }
-    fd_queue_item *item = fd_queue_take(&tracer->queue, sizeof p);
-    memcpy(item->data, &p, sizeof p);
-    item->outside = step->bytes;
-    item->at_once = true;
-    item->ends_step = ends;
+    size_t bytes = step->bytes;
     step->bytes = 0;
-    fd_queue_put(&tracer->queue, item);
+    return put_part(tracer, p, bytes, err);
+}
+
+fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err) {
+    FD_TRY(put_part(tracer, NULL, 0, err));
+    fd_queue_drain(&tracer->queue);
     return fd_queue_failed(&tracer->queue, err);
 }
 
@@ -235,14 +252,6 @@ fd_code fd_tracer_create(fd_tracer *tracer, fd_error *err) {
     return fd_queue_start(&tracer->queue, &options, &work)
                ? FD_OK
                : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", tracer->path);
-}
-
-fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err) {
-    fd_tracer_host host;
-    fd_tracer_enter(&host, true);
-    fd_code code = fd_store_finish(tracer->output.store, err);
-    fd_tracer_leave(&host);
-    return code;
 }
 
 void fd_tracer_close_file(fd_tracer *tracer) {

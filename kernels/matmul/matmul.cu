@@ -3,8 +3,12 @@
 
 fd_code fd_launch_matmul_tile(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
     enum { SMALL = 16 };
-    return in->n_tok <= SMALL || !ctx->has_clusters ? fd_launch_matmul_tile_small(ctx, in, err)
-                                                    : fd_launch_matmul_tile_large(ctx, in, err);
+    int device, major;
+    FD_TRY(fd_cuda_check(cudaGetDevice(&device), "matmul_tile", err));
+    FD_TRY(
+        fd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "matmul_tile", err));
+    return in->n_tok <= SMALL || major < 9 ? fd_launch_matmul_tile_small(ctx, in, err)
+                                           : fd_launch_matmul_tile_large(ctx, in, err);
 }
 
 fd_code fd_launch_matmul(const fd_launch_context *ctx, const fd_matmul *in, fd_error *err) {
