@@ -6,6 +6,7 @@
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
 #include "compare/replay/argmax_flip.h"
+#include "compare/replay/extent.h"
 #include "compare/replay/findings.h"
 #include "compare/replay/z_map.h"
 #include "compare/report/next.h"
@@ -114,7 +115,11 @@ static void report_noise(comparison *c, const fd_attribution *cand) {
 static fd_code report_divergence(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict *v = c->verdict;
     fd_finding_context where = {c->o->graph, c->o->ref, &c->pair, c->n_pos};
+    const fd_verdict_map *map = &c->map[of_reference ? REF : CAND];
     fd_finding_replay(c->o->graph, of, of_reference, &v->replay);
+    const fd_trace *side = of_reference ? c->o->ref : c->o->cand;
+    v->replay.extent = fd_extent_of(map->by_pos + (size_t)of->first.node * (size_t)map->n_pos, map->n_pos,
+                                    fd_trace_steps(side), fd_trace_n_step(side));
     FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
     FD_TRY(diagnose_finding(c, of, of_reference, err));
     fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);

@@ -76,6 +76,15 @@ typedef struct fd_missing {
     bool allowed;  /* --allow-missing: stated, but no reason for "incomplete" */
 } fd_missing;
 
+/* Where along the run the divergence's node is beyond, over all positions of the side that departs. */
+typedef enum fd_extent_only { FD_ONLY_UNKNOWN, FD_ONLY_IN_DECODE, FD_ONLY_IN_PREFILL } fd_extent_only;
+typedef struct fd_verdict_extent {
+    int32_t n_judged, n_beyond;    /* positions */
+    int32_t first, last;           /* positions beyond; -1: none */
+    int32_t first_step, last_step; /* theirs, as that side numbers its own steps */
+    fd_extent_only only;           /* the other kind of steps was judged past position 0, and is right */
+} fd_verdict_extent;
+
 /* What replay (replay/attribution.h) adds: the divergence is then the first node that introduced an error, its `diff` has the worst
  * element as `first`, and tensors are counted by finding. */
 typedef struct fd_verdict_replay {
@@ -89,6 +98,7 @@ typedef struct fd_verdict_replay {
     double introduced, propagated; /* adding up to 1 */
     int64_t n_element, n_beyond;   /* at the divergence's position */
     int32_t n_slice_beyond;        /* heads with elements beyond */
+    fd_verdict_extent extent;
     int64_t n_nan_new;
     char span_first[64]; /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
     char missing[256];

@@ -76,7 +76,8 @@ static const fd_fault rows[] = {
     {ROPE("rope_k_one_further", "attn_k_rope", "RoPE turns K, and K alone, by the angle of position + 1"),
      .nodes = "attn_k_rope", .override = one_further},
     {ROPE("rope_both_one_further", "attn_q_rope",
-          "RoPE turns Q and K by the angle of position + 1: scores stay the same, so this does no harm"),
+          "RoPE turns Q and K by the angle of position + 1: where every row is, scores stay the same and it does no "
+          "harm"),
      .override = one_further},
     {ROPE("rope_position_zero", "attn_q_rope", "RoPE takes position 0 for every row: nothing is rotated"),
      .override = not_at_all},

@@ -6,6 +6,13 @@
 
 #define INT FD_JSON_INT
 
+static json_t *extent(const fd_verdict_extent *e) {
+    static const char *const only[] = {[FD_ONLY_IN_DECODE] = "decode", [FD_ONLY_IN_PREFILL] = "prefill"};
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s?}", "judged", e->n_judged, "beyond", e->n_beyond, "first",
+                     e->first, "last", e->last, "first_step", e->first_step, "last_step", e->last_step, "only",
+                     only[e->only]);
+}
+
 json_t *fd_json_replay(const fd_verdict_replay *p) {
     char evidence[FD_REMARK_SIZE];
     fd_class_evidence_text(&p->evidence, evidence);
@@ -22,13 +29,13 @@ json_t *fd_json_replay(const fd_verdict_replay *p) {
                                     fd_json_number(p->candidate), "replayed", fd_json_number(p->replayed),
                                     "introduced_share", p->shares_known ? json_real(p->introduced) : json_null(),
                                     "propagated_share", p->shares_known ? json_real(p->propagated) : json_null()));
-    return fd_json_join(object,
-                        json_pack("{s:I, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "elements", INT(p->n_element),
-                                  "elements_beyond", INT(p->n_beyond), "heads_beyond", p->n_slice_beyond,
-                                  "not_finite_new", INT(p->n_nan_new), "before", INT(p->n_before), "span_first",
-                                  fd_json_text(p->span_first), "record_to_narrow", fd_json_text(p->missing),
-                                  "tensors_to_narrow", fd_json_text(p->tensors), "not_finite_first_at",
-                                  fd_json_text(p->not_finite), "next_introduced", fd_json_text(p->next)));
+    return fd_json_join(object, json_pack("{s:o, s:I, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "positions",
+                                          extent(&p->extent), "elements", INT(p->n_element), "elements_beyond",
+                                          INT(p->n_beyond), "heads_beyond", p->n_slice_beyond, "not_finite_new",
+                                          INT(p->n_nan_new), "before", INT(p->n_before), "span_first",
+                                          fd_json_text(p->span_first), "record_to_narrow", fd_json_text(p->missing),
+                                          "tensors_to_narrow", fd_json_text(p->tensors), "not_finite_first_at",
+                                          fd_json_text(p->not_finite), "next_introduced", fd_json_text(p->next)));
 }
 
 static json_t *weight_side(const char *dtype, int64_t n_row, int64_t n_col, int64_t zero, int64_t trailing) {

@@ -72,6 +72,29 @@ void fd_report_equal_weights(FILE *to, const fd_verdict *v) {
         fd_line(to, "weights", "not recorded: a loader's bug would show as this op's");
 }
 
+/* "positions 12…15 of 16, steps 1…4 of the candidate's own: in its decode alone, its prefill is right here" */
+static void report_extent(FILE *to, const fd_verdict_replay *p) {
+    const fd_verdict_extent *e = &p->extent;
+    const char *side = p->of_reference ? "reference" : "candidate";
+    char positions[80], steps[80];
+    if (e->n_beyond < 1) return;
+    if (e->first == e->last)
+        snprintf(positions, sizeof positions, "position %d alone of %d", e->first, e->n_judged);
+    else if (e->n_beyond == e->last - e->first + 1)
+        snprintf(positions, sizeof positions, "positions %d…%d of %d", e->first, e->last, e->n_judged);
+    else
+        snprintf(positions, sizeof positions, "%d of %d positions from %d to %d", e->n_beyond, e->n_judged, e->first,
+                 e->last);
+    if (e->first_step == e->last_step)
+        snprintf(steps, sizeof steps, "the %s's own step %d", side, e->first_step);
+    else
+        snprintf(steps, sizeof steps, "the %s's own steps %d…%d", side, e->first_step, e->last_step);
+    fd_line(to, "where", "%s, %s%s", positions, steps,
+            e->only == FD_ONLY_IN_DECODE    ? ": in decode alone, prefill is right here"
+            : e->only == FD_ONLY_IN_PREFILL ? ": in prefill alone, decode is right here"
+                                            : "");
+}
+
 /* What replay says about the divergence, and about all other tensors. */
 void fd_report_replay(FILE *to, const fd_verdict *v) {
     const fd_verdict_replay *p = &v->replay;
@@ -89,6 +112,7 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
                      100 * p->propagated, both);
         fd_line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
                 (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
+        report_extent(to, p);
         if (p->span_first[0])
             fd_line(to, "span", "%s … %s: not recorded in between (%s); --tensors '%s' narrows it", p->span_first,
                     v->divergence.node, p->missing, p->tensors);

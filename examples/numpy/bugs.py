@@ -290,7 +290,7 @@ table = {
     "rope-base-1e6": Bug("attn_q_rope", ["rope_base"], "angles", changed(lambda e, base: 1e6 if base != 1e6 else 1e4, "rope_base")),
     "rope-pairing": Bug("attn_q_rope", ["rope_pairing"], "rotate", changed(lambda e, halves: not halves, "rope_halves")),
     "rope-sign": Bug("attn_q_rope", ["rope_sign"], "angles", after(lambda table: (table[0], -table[1]))),
-    "rope-one-further-in-decode": Bug("attn_q_rope", [], "positions", lambda e, s: lambda which: s(which) + (1 if decoding(e) else 0)),
+    "rope-one-further-in-decode": Bug("attn_q_rope", ["rope_both_one_further"], "positions", lambda e, s: lambda which: s(which) + (1 if decoding(e) else 0)),
     "rope-one-short-in-decode": Bug("attn_q_rope", [], "positions", lambda e, s: lambda which: s(which) - (1 if decoding(e) else 0)),
     "rope-zero-in-decode": Bug("attn_q_rope", ["rope_position_zero"], "positions", lambda e, s: lambda which: s(which) * (0 if decoding(e) else 1)),
     "rope-position-mod-8": Bug("attn_q_rope", [], "positions", lambda e, s: lambda which: s(which) % 8),
