@@ -116,6 +116,34 @@ def unwritten(y, n):
     return y
 
 
+# ---- loading ----
+
+
+def file_of(part, of):
+    """A wrong load() of the layers' `part`; of(e, sound, name) gives its rows."""
+    return lambda e, sound: lambda name: of(e, sound, name) if name.endswith(f".{part}.weight") else sound(name)
+
+
+def of_layer(layer):
+    return lambda e, sound, name: sound(f"blk.{layer}.{name.split('.', 2)[2]}")
+
+
+def half_zero(e, sound, name):
+    rows = sound(name).copy()
+    rows[len(rows) // 2 :] = 0
+    return rows
+
+
+def gate_for_up(e, sound):
+    other = {"ffn_gate": "ffn_up", "ffn_up": "ffn_gate"}
+
+    def load(name):
+        *layer, part, kind = name.split(".")
+        return sound(".".join([*layer, other.get(part, part), kind]))
+
+    return load
+
+
 # ---- RoPE ----
 
 
@@ -345,6 +373,10 @@ table = {
     "logits-in-f16": Bug("logits", [], "linear", lambda e, s: lambda x, n: to_f16(s(x, n)) if not n.startswith("blk") else s(x, n)),
     "logits-scaled": Bug("logits", ["logit_scale"], "linear", lambda e, s: lambda x, n: s(x, n) / f32(np.sqrt(e.n_embd)) if not n.startswith("blk") else s(x, n)),
     "logits-0.9": Bug("logits", [], "linear", lambda e, s: lambda x, n: s(x, n) * f32(0.9) if not n.startswith("blk") else s(x, n)),
+    # loading: named from the hashes of the weights, where the trace has them
+    "q-loaded-from-layer-3": Bug("attn_q", [], "load", file_of("attn_q", of_layer(3))),
+    "q-half-loaded": Bug("attn_q", [], "load", file_of("attn_q", half_zero)),
+    "gate-up-swapped": Bug("ffn_gate", ["gate_up_swapped"], "load", gate_for_up),
 }
 OUTSIDE = ("token_embd", "output_norm", "logits")  # these bugs have no layer
 

@@ -3,7 +3,8 @@ own, so that bugs.py can replace one, as a buggy engine has it.
 
     python3 engine.py MODEL.gguf TRACE.h5 --tokens 1,300,45 --decode 4 [--bug NAME[@LAYER]] [--numerics f32]
 
-Each tensor goes to `record(name, rows)`, where rows is [n_tokens, …], as soon as it is computed."""
+Each tensor goes to `record(name, rows)`, where rows is [n_tokens, …], as soon as it is computed. The weights that were
+used stand in `weights`."""
 
 import argparse
 import sys
@@ -71,9 +72,12 @@ class Engine:
 
     # ---- the parts ----
 
+    def load(self, name):
+        return self.tensor(name)
+
     def weight(self, name):
         if name not in self.weights:
-            self.weights[name] = self.tensor(name)
+            self.weights[name] = self.load(name)
         return self.weights[name]
 
     def put(self, name, rows):
@@ -223,6 +227,9 @@ def main():
         for step in [tokens[:prefill]] + [[t] for t in tokens[prefill:]]:
             trace.step(step)
             engine.forward(step)
+        for name, rows in engine.weights.items():
+            if rows is not None:  # a bias that the model has not
+                trace.weight(name, rows)
 
 
 if __name__ == "__main__":

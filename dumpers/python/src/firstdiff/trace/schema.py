@@ -15,14 +15,15 @@ STEP_ROW = np.dtype([("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("leve
 LEVEL_FULL = 2
 STATS = ("min", "max", "mean", "rms", "absmax", "n_nan", "n_pos_inf", "n_neg_inf", "n_zero")  # columns of /stats
 MAX_NAME = 63  # bytes; a row of /graph has 64
+MAX_WEIGHT_NAME = 191  # bytes; "NODE:NAME" at most
 MAX_DIM = 4  # besides the position
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, most: int = MAX_NAME) -> None:
     """Raises TraceError for a name that a trace cannot hold."""
-    if not name or len(name.encode()) > MAX_NAME or "/" in name or name in (".", "..") or "\0" in name:
+    if not name or len(name.encode()) > most or "/" in name or name in (".", "..") or "\0" in name:
         raise TraceError(
-            f"a name of {len(name.encode())} bytes, expected 1 to {MAX_NAME} without / and zero bytes, not . or .."
+            f"a name of {len(name.encode())} bytes, expected 1 to {most} without / and zero bytes, not . or .."
         )
 
 

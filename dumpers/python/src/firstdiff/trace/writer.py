@@ -3,6 +3,7 @@
     with Writer("run.h5", engine="myengine 0.3", model="model.gguf") as trace:
         trace.step(tokens)                            # one forward call: the tokens that it is fed
         trace.put("blk.0.attn_norm", x)               # [n_tokens, n_embd], as soon as it is computed
+        trace.weight("blk.0.attn_q.weight", w)        # hashes of its rows; any time
 
 The names of tensors are those of docs/trace-format.md; others are welcome."""
 
@@ -21,7 +22,17 @@ import numpy as np
 import numpy.typing as npt
 
 from firstdiff.trace.arrays import Array, TraceError, to_host
-from firstdiff.trace.schema import KINDS, LEVEL_FULL, MAX_DIM, STEP_ROW, Kind, check_name, model_hash
+from firstdiff.trace.schema import (
+    KINDS,
+    LEVEL_FULL,
+    MAX_DIM,
+    MAX_WEIGHT_NAME,
+    STEP_ROW,
+    Kind,
+    check_name,
+    model_hash,
+)
+from firstdiff.trace.weights import hash_rows
 
 CHUNK_BYTES, KV_CHUNK = 32 * 1024, 64  # as firstdiff's own writer: whole positions, attention cut every 64 keys
 
@@ -45,7 +56,7 @@ class _Set:
 class Writer:
     """A trace being written, level `full`.
 
-    A failed `step` or `put` never raises, so hooks may call them inside an engine: it returns False, the message is
+    A failed `step`, `put` or `weight` never raises, so hooks may call them inside an engine: it returns False, the message is
     kept in `errors`, the file stays marked as incomplete (which `firstdiff compare` answers with status 3), and
     `close` warns. `strict=True` raises instead. Whatever cannot be opened raises TraceError at once.
 
@@ -161,6 +172,23 @@ class Writer:
         name of it. A row given twice holds what came last."""
         return self._guard(f"tensor {name}", lambda: self._put(name, values, pos0, over_kv, op, layer))
 
+    def weight(self, name: str, values: Any, dtype: str | None = None) -> bool:
+        """Records hashes of a weight's rows as the engine holds it now, at any time before `close`: with `--model`,
+        `firstdiff compare` looks for a loader's bug in them before it looks at any tensor. The trace grows by 8 bytes a
+        row, 32 KiB a weight at most.
+
+        name    as in the GGUF, "blk.3.attn_q.weight"
+        values  [n_row, n_col] as the GGUF has it: row r makes output r (of an embedding: token r's), so give the
+                transpose (`w.T`) of what is held as [in, out]. Experts' matrices [n_expert, n_row, n_col]; a norm's or
+                bias's vector is one row. Floats of 16, 32 or 64 bits of any library, hashed as float32, so what was
+                dequantised from Q8_0 equals the file's rows. Integers are refused: dequantise quantised rows as the
+                engine does
+        dtype   the type that is held, for the reader: "Q8_0"; by default that of `values`
+
+        What an engine rounded when it loaded (bfloat16 from F32) or changed on purpose (a norm's 1 + w) differs from
+        the file, and is reported: leave such weights out."""
+        return self._guard(f"weight {name}", lambda: self._weight(name, values, dtype))
+
     def close(self) -> None:
         """Ends the trace and marks it as complete, unless something could not be recorded: then warns. May be
         repeated."""
@@ -239,6 +267,17 @@ class Writer:
         if first < have.first:
             raise TraceError(f"position {first} after the tensor began at {have.first}: record positions in order")
         self._store(have, raw, first - have.first)
+
+    def _weight(self, name: str, values: Any, dtype: str | None) -> None:
+        check_name(name, MAX_WEIGHT_NAME)
+        group = self._file.require_group("weights")
+        if name in group:
+            raise TraceError("recorded already")
+        rows = hash_rows(values, dtype)
+        data = group.create_dataset(name, data=rows.hashes, dtype="<u8")
+        data.attrs["dtype"] = rows.dtype
+        for key, number in {**rows.integers, "seq": len(group) - 1}.items():
+            data.attrs[key] = np.int32(number)
 
     def _rows(self, raw: Array, pos0: int | None, over_kv: bool) -> Array:
         """`raw` as [rows, …]: checks the positions and drops a batch axis of 1."""
