@@ -1,5 +1,5 @@
-/* What a comparison found: one struct of data for traces and for lockstep runs. A comparison fills it part by part, then
- * fd_verdict_decide alone turns it into a status; the words are made in report/.
+/* What a comparison found: one struct of data for traces and for lockstep runs. A comparison fills it part by part,
+ * then fd_verdict_decide alone turns it into a status; the words are made in report/.
  *
  * A "tensor" in the counts is one node's output in one step (all positions of that step). Order: step by step, in a
  * step the tokens, then the nodes in the reference's order of execution, in a node the positions. */
@@ -85,8 +85,8 @@ typedef struct fd_verdict_extent {
     fd_extent_only only;           /* the other kind of steps was judged past position 0, and is right */
 } fd_verdict_extent;
 
-/* What replay (replay/attribution.h) adds: the divergence is then the first node that introduced an error, its `diff` has the worst
- * element as `first`, and tensors are counted by finding. */
+/* What replay (replay/attribution.h) adds: the divergence is then the first node that introduced an error, its
+ * `diff` has the worst element as `first`, and tensors are counted by finding. */
 typedef struct fd_verdict_replay {
     bool done;
     char numerics[16], source[16];      /* the candidate's class; "given", "recorded", "inferred" */
@@ -217,7 +217,8 @@ typedef struct fd_verdict_counts {
     uint32_t grid;    /* coarsest type anything was compared in */
 } fd_verdict_counts;
 
-/* Something worth saying that no other part of the verdict says; `side` and `n` as listed. report/remarks.h has the words. */
+/* Something worth saying that no other part of the verdict says; `side` and `n` as listed. report/remarks.h has the
+ * words. */
 typedef enum fd_remark_kind {
     /* reasons: why a verdict of "identical" or "noise" is impossible */
     FD_REASON_NOT_SEEN, /* n: tensors that could not be looked at */
@@ -289,8 +290,9 @@ typedef struct fd_verdict {
 void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
 
 /* The one place that decides. Weights that differ are a divergence, at the weight itself where no op departs. With a
- * divergence: diverged. Else with a reason, or a missing tensor that was not allowed, or nothing compared: incomplete (and
- * that is listed as a reason). Else, when ops were replayed: noise; else identical. May be called again when more is known. */
+ * divergence: diverged. Else with a reason, or a missing tensor that was not allowed, or nothing compared:
+ * incomplete (and that is listed as a reason). Else, when ops were replayed: noise; else identical. May be called
+ * again when more is known. */
 void fd_verdict_decide(fd_verdict *verdict);
 
 /* 0 identical and noise, 1 diverged, 3 incomplete. */

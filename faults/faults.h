@@ -16,8 +16,8 @@ typedef struct fd_fault_info {
      * spaces: "ffn_act ffn_moe_act". */
     const char *located;
     bool outside; /* sits outside the layers ("token_embd", "logits"): takes no @LAYER */
-    /* Where the fault is a coarser type for the factors of a product: its unit roundoff. In an engine whose factors are as
-     * coarse it is no bug. Else 0. */
+    /* Where the fault is a coarser type for the factors of a product: its unit roundoff. In an engine whose factors
+     * are as coarse it is no bug. Else 0. */
     double u_in;
 } fd_fault_info;
 
@@ -44,8 +44,8 @@ typedef struct fd_faulty_node {
     fd_fault_owner *owner; /* NULL: the fault does not concern the node */
 } fd_faulty_node;
 
-/* Applies fault i to a copy of `node`, which is a node of the graph or was changed by the caller. out->owner says whether
- * the fault concerns it; freed with fd_faulty_node_free. */
+/* Applies fault i to a copy of `node`, which is a node of the graph or was changed by the caller. out->owner says
+ * whether the fault concerns it; freed with fd_faulty_node_free. */
 fd_code fd_fault_edit_node(int32_t i, const fd_graph *graph, const fd_node *node, fd_faulty_node *out, fd_error *err);
 void fd_faulty_node_free(fd_faulty_node *faulty); /* frees the owner, not the struct */
 

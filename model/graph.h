@@ -86,7 +86,8 @@ typedef struct fd_node {
     /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; EMBED {table}; ROPE {rope_freqs factors};
      * ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
-    /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head, 0]. */
+    /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
+     * 0]. */
     int32_t n_dim; /* 1 or 2 */
     int32_t shape[FD_MAX_SHAPE];
     bool over_kv; /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */

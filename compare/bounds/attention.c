@@ -1,11 +1,13 @@
-/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX. Padding past a row's own position keeps τ = 0: it is -inf and 0 on both sides. */
+/* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX. Padding past a row's own position keeps τ = 0: it is -inf and 0 on both
+ * sides. */
 #include "compare/bounds/internal.h"
 
 static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
 }
 
-/* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. Then the softcap. */
+/* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. Then the
+ * softcap. */
 void fd_bound_attn_scores(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_numerics_class *c = work->c;

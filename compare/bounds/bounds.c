@@ -20,8 +20,8 @@ static int digits_of(double u) {
 
 double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
     /* ggml-cuda makes d·scale and dmin·min of a block of 32 in binary16, and the sum of x that the min is multiplied
-     * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15 the two
-     * terms have 2.5 times the root mean square of w. */
+     * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
+     * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
@@ -30,8 +30,8 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
 }
 
 /* int8 blocks: x ≈ d·q with d = absmax/127, so x is off by at most d/2, evenly spread (variance d²/12). Beside
- * 32-element formats d itself is stored in binary16: off by 2⁻¹¹ for the whole block, and a sum that 32 elements share is
- * at most √32 of independent ones (Cauchy–Schwarz). */
+ * 32-element formats d itself is stored in binary16: off by 2⁻¹¹ for the whole block, and a sum that 32 elements
+ * share is at most √32 of independent ones (Cauchy–Schwarz). */
 static void add_block_error(const double *x, int64_t n, int64_t block, double *e) {
     for (int64_t at = 0; at < n; at += block) {
         int64_t end = at + block < n ? at + block : n;
@@ -144,8 +144,9 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
 
 /* What is unknown (bounds_experts.c) stays so: its products may overflow, or meet a 0, and must not become NaN.
  *
- * One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider register, or
- * of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class says so. */
+ * One ulp of the larger of the two: the candidate's last rounding is half of one, a second (through a wider
+ * register, or of what the trace stores) the other half. A cache row is a copy: it is rounded only where the class
+ * says so. */
 static void add_output_error(const fd_bound_work *work) {
     const fd_bound_args *a = work->args;
     const fd_numerics_class *c = work->c;

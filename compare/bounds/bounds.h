@@ -28,7 +28,8 @@ typedef struct fd_bound_args {
     double n_output; /* elements that the whole comparison judges, for λ */
 } fd_bound_args;
 
-/* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY alone. */
+/* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY
+ * alone. */
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err);
 
 /* |c − ŷ| / τ: 0 when they are equal or the same Inf, +Inf when τ is 0 or one alone is NaN or Inf, and 0 when both are

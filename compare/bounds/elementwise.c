@@ -2,8 +2,9 @@
  * among the subnormals of the tensors' type is off by up to `tiny_out`, whatever u is. */
 #include "compare/bounds/internal.h"
 
-/* y = x·r·w, r = (Σx²/n + eps)^-½. All terms of Σx² are positive, so its chain costs at most λ·u·√n of it (binary32 in every
- * engine), and errors of x cost 2·λ·√Σ(x e)²; r takes half of that, relatively. Then three roundings and one spare. */
+/* y = x·r·w, r = (Σx²/n + eps)^-½. All terms of Σx² are positive, so its chain costs at most λ·u·√n of it (binary32
+ * in every engine), and errors of x cost 2·λ·√Σ(x e)²; r takes half of that, relatively. Then three roundings and
+ * one spare. */
 void fd_bound_rms_norm(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_weight *weight = op->weight[0];
@@ -29,12 +30,12 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     }
 }
 
-/* (a, b) → (a·c − b·s, a·s + b·c): three roundings of each product, and the table. Its entries are rounded to the op's
- * type, and an engine that makes the angle in binary32, multiplying frequencies up pair by pair, is off by
- * (i + 4)·u·angle at pair i.
+/* (a, b) → (a·c − b·s, a·s + b·c): three roundings of each product, and the table. Its entries are rounded to the
+ * op's type, and an engine that makes the angle in binary32, multiplying frequencies up pair by pair, is off by (i +
+ * 4)·u·angle at pair i.
  *
- * Fast math: sin.approx and cos.approx are off by 2^-20.5 up to 2π and by some 2^-23·angle beyond (PTX's 2^-14.7 at 100π);
- * pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded. */
+ * Fast math: sin.approx and cos.approx are off by 2^-20.5 up to 2π and by some 2^-23·angle beyond (PTX's 2^-14.7 at
+ * 100π); pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded. */
 void fd_bound_rope(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_rope *rope = &work->node->rope;

@@ -1,7 +1,7 @@
 /* SOFTMAX, TOP_K, EXPERT_WEIGHTS, EXPERT_MATMUL, EXPERT_SUM: a mixture of experts.
  *
- * The choice of experts is discrete: a margin decides. What it chose is read from the candidate where it was recorded; a
- * choice that was not and that rounding could turn makes everything behind it unknown. */
+ * The choice of experts is discrete: a margin decides. What it chose is read from the candidate where it was
+ * recorded; a choice that was not and that rounding could turn makes everything behind it unknown. */
 #include "compare/bounds/internal.h"
 
 /* As ATTN_SOFTMAX (bounds_attention.c): τ = p·(ε + Σ p ε + λ·u·√n + 4u), ε = e + u·(4 + 3|s − m|). `tau` may be `e`. */
@@ -61,8 +61,8 @@ static bool is_recorded(const double *ids, int64_t k) {
     return k == 1;
 }
 
-/* τ = n, which every id is within, at a rank where the candidate's choice is as good as the replayed one; elsewhere 0. Of
- * a choice that was not recorded: where there may have been another. */
+/* τ = n, which every id is within, at a rank where the candidate's choice is as good as the replayed one; elsewhere
+ * 0. Of a choice that was not recorded: where there may have been another. */
 void fd_bound_top_k(const fd_bound_work *work) {
     int64_t n = work->op->graph->nodes[work->node->input[0]].shape[0], k = work->stride;
     for (int64_t row = 0; row < work->op->n_pos; row++) {

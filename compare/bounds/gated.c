@@ -1,8 +1,8 @@
 /* GELU_MUL, SWIGLU_CLAMP, SCALE, SOFTCAP. The rounding of the output is added by fd_bound. */
 #include "compare/bounds/internal.h"
 
-/* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v) is at
- * most |tanh v|. Then one product. */
+/* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v)
+ * is at most |tanh v|. Then one product. */
 double fd_bound_capped(double before, double cap, double error, double u, double tiny) {
     double tanh_v = fabs(tanh(before / cap));
     return error + cap * u * (3 * tanh_v + 2 * tanh_v) + cap * tiny;
@@ -22,8 +22,8 @@ void fd_bound_scale(const fd_bound_work *work) {
         work->tau[i] = factor * work->e[0][i] + work->c->u_op * fabs(work->y[i]);
 }
 
-/* GELU's tanh form, ½g(1 + tanh v). 1 + tanh v cancels where g < 0, so an engine that computes it so is off by u·|g| (in
- * binary32 in every engine); the argument, three products and a sum, by 5u of itself, which moves the result by
+/* GELU's tanh form, ½g(1 + tanh v). 1 + tanh v cancels where g < 0, so an engine that computes it so is off by u·|g|
+ * (in binary32 in every engine); the argument, three products and a sum, by 5u of itself, which moves the result by
  * |g|·2|v|σ(2v)σ(−2v). The result is rounded before it is multiplied. llama.cpp's CPU reads it from a table by the
  * argument in f16. |d gelu/dg| ≤ 1.13. */
 void fd_bound_gelu_mul(const fd_bound_work *work) {

@@ -7,7 +7,8 @@
 #include "compare/bounds/bounds.h"
 #include "model/gguf/quant.h"
 
-/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes nothing. */
+/* Operations from which threads are worth waking. Every element is computed by itself, so their number changes
+ * nothing. */
 enum { FD_BOUND_MANY = 1 << 20 };
 
 typedef struct fd_bound_work {
@@ -35,8 +36,9 @@ static inline bool fd_kv_is_quantised(uint32_t kv_type) {
     return kv_type == FD_Q8_0 || kv_type == FD_Q4_0;
 }
 
-/* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two steps
- * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other. */
+/* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two
+ * steps where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take
+ * the other. */
 void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
 
 /* λ for sums of n terms. */

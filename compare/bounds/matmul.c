@@ -34,9 +34,9 @@ static float bias_of(const fd_bound_products *p, int64_t i) {
     return values[i - first];
 }
 
-/* τ = λ·u_acc·√n·S + λ·√Σ (w²(e² + (u_w x)²) + (t x)²), S = Σ|x||w|, t half the spacing of the subnormals that a rounded
- * weight may fall among. The bias: the dot and the bias are each rounded once before
- * they are added. A class whose inputs are cut has a mean error of up to u for each of the two factors. */
+/* τ = λ·u_acc·√n·S + λ·√Σ (w²(e² + (u_w x)²) + (t x)²), S = Σ|x||w|, t half the spacing of the subnormals that a
+ * rounded weight may fall among. The bias: the dot and the bias are each rounded once before they are added. A class
+ * whose inputs are cut has a mean error of up to u for each of the two factors. */
 void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p) {
     const fd_weight *w = p->weight;
     const fd_numerics_class *c = work->c;

@@ -56,8 +56,8 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
-    /* Our GPU engine's fast numerics where a single token's products are of int8 blocks: a prompt's are of binary16 factors,
-     * dequantised weights among them, whose errors are smaller than a block's. */
+    /* Our GPU engine's fast numerics where a single token's products are of int8 blocks: a prompt's are of binary16
+     * factors, dequantised weights among them, whose errors are smaller than a block's. */
     {.name = "fast-int8",
      .summary = "int8 activations beside quantised weights, else binary16 factors, and binary16 K/V",
      .q8_activations = true,
@@ -67,8 +67,8 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
-    /* ggml's CPU kernel of flash attention keeps the running sum of e^(s − max)·v in binary16 where V is binary16 and the
-     * batch has fewer than 64 tokens (ggml_compute_forward_flash_attn_ext_f16_one_chunk, llama.cpp). */
+    /* ggml's CPU kernel of flash attention keeps the running sum of e^(s − max)·v in binary16 where V is binary16
+     * and the batch has fewer than 64 tokens (ggml_compute_forward_flash_attn_ext_f16_one_chunk, llama.cpp). */
     {.name = "llama-cpu-fa",
      .summary = "llama-cpu with flash attention: sums of V in binary16",
      .q8_activations = true,
@@ -78,9 +78,9 @@ static const fd_numerics_class table[] = {
      .u_mix = UF16,
      F32_OPS,
      .u_kv = UF16},
-    /* ggml's CUDA backend with its own kernels (mmq, mmvq, mmf, mmvf) and cuBLAS for what they leave: beside quantised
-     * weights int8 blocks, beside binary16 ones cuBLAS with compute type 16F, binary32 ones TF32; scores ask for binary32,
-     * which is TF32 in cuBLAS, the mix does not. Compiled with -use_fast_math. */
+    /* ggml's CUDA backend with its own kernels (mmq, mmvq, mmf, mmvf) and cuBLAS for what they leave: beside
+     * quantised weights int8 blocks, beside binary16 ones cuBLAS with compute type 16F, binary32 ones TF32; scores
+     * ask for binary32, which is TF32 in cuBLAS, the mix does not. Compiled with -use_fast_math. */
     {.name = "llama-cuda",
      .summary = "int8 activations, TF32 and binary16 factors, binary16 sums beside binary16, fast sin",
      .q8_activations = true,
@@ -102,8 +102,8 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UBF16},
-    /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s − max)
-     * rounded to the tensors' type before it is multiplied with V. */
+    /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s −
+     * max) rounded to the tensors' type before it is multiplied with V. */
     {.name = "hf-f16-fa",
      .summary = "binary16 tensors, binary32 sums and inside of attention",
      .fused_attention = true,

@@ -1,7 +1,7 @@
 /* Candidate classes: where an engine rounds, and to how many bits. A bound (bounds.h) is computed for a class.
  *
- * u is a unit roundoff: a result rounded to nearest is off by at most u·|x| (2⁻²⁴ binary32, 2⁻¹¹ binary16, 2⁻⁸ bfloat16).
- * A zero u means that nothing is rounded there. */
+ * u is a unit roundoff: a result rounded to nearest is off by at most u·|x| (2⁻²⁴ binary32, 2⁻¹¹ binary16, 2⁻⁸
+ * bfloat16). A zero u means that nothing is rounded there. */
 #ifndef FD_COMPARE_BOUNDS_NUMERICS_CLASS_H
 #define FD_COMPARE_BOUNDS_NUMERICS_CLASS_H
 

@@ -28,7 +28,8 @@ typedef struct fd_trial {
 fd_code fd_where_they_differ(const fd_trial *trial, int32_t a, int32_t b, int32_t *found, fd_error *err);
 
 /* Asks other recorded nodes: in the finding's layer those where the contenders predict different values; where the
- * candidate rounds also the same op in other layers, where an error that one of them explains speaks against the others. */
+ * candidate rounds also the same op in other layers, where an error that one of them explains speaks against the
+ * others. */
 fd_code fd_cross_check(fd_trial *trial, fd_error *err);
 
 #endif

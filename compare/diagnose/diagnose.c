@@ -115,7 +115,8 @@ static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
     return e;
 }
 
-/* Explains the finding, or, with `fits`, asks about one fault alone. A failure to read a tensor on the way comes first. */
+/* Explains the finding, or, with `fits`, asks about one fault alone. A failure to read a tensor on the way comes
+ * first. */
 static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out, int32_t fault, bool *fits,
                          fd_error *err) {
     const fd_graph *graph = options->graph;

@@ -1,9 +1,9 @@
 /* From a finding to the bug's name: fd_explain, asked with what the trace recorded around that finding.
  *
  * Asked about are the rows of the step that has the finding (and of the single-position steps after it), so that an
- * explanation must hold in all of them; of long steps the first 64 positions, of large matrices fewer. τ is the bound of
- * every element in the candidate's class, none for an exact class. Explanations are computed in binary32, so a candidate
- * more precise than that is asked with the bounds of f32. */
+ * explanation must hold in all of them; of long steps the first 64 positions, of large matrices fewer. τ is the
+ * bound of every element in the candidate's class, none for an exact class. Explanations are computed in binary32,
+ * so a candidate more precise than that is asked with the bounds of f32. */
 #ifndef FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 #define FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 

@@ -1,15 +1,16 @@
-/* Explaining one finding: every fault of faults/ that concerns the node is computed on the candidate's own inputs, and one
- * is named only if it gives the candidate's values and nothing else does (docs/faults.md has the rule).
+/* Explaining one finding: every fault of faults/ that concerns the node is computed on the candidate's own inputs,
+ * and one is named only if it gives the candidate's values and nothing else does (docs/faults.md has the rule).
  *
- * Residual of a variant: z = |c − v| / τ, where τ is the bound of that variant (of its op, weights and inputs); the largest
- * over all elements, and the root of the mean square over a position's row. Equal values are 0, and so are two NaN; where τ
- * is 0, or one alone is NaN or infinite, anything else is +Inf. Where the candidate rounds, a NaN for an Inf is 0 too: the
- * order of a sum decides which of them comes out.
+ * Residual of a variant: z = |c − v| / τ, where τ is the bound of that variant (of its op, weights and inputs); the
+ * largest over all elements, and the root of the mean square over a position's row. Equal values are 0, and so are
+ * two NaN; where τ is 0, or one alone is NaN or infinite, anything else is +Inf. Where the candidate rounds, a NaN
+ * for an Inf is 0 too: the order of a sum decides which of them comes out.
  *
- * A variant fits when its largest z is ≤ 1. It is clearly beyond when its largest z is > 10, or the root of the mean square
- * is > 1 in at least four rows: τ bounds the worst of all elements, so a row that reaches it on the average is no rounding.
- * A variant is named when it fits and the unmodified op and every other variant are clearly beyond, here or, where they are
- * recorded, at other nodes that the faults concern. Variants with the same bits are named together. */
+ * A variant fits when its largest z is ≤ 1. It is clearly beyond when its largest z is > 10, or the root of the mean
+ * square is > 1 in at least four rows: τ bounds the worst of all elements, so a row that reaches it on the average
+ * is no rounding. A variant is named when it fits and the unmodified op and every other variant are clearly beyond,
+ * here or, where they are recorded, at other nodes that the faults concern. Variants with the same bits are named
+ * together. */
 #ifndef FD_COMPARE_DIAGNOSE_EXPLAIN_H
 #define FD_COMPARE_DIAGNOSE_EXPLAIN_H
 
@@ -17,8 +18,9 @@
 #include "compare/diagnose/explanation.h"
 
 typedef struct fd_explain_request {
-    /* graph (without faults), node, positions, tokens (EMBED), and in[]: the candidate's recorded inputs, float; `weight`,
-     * the rope tables and `out` are not read. KV_WRITE: give all positions from 0, rows before pos0 are taken for zero */
+    /* graph (without faults), node, positions, tokens (EMBED), and in[]: the candidate's recorded inputs, float;
+     * `weight`, the rope tables and `out` are not read. KV_WRITE: give all positions from 0, rows before pos0 are
+     * taken for zero */
     fd_op_args args;
     const float
         *output; /* the candidate's rows, [n_pos, fd_node_row_stride]; KV_WRITE: the cache rows of the positions */
@@ -26,8 +28,8 @@ typedef struct fd_explain_request {
     double n_output;                   /* as in fd_bound_args */
     const double *tau;                 /* without `numerics`: bounds for every variant alike, laid out as output */
     fd_op_fn op;
-    /* The candidate's rows of another node at these positions, laid out as fd_op_args.in (KV_WRITE: the cache from position
-     * 0); NULL when it was not recorded. May be NULL: faults that read other tensors are then not tried. */
+    /* The candidate's rows of another node at these positions, laid out as fd_op_args.in (KV_WRITE: the cache from
+     * position 0); NULL when it was not recorded. May be NULL: faults that read other tensors are then not tried. */
     const float *(*tensor)(void *user, int32_t node);
     uint32_t (*stored)(void *user, int32_t node); /* element type in which the trace holds a node; NULL: as it was */
     void *user;
@@ -36,7 +38,8 @@ typedef struct fd_explain_request {
 /* FD_ERR_MEMORY alone. */
 fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err);
 
-/* Does this one fault give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of rivals. */
+/* Does this one fault give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of
+ * rivals. */
 fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err);
 
 #endif

@@ -13,8 +13,8 @@ typedef struct fd_explain_fit {
     int64_t n_beyond;           /* elements beyond τ */
 } fd_explain_fit;
 
-/* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about, and a few
- * roundings may be chance. */
+/* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about,
+ * and a few roundings may be chance. */
 enum { FD_MAX_REMAINING = 8, FD_MIN_EVIDENCE = 8 };
 
 /* Why nothing is named. */

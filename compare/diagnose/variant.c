@@ -169,7 +169,8 @@ static double tau_of(const fd_explain_request *request, const fd_variant *varian
     return variant->tau ? variant->tau[i] : request->tau ? request->tau[i] : 0.0;
 }
 
-/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several rows. */
+/* A name is a strong claim: within τ itself, and nothing else nearer than ten, or than one on the average of several
+ * rows. */
 enum { CLEARLY_BEYOND = 10, MIN_ROWS_BEYOND = 4 };
 
 bool fd_fit_clearly_beyond(const fd_explain_fit *fit) {

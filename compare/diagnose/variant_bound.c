@@ -1,5 +1,5 @@
-/* The bound of a variant: what a right engine that had this fault would be allowed, not what the op as it should be is. A
- * misread weight gives values, and roundings, of quite another size. */
+/* The bound of a variant: what a right engine that had this fault would be allowed, not what the op as it should be
+ * is. A misread weight gives values, and roundings, of quite another size. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -5,9 +5,9 @@
 
 #include "compare/diagnose/weights_internal.h"
 
-/* What `fault` makes of the weight. Loader and dequantise faults are written for matrix products: a weight that another op
- * reads is shown to them as a product's, so that a table or a norm which was read short is explained by the same rows.
- * out->weight[0] is then the weight; out->owner is NULL where the fault leaves it alone. */
+/* What `fault` makes of the weight. Loader and dequantise faults are written for matrix products: a weight that
+ * another op reads is shown to them as a product's, so that a table or a norm which was read short is explained by
+ * the same rows. out->weight[0] is then the weight; out->owner is NULL where the fault leaves it alone. */
 static fd_code apply(const fd_graph *graph, const fd_weight_difference *d, int32_t fault, fd_faulty_node *out,
                      fd_error *err) {
     fd_node product = graph->nodes[d->node];

@@ -1,6 +1,6 @@
 /* Argmax flips: the one discrete thing that a run does with its logits is to choose the best token of each position.
- * Rounding may turn a near tie over; a run that feeds its own choices then goes another way, and from there only its own
- * trace can judge it. */
+ * Rounding may turn a near tie over; a run that feeds its own choices then goes another way, and from there only its
+ * own trace can judge it. */
 #ifndef FD_COMPARE_REPLAY_ARGMAX_FLIP_H
 #define FD_COMPARE_REPLAY_ARGMAX_FLIP_H
 
@@ -29,7 +29,8 @@ void fd_flips_close(fd_flips *flips);
 void fd_flips_add(fd_flips *flips, const fd_attribution_row *row);
 
 /* Fills verdict->flip: the flips, and, where the tokens part at n_pos, whether each side was fed its own best token
- * (within its τ). A note says where a side was fed the highest id of equal logits: the contract's best is the lowest. */
+ * (within its τ). A note says where a side was fed the highest id of equal logits: the contract's best is the
+ * lowest. */
 void fd_flips_report(const fd_flips *flips, const fd_trace *ref, const fd_trace *cand, fd_verdict *verdict);
 
 #endif

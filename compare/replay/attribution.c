@@ -177,8 +177,8 @@ static double growth_of(const attributing *a, int32_t id) {
     return in > 0 && a->growth[2 * id + 1] > 0 ? relative_error(a, id) / in : -1;
 }
 
-/* What growth is usual for the op of node `id`: the third largest of its other nodes, as robust here as their median, which
- * would need a list. Infinite with fewer than three. */
+/* What growth is usual for the op of node `id`: the third largest of its other nodes, as robust here as their
+ * median, which would need a list. Infinite with fewer than three. */
 static double usual_growth(const attributing *a, int32_t id) {
     const fd_graph *graph = a->o->graph;
     double largest[3] = {-1, -1, -1};

@@ -1,4 +1,5 @@
-/* One row of one node: which elements lie beyond their bounds, and how much of the error is introduced and inherited. */
+/* One row of one node: which elements lie beyond their bounds, and how much of the error is introduced and
+ * inherited. */
 #ifndef FD_COMPARE_REPLAY_ATTRIBUTION_ROW_H
 #define FD_COMPARE_REPLAY_ATTRIBUTION_ROW_H
 

@@ -9,12 +9,12 @@
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
 #define COMFORTABLE_Z 0.7
 
-/* A class rounds much more than another where its bound is so many times as wide: its errors, a sixth of it as a rule, are
- * then beyond the other's. */
+/* A class rounds much more than another where its bound is so many times as wide: its errors, a sixth of it as a
+ * rule, are then beyond the other's. */
 #define MUCH_MORE 16.0f
 
-/* Of errors that round off a τ by six or more standard deviations, eight are all below a hundredth of it once in 10^10 times.
- * A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
+/* Of errors that round off a τ by six or more standard deviations, eight are all below a hundredth of it once in
+ * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
 
 /* As fd_attribute_errors has it: from this part of a tensor on its τ tells nothing. */
@@ -88,8 +88,8 @@ static bool sums_in_16_bits(const fd_numerics_class *c) {
     return c->u_acc > 0x1p-24 || c->u_acc_f16 > 0x1p-24 || c->u_mix > 0x1p-24;
 }
 
-/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does not say
- * unless its sums live in 16 bits. */
+/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does
+ * not say unless its sums live in 16 bits. */
 static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
     bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
     return c->u_out <= 0x1p-24 && !sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
@@ -99,8 +99,8 @@ typedef struct tally {
     int32_t rounded, needed, spared;
 } tally;
 
-/* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those whose
- * errors are far smaller than the class's. */
+/* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
+ * whose errors are far smaller than the class's. */
 static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_t node) {
     tally t = {0};
     bool sums =

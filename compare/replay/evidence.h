@@ -50,7 +50,8 @@ void fd_evidence_add(void *user, const fd_attribution_row *row);
 /* What was seen since the last call speaks for `numerics`. */
 fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);
 
-/* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot hold. */
+/* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot
+ * hold. */
 typedef struct fd_storage {
     int32_t digits, n_stored, n_wide;
 } fd_storage;

@@ -36,8 +36,8 @@ static fd_code try_class(const fd_attribution_options *options, const fd_numeric
     return code;
 }
 
-/* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits rounds
- * every result to 16 bits. */
+/* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
+ * rounds every result to 16 bits. */
 static double stored_roundoff(const fd_trace *trace) {
     int32_t n = 0, n_f16 = 0, n_bf16 = 0;
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
@@ -75,8 +75,8 @@ static bool fits(const cases *c, int32_t i, int32_t least) {
     return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
 }
 
-/* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit as well
- * where those bits hide what they would have kept. */
+/* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit
+ * as well where those bits hide what they would have kept. */
 static int32_t choose(const cases *c, int32_t *least) {
     int32_t chosen = 0, same_type = -1;
     *least = INT32_MAX;
@@ -90,14 +90,16 @@ static int32_t choose(const cases *c, int32_t *least) {
     return same_type >= 0 ? same_type : chosen;
 }
 
-/* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does not. */
+/* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does
+ * not. */
 static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
     bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
     for (int32_t i = 1; i < c->n; i++) decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
     return decided;
 }
 
-/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. -1: none fits better. */
+/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. -1: none fits
+ * better. */
 static int32_t best_refuted(const cases *c, int32_t least) {
     int32_t best = -1;
     for (int32_t i = 1; i < c->n; i++)

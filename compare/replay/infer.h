@@ -12,10 +12,10 @@ const char *fd_class_source_name(fd_class_source source); /* "given", "recorded"
 /* What the trace says its numerics are; NULL when it does not say, or nothing this build knows. */
 const fd_numerics_class *fd_class_of_trace(const fd_trace *trace);
 
-/* Of the classes that the trace does not refute (evidence.h), the strictest that leaves hardly more of the sampled nodes
- * beyond their bounds than the one that leaves fewest: one more in 50. A gross bug is beyond in every class and so decides
- * nothing. Of a trace in 16 bits, the strictest that fits and rounds its results to as few. `numerics` of the options is
- * ignored. */
+/* Of the classes that the trace does not refute (evidence.h), the strictest that leaves hardly more of the sampled
+ * nodes beyond their bounds than the one that leaves fewest: one more in 50. A gross bug is beyond in every class
+ * and so decides nothing. Of a trace in 16 bits, the strictest that fits and rounds its results to as few.
+ * `numerics` of the options is ignored. */
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
                        fd_class_evidence *evidence, fd_error *err);
 

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the values
- * themselves. Each sample adds ±τ of its own op to every unrecorded element and runs the following ops on that; τ is λ
- * standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may cancel by chance. */
+/* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the
+ * values themselves. Each sample adds ±τ of its own op to every unrecorded element and runs the following ops on
+ * that; τ is λ standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may
+ * cancel by chance. */
 
 fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const fd_node_state *of[FD_MAX_INPUTS] = {NULL, NULL};
@@ -37,8 +38,8 @@ static double square(double x) {
     return x * x;
 }
 
-/* What was recorded of them, and the samples' spread: the element's own and, in quadrature, the row's root mean square, for
- * one element's may be small by chance. */
+/* What was recorded of them, and the samples' spread: the element's own and, in quadrature, the row's root mean
+ * square, for one element's may be small by chance. */
 fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
     const fd_node_state *in = &replay->state[node->input[0]];
     int64_t n = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
@@ -89,8 +90,8 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
     return FD_OK;
 }
 
-/* The element's own spread and, in quadrature, the root mean square of its head's (of the row's, where there are no heads
- * or they run over positions), for an element's own may be small by chance. */
+/* The element's own spread and, in quadrature, the root mean square of its head's (of the row's, where there are no
+ * heads or they run over positions), for an element's own may be small by chance. */
 void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride) {
     int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0;
     int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
@@ -115,8 +116,8 @@ void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride
     }
 }
 
-/* Rounding may have changed a choice of experts that was not recorded, and no sample need show it: the rows after it, up to
- * the next recorded tensor, get a τ that says nothing. */
+/* Rounding may have changed a choice of experts that was not recorded, and no sample need show it: the rows after
+ * it, up to the next recorded tensor, get a τ that says nothing. */
 fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];
     int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 : 0;

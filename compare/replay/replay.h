@@ -1,12 +1,14 @@
-/* Replay: re-executing a model's ops on what a trace recorded. Every node gets the candidate's own inputs, so what comes
- * out differs from the candidate's output by that one op alone.
+/* Replay: re-executing a model's ops on what a trace recorded. Every node gets the candidate's own inputs, so what
+ * comes out differs from the candidate's output by that one op alone.
  *
- * Inputs that were not recorded are replayed from the nearest recorded ones before them. Perturbations drawn at random
- * within the bounds of their rounding travel along, and how far these spread is added to τ at the next recorded tensor.
- * Cache rows come from the trace's cache tensors where it has them, else from the rows written to them.
+ * Inputs that were not recorded are replayed from the nearest recorded ones before them. Perturbations drawn at
+ * random within the bounds of their rounding travel along, and how far these spread is added to τ at the next
+ * recorded tensor. Cache rows come from the trace's cache tensors where it has them, else from the rows written to
+ * them.
  *
- * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every node
- * of the graph in order. Holds the tensors of one range until their last reader, and the caches of all positions. */
+ * Use: open; for each range of positions, in order and without a gap: fd_replay_range, then fd_replay_node for every
+ * node of the graph in order. Holds the tensors of one range until their last reader, and the caches of all
+ * positions. */
 #ifndef FD_COMPARE_REPLAY_REPLAY_H
 #define FD_COMPARE_REPLAY_REPLAY_H
 
@@ -24,7 +26,8 @@ typedef struct fd_replay_options {
     double n_output; /* as in fd_bound_args */
 } fd_replay_options;
 
-/* Everything in the options is borrowed. FD_ERR_INPUT when a recorded tensor does not have the graph's shape (named). */
+/* Everything in the options is borrowed. FD_ERR_INPUT when a recorded tensor does not have the graph's shape
+ * (named). */
 fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err);
 void fd_replay_close(fd_replay *replay); /* NULL is fine */
 
@@ -43,8 +46,8 @@ typedef struct fd_replayed {
 /* The next node. `wanted`: y and tau are needed also where the whole node is recorded. */
 fd_code fd_replay_node(fd_replay *replay, int32_t node, bool wanted, fd_replayed *out, fd_error *err);
 
-/* One recorded row, widened and padded to `stride` as executors lay it out for a batch that ends at n_kv. *present is false
- * when the trace does not hold it. `scratch` holds fd_node_elements(node, pos + 1). */
+/* One recorded row, widened and padded to `stride` as executors lay it out for a batch that ends at n_kv. *present
+ * is false when the trace does not hold it. `scratch` holds fd_node_elements(node, pos + 1). */
 fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_node *node, int32_t pos, int32_t n_kv,
                            double *scratch, double *row, bool *present, fd_error *err);
 

@@ -1,11 +1,13 @@
-/* The baseline: an earlier verdict. After a fix, did the first divergence move later? Whether the text improved says little,
- * and with several bugs at once a fix of one leaves the output as wrong as before; the first divergence moves all the same. */
+/* The baseline: an earlier verdict. After a fix, did the first divergence move later? Whether the text improved says
+ * little, and with several bugs at once a fix of one leaves the output as wrong as before; the first divergence
+ * moves all the same. */
 #ifndef FD_COMPARE_REPORT_BASELINE_H
 #define FD_COMPARE_REPORT_BASELINE_H
 
 #include "compare/verdict.h"
 
-/* From a report of `--json`, schema firstdiff-verdict 1. FD_ERR_INPUT for anything else; `where` names it in messages. */
+/* From a report of `--json`, schema firstdiff-verdict 1. FD_ERR_INPUT for anything else; `where` names it in
+ * messages. */
 fd_code fd_baseline_parse(const char *data, size_t size, const char *where, fd_baseline *out, fd_error *err);
 fd_code fd_baseline_read(const char *path, fd_baseline *out, fd_error *err);
 

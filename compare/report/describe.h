@@ -7,8 +7,9 @@
 /* Shapes as text, "[8, 64]"; over_kv: "[8, n]". */
 void fd_shape_text(int32_t n_dim, const int32_t *shape, bool over_kv, char *to, size_t size);
 
-/* Where element `index` of a tensor with these dims is: "head 2 · element 17", "head 1 · key position 4", "element 3",
- * "index [1, 2, 3]". Two dimensions are [head, …] in every graph of ours, and [chosen expert, …] in nodes of that name. */
+/* Where element `index` of a tensor with these dims is: "head 2 · element 17", "head 1 · key position 4", "element
+ * 3", "index [1, 2, 3]". Two dimensions are [head, …] in every graph of ours, and [chosen expert, …] in nodes of
+ * that name. */
 void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool over_kv, int64_t index, char *to,
                    size_t size);
 

@@ -1,5 +1,5 @@
-/* One page that needs nothing else: the verdict as text, a grid of layers by tensors coloured by finding, and for each cell
- * its z by position and by head. */
+/* One page that needs nothing else: the verdict as text, a grid of layers by tensors coloured by finding, and for
+ * each cell its z by position and by head. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

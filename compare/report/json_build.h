@@ -1,5 +1,5 @@
-/* What the JSON report is built of. Every function returns NULL when memory ran out; json_pack and the functions here hand
- * that on. */
+/* What the JSON report is built of. Every function returns NULL when memory ran out; json_pack and the functions
+ * here hand that on. */
 #ifndef FD_COMPARE_REPORT_JSON_BUILD_H
 #define FD_COMPARE_REPORT_JSON_BUILD_H
 

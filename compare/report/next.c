@@ -33,8 +33,8 @@ static void slice_text(const fd_divergence *d, const fd_trace_node *node, char *
         snprintf(to, size, "[%d]", d->pos);
 }
 
-/* The `firstdiff inspect` that shows the divergence as `trace` has it: under its own name (`source` of a mapped trace) and
- * in its own shape. "" when the path is too long for it. */
+/* The `firstdiff inspect` that shows the divergence as `trace` has it: under its own name (`source` of a mapped
+ * trace) and in its own shape. "" when the path is too long for it. */
 static void suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
     const fd_divergence *d = &verdict->divergence;
     int32_t at = fd_trace_find(trace, d->node);

@@ -4,8 +4,8 @@
 
 #include "compare/verdict.h"
 
-/* After a comparison of bits: shows the divergence, or, where its values are not recorded, records them. `departs` is the
- * side that departs. */
+/* After a comparison of bits: shows the divergence, or, where its values are not recorded, records them. `departs`
+ * is the side that departs. */
 void fd_next_of_bits(fd_verdict *verdict, const fd_trace *departs);
 
 /* After replay: where the divergence is a span, records what lies in it; else shows it. */

@@ -1,4 +1,5 @@
-/* A verdict as text for a person, JSON for a program, JUnit XML for a CI, HTML to look at. All write to a stream the caller checks. */
+/* A verdict as text for a person, JSON for a program, JUnit XML for a CI, HTML to look at. All write to a stream the
+ * caller checks. */
 #ifndef FD_COMPARE_REPORT_REPORT_H
 #define FD_COMPARE_REPORT_REPORT_H
 

@@ -1,6 +1,6 @@
-/* Data on a device. The copy to pinned memory goes into the caller's stream, after what computes the data and before what
- * overwrites it, and an event after the copy says when it is done. No call waits for it before the step ends. After that
- * the device address is not used again.
+/* Data on a device. The copy to pinned memory goes into the caller's stream, after what computes the data and before
+ * what overwrites it, and an event after the copy says when it is done. No call waits for it before the step ends.
+ * After that the device address is not used again.
  *
  * The functions are the CUDA driver's own, found in the libcuda that the program has loaded: its interface is stable
  * over toolkit versions, every program that uses CUDA has it, and a cudaStream_t is a CUstream. */

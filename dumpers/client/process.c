@@ -27,9 +27,9 @@ static void in_parent(void) {
     pthread_mutex_unlock(&list_lock);
 }
 
-/* The file, its copy and the thread are the parent's, and the file's descriptor is shared. HDF5 closes its files at exit,
- * and would cut the parent's to the length that the child knows: the driver drops every write of a target that has
- * failed. */
+/* The file, its copy and the thread are the parent's, and the file's descriptor is shared. HDF5 closes its files at
+ * exit, and would cut the parent's to the length that the child knows: the driver drops every write of a target that
+ * has failed. */
 static void in_child(void) {
     for (fd_tracer *tracer = all; tracer; tracer = tracer->next) {
         if (tracer->output.store && tracer->output.store->file->target.error == 0)

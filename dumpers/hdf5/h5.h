@@ -26,8 +26,8 @@ void fd_h5_end(fd_h5_guard guard);
  * one clears the stack. */
 fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) FD_PRINTF(3, 4);
 
-/* Whether `path` is a file that HDF5 could open, before it is asked to: FD_ERR_INPUT says what is there instead; `expected`
- * is "a trace". */
+/* Whether `path` is a file that HDF5 could open, before it is asked to: FD_ERR_INPUT says what is there instead;
+ * `expected` is "a trace". */
 fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err);
 
 /* Closes an id of any kind and leaves the error stack as it is; negative ids are fine. */
@@ -54,8 +54,8 @@ typedef struct fd_h5_link {
     const char *name; /* in the same allocation */
     uint64_t address; /* of the object's header in the file; UINT64_MAX when the link says a path or another file */
 } fd_h5_link;
-/* A group's links in order of name; freed with free(). NULL, and *n 0, when they cannot be listed or there are more than
- * `limit`. */
+/* A group's links in order of name; freed with free(). NULL, and *n 0, when they cannot be listed or there are more
+ * than `limit`. */
 fd_h5_link *fd_h5_links(hid_t group, size_t limit, size_t *n);
 
 enum { FD_H5_MAX_RANK = 5 };

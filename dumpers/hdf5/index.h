@@ -1,5 +1,5 @@
-/* Where each chunk of a dataset lies: the five chunk indexes of HDF5 (File Format Specification 3.0, sections III.A, VII
- * and VIII) for chunks without filters. Blocks that carry a checksum are refused when it is wrong, as HDF5 does. */
+/* Where each chunk of a dataset lies: the five chunk indexes of HDF5 (File Format Specification 3.0, sections III.A,
+ * VII and VIII) for chunks without filters. Blocks that carry a checksum are refused when it is wrong, as HDF5 does. */
 #ifndef FD_DUMPERS_HDF5_INDEX_H
 #define FD_DUMPERS_HDF5_INDEX_H
 

@@ -45,8 +45,8 @@ typedef struct fd_h5_object {
     fd_h5_attribute seq, layer, over_kv, first_position; /* integers */
 } fd_h5_object;
 
-/* True when the file's superblock has what the two functions below rely on: it begins the file, and addresses and lengths
- * have 8 bytes. */
+/* True when the file's superblock has what the two functions below rely on: it begins the file, and addresses and
+ * lengths have 8 bytes. */
 bool fd_h5_plain_file(const fd_h5_bytes *bytes);
 
 /* Where the last object was read: headers lie close together, and so do their attributes' strings. {0} at first. */

@@ -35,8 +35,9 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
 /* Added to an occurrence that is not counted from 1, but in any rising order. */
 enum { FD_SOURCE_BY_INDEX = 1 << 30 };
 
-/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's "step=3___rank=0___name=q___layer_id=1"
- * gives "q-1", rank 2's "q-1:rank2", and its dump_index + FD_SOURCE_BY_INDEX the occurrence. `out` [size] receives the name. False when it does not fit or nothing is left. */
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's
+ * "step=3___rank=0___name=q___layer_id=1" gives "q-1", rank 2's "q-1:rank2", and its dump_index + FD_SOURCE_BY_INDEX
+ * the occurrence. `out` [size] receives the name. False when it does not fit or nothing is left. */
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence);
 /* The debugger's file name (…_outputs, …_outputs_1, …_inputs_args_0, …_inputs_kwargs_hidden_states) as "PATH",
  * "PATH:out1", "PATH:in", "PATH:in.attention_mask"; the model's class in front is dropped. */

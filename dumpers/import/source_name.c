@@ -28,8 +28,8 @@ static const char *skip_step(const char *name, int32_t *step) {
 }
 
 /* SGLang's dumper (python/sglang/srt/debug_utils/dumper.py) joins key=value pairs with three underscores:
- * DIR/EXPERIMENT/step=0___rank=0___dump_index=7___name=q___recompute_status=disabled___layer_id=3.pt; older ones begin with
- * forward_pass_id= and rank=. dump_index counts all tensors, so it orders those of one name. */
+ * DIR/EXPERIMENT/step=0___rank=0___dump_index=7___name=q___recompute_status=disabled___layer_id=3.pt; older ones
+ * begin with forward_pass_id= and rank=. dump_index counts all tensors, so it orders those of one name. */
 static bool key_values(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence) {
     char copy[1024];
     const char *called = NULL, *layer = NULL, *rank = "0", *slash = strrchr(name, '/');
@@ -78,7 +78,8 @@ bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *ste
     return out[0] != '\0';
 }
 
-/* What follows "_outputs_" or "_inputs_args_": nothing for the first tensor, "1" for the second, ".logits" for a key. */
+/* What follows "_outputs_" or "_inputs_args_": nothing for the first tensor, "1" for the second, ".logits" for a
+ * key. */
 static const char *item(const char *text, char out[64]) {
     if (strcmp(text, "") == 0 || strcmp(text, "0") == 0) return "";
     snprintf(out, 64, "%s%.60s", isdigit((unsigned char)*text) ? "" : ".", text);

@@ -1,4 +1,5 @@
-/* A batch of the queue into the store: the rows that it has of each tensor together, then the steps that ended in it. */
+/* A batch of the queue into the store: the rows that it has of each tensor together, then the steps that ended in
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,8 +8,8 @@ static double element(uint32_t dtype, const void *data, int64_t i) {
 }
 
 /* Many fused multiply-adds: a call of libm's fma for each unless the machine's own instruction may be used. Both are
- * correctly rounded, so the bits are the same. (clang 14 emits clones that other files cannot call; under ThreadSanitizer
- * clones are chosen before it runs, and crash.) */
+ * correctly rounded, so the bits are the same. (clang 14 emits clones that other files cannot call; under
+ * ThreadSanitizer clones are chosen before it runs, and crash.) */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("fma", "default")))
 #endif

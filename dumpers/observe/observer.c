@@ -1,5 +1,5 @@
-/* Takes what a run shows: copies it into the queue, so that the run goes on while it is summarised and written. What is too
- * large for the queue is summarised and written here, by the thread that shows it, without a copy. */
+/* Takes what a run shows: copies it into the queue, so that the run goes on while it is summarised and written. What
+ * is too large for the queue is summarised and written here, by the thread that shows it, without a copy. */
 #include <omp.h>
 #include <string.h>
 

@@ -73,7 +73,8 @@ unsigned fd_trace_wants(void *user, const fd_node *node);
 
 /* ---- summarise.c ---- */
 bool fd_trace_feeds_health(const fd_trace_writer *writer, const fd_node *node);
-/* Fingerprint, statistics and health of one row into the step's buffers. Rows may be summarised in any order and at once. */
+/* Fingerprint, statistics and health of one row into the step's buffers. Rows may be summarised in any order and at
+ * once. */
 void fd_trace_summarise_row(const fd_trace_writer *writer, fd_store_step *step, const fd_observation *o, int32_t row);
 /* All rows of an item's record, whose data become what the file stores: fd_queue_work.prepare. */
 void fd_trace_summarise(void *writer, fd_queue_item *item);

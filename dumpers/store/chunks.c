@@ -106,7 +106,8 @@ static bool add_span(fd_store *store, fd_store_tensor *tensor, int32_t fill, int
     return true;
 }
 
-/* Rows [c->end, pos) were not put: they are fill where chunks have them. *fill: the first of those in pos's own chunk. */
+/* Rows [c->end, pos) were not put: they are fill where chunks have them. *fill: the first of those in pos's own
+ * chunk. */
 static bool skip_to(fd_store *store, fd_store_tensor *tensor, int32_t pos, int32_t *fill) {
     const fd_store_chunks *c = &tensor->chunks;
     int32_t from = pos - pos % c->rows, next = c->from + c->rows;

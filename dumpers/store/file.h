@@ -27,8 +27,8 @@ typedef struct fd_trace_file {
 
 /* An empty file. FD_ERR_IO when it cannot be made, or something else than a regular file lies at `path`. */
 fd_code fd_trace_file_create(const char *path, fd_trace_file **out, fd_error *err);
-/* The same, and the path is its own while it is written: another exclusive one there is refused, and a file that takes its
- * place meanwhile is left alone. Where the file system knows no locks there are none. */
+/* The same, and the path is its own while it is written: another exclusive one there is refused, and a file that
+ * takes its place meanwhile is left alone. Where the file system knows no locks there are none. */
 fd_code fd_trace_file_create_exclusive(const char *path, fd_trace_file **out, fd_error *err);
 /* Copies a closed file to `part` and opens the copy in plain mode: datasets may be added to it. */
 fd_code fd_trace_file_begin_copy(fd_trace_file *file, fd_error *err);

@@ -13,8 +13,8 @@ static bool ends_with(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then rows
- * of the step that it was cut off in lie beyond the last position and are never read. */
+/* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then
+ * rows of the step that it was cut off in lie beyond the last position and are never read. */
 static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
                           fd_trace_set *set, fd_error *err) {
     int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];

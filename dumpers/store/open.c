@@ -17,8 +17,8 @@ static hid_t open_file(const char *path, unsigned flags) {
     return file;
 }
 
-/* Is the file marked as being written? Ours never are (dumpers/hdf5/driver.h), another program's may be. HDF5 File Format
- * Specification, superblock version 3: signature (8 bytes), version, size of offsets, size of lengths, flags. */
+/* Is the file marked as being written? Ours never are (dumpers/hdf5/driver.h), another program's may be. HDF5 File
+ * Format Specification, superblock version 3: signature (8 bytes), version, size of offsets, size of lengths, flags. */
 static bool marked_as_written(const char *path) {
     uint8_t head[12] = {0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,7 +1,8 @@
 /* Where a trace's elements lie in its file, for reading them without HDF5 and from several threads.
  *
- * A dataset is *placed* when its bytes are those of memory: not filtered, little-endian, in a complete file, in a layout
- * that dumpers/hdf5/object.h and index.h know. Everything else is read by the library. What is read either way is the same. */
+ * A dataset is *placed* when its bytes are those of memory: not filtered, little-endian, in a complete file, in a
+ * layout that dumpers/hdf5/object.h and index.h know. Everything else is read by the library. What is read either
+ * way is the same. */
 #ifndef FD_DUMPERS_STORE_PLACE_H
 #define FD_DUMPERS_STORE_PLACE_H
 
@@ -20,8 +21,8 @@ void fd_trace_forget_places(const fd_trace *trace);
 /* True when the trace should hold the node's elements at this position. */
 bool fd_trace_holds(const fd_trace *trace, int32_t node, int32_t pos);
 
-/* Elements [first, first + n) of one position's unpadded tensor, of the type the node says (16-bit ones are not widened,
- * unlike fd_trace_read). Reads placed ones from the file, others through the library. */
+/* Elements [first, first + n) of one position's unpadded tensor, of the type the node says (16-bit ones are not
+ * widened, unlike fd_trace_read). Reads placed ones from the file, others through the library. */
 fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out,
                            fd_error *err);
 /* The same for placed nodes alone, from any thread; false: ask fd_trace_read_part. */
@@ -34,7 +35,8 @@ int32_t fd_trace_chunk_end(const fd_trace *trace, int32_t node, int32_t pos);
 typedef struct fd_trace_region {
     uint64_t address, bytes; /* in the file; bytes 0: nothing of these positions lies in this column */
 } fd_trace_region;
-/* Where [pos, pos + n), which lie in one row of chunks, have their part of a column; false when it was never written. */
+/* Where [pos, pos + n), which lie in one row of chunks, have their part of a column; false when it was never
+ * written. */
 bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_t n, int64_t column,
                         fd_trace_region *out);
 bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out);

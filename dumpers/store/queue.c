@@ -109,8 +109,8 @@ static void *help(void *user) {
 
 /* ---- writing ---- */
 
-/* Where a batch from the front ends: after half a ring, so that the caller has the other half meanwhile, and after an item
- * that gives other memory back. */
+/* Where a batch from the front ends: after half a ring, so that the caller has the other half meanwhile, and after
+ * an item that gives other memory back. */
 static uint64_t batch_end(const fd_queue *q) {
     const fd_queue_item *item = q->oldest;
     uint64_t end = item->end;
@@ -182,8 +182,8 @@ static void write_batch(fd_queue *q) {
     pthread_cond_broadcast(&q->room);
 }
 
-/* Between batches the writer takes whatever steps have ended: many small ones while it is slower than the caller, each at
- * once while it is faster. */
+/* Between batches the writer takes whatever steps have ended: many small ones while it is slower than the caller,
+ * each at once while it is faster. */
 static bool worth_writing(const fd_queue *q) {
     return q->oldest && (q->n_at_once > 0 || q->drain || q->caller_waits || q->head - q->tail >= q->capacity / 2);
 }
@@ -221,9 +221,9 @@ static void make_room(fd_queue *q) {
     q->caller_waits = false;
 }
 
-/* Where the next `size` bytes are, if they are free. What was used before is used again where there is enough of it: fresh
- * memory costs the caller a page fault, and used memory may be in the cache. A caller that has waited gets all of it: the
- * more steps go together, the fewer blocks of HDF5's are written. */
+/* Where the next `size` bytes are, if they are free. What was used before is used again where there is enough of it:
+ * fresh memory costs the caller a page fault, and used memory may be in the cache. A caller that has waited gets all
+ * of it: the more steps go together, the fewer blocks of HDF5's are written. */
 static uint64_t next_place(const fd_queue *q, size_t size) {
     uint64_t at = q->head % q->capacity, tail = q->tail % q->capacity;
     bool same_lap = q->head / q->capacity == q->tail / q->capacity;

@@ -1,6 +1,6 @@
-/* The reader's insides: open.c (file, attributes, steps), nodes.c and order.c (which tensors there are, in which order),
- * set.c (what a dataset is), place.c (where its elements lie), tables.c (fingerprints, statistics, health), read.c (what
- * callers ask for). */
+/* The reader's insides: open.c (file, attributes, steps), nodes.c and order.c (which tensors there are, in which
+ * order), set.c (what a dataset is), place.c (where its elements lie), tables.c (fingerprints, statistics, health),
+ * read.c (what callers ask for). */
 #ifndef FD_DUMPERS_STORE_READER_H
 #define FD_DUMPERS_STORE_READER_H
 
@@ -59,8 +59,8 @@ struct fd_trace {
 
 /* Fills nodes and sets from /graph and /tensors. */
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err);
-/* Finds out what tensors/NAME is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming it, for
- * what no trace can hold. */
+/* Finds out what tensors/NAME is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming
+ * it, for what no trace can hold. */
 fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
                               fd_trace_set *set, fd_h5_object *out, fd_error *err);
 /* Opens it with the library, if that was not done: sets[node].id and memory. */

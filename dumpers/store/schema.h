@@ -107,16 +107,17 @@ hid_t fd_memory_type(uint32_t dtype);
 
 /* Rows × keys → the dataset's extent. Its rank is 1 + n_dim. */
 void fd_form_extent(const fd_tensor_form *form, int64_t rows, int64_t keys, hsize_t out[FD_H5_MAX_RANK]);
-/* Chunks hold whole rows, as few as fill 32 KiB: a decode step then writes one piece of one chunk, and a position is read
- * in one piece. `compress`: every row alone, because rewriting a compressed chunk leaves its old copy in the file. */
+/* Chunks hold whole rows, as few as fill 32 KiB: a decode step then writes one piece of one chunk, and a position is
+ * read in one piece. `compress`: every row alone, because rewriting a compressed chunk leaves its old copy in the
+ * file. */
 void fd_form_chunk(const fd_tensor_form *form, bool compress, hsize_t out[FD_H5_MAX_RANK]);
 size_t fd_form_chunk_row_bytes(const fd_tensor_form *form); /* of one row in one chunk */
 int64_t fd_form_lines(const fd_tensor_form *form);          /* over_kv: runs of keys in a row, one for each head */
 /* What writing rows [first, end) may add to the file: chunks that are touched for the first time, and HDF5's index.
  * `fresh`: no row was written before. */
 int64_t fd_form_bytes(const fd_tensor_form *form, bool compress, bool fresh, int64_t first, int64_t end);
-/* An element, of the stored type, that stands where nothing was recorded: NaN, or along keys padding of scores (-inf) and
- * of weights (0). */
+/* An element, of the stored type, that stands where nothing was recorded: NaN, or along keys padding of scores
+ * (-inf) and of weights (0). */
 const void *fd_form_fill(const fd_tensor_form *form);
 
 #endif

@@ -1,4 +1,5 @@
-/* What a dataset of /tensors says about itself: from its object header where that is understood, else from the library. */
+/* What a dataset of /tensors says about itself: from its object header where that is understood, else from the
+ * library. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,8 @@ static uint32_t element_of(hid_t type) {
     return class == H5T_INTEGER && size == 2 ? FD_H5_WORD16 : FD_DTYPE_LIMIT;
 }
 
-/* What the elements are, with the `dtype` attribute's word for raw 16-bit ones, which must not contradict the others. */
+/* What the elements are, with the `dtype` attribute's word for raw 16-bit ones, which must not contradict the
+ * others. */
 static uint32_t dtype_of(const fd_h5_object *object) {
     const char *text = object->dtype.text;
     int said = text[0] ? fd_dtype_parse(text) : -1;

@@ -217,7 +217,8 @@ fd_code fd_store_publish(fd_store *store, fd_error *err) {
 bool fd_store_extend(fd_store *store, fd_store_tensor *tensor, int32_t end) {
     if (!open_tensor(store, tensor)) return false;
     if (tensor->extent >= end) return true;
-    /* Not along keys: at the end HDF5 cuts what is too much, and would fill a part of every chunk in the last column. */
+    /* Not along keys: at the end HDF5 cuts what is too much, and would fill a part of every chunk in the last
+     * column. */
     if (!tensor->form.over_kv && end < INT32_MAX - FD_TRACE_EXTEND_BY)
         end = (end + FD_TRACE_EXTEND_BY - 1) / FD_TRACE_EXTEND_BY * FD_TRACE_EXTEND_BY;
     hsize_t extent[FD_H5_MAX_RANK];

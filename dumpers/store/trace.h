@@ -1,9 +1,10 @@
 /* Traces: everything a run computed, in one HDF5 file (schema firstdiff-trace 1, docs/trace-format.md).
  *
- * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. What is shown is copied;
- * the writer's own threads summarise it and write it, with a flush for each step or for several that end while they are
- * busy. The attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens and says how far it
- * got. A writer is finished or abandoned before the program exits: its threads must not outlive HDF5.
+ * Writing: open, begin_step / run with the observer / end_step for each forward call, finish. What is shown is
+ * copied; the writer's own threads summarise it and write it, with a flush for each step or for several that end
+ * while they are busy. The attribute `complete` becomes 1 in finish alone, so a killed run leaves a file that opens
+ * and says how far it got. A writer is finished or abandoned before the program exits: its threads must not outlive
+ * HDF5.
  *
  * Reading: fd_trace_open reads the small parts; tensors are read when asked for.
  *
@@ -139,15 +140,17 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
  * (info.complete is false). */
 fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err);
-/* The same, but what grows with the length of the run takes at most `memory` bytes: of fingerprints and statistics as many
- * positions as fit are held (what fd_trace_fingerprint and fd_trace_stats_at return is then valid until another position
- * is asked for), health is left out where it does not fit, and so are lists of where a tensor's chunks lie. */
+/* The same, but what grows with the length of the run takes at most `memory` bytes: of fingerprints and statistics
+ * as many positions as fit are held (what fd_trace_fingerprint and fd_trace_stats_at return is then valid until
+ * another position is asked for), health is left out where it does not fit, and so are lists of where a tensor's
+ * chunks lie. */
 fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err);
 /* The trace in a group of a file (dumpers/store/file.h). */
 fd_code fd_trace_open_group(const char *path, const char *group, fd_trace **out, fd_error *err);
 void fd_trace_close(fd_trace *trace);
 const char *fd_trace_path(const fd_trace *trace);
-/* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of memory. */
+/* What messages and reports call it from now on (a copy): for a trace kept in a temporary file. False: out of
+ * memory. */
 bool fd_trace_set_path(fd_trace *trace, const char *path);
 /* What a node is called in the file that the trace's path names, which holds it under a foreign name. */
 void fd_trace_set_source(fd_trace *trace, int32_t node, const char *name);

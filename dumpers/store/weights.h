@@ -1,8 +1,9 @@
-/* Row hashes of weights: what a run computed with, small enough to stand in every trace (group /weights, docs/trace-format.md).
+/* Row hashes of weights: what a run computed with, small enough to stand in every trace (group /weights,
+ * docs/trace-format.md).
  *
- * A hash is XXH3 (64 bits, seed 0) of the little-endian binary32 values of `rows_per_hash` neighbouring rows, dequantised,
- * without padding; the last one covers what is left. So two runs whose weights have equal hashes have computed with the
- * same numbers, whatever type they stored them in. */
+ * A hash is XXH3 (64 bits, seed 0) of the little-endian binary32 values of `rows_per_hash` neighbouring rows,
+ * dequantised, without padding; the last one covers what is left. So two runs whose weights have equal hashes have
+ * computed with the same numbers, whatever type they stored them in. */
 #ifndef FD_DUMPERS_STORE_WEIGHTS_H
 #define FD_DUMPERS_STORE_WEIGHTS_H
 
@@ -10,8 +11,8 @@
 
 #include "dumpers/store/trace.h"
 
-/* A matrix of more rows has several of them in a hash: 32 KiB a weight at most, 7 MiB for a model of 8 billion; a sixteenth of
- * it in traces that hold fingerprints alone. */
+/* A matrix of more rows has several of them in a hash: 32 KiB a weight at most, 7 MiB for a model of 8 billion; a
+ * sixteenth of it in traces that hold fingerprints alone. */
 enum { FD_MAX_WEIGHT_HASHES = 4096, FD_FEW_WEIGHT_HASHES = 256 };
 
 typedef struct fd_weight_rows {

@@ -1,4 +1,5 @@
-/* What the tests of explanations and replay share: a model with everything that is made of it, a prompt, and the score. */
+/* What the tests of explanations and replay share: a model with everything that is made of it, a prompt, and the
+ * score. */
 #ifndef FD_TESTS_COMPARE_EXPLAIN_BENCH_H
 #define FD_TESTS_COMPARE_EXPLAIN_BENCH_H
 
@@ -25,8 +26,8 @@ bench open_model(const char *name);
 bench open_arch(const char *name);
 void close_model(bench *b);
 
-/* A copy of the graph with the faults of the table, joined by "+"; NULL: the model has nothing that they could change. Freed
- * with the model, or by `forget`, which frees all copies. */
+/* A copy of the graph with the faults of the table, joined by "+"; NULL: the model has nothing that they could
+ * change. Freed with the model, or by `forget`, which frees all copies. */
 fd_graph *faulted(bench *b, const char *faults);
 fd_graph *faulted_copy(bench *b, const fd_graph *of, const char *faults); /* of another graph */
 
@@ -42,11 +43,12 @@ void print_score(const char *what, const score *s);
 /* Is the fault named, or among what remains possible? */
 bool among_remaining(const fd_explanation *e, const char *name);
 
-/* Counts what an explanation says of a fault that was injected as `spec`, and prints it unless it is the fault alone. True
- * when the fault is named. */
+/* Counts what an explanation says of a fault that was injected as `spec`, and prints it unless it is the fault
+ * alone. True when the fault is named. */
 bool count_answer(const fd_explanation *e, const char *fault, const char *spec, const char *model, score *s);
 
-/* Runs `graph` with the fault in `layer` (outside the layers: once) and explains the first node that differs from `clean`. */
+/* Runs `graph` with the fault in `layer` (outside the layers: once) and explains the first node that differs from
+ * `clean`. */
 void inject_and_explain(bench *b, const fd_graph *graph, recorded_run *clean, const int32_t *tokens, int32_t fault,
                         int32_t layer, const char *model, score *s);
 

@@ -60,7 +60,8 @@ int32_t fake_token(int32_t pos);
  * (or binary32 with dtype FD_F32), tokens as fake_token's. `values` [n_pos * n]. */
 fd_trace *foreign_trace(const char *name, uint32_t dtype, const float *values, int32_t n_pos, int32_t n);
 
-/* Compares two traces, names of `allow` (a glob; NULL: none) being allowed to be missing; closes both. Fails the test. */
+/* Compares two traces, names of `allow` (a glob; NULL: none) being allowed to be missing; closes both. Fails the
+ * test. */
 fd_verdict fake_compare(fd_trace *ref, fd_trace *cand, const char *allow);
 /* A clean reference of `level` against a candidate. */
 fd_verdict fake_against_clean(fd_trace_level level, const fake_trace_options *cand);

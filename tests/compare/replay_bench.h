@@ -29,7 +29,8 @@ fd_trace *record(const fd_graph *graph, recording how);
 /* Compares and judges by replay; closes the candidate. class_name NULL: what the trace says, else inferred. */
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name);
 
-/* A model with `ref`, a trace of it; and the verdict on a candidate beside that, its class as the trace says, else inferred. */
+/* A model with `ref`, a trace of it; and the verdict on a candidate beside that, its class as the trace says, else
+ * inferred. */
 bench open_bench(const char *model, recording ref);
 fd_verdict judged(const bench *b, const fd_graph *graph, recording how);
 

@@ -1,6 +1,7 @@
-/* The bound of attention's mix against the arithmetic of the GPU engine's fast kernel (kernels/attention/fused_f16.cu): a running
- * maximum over tiles of 64 keys, e^(s - maximum) in binary16 where it meets V and in binary32 where it is summed, and
- * scores that are not those recorded, but sums of the same products in another order. */
+/* The bound of attention's mix against the arithmetic of the GPU engine's fast kernel
+ * (kernels/attention/fused_f16.cu): a running maximum over tiles of 64 keys, e^(s - maximum) in binary16 where it
+ * meets V and in binary32 where it is summed, and scores that are not those recorded, but sums of the same products
+ * in another order. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A class is inferred from what a trace shows, not from the room that its bounds have: bugs in every layer of a binary32
- * engine are no coarser class, and where nothing shows the class the verdict says that it cannot tell. */
+/* A class is inferred from what a trace shows, not from the room that its bounds have: bugs in every layer of a
+ * binary32 engine are no coarser class, and where nothing shows the class the verdict says that it cannot tell. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Explanations on the conformance models, for the faults of what the bundled models do not have: experts, windows,
- * softcaps, sinks, QK-norms, norms behind the blocks. Every fault of the table that concerns such a model is injected in
- * each layer. */
+ * softcaps, sinks, QK-norms, norms behind the blocks. Every fault of the table that concerns such a model is
+ * injected in each layer. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

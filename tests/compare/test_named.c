@@ -1,5 +1,5 @@
-/* The verdict's last word: a fault recorded in a trace is named from that trace, exact or in another engine's roundings,
- * and nothing is named that is not the fault. */
+/* The verdict's last word: a fault recorded in a trace is named from that trace, exact or in another engine's
+ * roundings, and nothing is named that is not the fault. */
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -30,8 +30,8 @@ static bool is_named(const fd_verdict *v, const char *spec) {
     return strlen(name) == n && strncmp(name, spec, n) == 0;
 }
 
-/* `subtle`: beside any rounding it is less than ten times the noise where activations are large, so that a name would be a
- * guess. bf16 is so coarse that this happens to larger faults: there a name may be missing, never wrong. */
+/* `subtle`: beside any rounding it is less than ten times the noise where activations are large, so that a name
+ * would be a guess. bf16 is so coarse that this happens to larger faults: there a name may be missing, never wrong. */
 typedef struct expected {
     const char *spec;
     bool subtle;

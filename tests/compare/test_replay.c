@@ -1,5 +1,5 @@
-/* Replay on runs of the bundled models: clean runs in every emulated precision are noise, a fault is found at the node that
- * has it, and in whichever of the two traces it lies. */
+/* Replay on runs of the bundled models: clean runs in every emulated precision are noise, a fault is found at the
+ * node that has it, and in whichever of the two traces it lies. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Replay on the conformance models: clean runs of every emulated engine are noise, also where experts are chosen, windows
- * end and tensors are missing; wrong experts are not. */
+/* Replay on the conformance models: clean runs of every emulated engine are noise, also where experts are chosen,
+ * windows end and tensors are missing; wrong experts are not. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Reading raw and in parallel changes no verdict: the same tensors, stored so that they can be read raw and so that only
- * the library can read them, compared with each other in every combination. */
+/* Reading raw and in parallel changes no verdict: the same tensors, stored so that they can be read raw and so that
+ * only the library can read them, compared with each other in every combination. */
 #include <criterion/criterion.h>
 #include <hdf5.h>
 #include <math.h>

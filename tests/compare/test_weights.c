@@ -1,5 +1,5 @@
-/* A loader's bug is a wrong weight, not a wrong op: it is found in the hashes before any op is judged, named by its bytes,
- * and the ops are then judged with the weights that the run had. */
+/* A loader's bug is a wrong weight, not a wrong op: it is found in the hashes before any op is judged, named by its
+ * bytes, and the ops are then judged with the weights that the run had. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

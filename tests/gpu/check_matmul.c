@@ -121,7 +121,8 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
     gpu_release(test);
 }
 
-/* ---- what an offset inside the multiply-add gets wrong (kernels/formats/formats.cuh), and the rows done again for it ---- */
+/* ---- what an offset inside the multiply-add gets wrong (kernels/formats/formats.cuh), and the rows done again for
+ * it ---- */
 
 /* A block whose elements are all `d`, or all `d`·0. */
 static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {

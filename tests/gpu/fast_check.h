@@ -5,10 +5,11 @@
 #include "exec/exec.h"
 #include "tests/nmse.h"
 
-/* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst node 5.3e-6. */
+/* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst
+ * node 5.3e-6. */
 #define LIMIT 1e-4
-/* An int8 block is off by max / 127 / sqrt(12) an element: NMSE 32 / (12·127^2) = 1.7e-4 at most of each product's input,
- * 2.5e-5 where elements are normally distributed; a node hands on those of some tens of products before it. */
+/* An int8 block is off by max / 127 / sqrt(12) an element: NMSE 32 / (12·127^2) = 1.7e-4 at most of each product's
+ * input, 2.5e-5 where elements are normally distributed; a node hands on those of some tens of products before it. */
 #define LIMIT_INT8 1e-3
 
 typedef struct rows { /* a node's tensor over all positions fed */

@@ -1,7 +1,7 @@
-/* mixed_model OUT.gguf [experts]: a small llama whose layers use every weight type there is a kernel for, side by side as in
- * mixed quantisations (V and down in Q6_K beside Q4_K, gate and up of two types), so that the engine fuses some
- * products and not others. The weights are random blocks with scales of usual size; heads of 64, three query heads a
- * K/V head. With `experts` each feed-forward is two of five. */
+/* mixed_model OUT.gguf [experts]: a small llama whose layers use every weight type there is a kernel for, side by
+ * side as in mixed quantisations (V and down in Q6_K beside Q4_K, gate and up of two types), so that the engine
+ * fuses some products and not others. The weights are random blocks with scales of usual size; heads of 64, three
+ * query heads a K/V head. With `experts` each feed-forward is two of five. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,8 +43,8 @@ static bool spoils(const fd_plan *plan, const fd_item *item, fd_edge read) {
     return false;
 }
 
-/* Runs the plan with node ids in place of tensors: every node is computed once, from tensors that are there. A norm that
- * products do for themselves is computed by each. */
+/* Runs the plan with node ids in place of tensors: every node is computed once, from tensors that are there. A norm
+ * that products do for themselves is computed by each. */
 static bool simulate(const fd_plan *plan) {
     size_t n = (size_t)plan->graph->n_node;
     holdings h = {.plan = plan};
@@ -148,8 +148,8 @@ static void check_fast(const fd_graph *graph, const char *path) {
     fd_plan_free(&step);
 }
 
-/* Products of int8 blocks: none, those that are faster so on a device of 132 multiprocessors, all that can be. Never the
- * logits', whose rows a traced prompt shows, nor of floats. */
+/* Products of int8 blocks: none, those that are faster so on a device of 132 multiprocessors, all that can be. Never
+ * the logits', whose rows a traced prompt shows, nor of floats. */
 static void check_int8(const fd_graph *graph, const char *path) {
     fd_launch_context ctx = {.n_sm = 132};
     fd_plan step = plan_of(graph, FD_PLAN_FAST_STEP);

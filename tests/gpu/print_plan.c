@@ -1,5 +1,6 @@
-/* print_plan MODEL.gguf: what each kind of pass launches for one layer: kernel and nodes, then what it reads and keeps, each
- * with its type and slot. plans.txt holds the output for traces/kjv-llama.gguf: a change of the plans shows there. */
+/* print_plan MODEL.gguf: what each kind of pass launches for one layer: kernel and nodes, then what it reads and
+ * keeps, each with its type and slot. plans.txt holds the output for traces/kjv-llama.gguf: a change of the plans
+ * shows there. */
 #include <stdio.h>
 #include <string.h>
 

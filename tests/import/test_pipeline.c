@@ -1,4 +1,5 @@
-/* Files to trace without the program: positions, names that repeat, rows that are missing, and plans that are refused. */
+/* Files to trace without the program: positions, names that repeat, rows that are missing, and plans that are
+ * refused. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -119,7 +120,8 @@ Test(pipeline, steps_follow_one_another_and_names_repeat, .init = set_up, .fini 
     fd_trace_close(r.trace);
 }
 
-/* Names as SGLang's dumper writes them, of 2026 and of 2025; the .pt beside its .npy is passed over, alone it is refused. */
+/* Names as SGLang's dumper writes them, of 2026 and of 2025; the .pt beside its .npy is passed over, alone it is
+ * refused. */
 Test(pipeline, names_of_sglang_say_step_layer_rank_and_order, .init = set_up, .fini = tear_down) {
     char path[200];
     snprintf(path, sizeof path, "%s/dump_1", folder);

@@ -76,7 +76,8 @@ int cuGetErrorName(int error, const char **name) {
     return *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE", 0;
 }
 
-/* Everything up to the last record of the event; one stream is as good as another here, as long as its order is kept. */
+/* Everything up to the last record of the event; one stream is as good as another here, as long as its order is
+ * kept. */
 int cuEventSynchronize(void *event) {
     pthread_mutex_lock(&lock);
     size_t end = n_done;

@@ -1,5 +1,5 @@
-/* Rows that tests put through libfirstdiff_trace: each element a function of its position and place, so that what was read
- * back is known without keeping it. */
+/* Rows that tests put through libfirstdiff_trace: each element a function of its position and place, so that what
+ * was read back is known without keeping it. */
 #ifndef FD_TESTS_TRACE_TRACER_ROWS_H
 #define FD_TESTS_TRACE_TRACER_ROWS_H
 
