@@ -132,6 +132,9 @@ static fd_code propose_map(const arguments *a, const fd_source *source, const fd
                 "%zu names are sure, %zu by name alone, %zu are to be decided (ask), %zu unmatched; %zu nodes have no "
                 "name\n",
                 found.n_sure, found.n_by_name, found.n_ask, found.n_unmatched, found.n_missing);
+    if (!a->quiet && found.n_differ)
+        fprintf(stderr, "%zu fit another rule than most other layers (\"# ask\"): the engine's layout, or its bug?\n",
+                found.n_differ);
     *status = found.n_ask + found.n_unmatched > 0 ? FD_EXIT_INCOMPLETE : FD_EXIT_SAME;
     return FD_OK;
 }

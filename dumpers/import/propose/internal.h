@@ -1,4 +1,5 @@
-/* Shared by propose.c (names), propose_score.c (values) and propose_lines.c (the map that follows). */
+/* Shared by propose.c (names), score.c (values), rule.c (what a name's values say), layers.c (whether the layers say the
+ * same) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -35,6 +36,9 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     fd_candidate best[FD_PROPOSE_KEEP];
     bool matched, clear;
     bool written;
+    bool differs;    /* its values are clear, but fit another rule than those of most other layers: no longer `clear` */
+    char other[300]; /* "NODE OPERATION…": clear values, but what the layers say leaves this rule open, too; "" */
+    size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
 
 typedef struct fd_proposer {
@@ -47,6 +51,29 @@ typedef struct fd_proposer {
     fd_proposal *total;
     fd_error *err;
 } fd_proposer;
+
+/* What would be written for a name, by its values alone. */
+typedef struct fd_proposed_rule {
+    char source[300], node[96], ops[FD_PROPOSE_MAX_OPS + 40];
+    bool factor_known; /* false: ops has no scale= for item.best[0].factor */
+} fd_proposed_rule;
+
+/* With the name's number-th number (from 0) as {layer}, or {layer+1} when it is one more than the node's layer; as it is
+ * with number -1, or when it is neither. */
+fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number);
+/* "NODE OPERATION…" of the rule, with the scale= that values alone would say for the item. */
+void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
+                          size_t size);
+bool fd_propose_has_layer(const fd_proposed_rule *rule);
+bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
+
+/* A bug of one layer must not become that layer's rule. Of names that differ in the layer alone, those whose values fit
+ * another rule than most of the others' are marked as `differs`; without most, all get an `other`. */
+void fd_propose_compare_layers(fd_proposer *p);
+/* For a name that `differs`: a comment that asks whether that is the engine's own layout or its bug. By the `rule` of the
+ * other n_layer layers, `of` among them, it is `node`. */
+void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
+                          int32_t node, size_t n_layer);
 
 /* Writes the map: a rule for every clear name, `ask` for the others that fit some node, comments for the rest. `items`
  * are in the order of their nodes. */

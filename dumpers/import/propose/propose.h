@@ -13,6 +13,7 @@
 typedef struct fd_proposal {
     size_t n_sure, n_ask, n_unmatched; /* names of tensors, over all steps */
     size_t n_by_name; /* their values do not decide, but names of the same form in at least two other layers */
+    size_t n_differ;  /* of these: their values are clear, but fit another rule than most other layers' (# ask) */
     size_t n_missing; /* nodes of the reference that no name is */
 } fd_proposal;
 

@@ -1,0 +1,140 @@
+/* Do the layers' names say the same? */
+#include <string.h>
+
+#include "dumpers/import/propose/internal.h"
+
+/* The names that stand for the same tensor in the layers: those with the rule's source, as far as their values decide. */
+typedef struct group {
+    size_t n, n_same;         /* with clear values; with the rule's own node and operations */
+    size_t n_unclear;         /* whose values say nothing */
+    bool same_source;         /* of all n: no other number of the names is the layer */
+    const fd_proposed *other; /* the first that says something else; NULL: none */
+} group;
+
+static bool is_clear(const fd_proposer *p, const fd_proposed *item) {
+    return item->clear && fd_trace_node_at(p->ref, item->best[0].node)->layer >= 0;
+}
+
+/* Is it the same tensor as `like` by its name? Another number of axes is another layout, not another order. */
+static bool is_of_group(const fd_proposer *p, const fd_proposed *item, const fd_proposed *like,
+                        const fd_proposed_rule *rule, fd_name_map_capture *capture) {
+    return strcmp(item->slice, like->slice) == 0 && fd_name_map_matches(rule->source, item->name, capture) &&
+           fd_source_at(p->source, item->tensors[0])->rank == fd_source_at(p->source, like->tensors[0])->rank;
+}
+
+/* The rule's node in the layer of the name; -1 when the model has none. */
+static int32_t node_of(const fd_proposer *p, const fd_proposed_rule *rule, const fd_name_map_capture *capture) {
+    char node[96];
+    const fd_name_map_rule named = {.node = (char *)(uintptr_t)rule->node};
+    return capture->layer >= 0 && fd_name_map_node(&named, capture, node, sizeof node) ? fd_trace_find(p->ref, node)
+                                                                                       : -1;
+}
+
+static group group_of(const fd_proposer *p, const fd_proposed *like, const fd_proposed_rule *rule, int number) {
+    group g = {.same_source = true};
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *item = &p->items[i];
+        fd_name_map_capture capture;
+        if (item->written || !is_of_group(p, item, like, rule, &capture) || node_of(p, rule, &capture) < 0) continue;
+        if (!item->clear) g.n_unclear++;
+        if (!is_clear(p, item)) continue;
+        fd_proposed_rule own = fd_propose_rule(p, item, number);
+        bool same = fd_propose_same_rule(&own, rule);
+        g.n++;
+        g.n_same += same;
+        g.same_source = g.same_source && strcmp(own.source, rule->source) == 0;
+        if (!same && !g.other) g.other = item;
+    }
+    return g;
+}
+
+static void mark_others(fd_proposer *p, const fd_proposed *like, const fd_proposed_rule *rule, int number) {
+    for (size_t i = 0; i < p->n; i++) {
+        fd_proposed *item = &p->items[i];
+        fd_name_map_capture capture;
+        if (item->written || !is_clear(p, item) || !is_of_group(p, item, like, rule, &capture) ||
+            node_of(p, rule, &capture) < 0)
+            continue;
+        fd_proposed_rule own = fd_propose_rule(p, item, number);
+        if (fd_propose_same_rule(&own, rule)) continue;
+        item->clear = false;
+        item->differs = true;
+    }
+}
+
+/* The words of `a` that `b` lacks; `reading`: of these only how the array is read. False when there are none. */
+static bool words_of(const char *a, const char *b, bool reading, char *out, size_t size) {
+    size_t at = 0;
+    out[0] = '\0';
+    for (const char *word = a + strspn(a, " "); *word; word += strspn(word, " ")) {
+        size_t n = strcspn(word, " ");
+        char padded_word[320], padded[320];
+        snprintf(padded_word, sizeof padded_word, " %.*s ", (int)n, word);
+        snprintf(padded, sizeof padded, " %s ", b);
+        bool reads = strncmp(word, "axis=", 5) == 0 || strncmp(word, "slice=", 6) == 0;
+        if (!strstr(padded, padded_word) && (!reading || reads) && at + n + 2 < size)
+            at += (size_t)snprintf(out + at, size - at, "%s%.*s", at ? " " : "", (int)n, word);
+        word += n;
+    }
+    return at > 0;
+}
+
+/* Without most, or where one layer decides alone and its values are in another order: what else it may be. */
+static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_rule *rule, int number,
+                           const group *g) {
+    const fd_proposed_rule own = fd_propose_rule(p, item, -1);
+    char plain[FD_PROPOSE_MAX_OPS + 64], order[FD_PROPOSE_MAX_OPS + 64];
+    fd_name_map_capture capture;
+    if (g->n > 1 && g->n_same < g->n && g->same_source) {
+        const fd_proposed_rule other = fd_propose_rule(p, g->other, number);
+        fd_name_map_matches(rule->source, item->name, &capture);
+        int32_t node = node_of(p, &other, &capture);
+        if (node < 0) return;
+        fd_propose_rule_text(&other, g->other, fd_trace_node_at(p->ref, node)->name, item->other, sizeof item->other);
+    } else if (g->n == 1 && g->n_unclear > 0 && own.factor_known) {
+        words_of(own.ops, "", true, plain, sizeof plain);
+        if (!words_of(own.ops, plain, false, order, sizeof order)) return;
+        snprintf(item->other, sizeof item->other, "%s%s%s", own.node, *plain ? " " : "", plain);
+    }
+    item->n_same = g->n_same;
+    item->n_layer = g->n;
+}
+
+void fd_propose_compare_layers(fd_proposer *p) {
+    for (int pass = 0; pass < 2; pass++) /* what most layers say, then what is left without most */
+        for (size_t i = 0; i < p->n; i++)
+            for (int number = 0; number < 4; number++) {
+                fd_proposed *item = &p->items[i];
+                if (item->written || item->other[0] || !is_clear(p, item)) break;
+                const fd_proposed_rule rule = fd_propose_rule(p, item, number);
+                if (!fd_propose_has_layer(&rule)) continue;
+                const group g = group_of(p, item, &rule, number);
+                bool most = g.n_same >= 2 && 2 * g.n_same > g.n;
+                if (pass == 0 && most && g.other) mark_others(p, item, &rule, number);
+                if (pass == 1) mark_undecided(p, item, &rule, number, &g);
+            }
+}
+
+void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
+                          int32_t node, size_t n_layer) {
+    const fd_proposed_rule own = fd_propose_rule(p, item, -1);
+    const char *meant = fd_trace_node_at(p->ref, node)->name;
+    char fits[300], usual[300], with[300], without[300];
+    fd_propose_rule_text(&own, item, own.node, fits, sizeof fits);
+    fd_propose_rule_text(rule, of, meant, usual, sizeof usual);
+    bool more = words_of(fits, usual, false, with, sizeof with),
+         less = words_of(usual, fits, false, without, sizeof without);
+    if (item->best[0].node != node)
+        fprintf(p->out, "# ask: %s has the values of %s, in %zu other layers those of %s", item->name, own.node,
+                n_layer, rule->node);
+    else if (more && less)
+        fprintf(p->out, "# ask: %s fits with %s, %zu other layers with %s", meant, with, n_layer, without);
+    else
+        fprintf(p->out, "# ask: %s fits %s %s, %zu other layers %s", meant, more ? "with" : "without",
+                more ? with : without, n_layer, more ? "without" : "with it");
+    fprintf(p->out,
+            ": the engine's own layout, or its bug?\n#      (The next line takes it for the bug. If it is the "
+            "layout, write above it: %s -> %s)\n",
+            own.source, fits);
+    p->total->n_differ++;
+}

@@ -1,0 +1,89 @@
+/* The rule that a name's values say. */
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/propose/internal.h"
+
+/* The name with its k-th number (from 0) as {layer}, or {layer+1} when it is one more than the layer; false when it is
+ * neither, or there is no such number. */
+static bool with_layer(const char *name, int k, int32_t layer, char *out, size_t size) {
+    size_t at = 0;
+    for (const char *c = name; *c;) {
+        const char *end = c;
+        while (isdigit((unsigned char)*end)) end++;
+        bool number = end > c && !(c > name && c[-1] == '#');
+        long value = number ? strtol(c, NULL, 10) : 0;
+        if (number && k-- == 0) {
+            if (value != layer && value != layer + 1) return false;
+            int n = snprintf(out + at, size - at, "%s%s", value == layer ? "{layer}" : "{layer+1}", end);
+            return n > 0 && (size_t)n < size - at;
+        }
+        if (end == c) end++;
+        if (at + (size_t)(end - c) >= size) return false;
+        memcpy(out + at, c, (size_t)(end - c));
+        at += (size_t)(end - c);
+        out[at] = '\0';
+        c = end;
+    }
+    return false;
+}
+
+static void node_pattern(const char *node, int32_t layer, char out[96]) {
+    const char *tail = layer >= 0 ? strchr(node + 4, '.') : NULL;
+    if (tail)
+        snprintf(out, 96, "blk.{layer}%s", tail);
+    else
+        snprintf(out, 96, "%s", node);
+}
+
+/* The factor as an operation: 1, or one of those that attention and embeddings use. They are far apart, and behind a
+ * bug lengths change as well: a fifth is allowed. */
+static bool factor_text(const fd_proposer *p, double factor, char out[40]) {
+    const double head_dim = (double)p->plan.values.of[FD_NAME_MAP_HEAD_DIM],
+                 n_embd = (double)p->plan.values.of[FD_NAME_MAP_N_EMBD];
+    const struct {
+        double value;
+        const char *text;
+    } known[] = {{1, ""},
+                 {1 / sqrt(head_dim), " scale=1/sqrt(head_dim)"},
+                 {sqrt(head_dim), " scale=sqrt(head_dim)"},
+                 {1 / sqrt(n_embd), " scale=1/sqrt(n_embd)"},
+                 {sqrt(n_embd), " scale=sqrt(n_embd)"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (fabs(factor / known[i].value - 1) < 0.2) return snprintf(out, 40, "%s", known[i].text), true;
+    return out[0] = '\0', false;
+}
+
+fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number) {
+    const fd_candidate *best = &item->best[0];
+    const fd_trace_node *node = fd_trace_node_at(p->ref, best->node);
+    fd_proposed_rule l = {0};
+    char factor[40];
+    l.factor_known = factor_text(p, best->factor, factor);
+    snprintf(l.ops, sizeof l.ops, "%s%s", best->ops, factor);
+    if (number >= 0 && node->layer >= 0 && with_layer(item->name, number, node->layer, l.source, sizeof l.source)) {
+        node_pattern(node->name, node->layer, l.node);
+    } else {
+        snprintf(l.source, sizeof l.source, "%s", item->name);
+        snprintf(l.node, sizeof l.node, "%s", node->name);
+    }
+    return l;
+}
+
+void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
+                          size_t size) {
+    char factor[32] = "";
+    if (!rule->factor_known) snprintf(factor, sizeof factor, " scale=%.6g", item->best[0].factor);
+    snprintf(out, size, "%s%s%s%s", node, *rule->ops ? " " : "", rule->ops, factor);
+}
+
+bool fd_propose_has_layer(const fd_proposed_rule *rule) {
+    return strstr(rule->source, "{layer") != NULL; /* no { in names */
+}
+
+bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b) {
+    return strcmp(a->source, b->source) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->ops, b->ops) == 0 &&
+           a->factor_known == b->factor_known;
+}
