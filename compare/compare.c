@@ -8,7 +8,7 @@
 #include "compare/diff/prompt_tokens.h"
 #include "compare/diff/scan.h"
 #include "compare/diff/token_split.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 #include "compare/report/next.h"
 
 typedef struct comparison {

@@ -6,7 +6,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
 #include "compare/report/line.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 
 /* A row longer than this is shown by its ends, unless --all. */
 enum { LONGEST_ROW = 16, ENDS = 6, MOST_AXES = 4 };

@@ -4,7 +4,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
 #include "compare/verdict.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 
 fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err) {
     const fd_trace_node *info = fd_trace_node_at(trace, node);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "compare/diff/rendezvous.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 
 enum { REF, CAND, SIDES };
 

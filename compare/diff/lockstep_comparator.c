@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/diff/align.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 
 fd_code fd_lockstep_comparator_open(fd_lockstep_comparator *out, fd_error *err) {
     size_t n_node = (size_t)out->graph->n_node;

@@ -117,8 +117,7 @@ static bool find_needed(const attributing *a, bool *needed) {
     for (int32_t i = graph->n_node - 1; i >= 0; i--) {
         const fd_node *node = &graph->nodes[i];
         needed[i] |= node->op == FD_OP_KV_WRITE;
-        int32_t at = needed[i] ? fd_trace_find(a->o->cand, node->name) : -1;
-        if (!needed[i] || (at >= 0 && fd_trace_node_at(a->o->cand, at)->has_data)) continue;
+        if (!needed[i] || fd_trace_has_data(a->o->cand, node->name)) continue;
         if (node->op != FD_OP_KV_WRITE && node->op != FD_OP_ROPE) return false;
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (node->input[k] >= 0) needed[node->input[k]] = true;

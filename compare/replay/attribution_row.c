@@ -42,9 +42,6 @@ static void add_element(fd_node_finding *f, row_sums *s, int64_t index, int32_t 
     }
 }
 
-/* Beyond this part of the tensor's own size, τ of a span says nothing: it could hide an error in any of its ops. */
-#define INCONCLUSIVE 0.5
-
 bool fd_row_is_inconclusive(const fd_attribution_row *row, const fd_node_finding *f) {
     double tau = 0, y = 0;
     if (row->span_first == row->node->id || f->n_beyond > 0) return false;
@@ -55,7 +52,7 @@ bool fd_row_is_inconclusive(const fd_attribution_row *row, const fd_node_finding
         tau += row->tau[i] * row->tau[i];
         y += row->replayed[i] * row->replayed[i];
     }
-    return !(sqrt(tau) <= INCONCLUSIVE * sqrt(y));
+    return !(sqrt(tau) <= FD_INCONCLUSIVE_SPAN * sqrt(y));
 }
 
 fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth) {

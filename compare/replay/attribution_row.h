@@ -5,6 +5,9 @@
 
 #include "compare/replay/attribution.h"
 
+/* Beyond this part of the tensor's own size, τ of a span says nothing: it could hide an error in any of its ops. */
+#define FD_INCONCLUSIVE_SPAN 0.5
+
 /* growth [2], may be NULL: Σ(c − r)² and Σ r² of the row are added. */
 fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/attribution_row.h"
+
 /* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
 #define COMFORTABLE_Z 0.7
@@ -16,9 +18,6 @@
 /* Of errors that round off a τ by six or more standard deviations, eight are all below a hundredth of it once in
  * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
-
-/* As fd_attribute_errors has it: from this part of a tensor on its τ tells nothing. */
-#define VAGUE 0.5
 
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
 
@@ -48,23 +47,32 @@ static bool is_copy(const fd_node *node) {
     return node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K;
 }
 
+/* Which digits the candidate's values have: the same rows for every class, so it is asked of the first one's alone. */
+static void note_storage(fd_evidence *e, const fd_attribution_row *row) {
+    int32_t node = row->node->id;
+    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, row->node->name))->dtype;
+    e->stored[node] = dtype != FD_F16 && dtype != FD_BF16;
+    for (int64_t i = 0; i < row->stride; i++) {
+        e->wide[2 * node] |= fd_rounding_error(row->candidate[i], F16_DIGITS, 0x1p-24) > 0;
+        e->wide[2 * node + 1] |= fd_rounding_error(row->candidate[i], BF16_DIGITS, 0) > 0;
+    }
+}
+
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_evidence *e = user;
     int32_t node = row->node->id;
     fd_evidence_row seen = {0};
     double squares = 0, size = 0;
-    uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, row->node->name))->dtype;
-    e->stored[node] = dtype != FD_F16 && dtype != FD_BF16;
+    if (!e->has_finest) note_storage(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
-        double c = row->candidate[i], z = fd_bound_z(c, row->replayed[i], row->tau[i]);
+        double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
-        e->wide[2 * node] |= fd_rounding_error(c, F16_DIGITS, 0x1p-24) > 0;
-        e->wide[2 * node + 1] |= fd_rounding_error(c, BF16_DIGITS, 0) > 0;
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
-    seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K && !(squares <= VAGUE * VAGUE * size);
+    seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
+                 !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
     e->rows[(int64_t)node * e->n_pos + row->pos] = seen;
 }
 
@@ -76,8 +84,7 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = nodes[node].input[k];
         if (in < 0) continue;
-        int32_t at = fd_trace_find(e->trace, nodes[in].name);
-        if (at >= 0 && fd_trace_node_at(e->trace, at)->has_data) continue;
+        if (fd_trace_has_data(e->trace, nodes[in].name)) continue;
         bool boundary = nodes[in].op == FD_OP_ADD || (nodes[in].op == FD_OP_RMS_NORM && nodes[in].n_dim == 1);
         if (boundary || through_a_part(e, in)) return true;
     }

@@ -55,8 +55,7 @@ static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
         const fd_node *node = &options->graph->nodes[i];
         if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
-        int32_t at = fd_trace_find(options->cand, node->name);
-        if (at >= 0 && fd_trace_node_at(options->cand, at)->has_data) return true;
+        if (fd_trace_has_data(options->cand, node->name)) return true;
     }
     return false;
 }

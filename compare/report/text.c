@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "compare/report/baseline.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 #include "compare/report/line.h"
 #include "compare/report/remarks.h"
 #include "compare/report/report.h"

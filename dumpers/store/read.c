@@ -56,6 +56,11 @@ int32_t fd_trace_find(const fd_trace *trace, const char *name) {
     return -1;
 }
 
+bool fd_trace_has_data(const fd_trace *trace, const char *name) {
+    int32_t node = fd_trace_find(trace, name);
+    return node >= 0 && trace->nodes[node].has_data;
+}
+
 static bool inside(const fd_trace *trace, int32_t node, int32_t pos) {
     return node >= 0 && node < trace->n_node && pos >= 0 && pos < trace->n_pos;
 }

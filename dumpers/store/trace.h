@@ -162,6 +162,7 @@ const fd_trace_step *fd_trace_steps(const fd_trace *trace);
 int32_t fd_trace_n_node(const fd_trace *trace);
 const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i); /* in order of execution */
 int32_t fd_trace_find(const fd_trace *trace, const char *name);          /* -1 when absent */
+bool fd_trace_has_data(const fd_trace *trace, const char *name);         /* it is there, with its elements */
 /* Elements of the node's tensor at one position (over_kv resolved). */
 int64_t fd_trace_elements(const fd_trace_node *node, int32_t pos);
 /* NULL when the trace has none (a foreign one), or nothing was recorded for that node and position. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 #include "compare/report/line.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"

@@ -1,6 +1,6 @@
 /* Shapes, places and attributes in words. */
-#ifndef FD_COMPARE_REPORT_DESCRIBE_H
-#define FD_COMPARE_REPORT_DESCRIBE_H
+#ifndef FD_COMPARE_DESCRIBE_H
+#define FD_COMPARE_DESCRIBE_H
 
 #include "compare/verdict.h"
 

@@ -1,4 +1,4 @@
-#include "compare/report/describe.h"
+#include "compare/describe.h"
 
 #include <stdio.h>
 #include <string.h>
