@@ -104,31 +104,37 @@ static void take(fd_attribution_options *options, const fd_numerics_class *class
     options->numerics = class_;
 }
 
-/* The table of faults in every tight class; then guesses in the one that leaves the smallest errors: with the wrong
- * class they are the bug's and that class's. */
+/* Those that a table alone did not explain, by what they leave: with the wrong class that is the bug's error and the
+ * class's. */
+static void order_by_left(const double left[N_TIGHT], int order[N_TIGHT]) {
+    for (int i = 0; i < N_TIGHT; i++) {
+        int at = i;
+        for (; at > 0 && left[i] < left[order[at - 1]]; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+/* The table of faults in every tight class; then guesses, which are many, in those of them that leave least. */
 fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err) {
-    const fd_numerics_class *inferred = options->numerics, *best = NULL;
+    const fd_numerics_class *inferred = options->numerics;
+    double left[N_TIGHT];
+    int order[N_TIGHT];
     outcome of = {0};
-    double least = INFINITY;
-    if (inferred->exact || inferred->u_out < 0x1p-24) return FD_OK;
+    if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_tight(inferred)) {
         FD_TRY(try_class(options, inferred, true, &of, err));
         if (!of.found || of.named) return FD_OK;
-        least = of.left;
-        best = inferred;
     }
-    for (int i = 0; i < N_TIGHT; i++) {
-        const fd_numerics_class *class_ = fd_numerics_class_find(tight[i]);
-        if (class_ == inferred) continue;
-        FD_TRY(try_class(options, class_, true, &of, err));
-        if (of.named) {
-            take(options, class_, &of, evidence);
-            return FD_OK;
-        }
-        if (of.left < least) least = of.left, best = class_;
+    for (int i = 0; i < N_TIGHT && !of.named; i++) {
+        FD_TRY(try_class(options, fd_numerics_class_find(tight[i]), true, &of, err));
+        left[i] = of.left;
+        if (of.named) take(options, fd_numerics_class_find(tight[i]), &of, evidence);
     }
-    if (!best || best == inferred) return FD_OK; /* guesses come with the verdict */
-    FD_TRY(try_class(options, best, false, &of, err));
-    if (of.named) take(options, best, &of, evidence);
+    if (of.named || is_tight(inferred)) return FD_OK; /* guesses in that one come with the verdict */
+    order_by_left(left, order);
+    for (int i = 0; i < N_TIGHT && !of.named; i++) {
+        FD_TRY(try_class(options, fd_numerics_class_find(tight[order[i]]), false, &of, err));
+        if (of.named) take(options, fd_numerics_class_find(tight[order[i]]), &of, evidence);
+    }
     return FD_OK;
 }

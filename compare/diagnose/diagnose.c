@@ -81,12 +81,12 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     FD_TRY(cost_of(r, node, &cost, err));
     int32_t most = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end);
-    if (pos >= first + most) first = pos;
-    if (few && first == 0 && pos == 0 && end > 1)
-        first = end > most ? 1 : 0; /* position 0 shows nothing of a rotation */
-    if (end > first + most) end = first + most;
-    r->pos0 = cost.history || node->op == FD_OP_KV_WRITE ? 0 : first; /* KV_WRITE: as fd_explain wants it */
-    r->n_context = cost.history && node->op != FD_OP_KV_WRITE ? first : 0;
+    bool history = cost.history && node->op != FD_OP_KV_WRITE;
+    /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
+    int32_t from = history || pos < first + most ? first : pos;
+    if (end > from + most) end = from + most > pos ? from + most : pos + 1;
+    r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
+    r->n_context = history ? first : 0;
     r->n_pos = end - r->pos0;
     r->n_kv = end;
     r->products = cost.products;

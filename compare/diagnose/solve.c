@@ -68,7 +68,7 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
         FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));
         if (distance < least) least = distance, at = k;
     }
-    if (!(least < plain) || fd_trial_exhausted(t)) return FD_OK;
+    if (!(least <= plain) || fd_trial_exhausted(t)) return FD_OK; /* equal: 1 itself, and the number is near it */
     FD_TRY(refine(t, &h, centre + (double)(at - 1) / PER_DECADE, centre + (double)(at + 1) / PER_DECADE, &best, err));
     FD_TRY(distance_at(t, &h, best, &least, err));
     if (!(least < plain / 4)) return FD_OK;

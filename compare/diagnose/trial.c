@@ -11,6 +11,7 @@ static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = 
  * squares. */
 #define DECIDES        8.0
 #define DECIDES_BEYOND 16.0
+#define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
@@ -37,7 +38,29 @@ void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
     if (!kept->name[0] || better(fit, kept)) *kept = *fit;
 }
 
+/* The same number with another value: the better one stands for both, for near it all values are nearly right. */
+static bool same_unknown(const fd_hypothesis *a, const fd_hypothesis *b) {
+    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR;
+    fd_hypothesis x = *a;
+    x.value = b->value;
+    return number && fd_hypothesis_same(&x, b);
+}
+
+static void drop_contender(fd_trial *t, int32_t at) {
+    fd_variant_free(&t->contenders[at].variant);
+    memmove(t->contenders + at, t->contenders + at + 1, sizeof *t->contenders * (size_t)(--t->n - at));
+}
+
 static fd_code keep(fd_trial *t, fd_contender *c, fd_error *err) {
+    for (int32_t i = 0; i < t->n; i++) {
+        if (!same_unknown(&t->contenders[i].h, &c->h)) continue;
+        if (better(&t->contenders[i].fit, &c->fit)) {
+            fd_variant_free(&c->variant);
+            return FD_OK;
+        }
+        drop_contender(t, i);
+        break;
+    }
     fd_contender *grown = realloc(t->contenders, sizeof *grown * (size_t)(t->n + 1));
     if (!grown) {
         fd_variant_free(&c->variant);
@@ -68,12 +91,16 @@ bool fd_trial_exhausted(const fd_trial *t) {
     return t->spent > MOST_SPENT;
 }
 
-static void spend(fd_trial *t) {
-    t->spent += t->few.request->products * t->few.request->args.n_pos;
+static void spend(fd_trial *t, const fd_explain_request *on, double times) {
+    t->spent += times * on->products * on->args.n_pos;
 }
 
 bool fd_trial_fits(const fd_trial *t) {
-    if (t->n == 0 || !fd_trial_is_fit(t, &t->contenders[0].fit)) return false;
+    if (t->n == 0) return false;
+    const fd_explain_fit *best = &t->contenders[0].fit;
+    /* a loose fit may have a better one after it */
+    if (!(best->z <= 1.0) && !(fd_trial_is_fit(t, best) && best->rms * LITTLE_LEFT < t->out->unmodified.rms))
+        return false;
     return !t->all.request->numerics || fd_fit_decides(&t->contenders[0].fit, &t->out->unmodified);
 }
 
@@ -148,12 +175,14 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     if (!t->few.bench || (t->n_span == 1 && h->guess == FD_GUESS_FAULT)) return FD_OK;
     FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t);
+        spend(t, t->few.request, 1);
         const fd_op_args *args = &t->few.request->args;
         int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
         double own = root_mean_square(v.rows, n), plain = root_mean_square(t->few.plain.rows, n), largest, mean;
         residuals(&t->few, &v, &largest, &mean);
         *yes = !(largest <= FAR_BEYOND * fmax(1, plain > 0 ? own / plain : 1));
+        /* through a span every small change is near a small error; one that explains it takes most of it away */
+        if (t->n_span > 1 && !(mean <= t->few_left / 2)) *yes = true;
     }
     fd_variant_free(&v);
     return FD_OK;
@@ -165,7 +194,7 @@ fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance,
     *distance = INFINITY;
     FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t);
+        spend(t, t->few.request, 1);
         residuals(&t->few, &v, &largest, distance);
     }
     fd_variant_free(&v);
@@ -199,6 +228,7 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
         return FD_OK;
     }
     FD_TRY(fd_evaluate(t->all.bench, h, node->id, true, &c.variant, err));
+    if (t->n_span > 1) spend(t, r, 4); /* its bounds, and samples of its roundings */
     t->out->n_untried += c.variant.state == FD_VARIANT_UNTRIED;
     if (c.variant.state != FD_VARIANT_COMPUTED) {
         fd_variant_free(&c.variant);
@@ -239,7 +269,10 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     if (t->all.plain.state != FD_VARIANT_COMPUTED) return FD_OK;
     t->n_span = fd_evaluate_span(t->all.bench, request->args.node->id, t->span);
     out->unmodified = fd_trial_fit(t, &none, &t->all.plain);
-    return request->few ? open_rows(request->few, &t->few, err) : FD_OK;
+    if (!request->few) return FD_OK;
+    FD_TRY(open_rows(request->few, &t->few, err));
+    if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = root_of_residuals(&t->few, &t->few.plain);
+    return FD_OK;
 }
 
 void fd_trial_close(fd_trial *t) {

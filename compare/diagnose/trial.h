@@ -25,7 +25,8 @@ typedef struct fd_trial_rows {
 typedef struct fd_trial {
     fd_trial_rows all, few; /* few.bench NULL: there are none */
     fd_explanation *out;
-    int32_t *span; /* [n_span] the nodes that the one asked about is computed through, itself last; owned */
+    double few_left; /* what the op as it should be leaves of the few rows, as fd_trial_distance says it */
+    int32_t *span;   /* [n_span] the nodes that the one asked about is computed through, itself last; owned */
     int32_t n_span;
     fd_contender *contenders; /* owned; not clearly beyond, best first */
     int32_t n;
