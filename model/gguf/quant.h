@@ -10,31 +10,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
-
-/* The block formats' binary layouts, as in the file (drawn in quant.c above each decoder). */
-typedef struct {
-    uint16_t d;
-    uint8_t qs[16];
-} fd_block_q4_0; /* 32 elements: d, nibbles */
-typedef struct {
-    uint16_t d;
-    uint8_t qh[4], qs[16];
-} fd_block_q5_0; /* 32 elements: d, fifth bits, nibbles */
-typedef struct {
-    uint16_t d;
-    int8_t qs[32];
-} fd_block_q8_0; /* 32 elements: d, int8 */
-typedef struct {
-    uint16_t d, dmin;
-    uint8_t scales[12];
-    uint8_t qs[128];
-} fd_block_q4_K; /* 256 elements */
-typedef struct {
-    uint8_t ql[128];
-    uint8_t qh[64];
-    int8_t scales[16];
-    uint16_t d;
-} fd_block_q6_K; /* 256 elements */
+#include "model/gguf/blocks.h"
 
 /* IEEE binary16 and bfloat16 to binary32: exact; NaN stays NaN, subnormals kept. */
 float fd_f16_to_f32(uint16_t bits);
