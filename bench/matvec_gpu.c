@@ -12,6 +12,7 @@
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run.h"
+#include "engine/pack_weight.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/int8/q8.h"
 
@@ -151,7 +152,7 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
     if (!file || !packed || !x) exit(2);
     fill(dtype, file, file_row);
     /* All rows alike: the time does not depend on them. */
-    fd_pack_row(dtype, n_col, file, packed);
+    fd_pack_weight_row(dtype, n_col, file, packed);
     for (int64_t r = 1; r < n_row; r++) memcpy(packed + r * row_bytes, packed, (size_t)row_bytes);
     for (int64_t i = 0; i < n_col * MANY; i++) x[i] = (float)(i * 7919 % 1999 - 999) * 1e-3f;
     cuda(cudaMalloc((void **)&device, (size_t)(bytes * n_copy)));

@@ -1,4 +1,4 @@
-/* The blocks' binary layouts, as in the file: drawn above each decoder (decode_32.c, decode_256.c, decode_iq.c).
+/* The blocks' binary layouts, as in the file: drawn above each decoder (decode_32.c, decode_256.c, decode_codes.c).
  * Sources: the GGUF specification and ggml's type table. d, dmin and m are binary16. */
 #ifndef FD_MODEL_GGUF_BLOCKS_H
 #define FD_MODEL_GGUF_BLOCKS_H

@@ -1,9 +1,6 @@
 /* Code books, written by codebooks.py. Source: the `gguf` Python package, whose values are ggml's (ggml-common.h). */
 #include "model/gguf/codebooks.h"
 
-const int8_t fd_iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-const int8_t fd_fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 const uint16_t fd_iq1_codes[2048] = {
     0,     2,     5,     8,     10,    17,    21,    32,    34,    40,    42,    69,    81,    84,    86,    101,
     128,   130,   136,   138,   149,   160,   162,   168,   170,   260,   261,   273,   276,   278,   281,   282,

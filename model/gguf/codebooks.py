@@ -10,8 +10,6 @@ BOOKS = (("iq1", q.IQ1_S), ("iq2_xxs", q.IQ2_XXS), ("iq2_xs", q.IQ2_XS), ("iq2_s
 
 print("/* Code books, written by codebooks.py. Source: the `gguf` Python package, whose values are ggml's (ggml-common.h). */")
 print('#include "model/gguf/codebooks.h"\n')
-print("const int8_t fd_iq4_levels[16] = {%s};" % ", ".join(map(str, q.IQ4_NL.kvalues)))
-print("const int8_t fd_fp4_levels[16] = {%s};" % ", ".join(map(str, q.MXFP4.kvalues)))
 for name, kind in BOOKS:
     kind.init_grid()
     levels, rows = list(kind.grid_map), kind.grid[0, 0]

@@ -1,5 +1,4 @@
-/* Blocks of 256 elements whose values are scale times a small integer, less a minimum in some: the K-quants and the
- * ternary types. */
+/* The K-quants: blocks of 256 elements, scale times a small integer, less a minimum in some. */
 #include <stddef.h>
 
 #include "base/clones.h"
@@ -109,35 +108,5 @@ FD_FOR_EACH_CPU void fd_decode_q6_k(const uint8_t *restrict from, float *restric
                     }
             }
         }
-    }
-}
-
-/* TQ1_0, 256 elements:  0 trits[48]  48 trits[4]  52 d               value = d·(trit − 1)
- * A byte has five trits, the last four bytes four, as the fraction byte/256 in base 3: trit k is what byte·3^k mod 256,
- * times 3, has from 256 on. Trit k of bytes 0…31 is elements 32k…, of bytes 32…47 160 + 16k…, of the last four 240 +
- * 4k…. */
-static inline void decode_trits(const uint8_t *bytes, int n_byte, int n_trit, float d, float *restrict to) {
-    for (int k = 0, power = 1; k < n_trit; k++, power *= 3)
-        for (int i = 0; i < n_byte; i++) to[k * n_byte + i] = d * (float)(((uint8_t)(bytes[i] * power) * 3 >> 8) - 1);
-}
-FD_FOR_EACH_CPU void fd_decode_tq1_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
-    for (; n > 0; n -= 256, to += 256, from += sizeof(fd_block_tq1_0)) {
-        const float d = f16_to_f32(load_u16(from + offsetof(fd_block_tq1_0, d)));
-        const uint8_t *q = from + offsetof(fd_block_tq1_0, qs);
-        decode_trits(q, 32, 5, d, to);
-        decode_trits(q + 32, 16, 5, d, to + 160);
-        decode_trits(from + offsetof(fd_block_tq1_0, qh), 4, 4, d, to + 240);
-    }
-}
-
-/* TQ2_0, 256 elements:  0 bit pairs[64]  64 d                        value = d·(q − 1)
- * bit pairs as in Q2_K */
-FD_FOR_EACH_CPU void fd_decode_tq2_0(const uint8_t *restrict from, float *restrict to, int64_t n) {
-    for (; n > 0; n -= 256, from += sizeof(fd_block_tq2_0)) {
-        const float d = f16_to_f32(load_u16(from + offsetof(fd_block_tq2_0, d)));
-        const uint8_t *q = from + offsetof(fd_block_tq2_0, qs);
-        for (int half = 0; half < 2; half++, q += 32)
-            for (int shift = 0; shift < 8; shift += 2, to += 32)
-                for (int i = 0; i < 32; i++) to[i] = d * (float)((q[i] >> shift & 3) - 1);
     }
 }

@@ -1,8 +1,7 @@
-/* Blocks of 32 elements, and NVFP4's of 64. */
+/* Blocks of 32 elements with a scale, or a scale and a minimum. */
 #include <stddef.h>
 
 #include "base/clones.h"
-#include "model/gguf/codebooks.h"
 #include "model/gguf/float16.h"
 #include "model/gguf/formats.h"
 
@@ -63,52 +62,4 @@ FD_FOR_EACH_CPU void fd_decode_q5_1(const uint8_t *restrict from, float *restric
         for (int i = 0; i < 16; i++) to[i] = d * (float)((q[i] & 15) | (high >> i & 1) << 4) + m;
         for (int i = 0; i < 16; i++) to[16 + i] = d * (float)((q[i] >> 4) | (high >> (16 + i) & 1) << 4) + m;
     }
-}
-
-/* IQ4_NL, 32 elements:  0 d  2 nibbles[16]                         value = d·levels[q]
- * nibbles as in Q4_0 */
-FD_FOR_EACH_CPU void fd_decode_iq4_nl(const uint8_t *restrict from, float *restrict to, int64_t n) {
-    for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_iq4_nl)) {
-        const float d = f16_to_f32(load_u16(from + offsetof(fd_block_iq4_nl, d)));
-        const uint8_t *q = from + offsetof(fd_block_iq4_nl, qs);
-        for (int i = 0; i < 16; i++) to[i] = d * (float)fd_iq4_levels[q[i] & 15];
-        for (int i = 0; i < 16; i++) to[16 + i] = d * (float)fd_iq4_levels[q[i] >> 4];
-    }
-}
-
-/* Half of 2^(e − 127), for levels that are twice E2M1's; a binary32 subnormal for e < 2. 255, NaN in the OCP's E8M0, is
- * 2^127 here as in ggml. */
-static inline float half_e8m0_to_f32(uint8_t e) {
-    return float_of(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
-}
-
-/* MXFP4, 32 elements:  0 e (E8M0)  1 nibbles[16]                   value = 2^(e − 128)·levels[q]
- * nibbles as in Q4_0 */
-FD_FOR_EACH_CPU void fd_decode_mxfp4(const uint8_t *restrict from, float *restrict to, int64_t n) {
-    for (; n > 0; n -= 32, to += 32, from += sizeof(fd_block_mxfp4)) {
-        const float d = half_e8m0_to_f32(from[offsetof(fd_block_mxfp4, e)]);
-        const uint8_t *q = from + offsetof(fd_block_mxfp4, qs);
-        for (int i = 0; i < 16; i++) to[i] = d * (float)fd_fp4_levels[q[i] & 15];
-        for (int i = 0; i < 16; i++) to[16 + i] = d * (float)fd_fp4_levels[q[i] >> 4];
-    }
-}
-
-/* Half of an unsigned E4M3 (bias 7, subnormals m·2^-9, no infinity); 127 is zero here as in ggml. Bit 7 is not read. */
-static inline float half_ue4m3_to_f32(uint8_t bits) {
-    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-    if (bits == 127) return 0.0f;
-    return exponent == 0 ? (float)mantissa * 0x1p-10f
-                         : (float)(8 + mantissa) * float_of((uint32_t)(127 + exponent - 11) << 23);
-}
-
-/* NVFP4, 64 elements:  0 scales[4] (UE4M3)  4 nibbles[32]          value = scale/2·levels[q]
- * A scale: 16 elements, whose 8 bytes have elements 0…7 in the low nibbles, 8…15 in the high ones. */
-FD_FOR_EACH_CPU void fd_decode_nvfp4(const uint8_t *restrict from, float *restrict to, int64_t n) {
-    for (; n > 0; n -= 64, from += sizeof(fd_block_nvfp4))
-        for (int part = 0; part < 4; part++, to += 16) {
-            const float d = half_ue4m3_to_f32(from[offsetof(fd_block_nvfp4, scales) + part]);
-            const uint8_t *q = from + offsetof(fd_block_nvfp4, qs) + 8 * part;
-            for (int i = 0; i < 8; i++) to[i] = d * (float)fd_fp4_levels[q[i] & 15];
-            for (int i = 0; i < 8; i++) to[8 + i] = d * (float)fd_fp4_levels[q[i] >> 4];
-        }
 }

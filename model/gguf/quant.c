@@ -32,12 +32,15 @@ uint16_t fd_f32_to_bf16(float value) {
 static const struct {
     void (*decode)(const uint8_t *restrict from, float *restrict to, int64_t n);
     void (*encode)(const float *restrict from, uint8_t *restrict to, int64_t n);
+    void (*codes)(const uint8_t *restrict from, float *restrict scales, int8_t *restrict codes, int64_t n);
 } formats[FD_DTYPE_LIMIT] = {
-#define FD_READ(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, NULL},
-#define FD_READ_WRITE(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name},
+#define FD_READ(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, NULL, NULL},
+#define FD_READ_WRITE(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, NULL},
+#define FD_READ_CODES(ENUM, name) [FD_##ENUM] = {fd_decode_##name, NULL, fd_codes_##name},
 #include "model/gguf/formats.def"
 #undef FD_READ
 #undef FD_READ_WRITE
+#undef FD_READ_CODES
 };
 
 bool fd_can_dequantize(uint32_t dtype) {
@@ -45,6 +48,10 @@ bool fd_can_dequantize(uint32_t dtype) {
 }
 bool fd_can_quantize(uint32_t dtype) {
     return dtype < FD_DTYPE_LIMIT && formats[dtype].encode;
+}
+
+bool fd_has_codes(uint32_t dtype) {
+    return dtype < FD_DTYPE_LIMIT && formats[dtype].codes;
 }
 
 void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n) {
@@ -55,4 +62,9 @@ void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n) {
 void fd_quantize_row(uint32_t dtype, const float *src, void *dst, int64_t n) {
     assert(fd_can_quantize(dtype) && fd_dtype_row_bytes(dtype, n) >= 0);
     formats[dtype].encode(src, dst, n);
+}
+
+void fd_codes_row(uint32_t dtype, const void *src, float *scales, int8_t *codes, int64_t n) {
+    assert(fd_has_codes(dtype) && fd_dtype_row_bytes(dtype, n) >= 0);
+    formats[dtype].codes(src, scales, codes, n);
 }

@@ -25,6 +25,11 @@ bool fd_can_dequantize(uint32_t dtype);
 /* n elements (whole blocks) from `src` (no alignment needed) to dst [n]. `dtype` must satisfy fd_can_dequantize. */
 void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n);
 
+/* Formats whose every value is a scale times a small integer, in one binary32 product: the scales of each 16 elements
+ * [n/16] and the integers [n]. `dtype` must satisfy fd_has_codes. */
+bool fd_has_codes(uint32_t dtype);
+void fd_codes_row(uint32_t dtype, const void *src, float *scales, int8_t *codes, int64_t n);
+
 /* The other way, for F32, F16, BF16, Q8_0, Q4_0 (reference algorithm of ggml: d = absmax/127, round half away from
  * zero; Q4_0 d = signed extreme / -8). */
 bool fd_can_quantize(uint32_t dtype);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "engine/pack_weight.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
@@ -154,7 +155,7 @@ fd_device_matrix gpu_upload_weight(gpu_test *test, uint32_t dtype, int64_t n_row
     int64_t packed = fd_packed_row_bytes(dtype, n_col), row_bytes = fd_dtype_row_bytes(dtype, n_col);
     char *host = gpu_host(test, (size_t)(packed * n_row));
     for (int64_t r = 0; r < n_row; r++)
-        fd_pack_row(dtype, n_col, (const char *)file_rows + r * row_bytes, host + r * packed);
+        fd_pack_weight_row(dtype, n_col, (const char *)file_rows + r * row_bytes, host + r * packed);
     fd_device_matrix matrix = {.data = gpu_upload(test, host, (size_t)(packed * n_row)),
                                .dtype = dtype,
                                .n_row = n_row,
