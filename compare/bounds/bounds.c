@@ -23,6 +23,9 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
+    /* llama.cpp multiplies the minimum of Q4_1 and Q5_1 with the sum of a block of activations, which Q8_1 keeps in
+     * binary16: as above, whatever the device. */
+    if (c->q8_activations && (dtype == FD_Q4_1 || dtype == FD_Q5_1)) return 2.5 * 0x1p-11 * sqrt(32);
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
@@ -61,7 +64,8 @@ static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const d
         add_rounding(x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)
-        for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
+        for (int64_t at = 0; at < n; at += w->n_col) /* Q8_K beside blocks of 256, else blocks of 32 */
+            add_block_error(x + at, w->n_col, type->block_elements == 256 ? 256 : 32, e + at);
 }
 
 static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
