@@ -33,12 +33,12 @@ typedef struct fd_bound_work {
 
 /* Cache types whose rounding replay repeats. */
 static inline bool fd_kv_is_quantised(uint32_t kv_type) {
-    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0;
+    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0 || kv_type == FD_Q4_1 || kv_type == FD_Q5_0 || kv_type == FD_Q5_1;
 }
 
 /* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two
  * steps where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take
- * the other. */
+ * the other, and the same for the block's scale and minimum, in binary16. */
 void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
 
 /* λ for sums of n terms. */

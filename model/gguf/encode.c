@@ -51,18 +51,23 @@ FD_FOR_EACH_CPU void fd_encode_q8_0(const float *restrict from, uint8_t *restric
     }
 }
 
-/* d = m / −8 for the m of largest magnitude (the first of equals), so that m itself becomes −8, the end of the lopsided
- * range; q = x / d + 8.5, cut off, at most 15. */
+/* The element of largest magnitude, the first of equals; a NaN is larger than any number. */
+static inline float extreme_of(const float *from) {
+    uint32_t largest = 0;
+    float extreme = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        uint32_t magnitude = bits_of(from[i]) & 0x7fffffffu;
+        extreme = magnitude > largest ? from[i] : extreme;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return extreme;
+}
+
+/* d = m / −8 for the m of largest magnitude, so that m itself becomes −8, the end of the lopsided range; q = x / d + 8.5,
+ * cut off, at most 15. */
 FD_FOR_EACH_CPU void fd_encode_q4_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
     for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q4_0)) {
-        uint32_t largest = 0;
-        float extreme = 0.0f;
-        for (int i = 0; i < 32; i++) {
-            uint32_t magnitude = bits_of(from[i]) & 0x7fffffffu;
-            extreme = magnitude > largest ? from[i] : extreme;
-            largest = magnitude > largest ? magnitude : largest;
-        }
-        const float d = extreme / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        const float d = extreme_of(from) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
         const uint16_t stored = f32_to_f16(d);
         memcpy(to + offsetof(fd_block_q4_0, d), &stored, sizeof stored);
         uint8_t *q = to + offsetof(fd_block_q4_0, qs);
@@ -71,5 +76,55 @@ FD_FOR_EACH_CPU void fd_encode_q4_0(const float *restrict from, uint8_t *restric
             int high = (int)clamp(from[16 + i] * inverse + 8.5f, 0.0f, 15.0f);
             q[i] = (uint8_t)(low | high << 4);
         }
+    }
+}
+
+/* Nibbles and fifth bits of 32 integers; fifth NULL: four bits alone. */
+static inline void store_bits(const uint8_t *values, uint8_t *nibbles, uint8_t *fifth) {
+    uint32_t high = 0;
+    for (int i = 0; i < 16; i++) nibbles[i] = (uint8_t)((values[i] & 15) | values[16 + i] << 4);
+    for (int i = 0; i < 32; i++) high |= (uint32_t)(values[i] >> 4) << i;
+    if (fifth) memcpy(fifth, &high, sizeof high);
+}
+
+/* As Q4_0, with −16 and at most 31. */
+FD_FOR_EACH_CPU void fd_encode_q5_0(const float *restrict from, uint8_t *restrict to, int64_t n) {
+    for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q5_0)) {
+        const float d = extreme_of(from) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        const uint16_t stored = f32_to_f16(d);
+        uint8_t values[32];
+        memcpy(to + offsetof(fd_block_q5_0, d), &stored, sizeof stored);
+        for (int i = 0; i < 32; i++) values[i] = (uint8_t)(int)clamp(from[i] * inverse + 16.5f, 0.0f, 31.0f);
+        store_bits(values, to + offsetof(fd_block_q5_0, qs), to + offsetof(fd_block_q5_0, qh));
+    }
+}
+
+/* d = (max − min) / most, q = (x − min) / d + 0.5, cut off. `to`: d, then min. A NaN or an infinity makes d NaN. */
+static inline void encode_from_min(const float *from, float most, uint8_t *to, uint8_t *values) {
+    float min = from[0], max = from[0], bad = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        min = from[i] < min ? from[i] : min;
+        max = from[i] > max ? from[i] : max;
+        bad += from[i] - from[i]; /* 0, or NaN for what is not finite */
+    }
+    const float d = (max - min) / most + bad, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    const uint16_t stored[2] = {f32_to_f16(d), f32_to_f16(min)};
+    memcpy(to, stored, sizeof stored);
+    for (int i = 0; i < 32; i++) values[i] = (uint8_t)(int)clamp((from[i] - min) * inverse + 0.5f, 0.0f, most);
+}
+
+FD_FOR_EACH_CPU void fd_encode_q4_1(const float *restrict from, uint8_t *restrict to, int64_t n) {
+    for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q4_1)) {
+        uint8_t values[32];
+        encode_from_min(from, 15.0f, to, values);
+        store_bits(values, to + offsetof(fd_block_q4_1, qs), NULL);
+    }
+}
+
+FD_FOR_EACH_CPU void fd_encode_q5_1(const float *restrict from, uint8_t *restrict to, int64_t n) {
+    for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_q5_1)) {
+        uint8_t values[32];
+        encode_from_min(from, 31.0f, to, values);
+        store_bits(values, to + offsetof(fd_block_q5_1, qs), to + offsetof(fd_block_q5_1, qh));
     }
 }

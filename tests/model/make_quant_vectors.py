@@ -89,7 +89,7 @@ with np.errstate(all="ignore"), open(OUT, "wb") as out:
         numbers = numbers_of(dtype)
         values = numbers.astype(np.float32)
         out.write(struct.pack("<4I", 0, kind, values.size, numbers.nbytes) + numbers.tobytes() + values.tobytes())
-    for kind in (T.F16, T.BF16, T.Q8_0, T.Q4_0):
+    for kind in (T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1):
         values = rows_to_encode(kind)
         encoded = quantize(values.reshape(1, -1), kind).view(np.uint8).reshape(-1)
         out.write(struct.pack("<4I", 1, kind, values.size, encoded.size) + values.tobytes() + encoded.tobytes())
