@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
@@ -18,20 +19,12 @@ static int digits_of(double u) {
     return u > 0 ? (int)lrint(-log2(u)) : 53;
 }
 
-/* llama.cpp multiplies the minimum of Q4_1 and Q5_1 with the sum of a block of activations, which Q8_1 keeps in binary16,
- * whatever the device: an error that 32 elements share. Of w = d·q + m the two terms have up to 2.5 times the root mean
- * square of w. */
-#define U_OF_SUMS (2.5 * 0x1p-11 * sqrt(32))
-static bool has_minimum(uint32_t dtype) {
-    return dtype == FD_Q4_1 || dtype == FD_Q5_1;
-}
-
 double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
     /* ggml-cuda makes d·scale and dmin·min of a block of 32 in binary16, and the sum of x that the min is multiplied
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
-    if (c->q8_activations && has_minimum(dtype)) return U_OF_SUMS;
+    if ((c->q8_activations || c->replays_inputs) && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
@@ -77,6 +70,11 @@ static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const d
 static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
+    fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
+    if (fd_dot_block(dot) > 1) {
+        fd_bound_flips(x, e, n, fd_dot_block(dot), 127, e);
+        return;
+    }
     switch (work->node->op) {
     case FD_OP_EXPERT_MATMUL:
         if (i == 1) return; /* ids */
@@ -91,8 +89,9 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     case FD_OP_ATTN_MIX:
         if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
             if (i != 0 || work->node->op != FD_OP_ATTN_SCORES) return;
-            fd_bound_flips(x, e, n, FD_Q8_0, e);
-            for (int64_t k = 0; has_minimum(work->args->kv_type) && k < n; k++) e[k] = hypot(e[k], U_OF_SUMS * x[k]);
+            fd_bound_flips(x, e, n, 32, 127, e);
+            for (int64_t k = 0; fd_bound_has_sums(work->args->kv_type) && k < n; k++)
+                e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
             return;
         }
         add_rounding(x, n, c->u_attn, c->tiny_in, e);
@@ -109,46 +108,14 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     }
 }
 
-/* Of a block of 32: the value that its integers count from, their step, what both are off by, in units of x; and how far
- * the binary16 that a file of blocks keeps of each may move, where it is that near to the middle between two. */
-typedef struct block_steps {
-    double from, step, error, from_flip, step_flip;
-} block_steps;
-
-static double f16_flip(double value, double error) {
-    int exponent = 0;
-    (void)frexp(value, &exponent);
-    double ulp = fmax(ldexp(1, exponent - 11), 0x1p-24), ulps = fabs(value) / ulp;
-    return fabs(ulps - floor(ulps) - 0.5) <= (error + 4 * 0x1p-24 * fabs(value)) / ulp ? ulp : 0;
-}
-
-static block_steps steps_of(const double *x, const double *e, uint32_t type) {
-    enum { BLOCK = 32 };
-    double most = 0, least = x[0], largest = x[0], error = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        most = fmax(most, fabs(x[i]));
-        least = fmin(least, x[i]);
-        largest = fmax(largest, x[i]);
-        error = fmax(error, e[i]);
-    }
-    bool from_min = has_minimum(type);
-    double n_step = type == FD_Q8_0 ? 127 : type == FD_Q4_0 ? 8 : type == FD_Q4_1 ? 15 : type == FD_Q5_0 ? 16 : 31;
-    block_steps b = {.from = from_min ? least : 0, .error = from_min ? 2 * error : error};
-    b.step = (from_min ? largest - least : most) / n_step;
-    b.step_flip = f16_flip(b.step, b.error / n_step);
-    b.from_flip = from_min ? f16_flip(least, error) : 0;
-    return b;
-}
-
-void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
-    enum { BLOCK = 32 };
-    for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
-        const block_steps b = steps_of(x + at, e + at, type);
-        for (int64_t i = at; i < at + BLOCK && b.step > 0; i++) {
-            double steps = fabs(x[i] - b.from) / b.step;
-            double margin = (e[i] + b.error) / b.step + 4 * 0x1p-24 * (steps + 8 + fabs(b.from) / b.step);
-            bool flips = fabs(steps - floor(steps) - 0.5) <= margin;
-            to[i] += (flips ? 2 * b.step : 0) + b.step_flip * (steps + 1) + b.from_flip;
+void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to) {
+    for (int64_t at = 0; at + block <= n; at += block) {
+        double most = 0;
+        for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));
+        double step = most / largest;
+        for (int64_t i = at; i < at + block && step > 0; i++) {
+            double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
+            if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;
         }
     }
 }
