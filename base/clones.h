@@ -4,6 +4,8 @@
 #ifndef FD_BASE_CLONES_H
 #define FD_BASE_CLONES_H
 
+#include <stdint.h> /* any header of the C library says whether it is glibc */
+
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                           \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
 #define FD_FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))

@@ -202,9 +202,12 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 't': {
         o->mixed = strcmp(arg, "Q4_K_M") == 0;
         int dtype = o->mixed ? FD_Q4_K : fd_dtype_parse(arg);
-        if (dtype < 0 ||
-            !(fd_can_quantize((uint32_t)dtype) || dtype == FD_Q5_0 || dtype == FD_Q4_K || dtype == FD_Q6_K))
-            argp_error(state, "--type %s: expected F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q6_K or Q4_K_M", arg);
+        if (dtype < 0 || !fd_can_dequantize((uint32_t)dtype) ||
+            !(fd_can_quantize((uint32_t)dtype) || fd_dtype_get((uint32_t)dtype)->is_quantised))
+            argp_error(
+                state,
+                "--type %s: expected F32, F16, BF16, a quantised type of a GGUF (Q4_0, IQ2_XS, MXFP4 …) or Q4_K_M",
+                arg);
         o->dtype = (uint32_t)dtype;
         return 0;
     }

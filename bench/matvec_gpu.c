@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gguf_writer/block_scales.h"
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run.h"
+#include "engine/pack_weight.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/int8/q8.h"
 
@@ -109,10 +111,7 @@ static void fill(uint32_t dtype, uint8_t *rows, size_t bytes) {
         for (size_t i = 0; i + 4 <= bytes; i += 4) rows[i + 2] &= 0x7f, rows[i + 3] = 0x3c;
     const size_t block = (size_t)fd_dtype_get(dtype)->block_bytes;
     if (fd_dtype_get(dtype)->is_quantised)
-        for (size_t i = 0; i < bytes; i += block) {
-            memcpy(dtype == FD_Q6_K ? rows + i + 208 : rows + i, &d, 2);
-            if (dtype == FD_Q4_K) memcpy(rows + i + 2, &d, 2);
-        }
+        for (size_t i = 0; i < bytes; i += block) block_set_scales(dtype, rows + i, 0x1p-6f, 0x1p-6f);
 }
 
 static double copy_rate(const bench *b, void *from, void *to) {
@@ -151,7 +150,7 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
     if (!file || !packed || !x) exit(2);
     fill(dtype, file, file_row);
     /* All rows alike: the time does not depend on them. */
-    fd_pack_row(dtype, n_col, file, packed);
+    fd_pack_weight_row(dtype, n_col, file, packed);
     for (int64_t r = 1; r < n_row; r++) memcpy(packed + r * row_bytes, packed, (size_t)row_bytes);
     for (int64_t i = 0; i < n_col * MANY; i++) x[i] = (float)(i * 7919 % 1999 - 999) * 1e-3f;
     cuda(cudaMalloc((void **)&device, (size_t)(bytes * n_copy)));
@@ -192,7 +191,9 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
 }
 
 int main(int argc, char **argv) {
-    static const uint32_t types[] = {FD_F16, FD_Q8_0, FD_Q4_K, FD_Q6_K, FD_Q4_0, FD_Q5_0, FD_F32, FD_BF16};
+    static const uint32_t types[] = {FD_F16,  FD_Q8_0,   FD_Q4_K,  FD_Q6_K,  FD_Q4_0, FD_Q5_0,
+                                     FD_F32,  FD_BF16,   FD_Q4_1,  FD_Q5_1,  FD_Q2_K, FD_Q3_K,
+                                     FD_Q5_K, FD_IQ4_NL, FD_MXFP4, FD_NVFP4, FD_IQ2_S};
     static const int64_t shapes[][2] = {{896, 896},   {1152, 896},  {9728, 896},   {896, 4864},   {151936, 896},
                                         {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632},  {32000, 2048},
                                         {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "bench/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 
 enum { MAX_THREADS = 64 };
@@ -45,21 +46,14 @@ typedef struct share { /* one thread's rows of a call to fill */
     bool failed;
 } share;
 
-/* A row of blocks whose scales and quants are random, for types that nothing here quantises to. d makes the deviation:
- * Q5_0's value is d·(q − 16), q of 0 … 31, whose deviation is 9.23 d; Q4_K's is d·(scale·q − 7.5·min), scales and mins
- * of 0 … 63, q of 0 … 15, whose deviation is 258 d; Q6_K's d·scale·(q − 32), scales of −128 … 127, q of 0 … 63:
- * 1365 d. */
+/* A row of blocks whose quants are random, for types that nothing here quantises to. */
 static void random_row(const random_weights *w, int64_t row, uint8_t *to) {
-    const bool q4 = w->dtype == FD_Q4_K, q5 = w->dtype == FD_Q5_0;
     const int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->columns), block = fd_dtype_get(w->dtype)->block_bytes;
-    const float scales[2] = {w->deviation / (q4 ? 258.0f : q5 ? 9.23f : 1365.0f), w->deviation / 258.0f * 7.5f};
-    uint16_t halves[2];
-    fd_quantize_row(FD_F16, scales, halves, 2);
     for (int64_t i = 0; i < row_bytes; i += 2) {
         const uint64_t r = random_at(w->stream, (uint64_t)(row * row_bytes + i));
-        memcpy(to + i, &r, 2);
+        memcpy(to + i, &r, row_bytes - i < 2 ? 1 : 2);
     }
-    for (int64_t at = 0; at < row_bytes; at += block) memcpy(to + at + (q4 || q5 ? 0 : block - 2), halves, q4 ? 4 : 2);
+    blocks_set_deviation(w->dtype, to, row_bytes / block, w->deviation);
 }
 
 static void *fill_share(void *argument) {

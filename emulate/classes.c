@@ -23,7 +23,7 @@ static const fd_emulate_class table[] = {
      .attention = F16,
      .f16_sum = true},
     {.name = "q8",
-     .summary = "activations quantised to the weights' dot type, Q8_0 beside Q8_0 and Q4_0",
+     .summary = "activations quantised to the weights' dot type, Q8_0 beside blocks of 32",
      .product = FD_EMULATE_OF_WEIGHT},
     {.name = "f16kv", .summary = "binary32 with K and V kept in f16", .cache = F16},
     /* ggml's CPU backend: quantised activations; K and V in f16, and the other factor of their products too. */

@@ -16,8 +16,9 @@ typedef enum fd_emulate_type {
     FD_EMULATE_TF32, /* 10 bits of mantissa, binary32's exponent */
     FD_EMULATE_F16,  /* overflows to Inf, as it does there */
     FD_EMULATE_BF16,
-    /* `product` alone. Activations become what llama.cpp's CPU dot takes with the weight's type (Q8_0, Q4_0: Q8_0;
-     * Q4_K, Q6_K: Q8_K; F16: F16; BF16: BF16; F32: as they are); weights stay. */
+    /* `product` alone. Activations become what llama.cpp's CPU dot takes with the weight's type (blocks of 32 and NVFP4:
+     * Q8_0, or Q8_1, whose values are the same; blocks of 256: Q8_K; F16: F16; BF16: BF16; F32: as they are); weights
+     * stay. Source: type_traits_cpu, ggml-cpu.c. */
     FD_EMULATE_OF_WEIGHT,
     /* `product` alone. What llama.cpp's CUDA kernels take with the weight's type (quantised: Q8_1, blocks of 32 with
      * the scale in f16; F16, BF16: that; F32: TF32, the weights too). */

@@ -20,8 +20,8 @@ static void round_q8_k(const float *x, float *out, int64_t n) {
     }
 }
 
-/* Q8_1's values are Q8_0's. Written back as binary32: d·q. */
-static void round_q8_1(const float *x, float *out, int64_t n) {
+/* Q8_0's and Q8_1's values. Written back as binary32: d·q. */
+static void round_q8_0(const float *x, float *out, int64_t n) {
     for (int64_t at = 0; at < n; at += 32) {
         fd_block_q8_0 block;
         fd_quantize_row(FD_Q8_0, x + at, &block, 32);
@@ -39,17 +39,17 @@ static bool convert(const fd_emulate_class *class_, uint32_t weight_type, const 
     switch (weight_type) {
     case FD_Q8_0:
     case FD_Q4_0: fd_quantize_row(FD_Q8_0, x, to, n); return true;
-    case FD_Q4_K:
-    case FD_Q6_K:
-        if (cuda)
-            round_q8_1(x, to, n);
-        else
-            round_q8_k(x, to, n);
-        return false;
     case FD_F16: fd_round_row(FD_EMULATE_F16, x, to, n); return false;
     case FD_BF16: fd_round_row(FD_EMULATE_BF16, x, to, n); return false;
-    default: fd_round_row(cuda ? FD_EMULATE_TF32 : FD_EMULATE_F32, x, to, n); return false;
     }
+    const fd_dtype_info *type = fd_dtype_get(weight_type);
+    if (!type->is_quantised)
+        fd_round_row(cuda ? FD_EMULATE_TF32 : FD_EMULATE_F32, x, to, n);
+    else if (type->block_elements == 256 && !cuda)
+        round_q8_k(x, to, n);
+    else
+        round_q8_0(x, to, n);
+    return false;
 }
 
 /* ---- the dot of two block rows: integers inside a block, binary32 between blocks, in order ---- */
@@ -112,8 +112,8 @@ fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) 
         }
         for (int32_t p = 0; p < args->n_pos; p++) {
             const void *xp = x + (size_t)p * x_bytes;
-            float sum = blocks ? dot_blocks(w, packed, xp)
-                               : fd_emulate_products(e, FD_OP_MATMUL, w->dtype, row, xp, n_in);
+            float sum =
+                blocks ? dot_blocks(w, packed, xp) : fd_emulate_products(e, FD_OP_MATMUL, w->dtype, row, xp, n_in);
             y[p * n_out + o] = bias ? sum + b[o] : sum;
         }
     }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/pack_weight.h"
 #include "kernels/formats/pack.h"
 #include "model/gguf/quant.h"
 
@@ -64,7 +65,7 @@ static void fill(const fd_upload_piece *p, char *to) {
     advise(p, MADV_POPULATE_READ); /* one call instead of a fault for every few pages */
 #endif
     bool as_it_is = !p->as_vector && row_bytes == file_bytes && fd_packed_scale_offset(w->dtype, w->n_col) == 0 &&
-                    fd_dtype_get(w->dtype)->block_elements == 1;
+                    fd_dtype_get(w->dtype)->block_elements == 1 && fd_packed_type(w->dtype) == w->dtype;
     if (as_it_is) {
         memcpy(to, from, row_bytes * (size_t)p->n_row);
         return;
@@ -73,7 +74,7 @@ static void fill(const fd_upload_piece *p, char *to) {
         if (p->as_vector)
             fd_dequantize_row(w->dtype, from, (float *)(void *)to, w->n_col);
         else
-            fd_pack_row(w->dtype, w->n_col, from, to);
+            fd_pack_weight_row(w->dtype, w->n_col, from, to);
     }
 }
 

@@ -1,4 +1,4 @@
-/* The graph's weights in device memory: matrices in the file's types (kernels/formats/pack.h), vectors as binary32. */
+/* The graph's weights in device memory: matrices in the types' device layouts (kernels/formats/pack.h), vectors as binary32. */
 #ifndef FD_ENGINE_WEIGHTS_H
 #define FD_ENGINE_WEIGHTS_H
 

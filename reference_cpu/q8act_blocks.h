@@ -19,8 +19,10 @@ typedef struct fd_q8_w {
     float a[2], b;
 } fd_q8_w;
 
+/* The other quantised types have the exact products, on the GPU too (kernels/int8/q8.h, fd_q8_can). */
 static inline bool fd_q8_takes(const fd_weight *w) {
-    return fd_dtype_get(w->dtype)->is_quantised;
+    const uint32_t dtype = w->dtype;
+    return dtype == FD_Q8_0 || dtype == FD_Q4_0 || dtype == FD_Q5_0 || dtype == FD_Q4_K || dtype == FD_Q6_K;
 }
 static inline bool fd_q8_has_minimum(uint32_t dtype) {
     return dtype == FD_Q4_K;

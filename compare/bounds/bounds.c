@@ -24,6 +24,7 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
+    if ((c->q8_activations || c->replays_inputs) && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
@@ -62,7 +63,8 @@ static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const d
         add_rounding(x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)
-        for (int64_t at = 0; at < n; at += w->n_col) add_block_error(x + at, w->n_col, type->block_elements, e + at);
+        for (int64_t at = 0; at < n; at += w->n_col) /* Q8_K beside blocks of 256, else blocks of 32 */
+            add_block_error(x + at, w->n_col, type->block_elements == 256 ? 256 : 32, e + at);
 }
 
 static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
@@ -86,7 +88,10 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
         if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
-            if (i == 0 && work->node->op == FD_OP_ATTN_SCORES) fd_bound_flips(x, e, n, 32, 127, e);
+            if (i != 0 || work->node->op != FD_OP_ATTN_SCORES) return;
+            fd_bound_flips(x, e, n, 32, 127, e);
+            for (int64_t k = 0; fd_bound_has_sums(work->args->kv_type) && k < n; k++)
+                e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
             return;
         }
         add_rounding(x, n, c->u_attn, c->tiny_in, e);

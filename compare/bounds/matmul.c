@@ -85,10 +85,12 @@ void fd_bound_matmul(const fd_bound_work *work) {
 }
 
 /* A row of the table: exact but for the rounding of the output. Formats with a minimum (d·q − m) are dequantised in
- * different orders by different engines: their rounding is that of the row's largest value. */
+ * different orders by different engines: their rounding is that of the row's largest value. The others' products have
+ * no more bits than binary32 in any order. */
 void fd_bound_embed(const fd_bound_work *work) {
     uint32_t dtype = work->op->weight[0]->dtype;
-    bool with_minimum = fd_dtype_get(dtype)->is_quantised && dtype != FD_Q8_0 && dtype != FD_Q4_0 && dtype != FD_Q5_0;
+    bool with_minimum = fd_dtype_get(dtype)->is_quantised && dtype != FD_Q8_0 && dtype != FD_Q4_0 && dtype != FD_Q5_0 &&
+                        dtype != FD_Q3_K && !fd_has_codes(dtype);
     for (int64_t r = 0; r < work->op->n_pos; r++) {
         const double *y = work->y + r * work->stride;
         double most = 0;

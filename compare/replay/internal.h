@@ -22,7 +22,8 @@ struct fd_replay {
     int32_t *in_trace;    /* [n_node] index in the trace, -1: unknown to it; owned */
     int32_t *last_reader; /* [n_node]; owned */
     fd_node_state *state; /* [n_node]; owned */
-    uint32_t kv_type;     /* FD_Q8_0, FD_Q4_0: the trace says that cache rows are such blocks; else FD_F32 */
+    uint32_t
+        kv_type; /* FD_Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1: the trace says that cache rows are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */

@@ -40,8 +40,8 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
 }
 
 static uint32_t quantised_kv(const fd_trace *trace) {
-    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0};
-    for (int i = 0; i < 2; i++)
+    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcasecmp(fd_dtype_get(types[i])->name, fd_trace_get_info(trace)->kv_type) == 0) return types[i];
     return FD_F32;
 }

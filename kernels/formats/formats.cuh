@@ -7,7 +7,8 @@
  *
  * The values are bit-equal to model/gguf/quant.h's. Scales are f16 (11 significant bits): d·q, and Q4_K's and Q6_K's
  * d·scale (6 and 8 bits) and (d·scale)·q (at most 24 bits in all) are exact in binary32, so neither their order nor a
- * fused multiply-add can change a bit; only Q4_K's subtraction rounds, once, here inside an fma of exact products.
+ * fused multiply-add can change a bit; only the addition of a minimum rounds, once, here inside an fma of exact products.
+ * Formats that come as scales and codes (kernels/formats/codes.cuh) have the CPU's one product.
  *
  * Where `fused` is true, decode_fused takes an instruction less a weight: the quant with its offset m = 2^k + q stays
  * in, and w = fma(d, m, -d·2^k), whose addend is exact too. It has decode's values, but +0 where that has -0, and NaN
@@ -18,6 +19,8 @@
 
 #include "kernels/formats/parts.cuh"
 #include "kernels/formats/k_quants.cuh"
+#include "kernels/formats/codes.cuh"
+#include "kernels/formats/pack.h"
 
 /* A load's words in order. */
 __device__ __forceinline__ void fd_words(uint32_t from, uint32_t *to) {
@@ -137,11 +140,6 @@ struct fd_q4_0_quants : fd_block_quants<uint2, 4, 64> {
     }
 };
 
-/* Bits 0-3 to bit 4 of bytes 0-3. */
-__device__ __forceinline__ uint32_t fd_fifth_bits(uint32_t bits) {
-    return (bits & 15) * 0x02040810u & 0x10101010u;
-}
-
 /* d·(q − 16) */
 struct fd_q5_0_quants : fd_block_quants<uint2, 5, 80> {
     struct unit {
@@ -160,21 +158,80 @@ struct fd_q5_0_quants : fd_block_quants<uint2, 5, 80> {
     }
 };
 
+/* d·q + m; the blocks' d and m before the quants. A lane loads those of its block of each group. */
+template <int STEP, int WORDS> struct fd_block_minima : fd_format_shape<2, WORDS, STEP, STEP> {
+    static __device__ __forceinline__ fd_cursor begin(const uint8_t *row, int64_t, int lane) {
+        return {row + 16 + lane * 8, row};
+    }
+    template <fd_reads READS>
+    static __device__ __forceinline__ uint32_t head(const fd_cursor &c, int at, int group, int lane) {
+        return fd_fetch<uint32_t, READS>(c.shared + at * STEP + (2 * group + lane / 4) * 4);
+    }
+    template <class Unit>
+    static __device__ __forceinline__ void affine(const Unit &u, int group, int, uint32_t, float *scale,
+                                                  float *offset) {
+        *scale = fd_low_half(u.head[group]);
+        *offset = fd_high_half(u.head[group]);
+    }
+};
+
+struct fd_q4_1_quants : fd_block_minima<80, 4> {
+    struct unit {
+        uint2 q;
+        uint32_t head[2]; /* d, m of the two groups */
+    };
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
+        return {fd_fetch<uint2, READS>(c.own + at * 80), {head<READS>(c, at, 0, lane), head<READS>(c, at, 1, lane)}};
+    }
+    static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
+        const uint32_t q = fd_word(u.q, group);
+        return {{q & 0x0f0f0f0fu, q >> 4 & 0x0f0f0f0fu}};
+    }
+};
+
+struct fd_q5_1_quants : fd_block_minima<96, 5> {
+    struct unit {
+        uint2 q;
+        uint32_t head[2];
+        uint16_t high;
+    };
+    template <fd_reads READS> static __device__ __forceinline__ unit load(const fd_cursor &c, int at, int lane) {
+        return {fd_fetch<uint2, READS>(c.own + at * 96),
+                {head<READS>(c, at, 0, lane), head<READS>(c, at, 1, lane)},
+                fd_fetch<uint16_t, READS>(c.shared + at * 96 + 80 + lane * 2)};
+    }
+    static __device__ __forceinline__ fd_bytes<8> bytes(const unit &u, int group, int) {
+        const uint32_t q = fd_word(u.q, group), high = (uint32_t)u.high >> group * 8;
+        return {{(q & 0x0f0f0f0fu) | fd_fifth_bits(high), (q >> 4 & 0x0f0f0f0fu) | fd_fifth_bits(high >> 4)}};
+    }
+};
+
+template <> struct fd_lane_format<FD_Q4_1, 8> : fd_affine_format<fd_q4_1_quants, 8> {};
+template <> struct fd_lane_format<FD_Q5_1, 8> : fd_affine_format<fd_q5_1_quants, 8> {};
 template <> struct fd_lane_format<FD_Q8_0, 8> : fd_centred_format<fd_q8_0_quants, 8, 128, 15> {};
 template <> struct fd_lane_format<FD_Q4_0, 8> : fd_centred_format<fd_q4_0_quants, 8, 8, 7> {};
 template <> struct fd_lane_format<FD_Q5_0, 8> : fd_centred_format<fd_q5_0_quants, 8, 16, 7> {};
 
 /* Calls `launch(format)` with the struct of `dtype` for P partials a lane (2: kernels/formats/pair.cuh). */
 template <int P = 8, class Launch> static fd_code fd_with_format(uint32_t dtype, fd_error *err, Launch launch) {
-    switch (dtype) {
+    switch (fd_packed_type(dtype)) {
     case FD_F32: return launch(fd_lane_format<FD_F32, P>());
     case FD_F16: return launch(fd_lane_format<FD_F16, P>());
     case FD_BF16: return launch(fd_lane_format<FD_BF16, P>());
     case FD_Q8_0: return launch(fd_lane_format<FD_Q8_0, P>());
     case FD_Q4_0: return launch(fd_lane_format<FD_Q4_0, P>());
+    case FD_Q4_1: return launch(fd_lane_format<FD_Q4_1, P>());
     case FD_Q5_0: return launch(fd_lane_format<FD_Q5_0, P>());
+    case FD_Q5_1: return launch(fd_lane_format<FD_Q5_1, P>());
+    case FD_Q2_K: return launch(fd_lane_format<FD_Q2_K, P>());
+    case FD_Q3_K: return launch(fd_lane_format<FD_Q3_K, P>());
     case FD_Q4_K: return launch(fd_lane_format<FD_Q4_K, P>());
+    case FD_Q5_K: return launch(fd_lane_format<FD_Q5_K, P>());
     case FD_Q6_K: return launch(fd_lane_format<FD_Q6_K, P>());
+    case FD_IQ4_NL: return launch(fd_lane_format<FD_IQ4_NL, P>());
+    case FD_MXFP4: return launch(fd_lane_format<FD_MXFP4, P>());
+    case FD_NVFP4: return launch(fd_lane_format<FD_NVFP4, P>());
+    case FD_PACKED_CODES: return launch(fd_lane_format<FD_PACKED_CODES, P>());
     default: return fd_fail(err, FD_ERR_UNSUPPORTED, "weight type %u: no kernel reads it", (unsigned)dtype);
     }
 }

@@ -67,10 +67,33 @@ struct fd_q5_0_pair : fd_quarter_format<fd_q5_0_quants> {
 /* (d·scale)·(q − 32) */
 struct fd_q6_k_pair : fd_quarter_format<fd_q6_k_quants> {
     static __device__ __forceinline__ fd_bytes<2> bytes(const unit &u, int group, int lane) {
-        const uint32_t q = fd_word(u.low, group), bits = high_bits(u, group);
+        const uint32_t q = fd_word(u.low, group), bits = fd_pairs_of_group(u.high, group);
         return {{fd_pair_nibbles(q, lane) | (bits >> (fd_pair_bit(lane) + lane % 4 / 2 * 2) << 4 & 0x3030u)}};
     }
 };
+
+/* Formats without code of their own for the pair: it is taken out of the eight bytes. */
+template <class Eight> struct fd_pair_of : fd_quarter_format<Eight> {
+    using unit = typename Eight::unit;
+    static __device__ __forceinline__ void affine(const unit &u, int group, int lane, uint32_t magic, float *scale,
+                                                  float *offset) {
+        Eight::affine(u, group, lane / 4, magic, scale, offset);
+    }
+    static __device__ __forceinline__ fd_bytes<2> bytes(const unit &u, int group, int lane) {
+        const fd_bytes<8> eight = Eight::bytes(u, group, lane / 4);
+        return {{(lane % 4 < 2 ? eight.word[0] : eight.word[1]) >> fd_pair_bit(lane)}};
+    }
+};
+
+template <> struct fd_lane_format<FD_Q4_1, 2> : fd_affine_format<fd_pair_of<fd_q4_1_quants>, 2> {};
+template <> struct fd_lane_format<FD_Q5_1, 2> : fd_affine_format<fd_pair_of<fd_q5_1_quants>, 2> {};
+template <> struct fd_lane_format<FD_Q2_K, 2> : fd_affine_format<fd_pair_of<fd_q2_k_quants>, 2> {};
+template <> struct fd_lane_format<FD_Q3_K, 2> : fd_centred_format<fd_pair_of<fd_q3_k_quants>, 2, 4> {};
+template <> struct fd_lane_format<FD_Q5_K, 2> : fd_affine_format<fd_pair_of<fd_q5_k_quants>, 2> {};
+template <> struct fd_lane_format<FD_IQ4_NL, 2> : fd_centred_format<fd_pair_of<fd_iq4_codes>, 2, 128> {};
+template <> struct fd_lane_format<FD_MXFP4, 2> : fd_centred_format<fd_pair_of<fd_mxfp4_codes>, 2, 128> {};
+template <> struct fd_lane_format<FD_NVFP4, 2> : fd_centred_format<fd_pair_of<fd_nvfp4_codes>, 2, 128> {};
+template <> struct fd_lane_format<FD_PACKED_CODES, 2> : fd_centred_format<fd_pair_of<fd_byte_codes>, 2, 128> {};
 
 template <> struct fd_lane_format<FD_Q8_0, 2> : fd_centred_format<fd_q8_0_pair, 2, 128, 15> {};
 template <> struct fd_lane_format<FD_Q4_0, 2> : fd_centred_format<fd_q4_0_pair, 2, 8> {};

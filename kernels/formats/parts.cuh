@@ -58,6 +58,11 @@ __device__ __forceinline__ uint32_t fd_opaque_magic(uint32_t bits = fd_power_bit
     return __shfl_sync(0xffffffffu, bits + (blockDim.z - 1), 0);
 }
 
+/* Bits 0-3 to bit 4 of bytes 0-3. */
+__device__ __forceinline__ uint32_t fd_fifth_bits(uint32_t bits) {
+    return (bits & 15) * 0x02040810u & 0x10101010u;
+}
+
 /* The lane's share of a row's first unit, and the row's header or its plane of scales. */
 struct fd_cursor {
     const uint8_t *own, *shared;
@@ -109,6 +114,21 @@ template <class Quants, int P, int CENTRE, int POWER = 0> struct fd_centred_form
 #pragma unroll
             for (int k = 0; 4 * k + i < P; k++)
                 w[4 * k + i] = fmaf(scale, fd_byte_on_power<POWER>(q.word[k], i, fused_magic), offset);
+    }
+};
+
+/* Weights scale·q + offset, q unsigned bytes, scale·q exact, so one rounding. `Quants` has bytes() and
+ *   affine(unit, group, lane, magic, &scale, &offset) */
+template <class Quants, int P> struct fd_affine_format : Quants {
+    using unit = typename Quants::unit;
+    static __device__ __forceinline__ void decode(const unit &u, int group, int lane, uint32_t magic, float (&w)[P]) {
+        float scale, offset;
+        Quants::affine(u, group, lane, magic, &scale, &offset);
+        const fd_bytes<P> q = Quants::bytes(u, group, lane);
+#pragma unroll
+        for (int i = 0; i < P && i < 4; i++)
+#pragma unroll
+            for (int k = 0; 4 * k + i < P; k++) w[4 * k + i] = fmaf(scale, fd_byte<0>(q.word[k], i, magic), offset);
     }
 };
 

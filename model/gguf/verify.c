@@ -101,7 +101,7 @@ static bool scan_strip(const float *values, int64_t n, int64_t at, piece *result
     return any != 0;
 }
 
-/* F64 is no weight format of ours, but its values need no decoder to be judged. */
+/* F64 is judged before it is rounded to binary32. */
 static bool scan_doubles(const uint8_t *from, int64_t n, int64_t at, piece *result) {
     bool any = false;
     for (int64_t i = 0; i < n; i++) {

@@ -23,7 +23,7 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_EMBED: return case_embed(kind % 2 ? FD_F16 : FD_Q8_0, 50, 128, 5);
     case FD_OP_RMS_NORM: return case_norm(FD_F32, 256, 3, 1e-5f);
     case FD_OP_MATMUL:
-        return case_matmul(kind % 3 == 0   ? FD_Q8_0
+        return case_matmul(kind % 3 == 0   ? kind % 2 ? FD_Q8_0 : FD_NVFP4
                            : kind % 3 == 1 ? FD_F16
                                            : FD_F32,
                            256, 40, 3, kind % 2 ? FD_F32 : -1);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "bench/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 #include "tests/common.h"
 #include "tests/emulate/emulate_case.h"
@@ -73,13 +74,20 @@ static const product_case cases[] = {
     {LLAMA, FD_Q4_0, "q8", keep, as_q8_0},
     {LLAMA, FD_Q4_K, "q8", keep, as_q8_k},
     {LLAMA, FD_Q6_K, "q8", keep, as_q8_k},
+    {LLAMA, FD_Q5_0, "q8", keep, as_q8_0},
+    {LLAMA, FD_Q5_1, "q8", keep, as_q8_0},
+    {LLAMA, FD_MXFP4, "q8", keep, as_q8_0},
+    {LLAMA, FD_NVFP4, "q8", keep, as_q8_0},
+    {LLAMA, FD_Q2_K, "q8", keep, as_q8_k},
+    {LLAMA, FD_IQ3_S, "q8", keep, as_q8_k},
+    {LLAMA, FD_TQ2_0, "q8", keep, as_q8_k},
     {QWEN2, FD_DTYPE_LIMIT, "q8", keep, as_f16},
     {QWEN2, FD_BF16, "q8", keep, as_bf16},
     {QWEN2, FD_F32, "q8", keep, keep},
     {LLAMA, FD_DTYPE_LIMIT, "f16kv", keep, keep},
 };
 
-/* Another weight for blk.0.attn_q, in a clone. K blocks are random bits with sensible scales. */
+/* Another weight for blk.0.attn_q, in a clone. Blocks that nothing encodes are random bits with sensible scales. */
 static void replace(fd_graph *graph, uint32_t dtype) {
     fd_node *node = &graph->nodes[fd_graph_find(graph, "blk.0.attn_q")];
     fd_weight *w = &graph->weights[node->weight[0]];
@@ -91,18 +99,12 @@ static void replace(fd_graph *graph, uint32_t dtype) {
         fd_dequantize_row(w->dtype, w->data, values, n);
         fd_quantize_row(dtype, values, data, n);
     } else {
-        int64_t block_bytes = fd_dtype_get(dtype)->block_bytes;
-        uint16_t scale = fd_f32_to_f16(1e-4f);
         uint64_t seed = 11; /* Knuth's MMIX */
         for (uint64_t i = 0; i < bytes; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             data[i] = (unsigned char)(seed >> 40);
         }
-        for (int64_t b = 0; b < n / 256; b++) {
-            unsigned char *block = data + b * block_bytes;
-            if (dtype == FD_Q6_K) memcpy(block + block_bytes - 2, &scale, 2);
-            if (dtype == FD_Q4_K) memcpy(block, &scale, 2), memcpy(block + 2, &scale, 2);
-        }
+        blocks_set_deviation(dtype, data, n / fd_dtype_get(dtype)->block_elements, 0.05f);
     }
     *w = (fd_weight){.dtype = dtype, .n_row = w->n_row, .n_col = w->n_col, .data = data, .bytes = bytes};
 }

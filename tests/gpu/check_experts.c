@@ -129,11 +129,10 @@ static void check_products(gpu_test *test, uint32_t dtype, int64_t n_out, int64_
 }
 
 void check_experts(gpu_test *test) {
-    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
     check_router(test);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        check_products(test, types[i], 70, 256, false, true);
-        check_products(test, types[i], 33, 512, true, false);
+    for (int i = 0; i < GPU_LAYOUTS; i++) {
+        check_products(test, gpu_weight_types[i], 70, 256, false, true);
+        check_products(test, gpu_weight_types[i], 33, 512, true, false);
     }
     check_products(test, FD_F32, 5, 70, true, true);
 }

@@ -202,17 +202,16 @@ static void expect_halves(gpu_test *test, const char *name, const float *expecte
 }
 
 static void check_weights(gpu_test *test) {
-    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_K, FD_Q6_K};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (int i = 0; i < GPU_WEIGHT_TYPES; i++) {
         fd_error err = {0};
         int64_t n_row = 37, n_col = 768;
         float *real;
         char name[64];
-        void *file = gpu_random_weight(test, types[i], n_row, n_col, &real);
-        fd_device_matrix matrix = gpu_upload_weight(test, types[i], n_row, n_col, file);
+        void *file = gpu_random_weight(test, gpu_weight_types[i], n_row, n_col, &real);
+        fd_device_matrix matrix = gpu_upload_weight(test, gpu_weight_types[i], n_row, n_col, file);
         float *out = gpu_poisoned(test, (size_t)(n_row * fd_f16_row_stride(&matrix)) / 2);
         gpu_must(fd_launch_dequantise_f16(&test->queue, &matrix, (uint16_t *)(void *)out, &err), &err);
-        snprintf(name, sizeof name, "fast_weights_type_%u", (unsigned)types[i]);
+        snprintf(name, sizeof name, "fast_weights_type_%u", (unsigned)gpu_weight_types[i]);
         gpu_expect(test, "fast_weights_rows_of_whole_units_follow_each_other", fd_f16_row_stride(&matrix) == n_col);
         expect_halves(test, name, real, out, (size_t)(n_row * n_col));
     }

@@ -174,18 +174,17 @@ void check_many_rows(gpu_test *test) {
         check_parts(test, types[i], three, 3, 256, 3);
         check_parts(test, types[i], two, 2, 256, 545);
     }
-    static const uint32_t all_types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
     static const fused_case products[] = {
         {3, {96, 33, 7}, 256, true, false, false}, {2, {70, 5}, 768, false, false, false},
         {2, {77, 77}, 512, true, true, false},     {1, {301}, 256, true, false, true},
         {2, {2500, 2500}, 256, true, true, false}, {1, {40}, 4096, true, false, false},
     };
     static const fused_case wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
-    for (size_t i = 0; i < sizeof all_types / sizeof *all_types; i++) {
+    for (int i = 0; i < GPU_LAYOUTS; i++) {
         for (size_t k = 0; k < sizeof products / sizeof *products; k++)
             for (int32_t n_tok = 2; n_tok <= 8; n_tok += n_tok < 5 ? 1 : 3)
-                check_tokens(test, all_types[i], &products[k], n_tok);
-        check_tokens(test, all_types[i], &wide, 2), check_tokens(test, all_types[i], &wide, 7);
+                check_tokens(test, gpu_weight_types[i], &products[k], n_tok);
+        check_tokens(test, gpu_weight_types[i], &wide, 2), check_tokens(test, gpu_weight_types[i], &wide, 7);
     }
     check_add_norm(test, 5, 896);
     check_add_norm(test, 3, 77);

@@ -10,8 +10,8 @@
 #include "tests/gpu/fused_case.h"
 #include "tests/gpu/kernel_check.h"
 
-static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
-enum { N_TYPE = sizeof types / sizeof *types };
+static const uint32_t *const types = gpu_weight_types;
+enum { N_TYPE = GPU_LAYOUTS };
 
 /* out[t, r] = W[r]·x[t] + bias[r] */
 static void host_matmul(const float *w, const float *bias, const float *x, int64_t n_row, int64_t n_col, int64_t n_tok,
@@ -42,7 +42,7 @@ void check_comparison(gpu_test *test) {
     gpu_expect(test, "random_data_tell_orders_apart", fd_bits32(in_a_row) != fd_bits32(fd_dot(w, x, 300)));
 
     /* Packing keeps every format's bits apart: a wrong permutation would have to be undone by the kernels to pass. */
-    for (int i = 0; i < N_TYPE; i++) {
+    for (int i = 0; i < GPU_WEIGHT_TYPES; i++) {
         float *rows;
         (void)gpu_random_weight(test, types[i], 1, 512, &rows);
         bool finite = true;
@@ -124,6 +124,10 @@ static void check_shape(gpu_test *test, uint32_t dtype, shape s, const int32_t *
 /* ---- what an offset inside the multiply-add gets wrong (kernels/formats/formats.cuh), and the rows done again for
  * it ---- */
 
+static bool has_fused_offset(uint32_t dtype) {
+    return dtype == FD_Q8_0 || dtype == FD_Q4_0 || dtype == FD_Q5_0 || dtype == FD_Q3_K || dtype == FD_Q6_K;
+}
+
 /* A block whose elements are all `d`, or all `d`·0. */
 static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {
     uint8_t nibbles = 0;
@@ -139,7 +143,17 @@ static void fill_block(uint32_t dtype, uint8_t *block, bool zero, uint16_t d) {
         memset(b->qh, 0xaa, sizeof b->qh);
         memset(b->scales, 1, sizeof b->scales);
     }
-    memcpy(dtype == FD_Q6_K ? block + offsetof(fd_block_q6_K, d) : block, &d, sizeof d);
+    if (dtype == FD_Q3_K) { /* scales of 33 - 32 */
+        fd_block_q3_K *b = (fd_block_q3_K *)block;
+        memset(b->hmask, 0xff, sizeof b->hmask);
+        memset(b->qs, zero ? 0x00 : 0x55, sizeof b->qs);
+        memset(b->scales, 0x11, 8);
+        memset(b->scales + 8, 0xaa, 4);
+    }
+    memcpy(dtype == FD_Q6_K   ? block + offsetof(fd_block_q6_K, d)
+           : dtype == FD_Q3_K ? block + offsetof(fd_block_q3_K, d)
+                              : block,
+           &d, sizeof d);
 }
 
 /* Row 0: products that underflow to -0, then elements that are -0: the dot is -0. Row 1: an infinite scale. Row 2: a
@@ -197,7 +211,7 @@ void check_matmul(gpu_test *test) {
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             if (shapes[k].n_col % block == 0) check_shape(test, dtype, shapes[k], few, 6, false);
         check_shape(test, dtype, (shape){100, 512}, many, 4, false);
-        if (block > 1 && dtype != FD_Q4_K) check_doubtful(test, dtype);
+        if (has_fused_offset(dtype)) check_doubtful(test, dtype);
         check_shape(test, dtype, (shape){40, 256}, few, 6, true);
         /* More tokens than a band of the tiled kernel has, and last tiles that are not full. */
         check_shape(test, dtype, (shape){45, 768}, band, 2, false);
@@ -207,6 +221,8 @@ void check_matmul(gpu_test *test) {
         static const shape odd[] = {{37, 172}, {5, 7}, {19, 65}, {9, 1}, {40, 130}, {41, 260}, {22, 511}};
         for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) check_shape(test, dtype, odd[k], few, 6, false);
     }
+    for (int i = GPU_LAYOUTS; i < GPU_WEIGHT_TYPES; i++)
+        check_shape(test, gpu_weight_types[i], (shape){37, 768}, one, 2, false);
 }
 
 /* ---- RMS_NORM on the way in, several matrices, silu, residual ---- */

@@ -152,11 +152,11 @@ static void check_elementwise(gpu_test *test) {
 }
 
 void check_rows(gpu_test *test) {
-    static const uint32_t types[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
     static const int64_t widths[] = {64, 96, 256, 172, 7, 896, 1024};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    for (int i = 0; i < GPU_WEIGHT_TYPES; i++)
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
-            if (widths[k] % fd_dtype_get(types[i])->block_elements == 0) check_embed(test, types[i], widths[k]);
+            if (widths[k] % fd_dtype_get(gpu_weight_types[i])->block_elements == 0)
+                check_embed(test, gpu_weight_types[i], widths[k]);
     static const int64_t norms[] = {1, 2, 63, 64, 65, 172, 896, 4096, 13000};
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
         check_norm(test, 1, norms[i]), check_norm(test, 5, norms[i]);

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gguf_writer/block_scales.h"
 #include "engine/engine.h"
+#include "engine/pack_weight.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
@@ -119,15 +121,30 @@ void gpu_fill(gpu_test *test, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = gpu_random(test);
 }
 
+const uint32_t gpu_weight_types[GPU_WEIGHT_TYPES] = {
+    FD_F32,    FD_F16,   FD_BF16,  FD_Q8_0,    FD_Q4_0,   FD_Q4_1,  FD_Q5_0,    FD_Q5_1,  FD_Q2_K,
+    FD_Q3_K,   FD_Q4_K,  FD_Q5_K,  FD_Q6_K,    FD_IQ4_NL, FD_MXFP4, FD_NVFP4,   FD_IQ2_S, /* layouts */
+    FD_IQ4_XS, FD_IQ1_S, FD_IQ1_M, FD_IQ2_XXS, FD_IQ2_XS, FD_IQ3_S, FD_IQ3_XXS, FD_TQ1_0, FD_TQ2_0,
+    FD_F64,    FD_I8,    FD_I16,   FD_I32,     FD_I64,
+};
+
 /* Every bit pattern of the integers, and scales that are finite binary16 numbers of either sign, zero and subnormal
  * too. */
 static void random_blocks(gpu_test *test, uint32_t dtype, uint8_t *to, size_t bytes) {
     size_t block = (size_t)fd_dtype_get(dtype)->block_bytes;
     for (size_t i = 0; i < bytes; i++) to[i] = (uint8_t)gpu_random_bits(test);
     for (uint8_t *b = to; b < to + bytes; b += block) {
-        uint16_t d = fd_f32_to_f16(gpu_random(test)), dmin = fd_f32_to_f16(gpu_random(test));
-        memcpy(dtype == FD_Q6_K ? b + 208 : b, &d, sizeof d);
-        if (dtype == FD_Q4_K) memcpy(b + 2, &dmin, sizeof dmin);
+        const float d = gpu_random(test), dmin = gpu_random(test);
+        block_set_scales(dtype, b, d, dmin);
+    }
+}
+
+/* Numbers of `dtype` that are no blocks and that nothing encodes: finite. */
+static void random_numbers(gpu_test *test, uint32_t dtype, uint8_t *to, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) to[i] = (uint8_t)gpu_random_bits(test);
+    for (size_t i = 0; dtype == FD_F64 && i < bytes; i += sizeof(double)) {
+        const double value = (double)gpu_random(test) * (1.0 + 0x1p-30);
+        memcpy(to + i, &value, sizeof value);
     }
 }
 
@@ -141,6 +158,8 @@ void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
     float *rows = gpu_floats(test, (size_t)(n_row * n_col));
     if (fd_dtype_get(dtype)->is_quantised) {
         random_blocks(test, dtype, file, (size_t)(row_bytes * n_row));
+    } else if (!fd_can_quantize(dtype)) {
+        random_numbers(test, dtype, file, (size_t)(row_bytes * n_row));
     } else {
         gpu_fill(test, rows, (size_t)(n_row * n_col));
         for (int64_t r = 0; r < n_row; r++) fd_quantize_row(dtype, rows + r * n_col, file + r * row_bytes, n_col);
@@ -150,11 +169,12 @@ void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
     return file;
 }
 
-fd_device_matrix gpu_upload_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, const void *file_rows) {
+fd_device_matrix gpu_upload_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col,
+                                   const void *file_rows) {
     int64_t packed = fd_packed_row_bytes(dtype, n_col), row_bytes = fd_dtype_row_bytes(dtype, n_col);
     char *host = gpu_host(test, (size_t)(packed * n_row));
     for (int64_t r = 0; r < n_row; r++)
-        fd_pack_row(dtype, n_col, (const char *)file_rows + r * row_bytes, host + r * packed);
+        fd_pack_weight_row(dtype, n_col, (const char *)file_rows + r * row_bytes, host + r * packed);
     fd_device_matrix matrix = {.data = gpu_upload(test, host, (size_t)(packed * n_row)),
                                .dtype = dtype,
                                .n_row = n_row,

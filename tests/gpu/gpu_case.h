@@ -32,9 +32,9 @@ void gpu_must(fd_code code, const fd_error *err);
 
 /* Memory that the test owns until gpu_release. */
 float *gpu_upload(gpu_test *test, const void *host, size_t bytes); /* device copy */
-float *gpu_poisoned(gpu_test *test, size_t n); /* device, n floats that are all NaN: what stays unwritten shows */
-void *gpu_host(gpu_test *test, size_t bytes);  /* zeros */
-float *gpu_floats(gpu_test *test, size_t n);   /* zeros, on the host */
+float *gpu_poisoned(gpu_test *test, size_t n);      /* device, n floats that are all NaN: what stays unwritten shows */
+void *gpu_host(gpu_test *test, size_t bytes);       /* zeros */
+float *gpu_floats(gpu_test *test, size_t n);        /* zeros, on the host */
 float *gpu_random_floats(gpu_test *test, size_t n); /* device, gpu_fill's */
 void gpu_release(gpu_test *test);
 
@@ -44,6 +44,10 @@ void gpu_download(gpu_test *test, const float *device, float *host, size_t n); /
 float gpu_random(gpu_test *test);
 uint32_t gpu_random_bits(gpu_test *test);
 void gpu_fill(gpu_test *test, float *x, size_t n);
+
+/* The weight types of all device layouts (fd_packed_type), then those that share one of these. */
+enum { GPU_LAYOUTS = 17, GPU_WEIGHT_TYPES = 31 };
+extern const uint32_t gpu_weight_types[GPU_WEIGHT_TYPES];
 
 /* n_row × n_col of `dtype` as a file holds it, random, and its rows in binary32; both are the test's. */
 void *gpu_random_weight(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_col, float **dequantised);

@@ -8,6 +8,7 @@
 #include "bench/run.h"
 #include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/pack_weight.h"
 #include "engine/weights.h"
 #include "model/gguf/quant.h"
 #include "tests/gpu/fake_cuda_runtime.h"
@@ -154,7 +155,7 @@ static void check_weights(const char *path, const fd_graph *graph) {
         for (int64_t row = 0; row < w->n_row; row++) {
             const char *from = (const char *)w->data + row * file_bytes;
             if (m->data) {
-                fd_pack_row(w->dtype, w->n_col, from, packed);
+                fd_pack_weight_row(w->dtype, w->n_col, from, packed);
                 n_wrong += memcmp((const char *)m->data + row * m->row_bytes, packed, (size_t)m->row_bytes) != 0;
                 n_row++;
             }
@@ -175,7 +176,7 @@ static void check_weights(const char *path, const fd_graph *graph) {
             char *bits = (char *)on_device.block.data, *packed = malloc((size_t)on_device.matrix[i].row_bytes);
             if (!packed) exit(1);
             bits[(const char *)on_device.matrix[i].data - bits] ^= 1;
-            fd_pack_row(graph->weights[i].dtype, graph->weights[i].n_col, graph->weights[i].data, packed);
+            fd_pack_weight_row(graph->weights[i].dtype, graph->weights[i].n_col, graph->weights[i].data, packed);
             expect(memcmp(on_device.matrix[i].data, packed, (size_t)on_device.matrix[i].row_bytes) != 0, path,
                    "a changed bit is not seen");
             free(packed);

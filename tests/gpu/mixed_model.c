@@ -1,18 +1,19 @@
-/* mixed_model OUT.gguf [experts]: a small llama whose layers use every weight type there is a kernel for, side by
+/* mixed_model OUT.gguf [experts | rare]: a small llama whose layers use every weight type there is a kernel for, side by
  * side as in mixed quantisations (V and down in Q6_K beside Q4_K, gate and up of two types), so that the engine
  * fuses some products and not others. The weights are random blocks with scales of usual size; heads of 64, three
- * query heads a K/V head. With `experts` each feed-forward is two of five. */
+ * query heads a K/V head. With `experts` each feed-forward is two of five; `rare` has the types of fewer files. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gguf_writer/block_scales.h"
 #include "bench/gguf_writer/gguf_writer.h"
 #include "bench/run.h"
 #include "model/gguf/quant.h"
 
 enum {
-    N_LAYER = 4,
+    MOST_LAYERS = 5,
     N_EMBD = 768,
     N_HEAD = 12,
     N_HEAD_KV = 4,
@@ -27,11 +28,18 @@ typedef struct kinds {
     uint32_t q, k, v, out, gate, up, down;
 } kinds;
 
-static const kinds layers[N_LAYER] = {
+static const kinds common_layers[MOST_LAYERS] = {
     {FD_Q4_K, FD_Q4_K, FD_Q6_K, FD_Q4_K, FD_Q4_K, FD_Q4_K, FD_Q6_K},
     {FD_F16, FD_BF16, FD_F16, FD_F32, FD_Q8_0, FD_Q4_0, FD_BF16},
     {FD_Q8_0, FD_Q8_0, FD_Q8_0, FD_Q4_0, FD_F16, FD_F16, FD_Q4_0},
     {FD_Q5_0, FD_Q5_0, FD_Q8_0, FD_Q5_0, FD_Q5_0, FD_Q5_0, FD_Q8_0},
+};
+static const kinds rare_layers[MOST_LAYERS] = {
+    {FD_Q4_1, FD_Q4_1, FD_Q5_1, FD_Q5_1, FD_Q2_K, FD_Q2_K, FD_Q3_K},
+    {FD_Q3_K, FD_Q3_K, FD_Q3_K, FD_Q2_K, FD_Q5_K, FD_Q5_K, FD_Q4_1},
+    {FD_IQ4_NL, FD_IQ4_XS, FD_IQ4_XS, FD_MXFP4, FD_MXFP4, FD_MXFP4, FD_NVFP4},
+    {FD_IQ1_S, FD_IQ1_M, FD_IQ2_XXS, FD_IQ2_XS, FD_IQ2_S, FD_IQ2_S, FD_IQ3_XXS},
+    {FD_IQ3_S, FD_TQ1_0, FD_TQ2_0, FD_NVFP4, FD_IQ4_NL, FD_IQ4_NL, FD_F64},
 };
 
 static uint64_t state = 0x452821e638d01377u;
@@ -59,17 +67,14 @@ static void add_matrices(fd_gguf_writer *writer, const char *name, uint32_t dtyp
             for (int64_t i = 0; i < n_col; i++) row[i] = weight_like(n_col);
             fd_quantize_row(dtype, row, data + r * row_bytes, n_col);
         }
+    } else if (dtype == FD_F64) { /* more bits than binary32 has */
+        for (int64_t i = 0; i < n_row * n_col; i++)
+            ((double *)(void *)data)[i] = (double)weight_like(n_col) * (1.0 + 0x1p-30);
     } else {
         for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)random_bits();
-        /* Q4_K: scale 0…63, q 0…15; Q6_K: scale ±127, q ±32; Q5_0: q ±16: d brings the products near those of
-         * weight_like. */
-        const float size = dtype == FD_Q4_K ? 1.0f / 400.0f : dtype == FD_Q5_0 ? 1.0f / 14.0f : 1.0f / 2400.0f;
-        for (size_t i = 0; i < bytes; i += block) {
-            uint16_t d = fd_f32_to_f16(size / sqrtf((float)n_col) * (1.0f + (float)(random_bits() % 64) / 64.0f));
-            uint16_t dmin = fd_f32_to_f16(8.0f * size / sqrtf((float)n_col));
-            memcpy(dtype == FD_Q6_K ? data + i + 208 : data + i, &d, sizeof d);
-            if (dtype == FD_Q4_K) memcpy(data + i + 2, &dmin, sizeof dmin);
-        }
+        for (size_t i = 0; i < bytes; i += block)
+            blocks_set_deviation(dtype, data + i, 1,
+                                 (1.0f + (float)(random_bits() % 64) / 64.0f) / sqrtf((float)n_col));
     }
     must(fd_gguf_put_tensor(writer, name, dtype, n > 0 ? 3 : 2, (int64_t[]){n_col, n_row_each, n}, data, NULL, NULL,
                             err),
@@ -89,8 +94,7 @@ static void add_norm(fd_gguf_writer *writer, const char *name, fd_error *err) {
     must(fd_gguf_put_tensor(writer, name, FD_F32, 1, (int64_t[]){N_EMBD}, data, NULL, NULL, err), err);
 }
 
-static void add_layer(fd_gguf_writer *writer, int layer, bool experts, fd_error *err) {
-    const kinds *t = &layers[layer];
+static void add_layer(fd_gguf_writer *writer, int layer, const kinds *t, bool experts, fd_error *err) {
     const struct {
         const char *name;
         uint32_t dtype;
@@ -118,18 +122,24 @@ static void add_layer(fd_gguf_writer *writer, int layer, bool experts, fd_error 
 }
 
 int main(int argc, char **argv) {
-    static const struct {
+    const bool experts = argc == 3 && strcmp(argv[2], "experts") == 0, rare = argc == 3 && strcmp(argv[2], "rare") == 0;
+    const kinds *layers = rare ? rare_layers : common_layers;
+    const int n_layer = rare ? 5 : 4;
+    const struct {
         const char *key;
         uint32_t value;
-    } numbers[] = {{"llama.block_count", N_LAYER},         {"llama.context_length", 1024},
-                   {"llama.embedding_length", N_EMBD},     {"llama.feed_forward_length", N_FF},
-                   {"llama.attention.head_count", N_HEAD}, {"llama.attention.head_count_kv", N_HEAD_KV},
-                   {"llama.vocab_size", N_VOCAB},          {"llama.rope.dimension_count", N_EMBD / N_HEAD}};
+    } numbers[] = {{"llama.block_count", (uint32_t)n_layer},
+                   {"llama.context_length", 1024},
+                   {"llama.embedding_length", N_EMBD},
+                   {"llama.feed_forward_length", N_FF},
+                   {"llama.attention.head_count", N_HEAD},
+                   {"llama.attention.head_count_kv", N_HEAD_KV},
+                   {"llama.vocab_size", N_VOCAB},
+                   {"llama.rope.dimension_count", N_EMBD / N_HEAD}};
     fd_error err = {0};
     fd_gguf_writer *writer;
-    bool experts = argc == 3 && strcmp(argv[2], "experts") == 0;
-    if (argc != 2 && !experts) {
-        fprintf(stderr, "usage: mixed_model OUT.gguf [experts]\n");
+    if (argc != 2 && !experts && !rare) {
+        fprintf(stderr, "usage: mixed_model OUT.gguf [experts | rare]\n");
         return 2;
     }
     must(fd_gguf_writer_new(&writer, &err), &err);
@@ -141,10 +151,10 @@ int main(int argc, char **argv) {
     if (experts) must(fd_gguf_put_u32(writer, "llama.expert_used_count", N_CHOSEN, &err), &err);
     must(fd_gguf_put_f32(writer, "llama.attention.layer_norm_rms_epsilon", 1e-5f, &err), &err);
     must(fd_gguf_put_f32(writer, "llama.rope.freq_base", 10000.0f, &err), &err);
-    add_matrix(writer, "token_embd.weight", FD_Q4_K, N_VOCAB, N_EMBD, &err);
-    for (int layer = 0; layer < N_LAYER; layer++) add_layer(writer, layer, experts, &err);
+    add_matrix(writer, "token_embd.weight", rare ? FD_Q3_K : FD_Q4_K, N_VOCAB, N_EMBD, &err);
+    for (int layer = 0; layer < n_layer; layer++) add_layer(writer, layer, &layers[layer], experts, &err);
     add_norm(writer, "output_norm.weight", &err);
-    add_matrix(writer, "output.weight", FD_Q6_K, N_VOCAB, N_EMBD, &err);
+    add_matrix(writer, "output.weight", rare ? FD_Q5_K : FD_Q6_K, N_VOCAB, N_EMBD, &err);
     must(fd_gguf_write(writer, argv[1], &err), &err);
     fd_gguf_writer_free(writer);
     return 0;

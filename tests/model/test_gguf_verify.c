@@ -104,9 +104,10 @@ Test(gguf_verify, a_bad_scale_spoils_its_block) {
         size_t scale_at;
         int block;
     } cases[] = {
-        {FD_Q8_0, offsetof(fd_block_q8_0, d), 32},  {FD_Q4_0, offsetof(fd_block_q4_0, d), 32},
-        {FD_Q4_K, offsetof(fd_block_q4_K, d), 256}, {FD_Q4_K, offsetof(fd_block_q4_K, dmin), 256},
-        {FD_Q6_K, offsetof(fd_block_q6_K, d), 256},
+        {FD_Q8_0, offsetof(fd_block_q8_0, d), 32},     {FD_Q4_0, offsetof(fd_block_q4_0, d), 32},
+        {FD_Q4_K, offsetof(fd_block_q4_K, d), 256},    {FD_Q4_K, offsetof(fd_block_q4_K, dmin), 256},
+        {FD_Q6_K, offsetof(fd_block_q6_K, d), 256},    {FD_Q5_1, offsetof(fd_block_q5_1, m), 32},
+        {FD_Q2_K, offsetof(fd_block_q2_K, dmin), 256}, {FD_IQ3_S, offsetof(fd_block_iq3_s, d), 256},
     };
     static uint8_t bytes[ROWS * COLUMNS * 4];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -141,14 +142,14 @@ Test(gguf_verify, doubles_and_integers_are_judged) {
 
 /* A check that could not look never says that all is well. */
 Test(gguf_verify, unreadable_types_are_incomplete) {
-    uint8_t bytes[2 * 176];
+    uint8_t bytes[2 * 292];
     memset(bytes, 0x55, sizeof bytes);
-    fd_gguf *gguf = file_of(13 /* Q5_K */, 2, (int64_t[]){256, 2}, bytes);
+    fd_gguf *gguf = file_of(FD_Q8_K, 2, (int64_t[]){256, 2}, bytes);
     heard h;
     cr_expect_eq(verify(gguf, &h, FD_ERR_INCOMPLETE), 0u);
-    cr_expect(strstr(err.message, "1 tensors were not checked") && strstr(err.message, "Q5_K"), "%s", err.message);
-    memset(bytes + 176, 0, 176);
-    gguf = file_of(13, 2, (int64_t[]){256, 2}, bytes);
+    cr_expect(strstr(err.message, "1 tensors were not checked") && strstr(err.message, "Q8_K"), "%s", err.message);
+    memset(bytes + 292, 0, 292);
+    gguf = file_of(FD_Q8_K, 2, (int64_t[]){256, 2}, bytes);
     cr_expect_eq(verify(gguf, &h, FD_ERR_INCOMPLETE), 1u, "zero bytes are zero in every format");
 }
 

@@ -124,9 +124,10 @@ typedef struct record { /* of quant_vectors.bin; see make_quant_vectors.py */
 enum { DECODE = 0, ENCODE = 1 };
 
 static const uint8_t *vectors(void) {
-    FILE *file = fopen(FD_SOURCE_DIR "/tests/model/quant_vectors.bin", "rb");
+    const char *other = getenv("FD_QUANT_VECTORS"); /* check_quant_package.py's */
+    FILE *file = fopen(other ? other : FD_SOURCE_DIR "/tests/model/quant_vectors.bin", "rb");
     cr_assert_not_null(file);
-    static uint8_t data[1 << 20];
+    static uint8_t data[1 << 21];
     size_t size = fread(data, 1, sizeof data, file);
     cr_assert(size > sizeof(record) && size < sizeof data);
     fclose(file);
@@ -164,15 +165,16 @@ Test(quant, blocks_decode_to_the_gguf_packages_bits) {
             n_nan += isnan(expected[i]) != 0;
             n_inf += isinf(expected[i]) != 0;
         }
-        /* The mutant: one bit of one block, and the comparison sees it. The last blocks have ordinary scales. */
-        encoded[r.bytes - 3] ^= 0x10;
-        cr_expect_neq(wrong_values(&r, encoded, expected), 0u, "%s: a flipped bit went unseen",
+        /* The mutant: a bit of each of the last nibbles, for a group's scale may be zero. The last blocks have ordinary
+         * scales. */
+        for (int i = 1; i <= 16; i++) encoded[r.bytes - i] ^= 0x11;
+        cr_expect_neq(wrong_values(&r, encoded, expected), 0u, "%s: flipped bits went unseen",
                       fd_dtype_get(r.dtype)->name);
         free(encoded);
         free(expected);
         n_decoded++;
     }
-    cr_expect_eq(n_decoded, 5);
+    cr_expect_eq(n_decoded, 28);
     cr_expect(n_nan && n_inf, "the vectors hold extreme scales");
 }
 
@@ -195,7 +197,7 @@ Test(quant, rows_encode_to_the_gguf_packages_bytes) {
         free(encoded);
         n_encoded++;
     }
-    cr_expect_eq(n_encoded, 4);
+    cr_expect_eq(n_encoded, 7);
 }
 
 Test(quant, block_sizes_are_the_tables) {
@@ -205,13 +207,36 @@ Test(quant, block_sizes_are_the_tables) {
         int32_t elements;
     } cases[] = {
         {FD_Q4_0, sizeof(fd_block_q4_0), 32},
+        {FD_Q4_1, sizeof(fd_block_q4_1), 32},
         {FD_Q5_0, sizeof(fd_block_q5_0), 32},
+        {FD_Q5_1, sizeof(fd_block_q5_1), 32},
         {FD_Q8_0, sizeof(fd_block_q8_0), 32},
+        {FD_IQ4_NL, sizeof(fd_block_iq4_nl), 32},
+        {FD_MXFP4, sizeof(fd_block_mxfp4), 32},
+        {FD_NVFP4, sizeof(fd_block_nvfp4), 64},
+        {FD_Q2_K, sizeof(fd_block_q2_K), 256},
+        {FD_Q3_K, sizeof(fd_block_q3_K), 256},
         {FD_Q4_K, sizeof(fd_block_q4_K), 256},
+        {FD_Q5_K, sizeof(fd_block_q5_K), 256},
         {FD_Q6_K, sizeof(fd_block_q6_K), 256},
+        {FD_TQ1_0, sizeof(fd_block_tq1_0), 256},
+        {FD_TQ2_0, sizeof(fd_block_tq2_0), 256},
+        {FD_IQ1_S, sizeof(fd_block_iq1_s), 256},
+        {FD_IQ1_M, sizeof(fd_block_iq1_m), 256},
+        {FD_IQ2_XXS, sizeof(fd_block_iq2_xxs), 256},
+        {FD_IQ2_XS, sizeof(fd_block_iq2_xs), 256},
+        {FD_IQ2_S, sizeof(fd_block_iq2_s), 256},
+        {FD_IQ3_XXS, sizeof(fd_block_iq3_xxs), 256},
+        {FD_IQ3_S, sizeof(fd_block_iq3_s), 256},
+        {FD_IQ4_XS, sizeof(fd_block_iq4_xs), 256},
         {FD_F32, 4, 1},
         {FD_F16, 2, 1},
         {FD_BF16, 2, 1},
+        {FD_F64, 8, 1},
+        {FD_I8, 1, 1},
+        {FD_I16, 2, 1},
+        {FD_I32, 4, 1},
+        {FD_I64, 8, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const fd_dtype_info *info = fd_dtype_get(cases[i].dtype);
@@ -219,15 +244,15 @@ Test(quant, block_sizes_are_the_tables) {
                   info->name);
         cr_expect(fd_can_dequantize(cases[i].dtype));
     }
-    cr_expect_not(fd_can_dequantize(FD_I32) || fd_can_dequantize(13) || fd_can_dequantize(UINT32_MAX));
+    cr_expect_not(fd_can_dequantize(FD_Q8_K) || fd_can_dequantize(5) || fd_can_dequantize(UINT32_MAX));
     cr_expect_not(fd_can_quantize(FD_Q4_K) || fd_can_quantize(FD_Q6_K) || fd_can_quantize(UINT32_MAX));
 }
 
 /* A NaN or Inf must not come back as an ordinary number, whatever it does to its block. */
 Test(quant, nan_and_inf_are_not_hidden_by_encoding) {
-    const uint32_t dtypes[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0};
+    const uint32_t dtypes[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
-    for (size_t d = 0; d < 5; d++)
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t b = 0; b < 4; b++)
             for (int at = 0; at < 32; at++) {
                 float values[32], back[32];

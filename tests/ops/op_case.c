@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
@@ -74,13 +75,8 @@ static void random_blocks(op_case *c, uint32_t dtype, char *to, int64_t bytes) {
     int64_t size = fd_dtype_get(dtype)->block_bytes;
     for (int64_t i = 0; i < bytes; i++) to[i] = (char)next(&c->seed);
     for (int64_t at = 0; at < bytes; at += size) {
-        uint16_t scale[2] = {fd_f32_to_f16(case_random(c) * 0.01f), fd_f32_to_f16(case_random(c) * 0.01f)};
-        if (dtype == FD_Q4_K)
-            memcpy(to + at + offsetof(fd_block_q4_K, d), scale, sizeof scale);
-        else if (dtype == FD_Q5_0)
-            memcpy(to + at + offsetof(fd_block_q5_0, d), scale, sizeof scale[0]);
-        else
-            memcpy(to + at + offsetof(fd_block_q6_K, d), scale, sizeof scale[0]);
+        const float d = case_random(c) * 0.01f, dmin = case_random(c) * 0.01f;
+        block_set_scales(dtype, to + at, d, dmin);
     }
 }
 

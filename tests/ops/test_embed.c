@@ -16,8 +16,9 @@ Test(embed, every_position_gets_its_tokens_row) {
     static const struct {
         uint32_t dtype;
         int32_t width;
-    } cases[] = {{FD_F32, 1},    {FD_F32, 300}, {FD_F16, 257},  {FD_BF16, 100}, {FD_Q8_0, 288},
-                 {FD_Q4_0, 544}, {FD_Q5_0, 96}, {FD_Q4_K, 512}, {FD_Q6_K, 768}};
+    } cases[] = {{FD_F32, 1},    {FD_F32, 300},   {FD_F16, 257},  {FD_BF16, 100}, {FD_Q8_0, 288},
+                 {FD_Q4_0, 544}, {FD_Q5_0, 96},   {FD_Q4_K, 512}, {FD_Q6_K, 768}, {FD_Q5_1, 96},
+                 {FD_Q3_K, 512}, {FD_MXFP4, 160}, {FD_IQ2_S, 256}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         op_case *c = case_embed(cases[i].dtype, 13, cases[i].width, 7);
         float *y = case_run_scalar(c);

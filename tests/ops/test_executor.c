@@ -143,9 +143,9 @@ Test(executor, refuses_what_it_cannot_run) {
     cr_expect_eq(fd_reference_new(graph, &options, &exec, &err), FD_ERR_UNSUPPORTED);
     cr_expect(strstr(err.message, graph->nodes[1].name) != NULL, "%s", err.message);
     graph->nodes[1].override = NULL;
-    graph->weights[0].dtype = 16; /* IQ2_XXS */
+    graph->weights[0].dtype = FD_Q8_K;
     cr_expect_eq(fd_reference_new(graph, &options, &exec, &err), FD_ERR_UNSUPPORTED);
-    cr_expect(strstr(err.message, "IQ2_XXS") != NULL, "%s", err.message);
+    cr_expect(strstr(err.message, "Q8_K") != NULL, "%s", err.message);
 
     options = (fd_reference_options){.n_ctx = 4};
     setenv("FD_SIMD", "v9", 1);

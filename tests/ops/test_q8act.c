@@ -103,6 +103,15 @@ Test(q8act, nan_in_is_nan_out_for_its_position_alone) {
     }
 }
 
+Test(q8act, other_types_have_the_exact_products) {
+    static const uint32_t others[] = {FD_F16, FD_Q4_1, FD_Q3_K, FD_NVFP4, FD_IQ2_S};
+    for (size_t t = 0; t < COUNT(others); t++) {
+        op_case *c = case_matmul(others[t], 512, 9, 3, FD_F32), *e = case_expert_matmul(others[t], 512, 5, 2, true, -1);
+        cr_expect_eq(bits_differ(run_scalar(c), case_run_scalar(c), c->n_out), 0, "%s", fd_dtype_get(others[t])->name);
+        cr_expect_eq(bits_differ(run_scalar(e), case_run_scalar(e), e->n_out), 0, "%s", fd_dtype_get(others[t])->name);
+    }
+}
+
 /* ---- twins ---- */
 
 static void expect_scalar_bits(op_case *c, const char *what) {

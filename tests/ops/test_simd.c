@@ -24,7 +24,8 @@ static void expect_scalar_bits(op_case *c, const char *what) {
 #define EXPECT_SCALAR_BITS(c) expect_scalar_bits(c, #c)
 
 static const uint32_t float_types[] = {FD_F32, FD_F16, FD_BF16};
-static const uint32_t block_types[] = {FD_Q8_0, FD_Q4_0, FD_Q5_0, FD_Q4_K, FD_Q6_K};
+static const uint32_t block_types[] = {FD_Q8_0, FD_Q4_0, FD_Q5_0,  FD_Q4_K,   FD_Q6_K,  FD_Q4_1,
+                                       FD_Q2_K, FD_Q3_K, FD_NVFP4, FD_IQ4_XS, FD_IQ1_M, FD_TQ1_0};
 static const int32_t positions[] = {1, 2, 3, 4, 5, 9};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

@@ -189,7 +189,7 @@ def test_a_bfloat16_cache_is_recorded_as_such(tmp_path):
 
 
 @pytest.mark.parametrize("n", [13, 150])
-@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
 @pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
 def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_path, firstdiff):
     """Its rows are not recorded; replay makes the same blocks."""

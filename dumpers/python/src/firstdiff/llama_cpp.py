@@ -279,7 +279,7 @@ def record(
         raise TraceError(f"{name}: no such file")
     if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
         numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
-    if not numerics and settings.kv_type in ("q8_0", "q4_0") and settings.gpu_layers == 0:
+    if not numerics and settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1") and settings.gpu_layers == 0:
         numerics = "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
     trace = Writer(
         path,

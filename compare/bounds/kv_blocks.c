@@ -1,0 +1,47 @@
+/* Rows of a cache that is kept in blocks of 32: replay repeats the rounding, so they are off only where it may go the
+ * other way. */
+#include "compare/bounds/internal.h"
+
+/* Of a block of 32: the value that its integers count from, their step, what both are off by, in units of x; and how far
+ * the binary16 that a file of blocks keeps of each may move, where it is that near to the middle between two. */
+typedef struct block_steps {
+    double from, step, error, from_flip, step_flip;
+} block_steps;
+
+static double f16_flip(double value, double error) {
+    int exponent = 0;
+    (void)frexp(value, &exponent);
+    double ulp = fmax(ldexp(1, exponent - 11), 0x1p-24), ulps = fabs(value) / ulp;
+    return fabs(ulps - floor(ulps) - 0.5) <= (error + 4 * 0x1p-24 * fabs(value)) / ulp ? ulp : 0;
+}
+
+static block_steps steps_of(const double *x, const double *e, uint32_t type) {
+    enum { BLOCK = 32 };
+    double most = 0, least = x[0], largest = x[0], error = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        most = fmax(most, fabs(x[i]));
+        least = fmin(least, x[i]);
+        largest = fmax(largest, x[i]);
+        error = fmax(error, e[i]);
+    }
+    bool from_min = fd_bound_has_sums(type);
+    double n_step = type == FD_Q8_0 ? 127 : type == FD_Q4_0 ? 8 : type == FD_Q4_1 ? 15 : type == FD_Q5_0 ? 16 : 31;
+    block_steps b = {.from = from_min ? least : 0, .error = from_min ? 2 * error : error};
+    b.step = (from_min ? largest - least : most) / n_step;
+    b.step_flip = f16_flip(b.step, b.error / n_step);
+    b.from_flip = from_min ? f16_flip(least, error) : 0;
+    return b;
+}
+
+void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
+    enum { BLOCK = 32 };
+    for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
+        const block_steps b = steps_of(x + at, e + at, type);
+        for (int64_t i = at; i < at + BLOCK && b.step > 0; i++) {
+            double steps = fabs(x[i] - b.from) / b.step;
+            double margin = (e[i] + b.error) / b.step + 4 * 0x1p-24 * (steps + 8 + fabs(b.from) / b.step);
+            bool flips = fabs(steps - floor(steps) - 0.5) <= margin;
+            to[i] += (flips ? 2 * b.step : 0) + b.step_flip * (steps + 1) + b.from_flip;
+        }
+    }
+}
