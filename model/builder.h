@@ -5,10 +5,11 @@
 #ifndef FD_MODEL_BUILDER_H
 #define FD_MODEL_BUILDER_H
 
-#include "model/graph.h"
+#include "model/keys.h"
 
 typedef struct fd_builder {
     const fd_gguf *gguf;
+    const fd_keys *keys; /* of the architecture's prefix: an architecture reads here what hparams.c does not */
     fd_graph *graph;
     const fd_hparams *h;
     fd_weight_report *report;
@@ -19,7 +20,8 @@ typedef struct fd_builder {
 
 typedef enum fd_need { FD_REQUIRED, FD_OPTIONAL } fd_need;
 
-/* Keys that mean something to some architectures alone: a file may carry them for others, which ignore them. */
+/* Groups of keys that some architectures read. What an architecture does not read is refused where it could change the
+ * arithmetic (model/keys.h). */
 enum fd_reads {
     FD_READS_EXPERTS = 1,  /* expert_* */
     FD_READS_WINDOW = 2,   /* attention.sliding_window */
@@ -112,7 +114,7 @@ void fd_builder_note(fd_builder *builder, char (**names)[128], int32_t *count, c
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */
-fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *out, fd_error *err);
+fd_code fd_hparams_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *out);
 
 /* The row named `name`, NULL for an unknown one; `known` (may be NULL) receives all names, separated by ", ". */
 const fd_arch *fd_arch_find(fd_string name, char *known, size_t known_size);

@@ -27,10 +27,10 @@ static void list(fd_builder *b) {
 
 /* Older files of MiniCPM lack the factors, and engines fill in different ones. */
 static void list_minicpm(fd_builder *b) {
-    static const char *const keys[] = {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"};
+    static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!fd_gguf_find(b->gguf, keys[i]))
-            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key %s: missing", keys[i]));
+        if (!fd_key_find(b->keys, keys[i]))
+            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key minicpm.%s: missing", keys[i]));
     list(b);
 }
 
