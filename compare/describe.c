@@ -37,10 +37,13 @@ void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool ov
 }
 
 static void rope_text(const fd_rope *rope, char *to, size_t size) {
-    char scaling[64] = "";
+    char scaling[96] = "";
+    size_t at = 0;
     if (rope->scaling != FD_ROPE_SCALING_NONE)
-        snprintf(scaling, sizeof scaling, ", %s scaling by %g",
-                 rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+        at = (size_t)snprintf(scaling, sizeof scaling, ", %s scaling by %g", fd_rope_scaling_name(rope->scaling),
+                              rope->factor);
+    if (rope->attention_factor != 0 && rope->attention_factor != 1)
+        snprintf(scaling + at, sizeof scaling - at, ", attention factor %g", rope->attention_factor);
     if (rope->pairing == FD_ROPE_HALF)
         snprintf(to, size, "pairs (i, i+%d), base %g, %d dims%s", rope->n_rot / 2, rope->base, rope->n_rot, scaling);
     else

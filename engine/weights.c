@@ -17,7 +17,7 @@ static int uses_of(const fd_graph *graph, int32_t weight) {
         if (node->weight[0] == weight && takes_matrix) uses |= USED_AS_MATRIX;
         /* ROPE's factors go into the tables on the host. */
         if (node->weight[0] == weight && takes_vector) uses |= USED_AS_VECTOR;
-        if (node->weight[1] == weight) uses |= USED_AS_VECTOR;
+        if (node->weight[1] == weight && node->op != FD_OP_ROPE) uses |= USED_AS_VECTOR;
     }
     return uses;
 }

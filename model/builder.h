@@ -48,16 +48,25 @@ int32_t fd_build_weight(fd_builder *builder, const char *name, int64_t n_row, in
  * weight's n_row counts all of them. */
 int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
-/* How a layer's attention differs from llama's. {0} with rope_freqs -1 is plain GQA without biases. */
+/* Frequency factors of RoPE, weight indices; -1: none. */
+typedef struct fd_rope_factors {
+    int32_t in_use, other; /* as ROPE's weight slots */
+} fd_rope_factors;
+#define FD_NO_ROPE_FACTORS                                                                                             \
+    (fd_rope_factors) {                                                                                                \
+        -1, -1                                                                                                         \
+    }
+
+/* How a layer's attention differs from llama's. {0} with rope_freqs FD_NO_ROPE_FACTORS is plain GQA without biases. */
 typedef struct fd_attention_block {
-    fd_need qkv_bias;   /* FD_OPTIONAL: applied where the file has them */
-    bool qk_norm;       /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
-    bool no_rope;       /* neither Q nor K is rotated */
-    bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
-    int32_t rope_freqs; /* weight index, -1: none */
-    int32_t window;     /* as fd_node.window */
-    float softcap;      /* as fd_node.softcap */
-    float scale;        /* of scores; 0: 1/sqrt(head_dim) */
+    fd_need qkv_bias; /* FD_OPTIONAL: applied where the file has them */
+    bool qk_norm;     /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
+    bool no_rope;     /* neither Q nor K is rotated */
+    bool sinks;       /* attn_sinks: a logit of each head's softmax that no position has */
+    fd_rope_factors rope_freqs;
+    int32_t window; /* as fd_node.window */
+    float softcap;  /* as fd_node.softcap */
+    float scale;    /* of scores; 0: 1/sqrt(head_dim) */
 } fd_attention_block;
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
@@ -67,7 +76,9 @@ int32_t fd_build_embed(fd_builder *builder, const char *name);
 int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                         int32_t n_out, fd_need bias);
-int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, int32_t freqs);
+int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, fd_rope_factors factors);
+/* rope_freqs.weight, or LongRoPE's rope_factors_short.weight and rope_factors_long.weight, where the file has them. */
+fd_rope_factors fd_build_rope_factors(fd_builder *builder);
 int32_t fd_build_kv_write(fd_builder *builder, int32_t layer, const char *name, int32_t x);
 int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k,
                              const fd_attention_block *how);
@@ -114,6 +125,7 @@ void fd_builder_note(fd_builder *builder, char (**names)[128], int32_t *count, c
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */
+fd_code fd_rope_read(const fd_keys *keys, fd_rope_pairing pairing, fd_hparams *out); /* model/rope_hparams.c */
 fd_code fd_hparams_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *out);
 
 /* The row named `name`, NULL for an unknown one; `known` (may be NULL) receives all names, separated by ", ". */

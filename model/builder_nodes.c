@@ -82,9 +82,20 @@ int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
     return id;
 }
 
-int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t freqs) {
+fd_rope_factors fd_build_rope_factors(fd_builder *b) {
+    int64_t n = b->h->rope.n_rot / 2;
+    fd_rope_factors one = {fd_build_weight(b, "rope_freqs.weight", 1, n, FD_OPTIONAL), -1};
+    bool longrope = fd_gguf_find_tensor(b->gguf, "rope_factors_long.weight") != NULL ||
+                    b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
+    if (one.in_use >= 0 || !longrope) return one;
+    return (fd_rope_factors){fd_build_weight(b, "rope_factors_short.weight", 1, n, FD_REQUIRED),
+                             fd_build_weight(b, "rope_factors_long.weight", 1, n, FD_REQUIRED)};
+}
+
+int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x, fd_rope_factors factors) {
     fd_node node = like_input(b, FD_OP_ROPE, layer, name, x, -1);
-    node.weight[0] = freqs;
+    node.weight[0] = factors.in_use;
+    node.weight[1] = factors.other;
     node.rope = b->h->rope;
     return add_node(b, node);
 }

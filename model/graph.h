@@ -23,16 +23,28 @@ typedef enum fd_rope_pairing {
     FD_ROPE_HALF,        /* rotates (i, i + n_rot/2): qwen2, "neox" */
 } fd_rope_pairing;
 
-typedef enum fd_rope_scaling { FD_ROPE_SCALING_NONE, FD_ROPE_SCALING_LINEAR, FD_ROPE_SCALING_LLAMA3 } fd_rope_scaling;
+typedef enum fd_rope_scaling {
+    FD_ROPE_SCALING_NONE,
+    FD_ROPE_SCALING_LINEAR,
+    FD_ROPE_SCALING_LLAMA3,
+    FD_ROPE_SCALING_YARN,
+    FD_ROPE_SCALING_LONGROPE, /* by two tables of frequency factors, one for contexts longer than the original one */
+    FD_ROPE_SCALING_COUNT
+} fd_rope_scaling;
+const char *fd_rope_scaling_name(fd_rope_scaling scaling); /* "none", "linear", "llama3", "yarn", "longrope" */
 
 typedef struct fd_rope {
     fd_rope_pairing pairing;
     int32_t n_rot; /* leading elements of a head that rotate; even, ≤ head_dim */
     double base;   /* rope.freq_base */
     fd_rope_scaling scaling;
-    double factor;                            /* linear, llama3: 1 when none */
+    double factor;                            /* linear, llama3, yarn: 1 when none */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_context;                  /* llama3 */
+    double original_context;                  /* llama3, yarn, longrope: positions before the scaling */
+    double beta_fast, beta_slow; /* yarn: pairs that turn more often than beta_fast over the original context keep their
+                                    frequency, those that turn less than beta_slow times have it divided by factor */
+    double ext_factor;           /* yarn: how much of that ramp is used, 1; negative in no real model: reversed */
+    double attention_factor;     /* of cos and sin; 0 counts as 1 */
 } fd_rope;
 
 /* How the weights of the chosen experts come from the router's row. */
@@ -83,7 +95,8 @@ typedef struct fd_node {
     char name[64];                /* "blk.3.attn_q_rope" */
     int32_t layer;                /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
-    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; EMBED {table}; ROPE {rope_freqs factors};
+    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of the
+     * other context length};
      * ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
@@ -128,6 +141,10 @@ void fd_weight_report_free(fd_weight_report *report);
 /* A graph of its own with the same borrowed weight data, to be edited by a fault. */
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
 void fd_graph_free(fd_graph *graph);
+
+/* Chooses LongRoPE's factors for runs whose context is n_ctx positions: the long ones where that is more than the original
+ * context. A graph is built for a short one. Without such factors nothing changes. */
+void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);

@@ -6,62 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool equals(fd_string s, const char *text) {
-    return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
-}
-
-static fd_code read_rope_scaling(const fd_keys *r, fd_rope *rope) {
-    fd_string type;
-    double attn_factor, linear;
-    FD_TRY(fd_key_string(r, "rope.scaling.type", &type));
-    FD_TRY(fd_key_f64(r, "rope.scale_linear", 0.0, &linear)); /* the older key for a linear factor */
-    FD_TRY(fd_key_f64(r, "rope.scaling.factor", linear, &rope->factor));
-    if (rope->factor < 0.0)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.scaling.factor: %g, expected more than 0", r->arch,
-                       rope->factor);
-    if (rope->factor == 0.0) rope->factor = 1.0; /* llama.cpp writes and reads 0 as "no scaling" */
-    FD_TRY(fd_key_f64(r, "rope.scaling.attn_factor", 1.0, &attn_factor));
-    if (attn_factor != 1.0)
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.rope.scaling.attn_factor: %g, only 1 is implemented",
-                       r->arch, attn_factor);
-    if (type.data == NULL) {
-        rope->scaling = rope->factor == 1.0 ? FD_ROPE_SCALING_NONE : FD_ROPE_SCALING_LINEAR;
-    } else if (equals(type, "none")) {
-        rope->scaling = FD_ROPE_SCALING_NONE;
-        rope->factor = 1.0;
-    } else if (equals(type, "linear")) {
-        rope->scaling = rope->factor == 1.0 ? FD_ROPE_SCALING_NONE : FD_ROPE_SCALING_LINEAR;
-    } else if (equals(type, "llama3")) {
-        rope->scaling = FD_ROPE_SCALING_LLAMA3;
-        FD_TRY(fd_key_f64(r, "rope.scaling.low_freq_factor", 1.0, &rope->low_freq_factor));
-        FD_TRY(fd_key_f64(r, "rope.scaling.high_freq_factor", 4.0, &rope->high_freq_factor));
-        FD_TRY(fd_key_f64(r, "rope.scaling.original_context_length", 8192.0, &rope->original_context));
-        if (!(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0.0 &&
-              rope->original_context > 0.0))
-            return fd_fail(
-                r->err, FD_ERR_INPUT,
-                "keys %s.rope.scaling.*: low %g, high %g, original context %g; expected 0 < low < high and a context",
-                r->arch, rope->low_freq_factor, rope->high_freq_factor, rope->original_context);
-    } else {
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED,
-                       "key %s.rope.scaling.type: \"%.*s\"; none, linear and llama3 are implemented", r->arch,
-                       (int)(type.size < 32 ? type.size : 32), type.data);
-    }
-    return FD_OK;
-}
-
-static fd_code read_rope(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
-    h->rope.pairing = arch->rope_pairing;
-    FD_TRY(fd_key_i32(r, "rope.dimension_count", h->head_dim, 2, h->head_dim, &h->rope.n_rot));
-    if (h->rope.n_rot % 2 != 0)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.dimension_count: %d, expected an even number", h->arch,
-                       h->rope.n_rot);
-    FD_TRY(fd_key_f64(r, "rope.freq_base", 10000.0, &h->rope.base));
-    if (!(h->rope.base >= 1.0))
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.freq_base: %g, expected at least 1", h->arch, h->rope.base);
-    return read_rope_scaling(r, &h->rope);
-}
-
 static fd_code read_attention(const fd_keys *r, fd_hparams *h) {
     int32_t value_dim;
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
@@ -143,7 +87,7 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     FD_TRY(fd_key_i32(r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, h));
-    FD_TRY(read_rope(r, arch, h));
+    FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
     double eps;
     FD_TRY(fd_key_f64(r, "attention.layer_norm_rms_epsilon", -1.0, &eps));

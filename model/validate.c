@@ -56,6 +56,8 @@ static fd_code check_rope(const checker *c) {
     if (!same_shape(n, input(c, 0)) || n->n_dim != 2) return broken(c, "expected [n_head, head_dim] like its input");
     if (n->rope.n_rot < 2 || n->rope.n_rot % 2 != 0 || n->rope.n_rot > n->shape[1])
         return broken(c, "n_rot is odd or wider than a head");
+    if (n->weight[1] >= 0 && n->weight[0] < 0) return broken(c, "factors of one context length alone");
+    FD_TRY(check_weight(c, 1, 1, n->rope.n_rot / 2, true));
     return check_weight(c, 0, 1, n->rope.n_rot / 2, true);
 }
 

@@ -115,8 +115,13 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
         at = (size_t)snprintf(out, size, "pairing=%s n_rot=%d base=%.17g",
                               rope->pairing == FD_ROPE_HALF ? "half" : "interleaved", rope->n_rot, rope->base);
         if (rope->scaling != FD_ROPE_SCALING_NONE && at < size)
-            snprintf(out + at, size - at, " scaling=%s factor=%.9g",
-                     rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+            at += (size_t)snprintf(out + at, size - at, " scaling=%s factor=%.9g", fd_rope_scaling_name(rope->scaling),
+                                   rope->factor);
+        if (rope->attention_factor != 0 && rope->attention_factor != 1 && at < size)
+            at += (size_t)snprintf(out + at, size - at, " attention_factor=%.9g", rope->attention_factor);
+        if (node->weight[1] >= 0 && at < size)
+            snprintf(out + at, size - at, " factors=%s",
+                     strstr(graph->weights[node->weight[0]].name, "long") ? "long" : "short");
         break;
     case FD_OP_KV_WRITE: snprintf(out, size, "row_offset=%d", node->row_offset); break;
     default: break;

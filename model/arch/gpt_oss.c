@@ -4,7 +4,7 @@
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
-    fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = -1, .sinks = true};
+    fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = FD_NO_ROPE_FACTORS, .sinks = true};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = layer % 2 == 0 ? b->h->window : 0;

@@ -9,7 +9,7 @@ static int32_t scaled(fd_builder *b, int32_t layer, const char *name, int32_t x,
 static void list(fd_builder *b) {
     const fd_hparams *h = b->h;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .scale = h->attn_scale, .no_rope = !h->rope_used};
-    attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, h->rope.n_rot / 2, FD_OPTIONAL);
+    attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), h->embedding_scale);
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);

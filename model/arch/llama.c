@@ -10,7 +10,7 @@ static int32_t mixture(fd_builder *b, int32_t layer, int32_t x) {
 
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
-    attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, b->h->rope.n_rot / 2, FD_OPTIONAL);
+    attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
