@@ -75,6 +75,20 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
         snprintf(to, size, "eps %g, mean over %d%s", (double)node->eps, node->shape[node->n_dim - 1],
                  node->n_dim == 2 ? ", each head by itself" : "");
         break;
+    case FD_OP_LAYER_NORM:
+        snprintf(to, size, "eps %g, mean over %d%s%s", (double)node->eps, node->shape[node->n_dim - 1],
+                 node->n_dim == 2 ? ", each head by itself" : "",
+                 bias ? ", with bias"
+                 : w  ? ""
+                      : ", without weights");
+        break;
+    case FD_OP_ADD_POSITION:
+    case FD_OP_ADD_VECTOR:
+        if (w) snprintf(to, size, "%.48s, %s", w->name, type_name);
+        break;
+    case FD_OP_ATTN_ALIBI: snprintf(to, size, "largest bias %g", (double)node->max_bias); break;
+    case FD_OP_ATTN_TEMPERATURE: snprintf(to, size, "scale %.9g, length %d", (double)node->scale, node->length); break;
+    case FD_OP_CLAMP: snprintf(to, size, "limit %g", (double)node->limit); break;
     case FD_OP_EXPERT_MATMUL:
     case FD_OP_MATMUL:
         if (w)

@@ -43,6 +43,7 @@ fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *re
         b.h = &b.graph->hparams;
         arch->list(&b);
         if (b.code == FD_OK) fd_builder_set_error(&b, fd_keys_check(&keys, b.graph));
+        if (b.code == FD_OK) fd_graph_set_context(b.graph, 1);
         if (b.code == FD_OK) note_unused(&b);
         if (b.code == FD_OK && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));
         if (b.code == FD_OK) fd_builder_set_error(&b, fd_graph_validate(b.graph, err));

@@ -33,11 +33,13 @@ const char *fd_rope_scaling_name(fd_rope_scaling scaling) {
 }
 
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx) {
+    enum { UNIT = 256 };
+    int64_t room = ((int64_t)n_ctx + UNIT - 1) / UNIT * UNIT;
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_node *node = &graph->nodes[i];
         if (node->op != FD_OP_ROPE || node->weight[1] < 0) continue;
         bool in_use = strstr(graph->weights[node->weight[0]].name, "long") != NULL;
-        if (in_use == (n_ctx > node->rope.original_context)) continue;
+        if (in_use == ((double)room > node->rope.original_context)) continue;
         int32_t other = node->weight[1];
         node->weight[1] = node->weight[0];
         node->weight[0] = other;

@@ -42,6 +42,16 @@ static fd_code read_experts(const fd_keys *r, const fd_arch *arch, fd_hparams *h
     FD_TRY(fd_key_i32(r, "expert_used_count", -1, 1, h->n_expert, &h->n_expert_used));
     FD_TRY(fd_key_i32(r, "expert_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_expert));
     if (h->n_ff_expert == 0) h->n_ff_expert = h->n_ff;
+    FD_TRY(fd_key_i32(r, "expert_gating_func", 0, 0, 3, &h->expert_gating));
+    if (arch->reads & FD_READS_EXPERT_NORM) FD_TRY(fd_key_bool(r, "expert_weights_norm", false, &h->expert_norm));
+    if (arch->reads & FD_READS_DENSE_LAYERS)
+        FD_TRY(fd_key_i32(r, "leading_dense_block_count", 0, 0, h->n_layer, &h->n_layer_dense));
+    if (arch->reads & FD_READS_SHARED_EXPERTS) {
+        int32_t n_shared;
+        FD_TRY(fd_key_i32(r, "expert_shared_count", 0, 0, 4096, &n_shared));
+        FD_TRY(fd_key_i32(r, "expert_shared_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_shared));
+        if (h->n_ff_shared == 0) h->n_ff_shared = n_shared * h->n_ff_expert;
+    }
     return read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale);
 }
 
@@ -54,12 +64,31 @@ static fd_code read_cap(const fd_keys *r, const char *key, double fallback, floa
     return FD_OK;
 }
 
+/* 0 or missing: none. */
+static fd_code read_positive(const fd_keys *r, const char *key, float *out) {
+    double value;
+    FD_TRY(fd_key_f64(r, key, 0.0, &value));
+    if (!(value >= 0.0))
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected no less than 0", r->arch, key, value);
+    *out = (float)value;
+    return FD_OK;
+}
+
 static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     if (arch->reads & FD_READS_WINDOW)
         FD_TRY(fd_key_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
     if (arch->reads & FD_READS_SOFTCAPS) {
         FD_TRY(read_cap(r, "attn_logit_softcapping", 50.0, &h->attn_softcap));
         FD_TRY(read_cap(r, "final_logit_softcapping", 30.0, &h->final_softcap));
+    }
+    if (arch->reads & FD_READS_CLAMP) FD_TRY(read_positive(r, "attention.clamp_kqv", &h->clamp_qkv));
+    if (arch->reads & FD_READS_ALIBI) FD_TRY(read_positive(r, "attention.max_alibi_bias", &h->max_alibi_bias));
+    if (arch->reads & FD_READS_LOGIT_SCALE) FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+    if (arch->reads & FD_READS_PARALLEL) FD_TRY(fd_key_bool(r, "use_parallel_residual", true, &h->parallel_residual));
+    if (arch->reads & FD_READS_TEMPERATURE) {
+        FD_TRY(read_positive(r, "attention.temperature_scale", &h->temperature_scale));
+        FD_TRY(fd_key_i32(r, "attention.temperature_length", 0, 0, INT32_MAX, &h->temperature_length));
+        if (h->temperature_length == 0) h->temperature_length = (int32_t)h->rope.original_context;
     }
     if (arch->reads & FD_READS_SCALES) {
         FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
@@ -89,10 +118,12 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     FD_TRY(read_attention(r, h));
     FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
+    const char *eps_key =
+        arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
     double eps;
-    FD_TRY(fd_key_f64(r, "attention.layer_norm_rms_epsilon", -1.0, &eps));
-    if (!(eps >= 0.0))
-        return fd_fail(err, FD_ERR_INPUT, "key %s.attention.layer_norm_rms_epsilon: missing or negative", h->arch);
+    h->norm = arch->norm;
+    FD_TRY(fd_key_f64(r, eps_key, -1.0, &eps));
+    if (!(eps >= 0.0)) return fd_fail(err, FD_ERR_INPUT, "key %s.%s: missing or negative", h->arch, eps_key);
     h->rms_eps = (float)eps;
 
     FD_TRY(read_experts(r, arch, h));

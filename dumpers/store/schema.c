@@ -94,6 +94,10 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
     const fd_rope *rope = &node->rope;
     size_t at = 0;
     switch (node->op) {
+    case FD_OP_ATTN_ALIBI: snprintf(out, size, "max_bias=%.9g", (double)node->max_bias); break;
+    case FD_OP_ATTN_TEMPERATURE: snprintf(out, size, "scale=%.9g length=%d", (double)node->scale, node->length); break;
+    case FD_OP_CLAMP: snprintf(out, size, "limit=%.9g", (double)node->limit); break;
+    case FD_OP_LAYER_NORM:
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
     case FD_OP_ATTN_SCORES:
         at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);

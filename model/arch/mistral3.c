@@ -12,4 +12,4 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_mistral3 = {"mistral3", FD_ROPE_INTERLEAVED, list, 0};
+const fd_arch fd_arch_mistral3 = {"mistral3", FD_ROPE_INTERLEAVED, list, FD_READS_TEMPERATURE};

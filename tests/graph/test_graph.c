@@ -267,15 +267,18 @@ Test(rope_table, cos_and_sin_grow_by_the_attention_factor) {
 Test(rope_table, the_context_chooses_longropes_factors) {
     char names[2][32] = {"rope_factors_short.weight", "rope_factors_long.weight"};
     fd_weight weights[2] = {0};
-    fd_node node = {.op = FD_OP_ROPE, .weight = {0, 1}, .rope = {.original_context = 128}};
+    fd_node node = {.op = FD_OP_ROPE, .weight = {0, 1}, .rope = {.original_context = 512}};
     fd_graph graph = {.nodes = &node, .n_node = 1, .weights = weights, .n_weight = 2};
     for (int k = 0; k < 2; k++) memcpy(weights[k].name, names[k], sizeof names[k]);
-    static const int32_t contexts[][2] = {{1, 0}, {128, 0}, {129, 1}, {4096, 1}, {24, 0}};
+    static const int32_t contexts[][2] = {{1, 0}, {512, 0}, {513, 1}, {4096, 1}, {24, 0}};
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
         fd_graph_set_context(&graph, contexts[i][0]);
         cr_expect(node.weight[0] == contexts[i][1] && node.weight[1] == 1 - contexts[i][1], "context %d",
                   contexts[i][0]);
     }
+    node.rope.original_context = 128; /* llama.cpp has no context of less than 256 */
+    fd_graph_set_context(&graph, 1);
+    cr_expect_eq(node.weight[0], 1);
     fd_node plain = {.op = FD_OP_ROPE, .weight = {-1, -1}};
     graph.nodes = &plain;
     fd_graph_set_context(&graph, 4096);

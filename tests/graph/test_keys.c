@@ -92,17 +92,6 @@ Test(keys, a_key_that_is_read_passes) {
     fd_graph_free(graph);
 }
 
-static char *bytes_of(const char *path, size_t *size) {
-    FILE *file = fopen(path, "rb");
-    cr_assert(file && fseek(file, 0, SEEK_END) == 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size);
-    cr_assert_eq(fread(bytes, 1, *size, file), *size);
-    fclose(file);
-    return bytes;
-}
-
 static fd_code build_bytes(const char *bytes, size_t size, fd_error *err) {
     fd_gguf *gguf;
     fd_graph *graph = NULL;
@@ -124,7 +113,7 @@ Test(keys, no_architecture_is_exempt) {
         const char *path = paths[i];
         size_t size;
         fd_error err = {0};
-        char *bytes = bytes_of(path, &size);
+        char *bytes = read_bytes(path, &size);
         if (build_bytes(bytes, size, &err) == FD_OK) {
             char *name = memmem(bytes, size, ".attention.clamp_kqv", 20);
             cr_assert_not_null(name, "%s", path);
