@@ -83,9 +83,10 @@ typedef struct fd_attention_block {
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
     fd_rope_factors rope_freqs;
-    int32_t window; /* as fd_node.window */
-    float softcap;  /* as fd_node.softcap */
-    float scale;    /* of scores; 0: 1/sqrt(head_dim) */
+    int32_t window;      /* as fd_node.window */
+    const fd_rope *rope; /* how Q and K are rotated; NULL: as the file says for all layers */
+    float softcap;       /* as fd_node.softcap */
+    float scale;         /* of scores; 0: 1/sqrt(head_dim) */
 } fd_attention_block;
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
@@ -144,6 +145,15 @@ int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activa
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
 int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
+/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file says
+ * so. 0: no layer has one. */
+typedef struct fd_windows {
+    int32_t window, period;
+} fd_windows;
+fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
+int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
+/* Whether the first layer has the tensor: "attn_q_norm.weight". */
+bool fd_has_tensor(const fd_builder *builder, const char *name);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);

@@ -39,6 +39,7 @@ static int32_t project(fd_builder *b, int32_t layer, const projection *p, int32_
 static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
     bool is_q = p->first == 0;
     if (!how->no_rope) x = fd_build_rope(b, layer, is_q ? "attn_q_rope" : "attn_k_rope", x, how->rope_freqs);
+    if (!how->no_rope && how->rope && b->code == FD_OK) b->graph->nodes[x].rope = *how->rope;
     if (how->qk_norm_row) fd_build_heads(b, x, p->n_head);
     if (how->qk_norm_after) x = fd_build_norm(b, layer, p->norm, p->norm, x);
     if (is_q && b->h->temperature_scale != 0.0f) x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x);
@@ -113,4 +114,23 @@ void fd_build_capped_logits(fd_builder *b, int32_t x, float cap) {
 
 void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
     fd_build_scale(b, -1, "logits", output(b, "logits_raw", x), factor);
+}
+
+fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
+    fd_windows windows = {0, default_period};
+    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &windows.window);
+    if (code == FD_OK)
+        code = fd_key_i32(b->keys, "attention.sliding_window_pattern", default_period, 1, 4096, &windows.period);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    return windows;
+}
+
+int32_t fd_window_of(const fd_windows *windows, int32_t layer) {
+    return layer % windows->period < windows->period - 1 ? windows->window : 0;
+}
+
+bool fd_has_tensor(const fd_builder *b, const char *name) {
+    char full[128];
+    snprintf(full, sizeof full, "blk.0.%s", name);
+    return fd_gguf_find_tensor(b->gguf, full) != NULL;
 }

@@ -1,9 +1,15 @@
-/* granite and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on the logits. A
+/* granite, granitemoe and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on the logits. A
  * factor of 1 has no node. */
 #include "model/builder.h"
 
 static int32_t scaled(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {
     return factor == 1.0f ? x : fd_build_scale(b, layer, name, x, factor);
+}
+
+static int32_t mixture(fd_builder *b, int32_t layer, int32_t norm) {
+    const fd_experts_block how = {.gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
+    int32_t out = fd_build_experts(b, layer, norm, &how);
+    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
 }
 
 static void list(fd_builder *b) {
@@ -16,7 +22,7 @@ static void list(fd_builder *b) {
         int32_t branch = fd_build_attention(b, layer, norm, &attention);
         x = fd_build_add(b, layer, "ffn_inp", x, scaled(b, layer, "attn_proj_scaled", branch, h->residual_scale));
         norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        branch = fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+        branch = h->n_expert > 0 ? mixture(b, layer, norm) : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
         x = fd_build_add(b, layer, "l_out", x, scaled(b, layer, "ffn_down_scaled", branch, h->residual_scale));
     }
     if (h->logit_scale == 1.0f)
@@ -36,3 +42,6 @@ static void list_minicpm(fd_builder *b) {
 
 const fd_arch fd_arch_granite = {"granite", FD_ROPE_INTERLEAVED, list, FD_READS_SCALES};
 const fd_arch fd_arch_minicpm = {"minicpm", FD_ROPE_INTERLEAVED, list_minicpm, FD_READS_SCALES};
+const fd_arch fd_arch_granitemoe = {"granitemoe", FD_ROPE_INTERLEAVED, list,
+                                    FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
+                                    FD_NORM_RMS};
