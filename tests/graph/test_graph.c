@@ -284,3 +284,27 @@ Test(rope_table, the_context_chooses_longropes_factors) {
     fd_graph_set_context(&graph, 4096);
     cr_expect(plain.weight[0] == -1);
 }
+
+Test(graph, the_page_of_architectures_lists_each_and_no_other) {
+    static const char *const names[] = {
+#define FD_ARCH(name) #name,
+#include "model/arch/archs.def"
+#undef FD_ARCH
+    };
+    enum { N_NAME = sizeof names / sizeof *names };
+    FILE *file = fopen(FD_SOURCE_DIR "/docs/architectures.md", "r");
+    char line[1024], name[64];
+    bool listed[N_NAME] = {false};
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "| `%63[a-z0-9_-]` |", name) != 1) continue;
+        bool known = false;
+        for (char *c = name; *c; c++)
+            if (*c == '-') *c = '_';
+        for (size_t i = 0; i < N_NAME; i++)
+            if (strcmp(names[i], name) == 0) known = listed[i] = true;
+        cr_expect(known, "docs/architectures.md lists %s", name);
+    }
+    fclose(file);
+    for (size_t i = 0; i < N_NAME; i++) cr_expect(listed[i], "docs/architectures.md lacks %s", names[i]);
+}
