@@ -53,8 +53,8 @@ typedef struct fd_arch {
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
 int32_t fd_build_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
-/* Rows [first, first + n_row) of a matrix of n_total rows, or for n_row 0 elements [first, first + n_col) of a vector of
- * n_total: a weight of its own, "blk.3.attn_qkv.weight[0:128]", whose bytes are the file's. */
+/* Rows [first, first + n_row) of a matrix of n_total rows, or for n_row 0 elements [first, first + n_col) of a vector
+ * of n_total: a weight of its own, "blk.3.attn_qkv.weight[0:128]", whose bytes are the file's. */
 typedef struct fd_part {
     int64_t first, n_total;
 } fd_part;
@@ -92,8 +92,8 @@ typedef struct fd_attention_block {
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
  * get the same prefix and ".weight" / ".bias". */
 int32_t fd_build_embed(fd_builder *builder, const char *name);
-/* The architecture's norm. Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one weight
- * for all; a LAYER_NORM's may be one a head. Its bias is optional. */
+/* The architecture's norm. Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one
+ * weight for all; a LAYER_NORM's may be one a head. Its bias is optional. */
 int32_t fd_build_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_layer_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
@@ -145,8 +145,8 @@ int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activa
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
 int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
-/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file says
- * so. 0: no layer has one. */
+/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
+ * says so. 0: no layer has one. */
 typedef struct fd_windows {
     int32_t window, period;
 } fd_windows;

@@ -111,10 +111,10 @@ typedef struct fd_node {
     char name[64];                /* "blk.3.attn_q_rope" */
     int32_t layer;                /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
-    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; LAYER_NORM {w, b}, of one
-     * row or one a head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of the
-     * other context length};
-     * ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
+    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; LAYER_NORM {w, b}, of one row or one a
+     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of
+     * the other context length}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
+     * [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
      * 0]. */
@@ -161,9 +161,9 @@ void fd_weight_report_free(fd_weight_report *report);
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
 void fd_graph_free(fd_graph *graph);
 
-/* Chooses LongRoPE's factors for runs whose context is n_ctx positions, rounded up to a multiple of 256 as llama.cpp's
- * contexts are: the long ones where that is more than the original context. A graph is built for a context of 1. Without
- * such factors nothing changes. */
+/* Chooses LongRoPE's factors for runs whose context is n_ctx positions, rounded up to a multiple of 256 as
+ * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
+ * context of 1. Without such factors nothing changes. */
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */

@@ -88,7 +88,7 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
     if (arch->reads & FD_READS_TEMPERATURE) {
         FD_TRY(read_positive(r, "attention.temperature_scale", &h->temperature_scale));
         FD_TRY(fd_key_i32(r, "attention.temperature_length", 0, 0, INT32_MAX, &h->temperature_length));
-        if (h->temperature_length == 0) h->temperature_length = (int32_t)h->rope.original_context;
+        if (h->temperature_length == 0) h->temperature_length = (int32_t)fmin(h->rope.original_context, INT32_MAX);
     }
     if (arch->reads & FD_READS_SCALES) {
         FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));

@@ -18,7 +18,8 @@ typedef struct fd_keys {
 fd_code fd_keys_make(fd_keys *keys, const fd_gguf *gguf, const char *arch, fd_error *err);
 void fd_keys_free(fd_keys *keys);
 
-/* Names without the prefix. A key that is missing gives `fallback`; one of another kind of type is FD_ERR_INPUT, named. */
+/* Names without the prefix. A key that is missing gives `fallback`; one of another kind of type is FD_ERR_INPUT,
+ * named. */
 /* NULL when it is missing. */
 const fd_gguf_kv *fd_key_find(const fd_keys *keys, const char *name);
 /* Within [low, high]; fallback < 0: the key is required. A per-layer array is taken when all its items agree. */

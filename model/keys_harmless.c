@@ -31,6 +31,8 @@ static const struct {
     {.name = "embedding_length_out", .when = ANY_VALUE},
     {.name = "features_length", .when = ANY_VALUE},
     {.name = "decoder_start_token_id", .when = ANY_VALUE},
+    {.name = "vision.*", .when = ANY_VALUE},
+    {.name = "mm.*", .when = ANY_VALUE},
     {.name = "rope.scaling.finetuned", .when = ANY_VALUE},
     {.name = "rope.scaling.original_context_length", .when = OF_ROPE_SCALING},
     {.name = "rope.scaling.low_freq_factor", .when = OF_ROPE_SCALING},

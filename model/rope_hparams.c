@@ -1,8 +1,10 @@
-/* How far positions rotate, from the keys below rope.*: base, rotated part of a head, and the scaling for long contexts.
+/* How far positions rotate, from the keys below rope.*: base, rotated part of a head, and the scaling for long
+ * contexts.
  *
  * Attention factor: what YaRN and LongRoPE multiply cos and sin by. YaRN's is m(1) = 0.1 ln(factor) + 1, or where the
  * file has yarn_log_multiplier a the quotient m(1) / m(a) with m(a) = 0.1 a ln(factor) + 1 (Peng et al., YaRN, 2023,
- * section 3.4; the multiplier is DeepSeek's mscale_all_dim). rope.scaling.attn_factor multiplies it under every scaling. */
+ * section 3.4; the multiplier is DeepSeek's mscale_all_dim). rope.scaling.attn_factor multiplies it under every
+ * scaling. */
 #include <math.h>
 #include <string.h>
 

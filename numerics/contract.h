@@ -218,8 +218,8 @@ FD_HD void fd_sincos64(double x, double *sine, double *cosine) {
 
 /* ---- what a position adds to attention ---- */
 
-/* ALiBi's slope of a head (Press et al., 2021, section 3): powers of 2^(-max_bias / n), n the largest power of two up to
- * n_head; heads past n take the odd powers of its square root. */
+/* ALiBi's slope of a head (Press et al., 2021, section 3): powers of 2^(-max_bias / n), n the largest power of two up
+ * to n_head; heads past n take the odd powers of its square root. */
 FD_HD double fd_alibi_slope(float max_bias, int32_t n_head, int32_t head) {
     int32_t n = 1;
     while (2 * n <= n_head) n = 2 * n;

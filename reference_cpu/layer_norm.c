@@ -1,8 +1,8 @@
-/* LAYER_NORM: y = (c·r)·w + b with c = x − Σx / n and r = 1 / sqrt(Σc² / n + eps), over the last dimension. An item is a
- * row: a position's, or a head's of a position, which may have a row of w and b of its own.
+/* LAYER_NORM: y = (c·r)·w + b with c = x − Σx / n and r = 1 / sqrt(Σc² / n + eps), over the last dimension. An item
+ * is a row: a position's, or a head's of a position, which may have a row of w and b of its own.
  *
- * Contract: both sums by the 64 partial sums, the second as fma(c, c, acc); c is rounded before it is squared, c·r before
- * w multiplies it, the product before b is added. */
+ * Contract: both sums by the 64 partial sums, the second as fma(c, c, acc); c is rounded before it is squared, c·r
+ * before w multiplies it, the product before b is added. */
 #include "reference_cpu/real.h"
 #include "model/weight_rows.h"
 

@@ -1,5 +1,5 @@
-/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a matrix, most of it
- * by its position. */
+/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a matrix, most
+ * of it by its position. */
 #include "reference_cpu/real.h"
 #include "model/weight_rows.h"
 
@@ -25,8 +25,8 @@ void REF(add_vector)(const fd_op_args *args, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) add_row(args, 0, row);
 }
 
-/* s' = fma(slope, t − p, s) for positions t up to the row's own, p; 0 past it, where nothing reads. An item is a head of a
- * position. */
+/* s' = fma(slope, t − p, s) for positions t up to the row's own, p; 0 past it, where nothing reads. An item is a head
+ * of a position. */
 void REF(attn_alibi)(const fd_op_args *args, int64_t begin, int64_t end) {
     int32_t n_head = args->node->shape[0];
     for (int64_t item = begin; item < end; item++) {

@@ -38,8 +38,9 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
  * Fast math: sin.approx and cos.approx are off by 2^-20.5 up to 2π and by some 2^-23·angle beyond (PTX's 2^-14.7 at
  * 100π); pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded.
  *
- * Frequency factors divide the angle, which an engine rounds once more. YaRN: a quotient, the ramp's two ends and its blend are eight more roundings of the angle, whose size is at most the
- * unscaled one's. An attention factor multiplies cos and sin: it grows what their errors do, and takes two roundings. */
+ * Frequency factors divide the angle, which an engine rounds once more. YaRN: a quotient, the ramp's two ends and its
+ * blend are eight more roundings of the angle, whose size is at most the unscaled one's. An attention factor
+ * multiplies cos and sin: it grows what their errors do, and takes two roundings. */
 void fd_bound_rope(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_rope *rope = &work->node->rope;

@@ -1,4 +1,5 @@
-/* GELU_MUL, GELU, SWIGLU_CLAMP, SCALE, SOFTCAP, RELU_SQUARED, SIGMOID, CLAMP. The rounding of the output is added by fd_bound. */
+/* GELU_MUL, GELU, SWIGLU_CLAMP, SCALE, SOFTCAP, RELU_SQUARED, SIGMOID, CLAMP. The rounding of the output is added by
+ * fd_bound. */
 #include "compare/bounds/internal.h"
 
 /* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v)

@@ -1,4 +1,5 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. The rounding of the output is added by fd_bound. */
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. The rounding of the output is added by
+ * fd_bound. */
 #include "compare/bounds/internal.h"
 
 static void read_row(const fd_bound_work *work, const fd_weight *w, int64_t row, float *to) {

@@ -1,5 +1,5 @@
-/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP. All
- * pointers are device memory; an output may be an input. */
+/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP.
+ * All pointers are device memory; an output may be an input. */
 #ifndef FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 #define FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 

@@ -1,5 +1,5 @@
-/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by, most of it by its position.
- * All pointers are device memory. */
+/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by, most of it by its
+ * position. All pointers are device memory. */
 #ifndef FD_KERNELS_ELEMENTWISE_POSITION_H
 #define FD_KERNELS_ELEMENTWISE_POSITION_H
 

@@ -1,5 +1,6 @@
-/* command-r and cohere2 (Command R7B, A): attention and FFN read the same LayerNorm, which has no bias; Command R+ norms heads of Q and K, each with weights
- * of its own. The output is the embedding, and logits are multiplied by logit_scale.
+/* command-r and cohere2 (Command R7B, A): attention and FFN read the same LayerNorm, which has no bias; Command R+
+ * norms heads of Q and K, each with weights of its own. The output is the embedding, and logits are multiplied by
+ * logit_scale.
  * Source: Cohere, 2024, and transformers' CohereModel and Cohere2Model. */
 #include "model/builder.h"
 

@@ -1,5 +1,5 @@
-/* deepseek: DeepSeek MoE 16B. As llama, but after the first layers a mixture of experts, weighted by their probabilities as
- * they are, and experts that every token uses.
+/* deepseek: DeepSeek MoE 16B. As llama, but after the first layers a mixture of experts, weighted by their
+ * probabilities as they are, and experts that every token uses.
  * Source: Dai et al., DeepSeekMoE, 2024 (modeling_deepseek.py). */
 #include "model/builder.h"
 

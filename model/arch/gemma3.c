@@ -1,5 +1,5 @@
-/* gemma3: as gemma2 without softcaps, with norms of the heads of Q and K. Five layers of six have a sliding window and a RoPE
- * of their own, of base 10000 and unscaled. The file's norm weights hold Gemma's 1 + w already.
+/* gemma3: as gemma2 without softcaps, with norms of the heads of Q and K. Five layers of six have a sliding window
+ * and a RoPE of their own, of base 10000 and unscaled. The file's norm weights hold Gemma's 1 + w already.
  * Source: Google, Gemma 3, 2025, and transformers' Gemma3TextModel. */
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* glm4: GLM-4 0414. Norms before and after each block, gate and up from one matrix. RoPE on pairs of a part of each head, or
- * on halves where the file has the sections of M-RoPE; the positions of text are the same in all of these.
+/* glm4: GLM-4 0414. Norms before and after each block, gate and up from one matrix. RoPE on pairs of a part of each
+ * head, or on halves where the file has the sections of M-RoPE; the positions of text are the same in all of these.
  * Source: transformers' Glm4Model and Glm4vTextModel. */
 #include "model/builder.h"
 

@@ -1,6 +1,6 @@
-/* glm4moe: GLM-4.5 and 4.6. Heads of Q and K normed where the file has the weights; after the first layers a mixture of experts
- * chosen by a sigmoid and a bias that only the choice sees, and a shared expert. The norm before the FFN is
- * post_attention_norm in the file. The last layers, which predict further tokens, are not run.
+/* glm4moe: GLM-4.5 and 4.6. Heads of Q and K normed where the file has the weights; after the first layers a mixture
+ * of experts chosen by a sigmoid and a bias that only the choice sees, and a shared expert. The norm before the FFN
+ * is post_attention_norm in the file. The last layers, which predict further tokens, are not run.
  * Source: Zhipu AI, GLM-4.5, 2025, and transformers' Glm4MoeModel. */
 #include "model/builder.h"
 

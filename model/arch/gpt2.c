@@ -1,5 +1,5 @@
-/* gpt2: GPT-2 and its kin. A learned position is added to the embedding, LayerNorm before each block, Q, K and V from one
- * matrix, GELU in its tanh form, biases everywhere.
+/* gpt2: GPT-2 and its kin. A learned position is added to the embedding, LayerNorm before each block, Q, K and V from
+ * one matrix, GELU in its tanh form, biases everywhere.
  * Source: Radford et al., 2019, and transformers' GPT2Model. */
 #include "model/builder.h"
 

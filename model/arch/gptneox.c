@@ -1,5 +1,6 @@
-/* gptneox: GPT-NeoX and Pythia. Attention and FFN read a norm of the stream each, in parallel unless the file says one after
- * the other; Q, K and V from one matrix, biases, GELU in its tanh form, RoPE on halves of a part of each head.
+/* gptneox: GPT-NeoX and Pythia. Attention and FFN read a norm of the stream each, in parallel unless the file says
+ * one after the other; Q, K and V from one matrix, biases, GELU in its tanh form, RoPE on halves of a part of each
+ * head.
  * Source: EleutherAI, GPT-NeoX-20B, 2022, and transformers' GPTNeoXModel. */
 #include "model/builder.h"
 

@@ -1,5 +1,5 @@
-/* granite, granitemoe and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on the logits. A
- * factor of 1 has no node. */
+/* granite, granitemoe and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on
+ * the logits. A factor of 1 has no node. */
 #include "model/builder.h"
 
 static int32_t scaled(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {

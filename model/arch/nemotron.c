@@ -1,5 +1,5 @@
-/* nemotron: Nemotron-4 and Minitron. LayerNorm (the file's weights hold 1 + w already), a squared ReLU without a gate, RoPE on
- * halves of a part of each head.
+/* nemotron: Nemotron-4 and Minitron. LayerNorm (the file's weights hold 1 + w already), a squared ReLU without a
+ * gate, RoPE on halves of a part of each head.
  * Source: NVIDIA, Nemotron-4, 2024, and transformers' NemotronModel. */
 #include "model/builder.h"
 

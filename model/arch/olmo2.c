@@ -1,5 +1,5 @@
-/* olmo2: OLMo 2 and 3. No norm before the blocks, one after each; whole rows of Q and K normed; RoPE on halves. OLMo 3 has a
- * sliding window in three layers of four, whose RoPE is not scaled.
+/* olmo2: OLMo 2 and 3. No norm before the blocks, one after each; whole rows of Q and K normed; RoPE on halves. OLMo
+ * 3 has a sliding window in three layers of four, whose RoPE is not scaled.
  * Source: AI2, 2 OLMo 2 Furious, 2024, and transformers' Olmo2Model and Olmo3Model. */
 #include "model/builder.h"
 

@@ -1,5 +1,5 @@
-/* olmoe: pre-norm attention with whole rows of Q and K normed, and a mixture of experts weighted by their probabilities as they
- * are; RoPE on halves.
+/* olmoe: pre-norm attention with whole rows of Q and K normed, and a mixture of experts weighted by their
+ * probabilities as they are; RoPE on halves.
  * Source: AI2, OLMoE, 2024, and transformers' OlmoeModel (norm_topk_prob false). */
 #include "model/builder.h"
 

@@ -1,5 +1,5 @@
-/* phi2: Phi 1.5 and 2. Attention and FFN read the same LayerNorm; biases everywhere, that of the logits too; GELU in its tanh
- * form; RoPE on halves of a part of each head.
+/* phi2: Phi 1.5 and 2. Attention and FFN read the same LayerNorm; biases everywhere, that of the logits too; GELU in
+ * its tanh form; RoPE on halves of a part of each head.
  * Source: Microsoft, Phi-2, 2023, and transformers' PhiModel. */
 #include "model/builder.h"
 

@@ -1,5 +1,5 @@
-/* qwen2moe: Qwen 1.5 and 2 MoE. qwen2's attention, experts weighted by their probabilities as they are, and a shared expert
- * behind a sigmoid of its own.
+/* qwen2moe: Qwen 1.5 and 2 MoE. qwen2's attention, experts weighted by their probabilities as they are, and a shared
+ * expert behind a sigmoid of its own.
  * Source: Qwen team, 2024, and transformers' Qwen2MoeModel (norm_topk_prob false). */
 #include "model/builder.h"
 

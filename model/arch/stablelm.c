@@ -1,5 +1,5 @@
-/* stablelm: LayerNorm, heads of Q and K normed with weights of their own where the file has them, RoPE on halves of a part of
- * each head. Without a norm of its own the FFN reads attention's, in parallel (StableLM 2 12B).
+/* stablelm: LayerNorm, heads of Q and K normed with weights of their own where the file has them, RoPE on halves of a
+ * part of each head. Without a norm of its own the FFN reads attention's, in parallel (StableLM 2 12B).
  * Source: Stability AI, 2023 and 2024, and transformers' StableLmModel. */
 #include "model/builder.h"
 

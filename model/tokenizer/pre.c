@@ -22,9 +22,11 @@ enum { MAX_REGEX = 6 };
     "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                      \
     "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL
 /* A word in capitals, or none, then small letters; letters without case count as both. */
+#define NO_SMALL "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define NO_CAPITAL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define CASED(after)                                                                                                   \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" after                              \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" after
+    "[^\\r\\n\\p{L}\\p{N}]?" NO_SMALL "*" NO_CAPITAL "+" after                                                         \
+    "|[^\\r\\n\\p{L}\\p{N}]?" NO_SMALL "+" NO_CAPITAL "*" after
 #define CASED_WORDS(after, digits)                                                                                     \
     CASED(after) "|" digits "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" WS_TAIL
 #define CONTRACTION "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
@@ -54,7 +56,8 @@ static const struct pre_row {
     bool ignores_merges, adds_bos;
     const char *regex[MAX_REGEX + 1];
 } PRE_ROWS[] = {
-    {" gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 trillion granite-docling gigachat a.x-4.0 mellum modern-bert ", false, false, {GPT2}},
+    {" gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 trillion "
+     "granite-docling gigachat a.x-4.0 mellum modern-bert ", false, false, {GPT2}},
     {" llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", true, true, {CL100K("\\p{N}{1,3}")}},
     {" dbrx smaug-bpe chatglm-bpe glm4 ", false, false, {CL100K("\\p{N}{1,3}")}},
     {" qwen2 stablelm2 megrez deepseek-r1-qwen hunyuan kormo solar-open grok-2 ", false, false, {CL100K("\\p{N}")}},

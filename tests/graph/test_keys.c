@@ -102,8 +102,8 @@ static fd_code build_bytes(const char *bytes, size_t size, fd_error *err) {
     return code;
 }
 
-/* Every architecture for which there is a file: the file as it is loads; with a letter of one of its keys' names changed
- * it does not. */
+/* Every architecture for which there is a file: the file as it is loads; with a letter of one of its keys' names
+ * changed it does not. */
 Test(keys, no_architecture_is_exempt) {
     size_t n_file;
     int n_model = 0;
