@@ -48,6 +48,9 @@ struct fd_trace;
 fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, const struct fd_trace *trace,
                                  fd_error *err);
 
+/* LongRoPE's factors as the trace was recorded with; of a trace that does not say, by its positions. */
+void fd_cli_set_context_of(const fd_cli_model *model, const struct fd_trace *trace);
+
 /* -p TEXT | --tokens 1,2,3 | --prompt-file F, one of them. Add fd_cli_prompt_argp as an argp child whose input is an
  * fd_cli_prompt. */
 typedef struct fd_cli_prompt {

@@ -68,15 +68,15 @@ static void print_metadata(const fd_gguf *gguf) {
 }
 
 static void print_hparams(const fd_hparams *h) {
-    static const char *const scaling[] = {"none", "linear", "llama3"};
     printf("  layers %d   width %d   ffn %d   vocabulary %d   context %d\n", h->n_layer, h->n_embd, h->n_ff, h->n_vocab,
            h->n_ctx_train);
     printf("  heads %d   K/V heads %d   head width %d   rms eps %g\n", h->n_head, h->n_head_kv, h->head_dim,
            h->rms_eps);
     printf("  rope %s pairs, base %g, %d dims, scaling %s",
            h->rope.pairing == FD_ROPE_HALF ? "half-split" : "interleaved", h->rope.base, h->rope.n_rot,
-           scaling[h->rope.scaling]);
+           fd_rope_scaling_name(h->rope.scaling));
     if (h->rope.scaling != FD_ROPE_SCALING_NONE) printf(" factor %g", h->rope.factor);
+    if (h->rope.attention_factor != 1) printf(", attention factor %g", h->rope.attention_factor);
     printf("\n");
     if (h->n_expert > 0)
         printf("  experts %d, %d for each token   expert ffn %d\n", h->n_expert, h->n_expert_used, h->n_ff_expert);

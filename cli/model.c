@@ -41,6 +41,15 @@ fd_code fd_cli_check_trace_model(const fd_cli_model *model, const char *path, co
                    fd_trace_path(trace), info->model_name, info->model_hash, path, model->hash);
 }
 
+void fd_cli_set_context_of(const fd_cli_model *model, const fd_trace *trace) {
+    int32_t n_ctx = fd_trace_n_pos(trace);
+    for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
+        const char *factors = strstr(fd_trace_node_at(trace, i)->params, "factors=");
+        if (factors) n_ctx = strncmp(factors, "factors=long", 12) == 0 ? INT32_MAX : 1;
+    }
+    fd_graph_set_context(model->graph, n_ctx);
+}
+
 bool fd_cli_use_colour(FILE *stream) {
     return isatty(fileno(stream)) && !getenv("NO_COLOR");
 }

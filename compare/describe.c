@@ -37,10 +37,13 @@ void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool ov
 }
 
 static void rope_text(const fd_rope *rope, char *to, size_t size) {
-    char scaling[64] = "";
+    char scaling[96] = "";
+    size_t at = 0;
     if (rope->scaling != FD_ROPE_SCALING_NONE)
-        snprintf(scaling, sizeof scaling, ", %s scaling by %g",
-                 rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+        at = (size_t)snprintf(scaling, sizeof scaling, ", %s scaling by %g", fd_rope_scaling_name(rope->scaling),
+                              rope->factor);
+    if (rope->attention_factor != 0 && rope->attention_factor != 1)
+        snprintf(scaling + at, sizeof scaling - at, ", attention factor %g", rope->attention_factor);
     if (rope->pairing == FD_ROPE_HALF)
         snprintf(to, size, "pairs (i, i+%d), base %g, %d dims%s", rope->n_rot / 2, rope->base, rope->n_rot, scaling);
     else
@@ -72,6 +75,20 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
         snprintf(to, size, "eps %g, mean over %d%s", (double)node->eps, node->shape[node->n_dim - 1],
                  node->n_dim == 2 ? ", each head by itself" : "");
         break;
+    case FD_OP_LAYER_NORM:
+        snprintf(to, size, "eps %g, mean over %d%s%s", (double)node->eps, node->shape[node->n_dim - 1],
+                 node->n_dim == 2 ? ", each head by itself" : "",
+                 bias ? ", with bias"
+                 : w  ? ""
+                      : ", without weights");
+        break;
+    case FD_OP_ADD_POSITION:
+    case FD_OP_ADD_VECTOR:
+        if (w) snprintf(to, size, "%.48s, %s", w->name, type_name);
+        break;
+    case FD_OP_ATTN_ALIBI: snprintf(to, size, "largest bias %g", (double)node->max_bias); break;
+    case FD_OP_ATTN_TEMPERATURE: snprintf(to, size, "scale %.9g, length %d", (double)node->scale, node->length); break;
+    case FD_OP_CLAMP: snprintf(to, size, "limit %g", (double)node->limit); break;
     case FD_OP_EXPERT_MATMUL:
     case FD_OP_MATMUL:
         if (w)

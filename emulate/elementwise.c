@@ -83,15 +83,55 @@ static float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
 }
 
+static bool from_table(const fd_emulate *e) {
+    return e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
+}
+
+fd_code fd_emulate_gelu(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = from_table(e) ? fd_round_f16(gelu(fd_round_f16(x[i]))) : gelu(x[i]);
+    return FD_OK;
+}
+
+/* Two kernels: relu, then the square. */
+fd_code fd_emulate_relu_squared(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i] * x[i];
+    return FD_OK;
+}
+
+fd_code fd_emulate_sigmoid(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = 1.0f / (1.0f + expf(-x[i]));
+    return FD_OK;
+}
+
+fd_code fd_emulate_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    const float *x = args->in[0];
+    float *y = args->out, limit = fd_round_to(e->class_.tensor, args->node->limit);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
+    return FD_OK;
+}
+
 /* T(½g(1 + tanh …))·up with libm's tanh. llama.cpp's CPU reads GELU from a table: both it and its argument are f16. */
 fd_code fd_emulate_gelu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)err;
     const float *gate = args->in[0], *up = args->in[1];
     float *y = args->out;
     int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    bool table = e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
     for (int64_t i = 0; i < n; i++) {
-        float g = table ? fd_round_f16(gelu(fd_round_f16(gate[i]))) : gelu(gate[i]);
+        float g = from_table(e) ? fd_round_f16(gelu(fd_round_f16(gate[i]))) : gelu(gate[i]);
         y[i] = fd_round_to(e->class_.tensor, g) * up[i];
     }
     return FD_OK;

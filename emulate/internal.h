@@ -52,6 +52,8 @@ fd_code fd_emulate_angles_make(const fd_emulate *e, const fd_node *node, fd_emul
 
 /* A vector of parameters (one row) in binary32, rounded to the class's tensor type. */
 void fd_emulate_vector(const fd_emulate *e, const fd_weight *weight, float *out);
+/* All rows of it likewise. */
+void fd_emulate_vectors(const fd_emulate *e, const fd_weight *weight, float *out);
 
 /* Threads for so many multiply-adds, which take about a nanosecond each here. What takes less than half a millisecond
  * is done by one: on a busy machine (CI) the others have to wait for a processor first. Never changes a bit. */

@@ -85,6 +85,15 @@ void fd_emulate_vector(const fd_emulate *e, const fd_weight *weight, float *out)
     fd_round_row(e->class_.tensor, out, out, weight->n_col);
 }
 
+void fd_emulate_vectors(const fd_emulate *e, const fd_weight *weight, float *out) {
+    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    for (int64_t r = 0; r < weight->n_row; r++) {
+        fd_weight row = *weight;
+        row.data = (const char *)weight->data + r * row_bytes;
+        fd_emulate_vector(e, &row, out + r * weight->n_col);
+    }
+}
+
 fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_weight *w = args->weight[0], *bias = args->weight[1];
     int64_t n_in = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n_in);

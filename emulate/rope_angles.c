@@ -7,7 +7,8 @@
 #include "model/weight_rows.h"
 
 /* Frequency of pair i, radians a position. Llama 3's scaling: wavelengths beyond original_context / low_freq_factor are
- * stretched by `factor`, those short of original_context / high_freq_factor kept, a linear blend between. */
+ * stretched by `factor`, those short of original_context / high_freq_factor kept, a linear blend between. YaRN's ramp
+ * runs over pairs. */
 static float frequency(const fd_rope *rope, const fd_weight *factors, int32_t i) {
     float f = powf((float)rope->base, -2.0f * (float)i / (float)rope->n_rot);
     if (rope->scaling == FD_ROPE_SCALING_LINEAR) f = f / (float)rope->factor;
@@ -17,16 +18,26 @@ static float frequency(const fd_rope *rope, const fd_weight *factors, int32_t i)
         float kept = fminf(fmaxf((turns - low) / (high - low), 0.0f), 1.0f);
         f = kept * f + (1.0f - kept) * f / (float)rope->factor;
     }
+    if (rope->scaling == FD_ROPE_SCALING_YARN) {
+        float n = (float)rope->n_rot, turns = (float)rope->original_context / 6.2831853f, base = (float)rope->base;
+        float low = fmaxf(floorf(n * logf(turns / (float)rope->beta_fast) / (2.0f * logf(base))), 0.0f);
+        float high = fminf(ceilf(n * logf(turns / (float)rope->beta_slow) / (2.0f * logf(base))), n - 1.0f);
+        float along = ((float)i - low) / fmaxf(high - low, 0.001f);
+        float ramp = fminf(fmaxf(along, 0.0f), 1.0f), ext = (float)rope->ext_factor;
+        float kept = ext < 0 ? ramp * -ext : (1.0f - ramp) * ext;
+        f = f / (float)rope->factor * (1.0f - kept) + f * kept;
+    }
     return factors ? f / fd_weight_element(factors, i) : f;
 }
 
 static void fill_own(const fd_rope *rope, const fd_weight *factors, int32_t n_pos, float *cosine, float *sine) {
     int32_t half = rope->n_rot / 2;
+    float attention_factor = rope->attention_factor == 0 ? 1.0f : (float)rope->attention_factor;
     for (int32_t i = 0; i < half; i++) {
         float f = frequency(rope, factors, i);
         for (int64_t p = 0; p < n_pos; p++) {
-            cosine[p * half + i] = cosf((float)p * f);
-            sine[p * half + i] = sinf((float)p * f);
+            cosine[p * half + i] = cosf((float)p * f) * attention_factor;
+            sine[p * half + i] = sinf((float)p * f) * attention_factor;
         }
     }
 }

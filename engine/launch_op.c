@@ -7,7 +7,9 @@
 #include "kernels/attention/kv_cache.h"
 #include "kernels/int8/q8.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/elementwise/layer_norm.h"
 #include "kernels/elementwise/norm.h"
+#include "kernels/elementwise/position.h"
 #include "kernels/elementwise/rows_f16.h"
 
 /* A node of a pass, as launchers want it. */
@@ -198,6 +200,64 @@ static fd_code launch_expert_sum(const job *j, fd_error *err) {
                         .k = input_of(j, 1)->shape[0],
                         .out = j->out};
     return fd_launch_expert_sum(&j->pass->ctx, &in, err);
+}
+
+static int32_t weight_rows(const job *j, int slot) {
+    int32_t weight = j->node->weight[slot];
+    return weight < 0 ? 0 : (int32_t)j->pass->engine->exec.graph->weights[weight].n_row;
+}
+
+static fd_code launch_layer_norm(const job *j, fd_error *err) {
+    fd_layer_norm in = {.x = j->in[0],
+                        .weight = fd_pass_vector(j->pass, j->node->weight[0]),
+                        .bias = fd_pass_vector(j->pass, j->node->weight[1]),
+                        .n_weight_row = weight_rows(j, 0),
+                        .n_bias_row = weight_rows(j, 1),
+                        .eps = j->node->eps,
+                        .n = j->node->shape[j->node->n_dim - 1]};
+    in.n_row = (int32_t)(j->n_tok * elements(j->node) / in.n);
+    return fd_launch_layer_norm(&j->pass->ctx, &in, j->out, err);
+}
+
+static fd_code launch_add_position(const job *j, fd_error *err) {
+    return fd_launch_add_position(&j->pass->ctx, fd_pass_matrix(j->pass, j->node), j->in[0], j->pos0, j->n_tok, j->out,
+                                  err);
+}
+
+static fd_code launch_add_vector(const job *j, fd_error *err) {
+    return fd_launch_add_vector(&j->pass->ctx, fd_pass_vector(j->pass, j->node->weight[0]), j->in[0], elements(j->node),
+                                j->n_tok, j->out, err);
+}
+
+static fd_code launch_attn_alibi(const job *j, fd_error *err) {
+    return fd_launch_attn_alibi(&j->pass->ctx, j->node->max_bias, j->node->shape[0], j->pass->n_kv, j->in[0], j->pos0,
+                                j->n_tok, j->out, err);
+}
+
+static fd_code launch_attn_temperature(const job *j, fd_error *err) {
+    return fd_launch_attn_temperature(&j->pass->ctx, j->node->scale, j->node->length, j->in[0], j->pos0,
+                                      elements(j->node), j->n_tok, j->out, err);
+}
+
+static fd_code launch_activation(const job *j, fd_activation_kind kind, fd_error *err) {
+    return fd_launch_activation(&j->pass->ctx, kind, j->in[0], j->node->limit, j->n_tok * elements(j->node), j->out,
+                                err);
+}
+
+static fd_code launch_gelu(const job *j, fd_error *err) {
+    return launch_activation(j, FD_ACTIVATION_GELU, err);
+}
+
+static fd_code launch_relu_squared(const job *j, fd_error *err) {
+    return launch_activation(j, FD_ACTIVATION_RELU_SQUARED, err);
+}
+
+static fd_code launch_sigmoid(const job *j, fd_error *err) {
+    return launch_activation(j, FD_ACTIVATION_SIGMOID, err);
+}
+
+static fd_code launch_clamp(const job *j, fd_error *err) {
+    return launch_activation(j, FD_ACTIVATION_CLAMP, err);
 }
 
 /* From ops.def: an op without a launcher does not compile. */

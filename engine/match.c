@@ -53,7 +53,8 @@ static const fd_weight *weight_of(const fd_graph *graph, int32_t id) {
 bool fd_feeds_choice(const fd_graph *graph, int32_t id) {
     for (int32_t i = id + 1; i < graph->n_node; i++) {
         fd_op op = graph->nodes[i].op;
-        if ((op == FD_OP_SOFTMAX || op == FD_OP_TOP_K || op == FD_OP_EXPERT_WEIGHTS) && reads(graph, i, id))
+        if ((op == FD_OP_SOFTMAX || op == FD_OP_SIGMOID || op == FD_OP_TOP_K || op == FD_OP_EXPERT_WEIGHTS) &&
+            reads(graph, i, id))
             return true;
     }
     return false;

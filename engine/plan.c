@@ -162,7 +162,7 @@ bool fd_plan_batches(const fd_plan *plan) {
         const fd_node *node = &plan->graph->nodes[plan->items[i].node];
         if (plan->items[i].n_member > 1) continue;
         if (node->override || node->over_kv || node->op == FD_OP_ROPE || node->op == FD_OP_KV_WRITE ||
-            node->op == FD_OP_ATTN_MIX)
+            node->op == FD_OP_ATTN_MIX || node->op == FD_OP_ADD_POSITION || node->op == FD_OP_ATTN_TEMPERATURE)
             return false;
     }
     return true;

@@ -12,12 +12,14 @@ static int uses_of(const fd_graph *graph, int32_t weight) {
     int uses = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        bool takes_matrix = node->op == FD_OP_MATMUL || node->op == FD_OP_EMBED || node->op == FD_OP_EXPERT_MATMUL;
-        bool takes_vector = node->op == FD_OP_RMS_NORM || node->op == FD_OP_ATTN_SOFTMAX;
+        bool takes_matrix = node->op == FD_OP_MATMUL || node->op == FD_OP_EMBED || node->op == FD_OP_EXPERT_MATMUL ||
+                            node->op == FD_OP_ADD_POSITION;
+        bool takes_vector = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM ||
+                            node->op == FD_OP_ADD_VECTOR || node->op == FD_OP_ATTN_SOFTMAX;
         if (node->weight[0] == weight && takes_matrix) uses |= USED_AS_MATRIX;
         /* ROPE's factors go into the tables on the host. */
         if (node->weight[0] == weight && takes_vector) uses |= USED_AS_VECTOR;
-        if (node->weight[1] == weight) uses |= USED_AS_VECTOR;
+        if (node->weight[1] == weight && node->op != FD_OP_ROPE) uses |= USED_AS_VECTOR;
     }
     return uses;
 }

@@ -188,6 +188,21 @@ FD_EDIT(window_one_less, node->window -= node->window > 1)
 FD_EDIT(softcap_missing, node->softcap = 0.0f)
 FD_EDIT(sinks_missing, node->weight[0] = -1)
 
+/* Scores as they are up to the row's own position. */
+static void alibi_with(const fd_op_args *args, float factor) {
+    int32_t n_head = args->node->shape[0];
+    for (int64_t item = 0; item < (int64_t)args->n_pos * n_head; item++) {
+        int64_t own = args->pos0 + item / n_head;
+        float slope = factor * (float)fd_alibi_slope(args->node->max_bias, n_head, (int32_t)(item % n_head));
+        const float *score = (const float *)args->in[0] + item * args->n_kv;
+        float *y = (float *)args->out + item * args->n_kv;
+        for (int64_t t = 0; t < args->n_kv; t++) y[t] = t > own ? 0 : fmaf(slope, (float)(t - own), score[t]);
+    }
+}
+FD_OVERRIDE(alibi_missing, alibi_with(args, 0))
+FD_OVERRIDE(alibi_sign, alibi_with(args, -1))
+FD_EDIT(alibi_one_slope_further, node->max_bias *= 2)
+
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
 static const fd_fault rows[] = {
@@ -229,5 +244,15 @@ static const fd_fault rows[] = {
      .applies = has_sinks, .edit = sinks_missing},
     {ATTENTION("heads_reversed", "attn_out", FD_OP_ATTN_MIX, "the heads' outputs are put together in the wrong order"),
      .applies = several_heads, .override = heads_reversed},
+    {ATTENTION("alibi_missing", "attn_alibi", FD_OP_ATTN_ALIBI, "scores are not biased by distance (ALiBi)"),
+     .override = alibi_missing},
+    {ATTENTION("alibi_sign", "attn_alibi", FD_OP_ATTN_ALIBI, "ALiBi favours what is far away"), .override = alibi_sign},
+    {ATTENTION("alibi_slopes", "attn_alibi", FD_OP_ATTN_ALIBI, "ALiBi's slopes are squared: every second one is taken"),
+     .edit = alibi_one_slope_further},
+    {ATTENTION("temperature_missing", "attn_q_temperature", FD_OP_ATTN_TEMPERATURE,
+               "Q is not multiplied by the attention temperature of its position"),
+     .override = fd_fault_copy},
+    {ATTENTION("qkv_clamp_missing", "attn_q_clamped", FD_OP_CLAMP, "Q, K and V are not clamped"),
+     .override = fd_fault_copy},
 };
 const fd_fault_family fd_attention_faults = FD_FAULT_FAMILY(rows);

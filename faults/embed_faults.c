@@ -46,6 +46,22 @@ static void by_column(const fd_op_args *args) {
 FD_EDIT(scale_missing, node->scale = 1.0f)
 FD_EDIT(scale_twice, node->scale *= node->scale)
 
+/* A learned position, added to the embedding. */
+static void other_position(const fd_op_args *args, int32_t shift) {
+    const fd_weight *table = args->weight[0];
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        int64_t at = args->pos0 + p + shift;
+        float *row = at < table->n_row ? fd_fault_row(table, at) : NULL;
+        for (int64_t i = 0; i < table->n_col; i++)
+            ((float *)args->out)[p * table->n_col + i] =
+                row ? ((const float *)args->in[0])[p * table->n_col + i] + row[i] : NAN;
+        free(row);
+    }
+}
+FD_OVERRIDE(position_one_further, other_position(args, 1))
+
+#define POSITION(name, summary) .info = {name, "embedding", summary, "inp_pos", true}, .op = FD_OP_ADD_POSITION
+
 #define EMBED_SCALE(name, summary)                                                                                     \
     .info = {name, "embedding", summary, "token_embd_scaled", true}, .op = FD_OP_SCALE, .nodes = "token_embd_scaled"
 #define EMBED(name, summary) .info = {name, "embedding", summary, "token_embd", true}, .op = FD_OP_EMBED
@@ -60,5 +76,8 @@ static const fd_fault rows[] = {
     {EMBED_SCALE("embed_scale_twice", "the embedding is scaled twice"), .edit = scale_twice},
     {EMBED("embed_next_row", "the row of token + 1 is taken"), .override = next_row},
     {EMBED("embed_special_zero", "the row of the first token, where a BOS stands, is zero"), .override = first_is_zero},
+    {POSITION("position_missing", "no position is added to the embedding"), .override = fd_fault_copy},
+    {POSITION("position_one_further", "the row of position + 1 is added to the embedding"),
+     .override = position_one_further},
 };
 const fd_fault_family fd_embed_faults = FD_FAULT_FAMILY(rows);

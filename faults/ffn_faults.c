@@ -92,15 +92,38 @@ static void wrong_branch(fd_fault_site *site) {
     fd_node *node = site->node;
     for (int32_t i = 0; i < node->id; i++) {
         const fd_node *norm = &graph->nodes[i];
-        if (norm->op != FD_OP_RMS_NORM || norm->layer != node->layer || norm->input[0] != node->input[0]) continue;
+        bool is_norm = norm->op == FD_OP_RMS_NORM || norm->op == FD_OP_LAYER_NORM;
+        if (!is_norm || norm->layer != node->layer || norm->input[0] != node->input[0]) continue;
         node->input[0] = i;
         return;
     }
 }
 
-#define FFN(name, summary)      .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_COUNT
-#define CLAMPED(name, summary)  .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_SWIGLU_CLAMP
-#define RESIDUAL(name, summary) .info = {name, "residual", summary, "ffn_inp", false}, .op = FD_OP_ADD
+/* Without a gate. */
+static void activate_alone(const fd_op_args *args, float (*activation)(float)) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = activation(((const float *)args->in[0])[i]);
+}
+static float of_erf(float x) {
+    return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+}
+static float of_relu(float x) {
+    return x < 0 ? 0 : x;
+}
+static float of_square(float x) {
+    return x * x;
+}
+FD_OVERRIDE(alone_erf, activate_alone(args, of_erf))
+FD_OVERRIDE(alone_relu, activate_alone(args, of_relu))
+FD_OVERRIDE(alone_square, activate_alone(args, of_square))
+FD_APPLIES(is_alone, (node->op == FD_OP_GELU || node->op == FD_OP_RELU_SQUARED) && node->layer >= 0)
+FD_APPLIES(is_gelu_alone, node->op == FD_OP_GELU)
+FD_APPLIES(is_relu_squared, node->op == FD_OP_RELU_SQUARED)
+
+#define FFN(name, summary)     .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_COUNT
+#define CLAMPED(name, summary) .info = {name, "ffn", summary, "ffn_act ffn_moe_act", false}, .op = FD_OP_SWIGLU_CLAMP
+#define RESIDUAL(name, summary)                                                                                        \
+    .info = {name, "residual", summary, "ffn_inp", false}, .op = FD_OP_ADD, .nodes = "ffn_inp l_out"
 
 static const fd_fault rows[] = {
     {FFN("silu_on_up", "the activation is applied to up, not to gate"), .applies = is_silu_or_gelu, .edit = silu_on_up},
@@ -113,6 +136,14 @@ static const fd_fault rows[] = {
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
      .override = up_missing},
+    {FFN("up_gelu_erf", "without a gate: GELU's erf form in place of its tanh approximation"), .applies = is_gelu_alone,
+     .override = alone_erf},
+    {FFN("up_relu", "without a gate: ReLU in place of the activation, its square among them"), .applies = is_alone,
+     .override = alone_relu},
+    {FFN("up_square", "without a gate: negative elements are squared too"), .applies = is_relu_squared,
+     .override = alone_square},
+    {FFN("up_activation_missing", "without a gate: the activation is left out"), .applies = is_alone,
+     .override = fd_fault_copy},
     {CLAMPED("swiglu_clamp_missing", "the clamped SwiGLU does not clamp"), .override = clamp_missing},
     {CLAMPED("swiglu_slope_missing", "the clamped SwiGLU takes SiLU: a slope of 1 for 1.702"),
      .override = slope_missing},

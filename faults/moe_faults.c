@@ -200,5 +200,7 @@ static const fd_fault rows[] = {
      .applies = several, .override = reversed},
     {MOE("moe_first_alone", "ffn_moe_out", FD_OP_EXPERT_SUM, "only the first of the chosen experts is added"),
      .applies = several, .override = first_alone},
+    {MOE("moe_shared_missing", "ffn_out", FD_OP_ADD, "the experts that every token uses are left out"),
+     .nodes = "ffn_out", .override = fd_fault_copy},
 };
 const fd_fault_family fd_moe_faults = FD_FAULT_FAMILY(rows);

@@ -127,6 +127,30 @@ FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 
+/* x / sqrt(mean(x²) + eps) in place of LayerNorm: the mean stays. */
+static void mean_kept(const fd_op_args *args) {
+    int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        float *y = (float *)args->out + row * n, scale = scale_right(args->node, x, n);
+        float *w = args->weight[0] ? fd_fault_row(args->weight[0], row % args->weight[0]->n_row) : NULL;
+        float *b = args->weight[1] ? fd_fault_row(args->weight[1], row % args->weight[1]->n_row) : NULL;
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = x[i] * scale;
+            if (w) y[i] = y[i] * w[i];
+            if (b) y[i] = y[i] + b[i];
+        }
+        free(w);
+        free(b);
+    }
+}
+
+FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
+FD_EDIT(norm_bias_missing, node->weight[1] = -1)
+
+#define LAYER_NORM(name, summary)                                                                                      \
+    .info = {name, "norm", summary, "attn_norm attn_q_norm", false}, .op = FD_OP_LAYER_NORM
+
 #define NORM(name, summary) .info = {name, "norm", summary, "attn_norm", false}, .op = FD_OP_RMS_NORM
 
 #define QK_NORM(name, summary)                                                                                         \
@@ -161,5 +185,9 @@ static const fd_fault rows[] = {
      .override = in_bf16},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
+    {LAYER_NORM("layer_norm_mean_kept", "RMSNorm in place of LayerNorm: the mean is not taken off"),
+     .override = mean_kept},
+    {LAYER_NORM("layer_norm_bias_missing", "LayerNorm's bias is not added"), .applies = has_norm_bias,
+     .edit = norm_bias_missing},
 };
 const fd_fault_family fd_norm_faults = FD_FAULT_FAMILY(rows);

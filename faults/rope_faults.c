@@ -23,7 +23,24 @@ FD_APPLIES(is_partial, node->rope.n_rot < node->shape[1] && node->shape[1] % 2 =
 FD_EDIT(partial_ignored, node->rope.n_rot = node->shape[1])
 
 FD_APPLIES(is_scaled, node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0)
-FD_EDIT(scaling_ignored, node->rope.scaling = FD_ROPE_SCALING_NONE; node->weight[0] = -1)
+FD_EDIT(scaling_ignored, node->rope.scaling = FD_ROPE_SCALING_NONE; node->rope.attention_factor = 0;
+        node->weight[0] = node->weight[1] = -1)
+
+FD_APPLIES(is_yarn, node->rope.scaling == FD_ROPE_SCALING_YARN)
+FD_EDIT(factor_missing, node->rope.factor = 1)
+FD_EDIT(ramp_reversed, node->rope.ext_factor = -node->rope.ext_factor)
+FD_EDIT(ramp_missing, node->rope.scaling = FD_ROPE_SCALING_LINEAR)
+
+FD_APPLIES(has_attention_factor, node->rope.attention_factor != 0 && node->rope.attention_factor != 1)
+FD_EDIT(attention_factor_missing, node->rope.attention_factor = 0)
+
+FD_APPLIES(has_original_context,
+           (node->rope.scaling == FD_ROPE_SCALING_YARN || node->rope.scaling == FD_ROPE_SCALING_LLAMA3) &&
+               node->rope.original_context != graph->hparams.n_ctx_train)
+FD_EDIT(original_context_ignored, node->rope.original_context = site->graph->hparams.n_ctx_train)
+
+FD_APPLIES(has_long_factors, node->weight[1] >= 0)
+FD_EDIT(other_factors, int32_t other = node->weight[1]; node->weight[1] = node->weight[0]; node->weight[0] = other)
 
 typedef float (*round_fn)(float x);
 static float as_is(float x) {
@@ -106,8 +123,24 @@ static const fd_fault rows[] = {
      .override = table_in_bf16},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
     {ROPE("rope_scaling_ignored", "attn_q_rope",
-          "the context scaling of RoPE (linear, llama3, frequency factors) is ignored"),
+          "the context scaling of RoPE (linear, llama3, YaRN, LongRoPE, frequency factors) is ignored"),
      .applies = is_scaled, .edit = scaling_ignored},
+    {ROPE("rope_factor_missing", "attn_q_rope",
+          "YaRN does not divide frequencies by its factor, only cos and sin grow"),
+     .applies = is_yarn, .edit = factor_missing},
+    {ROPE("rope_ramp_reversed", "attn_q_rope", "YaRN keeps slow pairs and slows fast ones: its ramp is reversed"),
+     .applies = is_yarn, .edit = ramp_reversed},
+    {ROPE("rope_ramp_missing", "attn_q_rope", "YaRN slows every pair by its factor, as linear scaling does"),
+     .applies = is_yarn, .edit = ramp_missing},
+    {ROPE("rope_attention_factor_missing", "attn_q_rope",
+          "cos and sin are not multiplied by the attention factor of YaRN or LongRoPE"),
+     .applies = has_attention_factor, .edit = attention_factor_missing},
+    {ROPE("rope_original_context_ignored", "attn_q_rope",
+          "the scaling of RoPE (llama3, YaRN) takes the context length for the original one"),
+     .applies = has_original_context, .edit = original_context_ignored},
+    {ROPE("rope_long_for_short", "attn_q_rope",
+          "LongRoPE's factors are those of the other context length: long for short, or short for long"),
+     .applies = has_long_factors, .edit = other_factors},
     {ROPE("rope_partial_ignored", "attn_q_rope", "the whole head is rotated where the model rotates a part of it"),
      .applies = is_partial, .edit = partial_ignored},
 };

@@ -26,25 +26,30 @@ fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *re
     fd_string name;
     FD_TRY(fd_gguf_get_string(gguf, "general.architecture", &name, err));
     if (!name.data) return fd_fail(err, FD_ERR_INPUT, "key general.architecture: missing");
-    char known[256];
+    char known[1024];
     const fd_arch *arch = fd_arch_find(name, known, sizeof known);
     if (!arch)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "architecture \"%.*s\" is not implemented; known: %s",
                        (int)(name.size < 64 ? name.size : 64), name.data, known);
 
-    fd_builder b = {.gguf = gguf, .report = report ? report : &own_report, .err = err};
+    fd_keys keys;
+    FD_TRY(fd_keys_make(&keys, gguf, arch->name, err));
+    fd_builder b = {.gguf = gguf, .keys = &keys, .report = report ? report : &own_report, .err = err};
     b.graph = calloc(1, sizeof *b.graph);
     b.used = calloc(fd_gguf_n_tensor(gguf) + 1, sizeof *b.used);
     if (!b.graph || !b.used) fd_builder_set_error(&b, fd_fail(err, FD_ERR_MEMORY, "out of memory"));
-    if (b.code == FD_OK) fd_builder_set_error(&b, fd_hparams_read(gguf, arch, &b.graph->hparams, err));
+    if (b.code == FD_OK) fd_builder_set_error(&b, fd_hparams_read(&keys, arch, &b.graph->hparams));
     if (b.code == FD_OK) {
         b.h = &b.graph->hparams;
         arch->list(&b);
+        if (b.code == FD_OK) fd_builder_set_error(&b, fd_keys_check(&keys, b.graph));
+        if (b.code == FD_OK) fd_graph_set_context(b.graph, 1);
         if (b.code == FD_OK) note_unused(&b);
         if (b.code == FD_OK && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));
         if (b.code == FD_OK) fd_builder_set_error(&b, fd_graph_validate(b.graph, err));
     }
     free(b.used);
+    fd_keys_free(&keys);
     fd_weight_report_free(&own_report);
     if (b.code != FD_OK) {
         fd_graph_free(b.graph);

@@ -52,33 +52,71 @@ static void check_shape(fd_builder *b, const fd_gguf_tensor *t, int64_t n_matrix
         b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: shape [%s], expected [%s]", t->name, found, expected));
 }
 
-static int32_t find_weight(fd_builder *b, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
-                           fd_need need) {
+/* What a weight is looked up by; n_row and n_col of the whole tensor. */
+typedef struct wanted {
+    const char *name;
+    int64_t n_matrix, n_row, n_col;
+    fd_need need;
+    bool part;
+    int64_t first, count; /* part: of rows, of a vector's elements */
+} wanted;
+
+static void cut_part(fd_builder *b, const wanted *w, fd_weight *weight) {
+    bool vector = weight->n_row == 1;
+    int64_t skipped = fd_dtype_row_bytes(weight->dtype, vector ? w->first : weight->n_col) * (vector ? 1 : w->first);
+    if (vector && fd_dtype_get(weight->dtype)->block_elements > 1)
+        fd_builder_set_error(
+            b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: a vector of blocks cannot be cut", w->name));
+    if (vector)
+        weight->n_col = w->count;
+    else
+        weight->n_row = w->count;
+    weight->data = (const char *)weight->data + skipped;
+    weight->bytes = (uint64_t)(weight->n_row * fd_dtype_row_bytes(weight->dtype, weight->n_col));
+}
+
+static int32_t find_weight(fd_builder *b, const wanted *w) {
+    char name[sizeof((fd_weight *)0)->name];
     if (b->code != FD_OK) return -1;
+    int size = w->part ? snprintf(name, sizeof name, "%s[%lld:%lld]", w->name, (long long)w->first,
+                                  (long long)(w->first + w->count))
+                       : snprintf(name, sizeof name, "%s", w->name);
+    if (size >= (int)sizeof name)
+        return fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: its name is too long", w->name)), -1;
     for (int32_t i = 0; i < b->graph->n_weight; i++)
         if (strcmp(b->graph->weights[i].name, name) == 0) return i;
-    const fd_gguf_tensor *t = fd_gguf_find_tensor(b->gguf, name);
+    const fd_gguf_tensor *t = fd_gguf_find_tensor(b->gguf, w->name);
     if (!t) {
-        if (need == FD_REQUIRED) fd_builder_note(b, &b->report->missing, &b->report->n_missing, name);
+        if (w->need == FD_REQUIRED) fd_builder_note(b, &b->report->missing, &b->report->n_missing, w->name);
         return -1;
     }
     b->used[t - fd_gguf_tensor_at(b->gguf, 0)] = true;
-    check_shape(b, t, n_matrix, n_row, n_col);
+    check_shape(b, t, w->n_matrix, w->n_row, w->n_col);
     if (!fd_can_dequantize(t->dtype))
-        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s is not implemented yet", name,
-                                        fd_dtype_get(t->dtype)->name));
-    fd_weight weight = {.dtype = t->dtype, .n_row = n_row, .n_col = n_col, .data = t->data, .bytes = t->bytes};
-    if (n_matrix) weight.n_row = n_matrix * n_row;
-    snprintf(weight.name, sizeof weight.name, "%s", name);
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s is not implemented yet",
+                                        w->name, fd_dtype_get(t->dtype)->name));
+    fd_weight weight = {.dtype = t->dtype, .n_row = w->n_row, .n_col = w->n_col, .data = t->data, .bytes = t->bytes};
+    if (w->n_matrix) weight.n_row = w->n_matrix * w->n_row;
+    if (w->part && b->code == FD_OK) cut_part(b, w, &weight);
+    memcpy(weight.name, name, sizeof weight.name);
     if (b->code == FD_OK && !fd_builder_append(&b->graph->weights, &b->graph->n_weight, sizeof weight, &weight))
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
     return b->graph->n_weight - 1;
 }
 
 int32_t fd_build_weight(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
-    return find_weight(b, name, 0, n_row, n_col, need);
+    return find_weight(b, &(wanted){.name = name, .n_row = n_row, .n_col = n_col, .need = need});
+}
+
+int32_t fd_build_weight_part(fd_builder *b, const char *name, fd_part part, int64_t n_row, int64_t n_col,
+                             fd_need need) {
+    wanted w = {.name = name, .n_row = part.n_total, .n_col = n_col, .need = need, .part = true, .first = part.first};
+    w.count = n_row ? n_row : n_col;
+    if (n_row == 0) w.n_row = 1, w.n_col = part.n_total;
+    return find_weight(b, &w);
 }
 
 int32_t fd_build_expert_weight(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
-    return find_weight(b, name, b->h->n_expert, n_row, n_col, need);
+    return find_weight(
+        b, &(wanted){.name = name, .n_matrix = b->h->n_expert, .n_row = n_row, .n_col = n_col, .need = need});
 }

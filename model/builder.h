@@ -5,10 +5,11 @@
 #ifndef FD_MODEL_BUILDER_H
 #define FD_MODEL_BUILDER_H
 
-#include "model/graph.h"
+#include "model/keys.h"
 
 typedef struct fd_builder {
     const fd_gguf *gguf;
+    const fd_keys *keys; /* of the architecture's prefix: an architecture reads here what hparams.c does not */
     fd_graph *graph;
     const fd_hparams *h;
     fd_weight_report *report;
@@ -19,12 +20,21 @@ typedef struct fd_builder {
 
 typedef enum fd_need { FD_REQUIRED, FD_OPTIONAL } fd_need;
 
-/* Keys that mean something to some architectures alone: a file may carry them for others, which ignore them. */
+/* Groups of keys that some architectures read. What an architecture does not read is refused where it could change the
+ * arithmetic (model/keys.h). */
 enum fd_reads {
-    FD_READS_EXPERTS = 1,  /* expert_* */
+    FD_READS_EXPERTS = 1,  /* expert_count, _used_count, _feed_forward_length, _gating_func, _weights_scale */
     FD_READS_WINDOW = 2,   /* attention.sliding_window */
     FD_READS_SOFTCAPS = 4, /* attn_logit_softcapping, final_logit_softcapping */
     FD_READS_SCALES = 8,   /* embedding_scale, residual_scale, logit_scale, attention.scale, rope.scaling.finetuned */
+    FD_READS_EXPERT_NORM = 16,    /* expert_weights_norm */
+    FD_READS_SHARED_EXPERTS = 32, /* expert_shared_count, expert_shared_feed_forward_length */
+    FD_READS_DENSE_LAYERS = 64,   /* leading_dense_block_count */
+    FD_READS_CLAMP = 128,         /* attention.clamp_kqv */
+    FD_READS_ALIBI = 256,         /* attention.max_alibi_bias */
+    FD_READS_LOGIT_SCALE = 512,   /* logit_scale alone */
+    FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
+    FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
 };
 
 typedef struct fd_arch {
@@ -32,6 +42,7 @@ typedef struct fd_arch {
     fd_rope_pairing rope_pairing;
     void (*list)(fd_builder *builder); /* appends the nodes in order of execution */
     int reads;                         /* fd_reads */
+    fd_norm norm;
 } fd_arch;
 
 #define FD_ARCH(name) extern const fd_arch fd_arch_##name;
@@ -42,38 +53,74 @@ typedef struct fd_arch {
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
 int32_t fd_build_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
+/* Rows [first, first + n_row) of a matrix of n_total rows, or for n_row 0 elements [first, first + n_col) of a vector
+ * of n_total: a weight of its own, "blk.3.attn_qkv.weight[0:128]", whose bytes are the file's. */
+typedef struct fd_part {
+    int64_t first, n_total;
+} fd_part;
+int32_t fd_build_weight_part(fd_builder *builder, const char *name, fd_part part, int64_t n_row, int64_t n_col,
+                             fd_need need);
+
 /* The same for experts: n_expert matrices of n_row × n_col one after the other, for n_row 1 n_expert rows. The
  * weight's n_row counts all of them. */
 int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
 
-/* How a layer's attention differs from llama's. {0} with rope_freqs -1 is plain GQA without biases. */
+/* Frequency factors of RoPE, weight indices; -1: none. */
+typedef struct fd_rope_factors {
+    int32_t in_use, other; /* as ROPE's weight slots */
+} fd_rope_factors;
+#define FD_NO_ROPE_FACTORS                                                                                             \
+    (fd_rope_factors) {                                                                                                \
+        -1, -1                                                                                                         \
+    }
+
+/* How a layer's attention differs from llama's. {0} with rope_freqs FD_NO_ROPE_FACTORS is plain GQA without biases. */
 typedef struct fd_attention_block {
     fd_need qkv_bias;   /* FD_OPTIONAL: applied where the file has them */
-    bool qk_norm;       /* RMSNorm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
+    bool qk_norm;       /* norm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
+    bool qk_norm_after; /* the same after the rotation */
+    bool qk_norm_row;   /* before it, of whole rows */
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
-    int32_t rope_freqs; /* weight index, -1: none */
-    int32_t window;     /* as fd_node.window */
-    float softcap;      /* as fd_node.softcap */
-    float scale;        /* of scores; 0: 1/sqrt(head_dim) */
+    fd_rope_factors rope_freqs;
+    int32_t window;      /* as fd_node.window */
+    const fd_rope *rope; /* how Q and K are rotated; NULL: as the file says for all layers */
+    float softcap;       /* as fd_node.softcap */
+    float scale;         /* of scores; 0: 1/sqrt(head_dim) */
 } fd_attention_block;
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
  * get the same prefix and ".weight" / ".bias". */
 int32_t fd_build_embed(fd_builder *builder, const char *name);
-/* Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one weight for all. */
+/* The architecture's norm. Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one
+ * weight for all; a LAYER_NORM's may be one a head. Its bias is optional. */
+int32_t fd_build_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
+int32_t fd_build_layer_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                         int32_t n_out, fd_need bias);
-int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, int32_t freqs);
+/* A product with some rows of the weight. */
+int32_t fd_build_matmul_part(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
+                             fd_part part, int32_t n_out, fd_need bias);
+int32_t fd_build_add_position(fd_builder *builder, const char *name, const char *table, int32_t x);
+/* `vector` with its suffix: "exp_probs_b.bias". */
+int32_t fd_build_add_vector(fd_builder *builder, int32_t layer, const char *name, const char *vector, int32_t x);
+int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, fd_rope_factors factors);
+/* rope_freqs.weight, or LongRoPE's rope_factors_short.weight and rope_factors_long.weight, where the file has them. */
+fd_rope_factors fd_build_rope_factors(fd_builder *builder);
 int32_t fd_build_kv_write(fd_builder *builder, int32_t layer, const char *name, int32_t x);
 int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k,
                              const fd_attention_block *how);
+int32_t fd_build_attn_alibi(fd_builder *builder, int32_t layer, int32_t scores);
+int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q);
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
+/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID. */
+int32_t fd_build_activation(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t x);
+int32_t fd_build_clamp(fd_builder *builder, int32_t layer, const char *name, int32_t x, float limit);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int32_t x, float factor);
 int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
@@ -91,19 +138,40 @@ int32_t fd_build_heads(fd_builder *builder, int32_t node, int32_t n_head);
 /* Blocks that architectures share (model/arch/blocks.c, model/arch/experts.c). The first two read the block's normed
  * input and end with what is to be added to the stream. */
 int32_t fd_build_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
+/* A gated activation (FD_OP_SILU_MUL, …) takes ffn_gate and ffn_up, or both from one ffn_up of twice the rows; another
+ * (FD_OP_GELU, …) takes ffn_up alone. */
 int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
 /* With the norm before and the sum after: half of a llama layer. */
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
+int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
 int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
+/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
+ * says so. 0: no layer has one. */
+typedef struct fd_windows {
+    int32_t window, period;
+} fd_windows;
+fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
+int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
+/* Whether the first layer has the tensor: "attn_q_norm.weight". */
+bool fd_has_tensor(const fd_builder *builder, const char *name);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 
+/* How a mixture of experts differs from Mixtral's. */
+typedef struct fd_experts_block {
+    fd_gating gating;
+    bool sigmoid; /* the router's probabilities are a sigmoid of each logit in place of a softmax */
+    fd_op activation;
+    fd_need bias; /* of the router and of the experts */
+} fd_experts_block;
+
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
- * probabilities (ffn_moe_probs). `bias`: of the router and of the experts. */
-int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, fd_gating gating, fd_op activation,
-                         fd_need bias);
+ * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
+int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+/* ffn_*_shexp, which every token uses, added to what the experts gave: h->n_ff_shared wide. */
+int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts, bool gated);
 
 /* For the files of model/ that build: keeps the first failure; adds a copy of `name` to a report's list; appends a copy
  * of `item` to a growing array, whose space doubles at powers of two (false: out of memory). */
@@ -112,7 +180,8 @@ void fd_builder_note(fd_builder *builder, char (**names)[128], int32_t *count, c
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */
-fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *out, fd_error *err);
+fd_code fd_rope_read(const fd_keys *keys, fd_rope_pairing pairing, fd_hparams *out); /* model/rope_hparams.c */
+fd_code fd_hparams_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *out);
 
 /* The row named `name`, NULL for an unknown one; `known` (may be NULL) receives all names, separated by ", ". */
 const fd_arch *fd_arch_find(fd_string name, char *known, size_t known_size);

@@ -60,6 +60,57 @@ int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const 
     return add_node(b, node);
 }
 
+int32_t fd_build_layer_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    fd_node node = like_input(b, FD_OP_LAYER_NORM, layer, name, x, -1);
+    if (b->code != FD_OK) return 0;
+    char full[128];
+    int64_t n = node.shape[node.n_dim - 1];
+    if (weight) {
+        full_name(layer, weight, ".weight", full, sizeof full);
+        const fd_gguf_tensor *t = fd_gguf_find_tensor(b->gguf, full);
+        bool each = node.n_dim == 2 && t && t->n_dim == 2 && t->shape[1] > 1;
+        node.weight[0] = fd_build_weight(b, full, each ? node.shape[0] : 1, n, FD_REQUIRED);
+        full_name(layer, weight, ".bias", full, sizeof full);
+        node.weight[1] = fd_build_weight(b, full, each ? node.shape[0] : 1, n, FD_OPTIONAL);
+    }
+    node.eps = b->h->rms_eps;
+    return add_node(b, node);
+}
+
+int32_t fd_build_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    if (b->h->norm == FD_NORM_RMS) return fd_build_rms_norm(b, layer, name, weight, x);
+    return fd_build_layer_norm(b, layer, name, b->h->norm == FD_NORM_LAYER ? weight : NULL, x);
+}
+
+int32_t fd_build_matmul_part(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
+                             fd_part part, int32_t n_out, fd_need bias) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_MATMUL, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight_part(b, full, part, n_out, fd_node_width(node_at(b, x)), FD_REQUIRED);
+    full_name(layer, weight, ".bias", full, sizeof full);
+    node.weight[1] = fd_build_weight_part(b, full, part, 0, n_out, bias);
+    node.shape[0] = n_out;
+    return add_node(b, node);
+}
+
+int32_t fd_build_add_position(fd_builder *b, const char *name, const char *table, int32_t x) {
+    fd_node node = like_input(b, FD_OP_ADD_POSITION, -1, name, x, -1);
+    char full[128];
+    full_name(-1, table, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, b->h->n_ctx_train, b->h->n_embd, FD_REQUIRED);
+    return add_node(b, node);
+}
+
+int32_t fd_build_add_vector(fd_builder *b, int32_t layer, const char *name, const char *vector, int32_t x) {
+    fd_node node = like_input(b, FD_OP_ADD_VECTOR, layer, name, x, -1);
+    char full[128];
+    full_name(layer, vector, "", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, 1, node.shape[0], FD_REQUIRED);
+    return add_node(b, node);
+}
+
 int32_t fd_build_matmul(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x, int32_t n_out,
                         fd_need bias) {
     if (b->code != FD_OK) return 0;
@@ -76,15 +127,27 @@ int32_t fd_build_matmul(fd_builder *b, int32_t layer, const char *name, const ch
 int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
     if (b->code != FD_OK) return 0;
     fd_node *node = &b->graph->nodes[id];
+    if (node->n_dim == 2) return id;
     node->n_dim = 2;
     node->shape[1] = node->shape[0] / n_head;
     node->shape[0] = n_head;
     return id;
 }
 
-int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t freqs) {
+fd_rope_factors fd_build_rope_factors(fd_builder *b) {
+    int64_t n = b->h->rope.n_rot / 2;
+    fd_rope_factors one = {fd_build_weight(b, "rope_freqs.weight", 1, n, FD_OPTIONAL), -1};
+    bool longrope = fd_gguf_find_tensor(b->gguf, "rope_factors_long.weight") != NULL ||
+                    b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
+    if (one.in_use >= 0 || !longrope) return one;
+    return (fd_rope_factors){fd_build_weight(b, "rope_factors_short.weight", 1, n, FD_REQUIRED),
+                             fd_build_weight(b, "rope_factors_long.weight", 1, n, FD_REQUIRED)};
+}
+
+int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x, fd_rope_factors factors) {
     fd_node node = like_input(b, FD_OP_ROPE, layer, name, x, -1);
-    node.weight[0] = freqs;
+    node.weight[0] = factors.in_use;
+    node.weight[1] = factors.other;
     node.rope = b->h->rope;
     return add_node(b, node);
 }
@@ -101,6 +164,20 @@ int32_t fd_build_attn_scores(fd_builder *b, int32_t layer, int32_t q, int32_t ca
     node.scale = how->scale > 0.0f ? how->scale : 1.0f / sqrtf((float)b->h->head_dim);
     node.softcap = how->softcap;
     node.window = how->window;
+    return add_node(b, node);
+}
+
+int32_t fd_build_attn_alibi(fd_builder *b, int32_t layer, int32_t scores) {
+    fd_node node = like_input(b, FD_OP_ATTN_ALIBI, layer, "attn_alibi", scores, -1);
+    node.over_kv = true;
+    node.max_bias = b->h->max_alibi_bias;
+    return add_node(b, node);
+}
+
+int32_t fd_build_attn_temperature(fd_builder *b, int32_t layer, const char *name, int32_t q) {
+    fd_node node = like_input(b, FD_OP_ATTN_TEMPERATURE, layer, name, q, -1);
+    node.scale = b->h->temperature_scale;
+    node.length = b->h->temperature_length;
     return add_node(b, node);
 }
 
@@ -131,6 +208,16 @@ int32_t fd_build_gated(fd_builder *b, int32_t layer, const char *name, fd_op act
         node.slope = SWIGLU_CLAMP_SLOPE;
         node.limit = SWIGLU_CLAMP_LIMIT;
     }
+    return add_node(b, node);
+}
+
+int32_t fd_build_activation(fd_builder *b, int32_t layer, const char *name, fd_op activation, int32_t x) {
+    return add_node(b, like_input(b, activation, layer, name, x, -1));
+}
+
+int32_t fd_build_clamp(fd_builder *b, int32_t layer, const char *name, int32_t x, float limit) {
+    fd_node node = like_input(b, FD_OP_CLAMP, layer, name, x, -1);
+    node.limit = limit;
     return add_node(b, node);
 }
 

@@ -26,6 +26,26 @@ const char *fd_gating_summary(fd_gating gating) {
     return gatings[gating].summary;
 }
 
+static const char *const rope_scalings[FD_ROPE_SCALING_COUNT] = {"none", "linear", "llama3", "yarn", "longrope"};
+
+const char *fd_rope_scaling_name(fd_rope_scaling scaling) {
+    return rope_scalings[scaling];
+}
+
+void fd_graph_set_context(fd_graph *graph, int32_t n_ctx) {
+    enum { UNIT = 256 };
+    int64_t room = ((int64_t)n_ctx + UNIT - 1) / UNIT * UNIT;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_ROPE || node->weight[1] < 0) continue;
+        bool in_use = strstr(graph->weights[node->weight[0]].name, "long") != NULL;
+        if (in_use == ((double)room > node->rope.original_context)) continue;
+        int32_t other = node->weight[1];
+        node->weight[1] = node->weight[0];
+        node->weight[0] = other;
+    }
+}
+
 int32_t fd_graph_find(const fd_graph *graph, const char *name) {
     for (int32_t i = 0; i < graph->n_node; i++)
         if (strcmp(graph->nodes[i].name, name) == 0) return i;

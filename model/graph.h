@@ -23,17 +23,36 @@ typedef enum fd_rope_pairing {
     FD_ROPE_HALF,        /* rotates (i, i + n_rot/2): qwen2, "neox" */
 } fd_rope_pairing;
 
-typedef enum fd_rope_scaling { FD_ROPE_SCALING_NONE, FD_ROPE_SCALING_LINEAR, FD_ROPE_SCALING_LLAMA3 } fd_rope_scaling;
+typedef enum fd_rope_scaling {
+    FD_ROPE_SCALING_NONE,
+    FD_ROPE_SCALING_LINEAR,
+    FD_ROPE_SCALING_LLAMA3,
+    FD_ROPE_SCALING_YARN,
+    FD_ROPE_SCALING_LONGROPE, /* by two tables of frequency factors, one for contexts longer than the original one */
+    FD_ROPE_SCALING_COUNT
+} fd_rope_scaling;
+const char *fd_rope_scaling_name(fd_rope_scaling scaling); /* "none", "linear", "llama3", "yarn", "longrope" */
 
 typedef struct fd_rope {
     fd_rope_pairing pairing;
     int32_t n_rot; /* leading elements of a head that rotate; even, ≤ head_dim */
     double base;   /* rope.freq_base */
     fd_rope_scaling scaling;
-    double factor;                            /* linear, llama3: 1 when none */
+    double factor;                            /* linear, llama3, yarn: 1 when none */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_context;                  /* llama3 */
+    double original_context;                  /* llama3, yarn, longrope: positions before the scaling */
+    double beta_fast, beta_slow; /* yarn: pairs that turn more often than beta_fast over the original context keep their
+                                    frequency, those that turn less than beta_slow times have it divided by factor */
+    double ext_factor;           /* yarn: how much of that ramp is used, 1; negative in no real model: reversed */
+    double attention_factor;     /* of cos and sin; 0 counts as 1 */
 } fd_rope;
+
+/* The norm of an architecture's layers. */
+typedef enum fd_norm {
+    FD_NORM_RMS,
+    FD_NORM_LAYER,
+    FD_NORM_LAYER_PLAIN, /* without weights */
+} fd_norm;
 
 /* How the weights of the chosen experts come from the router's row. */
 typedef enum fd_gating {
@@ -50,15 +69,24 @@ typedef struct fd_hparams {
     int32_t n_layer, n_embd, n_ff, n_vocab;
     int32_t n_head, n_head_kv, head_dim; /* n_head % n_head_kv == 0 */
     int32_t n_ctx_train;
-    float rms_eps;
+    fd_norm norm;
+    float rms_eps; /* of its norms, whichever they are */
     fd_rope rope;
     /* What only some architectures read (fd_arch.reads); 0 where an architecture does not. */
     int32_t n_expert, n_expert_used, n_ff_expert;
-    float expert_scale;                /* of the experts' weights */
-    int32_t window;                    /* positions that a query of a windowed layer sees, its own among them */
-    float attn_softcap, final_softcap; /* cap·tanh(x / cap) of scores and of logits */
+    float expert_scale;    /* of the experts' weights */
+    bool expert_norm;      /* they are divided by their sum, where the architecture leaves it to the file */
+    int32_t expert_gating; /* expert_gating_func: 0 not said, 1 softmax, 2 sigmoid, 3 softmax of the chosen */
+    int32_t n_ff_shared;   /* of the experts that every token uses, together; 0: none */
+    int32_t n_layer_dense; /* the first layers have an FFN in place of experts */
+    int32_t window;        /* positions that a query of a windowed layer sees, its own among them */
+    float attn_softcap, final_softcap;                  /* cap·tanh(x / cap) of scores and of logits */
     float embedding_scale, residual_scale, logit_scale; /* 1: none; logits are divided by logit_scale */
     float attn_scale;                                   /* of scores; 0: 1/sqrt(head_dim) */
+    float clamp_qkv, max_alibi_bias;                    /* 0: none */
+    float temperature_scale;                            /* of Q by position; 0: none */
+    int32_t temperature_length;                         /* positions until it rises */
+    bool parallel_residual;                             /* attention and FFN read the same stream */
     bool rope_used;                                     /* granite: false where rope.scaling.finetuned says so */
 } fd_hparams;
 
@@ -83,8 +111,10 @@ typedef struct fd_node {
     char name[64];                /* "blk.3.attn_q_rope" */
     int32_t layer;                /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
-    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; EMBED {table}; ROPE {rope_freqs factors};
-     * ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
+    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; LAYER_NORM {w, b}, of one row or one a
+     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of
+     * the other context length}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
+     * [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
      * 0]. */
@@ -92,11 +122,13 @@ typedef struct fd_node {
     int32_t shape[FD_MAX_SHAPE];
     bool over_kv; /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
 
-    float eps;               /* RMS_NORM */
+    float eps;               /* RMS_NORM, LAYER_NORM */
     float scale;             /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
     float softcap;           /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
     int32_t window;          /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
-    float slope, limit;      /* SWIGLU_CLAMP */
+    float slope, limit;      /* SWIGLU_CLAMP; CLAMP: limit alone */
+    float max_bias;          /* ATTN_ALIBI: fd_alibi_slope */
+    int32_t length;          /* ATTN_TEMPERATURE: positions until it rises, with scale */
     fd_gating gating;        /* EXPERT_WEIGHTS */
     fd_rope rope;            /* ROPE */
     int32_t row_offset;      /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
@@ -128,6 +160,11 @@ void fd_weight_report_free(fd_weight_report *report);
 /* A graph of its own with the same borrowed weight data, to be edited by a fault. */
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
 void fd_graph_free(fd_graph *graph);
+
+/* Chooses LongRoPE's factors for runs whose context is n_ctx positions, rounded up to a multiple of 256 as
+ * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
+ * context of 1. Without such factors nothing changes. */
+void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);

@@ -1,208 +1,133 @@
-/* Hyperparameters of a decoder from a GGUF's metadata. Unknown keys are ignored, as llama.cpp does; keys that would
- * change the computation and are not implemented are refused by name. */
+/* Hyperparameters of a decoder from a GGUF's metadata. Values that are not implemented are refused by name, and so is a
+ * key that nothing here reads (model/keys.h). */
 #include "model/builder.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct reader {
-    const fd_gguf *gguf;
-    const char *arch;
-    fd_error *err;
-} reader;
-
-static void key_name(const reader *r, const char *key, char out[128]) {
-    snprintf(out, 128, "%s.%s", r->arch, key);
-}
-
-/* A per-layer array is taken when all its items agree. */
-static fd_code read_i32(const reader *r, const char *key, int64_t fallback, int64_t low, int64_t high, int32_t *out) {
-    char full[128];
-    key_name(r, key, full);
-    const fd_gguf_kv *kv = fd_gguf_find(r->gguf, full);
-    int64_t value = fallback;
-    if (kv && kv->type == FD_GGUF_ARRAY) {
-        for (uint64_t i = 0; i < kv->count; i++) {
-            int64_t item;
-            if (!fd_gguf_item_i64(kv, i, &item))
-                return fd_fail(r->err, FD_ERR_INPUT, "key %s: array of non-integers, expected an integer", full);
-            if (i > 0 && item != value)
-                return fd_fail(r->err, FD_ERR_UNSUPPORTED,
-                               "key %s: differs between layers (%lld, %lld), which is not implemented", full,
-                               (long long)value, (long long)item);
-            value = item;
-        }
-    } else {
-        FD_TRY(fd_gguf_get_i64(r->gguf, full, fallback, &value, r->err));
-    }
-    if (!kv && fallback < 0) return fd_fail(r->err, FD_ERR_INPUT, "key %s: missing", full);
-    if (value < low || value > high)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s: %lld, expected %lld to %lld", full, (long long)value,
-                       (long long)low, (long long)high);
-    *out = (int32_t)value;
-    return FD_OK;
-}
-
-static fd_code read_f64(const reader *r, const char *key, double fallback, double *out) {
-    char full[128];
-    key_name(r, key, full);
-    FD_TRY(fd_gguf_get_f64(r->gguf, full, fallback, out, r->err));
-    if (!isfinite(*out)) return fd_fail(r->err, FD_ERR_INPUT, "key %s: %g, expected a finite number", full, *out);
-    return FD_OK;
-}
-
-static bool equals(fd_string s, const char *text) {
-    return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
-}
-
-static fd_code read_rope_scaling(const reader *r, fd_rope *rope) {
-    char full[128];
-    fd_string type;
-    double attn_factor, linear;
-    key_name(r, "rope.scaling.type", full);
-    FD_TRY(fd_gguf_get_string(r->gguf, full, &type, r->err));
-    FD_TRY(read_f64(r, "rope.scale_linear", 0.0, &linear)); /* the older key for a linear factor */
-    FD_TRY(read_f64(r, "rope.scaling.factor", linear, &rope->factor));
-    if (rope->factor < 0.0)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.scaling.factor: %g, expected more than 0", r->arch,
-                       rope->factor);
-    if (rope->factor == 0.0) rope->factor = 1.0; /* llama.cpp writes and reads 0 as "no scaling" */
-    FD_TRY(read_f64(r, "rope.scaling.attn_factor", 1.0, &attn_factor));
-    if (attn_factor != 1.0)
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.rope.scaling.attn_factor: %g, only 1 is implemented",
-                       r->arch, attn_factor);
-    if (type.data == NULL) {
-        rope->scaling = rope->factor == 1.0 ? FD_ROPE_SCALING_NONE : FD_ROPE_SCALING_LINEAR;
-    } else if (equals(type, "none")) {
-        rope->scaling = FD_ROPE_SCALING_NONE;
-        rope->factor = 1.0;
-    } else if (equals(type, "linear")) {
-        rope->scaling = rope->factor == 1.0 ? FD_ROPE_SCALING_NONE : FD_ROPE_SCALING_LINEAR;
-    } else if (equals(type, "llama3")) {
-        rope->scaling = FD_ROPE_SCALING_LLAMA3;
-        FD_TRY(read_f64(r, "rope.scaling.low_freq_factor", 1.0, &rope->low_freq_factor));
-        FD_TRY(read_f64(r, "rope.scaling.high_freq_factor", 4.0, &rope->high_freq_factor));
-        FD_TRY(read_f64(r, "rope.scaling.original_context_length", 8192.0, &rope->original_context));
-        if (!(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0.0 &&
-              rope->original_context > 0.0))
-            return fd_fail(
-                r->err, FD_ERR_INPUT,
-                "keys %s.rope.scaling.*: low %g, high %g, original context %g; expected 0 < low < high and a context",
-                r->arch, rope->low_freq_factor, rope->high_freq_factor, rope->original_context);
-    } else {
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s: \"%.*s\"; none, linear and llama3 are implemented", full,
-                       (int)(type.size < 32 ? type.size : 32), type.data);
-    }
-    return FD_OK;
-}
-
-static fd_code read_rope(const reader *r, const fd_arch *arch, fd_hparams *h) {
-    h->rope.pairing = arch->rope_pairing;
-    FD_TRY(read_i32(r, "rope.dimension_count", h->head_dim, 2, h->head_dim, &h->rope.n_rot));
-    if (h->rope.n_rot % 2 != 0)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.dimension_count: %d, expected an even number", h->arch,
-                       h->rope.n_rot);
-    FD_TRY(read_f64(r, "rope.freq_base", 10000.0, &h->rope.base));
-    if (!(h->rope.base >= 1.0))
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.rope.freq_base: %g, expected at least 1", h->arch, h->rope.base);
-    return read_rope_scaling(r, &h->rope);
-}
-
-static fd_code read_attention(const reader *r, fd_hparams *h) {
+static fd_code read_attention(const fd_keys *r, fd_hparams *h) {
     int32_t value_dim;
-    FD_TRY(read_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
-    FD_TRY(read_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
+    FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
+    FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected a divisor of head_count %d",
                        h->arch, h->n_head_kv, h->n_head);
-    FD_TRY(read_i32(r, "attention.key_length", h->n_embd / h->n_head, 2, 4096, &h->head_dim));
-    FD_TRY(read_i32(r, "attention.value_length", h->head_dim, 2, 4096, &value_dim));
+    FD_TRY(fd_key_i32(r, "attention.key_length", h->n_embd / h->n_head, 2, 4096, &h->head_dim));
+    FD_TRY(fd_key_i32(r, "attention.value_length", h->head_dim, 2, 4096, &value_dim));
     if (value_dim != h->head_dim)
         return fd_fail(r->err, FD_ERR_UNSUPPORTED,
                        "key %s.attention.value_length: %d, only key_length's %d is implemented", h->arch, value_dim,
                        h->head_dim);
     bool causal;
-    char full[128];
-    key_name(r, "attention.causal", full);
-    FD_TRY(fd_gguf_get_bool(r->gguf, full, true, &causal, r->err));
+    FD_TRY(fd_key_bool(r, "attention.causal", true, &causal));
     if (!causal)
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s: false, only causal attention is implemented", full);
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED,
+                       "key %s.attention.causal: false, only causal attention is implemented", r->arch);
     return FD_OK;
 }
 
 /* Files give 0 for a scale that they do not have. */
-static fd_code read_scale(const reader *r, const char *key, double fallback, float *out) {
+static fd_code read_scale(const fd_keys *r, const char *key, double fallback, float *out) {
     double value;
-    FD_TRY(read_f64(r, key, fallback, &value));
+    FD_TRY(fd_key_f64(r, key, fallback, &value));
     *out = value == 0.0 ? 1.0f : (float)value;
     return FD_OK;
 }
 
-static fd_code read_experts(const reader *r, const fd_arch *arch, fd_hparams *h) {
-    FD_TRY(read_i32(r, "expert_count", 0, 0, 4096, &h->n_expert));
+static fd_code read_experts(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
+    if (!(arch->reads & FD_READS_EXPERTS)) return FD_OK;
+    FD_TRY(fd_key_i32(r, "expert_count", 0, 0, 4096, &h->n_expert));
     if (h->n_expert == 0) return FD_OK;
-    if (!(arch->reads & FD_READS_EXPERTS))
-        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.expert_count: %d; mixtures of experts are not implemented",
-                       h->arch, h->n_expert);
-    FD_TRY(read_i32(r, "expert_used_count", -1, 1, h->n_expert, &h->n_expert_used));
-    FD_TRY(read_i32(r, "expert_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_expert));
+    FD_TRY(fd_key_i32(r, "expert_used_count", -1, 1, h->n_expert, &h->n_expert_used));
+    FD_TRY(fd_key_i32(r, "expert_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_expert));
     if (h->n_ff_expert == 0) h->n_ff_expert = h->n_ff;
+    FD_TRY(fd_key_i32(r, "expert_gating_func", 0, 0, 3, &h->expert_gating));
+    if (arch->reads & FD_READS_EXPERT_NORM) FD_TRY(fd_key_bool(r, "expert_weights_norm", false, &h->expert_norm));
+    if (arch->reads & FD_READS_DENSE_LAYERS)
+        FD_TRY(fd_key_i32(r, "leading_dense_block_count", 0, 0, h->n_layer, &h->n_layer_dense));
+    if (arch->reads & FD_READS_SHARED_EXPERTS) {
+        int32_t n_shared;
+        FD_TRY(fd_key_i32(r, "expert_shared_count", 0, 0, 4096, &n_shared));
+        FD_TRY(fd_key_i32(r, "expert_shared_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_shared));
+        if (h->n_ff_shared == 0) h->n_ff_shared = n_shared * h->n_ff_expert;
+    }
     return read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale);
 }
 
-static fd_code read_cap(const reader *r, const char *key, double fallback, float *out) {
+static fd_code read_cap(const fd_keys *r, const char *key, double fallback, float *out) {
     double value;
-    FD_TRY(read_f64(r, key, fallback, &value));
+    FD_TRY(fd_key_f64(r, key, fallback, &value));
     if (!(value > 0.0))
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected more than 0", r->arch, key, value);
     *out = (float)value;
     return FD_OK;
 }
 
-static fd_code read_extras(const reader *r, const fd_arch *arch, fd_hparams *h) {
-    if (arch->reads & FD_READS_WINDOW) FD_TRY(read_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
+/* 0 or missing: none. */
+static fd_code read_positive(const fd_keys *r, const char *key, float *out) {
+    double value;
+    FD_TRY(fd_key_f64(r, key, 0.0, &value));
+    if (!(value >= 0.0))
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %g, expected no less than 0", r->arch, key, value);
+    *out = (float)value;
+    return FD_OK;
+}
+
+static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
+    if (arch->reads & FD_READS_WINDOW)
+        FD_TRY(fd_key_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
     if (arch->reads & FD_READS_SOFTCAPS) {
         FD_TRY(read_cap(r, "attn_logit_softcapping", 50.0, &h->attn_softcap));
         FD_TRY(read_cap(r, "final_logit_softcapping", 30.0, &h->final_softcap));
+    }
+    if (arch->reads & FD_READS_CLAMP) FD_TRY(read_positive(r, "attention.clamp_kqv", &h->clamp_qkv));
+    if (arch->reads & FD_READS_ALIBI) FD_TRY(read_positive(r, "attention.max_alibi_bias", &h->max_alibi_bias));
+    if (arch->reads & FD_READS_LOGIT_SCALE) FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+    if (arch->reads & FD_READS_PARALLEL) FD_TRY(fd_key_bool(r, "use_parallel_residual", true, &h->parallel_residual));
+    if (arch->reads & FD_READS_TEMPERATURE) {
+        FD_TRY(read_positive(r, "attention.temperature_scale", &h->temperature_scale));
+        FD_TRY(fd_key_i32(r, "attention.temperature_length", 0, 0, INT32_MAX, &h->temperature_length));
+        if (h->temperature_length == 0) h->temperature_length = (int32_t)fmin(h->rope.original_context, INT32_MAX);
     }
     if (arch->reads & FD_READS_SCALES) {
         FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
         FD_TRY(read_scale(r, "residual_scale", 1.0, &h->residual_scale));
         FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
         double scale;
-        char full[128];
-        FD_TRY(read_f64(r, "attention.scale", 0.0, &scale));
+        FD_TRY(fd_key_f64(r, "attention.scale", 0.0, &scale));
         h->attn_scale = (float)scale;
-        key_name(r, "rope.scaling.finetuned", full);
-        FD_TRY(fd_gguf_get_bool(r->gguf, full, true, &h->rope_used, r->err));
+        FD_TRY(fd_key_bool(r, "rope.scaling.finetuned", true, &h->rope_used));
     }
     return FD_OK;
 }
 
-fd_code fd_hparams_read(const fd_gguf *gguf, const fd_arch *arch, fd_hparams *h, fd_error *err) {
+fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
+    const fd_gguf *gguf = r->gguf;
+    fd_error *err = r->err;
     memset(h, 0, sizeof *h);
-    reader r = {gguf, arch->name, err};
     snprintf(h->arch, sizeof h->arch, "%s", arch->name);
     fd_string name;
     FD_TRY(fd_gguf_get_string(gguf, "general.name", &name, err));
     if (name.data) snprintf(h->name, sizeof h->name, "%.*s", (int)(name.size < 127 ? name.size : 127), name.data);
 
-    FD_TRY(read_i32(&r, "block_count", -1, 1, 4096, &h->n_layer));
-    FD_TRY(read_i32(&r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
-    FD_TRY(read_i32(&r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
-    FD_TRY(read_i32(&r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
-    FD_TRY(read_attention(&r, h));
-    FD_TRY(read_rope(&r, arch, h));
+    FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
+    FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
+    FD_TRY(fd_key_i32(r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
+    FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
+    FD_TRY(read_attention(r, h));
+    FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
+    const char *eps_key =
+        arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
     double eps;
-    FD_TRY(read_f64(&r, "attention.layer_norm_rms_epsilon", -1.0, &eps));
-    if (!(eps >= 0.0))
-        return fd_fail(err, FD_ERR_INPUT, "key %s.attention.layer_norm_rms_epsilon: missing or negative", h->arch);
+    h->norm = arch->norm;
+    FD_TRY(fd_key_f64(r, eps_key, -1.0, &eps));
+    if (!(eps >= 0.0)) return fd_fail(err, FD_ERR_INPUT, "key %s.%s: missing or negative", h->arch, eps_key);
     h->rms_eps = (float)eps;
 
-    FD_TRY(read_experts(&r, arch, h));
-    FD_TRY(read_extras(&r, arch, h));
+    FD_TRY(read_experts(r, arch, h));
+    FD_TRY(read_extras(r, arch, h));
 
     /* The vocabulary is what the embedding has rows for; {arch}.vocab_size is often absent or padded. */
     const fd_gguf_tensor *embd = fd_gguf_find_tensor(gguf, "token_embd.weight");

@@ -46,6 +46,38 @@ static fd_code check_rms_norm(const checker *c) {
     return check_weight(c, 0, 1, c->node->shape[c->node->n_dim - 1], false);
 }
 
+/* Without weights, with one row for all heads, or with one a head. */
+static fd_code check_layer_norm(const checker *c) {
+    const fd_node *n = c->node;
+    if (!same_shape(n, input(c, 0)) || n->over_kv) return broken(c, "shape differs from its input's");
+    if (!(n->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
+    if (n->weight[0] < 0) return n->weight[1] < 0 ? FD_OK : broken(c, "has a bias and no weight");
+    bool each = n->n_dim == 2 && c->graph->weights[n->weight[0]].n_row > 1;
+    FD_TRY(check_weight(c, 0, each ? n->shape[0] : 1, n->shape[n->n_dim - 1], false));
+    return check_weight(c, 1, each ? n->shape[0] : 1, n->shape[n->n_dim - 1], true);
+}
+
+static fd_code check_add_position(const checker *c) {
+    if (!same_shape(c->node, input(c, 0)) || c->node->n_dim != 1) return broken(c, "shape differs from its input's");
+    if (c->node->weight[0] < 0) return broken(c, "lacks its table");
+    return check_weight(c, 0, c->graph->weights[c->node->weight[0]].n_row, c->node->shape[0], false);
+}
+
+static fd_code check_add_vector(const checker *c) {
+    if (!same_shape(c->node, input(c, 0)) || c->node->n_dim != 1) return broken(c, "shape differs from its input's");
+    return check_weight(c, 0, 1, c->node->shape[0], false);
+}
+
+static fd_code check_attn_alibi(const checker *c) {
+    if (!(c->node->max_bias > 0.0f)) return broken(c, "max_bias is not positive");
+    return c->node->over_kv && same_shape(c->node, input(c, 0)) ? FD_OK : broken(c, "expected scores");
+}
+
+static fd_code check_attn_temperature(const checker *c) {
+    if (c->node->length < 1) return broken(c, "length is not positive");
+    return same_shape(c->node, input(c, 0)) && !c->node->over_kv ? FD_OK : broken(c, "shape differs from its input's");
+}
+
 static fd_code check_matmul(const checker *c) {
     FD_TRY(check_weight(c, 0, fd_node_width(c->node), fd_node_width(input(c, 0)), false));
     return check_weight(c, 1, 1, fd_node_width(c->node), true);
@@ -53,9 +85,12 @@ static fd_code check_matmul(const checker *c) {
 
 static fd_code check_rope(const checker *c) {
     const fd_node *n = c->node;
-    if (!same_shape(n, input(c, 0)) || n->n_dim != 2) return broken(c, "expected [n_head, head_dim] like its input");
+    if (fd_node_width(n) != fd_node_width(input(c, 0)) || n->n_dim != 2)
+        return broken(c, "expected [n_head, head_dim] of its input");
     if (n->rope.n_rot < 2 || n->rope.n_rot % 2 != 0 || n->rope.n_rot > n->shape[1])
         return broken(c, "n_rot is odd or wider than a head");
+    if (n->weight[1] >= 0 && n->weight[0] < 0) return broken(c, "factors of one context length alone");
+    FD_TRY(check_weight(c, 1, 1, n->rope.n_rot / 2, true));
     return check_weight(c, 0, 1, n->rope.n_rot / 2, true);
 }
 
@@ -117,6 +152,20 @@ static fd_code check_scale(const checker *c) {
     return check_like_input(c);
 }
 static fd_code check_softmax(const checker *c) {
+    return check_like_input(c);
+}
+
+static fd_code check_gelu(const checker *c) {
+    return check_like_input(c);
+}
+static fd_code check_relu_squared(const checker *c) {
+    return check_like_input(c);
+}
+static fd_code check_sigmoid(const checker *c) {
+    return check_like_input(c);
+}
+static fd_code check_clamp(const checker *c) {
+    if (!(c->node->limit > 0.0f)) return broken(c, "limit is not positive");
     return check_like_input(c);
 }
 

@@ -135,6 +135,9 @@ FD_HD float fd_softcap32(float x, float cap) { return cap * fd_tanh32(x / cap); 
 FD_HD float fd_at_most32(float x, float limit) { return x > limit ? limit : x; }
 FD_HD float fd_at_least32(float x, float limit) { return x < limit ? limit : x; }
 
+/* σ(x). */
+FD_HD float fd_sigmoid32(float x) { return 1.0f / (1.0f + fd_exp32(-x)); }
+
 /* ---- binary64 functions: rope tables and per-step metrics; the same bits on every host ---- */
 
 /* e^x for |x| < 700: r = x - n·ln2 (two parts), Taylor to r^13 (remainder below 5e-18 on |r| ≤ ln2/2), times 2^n. */
@@ -211,6 +214,23 @@ FD_HD void fd_sincos64(double x, double *sine, double *cosine) {
     int64_t quadrant = (int64_t)k & 3;
     *sine = quadrant == 0 ? s : quadrant == 1 ? c : quadrant == 2 ? -s : -c;
     *cosine = quadrant == 0 ? c : quadrant == 1 ? -s : quadrant == 2 ? -c : s;
+}
+
+/* ---- what a position adds to attention ---- */
+
+/* ALiBi's slope of a head (Press et al., 2021, section 3): powers of 2^(-max_bias / n), n the largest power of two up
+ * to n_head; heads past n take the odd powers of its square root. */
+FD_HD double fd_alibi_slope(float max_bias, int32_t n_head, int32_t head) {
+    int32_t n = 1;
+    while (2 * n <= n_head) n = 2 * n;
+    double step = (double)max_bias / (double)n;
+    if (head < n) return fd_pow64(2.0, -step * (double)(head + 1));
+    return fd_pow64(2.0, -0.5 * step * (double)(2 * (head - n) + 1));
+}
+
+/* The attention temperature of a position (Llama 4, Ministral 3): 1 up to `length`, then growing with its logarithm. */
+FD_HD double fd_attn_temperature(int64_t position, int32_t length, float scale) {
+    return 1.0 + (double)scale * fd_log64((double)(position / length) + 1.0);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP: element by element; positions lie behind each other, so an
- * item is an element of the whole batch. */
+/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP: element by element;
+ * positions lie behind each other, so an item is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
 /* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */
@@ -43,4 +43,29 @@ void REF(softcap)(const fd_op_args *args, int64_t begin, int64_t end) {
     const real *x = args->in[0];
     real *y = args->out, cap = (real)args->node->softcap;
     for (int64_t i = begin; i < end; i++) y[i] = real_softcap(x[i], cap);
+}
+
+void REF(gelu)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_gelu(x[i]);
+}
+
+/* NaN stays NaN. */
+void REF(relu_squared)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] < 0 ? 0 : x[i] * x[i];
+}
+
+void REF(sigmoid)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_sigmoid(x[i]);
+}
+
+void REF(clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out, limit = (real)args->node->limit;
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
 }

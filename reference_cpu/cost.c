@@ -22,6 +22,22 @@ static fd_ref_cost cost_rms_norm(const fd_op_args *args) {
     int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * (fd_node_width(args->node) / n);
     return (fd_ref_cost){rows, rows * 2 * n};
 }
+static fd_ref_cost cost_layer_norm(const fd_op_args *args) {
+    int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * (fd_node_width(args->node) / n);
+    return (fd_ref_cost){rows, rows * 4 * n};
+}
+static fd_ref_cost cost_add_position(const fd_op_args *args) {
+    return per_position(args, 2 * fd_node_width(args->node));
+}
+static fd_ref_cost cost_add_vector(const fd_op_args *args) {
+    return per_position(args, 2 * fd_node_width(args->node));
+}
+static fd_ref_cost cost_attn_temperature(const fd_op_args *args) {
+    return per_position(args, fd_node_width(args->node) + 64);
+}
+static fd_ref_cost cost_attn_alibi(const fd_op_args *args) {
+    return per_head(args, (int64_t)args->n_kv + 64);
+}
 static fd_ref_cost cost_rope(const fd_op_args *args) {
     return per_position(args, 2 * fd_node_width(args->node));
 }
@@ -59,6 +75,18 @@ static fd_ref_cost cost_gelu_mul(const fd_op_args *args) {
 }
 static fd_ref_cost cost_swiglu_clamp(const fd_op_args *args) {
     return per_element(args, 16);
+}
+static fd_ref_cost cost_gelu(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_cost cost_relu_squared(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_sigmoid(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_cost cost_clamp(const fd_op_args *args) {
+    return per_element(args, 1);
 }
 static fd_ref_cost cost_scale(const fd_op_args *args) {
     return per_element(args, 1);

@@ -39,6 +39,9 @@ static inline real real_swish(real x, real a) {
 static inline real real_gelu(real x) {
     return x / (1 + exp(-x * (1.5957691216057307 + 0.071354816272600263 * x * x)));
 }
+static inline real real_sigmoid(real x) {
+    return 1 / (1 + exp(-x));
+}
 static inline real real_softcap(real x, real cap) {
     return cap * tanh(x / cap);
 }
@@ -68,6 +71,9 @@ static inline real real_swish(real x, real a) {
 }
 static inline real real_gelu(real x) {
     return fd_gelu32(x);
+}
+static inline real real_sigmoid(real x) {
+    return fd_sigmoid32(x);
 }
 static inline real real_softcap(real x, real cap) {
     return fd_softcap32(x, cap);

@@ -102,6 +102,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
     size_t memory = a->model ? SIZE_MAX : a->memory / 4; /* replay reads everywhere */
     for (int i = 0; i < 2 && code == FD_OK; i++) code = fd_cli_open_trace(a->traces[i], memory, &traces[i], err);
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
+    if (code == FD_OK && a->model) fd_cli_set_context_of(&model, traces[0]);
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++)
         code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)

@@ -172,6 +172,10 @@ static fd_code choose_tokens(diff *d, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "context: %d tokens and %d more need %lld positions, the limit is %d%s",
                        d->n_token, d->n_generate, (long long)total, limit,
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
+    if (trace)
+        fd_cli_set_context_of(&d->model, trace);
+    else
+        fd_graph_set_context(d->model.graph, a->n_ctx ? a->n_ctx : (int32_t)total);
     return FD_OK;
 }
 

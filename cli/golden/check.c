@@ -140,6 +140,7 @@ static fd_code run_check(check *c, fd_error *err) {
     FD_TRY(read_head(c, err));
     const char *numerics = a->numerics ? a->numerics : c->head.numerics;
     c->near = strcmp(numerics, c->head.numerics) != 0;
+    fd_graph_set_context(c->model->graph, c->size.n_pos);
     fd_cli_exec_choice choice = {a->backend, numerics, a->fault, c->size.n_pos, a->n_thread};
     FD_TRY(fd_cli_exec_choose(choice, c->model->graph, &c->exec, err));
     c->limit = a->limit >= 0 ? a->limit : fd_golden_near_limit(fd_exec_numerics_name(c->exec.exec));

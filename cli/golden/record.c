@@ -66,6 +66,7 @@ static fd_code record_golden(const fd_golden_args *a, const fd_cli_model *model,
     FD_TRY(fd_cli_prompts_read(a->file, model, list, err));
     size.n_prompt = list->n;
     FD_TRY(longest_run(a, list, model->graph->hparams.n_ctx_train, &size.n_pos, err));
+    fd_graph_set_context(model->graph, size.n_pos);
     FD_TRY(fd_trace_file_create(a->output, &file, err)); /* what cannot be written is said before anything runs */
     fd_cli_exec_choice choice = {a->backend, a->numerics ? a->numerics : "exact", NULL, size.n_pos, a->n_thread};
     fd_code code = fd_cli_exec_choose(choice, model->graph, exec, err);

@@ -161,6 +161,7 @@ static fd_code prepare_run(run *r, fd_error *err) {
                        "context: the prompt's %d tokens and %d more need %lld positions, the limit is %d%s",
                        r->n_prompt, a->n_generate, (long long)total, limit,
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
+    fd_graph_set_context(r->model.graph, a->n_ctx ? a->n_ctx : (int32_t)total);
     char spec[256];
     FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
     char memory[256];

@@ -60,6 +60,7 @@ static fd_code room(const many *m, int32_t *n_ctx, fd_error *err) {
                            a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
         if (total > *n_ctx) *n_ctx = (int32_t)total;
     }
+    fd_graph_set_context(m->model.graph, a->n_ctx ? a->n_ctx : *n_ctx);
     return FD_OK;
 }
 

@@ -123,6 +123,7 @@ static fd_code choose_tokens(fd_sweep *s, fd_error *err) {
     if (!grown) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     s->tokens = grown;
     s->n_pos = (int32_t)n_pos;
+    fd_graph_set_context(s->model.graph, s->n_pos);
     return FD_OK;
 }
 

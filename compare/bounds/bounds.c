@@ -182,7 +182,8 @@ static void add_output_error(const fd_bound_work *work) {
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
     const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
-    bool hidden = op->node->op == FD_OP_ATTN_SCORES || op->node->op == FD_OP_ATTN_SOFTMAX;
+    fd_op kind = op->node->op;
+    bool hidden = kind == FD_OP_ATTN_SCORES || kind == FD_OP_ATTN_ALIBI || kind == FD_OP_ATTN_SOFTMAX;
     fd_bound_work work = {.args = args,
                           .op = op,
                           .node = op->node,

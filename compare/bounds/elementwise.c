@@ -1,6 +1,7 @@
 /* RMS_NORM, ROPE, SILU_MUL, ADD, KV_WRITE. The rounding of the output is added by fd_bound; an intermediate that falls
  * among the subnormals of the tensors' type is off by up to `tiny_out`, whatever u is. */
 #include "compare/bounds/internal.h"
+#include "model/weight_rows.h"
 
 /* y = x·r·w, r = (Σx²/n + eps)^-½. All terms of Σx² are positive, so its chain costs at most λ·u·√n of it (binary32
  * in every engine), and errors of x cost 2·λ·√Σ(x e)²; r takes half of that, relatively. Then three roundings and
@@ -35,19 +36,27 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
  * 4)·u·angle at pair i.
  *
  * Fast math: sin.approx and cos.approx are off by 2^-20.5 up to 2π and by some 2^-23·angle beyond (PTX's 2^-14.7 at
- * 100π); pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded. */
+ * 100π); pow is ex2.approx(i·lg2.approx(·)), 2^-22 in either, and the exponent, at most 20 bits, is rounded.
+ *
+ * Frequency factors divide the angle, which an engine rounds once more. YaRN: a quotient, the ramp's two ends and its
+ * blend are eight more roundings of the angle, whose size is at most the unscaled one's. An attention factor
+ * multiplies cos and sin: it grows what their errors do, and takes two roundings. */
 void fd_bound_rope(const fd_bound_work *work) {
     const fd_op_args *op = work->op;
     const fd_rope *rope = &work->node->rope;
     int32_t n_head = work->node->shape[0], d = work->node->shape[1], half = rope->n_rot / 2;
     bool interleaved = rope->pairing == FD_ROPE_INTERLEAVED;
     double u = work->c->u_op, u_angle = u > 0x1p-24 ? 0x1p-24 : u;
+    double factor = rope->attention_factor == 0 ? 1 : rope->attention_factor;
+    int32_t more = (rope->scaling == FD_ROPE_SCALING_YARN ? 8 : 0) + (op->weight[0] != NULL);
 
     for (int64_t row = 0; row < op->n_pos; row++)
         for (int32_t i = 0; i < half; i++) {
             double angle = (double)(op->pos0 + row) * pow(rope->base, -2.0 * i / rope->n_rot);
-            double product = 4 * u + u_angle * (i + 4) * angle;
-            if (work->c->fast_math) product = 2 * u * fmax(angle, 8) + u_angle * (3 * i + 20) * angle;
+            if (op->weight[0]) angle /= fabs((double)fd_weight_element(op->weight[0], i));
+            double product = 4 * u + u_angle * (i + 4 + more) * angle;
+            if (work->c->fast_math) product = 2 * u * fmax(angle, 8) + u_angle * (3 * i + 20 + more) * angle;
+            if (factor != 1) product = factor * (product + 2 * u);
             const double *cosine = (const double *)op->rope_cos + (op->pos0 + row) * half;
             const double *sine = (const double *)op->rope_sin + (op->pos0 + row) * half;
             double c = fabs(cosine[i]), s = fabs(sine[i]);

@@ -1,4 +1,5 @@
-/* GELU_MUL, SWIGLU_CLAMP, SCALE, SOFTCAP. The rounding of the output is added by fd_bound. */
+/* GELU_MUL, GELU, SWIGLU_CLAMP, SCALE, SOFTCAP, RELU_SQUARED, SIGMOID, CLAMP. The rounding of the output is added by
+ * fd_bound. */
 #include "compare/bounds/internal.h"
 
 /* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v)
@@ -26,19 +27,53 @@ void fd_bound_scale(const fd_bound_work *work) {
  * (in binary32 in every engine); the argument, three products and a sum, by 5u of itself, which moves the result by
  * |g|·2|v|σ(2v)σ(−2v). The result is rounded before it is multiplied. llama.cpp's CPU reads it from a table by the
  * argument in f16. |d gelu/dg| ≤ 1.13. */
-void fd_bound_gelu_mul(const fd_bound_work *work) {
-    const fd_numerics_class *c = work->c;
+static double gelu_error(const fd_numerics_class *c, double g, double e, double *size) {
     double u = fmin(c->u_op, 0x1p-24), u_table = c->q8_activations ? 0x1p-11 : 0;
-    double tiny = c->q8_activations ? 0x1p-24 : c->tiny_out;
+    double tiny = c->q8_activations ? 0x1p-24 : c->tiny_out, e_g = e + u_table * fabs(g);
+    double twice_v = g * (1.5957691216057308 + 0.0713548162726 * g * g), share = 1 / (1 + exp(-twice_v));
+    double gelu = fabs(g) * share, own = u * fabs(g) * (3 + 5 * fabs(twice_v) * share * (1 - share));
+    if (!isfinite(own)) own = 3 * u * fabs(g); /* far out 2v overflows, and σ(2v)σ(−2v) is 0 */
+    *size = gelu;
+    return own + 2 * fmax(c->u_op, u_table) * gelu + 1.13 * e_g + tiny;
+}
+
+void fd_bound_gelu_mul(const fd_bound_work *work) {
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
-        double g = work->in[0][i], up = fabs(work->in[1][i]), e_g = work->e[0][i] + u_table * fabs(g),
-               e_up = work->e[1][i];
-        double twice_v = g * (1.5957691216057308 + 0.0713548162726 * g * g), share = 1 / (1 + exp(-twice_v));
-        double gelu = fabs(g) * share, own = u * fabs(g) * (3 + 5 * fabs(twice_v) * share * (1 - share));
-        if (!isfinite(own)) own = 3 * u * fabs(g); /* far out 2v overflows, and σ(2v)σ(−2v) is 0 */
-        own += 2 * fmax(c->u_op, u_table) * gelu + 1.13 * e_g + tiny;
+        double up = fabs(work->in[1][i]), e_up = work->e[1][i], gelu;
+        double own = gelu_error(work->c, work->in[0][i], work->e[0][i], &gelu);
         work->tau[i] = own * (up + e_up) + gelu * e_up;
     }
+}
+
+void fd_bound_gelu(const fd_bound_work *work) {
+    double gelu;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = gelu_error(work->c, work->in[0][i], work->e[0][i], &gelu);
+}
+
+/* max(x, 0)²: its one rounding is the output's. */
+void fd_bound_relu_squared(const fd_bound_work *work) {
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = (2 * fmax(work->in[0][i], 0) + work->e[0][i]) * work->e[0][i];
+}
+
+/* σ(x): an exponential off by ε = u·(4 + 3|x|) moves σ by at most ε·σ(−x) of it; then a sum and a quotient. |dσ/dx| ≤
+ * ¼. */
+void fd_bound_sigmoid(const fd_bound_work *work) {
+    double u = work->c->u_op;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
+        double x = work->in[0][i], share = 1 / (1 + exp(-x)), other = 1 / (1 + exp(x));
+        double roundings = u * (3 + (4 + 3 * fabs(x)) * other);
+        if (x < -88 && u >= 0x1p-24) roundings = 1; /* e^-x overflows binary32: the quotient is 0 */
+        work->tau[i] = share * roundings + work->e[0][i] / 4 + work->c->tiny_out;
+    }
+}
+
+/* A limit stored in the class's type; what is cut off passes no error, and the bound does not use that. */
+void fd_bound_clamp(const fd_bound_work *work) {
+    double limit = (double)work->node->limit;
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = work->e[0][i] + (fabs(work->in[0][i]) >= limit * 0.99 ? work->c->u_op * limit : 0);
 }
 
 /* s = g·σ(a·g), y = s·(u + 1). As for SiLU with the slope a: an exponential off by ε = u·(4 + 3a|g|) moves σ by at most

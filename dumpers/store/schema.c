@@ -94,6 +94,10 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
     const fd_rope *rope = &node->rope;
     size_t at = 0;
     switch (node->op) {
+    case FD_OP_ATTN_ALIBI: snprintf(out, size, "max_bias=%.9g", (double)node->max_bias); break;
+    case FD_OP_ATTN_TEMPERATURE: snprintf(out, size, "scale=%.9g length=%d", (double)node->scale, node->length); break;
+    case FD_OP_CLAMP: snprintf(out, size, "limit=%.9g", (double)node->limit); break;
+    case FD_OP_LAYER_NORM:
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
     case FD_OP_ATTN_SCORES:
         at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
@@ -115,8 +119,13 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
         at = (size_t)snprintf(out, size, "pairing=%s n_rot=%d base=%.17g",
                               rope->pairing == FD_ROPE_HALF ? "half" : "interleaved", rope->n_rot, rope->base);
         if (rope->scaling != FD_ROPE_SCALING_NONE && at < size)
-            snprintf(out + at, size - at, " scaling=%s factor=%.9g",
-                     rope->scaling == FD_ROPE_SCALING_LINEAR ? "linear" : "llama3", rope->factor);
+            at += (size_t)snprintf(out + at, size - at, " scaling=%s factor=%.9g", fd_rope_scaling_name(rope->scaling),
+                                   rope->factor);
+        if (rope->attention_factor != 0 && rope->attention_factor != 1 && at < size)
+            at += (size_t)snprintf(out + at, size - at, " attention_factor=%.9g", rope->attention_factor);
+        if (node->weight[1] >= 0 && at < size)
+            snprintf(out + at, size - at, " factors=%s",
+                     strstr(graph->weights[node->weight[0]].name, "long") ? "long" : "short");
         break;
     case FD_OP_KV_WRITE: snprintf(out, size, "row_offset=%d", node->row_offset); break;
     default: break;

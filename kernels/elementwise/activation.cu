@@ -29,6 +29,22 @@ struct softcap_of {
     __device__ __forceinline__ float operator()(float x, float) const { return fd_softcap32(x, cap); }
 };
 
+struct gelu_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_gelu32(x); }
+};
+struct relu_squared_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return x < 0.0f ? 0.0f : x * x; }
+};
+struct sigmoid_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_sigmoid32(x); }
+};
+struct clamp_of {
+    float limit;
+    __device__ __forceinline__ float operator()(float x, float) const {
+        return fd_at_least32(fd_at_most32(x, limit), -limit);
+    }
+};
+
 /* An op of one operand gets it twice. */
 template <class Op>
 __global__ void __launch_bounds__(256) elementwise(Op op, const float *a, const float *b, int64_t n, float *out) {
@@ -100,4 +116,15 @@ fd_code fd_launch_scale(const fd_launch_context *ctx, const float *x, float fact
 fd_code fd_launch_softcap(const fd_launch_context *ctx, const float *x, float cap, int64_t n, float *out,
                           fd_error *err) {
     return launch(ctx, "softcap", softcap_of{cap}, {x, x, n, out}, err);
+}
+
+fd_code fd_launch_activation(const fd_launch_context *ctx, fd_activation_kind kind, const float *x, float limit,
+                             int64_t n, float *out, fd_error *err) {
+    switch (kind) {
+    case FD_ACTIVATION_GELU: return launch(ctx, "gelu", gelu_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_RELU_SQUARED: return launch(ctx, "relu_squared", relu_squared_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_SIGMOID: return launch(ctx, "sigmoid", sigmoid_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_CLAMP: break;
+    }
+    return launch(ctx, "clamp", clamp_of{limit}, {x, x, n, out}, err);
 }

@@ -1,5 +1,5 @@
-/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP. All pointers are device memory; an
- * output may be an input. */
+/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP.
+ * All pointers are device memory; an output may be an input. */
 #ifndef FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 #define FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 
@@ -32,6 +32,17 @@ fd_code fd_launch_add(const fd_launch_context *ctx, const float *a, const float 
 /* out[i] = x[i] · factor. */
 fd_code fd_launch_scale(const fd_launch_context *ctx, const float *x, float factor, int64_t n, float *out,
                         fd_error *err);
+
+typedef enum fd_activation_kind {
+    FD_ACTIVATION_GELU,
+    FD_ACTIVATION_RELU_SQUARED, /* max(x, 0)² */
+    FD_ACTIVATION_SIGMOID,
+    FD_ACTIVATION_CLAMP, /* x within ± limit */
+} fd_activation_kind;
+
+/* out[i] = activation(x[i]); `limit` of FD_ACTIVATION_CLAMP. */
+fd_code fd_launch_activation(const fd_launch_context *ctx, fd_activation_kind kind, const float *x, float limit,
+                             int64_t n, float *out, fd_error *err);
 
 /* out[i] = cap·tanh(x[i] / cap). */
 fd_code fd_launch_softcap(const fd_launch_context *ctx, const float *x, float cap, int64_t n, float *out,

@@ -1,26 +1,65 @@
 /* The blocks that decoder architectures share. */
 #include "model/builder.h"
 
-/* The projection to n_head heads, and where the architecture has it the norm of each head. */
-static int32_t project(fd_builder *b, int32_t layer, const char *name, const char *norm, int32_t x, int32_t n_head,
-                       const fd_attention_block *how) {
-    int32_t node = fd_build_matmul(b, layer, name, name, x, n_head * b->h->head_dim, how->qkv_bias);
-    fd_build_heads(b, node, n_head);
-    return norm && how->qk_norm ? fd_build_rms_norm(b, layer, norm, norm, node) : node;
+#include <stdio.h>
+
+static bool has_tensor(const fd_builder *b, int32_t layer, const char *name) {
+    char full[128];
+    snprintf(full, sizeof full, "blk.%d.%s.weight", layer, name);
+    return fd_gguf_find_tensor(b->gguf, full) != NULL;
+}
+
+/* Q, K or V, as rows of one fused matrix where the file has that. */
+typedef struct projection {
+    const char *name, *norm, *clamped; /* "attn_q", "attn_q_norm", "attn_q_clamped" */
+    int32_t n_head, first;             /* its first row in attn_qkv */
+} projection;
+
+static int32_t norm_heads(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
+    if (how->qk_norm_row) return fd_build_norm(b, layer, p->norm, p->norm, x); /* ROPE makes heads of it */
+    fd_build_heads(b, x, p->n_head);
+    return how->qk_norm ? fd_build_norm(b, layer, p->norm, p->norm, x) : x;
+}
+
+static int32_t project(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
+    const fd_hparams *h = b->h;
+    int32_t n_out = p->n_head * h->head_dim, node;
+    if (has_tensor(b, layer, "attn_qkv")) {
+        fd_part part = {p->first, (int64_t)(h->n_head + 2 * h->n_head_kv) * h->head_dim};
+        node = fd_build_matmul_part(b, layer, p->name, "attn_qkv", x, part, n_out, how->qkv_bias);
+    } else {
+        node = fd_build_matmul(b, layer, p->name, p->name, x, n_out, how->qkv_bias);
+    }
+    if (h->clamp_qkv > 0.0f && !how->qk_norm_row) fd_build_heads(b, node, p->n_head);
+    if (h->clamp_qkv > 0.0f) node = fd_build_clamp(b, layer, p->clamped, node, h->clamp_qkv);
+    return p->norm ? norm_heads(b, layer, p, node, how) : fd_build_heads(b, node, p->n_head);
+}
+
+/* Rotation, and what an architecture has after it. */
+static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
+    bool is_q = p->first == 0;
+    if (!how->no_rope) x = fd_build_rope(b, layer, is_q ? "attn_q_rope" : "attn_k_rope", x, how->rope_freqs);
+    if (!how->no_rope && how->rope && b->code == FD_OK) b->graph->nodes[x].rope = *how->rope;
+    if (how->qk_norm_row) fd_build_heads(b, x, p->n_head);
+    if (how->qk_norm_after) x = fd_build_norm(b, layer, p->norm, p->norm, x);
+    if (is_q && b->h->temperature_scale != 0.0f) x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x);
+    return x;
 }
 
 int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how) {
     const fd_hparams *h = b->h;
-    int32_t q = project(b, layer, "attn_q", "attn_q_norm", x, h->n_head, how);
-    int32_t k = project(b, layer, "attn_k", "attn_k_norm", x, h->n_head_kv, how);
-    int32_t v = project(b, layer, "attn_v", NULL, x, h->n_head_kv, how);
-    if (!how->no_rope) {
-        q = fd_build_rope(b, layer, "attn_q_rope", q, how->rope_freqs);
-        k = fd_build_rope(b, layer, "attn_k_rope", k, how->rope_freqs);
-    }
+    int32_t n_q = h->n_head * h->head_dim, n_k = h->n_head_kv * h->head_dim;
+    const projection of_q = {"attn_q", "attn_q_norm", "attn_q_clamped", h->n_head, 0};
+    const projection of_k = {"attn_k", "attn_k_norm", "attn_k_clamped", h->n_head_kv, n_q};
+    const projection of_v = {"attn_v", NULL, "attn_v_clamped", h->n_head_kv, n_q + n_k};
+    int32_t q = project(b, layer, &of_q, x, how), k = project(b, layer, &of_k, x, how);
+    int32_t v = project(b, layer, &of_v, x, how);
+    q = rotate(b, layer, &of_q, q, how);
+    k = rotate(b, layer, &of_k, k, how);
     int32_t cache_k = fd_build_kv_write(b, layer, "cache_k", k);
     int32_t cache_v = fd_build_kv_write(b, layer, "cache_v", v);
     int32_t scores = fd_build_attn_scores(b, layer, q, cache_k, how);
+    if (h->max_alibi_bias > 0.0f) scores = fd_build_attn_alibi(b, layer, scores);
     int32_t weights = fd_build_attn_softmax(b, layer, scores, how->sinks);
     int32_t out = fd_build_attn_mix(b, layer, weights, cache_v);
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, h->n_embd, FD_OPTIONAL);
@@ -28,24 +67,39 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
 
 int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
     const fd_hparams *h = b->h;
-    int32_t gate = fd_build_matmul(b, layer, "ffn_gate", "ffn_gate", x, h->n_ff, FD_OPTIONAL);
-    int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
-    int32_t act = fd_build_gated(b, layer, "ffn_act", activation, gate, up);
+    bool gated = activation == FD_OP_SILU_MUL || activation == FD_OP_GELU_MUL || activation == FD_OP_SWIGLU_CLAMP;
+    int32_t act;
+    if (!gated) {
+        int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
+        act = fd_build_activation(b, layer, "ffn_act", activation, up);
+    } else {
+        bool fused = !has_tensor(b, layer, "ffn_gate");
+        fd_part of_gate = {0, 2 * (int64_t)h->n_ff}, of_up = {h->n_ff, 2 * (int64_t)h->n_ff};
+        int32_t gate = fused ? fd_build_matmul_part(b, layer, "ffn_gate", "ffn_up", x, of_gate, h->n_ff, FD_OPTIONAL)
+                             : fd_build_matmul(b, layer, "ffn_gate", "ffn_gate", x, h->n_ff, FD_OPTIONAL);
+        int32_t up = fused ? fd_build_matmul_part(b, layer, "ffn_up", "ffn_up", x, of_up, h->n_ff, FD_OPTIONAL)
+                           : fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
+        act = fd_build_gated(b, layer, "ffn_act", activation, gate, up);
+    }
     return fd_build_matmul(b, layer, "ffn_down", "ffn_down", act, h->n_embd, FD_OPTIONAL);
 }
 
 int32_t fd_build_pre_norm_attention(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how) {
-    int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
+    int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
     return fd_build_add(b, layer, "ffn_inp", x, fd_build_attention(b, layer, norm, how));
 }
 
+int32_t fd_build_pre_norm_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
+    int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
+    return fd_build_add(b, layer, "l_out", x, fd_build_ffn(b, layer, norm, activation));
+}
+
 int32_t fd_build_swiglu(fd_builder *b, int32_t layer, int32_t x) {
-    int32_t norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-    return fd_build_add(b, layer, "l_out", x, fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL));
+    return fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
 }
 
 static int32_t output(fd_builder *b, const char *name, int32_t x) {
-    int32_t norm = fd_build_rms_norm(b, -1, "output_norm", "output_norm", x);
+    int32_t norm = fd_build_norm(b, -1, "output_norm", "output_norm", x);
     bool tied = fd_gguf_find_tensor(b->gguf, "output.weight") == NULL;
     return fd_build_matmul(b, -1, name, tied ? "token_embd" : "output", norm, b->h->n_vocab, FD_OPTIONAL);
 }
@@ -60,4 +114,23 @@ void fd_build_capped_logits(fd_builder *b, int32_t x, float cap) {
 
 void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
     fd_build_scale(b, -1, "logits", output(b, "logits_raw", x), factor);
+}
+
+fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
+    fd_windows windows = {0, default_period};
+    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &windows.window);
+    if (code == FD_OK)
+        code = fd_key_i32(b->keys, "attention.sliding_window_pattern", default_period, 1, 4096, &windows.period);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    return windows;
+}
+
+int32_t fd_window_of(const fd_windows *windows, int32_t layer) {
+    return layer % windows->period < windows->period - 1 ? windows->window : 0;
+}
+
+bool fd_has_tensor(const fd_builder *b, const char *name) {
+    char full[128];
+    snprintf(full, sizeof full, "blk.0.%s", name);
+    return fd_gguf_find_tensor(b->gguf, full) != NULL;
 }

@@ -5,7 +5,7 @@
 static void list(fd_builder *b) {
     bool windows = b->h->n_layer == 64;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true};
-    attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, b->h->rope.n_rot / 2, FD_OPTIONAL);
+    attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = windows && layer % 4 < 3 ? b->h->window : 0;

@@ -1,15 +1,47 @@
 /* A mixture of experts in place of the FFN. */
 #include "model/builder.h"
 
-int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, fd_gating gating, fd_op activation, fd_need bias) {
+#include <stdio.h>
+
+/* What the file says of the router must be what the architecture does. */
+static void check_gating(fd_builder *b, const fd_experts_block *how) {
+    int32_t own = how->gating == FD_GATING_SOFTMAX ? 3 : how->sigmoid ? 2 : 1;
+    if (b->h->expert_gating != 0 && b->h->expert_gating != own)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "key %s.expert_gating_func: %d, expected %d",
+                                        b->h->arch, b->h->expert_gating, own));
+}
+
+int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
     const fd_hparams *h = b->h;
-    int32_t row = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", x, h->n_expert, bias);
-    if (gating != FD_GATING_SOFTMAX) row = fd_build_softmax(b, layer, "ffn_moe_probs", row);
-    int32_t ids = fd_build_top_k(b, layer, "ffn_moe_topk", row);
-    int32_t weights = fd_build_expert_weights(b, layer, "ffn_moe_weights", row, ids, gating);
-    int32_t gate = fd_build_expert_matmul(b, layer, "ffn_moe_gate", "ffn_gate_exps", x, ids, h->n_ff_expert, bias);
-    int32_t up = fd_build_expert_matmul(b, layer, "ffn_moe_up", "ffn_up_exps", x, ids, h->n_ff_expert, bias);
-    int32_t act = fd_build_gated(b, layer, "ffn_moe_act", activation, gate, up);
-    int32_t down = fd_build_expert_matmul(b, layer, "ffn_moe_down", "ffn_down_exps", act, ids, h->n_embd, bias);
+    char selection[128];
+    check_gating(b, how);
+    int32_t row = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", x, h->n_expert, how->bias);
+    if (how->gating != FD_GATING_SOFTMAX)
+        row = how->sigmoid ? fd_build_activation(b, layer, "ffn_moe_probs", FD_OP_SIGMOID, row)
+                           : fd_build_softmax(b, layer, "ffn_moe_probs", row);
+    snprintf(selection, sizeof selection, "blk.%d.exp_probs_b.bias", layer);
+    int32_t choice = row;
+    if (fd_gguf_find_tensor(b->gguf, selection))
+        choice = fd_build_add_vector(b, layer, "ffn_moe_probs_biased", "exp_probs_b.bias", row);
+    int32_t ids = fd_build_top_k(b, layer, "ffn_moe_topk", choice);
+    int32_t weights = fd_build_expert_weights(b, layer, "ffn_moe_weights", row, ids, how->gating);
+    int32_t gate = fd_build_expert_matmul(b, layer, "ffn_moe_gate", "ffn_gate_exps", x, ids, h->n_ff_expert, how->bias);
+    int32_t up = fd_build_expert_matmul(b, layer, "ffn_moe_up", "ffn_up_exps", x, ids, h->n_ff_expert, how->bias);
+    int32_t act = fd_build_gated(b, layer, "ffn_moe_act", how->activation, gate, up);
+    int32_t down = fd_build_expert_matmul(b, layer, "ffn_moe_down", "ffn_down_exps", act, ids, h->n_embd, how->bias);
     return fd_build_expert_sum(b, layer, "ffn_moe_out", down, weights);
+}
+
+int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, bool gated) {
+    const fd_hparams *h = b->h;
+    int32_t gate = fd_build_matmul(b, layer, "ffn_shexp_gate", "ffn_gate_shexp", x, h->n_ff_shared, FD_OPTIONAL);
+    int32_t up = fd_build_matmul(b, layer, "ffn_shexp_up", "ffn_up_shexp", x, h->n_ff_shared, FD_OPTIONAL);
+    int32_t act = fd_build_gated(b, layer, "ffn_shexp_act", FD_OP_SILU_MUL, gate, up);
+    int32_t out = fd_build_matmul(b, layer, "ffn_shexp", "ffn_down_shexp", act, h->n_embd, FD_OPTIONAL);
+    if (gated) { /* by a sigmoid of one logit: a sum of one weighted row */
+        int32_t logit = fd_build_matmul(b, layer, "ffn_shexp_logit", "ffn_gate_inp_shexp", x, 1, FD_OPTIONAL);
+        int32_t share = fd_build_activation(b, layer, "ffn_shexp_share", FD_OP_SIGMOID, logit);
+        out = fd_build_expert_sum(b, layer, "ffn_shexp_gated", fd_build_heads(b, out, 1), share);
+    }
+    return fd_build_add(b, layer, "ffn_out", experts, out);
 }

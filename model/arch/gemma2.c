@@ -12,7 +12,7 @@ static float score_scale(const fd_hparams *h) {
 static void list(fd_builder *b) {
     const fd_hparams *h = b->h;
     fd_attention_block attention = {
-        .qkv_bias = FD_OPTIONAL, .rope_freqs = -1, .softcap = h->attn_softcap, .scale = score_scale(h)};
+        .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .softcap = h->attn_softcap, .scale = score_scale(h)};
     int32_t x = fd_build_embed(b, "token_embd");
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)h->n_embd));
     for (int32_t layer = 0; layer < h->n_layer; layer++) {

@@ -4,13 +4,15 @@
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
-    fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = -1, .sinks = true};
+    fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = FD_NO_ROPE_FACTORS, .sinks = true};
+    const fd_experts_block experts = {
+        .gating = FD_GATING_SOFTMAX, .activation = FD_OP_SWIGLU_CLAMP, .bias = FD_REQUIRED};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = layer % 2 == 0 ? b->h->window : 0;
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_rms_norm(b, layer, "attn_post_norm", "post_attention_norm", x);
-        int32_t out = fd_build_experts(b, layer, norm, FD_GATING_SOFTMAX, FD_OP_SWIGLU_CLAMP, FD_REQUIRED);
+        int32_t out = fd_build_experts(b, layer, norm, &experts);
         x = fd_build_add(b, layer, "l_out", x, out);
     }
     fd_build_logits(b, x);

@@ -1,22 +1,28 @@
-/* granite and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on the logits. A
- * factor of 1 has no node. */
+/* granite, granitemoe and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on
+ * the logits. A factor of 1 has no node. */
 #include "model/builder.h"
 
 static int32_t scaled(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {
     return factor == 1.0f ? x : fd_build_scale(b, layer, name, x, factor);
 }
 
+static int32_t mixture(fd_builder *b, int32_t layer, int32_t norm) {
+    const fd_experts_block how = {.gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
+    int32_t out = fd_build_experts(b, layer, norm, &how);
+    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
+}
+
 static void list(fd_builder *b) {
     const fd_hparams *h = b->h;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .scale = h->attn_scale, .no_rope = !h->rope_used};
-    attention.rope_freqs = fd_build_weight(b, "rope_freqs.weight", 1, h->rope.n_rot / 2, FD_OPTIONAL);
+    attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), h->embedding_scale);
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch = fd_build_attention(b, layer, norm, &attention);
         x = fd_build_add(b, layer, "ffn_inp", x, scaled(b, layer, "attn_proj_scaled", branch, h->residual_scale));
         norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        branch = fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+        branch = h->n_expert > 0 ? mixture(b, layer, norm) : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
         x = fd_build_add(b, layer, "l_out", x, scaled(b, layer, "ffn_down_scaled", branch, h->residual_scale));
     }
     if (h->logit_scale == 1.0f)
@@ -27,12 +33,15 @@ static void list(fd_builder *b) {
 
 /* Older files of MiniCPM lack the factors, and engines fill in different ones. */
 static void list_minicpm(fd_builder *b) {
-    static const char *const keys[] = {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"};
+    static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!fd_gguf_find(b->gguf, keys[i]))
-            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key %s: missing", keys[i]));
+        if (!fd_key_find(b->keys, keys[i]))
+            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key minicpm.%s: missing", keys[i]));
     list(b);
 }
 
 const fd_arch fd_arch_granite = {"granite", FD_ROPE_INTERLEAVED, list, FD_READS_SCALES};
 const fd_arch fd_arch_minicpm = {"minicpm", FD_ROPE_INTERLEAVED, list_minicpm, FD_READS_SCALES};
+const fd_arch fd_arch_granitemoe = {"granitemoe", FD_ROPE_INTERLEAVED, list,
+                                    FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
+                                    FD_NORM_RMS};

@@ -3,13 +3,13 @@
 #include "model/builder.h"
 
 static void list_with(fd_builder *b, bool experts) {
-    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true, .rope_freqs = -1};
+    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true, .rope_freqs = FD_NO_ROPE_FACTORS};
+    const fd_experts_block how = {.gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        int32_t ffn = experts ? fd_build_experts(b, layer, norm, FD_GATING_NORMALISED, FD_OP_SILU_MUL, FD_OPTIONAL)
-                              : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+        int32_t ffn = experts ? fd_build_experts(b, layer, norm, &how) : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
         x = fd_build_add(b, layer, "l_out", x, ffn);
     }
     fd_build_logits(b, x);
@@ -23,4 +23,4 @@ static void list_experts(fd_builder *b) {
 }
 
 const fd_arch fd_arch_qwen3 = {"qwen3", FD_ROPE_HALF, list, 0};
-const fd_arch fd_arch_qwen3moe = {"qwen3moe", FD_ROPE_HALF, list_experts, FD_READS_EXPERTS};
+const fd_arch fd_arch_qwen3moe = {"qwen3moe", FD_ROPE_HALF, list_experts, FD_READS_EXPERTS | FD_READS_EXPERT_NORM};

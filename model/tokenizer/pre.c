@@ -21,6 +21,17 @@ enum { MAX_REGEX = 6 };
 #define CL100K(digits)                                                                                                 \
     "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                      \
     "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL
+/* A word in capitals, or none, then small letters; letters without case count as both. */
+#define NO_SMALL "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define NO_CAPITAL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(after)                                                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?" NO_SMALL "*" NO_CAPITAL "+" after                                                         \
+    "|[^\\r\\n\\p{L}\\p{N}]?" NO_SMALL "+" NO_CAPITAL "*" after
+#define CASED_WORDS(after, digits)                                                                                     \
+    CASED(after) "|" digits "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" WS_TAIL
+#define CONTRACTION "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+/* All up to white space or the sentence's punctuation: | . , ! ? ( ) … 。 ， 、 । ۔ ، */
+#define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
 #define CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
 /* deepseek-llm lists its letters: cased ones, but not the class \p{L&} of any Unicode version. */
@@ -45,10 +56,11 @@ static const struct pre_row {
     bool ignores_merges, adds_bos;
     const char *regex[MAX_REGEX + 1];
 } PRE_ROWS[] = {
-    {" gpt-2 phi-2 mpt olmo jais roberta-bpe ", false, false, {GPT2}},
-    {" llama-bpe llama3 llama-v3 falcon3 ", true, true, {CL100K("\\p{N}{1,3}")}},
+    {" gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 trillion "
+     "granite-docling gigachat a.x-4.0 mellum modern-bert ", false, false, {GPT2}},
+    {" llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", true, true, {CL100K("\\p{N}{1,3}")}},
     {" dbrx smaug-bpe chatglm-bpe glm4 ", false, false, {CL100K("\\p{N}{1,3}")}},
-    {" qwen2 stablelm2 megrez deepseek-r1-qwen ", false, false, {CL100K("\\p{N}")}},
+    {" qwen2 stablelm2 megrez deepseek-r1-qwen hunyuan kormo solar-open grok-2 ", false, false, {CL100K("\\p{N}")}},
     {" starcoder refact command-r smollm codeshell exaone minerva-7b ", false, false, {"\\p{N}", GPT2}},
     {" deepseek-coder ", false, false,
      {"[\\r\\n]", "[" WS "]?\\p{L}+", "[" WS "]?\\p{P}+", CJK, "\\p{N}"}},
@@ -56,10 +68,20 @@ static const struct pre_row {
      {"[\\r\\n]", "[" WS "]?[" DEEPSEEK_LETTERS "]+",
       "[" WS "]?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+", "[" WS "]+$",
       CJK, "\\p{N}+"}},
-    {" deepseek-v3 ", false, false,
+    {" deepseek-v3 hunyuan-dense joyai-llm ", false, false,
      {"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+",
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
       "| ?[\\p{P}\\p{S}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL}},
+    {" gpt-4o llama4 kanana2 minimax-m2 ", false, false, {CASED_WORDS(CONTRACTION, "\\p{N}{1,3}")}},
+    {" tekken ", true, false, {CASED_WORDS("", "\\p{N}")}},
+    {" bloom poro-chat gpt3-finnish ", false, false, {BLOOM}},
+    {" viking ", false, false, {BLOOM, "\\p{N}"}},
+    {" seed-coder ", false, false,
+     {"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+      "| ?[^" WS "\\p{L}\\p{N}\\r\\n]+|[" WS "]*[\\r\\n]+|" WS_TAIL}},
+    {" bailingmoe bailingmoe2 llada-moe ", false, false,
+     {"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+      "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]|" WS_TAIL}},
     {" falcon ", false, false, {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}},
     {" default ", false, false, {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
@@ -100,7 +122,7 @@ fd_code fd_pre_new(const char *name, fd_pre **out, fd_error *err) {
     *out = NULL;
     const struct pre_row *row = find_row(name);
     if (!row) {
-        char known[600] = "";
+        char known[1200] = "";
         for (size_t i = 0, at = 0; i < N_PRE_ROW; i++)
             at += (size_t)snprintf(known + at, sizeof known - at, "%s", PRE_ROWS[i].names + (i > 0));
         return fd_fail(err, FD_ERR_UNSUPPORTED, "tokenizer.ggml.pre: found \"%.64s\", expected one of%s", name, known);

@@ -18,6 +18,17 @@ static op_case *case_of_attention(fd_op op, int kind) {
     return c;
 }
 
+/* A case of another op, whose inputs and weights are as this one wants them. */
+static op_case *taken_by(fd_op op, op_case *c) {
+    fd_node *node = &c->nodes[2];
+    node->op = op;
+    node->max_bias = 8;
+    node->limit = 0.5f;
+    node->length = 2;
+    if (op == FD_OP_ATTN_TEMPERATURE) node->scale = 0.1f;
+    return c;
+}
+
 static op_case *make_case(fd_op op, int kind) {
     switch (op) {
     case FD_OP_EMBED: return case_embed(kind % 2 ? FD_F16 : FD_Q8_0, 50, 128, 5);
@@ -32,6 +43,15 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_SOFTMAX:
     case FD_OP_ATTN_MIX: return case_of_attention(op, kind);
+    case FD_OP_LAYER_NORM: return taken_by(op, case_norm(FD_F32, 256, 3, 1e-5f));
+    case FD_OP_ADD_VECTOR: return taken_by(op, case_norm(FD_F32, 200, 3, 1e-5f));
+    case FD_OP_ADD_POSITION: return taken_by(op, case_matmul(FD_F32, 200, 200, 3, -1));
+    case FD_OP_ATTN_ALIBI: return taken_by(op, case_attention(FD_OP_ATTN_SOFTMAX, 4, 2, 64, kind * 9, 4));
+    case FD_OP_ATTN_TEMPERATURE:
+    case FD_OP_GELU:
+    case FD_OP_RELU_SQUARED:
+    case FD_OP_SIGMOID:
+    case FD_OP_CLAMP: return taken_by(op, case_unary(FD_OP_SCALE, 200, 3));
     case FD_OP_SCALE:
     case FD_OP_SOFTCAP: return case_unary(op, 200, 3);
     case FD_OP_SOFTMAX: return case_unary(op, 60, 3);

@@ -287,6 +287,12 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
         case FD_OP_SCALE: out[i] = round_to(g * round_to((double)a->node->scale, c->u_out), c->u_out); break;
         case FD_OP_SOFTCAP: out[i] = capped(g, (double)a->node->softcap, c); break;
         case FD_OP_ADD: out[i] = round_to(g + y[i], c->u_out); break;
+        case FD_OP_GELU: out[i] = round_to(gelu(g, c), c->u_out); break;
+        case FD_OP_RELU_SQUARED: out[i] = round_to(g < 0 ? 0 : g * g, c->u_out); break;
+        case FD_OP_SIGMOID:
+            u = kernel_u(c);
+            out[i] = round_to(1 / round_to(1 + round_to(exp(-g), u), u), c->u_out);
+            break;
         case FD_OP_KV_WRITE: out[i] = round_to(g, c->u_kv); break;
         default: out[i] = round_to(exact[i], c->u_out); /* EMBED */
         }
@@ -302,6 +308,7 @@ void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
     case FD_OP_ATTN_SCORES: run_scores(a, &inside, out); return;
     case FD_OP_ATTN_SOFTMAX: run_softmax(a, &inside, out); return;
     case FD_OP_ATTN_MIX: run_mix(a, c, out); return;
+    case FD_OP_ATTN_ALIBI: run_rest(a, &inside, n, exact, out); return;
     case FD_OP_SOFTMAX:
         for (int64_t row = 0; row < a->n_pos; row++)
             softmax_of((const double *)a->in[0] + row * a->node->shape[0], out + row * a->node->shape[0],

@@ -11,7 +11,9 @@
 #include "tests/ops/shared_files.h"
 #include "tests/compare/said.h"
 
-static const char *const archs[] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe", "llama-moe"};
+static const char *const archs[] = {"qwen3-dense",    "gemma2-dense", "qwen3moe-moe",   "gpt-oss-moe",
+                                    "llama-moe",      "gpt2-dense",   "bloom-dense",    "olmo-dense",
+                                    "nemotron-dense", "deepseek-moe", "stablelm-dense", "phi3-dense"};
 enum { N_ARCH = sizeof archs / sizeof *archs };
 
 Test(explain_archs, every_fault_is_located_and_named_and_none_wrongly) {

@@ -8,8 +8,10 @@
 #include "tests/compare/replay_bench.h"
 #include "tests/ops/shared_files.h"
 
-static const char *const archs[] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe", "llama-moe"};
-enum { N_ARCH = sizeof archs / sizeof *archs };
+static const char *const archs[] = {"qwen3-dense", "gemma2-dense",   "qwen3moe-moe", "gpt-oss-moe",
+                                    "llama-moe",   "gpt2-dense",     "bloom-dense",  "olmo-dense",
+                                    "phi3-dense",  "nemotron-dense", "deepseek-moe", "stablelm-dense"};
+enum { N_ARCH = sizeof archs / sizeof *archs, N_WITHOUT_A_CLASS = 5 };
 static const int32_t tokens[N_PREFILL + N_DECODE] = {65, 91, 7, 119, 63, 13, 40, 28};
 
 /* With windows of 3 positions, so that eight tokens leave some behind. */
@@ -25,11 +27,12 @@ Test(replay_archs, a_clean_run_is_noise_in_every_class_told_or_inferred) {
     for (int a = 0; a < N_ARCH; a++) {
         bench b = open_windowed(archs[a]);
         for (int32_t i = 0; i < fd_emulate_class_count(); i++) {
+            if (a >= N_WITHOUT_A_CLASS && (i + a) % 2) continue;
             const char *name = fd_emulate_class_at(i)->name;
             recording told = {.emulated = name, .tokens = tokens}, silent = told;
             silent.numerics = "unknown";
             expect_noise(judged(&b, b.graph, told), archs[a], name);
-            if (i % N_ARCH == a) expect_noise(judged(&b, b.graph, silent), archs[a], name);
+            if (i % N_WITHOUT_A_CLASS == a) expect_noise(judged(&b, b.graph, silent), archs[a], name);
         }
         close_model(&b);
     }

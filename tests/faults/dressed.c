@@ -7,9 +7,11 @@
 #include "model/gguf/quant.h"
 
 const fd_dress fd_dresses[FD_N_DRESS] = {
-    {"kjv-llama in Q4_0, RoPE scaled by 4", FD_Q4_0, 4.0, 0},
-    {"kjv-llama in Q4_K, half of each head rotated", FD_Q4_K, 1.0, 16},
-    {"kjv-llama in Q6_K", FD_Q6_K, 1.0, 0},
+    {"kjv-llama in Q4_0, RoPE scaled by 4", FD_Q4_0, 4.0, 0, 0, false},
+    {"kjv-llama in Q4_K, half of each head rotated", FD_Q4_K, 1.0, 16, 0, false},
+    {"kjv-llama in Q6_K", FD_Q6_K, 1.0, 0, 0, false},
+    {"kjv-llama in Q4_0, YaRN by 8", FD_Q4_0, 1.0, 0, 8, false},
+    {"kjv-llama in Q4_0, LongRoPE", FD_Q4_0, 1.0, 0, 0, true},
 };
 
 static void *allocate(size_t size) {
@@ -51,17 +53,46 @@ static void requantise(const fd_weight *from, uint32_t dtype, uint8_t *to) {
     free(row);
 }
 
+/* Two vectors more: every pair slower, the long factors by more. */
+static void add_factors(fd_dressed *d) {
+    fd_graph *graph = d->graph;
+    int32_t n_pair = graph->hparams.rope.n_rot / 2;
+    graph->weights = realloc(graph->weights, sizeof *graph->weights * (size_t)(graph->n_weight + 2));
+    if (!graph->weights) abort();
+    for (int k = 0; k < 2; k++) {
+        float *factors = allocate(sizeof *factors * (size_t)n_pair);
+        for (int32_t i = 0; i < n_pair; i++) factors[i] = 1.0f + (float)(i * (k + 1)) * 0.1f;
+        d->blocks[d->n_block++] = (uint8_t *)factors;
+        graph->weights[graph->n_weight + k] = (fd_weight){
+            .dtype = FD_F32, .n_row = 1, .n_col = n_pair, .data = factors, .bytes = sizeof *factors * (uint64_t)n_pair};
+        strcpy(graph->weights[graph->n_weight + k].name, k ? "rope_factors_long.weight" : "rope_factors_short.weight");
+    }
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ROPE)
+            for (int k = 0; k < 2; k++) graph->nodes[i].weight[k] = graph->n_weight + k;
+    graph->n_weight += 2;
+}
+
 fd_dressed fd_dress_up(const fd_graph *graph, const fd_dress *dress) {
     fd_dressed d = {0};
     fd_error err = {0};
     if (fd_graph_clone(graph, &d.graph, &err) != FD_OK) abort();
-    d.blocks = allocate(sizeof *d.blocks * (size_t)graph->n_weight);
+    d.blocks = allocate(sizeof *d.blocks * (size_t)(graph->n_weight + 2));
     bool *done = allocate((size_t)graph->n_weight);
     for (int32_t i = 0; i < d.graph->n_node; i++) {
         fd_node *node = &d.graph->nodes[i];
         if (node->op == FD_OP_ROPE && dress->linear != 1.0) {
             node->rope.scaling = FD_ROPE_SCALING_LINEAR;
             node->rope.factor = dress->linear;
+        }
+        if (node->op == FD_OP_ROPE && dress->yarn > 0) {
+            node->rope.scaling = FD_ROPE_SCALING_YARN;
+            node->rope.factor = dress->yarn;
+            node->rope.original_context = 64;
+            node->rope.beta_fast = 32;
+            node->rope.beta_slow = 1;
+            node->rope.ext_factor = 1;
+            node->rope.attention_factor = 1.2;
         }
         if (node->op == FD_OP_ROPE && dress->n_rot) node->rope.n_rot = dress->n_rot;
         if (node->op != FD_OP_MATMUL || done[node->weight[0]]) continue;
@@ -78,6 +109,7 @@ fd_dressed fd_dress_up(const fd_graph *graph, const fd_dress *dress) {
         w->bytes = bytes;
     }
     free(done);
+    if (dress->longrope) add_factors(&d);
     return d;
 }
 

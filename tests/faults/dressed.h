@@ -10,9 +10,11 @@ typedef struct fd_dress {
     uint32_t dtype; /* of every matrix: Q4_0 (requantised), Q4_K or Q6_K (random blocks) */
     double linear;  /* factor of linear RoPE scaling; 1: none */
     int32_t n_rot;  /* 0: as it is */
+    double yarn;    /* factor of YaRN; 0: none */
+    bool longrope;  /* with short and long frequency factors */
 } fd_dress;
 
-enum { FD_N_DRESS = 3 };
+enum { FD_N_DRESS = 5 };
 extern const fd_dress fd_dresses[FD_N_DRESS];
 
 typedef struct fd_dressed {

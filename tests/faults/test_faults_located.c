@@ -15,9 +15,11 @@
 #include "tests/faults/dressed.h"
 #include "tests/ops/shared_files.h"
 
-enum { N_GENERATE = 3, N_ARCH = 4 };
+enum { N_GENERATE = 3, N_ARCH = 10 };
 /* With a window of 16, which a prompt must be longer than. */
-static const char *const archs[N_ARCH] = {"qwen3-dense", "gemma2-dense", "qwen3moe-moe", "gpt-oss-moe"};
+static const char *const archs[N_ARCH] = {"qwen3-dense",  "gemma2-dense",  "qwen3moe-moe", "gpt-oss-moe",
+                                          "gpt2-dense",   "bloom-dense",   "olmo-dense",   "nemotron-dense",
+                                          "deepseek-moe", "stablelm-dense"};
 
 typedef struct feed {
     const int32_t *tokens;
@@ -30,7 +32,20 @@ static const feed long_prompt = {
 /* So that a clamp is reached. */
 static bench open_clamped(const char *name) {
     bench b = open_arch(name);
-    for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f;
+    for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f; /* gpt-oss, olmo */
+    return b;
+}
+
+/* mistral3 with an attention temperature that rises every four positions: its file says 0, and so does not scale. */
+static bench open_with_temperature(char **bytes) {
+    bench b = {0};
+    fd_error err = {0};
+    size_t size;
+    *bytes = read_bytes(shared_file("conformance/mistral3-dense.gguf"), &size);
+    put_value(*bytes, size, "mistral3.attention.temperature_scale", &(float){0.5f});
+    put_value(*bytes, size, "mistral3.attention.temperature_length", &(uint32_t){4});
+    must(fd_gguf_parse(*bytes, size, &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
     return b;
 }
 
@@ -165,6 +180,13 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
         bench b = open_clamped(archs[m]);
         locate_all(b.graph, 3, long_prompt, archs[m], n_applied);
         close_model(&b);
+    }
+    if (with_archs) {
+        char *bytes;
+        bench b = open_with_temperature(&bytes);
+        locate_all(b.graph, 3, long_prompt, "mistral3 with a temperature", n_applied);
+        close_model(&b);
+        free(bytes);
     }
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         n_total += n_applied[i];

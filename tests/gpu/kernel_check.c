@@ -8,11 +8,18 @@ static const struct {
     const char *name;
     void (*run)(gpu_test *test);
 } parts[] = {
-    {"comparison", check_comparison},     {"rows", check_rows},           {"matmul", check_matmul},
+    {"comparison", check_comparison},
+    {"rows", check_rows},
+    {"more_rows", check_more_rows},
+    {"matmul", check_matmul},
     {"many_rows", check_many_rows},
-    {"matvec_fused", check_matvec_fused}, {"attention", check_attention}, {"attention_decode", check_attention_decode},
-    {"experts", check_experts},           {"q8", check_q8},
-    {"sample", check_sample},             {"summary", check_summary},
+    {"matvec_fused", check_matvec_fused},
+    {"attention", check_attention},
+    {"attention_decode", check_attention_decode},
+    {"experts", check_experts},
+    {"q8", check_q8},
+    {"sample", check_sample},
+    {"summary", check_summary},
     {"fast", check_fast},
 };
 

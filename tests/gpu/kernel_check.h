@@ -7,15 +7,16 @@
 void check_comparison(gpu_test *test); /* the comparison itself can fail, and the data tell orders apart */
 void check_matmul(gpu_test *test);
 void check_matvec_fused(gpu_test *test);
-void check_rows(gpu_test *test); /* embed, norm, rope, K/V write, ops by element */
+void check_rows(gpu_test *test);      /* embed, norm, rope, K/V write, ops by element */
+void check_more_rows(gpu_test *test); /* LayerNorm, positions, ALiBi, ungated activations */
 void check_many_rows(gpu_test *test); /* what several nodes of a prompt share a kernel for */
 void check_experts(gpu_test *test);
 void check_q8(gpu_test *test); /* products of q8act, against blocks made on the host from the dequantised rows */
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);
-void check_summary(gpu_test *test); /* fingerprints, statistics, entropy, best logits */
-void check_fast(gpu_test *test); /* against binary64, within bounds */
+void check_summary(gpu_test *test);    /* fingerprints, statistics, entropy, best logits */
+void check_fast(gpu_test *test);       /* against binary64, within bounds */
 void check_fast_turns(gpu_test *test); /* RoPE inside of its attention */
 
 #endif

@@ -49,6 +49,10 @@ static void keys(maker *m) {
         must(fd_gguf_put_f32(m->writer, full, 1e-5f, &m->err), &m->err);
     if (m->o->set_key && strcmp(m->o->set_key, "rope.dimension_count") == 0) key(m, "rope.dimension_count", 0);
     if (m->o->set_key && strcmp(m->o->set_key, "expert_count") == 0) key(m, "expert_count", 0);
+    if (m->o->extra_key) {
+        snprintf(full, sizeof full, "%s.%s", m->o->arch, m->o->extra_key);
+        must(fd_gguf_put_f32(m->writer, full, m->o->extra_value, &m->err), &m->err);
+    }
     if (m->o->scaling) {
         snprintf(full, sizeof full, "%s.rope.scaling.type", m->o->arch);
         must(fd_gguf_put_string(m->writer, full, m->o->scaling, &m->err), &m->err);

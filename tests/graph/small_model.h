@@ -12,6 +12,8 @@ typedef struct small_model_options {
     const char *drop_key; /* a metadata key (without the architecture) to leave out, or NULL */
     const char *set_key;  /* a u32 key (without the architecture) to set to `set_value`, or NULL */
     uint32_t set_value;
+    const char *extra_key; /* an additional f32 key (without the architecture) of value `extra_value`, or NULL */
+    float extra_value;
     const char *scaling; /* rope.scaling.type, or NULL */
     float scaling_factor;
     bool tied; /* no output.weight */

@@ -69,9 +69,19 @@ static const refusal refusals[] = {
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 18}, FD_ERR_INPUT, "expected 2 to 16"},
     {{.arch = "qwen2", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
     {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_INPUT, "llama.expert_used_count: missing"},
-    {{.arch = "llama", .scaling = "yarn", .scaling_factor = 4},
+    {{.arch = "llama", .scaling = "ntk", .scaling_factor = 4},
      FD_ERR_UNSUPPORTED,
-     "\"yarn\"; none, linear and llama3"},
+     "\"ntk\"; none, linear, llama3, yarn and longrope"},
+    {{.arch = "llama", .scaling = "longrope", .scaling_factor = 1},
+     FD_ERR_INPUT,
+     "weight rope_factors_short.weight: missing"},
+    {{.arch = "llama",
+      .scaling = "yarn",
+      .scaling_factor = 4,
+      .extra_key = "rope.scaling.yarn_beta_slow",
+      .extra_value = 40},
+     FD_ERR_INPUT,
+     "expected 0 < slow < fast"},
 };
 
 Test(graph, what_cannot_run_is_refused_by_name) {
@@ -164,6 +174,9 @@ static fd_rope rope_of(fd_rope_scaling scaling) {
                      .factor = 8,
                      .low_freq_factor = 1,
                      .high_freq_factor = 4,
+                     .beta_fast = 32,
+                     .beta_slow = 1,
+                     .ext_factor = 1,
                      .original_context = 8192};
 }
 
@@ -171,7 +184,14 @@ static fd_rope rope_of(fd_rope_scaling scaling) {
 static double expected_frequency(const fd_rope *r, int i) {
     double f = pow(r->base, -2.0 * i / r->n_rot);
     if (r->scaling == FD_ROPE_SCALING_LINEAR) return f / r->factor;
-    if (r->scaling == FD_ROPE_SCALING_NONE) return f;
+    if (r->scaling == FD_ROPE_SCALING_NONE || r->scaling == FD_ROPE_SCALING_LONGROPE) return f;
+    if (r->scaling == FD_ROPE_SCALING_YARN) {
+        double per_turn = r->n_rot / (2 * log(r->base)), turns = r->original_context / (2 * acos(-1.0));
+        double low = fmax(floor(per_turn * log(turns / r->beta_fast)), 0);
+        double high = fmin(ceil(per_turn * log(turns / r->beta_slow)), r->n_rot - 1);
+        double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+        return (1 - ramp) * f + ramp * f / r->factor;
+    }
     double wavelength = 2 * acos(-1.0) / f;
     if (wavelength < r->original_context / r->high_freq_factor) return f;
     if (wavelength > r->original_context / r->low_freq_factor) return f / r->factor;
@@ -181,7 +201,7 @@ static double expected_frequency(const fd_rope *r, int i) {
 }
 
 Test(rope_table, follows_the_definition_under_every_scaling) {
-    for (int s = FD_ROPE_SCALING_NONE; s <= FD_ROPE_SCALING_LLAMA3; s++) {
+    for (int s = FD_ROPE_SCALING_NONE; s < FD_ROPE_SCALING_COUNT; s++) {
         fd_rope rope = rope_of((fd_rope_scaling)s);
         static float c[100 * 16], si[100 * 16];
         fd_rope_table(&rope, NULL, 1000, 100, c, si);
@@ -214,4 +234,77 @@ Test(rope_table, a_slice_has_the_bits_of_the_whole) {
         fd_rope_table(&rope, NULL, p, 1, c1, s1);
         cr_assert(memcmp(c1, c + p * 16, sizeof c1) == 0 && memcmp(s1, s + p * 16, sizeof s1) == 0, "position %d", p);
     }
+}
+
+/* YaRN's attention factor, from the keys of gpt-oss (factor 32, nothing else) and of files with a log multiplier. */
+Test(rope_table, cos_and_sin_grow_by_the_attention_factor) {
+    static const struct {
+        const char *scaling, *key;
+        float factor, value;
+        double expected;
+    } table[] = {{"yarn", "rope.scaling.yarn_beta_fast", 32, 32, 1.3465735902799727},
+                 {"yarn", "rope.scaling.attn_factor", 32, 2, 2.6931471805599454},
+                 {"yarn", "rope.scaling.yarn_log_multiplier", 16, 1, 1},
+                 {"yarn", "rope.scaling.yarn_ext_factor", 32, 0, 1},
+                 {"yarn", "rope.scaling.yarn_attn_factor", 1, 7, 1},
+                 {"linear", "rope.scaling.attn_factor", 1, 1.5f, 1.5}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fd_graph *graph = build((small_model_options){.arch = "llama",
+                                                      .scaling = table[i].scaling,
+                                                      .scaling_factor = table[i].factor,
+                                                      .extra_key = table[i].key,
+                                                      .extra_value = table[i].value});
+        const fd_rope *rope = &graph->nodes[fd_graph_find(graph, "blk.0.attn_k_rope")].rope;
+        float c[8], s[8];
+        cr_expect_float_eq(rope->attention_factor, table[i].expected, 1e-12, "row %zu: %.17g", i,
+                           rope->attention_factor);
+        fd_rope_table(rope, NULL, 0, 1, c, s);
+        for (int k = 0; k < 8; k++) cr_expect(c[k] == (float)table[i].expected && s[k] == 0);
+    }
+}
+
+/* A graph is built for a short context; a longer one takes the long factors, and back. */
+Test(rope_table, the_context_chooses_longropes_factors) {
+    char names[2][32] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    fd_weight weights[2] = {0};
+    fd_node node = {.op = FD_OP_ROPE, .weight = {0, 1}, .rope = {.original_context = 512}};
+    fd_graph graph = {.nodes = &node, .n_node = 1, .weights = weights, .n_weight = 2};
+    for (int k = 0; k < 2; k++) memcpy(weights[k].name, names[k], sizeof names[k]);
+    static const int32_t contexts[][2] = {{1, 0}, {512, 0}, {513, 1}, {4096, 1}, {24, 0}};
+    for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
+        fd_graph_set_context(&graph, contexts[i][0]);
+        cr_expect(node.weight[0] == contexts[i][1] && node.weight[1] == 1 - contexts[i][1], "context %d",
+                  contexts[i][0]);
+    }
+    node.rope.original_context = 128; /* llama.cpp has no context of less than 256 */
+    fd_graph_set_context(&graph, 1);
+    cr_expect_eq(node.weight[0], 1);
+    fd_node plain = {.op = FD_OP_ROPE, .weight = {-1, -1}};
+    graph.nodes = &plain;
+    fd_graph_set_context(&graph, 4096);
+    cr_expect(plain.weight[0] == -1);
+}
+
+Test(graph, the_page_of_architectures_lists_each_and_no_other) {
+    static const char *const names[] = {
+#define FD_ARCH(name) #name,
+#include "model/arch/archs.def"
+#undef FD_ARCH
+    };
+    enum { N_NAME = sizeof names / sizeof *names };
+    FILE *file = fopen(FD_SOURCE_DIR "/docs/architectures.md", "r");
+    char line[1024], name[64];
+    bool listed[N_NAME] = {false};
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "| `%63[a-z0-9_-]` |", name) != 1) continue;
+        bool known = false;
+        for (char *c = name; *c; c++)
+            if (*c == '-') *c = '_';
+        for (size_t i = 0; i < N_NAME; i++)
+            if (strcmp(names[i], name) == 0) known = listed[i] = true;
+        cr_expect(known, "docs/architectures.md lists %s", name);
+    }
+    fclose(file);
+    for (size_t i = 0; i < N_NAME; i++) cr_expect(listed[i], "docs/architectures.md lacks %s", names[i]);
 }

@@ -84,3 +84,23 @@ int32_t *read_ids(const char *path, int32_t *n) {
     fclose(file);
     return ids;
 }
+
+char *read_bytes(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    char *bytes = fseek(file, 0, SEEK_END) == 0 ? malloc((size_t)ftell(file) + 1) : NULL;
+    *size = (size_t)ftell(file);
+    rewind(file);
+    if (bytes && fread(bytes, 1, *size, file) != *size) {
+        free(bytes);
+        bytes = NULL;
+    }
+    fclose(file);
+    return bytes;
+}
+
+void put_value(char *gguf, size_t size, const char *key, const void *value) {
+    char *at = memmem(gguf, size, key, strlen(key));
+    if (!at) abort();
+    memcpy(at + strlen(key) + sizeof(uint32_t), value, 4); /* name, type, value */
+}

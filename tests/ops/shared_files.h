@@ -18,4 +18,11 @@ float *read_npy(const char *path, int64_t *n_row, int64_t *n_col);
 /* Integers separated by anything else, malloc'ed. */
 int32_t *read_ids(const char *path, int32_t *n);
 
+/* A whole file, malloc'ed. NULL when it cannot be read. */
+char *read_bytes(const char *path, size_t *size);
+
+/* Writes the four bytes of a scalar key's value (u32, i32, f32) into a GGUF's bytes. Aborts when there is no such
+ * key. */
+void put_value(char *gguf, size_t size, const char *key, const void *value);
+
 #endif

@@ -17,6 +17,11 @@ typedef struct model_case {
     double limit;
 } model_case;
 
+/* Where GELU is not multiplied by a gate its table weighs more: 4e-8 to 8e-8. With the table in our graph too
+ * (wrong_graphs_fail_the_gate) they are within 1e-9: an argument that falls on the other side of a step of f16 is all
+ * that is left. */
+#define GELU_FROM_TABLE 1e-7
+
 #define CONFORMANCE(name, limit)                                                                                       \
     { name, "conformance/" name ".gguf", "conformance/" name ".logits.npy", "conformance/tokens.txt", limit }
 
@@ -36,6 +41,19 @@ static model_case models[] = {
     CONFORMANCE("internlm2-dense", 1e-10),
     CONFORMANCE("seed_oss-dense", 1e-10),
     CONFORMANCE("exaone4-dense", 1e-10),
+    CONFORMANCE("gpt2-dense", GELU_FROM_TABLE),
+    CONFORMANCE("gptneox-dense", GELU_FROM_TABLE),
+    CONFORMANCE("bloom-dense", GELU_FROM_TABLE),
+    CONFORMANCE("falcon-dense", GELU_FROM_TABLE),
+    CONFORMANCE("phi2-dense", GELU_FROM_TABLE),
+    CONFORMANCE("starcoder2-dense", GELU_FROM_TABLE),
+    CONFORMANCE("phi3-dense", 1e-10),
+    CONFORMANCE("stablelm-dense", 1e-10),
+    CONFORMANCE("nemotron-dense", 1e-10),
+    CONFORMANCE("olmo-dense", 1e-10),
+    CONFORMANCE("command-r-dense", 1e-10),
+    CONFORMANCE("glm4-dense", 1e-10),
+    CONFORMANCE("deepseek-moe", 1e-10),
     {"stories260K", "models/stories260K.gguf", "models/stories260K.logits.npy", "models/stories260K.tokens.txt", 1e-10},
 };
 
@@ -71,18 +89,19 @@ static void unload(loaded *m) {
 
 /* llama.cpp's GELU on a CPU: a table of f16, by the argument in f16. */
 static void gelu_from_table(const fd_op_args *args) {
-    const float *gate = args->in[0], *up = args->in[1];
+    const float *gate = args->in[0], *up = args->node->input[1] < 0 ? NULL : args->in[1];
     for (int64_t i = 0; i < args->n_pos * fd_node_row_stride(args->node, args->n_kv); i++) {
         float x = fd_f16_to_f32(fd_f32_to_f16(gate[i]));
         float gelu = 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
-        ((float *)args->out)[i] = fd_f16_to_f32(fd_f32_to_f16(gelu)) * up[i];
+        ((float *)args->out)[i] = fd_f16_to_f32(fd_f32_to_f16(gelu)) * (up ? up[i] : 1.0f);
     }
 }
 
 /* With llama.cpp's GELU in place of ours: what is left of the difference is the rest of the graph. */
 static void take_its_gelu(fd_graph *graph) {
     for (int32_t n = 0; n < graph->n_node; n++)
-        if (graph->nodes[n].op == FD_OP_GELU_MUL) graph->nodes[n].override = gelu_from_table;
+        if (graph->nodes[n].op == FD_OP_GELU_MUL || graph->nodes[n].op == FD_OP_GELU)
+            graph->nodes[n].override = gelu_from_table;
 }
 
 static double run(loaded *m, fd_numerics numerics) {
@@ -146,7 +165,12 @@ static void one_weight_of_attention(fd_node *node) {
 }
 
 /* NMSE once the GELU is the same: llama.cpp's own prefill and decode differ by 1e-13. */
-#define SAME_GELU 5e-12
+#define SAME_GELU         5e-12
+#define SAME_UNGATED_GELU 1e-9
+
+static double same_gelu(const model_case *c) {
+    return c->limit == GELU_FROM_TABLE ? SAME_UNGATED_GELU : SAME_GELU;
+}
 
 ParameterizedTestParameters(conformance, wrong_graphs_fail_the_gate) {
     return cr_make_param_array(model_case, models, sizeof models / sizeof *models);
@@ -164,13 +188,14 @@ ParameterizedTest(model_case *c, conformance, wrong_graphs_fail_the_gate) {
     fd_graph *right = m.graph;
     take_its_gelu(right);
     double same = run(&m, FD_NUMERICS_EXACT);
-    cr_expect(same <= SAME_GELU, "%s with llama.cpp's GELU: NMSE %g", c->name, same);
+    cr_expect(same <= same_gelu(c), "%s with llama.cpp's GELU: NMSE %g", c->name, same);
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         fd_error err = {0};
         cr_assert_eq(fd_graph_clone(right, &m.graph, &err), FD_OK);
         for (int32_t n = 0; n < m.graph->n_node; n++) mutants[i].spoil(&m.graph->nodes[n]);
+        bool changed = memcmp(m.graph->nodes, right->nodes, sizeof *right->nodes * (size_t)right->n_node) != 0;
         double wrong = run(&m, FD_NUMERICS_EXACT);
-        cr_expect(!(wrong <= SAME_GELU), "%s with %s: NMSE %g passes", c->name, mutants[i].name, wrong);
+        cr_expect(!changed || !(wrong <= same_gelu(c)), "%s with %s: NMSE %g passes", c->name, mutants[i].name, wrong);
         fd_graph_free(m.graph);
     }
     m.graph = right;

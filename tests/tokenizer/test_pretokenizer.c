@@ -64,6 +64,20 @@ static const split_case CASES[] = {
     {"deepseek-llm", "caf\xC3\xA9", "caf|\xC3\xA9"},
     {"deepseek-v3", "1234 ab", "123|4| ab"},
     {"deepseek-v3", "\xE4\xBD\xA0\xE5\xA5\xBD!x", "\xE4\xBD\xA0\xE5\xA5\xBD|!x"},
+    /* gpt-4o: capitals, then small letters; a contraction stays with its word */
+    {"gpt-4o", "CamelCase HTTPServer", "Camel|Case| HTTPServer"},
+    {"gpt-4o", "don't WE'LL 12345", "don't| WE'LL| |123|45"},
+    {"llama4", "a/b//\n\nc", "a|/b|//\n\n|c"},
+    {"gpt-4o", "\xC3\xA9\xC3\x89" "cole", "\xC3\xA9|\xC3\x89" "cole"},
+    /* tekken: the same without contractions, single digits */
+    {"tekken", "CamelCase don't 12", "Camel|Case| don|'t| |1|2"},
+    /* bloom: all up to white space or the sentence's punctuation */
+    {"bloom", "Hello, a+b=c (x) 12.", "Hello|,| a+b=c| (|x|)| 12|."},
+    {"viking", "ab 12", "ab| |1|2"},
+    /* seed-coder: a line end is never in a run of punctuation */
+    {"seed-coder", "x1!!\n\ny", "x|1|!!|\n\n|y"},
+    {"bailingmoe", "I'M a\n\nb 12", "I|'M| a|\n\n|b| |1|2"},
+    {"exaone4", "I'm 12", "I|'m| 12"},
     /* default: punctuation alone, digits apart from the space before them, three by three */
     {"default", "a1234!", "a|123|4|!"},
     {"default", " 1234", " |123|4"},

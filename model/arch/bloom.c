@@ -1,0 +1,18 @@
+/* bloom: the embedding is normed, attention is biased by distance (ALiBi) in place of any rotation, GELU in its tanh
+ * form.
+ * Source: BigScience, BLOOM, 2022, and transformers' BloomModel. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true};
+    if (b->h->max_alibi_bias == 0.0f) b->graph->hparams.max_alibi_bias = 8; /* most files leave it out */
+    int32_t x = fd_build_embed(b, "token_embd");
+    x = fd_build_norm(b, -1, "token_embd_norm", "token_embd_norm", x);
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_pre_norm_attention(b, layer, x, &attention);
+        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_GELU);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_bloom = {"bloom", FD_ROPE_HALF, list, FD_READS_ALIBI, FD_NORM_LAYER};

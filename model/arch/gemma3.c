@@ -1,0 +1,39 @@
+/* gemma3: as gemma2 without softcaps, with norms of the heads of Q and K. Five layers of six have a sliding window
+ * and a RoPE of their own, of base 10000 and unscaled. The file's norm weights hold Gemma's 1 + w already.
+ * Source: Google, Gemma 3, 2025, and transformers' Gemma3TextModel. */
+#include <math.h>
+
+#include "model/builder.h"
+
+/* 27B alone, told by its 62 layers, divides by the model's width per head in place of the head's own size. */
+static float score_scale(const fd_hparams *h) {
+    return 1.0f / sqrtf(h->n_layer == 62 ? (float)(h->n_embd / h->n_head) : (float)h->head_dim);
+}
+
+static void list(fd_builder *b) {
+    const fd_windows windows = fd_read_windows(b, 6);
+    fd_rope local = b->h->rope;
+    fd_code code = fd_key_f64(b->keys, "rope.freq_base_swa", 10000.0, &local.base);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    local.scaling = FD_ROPE_SCALING_NONE;
+    local.attention_factor = 1;
+    fd_attention_block attention = {
+        .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true, .scale = score_scale(b->h)};
+    int32_t x = fd_build_embed(b, "token_embd");
+    x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)b->h->n_embd));
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        attention.window = fd_window_of(&windows, layer);
+        attention.rope = attention.window ? &local : NULL;
+        int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
+        int32_t branch = fd_build_attention(b, layer, norm, &attention);
+        branch = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
+        x = fd_build_add(b, layer, "ffn_inp", x, branch);
+        norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
+        branch = fd_build_ffn(b, layer, norm, FD_OP_GELU_MUL);
+        branch = fd_build_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
+        x = fd_build_add(b, layer, "l_out", x, branch);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_gemma3 = {"gemma3", FD_ROPE_HALF, list, 0, FD_NORM_RMS};

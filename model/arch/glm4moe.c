@@ -1,0 +1,35 @@
+/* glm4moe: GLM-4.5 and 4.6. Heads of Q and K normed where the file has the weights; after the first layers a mixture
+ * of experts chosen by a sigmoid and a bias that only the choice sees, and a shared expert. The norm before the FFN
+ * is post_attention_norm in the file. The last layers, which predict further tokens, are not run.
+ * Source: Zhipu AI, GLM-4.5, 2025, and transformers' Glm4MoeModel. */
+#include "model/builder.h"
+
+static int32_t ffn(fd_builder *b, int32_t layer, int32_t norm) {
+    const fd_experts_block how = {.gating = b->h->expert_norm ? FD_GATING_NORMALISED : FD_GATING_GATHER,
+                                  .sigmoid = true,
+                                  .activation = FD_OP_SILU_MUL,
+                                  .bias = FD_OPTIONAL};
+    if (layer < b->h->n_layer_dense) return fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+    int32_t out = fd_build_experts(b, layer, norm, &how);
+    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
+}
+
+static void list(fd_builder *b) {
+    int32_t n_further = 0;
+    fd_code code = fd_key_i32(b->keys, "nextn_predict_layers", 0, 0, b->h->n_layer - 1, &n_further);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    b->graph->hparams.n_layer -= n_further;
+    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
+    attention.qk_norm = fd_has_tensor(b, "attn_q_norm.weight");
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_pre_norm_attention(b, layer, x, &attention);
+        int32_t norm = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", x);
+        x = fd_build_add(b, layer, "l_out", x, ffn(b, layer, norm));
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_glm4moe = {
+    "glm4moe", FD_ROPE_HALF, list,
+    FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS, FD_NORM_RMS};

@@ -1,0 +1,16 @@
+/* nemotron: Nemotron-4 and Minitron. LayerNorm (the file's weights hold 1 + w already), a squared ReLU without a
+ * gate, RoPE on halves of a part of each head.
+ * Source: NVIDIA, Nemotron-4, 2024, and transformers' NemotronModel. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_pre_norm_attention(b, layer, x, &attention);
+        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_RELU_SQUARED);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_nemotron = {"nemotron", FD_ROPE_HALF, list, 0, FD_NORM_LAYER};

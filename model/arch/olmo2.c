@@ -1,0 +1,26 @@
+/* olmo2: OLMo 2 and 3. No norm before the blocks, one after each; whole rows of Q and K normed; RoPE on halves. OLMo
+ * 3 has a sliding window in three layers of four, whose RoPE is not scaled.
+ * Source: AI2, 2 OLMo 2 Furious, 2024, and transformers' Olmo2Model and Olmo3Model. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    const fd_windows windows = fd_read_windows(b, 4);
+    fd_rope unscaled = b->h->rope;
+    unscaled.scaling = FD_ROPE_SCALING_NONE;
+    unscaled.attention_factor = 1;
+    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm_row = true};
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        attention.window = fd_window_of(&windows, layer);
+        attention.rope = attention.window ? &unscaled : NULL;
+        int32_t branch = fd_build_attention(b, layer, x, &attention);
+        branch = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
+        x = fd_build_add(b, layer, "ffn_inp", x, branch);
+        branch = fd_build_ffn(b, layer, x, FD_OP_SILU_MUL);
+        branch = fd_build_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
+        x = fd_build_add(b, layer, "l_out", x, branch);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_olmo2 = {"olmo2", FD_ROPE_HALF, list, 0, FD_NORM_RMS};

@@ -1,0 +1,19 @@
+/* phi3: Phi 3, 3.5 and 4. Q, K and V from one matrix, gate and up from another, RoPE on halves with LongRoPE's factors
+ * where the file has them, a sliding window where it names one (llama.cpp leaves that out).
+ * Source: Microsoft, Phi-3, 2024, and transformers' Phi3Model. */
+#include "model/builder.h"
+
+static void list(fd_builder *b) {
+    fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
+    attention.rope_freqs = fd_build_rope_factors(b);
+    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &attention.window);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    int32_t x = fd_build_embed(b, "token_embd");
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_pre_norm_attention(b, layer, x, &attention);
+        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
+    }
+    fd_build_logits(b, x);
+}
+
+const fd_arch fd_arch_phi3 = {"phi3", FD_ROPE_HALF, list, 0, FD_NORM_RMS};
