@@ -52,6 +52,10 @@ const char *fd_array_shape_text(int rank, const int64_t *shape, char out[128]);
  * out has as many as the product of the shape. */
 void fd_array_fetch(const fd_array *array, double *out);
 
+/* The same elements, in the row-major order of the array's axes, with other dimensions; false when their number differs or
+ * that is not their order in memory. */
+bool fd_array_reshape(fd_array *array, int rank, const int64_t *shape);
+
 /* The array without axis `axis`, at index `i` of it. */
 fd_array fd_array_at(const fd_array *array, int axis, int64_t i);
 

@@ -23,6 +23,8 @@ typedef struct fd_import_match { /* one tensor for one node and step */
     size_t choice; /* which of the rule's sources: the first is the best */
     char node[64];
     int32_t step;
+    int rank; /* and shape: of the array, as the rule reads it (shape=) */
+    int64_t shape[FD_ARRAY_MAX_RANK];
     int axis; /* of the array, that runs over positions; -1: the whole is one position */
 } fd_import_match;
 
@@ -58,7 +60,11 @@ void fd_import_plan_free(fd_import_plan *plan);
 /* Writes the trace under a temporary name and renames it when whole; what lay at `path` stays on failure. */
 fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err);
 
-/* ---- shared by plan and writer ---- */
+/* ---- shared by plan, writer and propose/ ---- */
+
+/* How the match's rule reads the tensor in its step: rank, shape and axis are set. FD_ERR_INPUT, with what to write into
+ * the map, where no axis or more than one can be the positions. */
+fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *match, fd_error *err);
 
 /* One position's tensors of a match, after the map's operations. */
 typedef struct fd_import_rows {
@@ -77,8 +83,9 @@ void fd_import_rows_close(fd_import_rows *rows);
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
                             fd_error *err);
 
-/* Rank and shape of one position before the map's operations (leading axes of length 1, such as the batch, dropped). */
-void fd_import_row_shape(const fd_source_tensor *tensor, int axis, int *rank, int64_t *shape);
+/* Rank and shape of one position of a placed match before the map's operations (leading axes of length 1, such as the
+ * batch, dropped). */
+void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape);
 /* True for nodes whose last axis runs over the keys. */
 bool fd_import_over_kv(const char *node);
 

@@ -121,7 +121,7 @@ static const char *const op_names[] = {
 static const char *const variable_names[] = {
     [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
     [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
-    [FD_NAME_MAP_N_EMBD] = "n_embd",
+    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_TOK] = "n_tok",
 };
 
 static bool apply(row *r, const fd_name_map_op *op, double operand, int neighbours) {
@@ -161,6 +161,30 @@ fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, 
         *data = r.data;
         *scratch = r.scratch;
     }
+    return FD_OK;
+}
+
+fd_code fd_name_map_reshape(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
+                            int64_t n_tok, int *rank, int64_t *shape, fd_error *err) {
+    fd_name_map_op op = {.n_arg = rule->n_shape};
+    row r = {.rank = *rank};
+    char text[128];
+    if (rule->n_shape == 0) return FD_OK;
+    memcpy(r.shape, shape, sizeof(int64_t) * (size_t)*rank);
+    for (int i = 0; i < rule->n_shape; i++) {
+        const fd_name_map_dim *dim = &rule->shape[i];
+        op.arg[i] = dim->variable == FD_NAME_MAP_N_TOK ? n_tok
+                    : dim->variable                    ? values->of[dim->variable]
+                                                       : dim->number;
+        if (op.arg[i] == 0)
+            return fd_fail(err, FD_ERR_INPUT, "%s:%d: shape= needs %s: give --model MODEL.gguf", map->name, rule->line,
+                           variable_names[dim->variable]);
+    }
+    if (!reshape(&r, &op))
+        return fd_fail(err, FD_ERR_INPUT, "%s:%d: shape= does not fit an array of shape %s in a step of %lld tokens",
+                       map->name, rule->line, fd_array_shape_text(*rank, shape, text), (long long)n_tok);
+    *rank = r.rank;
+    memcpy(shape, r.shape, sizeof(int64_t) * (size_t)r.rank);
     return FD_OK;
 }
 

@@ -64,7 +64,7 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
-        fd_import_row_shape(source, t->matches[i].axis, &rank, shape);
+        fd_import_row_shape(&t->matches[i], &rank, shape);
         FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL,
                                  NULL, err));
         if (t->over_kv) {

@@ -1,4 +1,4 @@
-/* Shared by propose.c (names), score.c (values), rule.c (what a name's values say), layers.c (whether the layers say the
+/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the layers say the
  * same) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
@@ -20,7 +20,7 @@ fd_code fd_scorer_new(const fd_import_plan *plan, const fd_trace *ref, fd_scorer
 void fd_scorer_free(fd_scorer *scorer);
 /* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that
  * takes a part of the tensor. `tensors` [n]: its occurrences over the steps. */
-fd_code fd_scorer_rank(fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
                        fd_error *err);
 
 /* A name fits when the angle to its node is below acos(1 - FD_PROPOSE_FAR), and is clear when the next node is
