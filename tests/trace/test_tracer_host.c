@@ -65,7 +65,9 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     set_state();
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     check_state("open");
-    int failed = put_step(tracer, data, 2);
+    int off = fd_tracer_put_weight_f32(tracer, "w", data, 2, WIDTH);
+    check_state("a weight");
+    int failed = off | put_step(tracer, data, 2);
     check_state("step and puts");
     failed |= fd_tracer_put(tracer, &ints);
     check_state("a put of integers");
