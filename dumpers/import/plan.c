@@ -134,6 +134,8 @@ void fd_import_plan_free(fd_import_plan *plan) {
     free(plan->steps);
     free(plan->matches);
     free(plan->unmatched);
+    free(plan->weights);
+    free(plan->unmatched_weights);
     free(plan->allowed);
     *plan = (fd_import_plan){0};
 }

@@ -16,6 +16,10 @@ typedef struct fd_planner {
 
 /* Fills plan->matches (without axes), unmatched, allowed and n_skipped. */
 fd_code fd_plan_names(fd_planner *p);
+/* Which arrays are which weights. */
+fd_code fd_plan_weights(fd_planner *p);
+/* A name that the map skips, or that it or the caller allows to stay unmatched. */
+bool fd_plan_is_allowed(const fd_planner *p, const char *name);
 /* Tokens, and the positions of every step. */
 fd_code fd_plan_steps(fd_planner *p);
 /* Where the axis of the rule's axis= lies; negative when the array has too few. */

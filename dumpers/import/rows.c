@@ -33,7 +33,7 @@ static void place_rows(fd_import_rows *rows) {
     rows->offset = cache ? rows->first : 0;
 }
 
-static fd_array_type words_of(fd_name_map_words words, const char *name, fd_array_type type) {
+fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_array_type type) {
     bool halves = type == FD_ARRAY_U16 || type == FD_ARRAY_I16 || type == FD_ARRAY_BF16;
     if (halves && words != FD_NAME_MAP_WORDS_AS_FILE)
         return words == FD_NAME_MAP_WORDS_F16 ? FD_ARRAY_F16 : FD_ARRAY_BF16;
@@ -55,7 +55,7 @@ fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *m
         out->n = (int32_t)tensor->shape[0] - tensor->first;
     } else if (code == FD_OK) {
         code = fd_source_view_open(plan->source, match->tensor, &out->view, err);
-        out->view.array.type = words_of(plan->map->rules[match->rule].words, tensor->name, tensor->type);
+        out->view.array.type = fd_import_words(plan->map->rules[match->rule].words, tensor->name, tensor->type);
         if (code == FD_OK && !fd_array_reshape(&out->view.array, match->rank, match->shape) &&
             plan->map->rules[match->rule].n_shape > 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape= needs an array in row-major order",

@@ -132,7 +132,8 @@ static void write_ask(fd_proposer *p, fd_proposed *item) {
 
 static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-    return fd_source_is_tokens(t) || (o->allow && fd_name_map_listed(o->allow, t->name));
+    return fd_source_is_tokens(t) || fd_source_is_weight(t->name) ||
+           (o->allow && fd_name_map_listed(o->allow, t->name));
 }
 
 static void write_rest(fd_proposer *p, const fd_import_options *o) {

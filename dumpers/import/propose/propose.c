@@ -132,7 +132,8 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
     size_t n = p->n;
     for (size_t i = 0; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(p->source, p->items[i].tensors[0]);
-        if (!fd_array_is_float(t->type) && t->type != FD_ARRAY_U16) continue; /* ids and masks */
+        bool other = !fd_array_is_float(t->type) && t->type != FD_ARRAY_U16; /* ids and masks */
+        if (other || fd_source_is_weight(t->name)) continue;
         FD_TRY(rank(p, scorer, &p->items[i]));
         if (!p->items[i].matched) FD_TRY(split(p, scorer, i));
     }
