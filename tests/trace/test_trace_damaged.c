@@ -1,7 +1,6 @@
 /* Files that are no trace, or no longer one: refused with a message that names the fault, never a crash. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <hdf5.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dumpers/hdf5/h5.h"
 #include "fixture.h"
+#include "h5_edit.h"
 
 enum { PREFILL = 5, DECODE = 4 };
 
@@ -20,32 +19,7 @@ static const char *whole(const fd_graph *graph, const char *name) {
     return options.path;
 }
 
-/* What is done to a whole trace. */
-typedef enum damage {
-    DELETED,      /* the object */
-    NO_ATTRIBUTE, /* `attribute` of the object is deleted */
-    SAYS,         /* it becomes `text` */
-    IS,           /* or the integer shape[0] */
-    EXTENT,       /* the dataset has `shape`; 0: as before */
-    A_GROUP,      /* in its place */
-    FLOATS,       /* likewise an empty dataset of `shape` of such elements */
-    DOUBLES,
-    INTEGERS,
-    WORDS,
-    PRINTS,
-    CHARACTERS,
-    ROWS,  /* of the elements it had */
-    MOVED, /* to `text` */
-} damage;
-
-typedef struct edit {
-    const char *name, *says;
-    damage how;
-    const char *object, *attribute, *text;
-    int64_t shape[3];
-} edit;
-
-static const edit edits[] = {
+static const h5_edit edits[] = {
     {"no schema", "schema", NO_ATTRIBUTE, "/", "schema"},
     {"another schema", "something else", SAYS, "/", "schema", "something else"},
     {"schema is a number", "schema", IS, "/", "schema", .shape = {7}},
@@ -88,68 +62,13 @@ static const edit edits[] = {
     {"sink of other heads", "health/sink", FLOATS, "health/sink", .shape = {9, 2, 4}},
 };
 
-static void set_extent(hid_t file, const edit *e) {
-    fd_h5_shape shape;
-    hid_t set = H5Dopen2(file, e->object, H5P_DEFAULT);
-    fd_h5_shape_of(set, &shape);
-    for (int i = 0; i < 3; i++)
-        if (e->shape[i]) shape.dim[i] = (hsize_t)e->shape[i];
-    H5Dset_extent(set, shape.dim);
-    H5Dclose(set);
-}
-
-static void replace(hid_t file, const edit *e, hid_t type) {
-    hsize_t chunk[3] = {1, 1, 1}, dims[3];
-    int rank = 0;
-    for (; rank < 3 && e->shape[rank]; rank++) dims[rank] = (hsize_t)e->shape[rank];
-    hid_t space = H5Screate_simple(rank, dims, NULL), create = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_chunk(create, rank, chunk);
-    H5Ldelete(file, e->object, H5P_DEFAULT);
-    H5Dclose(H5Dcreate2(file, e->object, type, space, H5P_DEFAULT, create, H5P_DEFAULT));
-    H5Pclose(create);
-    H5Sclose(space);
-}
-
-static void apply(hid_t file, const edit *e) {
-    hid_t object = H5Oopen(file, e->object, H5P_DEFAULT), type = -1;
-    if (e->how == ROWS) type = H5Dget_type(object);
-    if (e->how == NO_ATTRIBUTE) H5Adelete(object, e->attribute);
-    if (e->how == SAYS) fd_h5_put_string(object, e->attribute, e->text);
-    if (e->how == IS) fd_h5_put_int(object, e->attribute, (int32_t)e->shape[0]);
-    H5Oclose(object);
-    switch (e->how) {
-    case DELETED: H5Ldelete(file, e->object, H5P_DEFAULT); break;
-    case EXTENT: set_extent(file, e); break;
-    case A_GROUP:
-        H5Ldelete(file, e->object, H5P_DEFAULT);
-        H5Gclose(H5Gcreate2(file, e->object, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-        break;
-    case FLOATS: replace(file, e, H5T_IEEE_F32LE); break;
-    case DOUBLES: replace(file, e, H5T_IEEE_F64LE); break;
-    case INTEGERS: replace(file, e, H5T_STD_I32LE); break;
-    case WORDS: replace(file, e, H5T_STD_U16LE); break;
-    case PRINTS: replace(file, e, H5T_STD_U64LE); break;
-    case CHARACTERS: replace(file, e, H5T_C_S1); break;
-    case ROWS:
-        replace(file, e, type);
-        H5Tclose(type);
-        break;
-    case MOVED: H5Lmove(file, e->object, file, e->text, H5P_DEFAULT, H5P_DEFAULT); break;
-    case NO_ATTRIBUTE:
-    case SAYS:
-    case IS: break;
-    }
-}
-
 Test(trace_damaged, each_damage_is_named) {
     fd_graph *graph = fixture_graph(fixture_small);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const char *path = whole(graph, "edited.h5");
         fd_trace *trace = NULL;
         fd_error err = {0};
-        hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-        apply(file, &edits[i]);
-        H5Fclose(file);
+        h5_apply(path, &edits[i]);
         cr_expect_eq(fd_trace_open(path, &trace, &err), FD_ERR_INPUT, "%s: opened", edits[i].name);
         cr_expect_null(trace);
         cr_expect(strstr(err.message, edits[i].says) && strstr(err.message, "edited.h5"), "%s: %s", edits[i].name,
