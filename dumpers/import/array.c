@@ -17,10 +17,6 @@ static const struct {
     [FD_ARRAY_BOOL] = {"bool", 1, false},
 };
 
-size_t fd_array_type_bytes(fd_array_type type) {
-    return types[type].bytes;
-}
-
 const char *fd_array_type_name(fd_array_type type) {
     return types[type].name;
 }

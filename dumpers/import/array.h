@@ -37,7 +37,6 @@ typedef struct fd_array {
     const uint8_t *data;               /* borrowed */
 } fd_array;
 
-size_t fd_array_type_bytes(fd_array_type type);
 const char *fd_array_type_name(fd_array_type type); /* "f16", "bf16", "i32" */
 bool fd_array_is_float(fd_array_type type);
 

@@ -18,6 +18,7 @@ typedef enum fd_name_map_op_kind {
     FD_NAME_MAP_INTERLEAVE,
     FD_NAME_MAP_DEINTERLEAVE,
     FD_NAME_MAP_ROPE_HALVES,
+    FD_NAME_MAP_OPERATION_COUNT
 } fd_name_map_op_kind;
 
 /* What a rule may ask of the model; FD_NAME_MAP_NUMBER stands for none of them. */

@@ -6,18 +6,15 @@
 #include "dumpers/import/array.h"
 #include "dumpers/import/map_internal.h"
 
-static const struct {
-    const char *name;
-    fd_name_map_variable variable;
-} variables[] = {{"head_dim", FD_NAME_MAP_HEAD_DIM},
-                 {"n_head", FD_NAME_MAP_N_HEAD},
-                 {"n_head_kv", FD_NAME_MAP_N_HEAD_KV},
-                 {"n_embd", FD_NAME_MAP_N_EMBD},
-                 {"n_tok", FD_NAME_MAP_N_TOK}};
+const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {
+    [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
+    [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
+    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_TOK] = "n_tok"};
 
 static fd_name_map_variable find_variable(const char *text, size_t n) {
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (strlen(variables[i].name) == n && memcmp(text, variables[i].name, n) == 0) return variables[i].variable;
+    for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)
+        if (strlen(fd_name_map_variables[i]) == n && memcmp(text, fd_name_map_variables[i], n) == 0)
+            return (fd_name_map_variable)i;
     return FD_NAME_MAP_NUMBER;
 }
 
@@ -92,16 +89,12 @@ static bool take_halves(const char *text, fd_name_map_op *op) {
     return strcmp(text, "halves") == 0;
 }
 
-static const struct {
-    const char *name;
-    fd_name_map_op_kind kind;
-    bool (*take)(const char *text, fd_name_map_op *op); /* what follows "="; NULL: nothing may */
-} operations[] = {
-    {"reshape", FD_NAME_MAP_RESHAPE, take_reshape}, {"permute", FD_NAME_MAP_PERMUTE, take_permute},
-    {"transpose", FD_NAME_MAP_TRANSPOSE, NULL},     {"heads", FD_NAME_MAP_HEADS, take_heads},
-    {"slice", FD_NAME_MAP_SLICE, take_slice},       {"scale", FD_NAME_MAP_SCALE, take_scale},
-    {"interleave", FD_NAME_MAP_INTERLEAVE, NULL},   {"deinterleave", FD_NAME_MAP_DEINTERLEAVE, NULL},
-    {"rope", FD_NAME_MAP_ROPE_HALVES, take_halves},
+const fd_name_map_operation fd_name_map_operations[FD_NAME_MAP_OPERATION_COUNT] = {
+    [FD_NAME_MAP_RESHAPE] = {"reshape", take_reshape}, [FD_NAME_MAP_PERMUTE] = {"permute", take_permute},
+    [FD_NAME_MAP_TRANSPOSE] = {"transpose", NULL},     [FD_NAME_MAP_HEADS] = {"heads", take_heads},
+    [FD_NAME_MAP_SLICE] = {"slice", take_slice},       [FD_NAME_MAP_SCALE] = {"scale", take_scale},
+    [FD_NAME_MAP_INTERLEAVE] = {"interleave", NULL},   [FD_NAME_MAP_DEINTERLEAVE] = {"deinterleave", NULL},
+    [FD_NAME_MAP_ROPE_HALVES] = {"rope", take_halves},
 };
 
 /* "n_tok,n_head,-1": numbers and variables, at most one of them open. */
@@ -154,12 +147,13 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
                                 : "shape has 1 to 8 dimensions: numbers, n_tok, n_head, …, at most one -1:";
     const char *equals = strchr(word, '=');
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
-        if (strlen(operations[i].name) != n || memcmp(operations[i].name, word, n) != 0) continue;
+    for (int i = 0; i < FD_NAME_MAP_OPERATION_COUNT; i++) {
+        const fd_name_map_operation *operation = &fd_name_map_operations[i];
+        if (strlen(operation->name) != n || memcmp(operation->name, word, n) != 0) continue;
         if (rule->n_op == FD_NAME_MAP_MAX_OPS) return "more than 8 operations, at";
         fd_name_map_op *op = &rule->ops[rule->n_op++];
-        *op = (fd_name_map_op){.kind = operations[i].kind};
-        bool fits = operations[i].take ? equals && operations[i].take(equals + 1, op) : !equals;
+        *op = (fd_name_map_op){.kind = (fd_name_map_op_kind)i};
+        bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
     return "unknown operation (shape, axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
