@@ -84,10 +84,9 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     fedisableexcept(FE_ALL_EXCEPT);
     fesetround(FE_TONEAREST);
     cr_expect_eq(failed, 0);
-    fd_trace *trace;
     fd_error err = {0};
     float row[WIDTH];
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     cr_assert_eq(fd_trace_read(trace, 0, 0, row, NULL, &err), FD_OK, "%s", err.message);
     cr_expect_eq(memcmp(row, data, sizeof row), 0, "the bits are not the host's");
     fd_trace_close(trace);
