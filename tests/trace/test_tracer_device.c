@@ -7,7 +7,6 @@
 #include "dumpers/client/firstdiff_trace.h"
 #include "dumpers/store/trace.h"
 #include "fake_cuda_driver.h"
-#include "dumpers/store/weights.h"
 #include "fixture.h"
 
 static const int32_t tokens[] = {1, 2, 3, 4};
@@ -146,18 +145,9 @@ Test(tracer_device, a_weight_is_what_the_stream_has_left) {
     fake_fill(w, (size_t)N_ROW * N_COL, -1, NULL);
     fd_trace *trace = closed(tracer, path);
     cr_expect_eq(value_at(trace, "x", 0, 15), 7);
-    fd_weight_table table;
-    fd_weight_rows expected;
-    fd_error err = {0};
-    for (int i = 0; i < N_ROW * N_COL; i++) w[i] = 3;
-    fd_weight model = {.dtype = FD_F32, .n_row = N_ROW, .n_col = N_COL, .data = w};
-    cr_assert_eq(fd_trace_read_weights(trace, &table, &err), FD_OK, "%s", err.message);
-    cr_assert_eq(fd_weight_hash(&model, 2, &expected, &err), FD_OK);
-    cr_assert(table.n == 1 && table.rows[0].n_hash == expected.n_hash);
-    cr_expect_arr_eq(table.rows[0].hashes, expected.hashes, sizeof *expected.hashes * (size_t)expected.n_hash);
-    fd_weight_rows_free(&expected);
-    fd_weight_table_free(&table);
     fd_trace_close(trace);
+    for (int i = 0; i < N_ROW * N_COL; i++) w[i] = 3;
+    fixture_check_weight(path, "w", FD_F32, w, N_ROW, N_COL);
     free(w);
     cr_expect_eq(fake_pinned, 0, "pinned memory was not given back");
     cr_expect_eq(fake_pushed, 0);

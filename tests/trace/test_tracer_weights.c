@@ -4,36 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/store/weights.h"
 #include "fixture.h"
 #include "model/gguf/quant.h"
 #include "tracer_rows.h"
 
 static const int32_t tokens[] = {1, 2, 3};
-
-/* The hashes in the trace are those of the rows as they stand in a model. */
-static void check_hashes(const char *path, const char *name, uint32_t dtype, const void *rows, int64_t n_row,
-                         int64_t n_col) {
-    fd_weight weight = {.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = rows};
-    fd_weight_rows expected;
-    fd_weight_table table;
-    fd_error err = {0};
-    fd_trace *trace = fixture_open(path);
-    cr_assert_eq(fd_trace_read_weights(trace, &table, &err), FD_OK, "%s", err.message);
-    const fd_weight_rows *found = fd_weight_table_find(&table, name);
-    cr_assert(found, "%s: no %s among %d weights", path, name, table.n);
-    cr_assert_eq(fd_weight_hash(&weight, fd_weight_rows_per_hash(n_row, FD_MAX_WEIGHT_HASHES), &expected, &err), FD_OK);
-    cr_expect(found->n_row == n_row && found->n_col == n_col && found->rows_per_hash == expected.rows_per_hash, "%s",
-              name);
-    cr_expect_str_eq(found->dtype, fd_dtype_get(dtype)->name);
-    cr_expect(found->n_zero_row == expected.n_zero_row && found->n_trailing_zero_row == expected.n_trailing_zero_row,
-              "%s", name);
-    cr_assert_eq(found->n_hash, expected.n_hash, "%s", name);
-    cr_expect_arr_eq(found->hashes, expected.hashes, sizeof *expected.hashes * (size_t)expected.n_hash, "%s", name);
-    fd_weight_rows_free(&expected);
-    fd_weight_table_free(&table);
-    fd_trace_close(trace);
-}
 
 Test(tracer_weights, of_every_type_and_layout_are_those_of_the_model) {
     enum { N_ROW = 24, N_COL = 64 };
@@ -68,13 +43,13 @@ Test(tracer_weights, of_every_type_and_layout_are_those_of_the_model) {
     fd_tracer_step(tracer, tokens, 1);
     close_well(tracer);
     for (int i = 0; i < 5; i++) {
-        check_hashes(path, types[i], (uint32_t)fd_dtype_parse(types[i]), held[i], N_ROW, N_COL);
+        fixture_check_weight(path, types[i], (uint32_t)fd_dtype_parse(types[i]), held[i], N_ROW, N_COL);
         free(held[i]);
     }
-    check_hashes(path, "in_out", FD_F32, rows, N_ROW, N_COL);
-    check_hashes(path, "vector", FD_F32, rows, 1, N_COL);
+    fixture_check_weight(path, "in_out", FD_F32, rows, N_ROW, N_COL);
+    fixture_check_weight(path, "vector", FD_F32, rows, 1, N_COL);
     for (int r = 0; r < N_ROW / 2; r++) memcpy(turned + r * N_COL, rows + 2 * r * N_COL, sizeof *rows * N_COL);
-    check_hashes(path, "every_second", FD_F32, turned, N_ROW / 2, N_COL);
+    fixture_check_weight(path, "every_second", FD_F32, turned, N_ROW / 2, N_COL);
     free(rows);
     free(turned);
 }
@@ -86,7 +61,7 @@ Test(tracer_weights, a_large_matrix_has_several_rows_in_a_hash) {
     fd_tracer_put_weight_f32(tracer, "token_embd.weight", rows, 9001, 8);
     fd_tracer_step(tracer, tokens, 1);
     close_well(tracer);
-    check_hashes(path, "token_embd.weight", FD_F32, rows, 9001, 8);
+    fixture_check_weight(path, "token_embd.weight", FD_F32, rows, 9001, 8);
     free(rows);
 }
 
@@ -104,15 +79,15 @@ Test(tracer_weights, may_come_before_between_and_after_steps) {
             fd_tracer_put_f32(tracer, "x", rows + step * 16, 1, 16);
             if (step == 1) fd_tracer_put_weight_f32(tracer, "inside", rows, 3, 16);
             if (step == 2 && synchronous) /* a step has ended since: in the file, though it goes on */
-                check_hashes(path, "inside", FD_F32, rows, 3, 16);
+                fixture_check_weight(path, "inside", FD_F32, rows, 3, 16);
         }
         fd_tracer_put_weight_f32(tracer, "again", other, 3, 16);
         fd_tracer_put_weight_f32(tracer, "after", other, 3, 16);
         close_well(tracer);
-        check_hashes(path, "before", FD_F32, rows, 3, 16);
-        check_hashes(path, "inside", FD_F32, rows, 3, 16);
-        check_hashes(path, "again", FD_F32, other, 3, 16);
-        check_hashes(path, "after", FD_F32, other, 3, 16);
+        fixture_check_weight(path, "before", FD_F32, rows, 3, 16);
+        fixture_check_weight(path, "inside", FD_F32, rows, 3, 16);
+        fixture_check_weight(path, "again", FD_F32, other, 3, 16);
+        fixture_check_weight(path, "after", FD_F32, other, 3, 16);
         fd_trace *trace = fixture_open(path);
         cr_assert_eq(fd_trace_n_pos(trace), 3);
         cr_expect(fd_trace_get_info(trace)->complete);
@@ -149,8 +124,8 @@ Test(tracer_weights, on_a_device_come_by_the_callers_copy) {
     float turned[32 * 6];
     for (int r = 0; r < 32; r++)
         for (int c = 0; c < 6; c++) turned[r * 6 + c] = rows[c * 32 + r];
-    check_hashes(path, "w", FD_F32, rows, 6, 32);
-    check_hashes(path, "in_out", FD_F32, turned, 32, 6);
+    fixture_check_weight(path, "w", FD_F32, rows, 6, 32);
+    fixture_check_weight(path, "in_out", FD_F32, turned, 32, 6);
     free(rows);
 }
 
