@@ -247,7 +247,8 @@ Test(trace_write, tables_read_by_parts_are_the_whole_tables) {
         for (int32_t k = 0; k < 3 * fd_trace_n_pos(whole); k++)
             for (int32_t node = 0; node < fd_trace_n_node(whole); node++) {
                 int32_t pos = k * 5 % fd_trace_n_pos(whole);
-                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos), *b = fd_trace_fingerprint(parts, node, pos);
+                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos),
+                                     *b = fd_trace_fingerprint(parts, node, pos);
                 const fd_trace_stats *s = fd_trace_stats_at(whole, node, pos), *t = fd_trace_stats_at(parts, node, pos);
                 float x[2][512];
                 cr_assert(a && b && memcmp(a, b, sizeof *a) == 0, "fingerprint of node %d at %d", node, pos);
