@@ -65,6 +65,10 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
 void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
                           size_t size);
 bool fd_propose_has_layer(const fd_proposed_rule *rule);
+/* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. */
+int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, char *pattern, size_t size);
+/* Of operations, the words that say how the array is read. */
+void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 
 /* A bug of one layer must not become that layer's rule. Of names that differ in the layer alone, those whose values fit
@@ -74,6 +78,9 @@ void fd_propose_compare_layers(fd_proposer *p);
  * other n_layer layers, `of` among them, it is `node`. */
 void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
                           int32_t node, size_t n_layer);
+
+/* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
+void fd_propose_ask_by_size(fd_proposer *p);
 
 /* Writes the map: a rule for every clear name, `ask` for the others that fit some node, comments for the rest. `items`
  * are in the order of their nodes. */

@@ -86,6 +86,10 @@ static bool words_of(const char *a, const char *b, bool reading, char *out, size
     return at > 0;
 }
 
+void fd_propose_reading(const char *ops, char *out, size_t size) {
+    words_of(ops, "", true, out, size);
+}
+
 /* Without most, or where one layer decides alone and its values are in another order: what else it may be. */
 static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_rule *rule, int number,
                            const group *g) {
@@ -99,7 +103,7 @@ static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_
         if (node < 0) return;
         fd_propose_rule_text(&other, g->other, fd_trace_node_at(p->ref, node)->name, item->other, sizeof item->other);
     } else if (g->n == 1 && g->n_unclear > 0 && own.factor_known) {
-        words_of(own.ops, "", true, plain, sizeof plain);
+        fd_propose_reading(own.ops, plain, sizeof plain);
         if (!words_of(own.ops, plain, false, order, sizeof order)) return;
         snprintf(item->other, sizeof item->other, "%s%s%s", own.node, *plain ? " " : "", plain);
     }

@@ -78,6 +78,20 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
     fprintf(p->out, "\n");
 }
 
+/* One layer's values say it without any doubt, every other layer has such a name, and none of these is clear: what a bug in
+ * every layer leaves of the first. */
+static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *item) {
+    int32_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *other = &p->items[i];
+        fd_name_map_capture capture;
+        if (!fd_name_map_matches(l->source, other->name, &capture)) continue;
+        if (other != item && (other->clear || other->written || strcmp(other->slice, item->slice) != 0)) return false;
+        n++;
+    }
+    return item->best[0].away <= 1e-3 && n > 1 && n == p->plan.graph->hparams.n_layer;
+}
+
 /* Writes the item's line together with all others that it stands for with {layer}. */
 static void write_sure(fd_proposer *p, fd_proposed *item) {
     fd_proposed_rule single = fd_propose_rule(p, item, -1), best = single;
@@ -92,7 +106,8 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
             fd_proposed_rule other = fd_propose_rule(p, &p->items[i], k);
             n += fd_propose_same_rule(&l, &other);
         }
-        if (n > most && !pattern_misleads(p, &l, k)) {
+        bool speaks = n > most || (n == 1 && number < 0 && speaks_for_all(p, &l, item));
+        if (speaks && !pattern_misleads(p, &l, k)) {
             most = n;
             best = l;
             number = k;
@@ -138,6 +153,7 @@ static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_
 
 static void write_rest(fd_proposer *p, const fd_import_options *o) {
     char shape[128];
+    fd_propose_ask_by_size(p);
     for (size_t i = 0; i < p->n; i++)
         if (!p->items[i].written && p->items[i].matched) write_ask(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++) {
