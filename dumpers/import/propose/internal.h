@@ -1,5 +1,5 @@
-/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the layers say the
- * same) and lines.c (the map that follows). */
+/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
+ * layers say the same), by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -38,6 +38,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool written;
     bool differs;    /* its values are clear, but fit another rule than those of most other layers: no longer `clear` */
     char other[300]; /* "NODE OPERATION…": clear values, but what the layers say leaves this rule open, too; "" */
+    bool left_out;   /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
 
