@@ -9,12 +9,12 @@
 #include "cli/output.h"
 
 typedef struct arguments {
-    const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref;
+    const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref, *weights;
     fd_name_map_list allow; /* borrowed strings */
     bool quiet;
 } arguments;
 
-enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF };
+enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF, KEY_WEIGHTS };
 
 static const struct argp_option options[] = {
     {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
@@ -24,6 +24,10 @@ static const struct argp_option options[] = {
      1},
     {"model", KEY_MODEL, "MODEL.gguf", 0, "The model that ran: names and shapes are checked against its graph", 1},
     {"ref", KEY_REF, "REF.h5", 0, "With --map auto: a trace of the model on these tokens (default: the model is run)",
+     1},
+    {"weights", KEY_WEIGHTS, "DIR|FILE", 0,
+     "Arrays of weights as the engine loaded them, by their names in the GGUF or by the map: hashes of their rows are "
+     "recorded, and compare looks for a loader's bug in them first (default: those in DIR|FILE that have such names)",
      1},
     {"tokens", KEY_TOKENS, "1,2,3", 0, "Tokens fed, in order (default: tokens.txt or tokens.npy there)", 2},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
@@ -48,6 +52,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
     case KEY_TOKENS_FILE: a->tokens_file = arg; return 0;
     case KEY_STEPS: a->steps = arg; return 0;
     case KEY_REF: a->ref = arg; return 0;
+    case KEY_WEIGHTS: a->weights = arg; return 0;
     case KEY_ALLOW:
         a->allow.items = realloc(a->allow.items, (a->allow.n + 1) * sizeof *a->allow.items);
         if (!a->allow.items) argp_failure(state, FD_EXIT_UNUSABLE, ENOMEM, "--allow");
@@ -61,6 +66,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
         if (!a->source) argp_error(state, "no folder or file given");
         if (is_auto(a) && !a->model) argp_error(state, "--map auto needs --model MODEL.gguf");
         if (is_auto(a) && a->output) argp_error(state, "--map auto prints a map and writes no trace: no -o");
+        if (is_auto(a) && a->weights) argp_error(state, "--weights needs a map: not with --map auto");
         if (!is_auto(a) && a->ref) argp_error(state, "--ref is for --map auto");
         if (!is_auto(a) && !a->output) argp_error(state, "no -o TRACE.h5 given");
         if (a->tokens && a->tokens_file) argp_error(state, "--tokens and --tokens-file: one of them");
@@ -107,6 +113,7 @@ static void summarise(const arguments *a, const fd_import_plan *plan) {
     printf("%zu nodes, %d position%s in %d step%s, from %zu tensors with the map %s: %s\n", plan->n_node, plan->n_token,
            plan->n_token == 1 ? "" : "s", plan->n_step, plan->n_step == 1 ? "" : "s", fd_source_count(plan->source),
            plan->map->name, a->output);
+    if (plan->n_weight) printf("%zu weights, as hashes of their rows\n", plan->n_weight);
     if (plan->n_skipped || plan->n_allowed || plan->n_unmatched)
         printf("%zu skipped, %zu allowed, %zu unmatched\n", plan->n_skipped, plan->n_allowed, plan->n_unmatched);
 }
@@ -118,7 +125,7 @@ static fd_code write_trace(const arguments *a, const fd_source *source, const fd
     fd_code code = fd_import_write(&plan, a->output, err);
     if (code == FD_OK && !a->quiet) summarise(a, &plan);
     if (code == FD_OK) fd_cli_list_unmatched(stderr, &plan);
-    *status = plan.n_unmatched + how->map->ask.n > 0 ? FD_EXIT_INCOMPLETE : FD_EXIT_SAME;
+    *status = plan.n_unmatched + plan.n_unmatched_weight + how->map->ask.n > 0 ? FD_EXIT_INCOMPLETE : FD_EXIT_SAME;
     fd_import_plan_free(&plan);
     return code;
 }
@@ -143,6 +150,7 @@ static fd_code import_source(const arguments *a, const fd_source *source, const 
                              const fd_cli_model *model, int *status, fd_error *err) {
     const fd_graph *graph = model->graph;
     fd_import_options how = {.map = map, .graph = graph, .allow = &a->allow};
+    fd_source *weights = NULL;
     int32_t *tokens = NULL, *steps = NULL, n_vocab = graph ? graph->hparams.n_vocab : INT32_MAX;
     fd_code code = read_tokens(a, n_vocab, &tokens, &how.n_token, err);
     if (code == FD_OK && a->steps &&
@@ -150,8 +158,11 @@ static fd_code import_source(const arguments *a, const fd_source *source, const 
         code = fd_error_prefix(err, "--steps");
     how.tokens = tokens;
     how.step_sizes = steps;
+    if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
+    how.weights = weights;
     if (code == FD_OK)
         code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);
+    fd_source_close(weights);
     free(tokens);
     free(steps);
     return code;
@@ -161,7 +172,7 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     fd_source *source = NULL;
     fd_name_map *map = NULL;
     fd_cli_model model = {0};
-    const char *inputs[] = {a->source, a->map, a->model, a->tokens_file};
+    const char *inputs[] = {a->source, a->map, a->model, a->tokens_file, a->weights};
     FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
     fd_code code = fd_source_open(a->source, &source, err);
     if (code == FD_OK && !is_auto(a)) {

@@ -7,13 +7,18 @@
 
 #include "cli/temporary.h"
 
-void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
+static void list_arrays(FILE *to, const char *what, const fd_source *source, const size_t *arrays, size_t n) {
     char shape[128];
-    for (size_t i = 0; i < plan->n_unmatched; i++) {
-        const fd_source_tensor *tensor = fd_source_at(plan->source, plan->unmatched[i]);
-        fprintf(to, "unmatched  %s  %s %s\n", tensor->name, fd_array_type_name(tensor->type),
+    for (size_t i = 0; i < n; i++) {
+        const fd_source_tensor *tensor = fd_source_at(source, arrays[i]);
+        fprintf(to, "%s  %s  %s %s\n", what, tensor->name, fd_array_type_name(tensor->type),
                 fd_array_shape_text(tensor->rank, tensor->shape, shape));
     }
+}
+
+void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
+    list_arrays(to, "unmatched", plan->source, plan->unmatched, plan->n_unmatched);
+    list_arrays(to, "unmatched weight", plan->weight_source, plan->unmatched_weights, plan->n_unmatched_weight);
     for (size_t i = 0; i < plan->n_allowed; i++)
         fprintf(to, "allowed    %s\n", fd_source_at(plan->source, plan->allowed[i])->name);
     for (size_t i = 0; i < plan->map->ask.n; i++) fprintf(to, "undecided  %s\n", plan->map->ask.items[i]);

@@ -28,19 +28,19 @@ static int sequence(const unsigned char *s) {
     return n;
 }
 
-static fd_code check_name(const char *name, fd_error *err) {
-    if (!name || !name[0]) return fd_fail(err, FD_ERR_INPUT, "tensor without a name");
-    size_t n = strnlen(name, 64);
-    if (n > 63) return fd_fail(err, FD_ERR_INPUT, "tensor %.40s…: a name of more than 63 bytes", name);
+fd_code fd_tracer_check_name(const char *what, const char *name, size_t most, fd_error *err) {
+    if (!name || !name[0]) return fd_fail(err, FD_ERR_INPUT, "%s without a name", what);
+    size_t n = strnlen(name, most + 1);
+    if (n > most) return fd_fail(err, FD_ERR_INPUT, "%s %.40s…: a name of more than %zu bytes", what, name, most);
     for (size_t i = 0; i < n;) {
         int bytes = sequence((const unsigned char *)name + i);
-        if (bytes == 0) return fd_fail(err, FD_ERR_INPUT, "tensor name: byte %zu of it is no UTF-8", i);
+        if (bytes == 0) return fd_fail(err, FD_ERR_INPUT, "%s name: byte %zu of it is no UTF-8", what, i);
         if (name[i] == '/' || (unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-            return fd_fail(err, FD_ERR_INPUT, "tensor name: byte %zu of it is '/' or a control character", i);
+            return fd_fail(err, FD_ERR_INPUT, "%s name: byte %zu of it is '/' or a control character", what, i);
         i += (size_t)bytes;
     }
     if (name[0] == '.' || strstr(name, ".."))
-        return fd_fail(err, FD_ERR_INPUT, "tensor %s: a name may not begin with '.' or hold '..'", name);
+        return fd_fail(err, FD_ERR_INPUT, "%s %s: a name may not begin with '.' or hold '..'", what, name);
     return FD_OK;
 }
 
@@ -142,7 +142,7 @@ fd_code fd_tracer_check(const fd_tracer_tensor *t, int64_t pos0, int64_t n_tok, 
     *out = (fd_tracer_view){0};
     int64_t stride[FD_TRACER_MAX_DIM];
     int axis;
-    FD_TRY(check_name(t->name, err));
+    FD_TRY(fd_tracer_check_name("tensor", t->name, 63, err));
     size_t bytes = fd_tracer_bytes_of(t->dtype);
     if (bytes == 0) return fd_fail(err, FD_ERR_INPUT, "tensor %s: element type %d is unknown", t->name, (int)t->dtype);
     if (!t->data) return fd_fail(err, FD_ERR_INPUT, "tensor %s: no data", t->name);

@@ -190,16 +190,31 @@ static fd_code order_copy(struct fd_tracer_device *device, const fd_tracer_view 
     return error ? refuse(cuda, error, view->name, "no event after its copy", err) : FD_OK;
 }
 
-static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
-    struct fd_tracer_device *device = tracer->device;
-    void *context = NULL;
+/* CUDA, loaded when first needed, and a stream that a copy can go into. */
+static fd_code use_cuda(fd_tracer *tracer, const char *name, void *stream, void **context, fd_error *err) {
     int capturing = 0;
-    if (device->cuda.cuCtxGetCurrent(&context) != 0 || !context)
-        return fd_fail(err, FD_ERR_DEVICE, "tensor %s: on a device, but this thread has no CUDA context", view->name);
+    *context = NULL;
+    if (!tracer->device) {
+        cuda_api api = {0};
+        FD_TRY(load(&api, err));
+        tracer->device = calloc(1, sizeof *tracer->device);
+        if (!tracer->device) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", name);
+        tracer->device->cuda = api;
+    }
+    struct fd_tracer_device *device = tracer->device;
+    if (device->cuda.cuCtxGetCurrent(context) != 0 || !*context)
+        return fd_fail(err, FD_ERR_DEVICE, "tensor %s: on a device, but this thread has no CUDA context", name);
     if (device->cuda.cuStreamIsCapturing(stream, &capturing) == 0 && capturing)
         return fd_fail(err, FD_ERR_DEVICE,
-                       "tensor %s: its stream is being captured into a graph, expected one that runs", view->name);
-    if (!device->context) device->context = context;
+                       "tensor %s: its stream is being captured into a graph, expected one that runs", name);
+    if (!device->context) device->context = *context;
+    return FD_OK;
+}
+
+static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
+    void *context;
+    FD_TRY(use_cuda(tracer, view->name, stream, &context, err));
+    struct fd_tracer_device *device = tracer->device;
     layout blocks = plan(view);
     size_t bytes = (size_t)(blocks.block * blocks.n_block) * fd_tracer_bytes_of(view->source);
     if (device->n > 0 && device->bytes + bytes > MOST_PINNED) FD_TRY(fd_tracer_collect(tracer, err));
@@ -223,15 +238,7 @@ static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void 
 }
 
 fd_code fd_tracer_take_device(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
-    if (tracer->options.copy) return take_by_callback(tracer, view, stream, err);
-    if (!tracer->device) {
-        cuda_api api = {0};
-        FD_TRY(load(&api, err));
-        tracer->device = calloc(1, sizeof *tracer->device);
-        if (!tracer->device) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", view->name);
-        tracer->device->cuda = api;
-    }
-    return take_by_cuda(tracer, view, stream, err);
+    return tracer->options.copy ? take_by_callback(tracer, view, stream, err) : take_by_cuda(tracer, view, stream, err);
 }
 
 static bool keep_event(struct fd_tracer_device *device, void *event) {
@@ -265,6 +272,38 @@ fd_code fd_tracer_collect(fd_tracer *tracer, fd_error *err) {
     device->n = device->bytes = 0;
     for (slab *s = device->slabs; s; s = s->next) s->used = 0;
     return code;
+}
+
+static fd_code fetch_by_cuda(fd_tracer *tracer, const char *name, const char *from, size_t bytes, void *stream,
+                             char *host, fd_error *err) {
+    void *context;
+    char *pinned;
+    FD_TRY(use_cuda(tracer, name, stream, &context, err));
+    FD_TRY(fd_tracer_collect(tracer, err)); /* its memory is needed */
+    struct fd_tracer_device *device = tracer->device;
+    fd_code code = pin(device, bytes < SLAB ? bytes : SLAB, name, &pinned, err);
+    for (size_t at = 0; code == FD_OK && at < bytes; at += SLAB) {
+        const size_t n = bytes - at < SLAB ? bytes - at : SLAB;
+        const fd_tracer_view view = {.name = name, .source = FD_TRACER_I8, .data = from + at};
+        const layout whole = {.block = (int64_t)n, .n_block = 1};
+        void *event;
+        code = order_copy(device, &view, &whole, pinned, stream, &event, err);
+        if (code != FD_OK) break;
+        int error = device->cuda.cuEventSynchronize(event);
+        if (!keep_event(device, event)) device->cuda.cuEventDestroy(event);
+        if (error) code = refuse(&device->cuda, error, name, "its copy from the device failed", err);
+        if (!error) memcpy(host + at, pinned, n);
+    }
+    for (slab *s = device->slabs; s; s = s->next) s->used = 0;
+    return code;
+}
+
+fd_code fd_tracer_fetch(fd_tracer *tracer, const char *name, const void *device, size_t bytes, void *stream, char *host,
+                        fd_error *err) {
+    const fd_tracer_options *o = &tracer->options;
+    if (!o->copy) return fetch_by_cuda(tracer, name, device, bytes, stream, host, err);
+    int failed = o->copy(o->copy_user, host, device, bytes, stream);
+    return failed ? fd_fail(err, FD_ERR_DEVICE, "tensor %s: the copy function returned %d", name, failed) : FD_OK;
 }
 
 bool fd_tracer_device_has(const fd_tracer *tracer, const char *name) {

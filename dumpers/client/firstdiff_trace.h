@@ -1,6 +1,7 @@
 /* firstdiff_trace.h — record what your engine computes, for `firstdiff compare`.
  *
  *     fd_tracer *trace = fd_tracer_open(NULL, NULL);            // NULL: the file that $FIRSTDIFF_TRACE names, or no trace
+ *     fd_tracer_put_weight_f32(trace, "blk.0.attn_q.weight", w, n_out, n_in);  // once loaded: finds a loader's bugs first
  *     fd_tracer_step(trace, tokens, n_tokens);                  // one forward call: the tokens it is fed
  *     fd_tracer_put_f32(trace, "blk.0.attn_norm", x, n_tokens, n_embd);  // as soon as it is computed
  *     …
@@ -85,6 +86,20 @@ typedef struct fd_tracer_tensor {
     void *stream;       /* cudaStream_t; NULL: the default stream */
 } fd_tracer_tensor;
 
+/* A weight, as the engine holds it when it computes. */
+typedef struct fd_tracer_weight {
+    const char *name; /* as in the GGUF, "blk.3.attn_q.weight": 1 to 191 bytes, else as the name of a tensor */
+    const char *type; /* of what lies at `data`, as the GGUF calls it: "F32", "F16", "BF16", or blocks as ggml lays them
+                         out, "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K"; NULL: "F32" */
+    const void *data; /* row 0 */
+    int64_t n_row, n_col; /* row r makes output r (of an embedding: it is token r's); a norm's or bias's vector is one
+                             row; experts' matrices follow one another */
+    int64_t row_stride, col_stride; /* in elements, positive; both 0: row-major without gaps. A matrix that is held as
+                                       [in, out] has the strides 1 and n_row. Blocks: whole ones, col_stride 1 */
+    int on_device;    /* as in fd_tracer_tensor, but the call waits until the data was copied */
+    void *stream;
+} fd_tracer_weight;
+
 /* Starts a trace at `path`; NULL: at the path in the environment variable FIRSTDIFF_TRACE, and without one NULL is
  * returned, with which every call does nothing. `options` may be NULL. A trace that cannot be started is returned
  * turned off: fd_tracer_error says why. A file at `path` is replaced, unless it is the trace of a run that still goes
@@ -100,6 +115,16 @@ int fd_tracer_put(fd_tracer *tracer, const fd_tracer_tensor *tensor);
 
 /* The usual case: [n_row, n_column] in host memory, contiguous, one row for each position of the step. */
 int fd_tracer_put_f32(fd_tracer *tracer, const char *name, const float *data, int64_t n_row, int64_t n_column);
+
+/* Records hashes of a weight's dequantised rows, at most 32 KiB: `firstdiff compare --model` then looks for a loader's
+ * bug in them before it looks at any tensor. Best before the first step, while the file is empty: later it is copied, once
+ * for all weights between two steps. They are in the file when the next step has ended, or the trace is closed. A name that
+ * comes again stands for the last. Leave out what the engine changed on purpose (rounded when it loaded, norms kept as
+ * 1 + w): it differs from the file, and is reported. Blocks are dequantised here; pass an engine's own result as F32. */
+int fd_tracer_put_weight(fd_tracer *tracer, const fd_tracer_weight *weight);
+
+/* The usual case: [n_row, n_column] in host memory, row-major. */
+int fd_tracer_put_weight_f32(fd_tracer *tracer, const char *name, const float *data, int64_t n_row, int64_t n_column);
 
 /* Attention scores or weights of a step, [n_row, n_head, n_key] in host memory, contiguous; n_key reaches at least to
  * the last row's own position. */

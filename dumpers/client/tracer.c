@@ -177,6 +177,36 @@ PUBLIC int fd_tracer_put_f32(fd_tracer *tracer, const char *name, const float *d
     return fd_tracer_put(tracer, &tensor);
 }
 
+static fd_code put_weight(fd_tracer *tracer, const fd_tracer_weight *weight, fd_error *err) {
+    fd_weight_rows rows;
+    if (!weight) return fd_fail(err, FD_ERR_INPUT, "a put without a weight");
+    FD_TRY(fd_tracer_hash_weight(tracer, weight, &rows, err));
+    return fd_tracer_hand_over_weight(tracer, &rows, err);
+}
+
+PUBLIC int fd_tracer_put_weight(fd_tracer *tracer, const fd_tracer_weight *weight) {
+    if (!works(tracer)) return idle(tracer);
+    fd_tracer_host host;
+    fd_error err = {0};
+    int result = 0;
+    pthread_mutex_lock(&tracer->lock);
+    fd_tracer_enter(&host, false);
+    fesetenv(FE_DFL_ENV); /* a host that flushes denormals must not change what is hashed */
+    if (!works(tracer))
+        result = idle(tracer);
+    else if (put_weight(tracer, weight, &err) != FD_OK)
+        result = turn_off(tracer, &err);
+    fd_tracer_leave(&host);
+    pthread_mutex_unlock(&tracer->lock);
+    return result;
+}
+
+PUBLIC int fd_tracer_put_weight_f32(fd_tracer *tracer, const char *name, const float *data, int64_t n_row,
+                                    int64_t n_column) {
+    fd_tracer_weight weight = {.name = name, .data = data, .n_row = n_row, .n_col = n_column};
+    return fd_tracer_put_weight(tracer, &weight);
+}
+
 PUBLIC int fd_tracer_put_attention(fd_tracer *tracer, const char *name, const float *data, int64_t n_row,
                                    int64_t n_head, int64_t n_key) {
     fd_tracer_tensor tensor = {

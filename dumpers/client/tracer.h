@@ -5,7 +5,8 @@
  *     device.c     data in CUDA's memory
  *     gather.c     strided data to rows
  *     rows.c       a step in memory
- *     write.c      parts of steps, through the queue, into the store
+ *     weight.c     a weight to hashes of its rows
+ *     write.c      parts of steps and weights, through the queue, into the store
  *     host.c       what the host program must not notice
  *     process.c    fork and exit
  *     hash.c       the model file */
@@ -85,6 +86,8 @@ struct fd_tracer {
 /* FD_ERR_INPUT with the tensor, what was found and what was expected. `tensor` may be any garbage but its pointers. */
 fd_code fd_tracer_check(const fd_tracer_tensor *tensor, int64_t pos0, int64_t n_tok, fd_tracer_view *out,
                         fd_error *err);
+/* A name in the file: UTF-8 of 1 to `most` bytes; `what` is "tensor" or "weight". */
+fd_code fd_tracer_check_name(const char *what, const char *name, size_t most, fd_error *err);
 size_t fd_tracer_bytes_of(fd_tracer_dtype dtype); /* of an element; 0: no such type */
 
 /* ---- gather.c ---- */
@@ -98,12 +101,18 @@ size_t fd_tracer_row_bytes(const fd_tracer_set *set, int64_t n_key);
 void fd_tracer_drop_rows(fd_tracer_set *set);
 fd_fingerprint fd_tracer_print(const fd_tracer_set *set, const char *row, int64_t keys, int64_t n_key);
 
+/* ---- weight.c ---- */
+/* *out is the caller's. `weight` may be any garbage but its pointers. */
+fd_code fd_tracer_hash_weight(fd_tracer *tracer, const fd_tracer_weight *weight, fd_weight_rows *out, fd_error *err);
+
 /* ---- write.c ---- */
 /* Makes the file and the queue. */
 fd_code fd_tracer_create(fd_tracer *tracer, fd_error *err);
 size_t fd_tracer_most_held(const fd_tracer *tracer); /* bytes of the step */
 /* Hands over what is held of the step; waits while too much is on its way to the file. */
 fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err);
+/* A weight; its hashes belong to the queue from here on. */
+fd_code fd_tracer_hand_over_weight(fd_tracer *tracer, const fd_weight_rows *rows, fd_error *err);
 /* Waits until all that was handed over is written, and ends the thread. HDF5's lock is not held. */
 void fd_tracer_stop_writing(fd_tracer *tracer);
 /* Waits until all that was handed over is written, and the trace is marked as complete. */
@@ -119,6 +128,9 @@ fd_code fd_tracer_end(fd_tracer *tracer, fd_error *err);
 
 /* ---- device.c ---- */
 fd_code fd_tracer_take_device(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err);
+/* Brings `bytes` bytes at the device address `device` to `host`, and waits for them. */
+fd_code fd_tracer_fetch(fd_tracer *tracer, const char *name, const void *device, size_t bytes, void *stream, char *host,
+                        fd_error *err);
 /* Waits for every copy that is under way and takes it. */
 fd_code fd_tracer_collect(fd_tracer *tracer, fd_error *err);
 bool fd_tracer_device_has(const fd_tracer *tracer, const char *name); /* a copy of this tensor is under way */

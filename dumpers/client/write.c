@@ -9,8 +9,9 @@
 /* Steps on their way to the file: as many as a killed program loses besides the one that goes on. */
 enum { MOST_STEPS = 8 };
 
-/* Rows of one step. */
+/* Rows of one step, or a weight. */
 typedef struct part {
+    fd_weight_rows weight; /* hashes NULL: none, and what follows is a step's; owned */
     int64_t pos0, n_tok;
     int32_t *tokens; /* owned, [n_tok] */
     bool ends;       /* the step is whole with it */
@@ -20,6 +21,7 @@ typedef struct part {
 
 static void free_part(part *p) {
     for (int32_t i = 0; i < p->n_set; i++) fd_tracer_drop_rows(&p->sets[i]);
+    fd_weight_rows_free(&p->weight);
     free(p->tokens);
     free(p);
 }
@@ -127,13 +129,25 @@ static void drop_prints(fd_tracer_output *out) {
     out->n_print = 0;
 }
 
+static fd_code write_weight(fd_tracer_output *out, const fd_weight_rows *rows, fd_error *err) {
+    FD_TRY(fd_store_room(out->store, rows->n_hash * (int64_t)sizeof *rows->hashes + (1 << 16), err));
+    return fd_store_add_weight(out->store, rows, err);
+}
+
 static fd_code write_part(fd_tracer_output *out, part *p, fd_error *err) {
+    if (p->weight.hashes) return write_weight(out, &p->weight, err);
     FD_TRY(make_room(out, p, err));
     FD_TRY(write_rows(out, p, err));
     if (!p->ends) return FD_OK;
     FD_TRY(commit_step(out, p, err));
     drop_prints(out);
     return FD_OK;
+}
+
+/* Weights may have come after the last step. */
+static fd_code complete(fd_tracer_output *out, fd_error *err) {
+    FD_TRY(fd_store_publish(out->store, err));
+    return fd_store_finish(out->store, err);
 }
 
 /* fd_queue_work.write: a step is committed with its last part. No part: the trace is complete. */
@@ -146,8 +160,7 @@ static fd_code write_parts(void *user, fd_queue_item *first, bool dropped, fd_er
     for (fd_queue_item *item = first; item; item = item->next) {
         part *p;
         memcpy(&p, item->data, sizeof p);
-        if (!dropped && code == FD_OK)
-            code = p ? write_part(&tracer->output, p, err) : fd_store_finish(tracer->output.store, err);
+        if (!dropped && code == FD_OK) code = p ? write_part(&tracer->output, p, err) : complete(&tracer->output, err);
         if (p) free_part(p);
     }
     fd_tracer_leave(&host);
@@ -193,6 +206,17 @@ fd_code fd_tracer_hand_over(fd_tracer *tracer, bool ends, fd_error *err) {
     size_t bytes = step->bytes;
     step->bytes = 0;
     return put_part(tracer, p, bytes, err);
+}
+
+fd_code fd_tracer_hand_over_weight(fd_tracer *tracer, const fd_weight_rows *rows, fd_error *err) {
+    fd_weight_rows own = *rows;
+    part *p = malloc(sizeof *p);
+    if (!p) {
+        fd_weight_rows_free(&own);
+        return fd_fail(err, FD_ERR_MEMORY, "weight %s: out of memory", own.name);
+    }
+    *p = (part){.weight = own};
+    return put_part(tracer, p, sizeof *p + (size_t)own.n_hash * sizeof *own.hashes, err);
 }
 
 fd_code fd_tracer_complete(fd_tracer *tracer, fd_error *err) {

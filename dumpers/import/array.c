@@ -17,10 +17,6 @@ static const struct {
     [FD_ARRAY_BOOL] = {"bool", 1, false},
 };
 
-size_t fd_array_type_bytes(fd_array_type type) {
-    return types[type].bytes;
-}
-
 const char *fd_array_type_name(fd_array_type type) {
     return types[type].name;
 }
@@ -114,6 +110,17 @@ static double *fetch_axis(const fd_array *array, int axis, const uint8_t *from, 
 
 void fd_array_fetch(const fd_array *array, double *out) {
     fetch_axis(array, 0, array->data, out);
+}
+
+bool fd_array_reshape(fd_array *array, int rank, const int64_t *shape) {
+    fd_array packed = *array, out = *array;
+    out.rank = rank;
+    memcpy(out.shape, shape, sizeof(int64_t) * (size_t)rank);
+    if (fd_array_pack(&packed, false) != fd_array_pack(&out, false)) return false;
+    for (int i = 0; i < array->rank; i++)
+        if (array->shape[i] > 1 && array->stride[i] != packed.stride[i]) return false;
+    *array = out;
+    return true;
 }
 
 fd_array fd_array_at(const fd_array *array, int axis, int64_t i) {

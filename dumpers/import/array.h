@@ -37,7 +37,6 @@ typedef struct fd_array {
     const uint8_t *data;               /* borrowed */
 } fd_array;
 
-size_t fd_array_type_bytes(fd_array_type type);
 const char *fd_array_type_name(fd_array_type type); /* "f16", "bf16", "i32" */
 bool fd_array_is_float(fd_array_type type);
 
@@ -51,6 +50,10 @@ const char *fd_array_shape_text(int rank, const int64_t *shape, char out[128]);
 /* Elements in row-major order of the array's axes, widened to double (exact for all but 64-bit integers beyond 2^53):
  * out has as many as the product of the shape. */
 void fd_array_fetch(const fd_array *array, double *out);
+
+/* The same elements, in the row-major order of the array's axes, with other dimensions; false when their number differs or
+ * that is not their order in memory. */
+bool fd_array_reshape(fd_array *array, int rank, const int64_t *shape);
 
 /* The array without axis `axis`, at index `i` of it. */
 fd_array fd_array_at(const fd_array *array, int axis, int64_t i);

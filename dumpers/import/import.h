@@ -3,6 +3,8 @@
 #ifndef FD_DUMPERS_IMPORT_IMPORT_H
 #define FD_DUMPERS_IMPORT_IMPORT_H
 
+#include <hdf5.h>
+
 #include "dumpers/import/map.h"
 #include "dumpers/import/source.h"
 #include "model/graph.h"
@@ -15,6 +17,7 @@ typedef struct fd_import_options {
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
     const fd_name_map_list *allow; /* patterns besides the map's; NULL */
+    const fd_source *weights; /* arrays that are weights; NULL: those of the source that have such names or rules */
 } fd_import_options;
 
 typedef struct fd_import_match { /* one tensor for one node and step */
@@ -23,8 +26,16 @@ typedef struct fd_import_match { /* one tensor for one node and step */
     size_t choice; /* which of the rule's sources: the first is the best */
     char node[64];
     int32_t step;
+    int rank; /* and shape: of the array, as the rule reads it (shape=) */
+    int64_t shape[FD_ARRAY_MAX_RANK];
     int axis; /* of the array, that runs over positions; -1: the whole is one position */
 } fd_import_match;
+
+typedef struct fd_import_weight {
+    size_t tensor; /* of plan->weight_source */
+    size_t rule;   /* SIZE_MAX: its name is the GGUF's */
+    char name[128];
+} fd_import_weight;
 
 typedef struct fd_import_step {
     int32_t pos0, n_pos;
@@ -46,7 +57,12 @@ typedef struct fd_import_plan {
     size_t n_unmatched;
     size_t *allowed; /* and those that are allowed to */
     size_t n_allowed;
-    size_t n_skipped; /* named by skip, or by a rule whose node another gives */
+    size_t n_skipped;               /* named by skip, or by a rule whose node another gives */
+    const fd_source *weight_source; /* borrowed */
+    fd_import_weight *weights;
+    size_t n_weight;
+    size_t *unmatched_weights; /* arrays of a source of weights that no line names */
+    size_t n_unmatched_weight;
 } fd_import_plan;
 
 /* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and
@@ -58,7 +74,11 @@ void fd_import_plan_free(fd_import_plan *plan);
 /* Writes the trace under a temporary name and renames it when whole; what lay at `path` stays on failure. */
 fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err);
 
-/* ---- shared by plan and writer ---- */
+/* ---- shared by plan, writer and propose/ ---- */
+
+/* How the match's rule reads the tensor in its step: rank, shape and axis are set. FD_ERR_INPUT, with what to write into
+ * the map, where no axis or more than one can be the positions. */
+fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *match, fd_error *err);
 
 /* One position's tensors of a match, after the map's operations. */
 typedef struct fd_import_rows {
@@ -77,8 +97,13 @@ void fd_import_rows_close(fd_import_rows *rows);
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
                             fd_error *err);
 
-/* Rank and shape of one position before the map's operations (leading axes of length 1, such as the batch, dropped). */
-void fd_import_row_shape(const fd_source_tensor *tensor, int axis, int *rank, int64_t *shape);
+/* Rank and shape of one position of a placed match before the map's operations (leading axes of length 1, such as the
+ * batch, dropped). */
+void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape);
+/* The weights' row hashes into the group /weights of a file that is written. */
+fd_code fd_import_write_weights(const fd_import_plan *plan, hid_t file, fd_error *err);
+/* What 16-bit integers hold: `as=`, or a name with bf16 in it. */
+fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_array_type type);
 /* True for nodes whose last axis runs over the keys. */
 bool fd_import_over_kv(const char *node);
 

@@ -18,6 +18,7 @@ typedef enum fd_name_map_op_kind {
     FD_NAME_MAP_INTERLEAVE,
     FD_NAME_MAP_DEINTERLEAVE,
     FD_NAME_MAP_ROPE_HALVES,
+    FD_NAME_MAP_OPERATION_COUNT
 } fd_name_map_op_kind;
 
 /* What a rule may ask of the model; FD_NAME_MAP_NUMBER stands for none of them. */
@@ -27,6 +28,7 @@ typedef enum fd_name_map_variable {
     FD_NAME_MAP_N_HEAD,
     FD_NAME_MAP_N_HEAD_KV,
     FD_NAME_MAP_N_EMBD,
+    FD_NAME_MAP_N_TOK, /* the step's tokens; in shape= alone */
     FD_NAME_MAP_VARIABLE_COUNT
 } fd_name_map_variable;
 
@@ -48,6 +50,11 @@ typedef enum fd_name_map_words {
     FD_NAME_MAP_WORDS_BF16
 } fd_name_map_words;
 
+typedef struct fd_name_map_dim { /* of shape= */
+    fd_name_map_variable variable;
+    int64_t number; /* without a variable; -1: what is left over */
+} fd_name_map_dim;
+
 typedef struct fd_name_map_source {
     char *pattern;
     int32_t occurrence; /* 0: the name must occur once; -1: the last */
@@ -57,7 +64,9 @@ typedef struct fd_name_map_rule {
     int line;
     fd_name_map_source *sources; /* in order of preference */
     size_t n_source;
-    char *node; /* with {layer}, {rank} or {last}, for which a number stands */
+    char *node;                                  /* with {layer}, {rank} or {last}, for which a number stands */
+    fd_name_map_dim shape[FD_NAME_MAP_MAX_ARGS]; /* of the array, for dumps without dimensions */
+    int n_shape;                                 /* 0: the file's */
     bool has_axis;
     int axis; /* from the end: -2; 0: the first after those of length 1 */
     fd_name_map_rows rows;
@@ -107,6 +116,10 @@ typedef struct fd_name_map_values {
  * exchanged at will: the result is *data. data NULL: shapes only. FD_ERR_INPUT names map, line, operation, shape. */
 fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
                           int *rank, int64_t *shape, double **data, double **scratch, fd_error *err);
+/* The array's dimensions by shape=, in a step of n_tok tokens: rank and shape (at most FD_ARRAY_MAX_RANK) are the file's
+ * before. FD_ERR_INPUT when they hold another number of elements. */
+fd_code fd_name_map_reshape(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
+                            int64_t n_tok, int *rank, int64_t *shape, fd_error *err);
 /* True when an operation needs `values`. */
 bool fd_name_map_needs_values(const fd_name_map_rule *rule);
 /* True when an operation changes values (rounding then is the importer's). */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "dumpers/import/array.h"
-#include "dumpers/import/map.h"
+#include "dumpers/import/map_internal.h"
 
 typedef struct row { /* a tensor on its way through the operations */
     int rank;
@@ -107,23 +107,6 @@ static void scale(row *r, const fd_name_map_op *op, double operand) {
     for (int64_t i = 0; i < n; i++) r->data[i] *= x;
 }
 
-static const char *const op_names[] = {
-    [FD_NAME_MAP_RESHAPE] = "reshape",
-    [FD_NAME_MAP_PERMUTE] = "permute",
-    [FD_NAME_MAP_TRANSPOSE] = "transpose",
-    [FD_NAME_MAP_HEADS] = "heads",
-    [FD_NAME_MAP_SLICE] = "slice",
-    [FD_NAME_MAP_SCALE] = "scale",
-    [FD_NAME_MAP_INTERLEAVE] = "interleave",
-    [FD_NAME_MAP_DEINTERLEAVE] = "deinterleave",
-    [FD_NAME_MAP_ROPE_HALVES] = "rope=halves",
-};
-static const char *const variable_names[] = {
-    [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
-    [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
-    [FD_NAME_MAP_N_EMBD] = "n_embd",
-};
-
 static bool apply(row *r, const fd_name_map_op *op, double operand, int neighbours) {
     switch (op->kind) {
     case FD_NAME_MAP_RESHAPE: return reshape(r, op);
@@ -135,6 +118,7 @@ static bool apply(row *r, const fd_name_map_op *op, double operand, int neighbou
     case FD_NAME_MAP_INTERLEAVE: return interleave(r, false);
     case FD_NAME_MAP_DEINTERLEAVE: return interleave(r, true);
     case FD_NAME_MAP_ROPE_HALVES: return !neighbours || interleave(r, false);
+    case FD_NAME_MAP_OPERATION_COUNT: break;
     }
     return false;
 }
@@ -149,11 +133,12 @@ fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, 
         double operand = op->variable ? (double)values->of[op->variable] : op->number;
         if ((op->variable && operand <= 0) || (op->kind == FD_NAME_MAP_ROPE_HALVES && values->rope_neighbours < 0))
             return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s needs %s, which nothing says: give --model MODEL.gguf",
-                           map->name, rule->line, op_names[op->kind],
-                           op->variable ? variable_names[op->variable] : "RoPE's pairs");
+                           map->name, rule->line, fd_name_map_operations[op->kind].name,
+                           op->variable ? fd_name_map_variables[op->variable] : "RoPE's pairs");
         if (!apply(&r, op, operand, values->rope_neighbours))
             return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s does not fit a tensor of shape %s a position", map->name,
-                           rule->line, op_names[op->kind], fd_array_shape_text(r.rank, r.shape, text));
+                           rule->line, fd_name_map_operations[op->kind].name,
+                           fd_array_shape_text(r.rank, r.shape, text));
     }
     *rank = r.rank;
     memcpy(shape, r.shape, sizeof(int64_t) * (size_t)r.rank);
@@ -161,6 +146,30 @@ fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, 
         *data = r.data;
         *scratch = r.scratch;
     }
+    return FD_OK;
+}
+
+fd_code fd_name_map_reshape(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
+                            int64_t n_tok, int *rank, int64_t *shape, fd_error *err) {
+    fd_name_map_op op = {.n_arg = rule->n_shape};
+    row r = {.rank = *rank};
+    char text[128];
+    if (rule->n_shape == 0) return FD_OK;
+    memcpy(r.shape, shape, sizeof(int64_t) * (size_t)*rank);
+    for (int i = 0; i < rule->n_shape; i++) {
+        const fd_name_map_dim *dim = &rule->shape[i];
+        op.arg[i] = dim->variable == FD_NAME_MAP_N_TOK ? n_tok
+                    : dim->variable                    ? values->of[dim->variable]
+                                                       : dim->number;
+        if (op.arg[i] == 0)
+            return fd_fail(err, FD_ERR_INPUT, "%s:%d: shape= needs %s: give --model MODEL.gguf", map->name, rule->line,
+                           fd_name_map_variables[dim->variable]);
+    }
+    if (!reshape(&r, &op))
+        return fd_fail(err, FD_ERR_INPUT, "%s:%d: shape= does not fit an array of shape %s in a step of %lld tokens",
+                       map->name, rule->line, fd_array_shape_text(*rank, shape, text), (long long)n_tok);
+    *rank = r.rank;
+    memcpy(shape, r.shape, sizeof(int64_t) * (size_t)r.rank);
     return FD_OK;
 }
 

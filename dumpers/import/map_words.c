@@ -6,24 +6,25 @@
 #include "dumpers/import/array.h"
 #include "dumpers/import/map_internal.h"
 
-static const struct {
-    const char *name;
-    fd_name_map_variable variable;
-} variables[] = {{"head_dim", FD_NAME_MAP_HEAD_DIM},
-                 {"n_head", FD_NAME_MAP_N_HEAD},
-                 {"n_head_kv", FD_NAME_MAP_N_HEAD_KV},
-                 {"n_embd", FD_NAME_MAP_N_EMBD}};
+const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {
+    [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
+    [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
+    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_TOK] = "n_tok"};
+
+static fd_name_map_variable find_variable(const char *text, size_t n) {
+    for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)
+        if (strlen(fd_name_map_variables[i]) == n && memcmp(text, fd_name_map_variables[i], n) == 0)
+            return (fd_name_map_variable)i;
+    return FD_NAME_MAP_NUMBER;
+}
 
 /* A number or a variable that ends at the character `end`. */
 static bool take_operand(const char *text, char end, fd_name_map_op *op) {
     const char *stop = strchr(text, end);
     size_t n = stop ? (size_t)(stop - text) : 0;
     if (!stop || (end && stop[1])) return false;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (strlen(variables[i].name) == n && memcmp(text, variables[i].name, n) == 0) {
-            op->variable = variables[i].variable;
-            return true;
-        }
+    op->variable = find_variable(text, n);
+    if (op->variable) return op->variable != FD_NAME_MAP_N_TOK;
     char *after;
     op->number = strtod(text, &after);
     return after == stop && n > 0 && isfinite(op->number);
@@ -88,19 +89,34 @@ static bool take_halves(const char *text, fd_name_map_op *op) {
     return strcmp(text, "halves") == 0;
 }
 
-static const struct {
-    const char *name;
-    fd_name_map_op_kind kind;
-    bool (*take)(const char *text, fd_name_map_op *op); /* what follows "="; NULL: nothing may */
-} operations[] = {
-    {"reshape", FD_NAME_MAP_RESHAPE, take_reshape}, {"permute", FD_NAME_MAP_PERMUTE, take_permute},
-    {"transpose", FD_NAME_MAP_TRANSPOSE, NULL},     {"heads", FD_NAME_MAP_HEADS, take_heads},
-    {"slice", FD_NAME_MAP_SLICE, take_slice},       {"scale", FD_NAME_MAP_SCALE, take_scale},
-    {"interleave", FD_NAME_MAP_INTERLEAVE, NULL},   {"deinterleave", FD_NAME_MAP_DEINTERLEAVE, NULL},
-    {"rope", FD_NAME_MAP_ROPE_HALVES, take_halves},
+const fd_name_map_operation fd_name_map_operations[FD_NAME_MAP_OPERATION_COUNT] = {
+    [FD_NAME_MAP_RESHAPE] = {"reshape", take_reshape}, [FD_NAME_MAP_PERMUTE] = {"permute", take_permute},
+    [FD_NAME_MAP_TRANSPOSE] = {"transpose", NULL},     [FD_NAME_MAP_HEADS] = {"heads", take_heads},
+    [FD_NAME_MAP_SLICE] = {"slice", take_slice},       [FD_NAME_MAP_SCALE] = {"scale", take_scale},
+    [FD_NAME_MAP_INTERLEAVE] = {"interleave", NULL},   [FD_NAME_MAP_DEINTERLEAVE] = {"deinterleave", NULL},
+    [FD_NAME_MAP_ROPE_HALVES] = {"rope", take_halves},
 };
 
-/* axis=, rows= and as= say how the array is read, before any operation. True when the word is one of them. */
+/* "n_tok,n_head,-1": numbers and variables, at most one of them open. */
+static bool take_shape(const char *text, fd_name_map_rule *rule) {
+    int n_open = 0;
+    for (rule->n_shape = 0; rule->n_shape < FD_NAME_MAP_MAX_ARGS;) {
+        fd_name_map_dim *dim = &rule->shape[rule->n_shape++];
+        size_t n = strcspn(text, ",");
+        char *end = (char *)(uintptr_t)text + n;
+        *dim = (fd_name_map_dim){.variable = find_variable(text, n)};
+        if (!dim->variable) dim->number = strtoll(text, &end, 10);
+        bool open = !dim->variable && dim->number == -1;
+        n_open += open;
+        if (n == 0 || end != text + n || (!dim->variable && !open && (dim->number < 1 || dim->number > INT32_MAX)))
+            return false;
+        if (*end == '\0') return n_open <= 1;
+        text = end + 1;
+    }
+    return false;
+}
+
+/* shape=, axis=, rows= and as= say how the array is read, before any operation. True when the word is one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
@@ -109,6 +125,7 @@ static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
         if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_name_map_rows)i, true;
         if (strcmp(word, words[i]) == 0) return rule->words = (fd_name_map_words)i, true;
     }
+    if (strncmp(word, "shape=", 6) == 0) return *ok = take_shape(word + 6, rule), true;
     if (strncmp(word, "axis=", 5) != 0) return false;
     char *end;
     bool first = strcmp(word + 5, "first") == 0;
@@ -124,17 +141,21 @@ static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
 
 const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule) {
     bool ok;
-    if (take_reading(word, rule, &ok)) return ok ? NULL : "axis counts from the end (-1 to -8), or is first:";
+    if (take_reading(word, rule, &ok))
+        return ok               ? NULL
+               : word[0] == 'a' ? "axis counts from the end (-1 to -8), or is first:"
+                                : "shape has 1 to 8 dimensions: numbers, n_tok, n_head, …, at most one -1:";
     const char *equals = strchr(word, '=');
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
-        if (strlen(operations[i].name) != n || memcmp(operations[i].name, word, n) != 0) continue;
+    for (int i = 0; i < FD_NAME_MAP_OPERATION_COUNT; i++) {
+        const fd_name_map_operation *operation = &fd_name_map_operations[i];
+        if (strlen(operation->name) != n || memcmp(operation->name, word, n) != 0) continue;
         if (rule->n_op == FD_NAME_MAP_MAX_OPS) return "more than 8 operations, at";
         fd_name_map_op *op = &rule->ops[rule->n_op++];
-        *op = (fd_name_map_op){.kind = operations[i].kind};
-        bool fits = operations[i].take ? equals && operations[i].take(equals + 1, op) : !equals;
+        *op = (fd_name_map_op){.kind = (fd_name_map_op_kind)i};
+        bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
-    return "unknown operation (axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
+    return "unknown operation (shape, axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
            "deinterleave, rope):";
 }

@@ -18,28 +18,27 @@ static void learn(fd_name_map_values *values, const char *node, int rank, const 
     if (wide && rank == 1 && !values->of[FD_NAME_MAP_N_EMBD]) values->of[FD_NAME_MAP_N_EMBD] = shape[0];
 }
 
-/* What the model says; without one, what the shapes say that need no help themselves. */
+static fd_name_map_values values_of_model(const fd_graph *graph) {
+    if (!graph) return (fd_name_map_values){.rope_neighbours = -1};
+    const fd_hparams *h = &graph->hparams;
+    return (fd_name_map_values){.of = {[FD_NAME_MAP_HEAD_DIM] = h->head_dim,
+                                       [FD_NAME_MAP_N_HEAD] = h->n_head,
+                                       [FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv,
+                                       [FD_NAME_MAP_N_EMBD] = h->n_embd},
+                                .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED};
+}
+
+/* Without a model: what the shapes say that need no help themselves. */
 static void find_values(fd_planner *p) {
     fd_import_plan *plan = p->plan;
     fd_name_map_values *v = &plan->values;
-    v->rope_neighbours = -1;
-    const fd_graph *graph = p->options->graph;
-    if (graph) {
-        const fd_hparams *h = &graph->hparams;
-        v->of[FD_NAME_MAP_HEAD_DIM] = h->head_dim;
-        v->of[FD_NAME_MAP_N_HEAD] = h->n_head;
-        v->of[FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv;
-        v->of[FD_NAME_MAP_N_EMBD] = h->n_embd;
-        v->rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED;
-        return;
-    }
     fd_error ignored;
     for (size_t i = 0; i < plan->n_match; i++) {
         const fd_import_match *m = &plan->matches[i];
         const fd_name_map_rule *rule = &plan->map->rules[m->rule];
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
-        fd_import_row_shape(fd_source_at(plan->source, m->tensor), m->axis, &rank, shape);
+        fd_import_row_shape(m, &rank, shape);
         if (!fd_name_map_needs_values(rule) || fd_import_over_kv(m->node)) {
             bool fits = fd_name_map_needs_values(rule) ||
                         fd_name_map_apply(plan->map, rule, v, &rank, shape, NULL, NULL, &ignored) == FD_OK;
@@ -58,7 +57,7 @@ static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
     char text[128], wanted[128];
-    fd_import_row_shape(t, m->axis, &rank, shape);
+    fd_import_row_shape(m, &rank, shape);
     for (int i = 0; i < rank; i++)
         if (shape[i] < 1 || shape[i] > INT32_MAX || (n *= shape[i]) > FD_NAME_MAP_MAX_ELEMENTS)
             return fd_fail(p->err, FD_ERR_INPUT, "\"%s\": shape %s a position, expected 1 to 2^31 - 1 elements",
@@ -99,8 +98,8 @@ static fd_code make(fd_planner *p) {
     fd_import_plan *plan = p->plan;
     FD_TRY(fd_plan_names(p));
     FD_TRY(fd_plan_steps(p));
-    for (size_t i = 0; i < plan->n_match; i++) FD_TRY(fd_plan_axis(p, &plan->matches[i]));
-    find_values(p);
+    for (size_t i = 0; i < plan->n_match; i++) FD_TRY(fd_import_place(plan, &plan->matches[i], p->err));
+    if (!plan->graph) find_values(p);
     for (size_t i = 0; i < plan->n_match; i++) FD_TRY(check_shape(p, &plan->matches[i]));
     if (plan->n_match > 0) return FD_OK;
     return fd_fail(p->err, FD_ERR_INCOMPLETE, "%s: none of its %zu tensors is named by the map %s; the first is \"%s\"",
@@ -110,7 +109,8 @@ static fd_code make(fd_planner *p) {
 
 fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
                             fd_error *err) {
-    *out = (fd_import_plan){.source = source, .map = options->map, .graph = options->graph};
+    *out = (fd_import_plan){
+        .source = source, .map = options->map, .graph = options->graph, .values = values_of_model(options->graph)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
@@ -122,10 +122,9 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
 
 fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
                              fd_error *err) {
-    *out = (fd_import_plan){.source = source, .graph = options->graph};
+    *out = (fd_import_plan){.source = source, .graph = options->graph, .values = values_of_model(options->graph)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     fd_code code = fd_plan_steps(&p);
-    if (code == FD_OK) find_values(&p);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;
 }
@@ -135,6 +134,8 @@ void fd_import_plan_free(fd_import_plan *plan) {
     free(plan->steps);
     free(plan->matches);
     free(plan->unmatched);
+    free(plan->weights);
+    free(plan->unmatched_weights);
     free(plan->allowed);
     *plan = (fd_import_plan){0};
 }

@@ -1,5 +1,4 @@
-/* The planner's parts: plan_names.c (rules against names), plan_positions.c (tokens, steps, axes), plan.c (shapes, and
- * the whole). */
+/* The planner's parts: plan_names.c (rules against names), plan_positions.c (tokens and steps), plan_axis.c (how an array lies in its step), plan.c (shapes, and the whole). */
 #ifndef FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
 
@@ -17,9 +16,13 @@ typedef struct fd_planner {
 
 /* Fills plan->matches (without axes), unmatched, allowed and n_skipped. */
 fd_code fd_plan_names(fd_planner *p);
+/* Which arrays are which weights. */
+fd_code fd_plan_weights(fd_planner *p);
+/* A name that the map skips, or that it or the caller allows to stay unmatched. */
+bool fd_plan_is_allowed(const fd_planner *p, const char *name);
 /* Tokens, and the positions of every step. */
 fd_code fd_plan_steps(fd_planner *p);
-/* The axis of a match that runs over positions. */
-fd_code fd_plan_axis(fd_planner *p, fd_import_match *match);
+/* Where the axis of the rule's axis= lies; negative when the array has too few. */
+int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *shape);
 
 #endif

@@ -90,10 +90,13 @@ static fd_code match_names(fd_planner *p) {
     const fd_name_map *map = p->plan->map;
     for (int second = 0; second < 2; second++) {
         if (second && p->options->graph) p->last = p->options->graph->hparams.n_layer - 1;
-        for (size_t r = 0; r < map->n_rule; r++)
-            for (size_t c = 0; c < map->rules[r].n_source; c++)
-                if (is_second(&map->rules[r]) == (second == 1) && !(second && p->last < 0))
-                    FD_TRY(match_source(p, r, c, strstr(map->rules[r].node, "{rank}") != NULL));
+        for (size_t r = 0; r < map->n_rule; r++) {
+            const fd_name_map_rule *rule = &map->rules[r];
+            if (fd_source_is_weight(rule->node) || is_second(rule) != (second == 1) || (second && p->last < 0))
+                continue;
+            for (size_t c = 0; c < rule->n_source; c++)
+                FD_TRY(match_source(p, r, c, strstr(rule->node, "{rank}") != NULL));
+        }
     }
     return FD_OK;
 }
@@ -135,6 +138,15 @@ static fd_code choose(fd_planner *p) {
     return FD_OK;
 }
 
+static bool may_stay(const fd_planner *p, const char *name) {
+    return fd_name_map_listed(&p->plan->map->allow, name) ||
+           (p->options->allow && fd_name_map_listed(p->options->allow, name));
+}
+
+bool fd_plan_is_allowed(const fd_planner *p, const char *name) {
+    return fd_name_map_listed(&p->plan->map->skip, name) || may_stay(p, name);
+}
+
 static fd_code sort_out_rest(fd_planner *p) {
     fd_import_plan *plan = p->plan;
     size_t count = fd_source_count(plan->source);
@@ -146,8 +158,7 @@ static fd_code sort_out_rest(fd_planner *p) {
         if (p->touched[i]) continue;
         if (fd_name_map_listed(&plan->map->skip, name) || fd_source_is_tokens(fd_source_at(plan->source, i)))
             plan->n_skipped++;
-        else if (fd_name_map_listed(&plan->map->allow, name) ||
-                 (p->options->allow && fd_name_map_listed(p->options->allow, name)))
+        else if (may_stay(p, name))
             plan->allowed[plan->n_allowed++] = i;
         else
             plan->unmatched[plan->n_unmatched++] = i;
@@ -158,5 +169,6 @@ static fd_code sort_out_rest(fd_planner *p) {
 fd_code fd_plan_names(fd_planner *p) {
     FD_TRY(match_names(p));
     FD_TRY(choose(p));
+    FD_TRY(fd_plan_weights(p));
     return sort_out_rest(p);
 }

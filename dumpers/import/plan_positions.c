@@ -1,17 +1,9 @@
-/* Tokens, steps, and the axis of every array that runs over them. */
+/* Tokens and steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/import/plan_internal.h"
-
-/* Where the rule's axis lies; negative when the tensor has too few. */
-static int axis_of(const fd_name_map_rule *rule, const fd_source_tensor *tensor) {
-    if (rule->axis < 0) return rule->axis + tensor->rank;
-    int first = 0;
-    while (first + 1 < tensor->rank && tensor->shape[first] == 1) first++;
-    return tensor->rank ? first : -1;
-}
 
 /* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and
  * single tokens. */
@@ -30,10 +22,11 @@ static fd_code find_steps(fd_planner *p) {
             const fd_import_match *m = &plan->matches[i];
             const fd_name_map_rule *rule = &plan->map->rules[m->rule];
             const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
-            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->rows != FD_NAME_MAP_ROWS_ALL ||
-                axis_of(rule, tensor) < 0)
+            int axis = fd_plan_rule_axis(rule, tensor->rank, tensor->shape);
+            if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->n_shape > 0 ||
+                rule->rows != FD_NAME_MAP_ROWS_ALL || axis < 0)
                 continue;
-            int64_t found = tensor->shape[axis_of(rule, tensor)];
+            int64_t found = tensor->shape[axis];
             if (by && found != size)
                 return fd_fail(p->err, FD_ERR_INPUT, "%s: step %d has %lld tokens by \"%s\" and %lld by \"%s\"",
                                fd_source_path(plan->source), s, (long long)size, by, (long long)found, tensor->name);
@@ -42,10 +35,11 @@ static fd_code find_steps(fd_planner *p) {
         }
         if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
-            return fd_fail(
-                p->err, FD_ERR_INPUT,
-                "%s: step %d has %lld tokens after %lld, of %d tokens in all (give --steps or other --tokens)",
-                fd_source_path(plan->source), s, (long long)size, (long long)total, plan->n_token);
+            return fd_fail(p->err, FD_ERR_INPUT,
+                           "%s: step %d has %lld tokens%s%s%s after %lld, of %d tokens in all (give --steps or other "
+                           "--tokens%s)",
+                           fd_source_path(plan->source), s, (long long)size, by ? " by \"" : "", by ? by : "",
+                           by ? "\"" : "", (long long)total, plan->n_token, by ? "; rows=cache for a whole cache" : "");
         plan->steps[s] =
             (fd_import_step){(int32_t)total, (int32_t)size, s > 0 && size == 1 ? FD_STEP_DECODE : FD_STEP_PREFILL};
         total += size;
@@ -87,39 +81,4 @@ fd_code fd_plan_steps(fd_planner *p) {
     plan->steps = calloc((size_t)plan->n_step + 1, sizeof *plan->steps);
     if (!plan->steps) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
     return trace ? copy_steps(p) : find_steps(p);
-}
-
-/* The array's axis over positions. */
-fd_code fd_plan_axis(fd_planner *p, fd_import_match *m) {
-    const fd_import_plan *plan = p->plan;
-    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
-    const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
-    const fd_import_step *step = &plan->steps[m->step];
-    char shape[128];
-    fd_array_shape_text(t->rank, t->shape, shape);
-    if (t->step < 0) return m->axis = 0, FD_OK;
-    int64_t want = step->n_pos, most = rule->rows == FD_NAME_MAP_ROWS_CACHE ? INT64_MAX : want;
-    if (rule->rows == FD_NAME_MAP_ROWS_CACHE) want = step->pos0 + step->n_pos;
-    if (rule->rows == FD_NAME_MAP_ROWS_LAST) want = 1;
-    if (rule->has_axis && axis_of(rule, t) >= 0 && (rule->axis < 0 || step->n_pos > 1)) {
-        m->axis = axis_of(rule, t);
-        bool alone = rule->axis == 0 && rule->rows == FD_NAME_MAP_ROWS_LAST && t->shape[m->axis] != step->n_pos;
-        if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
-        if (t->shape[m->axis] >= want && t->shape[m->axis] <= most) return FD_OK;
-        return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d",
-                       plan->map->name, rule->line, t->name, shape, step->n_pos, m->step, m->axis - t->rank);
-    }
-    int n = 0;
-    int end = t->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
-    for (int i = 0; i < end; i++)
-        if (t->shape[i] == step->n_pos && (n == 0 || step->n_pos > 1)) {
-            m->axis = i;
-            n++;
-        }
-    if (n == 1) return FD_OK;
-    m->axis = -1; /* a single token needs no axis, and the last row alone has none */
-    if (n == 0 && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST)) return FD_OK;
-    return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, %s axis of %d tokens (step %d)%s", plan->map->name,
-                   rule->line, t->name, shape, n ? "more than one" : "no", step->n_pos, m->step,
-                   n ? ": write axis=" : "");
 }

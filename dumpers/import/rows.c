@@ -9,31 +9,31 @@ bool fd_import_over_kv(const char *node) {
     return dot && (strcmp(dot, ".attn_scores") == 0 || strcmp(dot, ".attn_weights") == 0);
 }
 
-void fd_import_row_shape(const fd_source_tensor *tensor, int axis, int *rank, int64_t *shape) {
+void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape) {
     *rank = 0;
-    for (int i = 0; i < tensor->rank; i++)
-        if (i != axis && (tensor->shape[i] != 1 || *rank > 0)) shape[(*rank)++] = tensor->shape[i];
+    for (int i = 0; i < match->rank; i++)
+        if (i != match->axis && (match->shape[i] != 1 || *rank > 0)) shape[(*rank)++] = match->shape[i];
     if (*rank == 0) shape[(*rank)++] = 1;
 }
 
-static int64_t row_elements(const fd_source_tensor *tensor, int axis) {
+static int64_t row_elements(const fd_import_match *match) {
     int64_t n = 1;
-    for (int i = 0; i < tensor->rank; i++)
-        if (i != axis) n *= tensor->shape[i];
+    for (int i = 0; i < match->rank; i++)
+        if (i != match->axis) n *= match->shape[i];
     return n;
 }
 
 /* Which positions a file's rows are. */
-static void place_rows(fd_import_rows *rows, const fd_source_tensor *tensor) {
+static void place_rows(fd_import_rows *rows) {
     const fd_import_step *step = &rows->plan->steps[rows->match->step];
-    int64_t length = rows->match->axis < 0 ? 1 : tensor->shape[rows->match->axis];
+    int64_t length = rows->match->axis < 0 ? 1 : rows->match->shape[rows->match->axis];
     bool cache = rows->plan->map->rules[rows->match->rule].rows == FD_NAME_MAP_ROWS_CACHE;
     rows->n = cache || length > step->n_pos ? step->n_pos : (int32_t)length;
     rows->first = step->pos0 + step->n_pos - rows->n;
     rows->offset = cache ? rows->first : 0;
 }
 
-static fd_array_type words_of(fd_name_map_words words, const char *name, fd_array_type type) {
+fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_array_type type) {
     bool halves = type == FD_ARRAY_U16 || type == FD_ARRAY_I16 || type == FD_ARRAY_BF16;
     if (halves && words != FD_NAME_MAP_WORDS_AS_FILE)
         return words == FD_NAME_MAP_WORDS_F16 ? FD_ARRAY_F16 : FD_ARRAY_BF16;
@@ -44,7 +44,7 @@ fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *m
                             fd_error *err) {
     const fd_source_tensor *tensor = fd_source_at(plan->source, match->tensor);
     *out = (fd_import_rows){.plan = plan, .match = match};
-    size_t elements = (size_t)row_elements(tensor, match->axis);
+    size_t elements = (size_t)row_elements(match);
     out->data = malloc(sizeof(double) * (elements + 1));
     out->scratch = malloc(sizeof(double) * (elements + 1));
     fd_code code = out->data && out->scratch
@@ -55,8 +55,12 @@ fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *m
         out->n = (int32_t)tensor->shape[0] - tensor->first;
     } else if (code == FD_OK) {
         code = fd_source_view_open(plan->source, match->tensor, &out->view, err);
-        out->view.array.type = words_of(plan->map->rules[match->rule].words, tensor->name, tensor->type);
-        place_rows(out, tensor);
+        out->view.array.type = fd_import_words(plan->map->rules[match->rule].words, tensor->name, tensor->type);
+        if (code == FD_OK && !fd_array_reshape(&out->view.array, match->rank, match->shape) &&
+            plan->map->rules[match->rule].n_shape > 0)
+            code = fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape= needs an array in row-major order",
+                           plan->map->name, plan->map->rules[match->rule].line, tensor->name);
+        place_rows(out);
     }
     if (code != FD_OK) fd_import_rows_close(out);
     return code;
@@ -73,7 +77,7 @@ fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_
                             fd_error *err) {
     const fd_import_plan *plan = rows->plan;
     const fd_source_tensor *tensor = fd_source_at(plan->source, rows->match->tensor);
-    fd_import_row_shape(tensor, rows->match->axis, rank, shape);
+    fd_import_row_shape(rows->match, rank, shape);
     if (tensor->step < 0) {
         FD_TRY(fd_trace_read(fd_source_trace(plan->source), (int32_t)tensor->file, pos, NULL, rows->data, err));
         if (tensor->over_kv) shape[*rank - 1] = pos + 1; /* a row of a trace ends at its own position */

@@ -112,16 +112,22 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
                                source->path, t[i].name, t[i].step, t[i].name);
             end++;
         }
-        for (size_t k = i; k < end && t[end - 1].occurrence >= FD_SOURCE_BY_INDEX; k++) t[k].occurrence = (int32_t)(k - i + 1);
+        for (size_t k = i; k < end && t[end - 1].occurrence >= FD_SOURCE_BY_INDEX; k++)
+            t[k].occurrence = (int32_t)(k - i + 1);
         for (; i < end; i++) t[i].n_same = t[end - 1].occurrence;
     }
     if (source->trace) return FD_OK;
     int32_t said = -1;
     for (size_t i = 0; i < source->n; i++) {
-        if (t[i].step != said) source->n_step++;
-        said = t[i].step;
-        t[i].step = source->n_step - 1;
+        /* in no step, where the others are counted from 1 */
+        bool outside = t[i].step == 0 && (fd_source_is_tokens(&t[i]) || fd_source_is_weight(t[i].name));
+        if (t[i].step != said && !outside) {
+            source->n_step++;
+            said = t[i].step;
+        }
+        t[i].step = source->n_step > 0 ? source->n_step - 1 : 0;
     }
+    if (source->n_step == 0) source->n_step = 1;
     return FD_OK;
 }
 
@@ -236,6 +242,15 @@ bool fd_source_is_tokens(const fd_source_tensor *tensor) {
     return !fd_array_is_float(tensor->type) &&
            (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
             strncmp(tensor->name, "inp_tokens", 10) == 0);
+}
+
+bool fd_source_is_weight(const char *name) {
+    static const char *const ends[] = {".weight", ".bias"};
+    for (size_t i = 0; i < 2; i++) {
+        size_t n = strlen(name), m = strlen(ends[i]);
+        if (n > m && strcmp(name + n - m, ends[i]) == 0) return true;
+    }
+    return false;
 }
 
 static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tokens, int32_t *n, fd_error *err) {

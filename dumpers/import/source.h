@@ -41,6 +41,8 @@ const char *fd_source_names(const fd_source *source);
 const fd_trace *fd_source_trace(const fd_source *source);
 /* An integer tensor named tokens, input_ids or inp_tokens…. */
 bool fd_source_is_tokens(const fd_source_tensor *tensor);
+/* A name that ends in .weight or .bias. */
+bool fd_source_is_weight(const char *name);
 /* Token ids that the source itself holds (tokens.txt, or such a tensor):
  * malloc'ed, *n 0 when there are none. */
 fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, fd_error *err);

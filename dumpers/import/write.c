@@ -64,7 +64,7 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
-        fd_import_row_shape(source, t->matches[i].axis, &rank, shape);
+        fd_import_row_shape(&t->matches[i], &rank, shape);
         FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL,
                                  NULL, err));
         if (t->over_kv) {
@@ -222,8 +222,9 @@ static fd_code write_file(const fd_import_plan *plan, fd_trace_file *file, fd_er
         put_info(plan, file->id) &&
         fd_trace_put_list(file->id, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens, false) &&
         put_steps(plan, file->id);
-    return ok ? write_tensors(plan, file->id, err)
-              : fd_h5_target_fail(&file->target, err, "%s: cannot be written", file->path);
+    if (!ok) return fd_h5_target_fail(&file->target, err, "%s: cannot be written", file->path);
+    FD_TRY(write_tensors(plan, file->id, err));
+    return fd_import_write_weights(plan, file->id, err);
 }
 
 fd_code fd_import_write(const fd_import_plan *plan, const char *path, fd_error *err) {

@@ -160,6 +160,17 @@ fd_code fd_store_add(fd_store *store, const fd_graph_row *row, uint32_t dtype, b
     return FD_OK;
 }
 
+fd_code fd_store_add_weight(fd_store *store, const fd_weight_rows *rows, fd_error *err) {
+    FD_TRY(begin_copy(store, err));
+    hid_t group = fd_weights_group(store->root);
+    bool ok = group >= 0 && fd_weight_put(group, rows, store->n_weight) && store->file->target.error == 0;
+    fd_h5_release(group);
+    store->n_weight++;
+    if (ok) return FD_OK;
+    return fd_h5_target_fail(&store->file->target, err, "%s: weight %s: cannot be added", store->file->path,
+                             rows->name);
+}
+
 /* The fingerprints of the committed steps with a column for each tensor that there is now; those of new ones are 0. */
 static bool widen_fingerprints(fd_store *store) {
     size_t n_pos = (size_t)store->n_pos, n_old = (size_t)store->n_in_graph, n = (size_t)store->n_tensor;

@@ -20,6 +20,7 @@
 #include "dumpers/store/file.h"
 #include "dumpers/store/queue.h"
 #include "dumpers/store/schema.h"
+#include "dumpers/store/weights.h"
 
 /* The chunks of a tensor's newest rows, [from, from + rows): one for each FD_KV_CHUNK keys, or one. */
 typedef struct fd_store_chunks {
@@ -80,12 +81,13 @@ typedef struct fd_store {
     fd_store_options options;
     fd_trace_file *file;
     bool owns_file;
-    hid_t root;                               /* the file, or the trace's group of it; -1: not open */
-    bool growing;                             /* datasets may be added: fd_store_publish is due */
-    fd_queue *queue;                          /* runs the write requests */
-    fd_store_tensor *tensors;                 /* [n_tensor], rows of /graph */
-    int32_t n_tensor, room, n_in_graph;       /* n_in_graph: those that the file's /graph has */
-    int32_t n_pos, n_step;                    /* committed */
+    hid_t root;                         /* the file, or the trace's group of it; -1: not open */
+    bool growing;                       /* datasets may be added: fd_store_publish is due */
+    fd_queue *queue;                    /* runs the write requests */
+    fd_store_tensor *tensors;           /* [n_tensor], rows of /graph */
+    int32_t n_tensor, room, n_in_graph; /* n_in_graph: those that the file's /graph has */
+    int32_t n_pos, n_step;              /* committed */
+    int32_t n_weight;
     hid_t tokens, steps, fingerprints, stats; /* datasets; -1: not there */
     hid_t health[FD_HEALTH_COUNT];
     void *placeholder_chunk; /* as large as the largest chunk; its bytes are never looked at */
@@ -99,6 +101,8 @@ fd_code fd_store_create(const fd_store_options *options, const fd_trace_info *in
                         fd_queue *queue, fd_store **out, fd_error *err);
 /* The next tensor; `stored` false: it has fingerprints alone. A published store begins a copy of its file. */
 fd_code fd_store_add(fd_store *store, const fd_graph_row *row, uint32_t dtype, bool stored, fd_error *err);
+/* Row hashes of a weight, likewise; a name that comes again stands for the last. */
+fd_code fd_store_add_weight(fd_store *store, const fd_weight_rows *rows, fd_error *err);
 /* /graph and /fingerprints with all that were added; committed fingerprints stay. */
 fd_code fd_store_enter_tensors(fd_store *store, fd_error *err);
 /* The same, and the file takes its place at its path. */

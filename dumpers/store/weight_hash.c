@@ -15,16 +15,6 @@ bool fd_weight_can_hash(const fd_weight *weight) {
     return weight->data && weight->n_row > 0 && weight->n_col > 0 && fd_can_dequantize(weight->dtype);
 }
 
-int32_t fd_weight_rows_per_hash(int64_t n_row, int32_t most) {
-    return n_row <= most ? 1 : (int32_t)((n_row + most - 1) / most);
-}
-
-static bool is_zero(const float *row, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (row[i] != 0.0f) return false;
-    return true;
-}
-
 /* `row` [n_col] is scratch; zero [rows of the group] may be NULL. */
 static uint64_t hash_group(const fd_weight *w, int32_t rows_per_hash, int64_t group, XXH3_state_t *state, float *row,
                            bool *zero) {
@@ -34,7 +24,7 @@ static uint64_t hash_group(const fd_weight *w, int32_t rows_per_hash, int64_t gr
     for (int64_t r = first; r < end; r++) {
         fd_dequantize_row(w->dtype, (const char *)w->data + r * row_bytes, row, w->n_col);
         XXH3_64bits_update(state, row, sizeof *row * (size_t)w->n_col);
-        if (zero) zero[r - first] = is_zero(row, w->n_col);
+        if (zero) zero[r - first] = fd_row_is_zero(row, w->n_col);
     }
     return XXH3_64bits_digest(state);
 }
@@ -85,10 +75,4 @@ fd_code fd_weight_hash(const fd_weight *weight, int32_t rows_per_hash, fd_weight
     if (!failed) return FD_OK;
     fd_weight_rows_free(out);
     return fd_fail(err, FD_ERR_MEMORY, "hashes of weight %s: out of memory", weight->name);
-}
-
-void fd_weight_rows_free(fd_weight_rows *rows) {
-    free(rows->hashes);
-    rows->hashes = NULL;
-    rows->n_hash = 0;
 }

@@ -11,29 +11,12 @@ enum { MOST_WEIGHTS = 1 << 14 };
 
 /* ---- writing ---- */
 
-static bool put(hid_t group, const fd_weight_rows *w, int32_t seq) {
-    hsize_t n = (hsize_t)w->n_hash;
-    hid_t space = H5Screate_simple(1, &n, NULL), create = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_obj_track_times(create, false);
-    hid_t set = H5Dcreate2(group, w->name, H5T_STD_U64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
-    bool ok = set >= 0 && H5Dwrite(set, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, w->hashes) >= 0 &&
-              fd_h5_put_string(set, "dtype", w->dtype) && fd_h5_put_int(set, "n_row", (int32_t)w->n_row) &&
-              fd_h5_put_int(set, "n_col", (int32_t)w->n_col) && fd_h5_put_int(set, "rows_per_hash", w->rows_per_hash) &&
-              fd_h5_put_int(set, "n_zero_row", (int32_t)w->n_zero_row) &&
-              fd_h5_put_int(set, "n_trailing_zero_row", (int32_t)w->n_trailing_zero_row) &&
-              fd_h5_put_int(set, "seq", seq);
-    fd_h5_release(create);
-    fd_h5_release(space);
-    fd_h5_release(set);
-    return ok;
-}
-
 static fd_code put_weight(hid_t group, const fd_weight *weight, const char *name, int32_t most, int32_t seq,
                           fd_error *err) {
     fd_weight_rows rows;
     FD_TRY(fd_weight_hash(weight, fd_weight_rows_per_hash(weight->n_row, most), &rows, err));
     snprintf(rows.name, sizeof rows.name, "%s", name);
-    bool ok = put(group, &rows, seq);
+    bool ok = fd_weight_put(group, &rows, seq);
     fd_weight_rows_free(&rows);
     return ok ? FD_OK : fd_h5_fail(err, FD_ERR_IO, "weights/%s: cannot be written", name);
 }
@@ -63,15 +46,11 @@ static fd_code put_nodes(hid_t group, const fd_graph *graph, const fd_graph *mod
 
 fd_code fd_trace_write_weights(hid_t file, const fd_graph *graph, const fd_graph *model, int32_t most_hashes,
                                fd_error *err) {
-    hid_t group = H5Gcreate2(file, "weights", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t group = fd_weights_group(file);
     if (group < 0) return fd_h5_fail(err, FD_ERR_IO, "group weights: cannot be created");
     int32_t *first = malloc(sizeof *first * (size_t)(model->n_weight + 1));
     fd_code code = first ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "hashes of weights: out of memory");
     for (int32_t i = 0; first && i < model->n_weight; i++) first[i] = -1;
-    if (code == FD_OK &&
-        !fd_h5_put_string(group, "description",
-                          "XXH3-64 of the little-endian float32 values of rows_per_hash dequantised rows"))
-        code = fd_h5_fail(err, FD_ERR_IO, "group weights: cannot be written");
     if (code == FD_OK) code = put_nodes(group, graph, model, most_hashes, first, err);
     free(first);
     fd_h5_release(group);

@@ -33,6 +33,29 @@ typedef struct fd_weight_table { /* of a trace */
 /* True when the weight has data that can be dequantised. */
 bool fd_weight_can_hash(const fd_weight *weight);
 
+/* ---- one row after another ----
+ *
+ * Without a thread and without a library of its own, for libfirstdiff_trace: begin, add n_row times, end. */
+typedef struct fd_row_hasher {
+    fd_weight_rows rows; /* so far */
+    int64_t n;           /* rows added */
+    void *state;
+} fd_row_hasher;
+/* n_row and n_col from 1 to INT32_MAX. FD_ERR_MEMORY alone. */
+fd_code fd_row_hasher_begin(fd_row_hasher *hasher, const char *name, const char *dtype, int64_t n_row, int64_t n_col,
+                            fd_error *err);
+void fd_row_hasher_add(fd_row_hasher *hasher, const float *row); /* [n_col] */
+fd_weight_rows fd_row_hasher_end(fd_row_hasher *hasher);         /* to be freed with fd_weight_rows_free */
+void fd_row_hasher_abandon(fd_row_hasher *hasher);
+bool fd_row_is_zero(const float *row, int64_t n);
+
+/* The group /weights of a trace that is written, made when it is not there; negative: it cannot be. */
+hid_t fd_weights_group(hid_t root);
+/* Its dataset of one weight, in place of one of that name. */
+bool fd_weight_put(hid_t group, const fd_weight_rows *rows, int32_t seq);
+
+/* ---- weights of a model ---- */
+
 /* How many rows go into a hash, of a weight of n_row that may have `most` hashes. */
 int32_t fd_weight_rows_per_hash(int64_t n_row, int32_t most);
 

@@ -36,6 +36,8 @@ int main(void) {
         }
     fd_tracer_options options = {.engine = "toy 1.0", .numerics = "f32"};
     fd_tracer *trace = fd_tracer_open(NULL, &options);
+    fd_tracer_put_weight_f32(trace, "token_embd.weight", &embedding[0][0], N_VOCAB, N_EMBD); /* what was loaded */
+    fd_tracer_put_weight_f32(trace, "output.weight", &output[0][0], N_VOCAB, N_EMBD);
     forward(tokens, 3, trace);
     forward(tokens + 3, 1, trace);
     forward(tokens + 4, 1, trace);

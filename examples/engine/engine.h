@@ -35,10 +35,12 @@ typedef struct model {
     float *output_norm, *output;
     layer *layers;
     bug bug;
+    fd_tracer *trace;
 } model;
 
-model model_load(const char *path, int n_ctx, bug bug);
+/* Records the weights that it loads. */
+model model_load(const char *path, int n_ctx, bug bug, fd_tracer *trace);
 /* Feeds `n` tokens at positions pos0 …, returns the logits of the last one. */
-const float *forward(model *m, const int *tokens, int n, int pos0, fd_tracer *trace);
+const float *forward(model *m, const int *tokens, int n, int pos0);
 
 #endif

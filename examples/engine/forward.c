@@ -71,11 +71,11 @@ static void attention(const model *m, const layer *l, const float *q, int n, int
 }
 
 /* blk.LAYER.NAME [n, n_head, width]. The library knows by its name that attention runs over key positions. */
-static void put(fd_tracer *trace, int layer, const char *name, const float *x, int n, int n_head, int width) {
+static void put(const model *m, int layer, const char *name, const float *x, int n, int n_head, int width) {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s", layer, name);
     fd_tracer_tensor t = {.name = full, .dtype = FD_TRACER_F32, .data = x, .n_dim = 3, .shape = {n, n_head, width}};
-    fd_tracer_put(trace, &t);
+    fd_tracer_put(m->trace, &t);
 }
 
 static float *rows(int n, int width) {
@@ -84,7 +84,7 @@ static float *rows(int n, int width) {
     return p;
 }
 
-static void run_attention(model *m, int i, const float *normed, float *x, int n, int pos0, fd_tracer *trace) {
+static void run_attention(model *m, int i, const float *normed, float *x, int n, int pos0) {
     layer *l = &m->layers[i];
     int q_width = m->n_head * m->head_dim, kv_width = m->n_head_kv * m->head_dim, n_key = pos0 + n;
     float *q = rows(n, q_width), *k = rows(n, kv_width), *v = rows(n, kv_width), *mixed = rows(n, q_width);
@@ -92,69 +92,69 @@ static void run_attention(model *m, int i, const float *normed, float *x, int n,
     matmul(m, normed, l->q, l->q_bias, n, m->n_embd, q_width, q);
     matmul(m, normed, l->k, l->k_bias, n, m->n_embd, kv_width, k);
     matmul(m, normed, l->v, l->v_bias, n, m->n_embd, kv_width, v);
-    put(trace, i, "attn_q", q, n, m->n_head, m->head_dim);
-    put(trace, i, "attn_k", k, n, m->n_head_kv, m->head_dim);
-    put(trace, i, "attn_v", v, n, m->n_head_kv, m->head_dim);
+    put(m, i, "attn_q", q, n, m->n_head, m->head_dim);
+    put(m, i, "attn_k", k, n, m->n_head_kv, m->head_dim);
+    put(m, i, "attn_v", v, n, m->n_head_kv, m->head_dim);
     rope(m, q, m->n_head, n, pos0); /* in place: the puts above have copied */
     rope(m, k, m->n_head_kv, n, pos0);
-    put(trace, i, "attn_q_rope", q, n, m->n_head, m->head_dim);
-    put(trace, i, "attn_k_rope", k, n, m->n_head_kv, m->head_dim);
+    put(m, i, "attn_q_rope", q, n, m->n_head, m->head_dim);
+    put(m, i, "attn_k_rope", k, n, m->n_head_kv, m->head_dim);
     memcpy(l->k_cache + pos0 * kv_width, k, (size_t)n * kv_width * sizeof *k);
     memcpy(l->v_cache + pos0 * kv_width, v, (size_t)n * kv_width * sizeof *v);
-    put(trace, i, "cache_k", l->k_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
-    put(trace, i, "cache_v", l->v_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
+    put(m, i, "cache_k", l->k_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
+    put(m, i, "cache_v", l->v_cache + pos0 * kv_width, n, m->n_head_kv, m->head_dim);
     attention(m, l, q, n, pos0, scores, weights, mixed);
-    put(trace, i, "attn_scores", scores, n, m->n_head, n_key);
-    put(trace, i, "attn_weights", weights, n, m->n_head, n_key);
-    put(trace, i, "attn_out", mixed, n, m->n_head, m->head_dim);
+    put(m, i, "attn_scores", scores, n, m->n_head, n_key);
+    put(m, i, "attn_weights", weights, n, m->n_head, n_key);
+    put(m, i, "attn_out", mixed, n, m->n_head, m->head_dim);
     matmul(m, mixed, l->attn_output, NULL, n, q_width, m->n_embd, projected);
-    put(trace, i, "attn_proj", projected, n, 1, m->n_embd);
+    put(m, i, "attn_proj", projected, n, 1, m->n_embd);
     for (int e = 0; e < n * m->n_embd; e++) x[e] += projected[e];
-    put(trace, i, "ffn_inp", x, n, 1, m->n_embd);
+    put(m, i, "ffn_inp", x, n, 1, m->n_embd);
     free(q), free(k), free(v), free(mixed), free(scores), free(weights), free(projected);
 }
 
-static void run_ffn(model *m, int i, const float *normed, float *x, int n, fd_tracer *trace) {
+static void run_ffn(model *m, int i, const float *normed, float *x, int n) {
     layer *l = &m->layers[i];
     float *gate = rows(n, m->n_ff), *up = rows(n, m->n_ff), *down = rows(n, m->n_embd);
     matmul(m, normed, l->gate, NULL, n, m->n_embd, m->n_ff, gate);
     matmul(m, normed, l->up, NULL, n, m->n_embd, m->n_ff, up);
-    put(trace, i, "ffn_gate", gate, n, 1, m->n_ff);
-    put(trace, i, "ffn_up", up, n, 1, m->n_ff);
+    put(m, i, "ffn_gate", gate, n, 1, m->n_ff);
+    put(m, i, "ffn_up", up, n, 1, m->n_ff);
     for (int e = 0; e < n * m->n_ff; e++) gate[e] = gate[e] / (1 + expf(-gate[e])) * up[e];
-    put(trace, i, "ffn_act", gate, n, 1, m->n_ff);
+    put(m, i, "ffn_act", gate, n, 1, m->n_ff);
     matmul(m, gate, l->down, NULL, n, m->n_ff, m->n_embd, down);
-    put(trace, i, "ffn_down", down, n, 1, m->n_embd);
+    put(m, i, "ffn_down", down, n, 1, m->n_embd);
     for (int e = 0; e < n * m->n_embd; e++) x[e] += down[e];
-    put(trace, i, "l_out", x, n, 1, m->n_embd);
+    put(m, i, "l_out", x, n, 1, m->n_embd);
     free(gate), free(up), free(down);
 }
 
-const float *forward(model *m, const int *tokens, int n, int pos0, fd_tracer *trace) {
+const float *forward(model *m, const int *tokens, int n, int pos0) {
     static float *logits;
     float *x = rows(n, m->n_embd), *normed = rows(n, m->n_embd);
     uint64_t row_bytes = m->embedding->size / m->embedding->rows;
     if (pos0 + n > m->n_ctx) die("%d positions, room for %d", pos0 + n, m->n_ctx);
-    fd_tracer_step(trace, tokens, n);
+    fd_tracer_step(m->trace, tokens, n);
     for (int t = 0; t < n; t++) {
         if (tokens[t] < 0 || tokens[t] >= m->n_vocab) die("token %d of %d", tokens[t], m->n_vocab);
         decode(m->embedding->type, m->embedding->bytes + tokens[t] * row_bytes, m->n_embd, x + t * m->n_embd);
     }
-    fd_tracer_put_f32(trace, "token_embd", x, n, m->n_embd);
+    fd_tracer_put_f32(m->trace, "token_embd", x, n, m->n_embd);
     for (int i = 0; i < m->n_layer; i++) {
         rms_norm(m, x, m->layers[i].attn_norm, n, normed);
-        put(trace, i, "attn_norm", normed, n, 1, m->n_embd);
-        run_attention(m, i, normed, x, n, pos0, trace);
+        put(m, i, "attn_norm", normed, n, 1, m->n_embd);
+        run_attention(m, i, normed, x, n, pos0);
         rms_norm(m, x, m->layers[i].ffn_norm, n, normed);
-        put(trace, i, "ffn_norm", normed, n, 1, m->n_embd);
-        run_ffn(m, i, normed, x, n, trace);
+        put(m, i, "ffn_norm", normed, n, 1, m->n_embd);
+        run_ffn(m, i, normed, x, n);
     }
     rms_norm(m, x, m->output_norm, n, normed);
-    fd_tracer_put_f32(trace, "output_norm", normed, n, m->n_embd);
+    fd_tracer_put_f32(m->trace, "output_norm", normed, n, m->n_embd);
     free(logits);
     logits = rows(n, m->n_vocab);
     matmul(m, normed, m->output, NULL, n, m->n_embd, m->n_vocab, logits);
-    fd_tracer_put_f32(trace, "logits", logits, n, m->n_vocab);
+    fd_tracer_put_f32(m->trace, "logits", logits, n, m->n_vocab);
     free(x), free(normed);
     return logits + (n - 1) * m->n_vocab;
 }

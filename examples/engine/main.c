@@ -43,11 +43,11 @@ int main(int argc, char **argv) {
     if (n < 1 || n_generate < 0 || n + n_generate > MAX_TOKENS) die("expected 1 to %d tokens in all", MAX_TOKENS);
     if (n_prefill < 1 || n_prefill > n) n_prefill = n;
 
-    model m = model_load(argv[1], n + n_generate, which);
     fd_tracer_options options = {
         .engine = "examples/engine", .numerics = "f32", .kv_type = "f32", .model_file = argv[1]};
     fd_tracer *trace = fd_tracer_open(NULL, &options);
-    const float *logits = forward(&m, tokens, n_prefill, 0, trace);
+    model m = model_load(argv[1], n + n_generate, which, trace);
+    const float *logits = forward(&m, tokens, n_prefill, 0);
     for (int i = n_prefill; i < n + n_generate; i++) {
         if (i >= n) { /* the most probable one */
             tokens[i] = 0;
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
                 if (logits[t] > logits[tokens[i]]) tokens[i] = t;
             printf("%s%d", i > n ? "," : "", tokens[i]);
         }
-        logits = forward(&m, &tokens[i], 1, i, trace);
+        logits = forward(&m, &tokens[i], 1, i);
     }
     if (n_generate) printf("\n");
     char message[1024];

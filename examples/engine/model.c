@@ -27,6 +27,7 @@ static float *load(const model *m, const char *name, int rows, int columns) {
     memcpy(bytes, t->bytes, size);
     decode(t->type, bytes, t->columns * t->rows, out);
     free(bytes);
+    fd_tracer_put_weight_f32(m->trace, name, out, rows, columns); /* what was loaded, right or not */
     return out;
 }
 
@@ -66,8 +67,8 @@ static int number(const model *m, const char *arch, const char *key) {
     return (int)value;
 }
 
-model model_load(const char *path, int n_ctx, bug bug) {
-    model m = {.file = gguf_read(path), .n_ctx = n_ctx, .bug = bug};
+model model_load(const char *path, int n_ctx, bug bug, fd_tracer *trace) {
+    model m = {.file = gguf_read(path), .n_ctx = n_ctx, .bug = bug, .trace = trace};
     char arch[16], key[96];
     gguf_text(&m.file, "general.architecture", arch, sizeof arch);
     m.is_qwen2 = strcmp(arch, "qwen2") == 0;

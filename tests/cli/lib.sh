@@ -37,6 +37,21 @@ refuse() {
     n_failed=$((n_failed + 1))
 }
 
+# says FILE PATTERN…: some line of FILE matches each; with ! in front, none does.
+says() {
+    local file=$1 pattern found
+    shift
+    for pattern in "$@"; do
+        n_checked=$((n_checked + 1))
+        grep -qE -- "${pattern#!}" "$file" && found=1 || found=0
+        if [ "${pattern:0:1}" = '!' ]; then found=$((1 - found)); fi
+        [ $found = 1 ] && continue
+        echo "FAILED '$pattern' in ${row:-$file}:"
+        cut -c1-180 "$file" | head -30
+        n_failed=$((n_failed + 1))
+    done
+}
+
 # runs_next PATTERN COMMAND…: the firstdiff command on the `next` line of COMMAND's verdict works, and its output matches.
 runs_next() {
     local pattern=$1 next

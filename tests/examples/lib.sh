@@ -40,7 +40,7 @@ clean() {
     echo "$1 none: noise"
 }
 
-# bug MODEL TOKENS BUG NODE NAME: diverged at NODE, named NAME.
+# bug MODEL TOKENS BUG NODE NAME: diverged at NODE, or at the weight that it reads, named NAME.
 bug() {
     verdict "$1" "$2" "$3"
     [ "$status" = 1 ] || fail "$3: status $status"
@@ -48,7 +48,7 @@ bug() {
     found=$(python3 - "$scratch/$3.json" <<'PY'
 import json, sys
 v = json.load(open(sys.argv[1]))
-e = v.get("explanation") or {}
+e = v["weights"] if v["divergence"]["kind"] == "weights" else v.get("explanation") or {}
 remaining = e.get("remaining") or [{}]
 print(v["divergence"]["node"], e.get("name"), remaining[0].get("name"))
 PY

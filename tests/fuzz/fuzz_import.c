@@ -65,7 +65,7 @@ static fd_code read_safetensors(const void *data, size_t size, fd_error *err) {
     return FD_OK;
 }
 
-/* Every rule against some names, and its operations on a small tensor. */
+/* Every rule against some names, its reading of a small array and its operations on it. */
 static void use_rule(const fd_name_map *map, const fd_name_map_rule *rule) {
     static const char *const names[] = {"Qcur-3.ROPE", "model.layers.12.mlp.up_proj:in", "", "x"};
     const fd_name_map_values values = {.of = {0, 4, 2, 2, 8}, .rope_neighbours = 1};
@@ -80,6 +80,13 @@ static void use_rule(const fd_name_map *map, const fd_name_map_rule *rule) {
     int rank = 2;
     int64_t shape[8] = {3, 8}, n = 1;
     fd_error err = {0};
+    if (fd_name_map_reshape(map, rule, &values, 3, &rank, shape, &err) != FD_OK) {
+        require(err.message[0] != '\0', "an error has a message");
+        return;
+    }
+    for (int i = 0; i < rank; i++) n *= shape[i];
+    require(n == 24, "shape= makes and loses no elements");
+    n = 1;
     if (fd_name_map_apply(map, rule, &values, &rank, shape, &in, &scratch, &err) != FD_OK) {
         require(err.message[0] != '\0', "an error has a message");
         return;

@@ -20,75 +20,67 @@ static fd_graph *open_arch(const char *name, fd_gguf **gguf) {
     return graph;
 }
 
-typedef void (*breakage)(fd_node *node, fd_graph *graph);
+typedef enum breach {
+    NEGATIVE_WINDOW,
+    NAN_SOFTCAP,
+    NO_SOFTCAP,
+    NO_LIMIT,
+    UNKNOWN_GATING,
+    NO_WEIGHT,
+    WIDER,
+    WIDER_ROWS,
+    CHOOSES_ALL_AND_MORE,
+    IDS_OF_ANOTHER_OP,
+    MORE_EXPERTS,
+    OTHER_BIAS,
+    OTHER_SINKS,
+} breach;
 
-static void negative_window(fd_node *n, fd_graph *g) {
-    (void)g, n->window = -1;
-}
-static void nan_softcap(fd_node *n, fd_graph *g) {
-    (void)g, n->softcap = NAN;
-}
-static void no_softcap(fd_node *n, fd_graph *g) {
-    (void)g, n->softcap = 0;
-}
-static void no_limit(fd_node *n, fd_graph *g) {
-    (void)g, n->limit = 0;
-}
-static void unknown_gating(fd_node *n, fd_graph *g) {
-    (void)g, n->gating = (fd_gating)7;
-}
-static void no_weight(fd_node *n, fd_graph *g) {
-    (void)g, n->weight[0] = -1;
-}
-static void wider(fd_node *n, fd_graph *g) {
-    (void)g, n->shape[0]++;
-}
-static void wider_rows(fd_node *n, fd_graph *g) {
-    (void)g, n->shape[1]++;
-}
-static void chooses_all_and_more(fd_node *n, fd_graph *g) {
-    n->shape[0] = g->hparams.n_expert + 1;
-}
-static void ids_of_another_op(fd_node *n, fd_graph *g) {
-    (void)g, n->input[1] = n->input[0];
-}
-static void more_experts(fd_node *n, fd_graph *g) {
-    (void)n, g->hparams.n_expert++;
-}
-static void other_bias(fd_node *n, fd_graph *g) {
-    (void)g, n->weight[1] = n->weight[0];
-}
-static void other_sinks(fd_node *n, fd_graph *g) {
-    (void)n, g->weights[n->weight[0]].n_col++;
+static void break_node(breach how, fd_node *n, fd_graph *g) {
+    switch (how) {
+    case NEGATIVE_WINDOW: n->window = -1; break;
+    case NAN_SOFTCAP: n->softcap = NAN; break;
+    case NO_SOFTCAP: n->softcap = 0; break;
+    case NO_LIMIT: n->limit = 0; break;
+    case UNKNOWN_GATING: n->gating = (fd_gating)7; break;
+    case NO_WEIGHT: n->weight[0] = -1; break;
+    case WIDER: n->shape[0]++; break;
+    case WIDER_ROWS: n->shape[1]++; break;
+    case CHOOSES_ALL_AND_MORE: n->shape[0] = g->hparams.n_expert + 1; break;
+    case IDS_OF_ANOTHER_OP: n->input[1] = n->input[0]; break;
+    case MORE_EXPERTS: g->hparams.n_expert++; break;
+    case OTHER_BIAS: n->weight[1] = n->weight[0]; break;
+    case OTHER_SINKS: g->weights[n->weight[0]].n_col++; break;
+    }
 }
 
 static const struct {
     const char *arch, *node;
-    breakage breaks;
+    breach how;
 } breaches[] = {
-    {"gemma2-dense", "blk.0.attn_scores", negative_window},
-    {"gemma2-dense", "blk.0.attn_scores", nan_softcap},
-    {"gemma2-dense", "logits", no_softcap},
-    {"gemma2-dense", "logits", wider},
-    {"gemma2-dense", "token_embd_scaled", wider},
-    {"gemma2-dense", "blk.1.ffn_act", wider},
-    {"qwen3-dense", "blk.1.attn_q_norm", no_weight},
-    {"qwen3-dense", "blk.1.attn_k_norm", wider_rows},
-    {"qwen3moe-moe", "blk.1.ffn_moe_probs", wider},
-    {"qwen3moe-moe", "blk.1.ffn_moe_topk", chooses_all_and_more},
-    {"qwen3moe-moe", "blk.1.ffn_moe_weights", unknown_gating},
-    {"qwen3moe-moe", "blk.1.ffn_moe_weights", ids_of_another_op},
-    {"qwen3moe-moe", "blk.1.ffn_moe_weights", wider},
-    {"qwen3moe-moe", "blk.1.ffn_moe_gate", no_weight},
-    {"qwen3moe-moe", "blk.1.ffn_moe_gate", more_experts},
-    {"qwen3moe-moe", "blk.1.ffn_moe_gate", ids_of_another_op},
-    {"qwen3moe-moe", "blk.1.ffn_moe_up", wider_rows},
-    {"qwen3moe-moe", "blk.1.ffn_moe_down", wider},
-    {"qwen3moe-moe", "blk.1.ffn_moe_out", wider},
-    {"qwen3moe-moe", "blk.1.ffn_moe_out", ids_of_another_op},
-    {"gpt-oss-moe", "blk.0.ffn_moe_act", no_limit},
-    {"gpt-oss-moe", "blk.0.ffn_moe_gate", other_bias},
-    {"gpt-oss-moe", "blk.0.attn_weights", other_sinks},
+    {"gemma2-dense", "blk.0.attn_scores", NEGATIVE_WINDOW},
+    {"gemma2-dense", "blk.0.attn_scores", NAN_SOFTCAP},
+    {"gemma2-dense", "logits", NO_SOFTCAP},
+    {"gemma2-dense", "logits", WIDER},
+    {"gemma2-dense", "token_embd_scaled", WIDER},
+    {"gemma2-dense", "blk.1.ffn_act", WIDER},
+    {"qwen3-dense", "blk.1.attn_q_norm", NO_WEIGHT},
+    {"qwen3-dense", "blk.1.attn_k_norm", WIDER_ROWS},
+    {"qwen3moe-moe", "blk.1.ffn_moe_probs", WIDER},
+    {"qwen3moe-moe", "blk.1.ffn_moe_topk", CHOOSES_ALL_AND_MORE},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", UNKNOWN_GATING},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", IDS_OF_ANOTHER_OP},
+    {"qwen3moe-moe", "blk.1.ffn_moe_weights", WIDER},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", NO_WEIGHT},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", MORE_EXPERTS},
+    {"qwen3moe-moe", "blk.1.ffn_moe_gate", IDS_OF_ANOTHER_OP},
+    {"qwen3moe-moe", "blk.1.ffn_moe_up", WIDER_ROWS},
+    {"qwen3moe-moe", "blk.1.ffn_moe_down", WIDER},
+    {"qwen3moe-moe", "blk.1.ffn_moe_out", WIDER},
+    {"qwen3moe-moe", "blk.1.ffn_moe_out", IDS_OF_ANOTHER_OP},
+    {"gpt-oss-moe", "blk.0.ffn_moe_act", NO_LIMIT},
+    {"gpt-oss-moe", "blk.0.ffn_moe_gate", OTHER_BIAS},
+    {"gpt-oss-moe", "blk.0.attn_weights", OTHER_SINKS},
 };
 
 Test(graph_archs, validation_notices_every_breach) {
@@ -99,7 +91,7 @@ Test(graph_archs, validation_notices_every_breach) {
         int32_t node = fd_graph_find(graph, breaches[i].node);
         cr_assert(node >= 0, "%s", breaches[i].node);
         cr_assert_eq(fd_graph_validate(graph, &err), FD_OK, "%s", err.message);
-        breaches[i].breaks(&graph->nodes[node], graph);
+        break_node(breaches[i].how, &graph->nodes[node], graph);
         cr_expect(fd_graph_validate(graph, &err) == FD_ERR_INPUT && err.message[0], "breach %zu, at %s, not noticed", i,
                   breaches[i].node);
         fd_graph_free(graph);

@@ -185,7 +185,43 @@ def own(ref, out):
             flat["blk.4.l_out"] / np.linalg.norm(flat["blk.4.l_out"]))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, own)}
+def whole(rows, end):
+    """A cache of 24 positions, filled up to `end`."""
+    return np.concatenate([rows[:end], np.zeros((24 - end, *rows.shape[1:]), rows.dtype)])
+
+
+def caches(ref, out):
+    """step_N.npz: whole caches, K with the heads in front, V transposed; logits of the last token alone, without dimensions."""
+    tensors, steps, tokens = ref
+    out.mkdir()
+    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+    for s, (first, count) in enumerate(steps):
+        step = {}
+        for node, values in tensors.items():
+            name = node.replace("blk.", "h")
+            if node.endswith("cache_k"):
+                step[name.replace("cache_k", "kc")] = whole(values, first + count).transpose(1, 0, 2)
+            elif node.endswith("cache_v"):
+                step[name.replace("cache_v", "vc")] = whole(values, first + count).reshape(24, -1).T
+            elif node == "logits":
+                step["head"] = values[first + count - 1]
+            else:
+                step[name] = at_step(node, values, first, count)
+        np.savez(out / f"step_{s}", **step)
+
+
+def flat(ref, out):
+    """step_N/NAME.npy, nothing has dimensions: neither rows of tokens nor whole caches nor attention."""
+    tensors, steps, tokens = ref
+    for s, (first, count) in enumerate(steps):
+        (out / f"step_{s}").mkdir(parents=True)
+        for name, values in tensors.items():
+            rows = whole(values, first + count) if "cache_" in name else at_step(name, values, first, count)
+            np.save(out / f"step_{s}" / f"x_{name.replace('blk.', 'h')}.npy", np.ascontiguousarray(rows).ravel())
+    (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
+
+
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, own, caches, flat)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

@@ -128,6 +128,40 @@ Test(map, operations_that_do_not_fit_are_refused) {
     }
 }
 
+/* [12], a step of 2 tokens; n_head is 4. */
+Test(map, shape_gives_an_array_its_dimensions) {
+    static const struct {
+        const char *shape, *message; /* "" where it fits */
+        int rank;
+        int64_t out[3];
+    } rows[] = {
+        {"n_tok,-1", "", 2, {2, 6}},
+        {"-1,n_tok", "", 2, {6, 2}},
+        {"n_tok,n_head,-1", "does not fit an array of shape [12] in a step of 2 tokens", 0, {0}},
+        {"-1,n_head,1", "", 3, {3, 4, 1}},
+        {"3,4", "", 2, {3, 4}},
+        {"3,5", "does not fit", 0, {0}},
+        {"n_head_kv,-1", "shape= needs n_head_kv: give --model", 0, {0}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "\nx -> y shape=%s", rows[i].shape);
+        fd_error err = {0};
+        fd_name_map *map = parse(line, &err);
+        cr_assert(map, "%s", err.message);
+        int rank = 1;
+        int64_t shape[8] = {12};
+        fd_code code = fd_name_map_reshape(map, map->rules, &values, 2, &rank, shape, &err);
+        cr_assert_eq(code, rows[i].message[0] ? FD_ERR_INPUT : FD_OK, "%s: %s", line, err.message);
+        if (code == FD_OK)
+            cr_assert(rank == rows[i].rank && memcmp(shape, rows[i].out, sizeof *shape * (size_t)rank) == 0, "%s",
+                      line);
+        else
+            cr_assert(strstr(err.message, rows[i].message) && strstr(err.message, "m.map:2"), "%s", err.message);
+        fd_name_map_free(map);
+    }
+}
+
 Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
     static const struct {
         const char *text, *message;
@@ -152,6 +186,12 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
         {"a -> b axis=1", "axis counts from the end"},
         {"a -> b axis=", "axis counts from the end"},
         {"a -> b rows=first", "unknown operation"},
+        {"a -> b shape=-1,-1", "shape has 1 to 8 dimensions"},
+        {"a -> b shape=0,4", "shape has 1 to 8 dimensions"},
+        {"a -> b shape=", "shape has 1 to 8 dimensions"},
+        {"a -> b shape=4,,4", "shape has 1 to 8 dimensions"},
+        {"a -> b shape=1,1,1,1,1,1,1,1,1", "shape has 1 to 8 dimensions"},
+        {"a -> b heads=n_tok", "make no sense"},
         {"a#0 -> b", "#last"},
         {"a#x -> b", "#last"},
         {"#1 -> b\n", "no rule"},

@@ -18,6 +18,7 @@ fd_exec *make_exec(const fd_graph *graph, fd_reference_options options) {
     fd_exec *exec;
     if (!options.n_ctx) options.n_ctx = RANDOM_TOKENS;
     cr_assert_eq(fd_reference_new(graph, &options, &exec, &err), FD_OK, "%s", err.message);
+    cr_expect_str_eq(fd_exec_numerics_name(exec), fd_numerics_name(options.numerics));
     return exec;
 }
 

@@ -1,5 +1,6 @@
 #include "tests/ops/op_case.h"
 
+#include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -301,6 +302,19 @@ float *case_run(const op_case *c, const fd_ref_ops *ops, int n_part) {
 float *case_run_scalar(const op_case *c) {
     fd_ref_ops ops = fd_ref_select(FD_NUMERICS_EXACT, FD_ISA_BASELINE, true);
     return case_run(c, &ops, 1);
+}
+
+void case_expect_twins(const op_case *c, fd_numerics numerics, const int *n_parts, const char *what) {
+    fd_ref_ops scalar = fd_ref_select(numerics, FD_ISA_BASELINE, true);
+    float *expected = case_run(c, &scalar, 1);
+    for (int isa = 0; isa <= (int)fd_isa_best(); isa++) {
+        fd_ref_ops ops = fd_ref_select(numerics, (fd_isa)isa, false);
+        for (const int *parts = n_parts; *parts; parts++) {
+            int64_t n = bits_differ(case_run(c, &ops, *parts), expected, c->n_out);
+            cr_expect_eq(n, 0, "%s, %s in %d parts: %lld of %lld outputs differ from the scalar definition", what,
+                         fd_isa_name((fd_isa)isa), *parts, (long long)n, (long long)c->n_out);
+        }
+    }
 }
 
 static double *widen(const op_case *c, const float *x, int64_t n) {

@@ -6,6 +6,7 @@
 
 #include "model/gguf/quant.h"
 #include "numerics/q8act.h"
+#include "tests/ops/executor_run.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/random_model.h"
 
@@ -114,16 +115,9 @@ Test(q8act, other_types_have_the_exact_products) {
 
 /* ---- twins ---- */
 
-static void expect_scalar_bits(op_case *c, const char *what) {
-    float *expected = run_scalar(c);
-    for (int isa = 0; isa <= (int)fd_isa_best(); isa++) {
-        fd_ref_ops ops = fd_ref_select(FD_NUMERICS_Q8ACT, (fd_isa)isa, false);
-        for (int parts = 1; parts <= 4; parts += 3) {
-            float *found = case_run(c, &ops, parts);
-            cr_expect_eq(bits_differ(found, expected, c->n_out), 0, "%s, %s in %d parts", what,
-                         fd_isa_name((fd_isa)isa), parts);
-        }
-    }
+static void expect_scalar_bits(const op_case *c, const char *what) {
+    static const int parts[] = {1, 4, 0};
+    case_expect_twins(c, FD_NUMERICS_Q8ACT, parts, what);
 }
 
 Test(q8act, twins_equal_scalar) {
@@ -170,27 +164,9 @@ Test(q8act, weights_that_are_not_quantised_have_the_exact_ops_bits) {
 
 /* ---- whole runs ---- */
 
-enum { N_TOKEN = 21, VOCAB = 101 };
+enum { N_TOKEN = 21, N = N_TOKEN * RANDOM_VOCAB };
 
-static float *run_model(const fd_graph *graph, fd_reference_options options, int32_t batch) {
-    static int32_t tokens[N_TOKEN];
-    fd_error err = {0};
-    fd_exec *exec;
-    float *logits = malloc(sizeof *logits * N_TOKEN * VOCAB);
-    options.n_ctx = N_TOKEN;
-    for (int i = 0; i < N_TOKEN; i++) tokens[i] = (i * 37 + 11) % VOCAB;
-    cr_assert_eq(fd_reference_new(graph, &options, &exec, &err), FD_OK, "%s", err.message);
-    for (int32_t pos = 0; pos < N_TOKEN; pos += batch) {
-        fd_batch b = {.tokens = tokens + pos, .pos0 = pos, .all_logits = true, .logits = logits + pos * VOCAB};
-        b.n_tok = N_TOKEN - pos < batch ? N_TOKEN - pos : batch;
-        cr_assert_eq(fd_exec_forward(exec, &b, &err), FD_OK, "%s", err.message);
-    }
-    cr_expect_str_eq(fd_exec_numerics_name(exec), fd_numerics_name(options.numerics));
-    fd_exec_free(exec);
-    return logits;
-}
-
-Test(q8act, a_run_has_the_same_bits_however_it_is_cut) {
+Test(q8act, a_run_has_the_same_bits_however_it_is_cut, .init = fill_tokens) {
     static const struct {
         const char *arch;
         uint32_t dtype;
@@ -201,16 +177,16 @@ Test(q8act, a_run_has_the_same_bits_however_it_is_cut) {
         two.n_thread = 2;
         scalar.scalar = true;
         exact.numerics = FD_NUMERICS_EXACT;
-        float *decoded = run_model(m.graph, q8, 1), *whole = run_model(m.graph, two, N_TOKEN);
-        float *by_definition = run_model(m.graph, scalar, 5), *otherwise = run_model(m.graph, exact, N_TOKEN);
-        cr_expect_eq(bits_differ(whole, decoded, N_TOKEN * VOCAB), 0, "prefill");
-        cr_expect_eq(bits_differ(by_definition, decoded, N_TOKEN * VOCAB), 0, "definition");
+        float *decoded = run_new(m.graph, q8, N_TOKEN, 1), *whole = run_new(m.graph, two, N_TOKEN, N_TOKEN);
+        float *by_definition = run_new(m.graph, scalar, N_TOKEN, 5),
+              *otherwise = run_new(m.graph, exact, N_TOKEN, N_TOKEN);
+        expect_same(whole, decoded, N, "prefill");
+        expect_same(by_definition, decoded, N, "definition");
         double most = 0, size = 0;
-        for (int k = 0; k < N_TOKEN * VOCAB; k++) {
+        for (int k = 0; k < N; k++) {
             most = worse(most, fabs((double)otherwise[k] - (double)decoded[k]));
             size = fmax(size, fabs((double)otherwise[k]));
         }
         cr_expect(most > 1e-4 * size && most < 0.1 * size, "off from exact by %g of %g", most, size);
-        free(decoded), free(whole), free(by_definition), free(otherwise);
     }
 }

@@ -4,23 +4,13 @@
 #include <string.h>
 
 #include "exec/generate.h"
-#include "reference_cpu/reference.h"
+#include "tests/ops/executor_run.h"
 #include "tests/ops/random_model.h"
 
-enum { VOCAB = 101, N_CTX = 80, N_SEQ = 3 };
-
-static int32_t tokens[N_CTX];
-
-static void fill_tokens(void) {
-    for (int i = 0; i < N_CTX; i++) tokens[i] = (i * 37 + i * i * 11) % VOCAB;
-}
+enum { VOCAB = RANDOM_VOCAB, N_CTX = 80, N_SEQ = 3 };
 
 static fd_exec *make(const fd_graph *graph, int32_t n_seq) {
-    fd_error err = {0};
-    fd_exec *exec = NULL;
-    fd_reference_options options = {.n_ctx = N_CTX, .n_seq = n_seq, .n_thread = 1};
-    cr_assert_eq(fd_reference_new(graph, &options, &exec, &err), FD_OK, "%s", err.message);
-    return exec;
+    return make_exec(graph, (fd_reference_options){.n_ctx = N_CTX, .n_seq = n_seq, .n_thread = 1});
 }
 
 static void prefill(fd_exec *exec, int32_t sequence, const int32_t *from, int32_t n, float *logits) {

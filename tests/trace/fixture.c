@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dumpers/store/weights.h"
+
 const fixture_size fixture_small = {2, 15, 3, 1, 22, 37};
 
 typedef struct plan {
@@ -242,4 +244,27 @@ void fixture_check_tensor(const fd_trace *trace, const fd_graph *graph, const ch
                      pos, (long long)i, values[i], expected);
     }
     free(values);
+}
+
+void fixture_check_weight(const char *path, const char *name, uint32_t dtype, const void *rows, int64_t n_row,
+                          int64_t n_col) {
+    fd_weight weight = {.dtype = dtype, .n_row = n_row, .n_col = n_col, .data = rows};
+    fd_weight_rows expected;
+    fd_weight_table table;
+    fd_error err = {0};
+    fd_trace *trace = fixture_open(path);
+    cr_assert_eq(fd_trace_read_weights(trace, &table, &err), FD_OK, "%s", err.message);
+    const fd_weight_rows *found = fd_weight_table_find(&table, name);
+    cr_assert(found, "%s: no %s among %d weights", path, name, table.n);
+    cr_assert_eq(fd_weight_hash(&weight, fd_weight_rows_per_hash(n_row, FD_MAX_WEIGHT_HASHES), &expected, &err), FD_OK);
+    cr_expect(found->n_row == n_row && found->n_col == n_col && found->rows_per_hash == expected.rows_per_hash, "%s",
+              name);
+    cr_expect_str_eq(found->dtype, fd_dtype_get(dtype)->name);
+    cr_expect(found->n_zero_row == expected.n_zero_row && found->n_trailing_zero_row == expected.n_trailing_zero_row,
+              "%s", name);
+    cr_assert_eq(found->n_hash, expected.n_hash, "%s", name);
+    cr_expect_arr_eq(found->hashes, expected.hashes, sizeof *expected.hashes * (size_t)expected.n_hash, "%s", name);
+    fd_weight_rows_free(&expected);
+    fd_weight_table_free(&table);
+    fd_trace_close(trace);
 }

@@ -43,4 +43,8 @@ const char *fixture_path(const char *name);
 /* The trace holds exactly the fixture's elements of node `name` at pos: fails the test otherwise. */
 void fixture_check_tensor(const fd_trace *trace, const fd_graph *graph, const char *name, int32_t pos);
 
+/* The trace's hashes of a weight are those that the rows have in a model: fails the test otherwise. */
+void fixture_check_weight(const char *path, const char *name, uint32_t dtype, const void *rows, int64_t n_row,
+                          int64_t n_col);
+
 #endif

@@ -1,14 +1,13 @@
 /* Golden files: a trace for each prompt, and everything that must be refused. */
 #include <criterion/criterion.h>
-#include <hdf5.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "dumpers/hdf5/h5.h"
 #include "dumpers/store/golden.h"
 #include "fixture.h"
+#include "h5_edit.h"
 
 static const fd_golden_size size = {.n_prompt = 2, .n_pos = 6};
 
@@ -90,63 +89,27 @@ Test(golden, round_trip_keeps_every_bit) {
     fd_graph_free(graph);
 }
 
-/* Each edit spoils a whole golden in one way. */
-static void no_schema(hid_t f) {
-    H5Adelete(f, "schema");
-}
-static void other_schema(hid_t f) {
-    fd_h5_put_string(f, "schema", "firstdiff-trace");
-}
-static void older_version(hid_t f) {
-    fd_h5_put_int(f, "version", 1);
-}
-static void later_version(hid_t f) {
-    fd_h5_put_int(f, "version", 3);
-}
-static void no_count(hid_t f) {
-    H5Adelete(f, "n_prompt");
-}
-static void no_length(hid_t f) {
-    fd_h5_put_int(f, "n_pos", 0);
-}
-static void more_prompts(hid_t f) {
-    fd_h5_put_int(f, "n_prompt", 3);
-}
-static void no_prompt(hid_t f) {
-    H5Ldelete(f, "prompts/0000", H5P_DEFAULT);
-}
-static void no_prompts(hid_t f) {
-    H5Ldelete(f, "prompts", H5P_DEFAULT);
-}
-static void group_for_tokens(hid_t f) {
-    H5Ldelete(f, "prompts/0000/tokens", H5P_DEFAULT);
-    H5Gclose(H5Gcreate2(f, "prompts/0000/tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-}
-
 Test(golden, spoiled_files_are_refused_with_their_fault) {
-    static const struct {
-        const char *says;
-        void (*edit)(hid_t file);
-    } cases[] = {{"schema", no_schema},
-                 {"expected \"firstdiff-golden\"", other_schema},
-                 {"record it again", older_version},
-                 {"version 3", later_version},
-                 {"0 prompts", no_count},
-                 {"0 positions", no_length},
-                 {"prompts/0002", more_prompts},
-                 {"prompts/0000", no_prompt},
-                 {"prompts/0000", no_prompts},
-                 {"tokens", group_for_tokens}};
+    static const h5_edit cases[] = {
+        {"no schema", "schema", NO_ATTRIBUTE, "/", "schema"},
+        {"a trace's schema", "expected \"firstdiff-golden\"", SAYS, "/", "schema", "firstdiff-trace"},
+        {"an older version", "record it again", IS, "/", "version", .shape = {1}},
+        {"a later version", "version 3", IS, "/", "version", .shape = {3}},
+        {"no count", "0 prompts", NO_ATTRIBUTE, "/", "n_prompt"},
+        {"no length", "0 positions", IS, "/", "n_pos", .shape = {0}},
+        {"more prompts", "prompts/0002", IS, "/", "n_prompt", .shape = {3}},
+        {"no prompt", "prompts/0000", DELETED, "prompts/0000"},
+        {"no prompts", "prompts/0000", DELETED, "prompts"},
+        {"a group for tokens", "tokens", A_GROUP, "prompts/0000/tokens"},
+    };
     const char *path = written();
     golden_bytes whole = bytes_of(path);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_error err = {0};
         put_bytes(path, whole, whole.size);
-        hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-        cases[i].edit(file);
-        H5Fclose(file);
-        cr_expect_eq(read_golden(path, &err), FD_ERR_INPUT, "case %zu", i);
-        cr_expect(strstr(err.message, cases[i].says) && strstr(err.message, "golden.h5"), "case %zu: %s", i,
+        h5_apply(path, &cases[i]);
+        cr_expect_eq(read_golden(path, &err), FD_ERR_INPUT, "%s", cases[i].name);
+        cr_expect(strstr(err.message, cases[i].says) && strstr(err.message, "golden.h5"), "%s: %s", cases[i].name,
                   err.message);
     }
     free(whole.bytes);

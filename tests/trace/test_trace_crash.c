@@ -20,9 +20,7 @@
 static const fixture_size size = {3, 60, 3, 1, 90, 250};
 
 static void check_finished_steps(const char *path, fd_graph *graph, int32_t at_least, int32_t at_most) {
-    fd_error err = {0};
-    fd_trace *trace;
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     int32_t n_pos = fd_trace_n_pos(trace);
     cr_assert(n_pos >= at_least && n_pos <= at_most, "%d positions, expected %d to %d", n_pos, at_least, at_most);
     cr_assert_not(fd_trace_get_info(trace)->complete);

@@ -70,16 +70,16 @@ static fd_code write_handed(const char *path, const fd_graph *graph, fd_trace_le
 }
 
 static void same_traces(const char *path, const char *expected_path, const fd_graph *graph, bool stats) {
-    fd_error err = {0};
     fd_trace *found, *expected;
-    cr_assert_eq(fd_trace_open(path, &found, &err), FD_OK, "%s", err.message);
-    cr_assert_eq(fd_trace_open(expected_path, &expected, &err), FD_OK, "%s", err.message);
+    found = fixture_open(path);
+    expected = fixture_open(expected_path);
     cr_assert_eq(fd_trace_n_pos(found), POSITIONS);
     cr_assert_eq(fd_trace_n_step(found), 1 + DECODE);
     for (int32_t pos = 0; pos < POSITIONS; pos++) {
         for (int32_t id = 0; id < graph->n_node; id++) {
             const char *name = graph->nodes[id].name;
-            const fd_fingerprint *a = fd_trace_fingerprint(found, id, pos), *b = fd_trace_fingerprint(expected, id, pos);
+            const fd_fingerprint *a = fd_trace_fingerprint(found, id, pos),
+                                 *b = fd_trace_fingerprint(expected, id, pos);
             cr_assert(a && b && a->lo == b->lo && a->hi == b->hi, "%s at %d", name, pos);
             if (!stats) continue;
             cr_assert_arr_eq(fd_trace_stats_at(found, id, pos), fd_trace_stats_at(expected, id, pos), sizeof(fd_stats),

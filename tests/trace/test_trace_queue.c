@@ -206,8 +206,7 @@ Test(trace_queue, a_flushed_step_can_be_read_while_the_run_goes_on) {
     for (int32_t pos = 0; pos < 5; pos++) {
         cr_assert_eq(fixture_step(writer, graph, FD_NUMERICS_EXACT, FD_STEP_DECODE, pos, 1, &err), FD_OK);
         cr_assert_eq(fd_trace_flush(writer, &err), FD_OK);
-        fd_trace *trace;
-        cr_assert_eq(fd_trace_open(options.path, &trace, &err), FD_OK, "%s", err.message);
+        fd_trace *trace = fixture_open(options.path);
         cr_assert_eq(fd_trace_n_pos(trace), pos + 1);
         for (int32_t id = 0; id < graph->n_node; id++) fixture_check_tensor(trace, graph, graph->nodes[id].name, pos);
         fd_trace_close(trace);

@@ -241,13 +241,14 @@ Test(trace_write, tables_read_by_parts_are_the_whole_tables) {
     fixture_write(&options, graph, FD_NUMERICS_EXACT, 5, 4);
     fd_trace *whole, *parts;
     fd_error err = {0};
-    cr_assert_eq(fd_trace_open(options.path, &whole, &err), FD_OK, "%s", err.message);
+    whole = fixture_open(options.path);
     for (size_t memory = 64; memory <= (size_t)64 << 12; memory <<= 6) {
         cr_assert_eq(fd_trace_open_within(options.path, memory, &parts, &err), FD_OK, "%s", err.message);
         for (int32_t k = 0; k < 3 * fd_trace_n_pos(whole); k++)
             for (int32_t node = 0; node < fd_trace_n_node(whole); node++) {
                 int32_t pos = k * 5 % fd_trace_n_pos(whole);
-                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos), *b = fd_trace_fingerprint(parts, node, pos);
+                const fd_fingerprint *a = fd_trace_fingerprint(whole, node, pos),
+                                     *b = fd_trace_fingerprint(parts, node, pos);
                 const fd_trace_stats *s = fd_trace_stats_at(whole, node, pos), *t = fd_trace_stats_at(parts, node, pos);
                 float x[2][512];
                 cr_assert(a && b && memcmp(a, b, sizeof *a) == 0, "fingerprint of node %d at %d", node, pos);

@@ -96,10 +96,9 @@ static const bad_put bad_puts[] = {
 };
 
 static void check_two_positions(const char *path) {
-    fd_trace *trace;
     fd_error err = {0};
     float row[8];
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     cr_expect_eq(fd_trace_n_pos(trace), 2);
     cr_expect_not(fd_trace_get_info(trace)->complete);
     cr_expect_eq(fd_trace_read(trace, fd_trace_find(trace, "known"), 1, row, NULL, &err), FD_OK, "%s", err.message);
@@ -204,11 +203,9 @@ Test(tracer_bad, calls_out_of_order) {
 Test(tracer_bad, a_step_without_tensors_is_a_step) {
     const char *path = fixture_path("tracer_empty.h5");
     char message[1024];
-    fd_error err = {0};
-    fd_trace *trace;
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     cr_assert_eq(fd_tracer_close(tracer, message, sizeof message), 0, "%s", message);
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     cr_expect_eq(fd_trace_n_pos(trace), 0);
     fd_trace_close(trace);
     tracer = fd_tracer_open(path, NULL);
@@ -216,7 +213,7 @@ Test(tracer_bad, a_step_without_tensors_is_a_step) {
     fd_tracer_step(tracer, tokens + 3, 1);
     fd_tracer_put_f32(tracer, "x", data, 1, 8);
     cr_assert_eq(fd_tracer_close(tracer, message, sizeof message), 0, "%s", message);
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    trace = fixture_open(path);
     cr_expect_eq(fd_trace_n_pos(trace), 4);
     cr_expect_eq(fd_trace_n_node(trace), 1);
     fd_trace_close(trace);

@@ -129,6 +129,30 @@ Test(tracer_device, more_than_the_pinned_limit_in_one_step) {
     free(big);
 }
 
+/* After what the stream computes before it, in pieces of pinned memory, next to a copy that is under way. */
+Test(tracer_device, a_weight_is_what_the_stream_has_left) {
+    enum { N_ROW = 5000, N_COL = 1024 }; /* 19.5 MiB */
+    const char *path = fixture_path("device_weight.h5");
+    float *w = malloc(sizeof *w * N_ROW * N_COL);
+    fd_tracer *tracer = fd_tracer_open(path, NULL);
+    fd_tracer_step(tracer, tokens, 1);
+    fake_fill(buffer, 16, 7, NULL);
+    fd_tracer_tensor tensor = on_device("x", 1, 16);
+    fd_tracer_put(tracer, &tensor);
+    fake_fill(w, (size_t)N_ROW * N_COL, 3, NULL);
+    fd_tracer_weight weight = {.name = "w", .data = w, .n_row = N_ROW, .n_col = N_COL, .on_device = 1};
+    cr_assert_eq(fd_tracer_put_weight(tracer, &weight), 0, "%s", fd_tracer_error(tracer));
+    fake_fill(w, (size_t)N_ROW * N_COL, -1, NULL);
+    fd_trace *trace = closed(tracer, path);
+    cr_expect_eq(value_at(trace, "x", 0, 15), 7);
+    fd_trace_close(trace);
+    for (int i = 0; i < N_ROW * N_COL; i++) w[i] = 3;
+    fixture_check_weight(path, "w", FD_F32, w, N_ROW, N_COL);
+    free(w);
+    cr_expect_eq(fake_pinned, 0, "pinned memory was not given back");
+    cr_expect_eq(fake_pushed, 0);
+}
+
 Test(tracer_device, failures_of_the_device_turn_the_trace_off) {
     static const struct {
         int failure;
@@ -138,13 +162,15 @@ Test(tracer_device, failures_of_the_device_turn_the_trace_off) {
                  {3, "no pinned memory"},
                  {-1, "no CUDA context"},
                  {-2, "captured into a graph"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t k = 0; k < 2 * (sizeof cases / sizeof *cases); k++) { /* a tensor, then a weight */
+        size_t i = k / 2;
         char message[1024];
         fd_tracer *tracer = fd_tracer_open(fixture_path("device_bad.h5"), NULL);
         fd_tracer_tensor tensor = on_device("x", 1, 16);
+        fd_tracer_weight weight = {.name = "x", .data = buffer, .n_row = 1, .n_col = 16, .on_device = 1};
         fd_tracer_step(tracer, tokens, 1);
         fake_failure = cases[i].failure;
-        fd_tracer_put(tracer, &tensor);
+        k % 2 ? fd_tracer_put_weight(tracer, &weight) : fd_tracer_put(tracer, &tensor);
         cr_expect_neq(fd_tracer_close(tracer, message, sizeof message), 0, "%zu", i);
         cr_expect(strstr(message, cases[i].says), "%zu: %s", i, message);
         cr_expect_eq(fake_pinned, 0, "%zu", i);

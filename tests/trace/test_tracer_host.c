@@ -65,7 +65,9 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     set_state();
     fd_tracer *tracer = fd_tracer_open(path, NULL);
     check_state("open");
-    int failed = put_step(tracer, data, 2);
+    int off = fd_tracer_put_weight_f32(tracer, "w", data, 2, WIDTH);
+    check_state("a weight");
+    int failed = off | put_step(tracer, data, 2);
     check_state("step and puts");
     failed |= fd_tracer_put(tracer, &ints);
     check_state("a put of integers");
@@ -82,10 +84,9 @@ Test(tracer_host, no_call_changes_errno_signals_or_floating_point) {
     fedisableexcept(FE_ALL_EXCEPT);
     fesetround(FE_TONEAREST);
     cr_expect_eq(failed, 0);
-    fd_trace *trace;
     fd_error err = {0};
     float row[WIDTH];
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     cr_assert_eq(fd_trace_read(trace, 0, 0, row, NULL, &err), FD_OK, "%s", err.message);
     cr_expect_eq(memcmp(row, data, sizeof row), 0, "the bits are not the host's");
     fd_trace_close(trace);

@@ -22,8 +22,8 @@ static fd_weight make_weight(void) {
         values[i] = r == 2 || r == 5 ? 0.0f : r == 6 ? -0.0f : (float)(i % 19 - 9) / 8.0f;
         halves[i] = fd_f32_to_f16(values[i]);
     }
-    return (fd_weight){.name = "w", .dtype = FD_F32, .n_row = N_ROW, .n_col = N_COL, .data = values,
-                       .bytes = sizeof values};
+    return (fd_weight){
+        .name = "w", .dtype = FD_F32, .n_row = N_ROW, .n_col = N_COL, .data = values, .bytes = sizeof values};
 }
 
 static fd_weight_rows hash(const fd_weight *w, int32_t each) {
@@ -96,11 +96,9 @@ Test(weights, no_weight_has_more_hashes_than_allowed) {
 
 static fd_trace *write_and_open(const char *path, const fd_graph *graph, const fd_graph *model) {
     fd_trace_options to = fd_trace_defaults(path);
-    fd_error err = {0};
-    fd_trace *trace;
     to.weights = model;
     fixture_write(&to, graph, FD_NUMERICS_EXACT, 2, 1);
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    fd_trace *trace = fixture_open(path);
     return trace;
 }
 
@@ -192,8 +190,9 @@ static void damage_file(const char *path, damage how) {
     hsize_t dim[2] = {4, 2};
     hid_t space = H5Screate_simple(how == RANK_2 ? 2 : 1, dim, NULL);
     hid_t group = how == NO_GROUP ? file : H5Gcreate2(file, "weights", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    hid_t set = H5Dcreate2(group, how == NO_GROUP ? "weights" : "bad", how == NOT_64_BITS ? H5T_STD_I32LE : H5T_STD_U64LE,
-                           space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t set =
+        H5Dcreate2(group, how == NO_GROUP ? "weights" : "bad", how == NOT_64_BITS ? H5T_STD_I32LE : H5T_STD_U64LE,
+                   space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     uint64_t rows[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     if (how != NEVER_WRITTEN) H5Dwrite(set, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows);
     if (how == WRONG_N_ROW) put_int(set, "rows_per_hash", 2), put_int(set, "n_row", 9);
@@ -205,8 +204,8 @@ static void damage_file(const char *path, damage how) {
 }
 
 Test(weights, what_is_no_list_of_hashes_is_refused_by_name) {
-    static const char *const said[N_DAMAGE] = {"64-bit integers", "64-bit integers", "n_row is 9", "rows_per_hash",
-                                               "not a group",     "64-bit integers"};
+    static const char *const said[N_DAMAGE] = {"64-bit integers", "64-bit integers", "n_row is 9",
+                                               "rows_per_hash",   "not a group",     "64-bit integers"};
     fd_graph *graph = fixture_graph(fixture_small);
     for (int how = 0; how < N_DAMAGE; how++) {
         const char *path = fixture_path("damaged.h5");
@@ -215,7 +214,7 @@ Test(weights, what_is_no_list_of_hashes_is_refused_by_name) {
         fd_trace *trace = write_and_open(path, graph, NULL);
         fd_trace_close(trace);
         damage_file(path, (damage)how);
-        cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+        trace = fixture_open(path);
         cr_expect_eq(fd_trace_read_weights(trace, &table, &err), FD_ERR_INPUT, "damage %d", how);
         cr_expect(strstr(err.message, said[how]) && strstr(err.message, "weights"), "%d: %s", how, err.message);
         fd_trace_close(trace);
@@ -241,7 +240,7 @@ Test(weights, a_foreign_list_needs_nothing_but_the_hashes) {
     H5Fclose(file);
     fd_weight_table table;
     fd_error err = {0};
-    cr_assert_eq(fd_trace_open(path, &trace, &err), FD_OK, "%s", err.message);
+    trace = fixture_open(path);
     cr_assert_eq(fd_trace_read_weights(trace, &table, &err), FD_OK, "%s", err.message);
     cr_assert_eq(table.n, 1);
     cr_expect_eq(table.rows[0].n_row, 3);

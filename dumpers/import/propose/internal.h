@@ -1,5 +1,5 @@
-/* Shared by propose.c (names), score.c (values), rule.c (what a name's values say), layers.c (whether the layers say the
- * same) and lines.c (the map that follows). */
+/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
+ * layers say the same), by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -20,7 +20,7 @@ fd_code fd_scorer_new(const fd_import_plan *plan, const fd_trace *ref, fd_scorer
 void fd_scorer_free(fd_scorer *scorer);
 /* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that
  * takes a part of the tensor. `tensors` [n]: its occurrences over the steps. */
-fd_code fd_scorer_rank(fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
                        fd_error *err);
 
 /* A name fits when the angle to its node is below acos(1 - FD_PROPOSE_FAR), and is clear when the next node is
@@ -38,6 +38,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool written;
     bool differs;    /* its values are clear, but fit another rule than those of most other layers: no longer `clear` */
     char other[300]; /* "NODE OPERATION…": clear values, but what the layers say leaves this rule open, too; "" */
+    bool left_out;   /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
 
@@ -65,6 +66,10 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
 void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
                           size_t size);
 bool fd_propose_has_layer(const fd_proposed_rule *rule);
+/* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. */
+int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, char *pattern, size_t size);
+/* Of operations, the words that say how the array is read. */
+void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 
 /* A bug of one layer must not become that layer's rule. Of names that differ in the layer alone, those whose values fit
@@ -74,6 +79,9 @@ void fd_propose_compare_layers(fd_proposer *p);
  * other n_layer layers, `of` among them, it is `node`. */
 void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
                           int32_t node, size_t n_layer);
+
+/* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
+void fd_propose_ask_by_size(fd_proposer *p);
 
 /* Writes the map: a rule for every clear name, `ask` for the others that fit some node, comments for the rest. `items`
  * are in the order of their nodes. */

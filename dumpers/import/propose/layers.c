@@ -62,6 +62,13 @@ static void mark_others(fd_proposer *p, const fd_proposed *like, const fd_propos
     }
 }
 
+static bool is_reading(const char *word) {
+    static const char *const words[] = {"shape=", "axis=", "rows=", "slice="};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(word, words[i], strlen(words[i])) == 0) return true;
+    return false;
+}
+
 /* The words of `a` that `b` lacks; `reading`: of these only how the array is read. False when there are none. */
 static bool words_of(const char *a, const char *b, bool reading, char *out, size_t size) {
     size_t at = 0;
@@ -71,12 +78,16 @@ static bool words_of(const char *a, const char *b, bool reading, char *out, size
         char padded_word[320], padded[320];
         snprintf(padded_word, sizeof padded_word, " %.*s ", (int)n, word);
         snprintf(padded, sizeof padded, " %s ", b);
-        bool reads = strncmp(word, "axis=", 5) == 0 || strncmp(word, "slice=", 6) == 0;
+        bool reads = is_reading(word);
         if (!strstr(padded, padded_word) && (!reading || reads) && at + n + 2 < size)
             at += (size_t)snprintf(out + at, size - at, "%s%.*s", at ? " " : "", (int)n, word);
         word += n;
     }
     return at > 0;
+}
+
+void fd_propose_reading(const char *ops, char *out, size_t size) {
+    words_of(ops, "", true, out, size);
 }
 
 /* Without most, or where one layer decides alone and its values are in another order: what else it may be. */
@@ -92,7 +103,7 @@ static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_
         if (node < 0) return;
         fd_propose_rule_text(&other, g->other, fd_trace_node_at(p->ref, node)->name, item->other, sizeof item->other);
     } else if (g->n == 1 && g->n_unclear > 0 && own.factor_known) {
-        words_of(own.ops, "", true, plain, sizeof plain);
+        fd_propose_reading(own.ops, plain, sizeof plain);
         if (!words_of(own.ops, plain, false, order, sizeof order)) return;
         snprintf(item->other, sizeof item->other, "%s%s%s", own.node, *plain ? " " : "", plain);
     }

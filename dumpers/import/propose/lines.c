@@ -69,13 +69,63 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
     fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
     if (*by_name) fprintf(p->out, "; by name alone in layers %s", by_name);
-    if (item->other[0] && item->n_layer == 1)
+    if (item->left_out)
+        fprintf(p->out, "; another name has its values, and nothing is the other: a copy, or an op left out?");
+    else if (item->other[0] && item->n_layer == 1)
         fprintf(p->out, "; its layer's values alone decide: the engine's own layout, or its bug?");
     else if (item->other[0])
         fprintf(p->out, "; no majority, %zu of %zu layers fit with the first: the engine's own layout, or its bug?",
                 item->n_same, item->n_layer);
     if (!l->factor_known) fprintf(p->out, "; its values are %.6g times the node's", 1 / item->best[0].factor);
     fprintf(p->out, "\n");
+}
+
+/* One layer's values say it without any doubt, every other layer has such a name, and none of these is clear: what a bug in
+ * every layer leaves of the first. */
+static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *item) {
+    int32_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *other = &p->items[i];
+        fd_name_map_capture capture;
+        if (!fd_name_map_matches(l->source, other->name, &capture)) continue;
+        if (other != item && (other->clear || other->written || strcmp(other->slice, item->slice) != 0)) return false;
+        n++;
+    }
+    return item->best[0].away <= 1e-3 && n > 1 && n == p->plan.graph->hparams.n_layer;
+}
+
+static bool is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *item = &p->items[i];
+        if (item != but && item->best[0].node == node && (item->clear || (item->written && item->matched))) return true;
+    }
+    return false;
+}
+
+static bool is_cache(const fd_trace_node *node) {
+    return strcmp(node->op, "kv_write") == 0;
+}
+
+/* Two names have the values of one node, and a node that reads it has no name, or the layer's other cache: that node, else
+ * -1. One of the names may be a copy, or an op that the engine leaves out. */
+static int32_t left_out(const fd_proposer *p, const fd_proposed *item) {
+    const fd_trace_node *own = fd_trace_node_at(p->ref, item->best[0].node);
+    if (item->slice[0] || !is_named(p, item->best[0].node, item)) return -1;
+    for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        bool reads = strcmp(node->inputs[0], own->name) == 0 || strcmp(node->inputs[1], own->name) == 0;
+        bool same_size = !node->over_kv && fd_trace_elements(node, 0) == fd_trace_elements(own, 0);
+        bool next = is_cache(own) ? is_cache(node) && node->layer == own->layer : reads && !is_cache(node);
+        if (next && same_size && !is_named(p, v, NULL)) return v;
+    }
+    return -1;
+}
+
+/* As `node`, a pattern if the rule's own is one. */
+static void node_like(const fd_proposer *p, const fd_proposed_rule *l, int32_t node, char *out, size_t size) {
+    const char *name = node_name(p, node), *tail = strchr(name + 4, '.');
+    bool pattern = strstr(l->node, "{layer}") && fd_trace_node_at(p->ref, node)->layer >= 0 && tail;
+    snprintf(out, size, "%s%s", pattern ? "blk.{layer}" : "", pattern ? tail : name);
 }
 
 /* Writes the item's line together with all others that it stands for with {layer}. */
@@ -92,13 +142,25 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
             fd_proposed_rule other = fd_propose_rule(p, &p->items[i], k);
             n += fd_propose_same_rule(&l, &other);
         }
-        if (n > most && !pattern_misleads(p, &l, k)) {
+        bool speaks = n > most || (n == 1 && number < 0 && speaks_for_all(p, &l, item));
+        if (speaks && !pattern_misleads(p, &l, k)) {
             most = n;
             best = l;
             number = k;
         }
     }
     const fd_proposed *least = item;
+    const int32_t skipped = item->other[0] ? -1 : left_out(p, item);
+    bool all_skipped = skipped >= 0;
+    for (size_t i = 0; number >= 0 && all_skipped && i < p->n; i++) {
+        if (!p->items[i].clear || p->items[i].written) continue;
+        fd_proposed_rule l = fd_propose_rule(p, &p->items[i], number);
+        if (fd_propose_same_rule(&best, &l)) all_skipped = left_out(p, &p->items[i]) >= 0;
+    }
+    if (all_skipped) {
+        node_like(p, &best, skipped, item->other, sizeof item->other);
+        item->left_out = true;
+    }
     size_t *count = best.factor_known && !item->other[0] ? &p->total->n_sure : &p->total->n_ask;
     for (size_t i = 0; number >= 0 && i < p->n; i++) {
         fd_proposed *other = &p->items[i];
@@ -107,7 +169,7 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
         if (!fd_propose_same_rule(&best, &l)) continue;
         other->written = true;
         ++*count;
-        if (confidence(other) < confidence(least)) least = other;
+        if (!all_skipped && confidence(other) < confidence(least)) least = other;
     }
     if (!item->written) ++*count;
     item->written = true;
@@ -132,11 +194,13 @@ static void write_ask(fd_proposer *p, fd_proposed *item) {
 
 static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-    return fd_source_is_tokens(t) || (o->allow && fd_name_map_listed(o->allow, t->name));
+    return fd_source_is_tokens(t) || fd_source_is_weight(t->name) ||
+           (o->allow && fd_name_map_listed(o->allow, t->name));
 }
 
 static void write_rest(fd_proposer *p, const fd_import_options *o) {
     char shape[128];
+    fd_propose_ask_by_size(p);
     for (size_t i = 0; i < p->n; i++)
         if (!p->items[i].written && p->items[i].matched) write_ask(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++) {

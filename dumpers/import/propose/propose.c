@@ -79,9 +79,10 @@ static void judge(fd_proposed *item) {
     item->clear = item->matched && (item->best[1].node < 0 || item->best[1].away >= FD_PROPOSE_CLEAR * near);
 }
 
-/* A cache's row has the values of what was written to it; a name with "cache" in it means the copy. */
+/* A cache's row has the values of what was written to it; a whole cache, or a name with "cache" in it, means the copy. */
 static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
-    for (int32_t v = 0; item->clear && strcasestr(item->name, "cache") && v < fd_trace_n_node(p->ref); v++) {
+    bool is_cache = item->clear && (strcasestr(item->name, "cache") || strstr(item->best[0].ops, "rows=cache"));
+    for (int32_t v = 0; is_cache && v < fd_trace_n_node(p->ref); v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         if (strcmp(node->op, "kv_write") == 0 && strcmp(node->inputs[0], node_name(p, item->best[0].node)) == 0) {
             item->best[0].node = v;
@@ -103,7 +104,8 @@ static fd_code split(fd_proposer *p, fd_scorer *scorer, size_t at) {
     int64_t q = of[FD_NAME_MAP_N_HEAD] * of[FD_NAME_MAP_HEAD_DIM],
             kv = of[FD_NAME_MAP_N_HEAD_KV] * of[FD_NAME_MAP_HEAD_DIM], ff = p->plan.graph->hparams.n_ff;
     const fd_source_tensor *t = fd_source_at(p->source, p->items[at].tensors[0]);
-    int64_t width = t->rank ? t->shape[t->rank - 1] : 0;
+    int32_t n_tok = t->step < 0 || t->rank > 1 ? 1 : p->plan.steps[t->step].n_pos; /* of a flat array */
+    int64_t width = t->rank ? t->shape[t->rank - 1] / n_tok : 0;
     const int64_t qkv[] = {0, q, q + kv, q + 2 * kv}, gate_up[] = {0, ff, 2 * ff};
     const int64_t *ends = width == q + 2 * kv ? qkv : width == 2 * ff ? gate_up : NULL;
     size_t n_part = ends == qkv ? 3 : 2, n_found = 0, start = p->n;
@@ -130,7 +132,8 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
     size_t n = p->n;
     for (size_t i = 0; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(p->source, p->items[i].tensors[0]);
-        if (!fd_array_is_float(t->type) && t->type != FD_ARRAY_U16) continue; /* ids and masks */
+        bool other = !fd_array_is_float(t->type) && t->type != FD_ARRAY_U16; /* ids and masks */
+        if (other || fd_source_is_weight(t->name)) continue;
         FD_TRY(rank(p, scorer, &p->items[i]));
         if (!p->items[i].matched) FD_TRY(split(p, scorer, i));
     }
@@ -159,15 +162,26 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     return ferror(p->out) ? fd_fail(p->err, FD_ERR_IO, "map auto: the map cannot be written") : FD_OK;
 }
 
+/* Values of other tokens are near nothing, or near by accident. */
+static fd_code check_tokens(const fd_proposer *p) {
+    const char *source = fd_source_path(p->source), *ref = fd_trace_path(p->ref);
+    if (p->plan.n_token != fd_trace_n_pos(p->ref))
+        return fd_fail(p->err, FD_ERR_INPUT, "%s: %d tokens, the reference %s has %d positions", source,
+                       p->plan.n_token, ref, fd_trace_n_pos(p->ref));
+    for (int32_t i = 0; i < p->plan.n_token; i++)
+        if (p->plan.tokens[i] != fd_trace_tokens(p->ref)[i])
+            return fd_fail(p->err, FD_ERR_INPUT, "%s: token %d at position %d, the reference %s was fed %d there",
+                           source, p->plan.tokens[i], i, ref, fd_trace_tokens(p->ref)[i]);
+    return FD_OK;
+}
+
 fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
                        fd_proposal *proposal, fd_error *err) {
     fd_proposer p = {.source = source, .ref = ref, .out = out, .total = proposal, .err = err};
     *proposal = (fd_proposal){0};
     FD_TRY(fd_import_begin_plan(source, options, &p.plan, err));
-    fd_code code = p.plan.n_token == fd_trace_n_pos(ref)
-                       ? propose(&p, options)
-                       : fd_fail(err, FD_ERR_INPUT, "%s: %d tokens, the reference %s has %d positions",
-                                 fd_source_path(source), p.plan.n_token, fd_trace_path(ref), fd_trace_n_pos(ref));
+    fd_code code = check_tokens(&p);
+    if (code == FD_OK) code = propose(&p, options);
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
     fd_import_plan_free(&p.plan);

@@ -30,6 +30,12 @@ static bool with_layer(const char *name, int k, int32_t layer, char *out, size_t
     return false;
 }
 
+int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, char *pattern, size_t size) {
+    for (int32_t layer = 0; layer < p->plan.graph->hparams.n_layer; layer++)
+        if (with_layer(name, number, layer, pattern, size) && strstr(pattern, "{layer}")) return layer;
+    return -1;
+}
+
 static void node_pattern(const char *node, int32_t layer, char out[96]) {
     const char *tail = layer >= 0 ? strchr(node + 4, '.') : NULL;
     if (tail)

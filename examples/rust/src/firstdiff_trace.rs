@@ -26,6 +26,7 @@ struct Options {
 #[link(name = "firstdiff_trace")]
 extern "C" {
     fn fd_tracer_open(path: *const c_char, options: *const Options) -> *mut Raw;
+    fn fd_tracer_put_weight_f32(t: *mut Raw, name: *const c_char, data: *const f32, rows: i64, columns: i64) -> c_int;
     fn fd_tracer_step(tracer: *mut Raw, tokens: *const i32, count: i32) -> c_int;
     fn fd_tracer_put_f32(t: *mut Raw, name: *const c_char, data: *const f32, rows: i64, columns: i64) -> c_int;
     fn fd_tracer_close(tracer: *mut Raw, message: *mut c_char, size: usize) -> c_int;
@@ -54,6 +55,14 @@ impl Tracer {
             synchronous: 0,
         };
         Tracer(unsafe { fd_tracer_open(ptr::null(), &options) })
+    }
+
+    /// A weight as it was loaded, [rows, data.len() / rows], under its name in the GGUF; before the first step.
+    pub fn put_weight(&self, name: &str, data: &[f32], rows: usize) {
+        let name = CString::new(name).unwrap_or_default();
+        let columns = if rows > 0 { data.len() / rows } else { 0 };
+        assert!(rows * columns == data.len(), "{} elements in {rows} rows", data.len());
+        unsafe { fd_tracer_put_weight_f32(self.0, name.as_ptr(), data.as_ptr(), rows as i64, columns as i64) };
     }
 
     /// A forward call that feeds these tokens.

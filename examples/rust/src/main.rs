@@ -20,6 +20,8 @@ fn forward(tokens: &[i32], trace: &Tracer) {
 
 fn main() {
     let trace = Tracer::from_env("toy in Rust", "f32");
+    let output: Vec<f32> = (0..N_VOCAB).flat_map(|o| (0..N_EMBD).map(move |i| o as f32 - i as f32)).collect();
+    trace.put_weight("output.weight", &output, N_VOCAB);
     forward(&[5, 0, 3], &trace);
     forward(&[1], &trace);
     forward(&[1], &trace);

@@ -1,0 +1,117 @@
+/* Which axis of an array runs over the positions of its step. */
+#include <stdio.h>
+#include <string.h>
+
+#include "dumpers/import/plan_internal.h"
+
+int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *shape) {
+    if (rule->axis < 0) return rule->axis + rank;
+    int first = 0;
+    while (first + 1 < rank && shape[first] == 1) first++;
+    return rank ? first : -1;
+}
+
+/* Could an axis of this length be the rule's positions? */
+static bool is_long_enough(const fd_name_map_rule *rule, const fd_import_step *step, int64_t length) {
+    if (rule->rows == FD_NAME_MAP_ROWS_CACHE) return length >= step->pos0 + step->n_pos;
+    if (rule->rows == FD_NAME_MAP_ROWS_LAST) return length >= 1 && length <= step->n_pos;
+    return length == step->n_pos;
+}
+
+static int64_t elements(const fd_import_match *m) {
+    int64_t n = 1;
+    for (int i = 0; i < m->rank; i++) n *= m->shape[i];
+    return n;
+}
+
+/* Of one position, by the model; 0: not known. */
+static int64_t node_elements(const fd_import_plan *plan, const char *node) {
+    int32_t id = plan->graph && !fd_import_over_kv(node) ? fd_graph_find(plan->graph, node) : -1;
+    return id < 0 ? 0 : fd_node_elements(&plan->graph->nodes[id], 1);
+}
+
+/* What the map has to say for this array, as ": write …"; "" when that is not to be guessed. */
+static const char *cure(const fd_import_plan *plan, const fd_import_match *m, char *out, size_t size) {
+    const fd_import_step *step = &plan->steps[m->step];
+    const int64_t n = elements(m), width = node_elements(plan, m->node);
+    const bool flat = m->rank > 0 && m->shape[m->rank - 1] == n;
+    size_t at = 0;
+    out[0] = '\0';
+    if (fd_import_over_kv(m->node))
+        snprintf(out, size, "%s", flat ? ": write shape=n_tok,n_head,-1 axis=-3, or in the array's own order" : "");
+    else if (width == 0)
+        snprintf(out, size,
+                 " (a flat array: write shape=n_tok,-1; the last token alone: rows=last; a whole cache: rows=cache)");
+    else if (n == width)
+        snprintf(out, size, ": write rows=last, if it is the last token's");
+    else if (flat && n == width * step->n_pos)
+        snprintf(out, size, ": write shape=n_tok,-1 axis=-2");
+    else if (n % width == 0 && n / width >= step->pos0 + step->n_pos) { /* a whole cache */
+        for (int i = 0; i < m->rank; i++)
+            if (m->shape[i] * width == n)
+                at += (size_t)snprintf(out + at, size - at, "%s axis=%d rows=cache", at ? ", or" : ": write",
+                                       i - m->rank);
+        if (at == 0) snprintf(out, size, ": write shape=-1,%lld axis=-2 rows=cache", (long long)width);
+    }
+    return out;
+}
+
+/* A flat array whose rule says that the first axis is the positions': a row each. */
+static void split_flat(const fd_import_plan *plan, const fd_name_map_rule *rule, fd_import_match *m) {
+    const fd_import_step *step = &plan->steps[m->step];
+    const int64_t n = elements(m), width = node_elements(plan, m->node);
+    int64_t rows = rule->rows == FD_NAME_MAP_ROWS_ALL ? step->n_pos : 1;
+    if (width) rows = n / width;
+    if (m->rank != 1 || rule->axis != 0 || rows <= 1 || n == rows || n % rows != 0 || (width && n % width != 0) ||
+        !is_long_enough(rule, step, rows))
+        return;
+    m->rank = 2;
+    m->shape[0] = rows;
+    m->shape[1] = n / rows;
+}
+
+/* The rule names the axis. */
+static fd_code place_given(const fd_import_plan *plan, const fd_name_map_rule *rule, fd_import_match *m,
+                           fd_error *err) {
+    const fd_import_step *step = &plan->steps[m->step];
+    char shape[128], text[256];
+    bool alone = rule->axis == 0 && rule->rows == FD_NAME_MAP_ROWS_LAST && m->shape[m->axis] != step->n_pos;
+    if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
+    if (is_long_enough(rule, step, m->shape[m->axis])) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d%s",
+                   plan->map->name, rule->line, fd_source_at(plan->source, m->tensor)->name,
+                   fd_array_shape_text(m->rank, m->shape, shape), step->n_pos, m->step, m->axis - m->rank,
+                   cure(plan, m, text, sizeof text));
+}
+
+fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error *err) {
+    const fd_name_map_rule *rule = &plan->map->rules[m->rule];
+    const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
+    const fd_import_step *step = &plan->steps[m->step];
+    const bool cache = rule->rows == FD_NAME_MAP_ROWS_CACHE;
+    m->rank = t->rank;
+    memcpy(m->shape, t->shape, sizeof m->shape);
+    if (t->step < 0) return m->axis = 0, FD_OK;
+    if (fd_name_map_reshape(plan->map, rule, &plan->values, step->n_pos, &m->rank, m->shape, err) != FD_OK)
+        return fd_error_prefix(err, "\"%s\" (step %d)", t->name, m->step);
+    if (rule->has_axis) split_flat(plan, rule, m);
+    m->axis = rule->has_axis ? fd_plan_rule_axis(rule, m->rank, m->shape) : -1;
+    if (m->axis >= 0 && (rule->axis < 0 || step->n_pos > 1 || cache)) return place_given(plan, rule, m, err);
+    int n = 0, axis = -1;
+    int end = m->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
+    const int64_t width = cache ? node_elements(plan, m->node) : 0;
+    for (int i = 0; i < end; i++) {
+        bool fits = cache ? is_long_enough(rule, step, m->shape[i]) && (!width || m->shape[i] * width == elements(m))
+                          : m->shape[i] == step->n_pos;
+        if (!fits || (n > 0 && step->n_pos == 1 && !cache)) continue;
+        axis = i;
+        n++;
+    }
+    m->axis = n == 1 ? axis : -1; /* a single token needs no axis, and the last row alone has none */
+    if (n == 1 || (n == 0 && !cache && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST))) return FD_OK;
+    char shape[128], text[256];
+    return fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, %s axis of %s%d tokens (step %d)%s", plan->map->name,
+                   rule->line, t->name, fd_array_shape_text(m->rank, m->shape, shape), n ? "more than one" : "no",
+                   cache ? "at least " : "", cache ? step->pos0 + step->n_pos : step->n_pos, m->step,
+                   n && !width ? ": write axis=" : cure(plan, m, text, sizeof text));
+}

@@ -1,0 +1,36 @@
+/* Between layouts.c, which opens a tensor in every layout, and score.c, which compares it with every node. */
+#ifndef FD_DUMPERS_IMPORT_PROPOSE_SCORE_H
+#define FD_DUMPERS_IMPORT_PROPOSE_SCORE_H
+
+#include "dumpers/import/propose/internal.h"
+
+typedef struct fd_sample { /* one node of the reference at one position */
+    float *values;
+    int64_t n;
+    double norm;
+} fd_sample;
+
+struct fd_scorer {
+    const fd_import_plan *plan;
+    const fd_trace *ref;
+    int32_t n_node;
+    int32_t pos[FD_PROPOSE_POSITIONS];
+    int n_pos;
+    fd_sample *samples; /* [n_node, n_pos] */
+};
+
+typedef struct fd_layout {
+    fd_name_map *map; /* of one rule */
+    fd_import_plan plan;
+    fd_import_match matches[FD_PROPOSE_POSITIONS];
+    fd_import_rows rows[FD_PROPOSE_POSITIONS];
+    bool open[FD_PROPOSE_POSITIONS]; /* the tensor holds that position */
+    int64_t least, most;             /* elements of a row over the steps */
+    char ops[FD_PROPOSE_MAX_OPS];
+} fd_layout;
+
+/* Scores the layout against all nodes; `best` [FD_PROPOSE_KEEP] keeps the nearest. `only_heads`: against Q and K alone. A
+ * row that cannot be read is no match. */
+void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_candidate *best);
+
+#endif
