@@ -11,7 +11,7 @@ static void fd_scale(fd_params *p, fd_tensor *t, double a) {
     fd_sound(p, t);
 }
 static void fd_scale_times(fd_params *p, fd_tensor *t, double a) {
-    fd_scale(p, t, fd_param(t, 0) * a);
+    fd_scale(p, t, (double)fd_param(t, 0) * a);
 }
 static void fd_scale_squared(fd_params *p, fd_tensor *t, double a) {
     (void)a, fd_scale(p, t, fd_param(t, 0) * fd_param(t, 0));
@@ -20,7 +20,7 @@ static void fd_scale_by_heads(fd_params *p, fd_tensor *t, double a) {
     (void)a, fd_scale(p, t, 1 / sqrt((double)t->ne[2]));
 }
 static void fd_scale_by_width(fd_params *p, fd_tensor *t, double a) {
-    (void)a, fd_scale(p, t, fd_param(t, 0) / sqrt((double)t->ne[2]));
+    (void)a, fd_scale(p, t, (double)fd_param(t, 0) / sqrt((double)t->ne[2]));
 }
 
 static void fd_alibi(fd_params *p, fd_tensor *t, double a) {

@@ -5,7 +5,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from conftest import KJV_LLAMA, KJV_QWEN2, TOKENS
+from conftest import KJV_LLAMA, KJV_QWEN2, TOKENS, weight_hashes
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the adapter for transformers is not tried")
 pytest.importorskip("transformers", reason="transformers is not installed: its adapter is not tried")
@@ -112,6 +112,15 @@ def test_safetensors_give_the_same_trace(tmp_path):
     with Reader(tmp_path / "a.h5") as a, Reader(tmp_path / "b.h5") as b:
         assert list(a) == list(b) and a.info["model_hash"] == b.info["model_hash"]
         assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
+def test_weights_have_the_ggufs_rows(model, tmp_path, firstdiff):
+    """In its order, where transformers has Q's and K's rows in another; weights rounded to 16 bits are left out."""
+    record(model, TOKENS, tmp_path / "c.h5")
+    record(model, TOKENS, tmp_path / "b.h5", dtype="bfloat16")
+    assert weight_hashes(tmp_path / "c.h5") == weight_hashes(firstdiff.reference(model, TOKENS, tmp_path / "r.h5"))
+    assert not weight_hashes(tmp_path / "b.h5")
 
 
 def test_hooks_change_nothing_and_leave_nothing(tmp_path):
