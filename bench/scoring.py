@@ -67,6 +67,10 @@ class Engine:
     def models(self, args):
         return args.models
 
+    def tokens_of(self, model):
+        """`tokens`, as a model with a small vocabulary can have them."""
+        return self.tokens
+
 
 # ---- names ----
 
@@ -164,7 +168,7 @@ class Model:
         self.folder = pathlib.Path(keep) / self.name
         (self.folder / "cut").mkdir(parents=True, exist_ok=True)
         self.rules = rules_of(engine.map) if engine.map else None
-        for i, tokens in enumerate(engine.tokens):
+        for i, tokens in enumerate(engine.tokens_of(self.path)):
             if not self.reference(i).exists():
                 subprocess.run([firstdiff, "run", self.path, "--tokens", ",".join(map(str, tokens)), "-n", "0", "-q", "-o", self.reference(i)], check=True)
         with h5py.File(self.reference(0)) as f:

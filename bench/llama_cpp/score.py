@@ -5,11 +5,12 @@ layer, in layer 2, in decode alone. Nothing tells compare the class (--given doe
     python3 bench/llama_cpp/build.py BUILT                        # once, 3 minutes
     python3 bench/llama_cpp/score.py build/release/firstdiff traces/kjv-llama.gguf traces/kjv-qwen2.gguf --built BUILT --keep TRACES
 
-Profile "all" is what llama.cpp's callback gives: all but V's cache. Needs numpy, h5py, xxhash, and what llama-cpp-python asks for
+Profile "all" is what llama.cpp's callback gives: all but V's cache. Needs numpy, h5py, xxhash, gguf, and what llama-cpp-python asks for
 (diskcache, jinja2, typing_extensions). Sound runs: both models in F32, F16, Q8_0 and Q4_K, K/V in f16 and f32, flash attention,
 one and two threads, batches of all and of 5, four prompts.
 The status is 1 with a NOISE, a wrong name or a false alarm. docs/scoreboard.md has the words."""
 
+import functools
 import os
 import pathlib
 import sys
@@ -47,9 +48,12 @@ class LlamaCpp(scoring.Engine):
     def add_arguments(self, parser):
         parser.add_argument("--built", required=True, help="the folder of build.py")
 
+    def tokens_of(self, model):
+        return [[t % file_of(model)[1] for t in tokens] for tokens in self.tokens]
+
     def cases(self, model, args):
         self.built = str(pathlib.Path(args.built).resolve())
-        held = held_as(model.name)
+        held = str(file_of(model.path)[0])
         out = []
         for flash in (False, True):
             for kv in ("f16", "f32"):
@@ -80,14 +84,18 @@ class LlamaCpp(scoring.Engine):
         from firstdiff.llama_cpp import Settings, record
 
         llama_cpp._logger.set_verbose(False)
-        tokens = self.tokens[case.tokens]
+        tokens = self.tokens_of(model)[case.tokens]
         record(model, tokens, path, prefill=len(tokens) - self.decoded, settings=Settings(kv, flash, threads, batch))
         return True
 
 
-def held_as(name):
-    """The matrices' type: the bundled models', or what stands at the end of the name."""
-    return {"kjv-llama": "Q8_0", "kjv-qwen2": "F16"}.get(name) or name.rsplit("-", 1)[-1]
+@functools.cache
+def file_of(model):
+    """The type of a model's matrices, and its vocabulary's size."""
+    from gguf import GGUFReader
+
+    tensors = {t.name: t for t in GGUFReader(model).tensors}
+    return tensors["blk.0.attn_q.weight"].tensor_type.name, int(tensors["token_embd.weight"].shape[1])
 
 
 if __name__ == "__main__":

@@ -118,6 +118,12 @@ class Ggml:
             contiguous=bool(self.ggml_is_contiguous(address)),
         )
 
+    def viewed(self, address: int, i: int) -> str:
+        """The name of the tensor that source i of the node is a view of; "" for none."""
+        source = TensorStruct.from_address(address).src[i]
+        whole = TensorStruct.from_address(source).view_src if source else None
+        return TensorStruct.from_address(whole).name.decode(errors="replace") if whole else ""
+
     def weights(self, address: int) -> list[Node]:
         """The weights and biases of the model that the node at `address` reads, where they lie in host memory as the file
         has them. (What is packed again for a kernel, or copied to a GPU, does not.)"""

@@ -121,7 +121,10 @@ class Recorder:
         if self._trace.step_positions != self._step:
             self._step = self._trace.step_positions
             self._seen.clear()
-        name = f"{node.name}.{node.op}".replace(" ", "_").replace("/", "_")
+        label = node.name
+        if label.startswith("kq-") and self._ggml.viewed(node.address, 1).startswith("Qcur_scaled"):
+            label = label.replace("kq-", "kq_of_scaled_q-")  # no scale is to come
+        name = f"{label}.{node.op}".replace(" ", "_").replace("/", "_")
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += f"#{self._seen[name]}"
