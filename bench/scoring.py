@@ -7,12 +7,14 @@ Traces are made once and kept in a folder with what was measured on them; a newe
 
     FOLDER/MODEL/reference.N.h5     firstdiff run, tokens number N
     FOLDER/MODEL/LABEL.h5           a case; cut/LABEL.PROFILE.h5: what the profile leaves of it
-    FOLDER/MODEL/facts.json         {label: [first tensor that differs, effect]}"""
+    FOLDER/MODEL/facts.json         {label: [first tensor that differs, effect]}
+    FOLDER/MODEL/verdicts/PROGRAM/  verdicts as JSON, by a hash of the program"""
 
 import argparse
 import collections
 import concurrent.futures
 import fnmatch
+import hashlib
 import json
 import os
 import pathlib
@@ -168,6 +170,7 @@ class Model:
         self.folder = pathlib.Path(keep) / self.name
         (self.folder / "cut").mkdir(parents=True, exist_ok=True)
         self.rules = rules_of(engine.map) if engine.map else None
+        self.program = hashlib.sha256(pathlib.Path(firstdiff).read_bytes()).hexdigest()[:12]
         for i, tokens in enumerate(engine.tokens_of(self.path)):
             if not self.reference(i).exists():
                 subprocess.run([firstdiff, "run", self.path, "--tokens", ",".join(map(str, tokens)), "-n", "0", "-q", "-o", self.reference(i)], check=True)
@@ -247,6 +250,17 @@ class Model:
         words += [word for g in PROFILES[profile] for word in ("--allow-missing", g)]
         return words + (["--candidate", case.numerics] if given and case.numerics else [])
 
+    def verdict(self, case, profile, given):
+        """Of this program and of these traces: kept, so that a run which was cut short goes on where it was."""
+        kept = self.folder / "verdicts" / self.program / f"{case.label}.{profile}{'.given' if given else ''}.json"
+        if not kept.exists() or kept.stat().st_mtime < self.trace(case.label).stat().st_mtime:
+            found = self.compare(self.command(case, profile, given))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            part = kept.with_suffix(".part")
+            part.write_text(json.dumps(found))
+            os.replace(part, kept)
+        return json.loads(kept.read_text())
+
     def compare(self, command):
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode not in (0, 1, 3):
@@ -277,8 +291,7 @@ Row = collections.namedtuple("Row", "model label profile effect outcome named ex
 
 
 def judge(model, case, profile, given):
-    command = model.command(case, profile, given)
-    found = model.compare(command)
+    command, found = model.command(case, profile, given), model.verdict(case, profile, given)
     replay = found.get("replay") or {}
     cls = f"{replay.get('class')} {replay.get('class_source')}"
     first, moved = model.measure(case) if case.sound else (None, 0)

@@ -29,7 +29,7 @@ table = {
     "norm-n-less-1": bug("the mean of squares over n - 1"),
     "norm-layer": bug("LayerNorm for RMSNorm", "layer_norm"),
     "norm-no-root": bug("divides by the mean square", "norm_root_missing"),
-    "norm-half-row": bug("half of the row is summed", "norm_half_length"),
+    "norm-half-row": bug("the mean of half of the row"),
     "norm-sum-f16": bug("squares and their sum in f16"),
     "norm-out-f16": bug("rounded to f16 before the weight"),
     "norm-out-bf16": bug("rounded to bf16 before the weight"),
