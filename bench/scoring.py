@@ -31,7 +31,7 @@ import h5py
 import numpy as np
 
 # label: the file's name. tokens: which of Engine.tokens. sound: the label of the run without the bug, "" for a sound run. names: of
-# docs/faults.md, right for the bug. numerics: the class that is true. run: what Engine.record needs to know.
+# docs/faults.md, right for the bug; NAME:WORDS where the explanation must also say WORDS. numerics: the class that is true. run: what Engine.record needs to know.
 Case = collections.namedtuple("Case", "label tokens sound names numerics run")
 
 ATTENTION = ["*attn_scores", "*attn_weights", "*cache_*"]
@@ -271,6 +271,12 @@ class Model:
 # ---- counting ----
 
 
+def is_right(names, explanation, right):
+    """Is one of the names right, and does the explanation say the words that go with it?"""
+    said = json.dumps(explanation, ensure_ascii=False)
+    return any(name in names and words in said for name, _, words in (r.partition(":") for r in right))
+
+
 def outcome(case, found, expected):
     """The columns that count, the blamed tensor and the names."""
     at = (found.get("divergence") or {}).get("node", "") if found["exit_status"] == 1 else ""
@@ -280,7 +286,7 @@ def outcome(case, found, expected):
     told = {0: "NOISE", 2: "cannot tell", 3: "cannot tell"}.get(found["exit_status"], "located" if at == expected else "elsewhere")
     counts = [told]
     if names:
-        counts.append("named" if set(names) & set(case.names) else "wrong name")
+        counts.append("named" if is_right(names, explanation, case.names) else "wrong name")
     elif "those of" in weights.get("holds", ""):
         counts.append("named")
         names = [weights["holds"]]
@@ -299,8 +305,9 @@ def judge(model, case, profile, given):
     counts, at, names = outcome(case, found, expected)
     more = [f"{c['node']} {c['name'] or '?'}" for c in (found.get("causes") or [])[1:]]
     reasons = [*(found.get("reasons") or []), (found.get("explanation") or {}).get("reason") or ""]
+    summary = (found.get("explanation") or {}).get("summary")
     return Row(model.name, case.label, profile, moved, counts[0], counts[1] if len(counts) > 1 else "", expected or "", at, found["status"], cls,
-               "=".join(names), "=".join(case.names), "; ".join(more)[:200], "; ".join(filter(None, reasons))[:300], shlex.join(command))
+               "=".join(names) + (f" ({summary})" if summary else ""), "=".join(case.names), "; ".join(more)[:200], "; ".join(filter(None, reasons))[:300], shlex.join(command))
 
 
 def make(model, cases, jobs):
