@@ -268,7 +268,7 @@ table = {
     # cache
     "k-stale-in-decode": Bug("K of the new token is zero", ("kv_stale_row", "zeros"), cache(stale_in_decode("k")), False),
     "v-stale-in-decode": Bug("V of the new token is zero", ("kv_stale_row", "zeros"), cache(stale_in_decode("v")), False),
-    "k-one-late": Bug("K is one row late", ("kv_off_by_one", "other_rows:1 earlier", "other_cache_row:1"), cache(rows_one_late), False),
+    "k-one-late": Bug("K is one row late", ("kv_off_by_one", "earlier_input:1 position", "other_rows:1 earlier", "other_cache_row:1"), cache(rows_one_late), False),
     "k-of-layer-before": Bug("K of the layer before", ("kv_previous_layer", "other_input"), cache(of_layer_before), False),
     # MLP
     "gelu": Bug("GELU (erf)", ("gelu_erf",), mlp(lambda g, u: nn.functional.gelu(g) * u)),

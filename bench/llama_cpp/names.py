@@ -171,7 +171,7 @@ table = {
     "stream-bf16": bug("the residual stream in bf16", "rounded:bfloat16"),
     "residual-normed": bug("the normed stream is added", "residual_wrong_branch", "other_input:attn_norm"),
     # output
-    "logits-row-late": bug("each token has the logits of the one before", "other_rows:1 earlier", where=0),
+    "logits-row-late": bug("each token has the logits of the one before", "other_rows:1 earlier", "earlier_input:1 position", where=0),
     "logits-offset": bug("logit i is that of i + 1", "other_order:1 element", where=0),
     "logits-last-32-columns": bug("the last 32 columns are left out", "sum_cut_short:32", where=0),
     "logits-times-0.9": bug("times 0.9", "factor:0.9", where=0),

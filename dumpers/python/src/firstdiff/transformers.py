@@ -11,8 +11,8 @@
 
 Names are the modules' paths: `model.layers.0.mlp` is that module's output, `…:out1` the second of its outputs (of
 `self_attn`, with eager attention: the weights), `…:in` its input where no module gave that tensor out (the input of
-`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what eager
-attention gives to its softmax `…self_attn.scores`.
+`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what the K/V cache
+holds for the call's tokens `…self_attn.cache_k` and `…cache_v`, what eager attention gives to its softmax `…self_attn.scores`.
 `firstdiff compare` knows these names by the root attribute `names` = "transformers"."""
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ class _Hooks:
         """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
         if self.attention and scores.ndim == 4:
             self._put(f"{self.attention}.scores", scores)
+
+    def cached(self, result: Any) -> None:
+        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
+        n_tok = len(self._trace.step_positions)
+        for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
+            if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
+                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:].transpose(1, 2))
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
@@ -149,6 +156,15 @@ def attach(model: Any, trace: Writer) -> Iterator[None]:
 
             source.apply_rotary_pos_emb = recorded
             stack.callback(setattr, source, "apply_rotary_pos_emb", plain)
+        update = transformers.Cache.update
+
+        def recorded_update(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = update(self, *args, **kwargs)
+            _safely(hooks, lambda: hooks.cached(result))
+            return result
+
+        transformers.Cache.update = recorded_update
+        stack.callback(setattr, transformers.Cache, "update", update)
         softmax = torch.nn.functional.softmax
 
         def recorded_softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
