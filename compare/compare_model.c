@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
@@ -56,6 +57,7 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     if (!how.numerics) {
         *source = FD_CLASS_INFERRED;
         FD_TRY(fd_infer_class(&how, &how.numerics, evidence, err));
+        FD_TRY(fd_refute_class_by_bug(&how, evidence, err));
     }
     how.on_row = add_row;
     how.user = c;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 /* r of one row. */
@@ -28,6 +29,9 @@ static float scale_half(const fd_node *node, const float *x, int64_t n) {
 static float scale_no_root(const fd_node *node, const float *x, int64_t n) {
     return 1.0f / (fd_dot(x, x, n) / (float)n + node->eps);
 }
+static float scale_n_less_one(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / sqrtf(fd_dot(x, x, n) / (float)(n - 1) + node->eps);
+}
 static float weight_right(float w) {
     return w;
 }
@@ -41,6 +45,14 @@ static float weight_plus_one(float w) {
 
 static float weight_minus_one(float w) {
     return w - 1.0f;
+}
+
+static float weight_f16(float w) {
+    return fd_f16_to_f32(fd_f32_to_f16(w));
+}
+
+static float weight_bf16(float w) {
+    return fd_bf16_to_f32(fd_f32_to_bf16(w));
 }
 
 static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
@@ -60,6 +72,9 @@ static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of)
 
 FD_OVERRIDE(eps_outside, norm(args, scale_eps_outside, weight_right))
 FD_OVERRIDE(sum_for_mean, norm(args, scale_sum, weight_right))
+FD_OVERRIDE(n_less_one, norm(args, scale_n_less_one, weight_right))
+FD_OVERRIDE(in_f16, norm(args, scale_right, weight_f16))
+FD_OVERRIDE(in_bf16, norm(args, scale_right, weight_bf16))
 FD_OVERRIDE(half_length, norm(args, scale_half, weight_right))
 FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
 FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))
@@ -136,6 +151,14 @@ static const fd_fault rows[] = {
     {POST_NORM("post_norm_missing", "the norm behind attention or FFN is left out"), .override = fd_fault_copy},
     {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
     {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
+    {NORM("norm_n_less_one", "RMSNorm divides the sum of squares by n - 1, as an unbiased variance"),
+     .override = n_less_one},
+    {.info = {"norm_weight_f16", "norm", "the weight of RMSNorm is rounded to binary16", "attn_norm", false, 0x1p-11},
+     .op = FD_OP_RMS_NORM,
+     .override = in_f16},
+    {.info = {"norm_weight_bf16", "norm", "the weight of RMSNorm is rounded to bfloat16", "attn_norm", false, 0x1p-8},
+     .op = FD_OP_RMS_NORM,
+     .override = in_bf16},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
 };

@@ -25,9 +25,20 @@ FD_EDIT(partial_ignored, node->rope.n_rot = node->shape[1])
 FD_APPLIES(is_scaled, node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0)
 FD_EDIT(scaling_ignored, node->rope.scaling = FD_ROPE_SCALING_NONE; node->weight[0] = -1)
 
+typedef float (*round_fn)(float x);
+static float as_is(float x) {
+    return x;
+}
+static float to_f16(float x) {
+    return fd_f16_to_f32(fd_f32_to_f16(x));
+}
+static float to_bf16(float x) {
+    return fd_bf16_to_f32(fd_f32_to_bf16(x));
+}
+
 /* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract
  * rounds. */
-static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign) {
+static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, round_fn round) {
     const fd_node *node = args->node;
     int32_t half = node->rope.n_rot / 2, n_head = node->shape[0], head_dim = node->shape[1];
     float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
@@ -37,31 +48,33 @@ static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign) {
             float *pair = x + (int64_t)h * head_dim;
             float *first = pair + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 2 * i : i);
             float *second = first + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 1 : half);
-            float a = *first, b = *second, s = sign * sine[i];
-            *first = fmaf(a, cosine[i], -(b * s));
-            *second = fmaf(a, s, b * cosine[i]);
+            float a = *first, b = *second, c = round(cosine[i]), s = sign * round(sine[i]);
+            *first = fmaf(a, c, -(b * s));
+            *second = fmaf(a, s, b * c);
         }
     bool done = cosine != NULL;
     free(cosine);
     return done;
 }
 
-static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times) {
+static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times, round_fn round) {
     int64_t width = fd_node_width(args->node);
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int32_t r = 0; r < args->n_pos; r++)
         for (int i = 0; i < times; i++)
-            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign)) {
+            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign, round)) {
                 fd_fault_nan(args, width);
                 return;
             }
 }
 
-FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1))
-FD_OVERRIDE(other_way, rotate_rows(args, 0, -1.0f, 1))
-FD_OVERRIDE(twice, rotate_rows(args, 0, 1.0f, 2))
+FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1, as_is))
+FD_OVERRIDE(other_way, rotate_rows(args, 0, -1.0f, 1, as_is))
+FD_OVERRIDE(table_in_f16, rotate_rows(args, 0, 1.0f, 1, to_f16))
+FD_OVERRIDE(table_in_bf16, rotate_rows(args, 0, 1.0f, 1, to_bf16))
+FD_OVERRIDE(twice, rotate_rows(args, 0, 1.0f, 2, as_is))
 /* cos 0 = 1 and sin 0 = 0: position 0 leaves a row as it is. */
-FD_OVERRIDE(not_at_all, rotate_rows(args, 0, 1.0f, 0))
+FD_OVERRIDE(not_at_all, rotate_rows(args, 0, 1.0f, 0, as_is))
 
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
@@ -76,14 +89,21 @@ static const fd_fault rows[] = {
     {ROPE("rope_k_one_further", "attn_k_rope", "RoPE turns K, and K alone, by the angle of position + 1"),
      .nodes = "attn_k_rope", .override = one_further},
     {ROPE("rope_both_one_further", "attn_q_rope",
-          "RoPE turns Q and K by the angle of position + 1: where every row is, scores stay the same and it does no "
-          "harm"),
+          "RoPE turns Q and K by the angle of position + 1: no harm where it is so for every row in the cache"),
      .override = one_further},
     {ROPE("rope_position_zero", "attn_q_rope", "RoPE takes position 0 for every row: nothing is rotated"),
      .override = not_at_all},
     {ROPE("rope_not_on_k", "attn_k_rope", "RoPE is applied to Q, not to K"), .nodes = "attn_k_rope",
      .override = not_at_all},
     {ROPE("rope_sign", "attn_q_rope", "RoPE rotates the other way round"), .override = other_way},
+    {.info = {"rope_table_f16", "rope", "the cosines and sines of RoPE are rounded to binary16", "attn_q_rope", false,
+              0x1p-11},
+     .op = FD_OP_ROPE,
+     .override = table_in_f16},
+    {.info = {"rope_table_bf16", "rope", "the cosines and sines of RoPE are rounded to bfloat16", "attn_q_rope", false,
+              0x1p-8},
+     .op = FD_OP_ROPE,
+     .override = table_in_bf16},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
     {ROPE("rope_scaling_ignored", "attn_q_rope",
           "the context scaling of RoPE (linear, llama3, frequency factors) is ignored"),

@@ -97,8 +97,8 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
                 sum += fabs(p[t] * v);
                 square += a * a + b * b + both * both;
             }
-            work->tau[item * d + i] =
-                (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) + u_mean * fabs(work->y[item * d + i]);
+            work->tau[item * d + i] = (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) +
+                                      u_mean * fabs(work->y[item * d + i]);
         }
     }
 }

@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
@@ -67,6 +68,11 @@ static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const d
 static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
+    fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
+    if (fd_dot_block(dot) > 1) {
+        fd_bound_flips(x, e, n, fd_dot_block(dot), 127, e);
+        return;
+    }
     switch (work->node->op) {
     case FD_OP_EXPERT_MATMUL:
         if (i == 1) return; /* ids */
@@ -80,7 +86,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
         if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
-            if (i == 0 && work->node->op == FD_OP_ATTN_SCORES) fd_bound_flips(x, e, n, FD_Q8_0, e);
+            if (i == 0 && work->node->op == FD_OP_ATTN_SCORES) fd_bound_flips(x, e, n, 32, 127, e);
             return;
         }
         add_rounding(x, n, c->u_attn, c->tiny_in, e);
@@ -97,13 +103,12 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     }
 }
 
-void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
-    enum { BLOCK = 32 };
-    for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
+void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to) {
+    for (int64_t at = 0; at + block <= n; at += block) {
         double most = 0;
-        for (int64_t i = at; i < at + BLOCK; i++) most = fmax(most, fabs(x[i]));
-        double step = most / (type == FD_Q8_0 ? 127 : 8);
-        for (int64_t i = at; i < at + BLOCK && step > 0; i++) {
+        for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));
+        double step = most / largest;
+        for (int64_t i = at; i < at + block && step > 0; i++) {
             double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
             if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;
         }

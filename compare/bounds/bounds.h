@@ -23,7 +23,8 @@ typedef struct fd_bound_args {
     const double *in_error[FD_MAX_INPUTS]; /* ≥ 0, laid out as op->in[i]; NULL: recorded just as it was used */
     const double *candidate; /* rows, laid out as op->out (KV_WRITE: [n_pos, width]); NULL: not recorded */
     uint32_t stored;         /* element type in which the candidate's rows were recorded; FD_F64: as is */
-    uint32_t kv_type; /* FD_Q8_0, FD_Q4_0: cache rows are blocks of that type, as op->out has them; else not quantised */
+    uint32_t
+        kv_type; /* FD_Q8_0, FD_Q4_0: cache rows are blocks of that type, as op->out has them; else not quantised */
     const fd_numerics_class *numerics;
     double n_output; /* elements that the whole comparison judges, for λ */
 } fd_bound_args;

@@ -88,7 +88,7 @@ void fd_bound_add(const fd_bound_work *work) {
 void fd_bound_kv_write(const fd_bound_work *work) {
     if (fd_kv_is_quantised(work->args->kv_type)) {
         int64_t n = work->op->n_pos * work->stride;
-        fd_bound_flips(work->in[0], work->e[0], n, work->args->kv_type, work->tau);
+        fd_bound_flips(work->in[0], work->e[0], n, 32, work->args->kv_type == FD_Q8_0 ? 127 : 8, work->tau);
         for (int64_t i = 0; i < n; i++) work->tau[i] += 2 * 0x1p-24 * fabs(work->y[i]);
         return;
     }

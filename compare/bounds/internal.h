@@ -36,10 +36,10 @@ static inline bool fd_kv_is_quantised(uint32_t kv_type) {
     return kv_type == FD_Q8_0 || kv_type == FD_Q4_0;
 }
 
-/* Adds to `to` what n elements rounded to blocks of 32 may be off: nothing, for replay repeats the rounding, or two
- * steps where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take
- * the other. */
-void fd_bound_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
+/* Adds to `to` what n elements rounded to blocks may be off: nothing, for replay repeats the rounding, or two steps
+ * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other.
+ * A block's largest magnitude is `largest` steps. */
+void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to);
 
 /* λ for sums of n terms. */
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {

@@ -25,7 +25,18 @@ static const fd_numerics_class table[] = {
     {.name = "exact", .summary = "the numerics contract, bit for bit", .exact = true},
     {.name = "f64", .summary = "binary64 throughout", .u_acc = U64, .u_op = U64, .u_out = U64},
     {.name = "f32", .summary = "binary32, any order of sums", .u_acc = U32, F32_OPS},
+    {.name = "ggml-cpu-f32kv",
+     .summary = "factors in the weights' dot type just as ggml's CPU kernels make them, else binary32",
+     .replays_inputs = true,
+     .u_acc = U32,
+     F32_OPS},
     {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},
+    {.name = "ggml-cpu",
+     .summary = "ggml-cpu-f32kv with a binary16 K/V cache and its factors in binary16",
+     .replays_inputs = true,
+     .u_acc = U32,
+     F32_OPS,
+     .u_kv = UF16},
     {.name = "f16",
      .summary = "binary16 factors, binary32 sums and tensors",
      .u_in = UF16,
@@ -108,16 +119,12 @@ static const fd_numerics_class table[] = {
      .summary = "binary16 tensors, binary32 sums and inside of attention",
      .fused_attention = true,
      TENSORS(UF16, TINYF16)},
-    {.name = "hf-f16",
-     .summary = "binary16 tensors, binary32 sums",
-     TENSORS(UF16, TINYF16)},
+    {.name = "hf-f16", .summary = "binary16 tensors, binary32 sums", TENSORS(UF16, TINYF16)},
     {.name = "hf-bf16-fa",
      .summary = "bfloat16 tensors, binary32 sums and inside of attention",
      .fused_attention = true,
      TENSORS(UBF16, TINY32)},
-    {.name = "hf-bf16",
-     .summary = "bfloat16 tensors, binary32 sums",
-     TENSORS(UBF16, TINY32)},
+    {.name = "hf-bf16", .summary = "bfloat16 tensors, binary32 sums", TENSORS(UBF16, TINY32)},
     {.name = "f16acc",
      .summary = "binary16 factors and sums, binary32 tensors",
      .u_in = UF16,
@@ -131,8 +138,9 @@ enum { N_CLASS = sizeof table / sizeof *table };
 
 static const struct {
     const char *recorded, *name;
-} aliases[] = {{"q8act", "q8"},       {"fast", "f16"},    {"fp32", "f32"},        {"float32", "f32"},      {"fp16", "hf-f16"},
-               {"float16", "hf-f16"}, {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cublas", "f16acc"}};
+} aliases[] = {{"q8act", "q8"},    {"fast", "f16"},         {"fp32", "f32"},
+               {"float32", "f32"}, {"fp16", "hf-f16"},      {"float16", "hf-f16"},
+               {"half", "hf-f16"}, {"bfloat16", "hf-bf16"}, {"llama-cublas", "f16acc"}};
 
 const fd_numerics_class *fd_numerics_class_at(int32_t i) {
     return i >= 0 && i < N_CLASS ? &table[i] : NULL;

@@ -16,6 +16,9 @@ typedef struct fd_numerics_class {
     bool q8_activations;
     /* Scores and weights stay inside one kernel, in binary32 (weights rounded as factors of the weighted sum). */
     bool fused_attention;
+    /* As ggml's CPU kernels round what goes into a dot product, which a replay repeats (dot_inputs.h); then u_in and
+     * u_attn are 0. */
+    bool replays_inputs;
     bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
     double u_in;       /* both factors of a matrix product, once they are read */
     double u_attn;     /* both factors of scores and of the weighted sum of V */
@@ -30,7 +33,7 @@ typedef struct fd_numerics_class {
     bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
-/* The rows in order of strictness: exact, f64, f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, f16kv, ggml-cpu, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
  * llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);

@@ -4,23 +4,17 @@
 /* Each costs the op once for every contender. */
 enum { MOST_NODES = 32 };
 
-/* Does fault `fault` change node `node`? */
-static fd_code fault_concerns(const fd_graph *graph, int32_t fault, int32_t node, bool *yes, fd_error *err) {
-    fd_faulty_node edited;
-    FD_TRY(fd_fault_edit_node(fault, graph, &graph->nodes[node], &edited, err));
-    *yes = edited.owner != NULL;
-    fd_faulty_node_free(&edited);
-    return FD_OK;
-}
+static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
 
-fd_code fd_where_they_differ(const fd_trial *t, int32_t a, int32_t b, int32_t *found, fd_error *err) {
-    const fd_graph *graph = t->request->args.graph;
+fd_code fd_where_they_differ(const fd_trial *t, const fd_hypothesis *a, const fd_hypothesis *b, int32_t *found,
+                             fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
     *found = -1;
-    for (int32_t i = 0; i < graph->n_node && *found < 0; i++) {
+    for (int32_t i = 0; i < args->graph->n_node && *found < 0; i++) {
         bool by_a, by_b;
-        if (graph->nodes[i].layer != t->request->args.node->layer || i == t->request->args.node->id) continue;
-        FD_TRY(fault_concerns(graph, a, i, &by_a, err));
-        FD_TRY(fault_concerns(graph, b, i, &by_b, err));
+        if (args->graph->nodes[i].layer != args->node->layer || i == args->node->id) continue;
+        FD_TRY(fd_evaluate_concerns(t->all.bench, a, i, &by_a, err));
+        FD_TRY(fd_evaluate_concerns(t->all.bench, b, i, &by_b, err));
         if (by_a != by_b) *found = i;
     }
     return FD_OK;
@@ -32,13 +26,13 @@ typedef struct prediction {
     int64_t evidence;
 } prediction;
 
-/* What one fault predicts at node `id`: itself, or the op as it should be where it leaves the node alone. */
-static fd_code predict(const fd_trial *t, int32_t fault, int32_t id, const float *rows, const fd_variant *unmodified,
-                       prediction *out, fd_error *err) {
-    const fd_explain_request *r = t->request;
+/* What one hypothesis predicts at node `id`: itself, or the op as it should be where it leaves the node alone. */
+static fd_code predict(const fd_trial *t, const fd_hypothesis *h, int32_t id, const float *rows,
+                       const fd_variant *unmodified, prediction *out, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
     const fd_node *node = &r->args.graph->nodes[id];
     fd_variant v;
-    FD_TRY(fd_variant_compute(r, fault, id, &v, err));
+    FD_TRY(fd_evaluate(t->all.bench, h, id, true, &v, err));
     out->known = v.state != FD_VARIANT_UNTRIED;
     out->concerned = v.state == FD_VARIANT_COMPUTED;
     if (out->concerned && v.overridden) fd_variant_widen(r, node, &v, unmodified);
@@ -66,20 +60,20 @@ static void update_evidence(fd_trial *t, const prediction *predictions, const fd
 }
 
 static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *predictions, fd_error *err) {
-    const fd_explain_request *r = t->request;
+    const fd_explain_request *r = t->all.request;
     const fd_node *node = &r->args.graph->nodes[id];
     const float *rows = r->tensor ? r->tensor(r->user, id) : NULL;
     fd_variant unmodified;
     if (!rows) return FD_OK;
     if (node->op == FD_OP_KV_WRITE) rows += r->args.pos0 * fd_node_row_stride(node, r->args.n_kv);
-    FD_TRY(fd_variant_compute(r, -1, id, &unmodified, err));
+    FD_TRY(fd_evaluate(t->all.bench, &none, id, true, &unmodified, err));
     fd_code code = FD_OK;
     if (unmodified.state == FD_VARIANT_COMPUTED) {
         fd_explain_fit fit = fd_variant_fit(r, node, &unmodified, rows);
         for (int32_t i = 0; i < t->n && code == FD_OK; i++) {
             predictions[i] = (prediction){0};
             if (!t->contenders[i].refuted)
-                code = predict(t, t->contenders[i].fault, id, rows, &unmodified, &predictions[i], err);
+                code = predict(t, &t->contenders[i].h, id, rows, &unmodified, &predictions[i], err);
         }
         if (code == FD_OK) update_evidence(t, predictions, &fit, same_layer);
     }
@@ -99,18 +93,18 @@ static fd_code worth_asking(const fd_trial *t, int32_t id, bool *yes, fd_error *
     for (int32_t i = 0; i < t->n; i++) {
         bool concerned;
         if (t->contenders[i].refuted) continue;
-        FD_TRY(fault_concerns(t->request->args.graph, t->contenders[i].fault, id, &concerned, err));
+        FD_TRY(fd_evaluate_concerns(t->all.bench, &t->contenders[i].h, id, &concerned, err));
         any |= concerned;
         all &= concerned;
     }
     /* where all of them change the node they may still predict different values, but not if they are equal here: they
      * are then the same computation there, too */
-    *yes = any && !(all && !t->request->numerics);
+    *yes = any && !(all && !t->all.request->numerics);
     return FD_OK;
 }
 
 fd_code fd_cross_check(fd_trial *t, fd_error *err) {
-    const fd_explain_request *r = t->request;
+    const fd_explain_request *r = t->all.request;
     const fd_graph *graph = r->args.graph;
     prediction predictions[64];
     int32_t n_asked = 0;

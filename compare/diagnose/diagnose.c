@@ -3,13 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Rows asked about. Every explanation runs the op once more; 2^29 multiplications are about a second of it. */
-enum { MOST_ROWS = 64, FEWEST_ROWS = 4 };
-#define MOST_PRODUCTS 0x1p29
+/* Rows asked about. Every explanation runs the ops once more; 2^29 multiplications are about a second of it. Through a
+ * span there are some hundred of them, so fewer rows have to do. */
+enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
+#define MOST_PRODUCTS      0x1p29
+#define MOST_PRODUCTS_SPAN 0x1p27
 
 typedef struct recorded {
     const fd_diagnose_options *o;
-    int32_t pos0, n_pos, n_kv;
+    int32_t pos0, n_pos, n_kv, n_context;
+    double products;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
     fd_error err; /* the first failure while a tensor was read */
     fd_code code;
@@ -17,10 +20,42 @@ typedef struct recorded {
 
 /* ---- which positions ---- */
 
-static int32_t most_rows(const fd_graph *graph, const fd_node *node) {
-    if (node->op != FD_OP_MATMUL || node->weight[0] < 0) return MOST_ROWS;
+/* What the node is computed through: multiplications a row, and whether an unrecorded cache is among it, which needs the
+ * rows of all positions before. */
+typedef struct span_cost {
+    double products;
+    bool history, several;
+} span_cost;
+
+static double products_of(const fd_graph *graph, const fd_node *node) {
+    if (node->weight[0] < 0) return 0;
     const fd_weight *w = &graph->weights[node->weight[0]];
-    double rows = MOST_PRODUCTS / ((double)w->n_row * (double)w->n_col);
+    double n = (double)w->n_row * (double)w->n_col;
+    if (node->op == FD_OP_EXPERT_MATMUL) return n * node->shape[0] / graph->hparams.n_expert;
+    return node->op == FD_OP_MATMUL ? n : 0;
+}
+
+static fd_code cost_of(const recorded *r, const fd_node *root, span_cost *out, fd_error *err) {
+    const fd_graph *graph = r->o->graph;
+    bool *in = calloc((size_t)graph->n_node, sizeof *in);
+    *out = (span_cost){0};
+    if (!in) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    in[root->id] = true;
+    for (int32_t i = root->id; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        if (!in[i] || (i != root->id && fd_trace_has_data(r->o->trace, node->name))) continue;
+        out->products += products_of(graph, node);
+        out->several |= i != root->id;
+        out->history |= i != root->id && node->op == FD_OP_KV_WRITE;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0) in[node->input[k]] = true;
+    }
+    free(in);
+    return FD_OK;
+}
+
+static int32_t most_rows(const span_cost *cost) {
+    double rows = (cost->several ? MOST_PRODUCTS_SPAN : MOST_PRODUCTS) / (cost->products + 1);
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
@@ -38,16 +73,24 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
     if (*end > n_pos) *end = n_pos;
 }
 
-static void choose_rows(recorded *r, const fd_node *node) {
+/* `few`: the first of them that show the finding. */
+static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error *err) {
     const fd_diagnose_options *o = r->o;
-    int32_t pos = o->finding->pos, most = most_rows(o->graph, node), first, end;
+    int32_t pos = o->finding->pos, first, end;
+    span_cost cost;
+    FD_TRY(cost_of(r, node, &cost, err));
+    int32_t most = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end);
     if (pos >= first + most) first = pos;
+    if (few && first == 0 && pos == 0 && end > 1)
+        first = end > most ? 1 : 0; /* position 0 shows nothing of a rotation */
     if (end > first + most) end = first + most;
-    if (node->op == FD_OP_KV_WRITE) first = 0; /* as fd_explain wants it */
-    r->pos0 = first;
-    r->n_pos = end - first;
+    r->pos0 = cost.history || node->op == FD_OP_KV_WRITE ? 0 : first; /* KV_WRITE: as fd_explain wants it */
+    r->n_context = cost.history && node->op != FD_OP_KV_WRITE ? first : 0;
+    r->n_pos = end - r->pos0;
     r->n_kv = end;
+    r->products = cost.products;
+    return FD_OK;
 }
 
 /* ---- what was recorded there ---- */
@@ -96,7 +139,9 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .op = o->op,
                               .tensor = tensor,
                               .stored = stored,
-                              .user = r};
+                              .user = r,
+                              .n_context = r->n_context,
+                              .products = r->products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
                             .pos0 = r->pos0,
@@ -115,47 +160,56 @@ static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
     return e;
 }
 
-/* Explains the finding, or, with `fits`, asks about one fault alone. A failure to read a tensor on the way comes
+static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, bool few, recorded *r, fd_error *err) {
+    *r = (recorded){.o = o, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
+    if (!r->rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    return choose_rows(r, node, few, err);
+}
+
+static void close_recorded(recorded *r) {
+    for (int32_t i = 0; r->rows && i < r->o->graph->n_node; i++) free(r->rows[i]);
+    free(r->rows);
+}
+
+/* Explains the finding, or, with `fits`, asks about one hypothesis alone. A failure to read a tensor on the way comes
  * first. */
-static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out, int32_t fault, bool *fits,
+static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out, const fd_hypothesis *h, bool *fits,
                          fd_error *err) {
-    const fd_graph *graph = options->graph;
-    const fd_node *node = &graph->nodes[options->finding->node];
+    const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_diagnose_options o = *options;
     if (!o.numerics->exact && o.numerics->u_out < 0x1p-24) o.numerics = fd_numerics_class_find("f32");
-    recorded r = {.o = &o, .rows = calloc((size_t)graph->n_node, sizeof *r.rows)};
-    if (!r.rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    choose_rows(&r, node);
-    fd_explain_request ask = question(&r, node);
-    fd_code code = FD_OK;
-    if (r.code == FD_OK && ask.output) {
-        code = fits ? fd_explain_fits(&ask, fault, fits, err) : fd_explain(&ask, out, err);
-    } else if (r.code == FD_OK && !fits) {
-        *out = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
-        out->first_pos = r.pos0;
-        out->last_pos = r.n_kv - 1;
+    recorded all = {0}, few = {0};
+    fd_code code = open_recorded(&o, node, false, &all, err);
+    if (code == FD_OK) code = open_recorded(&o, node, true, &few, err);
+    if (code == FD_OK) {
+        fd_explain_request ask = question(&all, node), ask_few = question(&few, node);
+        if (ask_few.output) ask.few = &ask_few;
+        ask.table_alone = o.table_alone;
+        if (all.code == FD_OK && ask.output) {
+            code = h ? fd_explain_fits(&ask, h, fits, err) : fd_explain(&ask, out, err);
+        } else if (all.code == FD_OK && !h) {
+            *out = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
+            out->first_pos = all.pos0;
+            out->last_pos = all.n_kv - 1;
+        }
     }
-    if (r.code != FD_OK) {
-        code = r.code;
-        *err = r.err;
+    const recorded *failed = all.code != FD_OK ? &all : &few;
+    if (failed->code != FD_OK) {
+        code = failed->code;
+        *err = failed->err;
     }
-    for (int32_t i = 0; i < graph->n_node; i++) free(r.rows[i]);
-    free(r.rows);
+    close_recorded(&all);
+    close_recorded(&few);
     return code;
 }
 
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
-    const fd_node *nodes = options->graph->nodes;
-    int32_t node = options->finding->node, first = options->finding->span_first;
-    if (first == node) return ask_about(options, out, -1, NULL, err);
-    *out = unnamed(FD_UNNAMED_SPAN, &nodes[node]);
-    out->tells_apart = FD_TELLS_SPAN;
-    snprintf(out->other, sizeof out->other, "%s", nodes[first].name);
-    return FD_OK;
+    return ask_about(options, out, NULL, NULL, err);
 }
 
-fd_code fd_diagnose_fits(const fd_diagnose_options *options, int32_t fault, bool *fits, fd_error *err) {
+fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
+    const fd_node *node = &options->graph->nodes[options->finding->node];
+    fd_hypothesis here;
     *fits = false;
-    if (options->finding->span_first != options->finding->node) return FD_OK;
-    return ask_about(options, NULL, fault, fits, err);
+    return fd_hypothesis_at(h, options->graph, node, &here) ? ask_about(options, NULL, &here, fits, err) : FD_OK;
 }

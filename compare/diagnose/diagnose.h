@@ -17,13 +17,14 @@ typedef struct fd_diagnose_options {
     int32_t n_pos; /* positions that were judged */
     fd_op_fn op;
     const fd_numerics_class *numerics;
-    double n_output; /* as in fd_bound_args */
+    double n_output;  /* as in fd_bound_args */
+    bool table_alone; /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 
-/* Never a name, and the reason why, when the finding's node was replayed through unrecorded ones, or lacks rows. */
+/* Through unrecorded nodes, too: then each explanation is tried in the whole span and at each node of it. */
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err);
 
-/* Is this fault what the finding shows? False where it cannot be asked. */
-fd_code fd_diagnose_fits(const fd_diagnose_options *options, int32_t fault, bool *fits, fd_error *err);
+/* Is this, at its place in the finding's layer, what the finding shows? False where it cannot be asked. */
+fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err);
 
 #endif

@@ -33,13 +33,21 @@ typedef struct fd_explain_request {
     const float *(*tensor)(void *user, int32_t node);
     uint32_t (*stored)(void *user, int32_t node); /* element type in which the trace holds a node; NULL: as it was */
     void *user;
+    /* Leading rows that are context: as the op should have them, and not judged. A step that comes after others needs
+     * theirs where a cache was not recorded. */
+    int32_t n_context;
+    /* The same question about fewer rows, the finding's among them, for what is tried often: guesses beside the table,
+     * and numbers that are solved for. NULL: the table alone is tried. */
+    const struct fd_explain_request *few;
+    bool table_alone; /* no guesses */
+    double products;  /* multiplications a row of the ops that a hypothesis runs; 0: nobody counts them */
 } fd_explain_request;
 
 /* FD_ERR_MEMORY alone. */
 fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_error *err);
 
-/* Does this one fault give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of
+/* Does this one hypothesis give the candidate's values (z ≤ 1), where the op as it should be does not? Says nothing of
  * rivals. */
-fd_code fd_explain_fits(const fd_explain_request *request, int32_t fault, bool *fits, fd_error *err);
+fd_code fd_explain_fits(const fd_explain_request *request, const fd_hypothesis *h, bool *fits, fd_error *err);
 
 #endif

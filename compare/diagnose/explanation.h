@@ -2,15 +2,19 @@
 #ifndef FD_COMPARE_DIAGNOSE_EXPLANATION_H
 #define FD_COMPARE_DIAGNOSE_EXPLANATION_H
 
-#include "faults/faults.h"
+#include "compare/diagnose/hypothesis.h"
 
 /* How well one explanation gives the candidate's values. */
 typedef struct fd_explain_fit {
-    const fd_fault_info *fault; /* NULL: none */
-    double z;                   /* largest */
-    int32_t n_row_beyond;       /* positions in which the root of the mean square of z is > 1 */
-    double ulp;                 /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
-    int64_t n_beyond;           /* elements beyond τ */
+    fd_hypothesis hypothesis; /* of FD_GUESS_NONE: none */
+    char name[32];            /* "rope_base"; "" none */
+    char summary[192];        /* what the engine does */
+    char at[64];              /* the unrecorded node where it does; "": the node asked about, or several */
+    double z;                 /* largest */
+    double rms;               /* root mean square of |c − v|, in bounds of the op as it should be */
+    int32_t n_row_beyond;     /* positions in which the root of the mean square of z is > 1 */
+    double ulp;               /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
+    int64_t n_beyond;         /* elements beyond τ */
 } fd_explain_fit;
 
 /* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about,
@@ -26,7 +30,6 @@ typedef enum fd_unnamed {
     FD_UNNAMED_LITTLE_EVIDENCE, /* fewer than FD_MIN_EVIDENCE elements */
     FD_UNNAMED_INPUT_UNRECORDED,
     FD_UNNAMED_ROWS_UNRECORDED, /* of `node`, somewhere in first_pos … last_pos */
-    FD_UNNAMED_SPAN,            /* `node` was replayed through unrecorded ones */
 } fd_unnamed;
 
 /* What would tell the remaining explanations apart. */
@@ -44,7 +47,7 @@ typedef struct fd_explanation {
     fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents after it; else all that are not
                                                    clearly beyond, best first */
     int32_t n_remaining;                        /* may exceed FD_MAX_REMAINING: only the first ones are kept */
-    fd_explain_fit unmodified;                  /* the op as it should be; fault NULL */
+    fd_explain_fit unmodified;                  /* the op as it should be */
     fd_explain_fit runner_up;                   /* the best of the others */
     int32_t n_tried;                            /* faults that concern the node and were computed */
     int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
@@ -59,8 +62,9 @@ enum { FD_MAX_ALSO = 6 };
 
 /* Findings with one cause, in order of execution. */
 typedef struct fd_cause {
-    const fd_fault_info *fault; /* NULL: not named */
-    char node[64];              /* the first of them */
+    char name[32]; /* "" not named */
+    char summary[192];
+    char node[64]; /* the first of them */
     int32_t n_node;
     char layers[48]; /* "0…21", "1, 3"; "" outside the layers */
 } fd_cause;

@@ -8,7 +8,7 @@
 enum { MOST_ASKED = 12, MOST_CAUSES = 16 };
 
 typedef struct group {
-    int32_t fault; /* what it is, or may be; -1: nothing fits */
+    fd_explain_fit fit; /* what it is, or may be; of FD_GUESS_NONE: nothing fits */
     bool named;
     int32_t node;
     int32_t n_node;
@@ -37,7 +37,7 @@ static void join(grouping *r, int32_t at, int32_t node) {
 static void begin(grouping *r, const fd_explanation *e, int32_t node) {
     if (r->n == MOST_CAUSES) return;
     bool fits = e->n_remaining > 0 && e->remaining[0].z <= 1.0;
-    r->groups[r->n] = (group){.fault = fits ? fd_fault_find(e->remaining[0].fault->name) : -1,
+    r->groups[r->n] = (group){.fit = fits ? e->remaining[0] : (fd_explain_fit){.name = ""},
                               .named = e->named,
                               .node = node,
                               .layers = r->layers + (int64_t)r->n * r->o->graph->hparams.n_layer};
@@ -49,9 +49,10 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
     const fd_node *nodes = r->o->graph->nodes;
     fd_diagnose_options how = *r->o;
     how.finding = finding;
+    how.table_alone = true; /* there may be many of them */
     for (int32_t i = 0; i < r->n; i++) {
         bool fits = false;
-        if (r->groups[i].fault >= 0) FD_TRY(fd_diagnose_fits(&how, r->groups[i].fault, &fits, err));
+        if (r->groups[i].fit.name[0]) FD_TRY(fd_diagnose_fits(&how, &r->groups[i].fit.hypothesis, &fits, err));
         if (fits) {
             join(r, i, finding->node);
             return FD_OK;
@@ -59,7 +60,7 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
     }
     fd_explanation own = {0};
     for (int32_t i = 0; i < r->n; i++)
-        if (r->groups[i].fault < 0 &&
+        if (!r->groups[i].fit.name[0] &&
             strcmp(suffix_of(&nodes[r->groups[i].node]), suffix_of(&nodes[finding->node])) == 0) {
             join(r, i, finding->node);
             return FD_OK;
@@ -87,7 +88,8 @@ static void layers_text(const bool *layers, int32_t n, char *to, size_t size) {
 }
 
 static void describe(const grouping *r, const group *g, fd_cause *out) {
-    out->fault = g->named ? fd_fault_at(g->fault) : NULL;
+    snprintf(out->name, sizeof out->name, "%s", g->named ? g->fit.name : "");
+    snprintf(out->summary, sizeof out->summary, "%s", g->named ? g->fit.summary : "");
     snprintf(out->node, sizeof out->node, "%s", r->o->graph->nodes[g->node].name);
     out->n_node = g->n_node;
     layers_text(g->layers, r->o->graph->hparams.n_layer, out->layers, sizeof out->layers);

@@ -1,11 +1,11 @@
-/* One node computed as a fault would have it, on the candidate's inputs. */
+/* One node's rows as a hypothesis has them (evaluate.h computes them), and how they fit the candidate's. */
 #ifndef FD_COMPARE_DIAGNOSE_VARIANT_H
 #define FD_COMPARE_DIAGNOSE_VARIANT_H
 
 #include "compare/diagnose/explain.h"
 
 typedef enum fd_variant_state {
-    FD_VARIANT_UNCONCERNED, /* the fault leaves the node alone */
+    FD_VARIANT_UNCONCERNED, /* the hypothesis leaves the node alone */
     FD_VARIANT_UNTRIED,     /* a tensor it reads was not recorded */
     FD_VARIANT_COMPUTED,
 } fd_variant_state;
@@ -18,9 +18,6 @@ typedef struct fd_variant {
     bool overridden; /* computed by a function of its own, not by the op */
 } fd_variant;
 
-/* Node `node` under fault `fault` (-1: none). FD_ERR_MEMORY alone; *out is freed with fd_variant_free. */
-fd_code fd_variant_compute(const fd_explain_request *request, int32_t fault, int32_t node, fd_variant *out,
-                           fd_error *err);
 void fd_variant_free(fd_variant *variant);
 
 /* The bounds of a variant that was computed in args->out, args->node being the node as the fault has it

@@ -122,6 +122,19 @@ static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_
     return t;
 }
 
+/* A class that repeats its roundings is as tight as the finest: where the finest leaves rows beyond, it brings them
+ * within, or it does not. */
+static tally count_repeated(const fd_evidence *e, int32_t node) {
+    tally t = {0};
+    for (int32_t p = 0; p < e->n_pos; p++) {
+        int64_t at = (int64_t)node * e->n_pos + p;
+        if (e->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
+        t.rounded++;
+        t.needed += e->rows[at].z <= 1;
+    }
+    return t;
+}
+
 static bool of_attention(fd_op op) {
     return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
 }
@@ -131,13 +144,14 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
     bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
-    if (copies || (other && c->numerics->u_out <= 0x1p-24)) return;
-    tally rows = count_rows(e, c->numerics, node->id);
+    bool repeats = c->numerics->replays_inputs;
+    if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
+    tally rows = repeats ? count_repeated(e, node->id) : count_rows(e, c->numerics, node->id);
     if (rows.rounded == 0) return;
     bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
     c->n_rounded++;
     c->n_needed += needed;
-    c->n_seen += needed && !through_a_part(e, node->id);
+    c->n_seen += needed && (repeats || !through_a_part(e, node->id));
     if (other) return;
     kinds[!product].rounded++;
     kinds[!product].needed += needed;

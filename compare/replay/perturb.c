@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/sample_sign.h"
+
 /* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the
  * values themselves. Each sample adds ±τ of its own op to every unrecorded element and runs the following ops on
  * that; τ is λ standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may
@@ -60,14 +62,6 @@ fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, dou
     return FD_OK;
 }
 
-/* +1 or −1, the same in every run of the program. */
-static double sign_of(int32_t node, int64_t i, int sample) {
-    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
-    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
-    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
-    return (h ^ h >> 33) & 1 ? 1 : -1;
-}
-
 /* Recorded rows as they are, others as replayed from the inputs' samples, each with a rounding of its own. */
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];
@@ -84,7 +78,7 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
             double base = replay->sampled[d] ? replay->sampled[d][before + i] : state->x[before + i],
                    tau = replay->tau[i];
             bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN && node->op != FD_OP_TOP_K;
-            p[before + i] = rounded ? base + sign_of(node->id, before + i, d) * tau : base;
+            p[before + i] = rounded ? base + fd_sample_sign(node->id, before + i, d) * tau : base;
         }
     }
     return FD_OK;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "model/gguf/quant.h"
 
 static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
@@ -83,28 +84,50 @@ static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *row
     return ran ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
 }
 
-/* The roundings to blocks that come with a quantised cache: rows written to it, and in llama.cpp's CPU kernels q, which
- * meets rows of K. */
+/* In place; *rows is replaced by a copy of the caller's own. */
+static fd_code round_input(fd_dot_type type, const double **rows, double **copy, int64_t n_row, int64_t width,
+                           fd_error *err) {
+    int64_t n = n_row * width;
+    float *x;
+    FD_TRY(narrow(*rows, n, &x, err));
+    *copy = malloc(sizeof **copy * (size_t)(n ? n : 1));
+    if (*copy) {
+        fd_dot_round(type, x, n_row, width);
+        for (int64_t i = 0; i < n; i++) (*copy)[i] = (double)x[i];
+        *rows = *copy;
+    }
+    free(x);
+    return *copy ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
+/* What the op's first input becomes before it is multiplied: by the class's dot types, and in llama.cpp's CPU kernels
+ * q, which meets rows of a quantised K cache, becomes blocks too. */
+static fd_dot_type dot_type(const fd_replay *replay, const fd_op_args *args) {
+    const fd_numerics_class *c = replay->o.numerics;
+    bool blocks = replay->kv_type != FD_F32 && args->node->op == FD_OP_ATTN_SCORES;
+    if (blocks && (c->q8_activations || c->replays_inputs)) return FD_DOT_Q8_0;
+    return fd_dot_type_of(c, args->node, args->weight[0], 0);
+}
+
 fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
-    bool quantised = replay->kv_type != FD_F32;
-    double *q = NULL;
-    if (quantised && node->op == FD_OP_ATTN_SCORES && replay->o.numerics->q8_activations) {
-        const fd_node *q_node = &replay->o.graph->nodes[node->input[0]];
-        int64_t n = fd_node_row_stride(q_node, replay->n_kv);
-        q = malloc(sizeof *q * (size_t)(n * replay->n_pos));
-        if (!q) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
-        memcpy(q, args.in[0], sizeof *q * (size_t)(n * replay->n_pos));
-        fd_code code = quantise_rows(replay, FD_Q8_0, q, replay->n_pos, n, err);
-        if (code != FD_OK) {
-            free(q);
-            return code;
-        }
-        args.in[0] = q;
+    fd_dot_type type = dot_type(replay, &args);
+    double *copy = NULL;
+    if (type != FD_DOT_AS_IS) {
+        const fd_node *from = &replay->o.graph->nodes[node->input[0]];
+        const double *rows = args.in[0];
+        int64_t width = fd_node_row_stride(from, replay->n_kv);
+        FD_TRY(round_input(type, &rows, &copy, replay->n_pos, width, err));
+        args.in[0] = rows;
     }
     replay->o.op(FD_NUMERICS_F64, &args);
-    free(q);
-    if (!quantised || node->op != FD_OP_KV_WRITE) return FD_OK;
+    free(copy);
+    if (node->op != FD_OP_KV_WRITE) return FD_OK;
     int64_t n = fd_node_row_stride(node, replay->n_kv);
-    return quantise_rows(replay, replay->kv_type, (double *)args.out + replay->pos0 * n, replay->n_pos, n, err);
+    double *rows = (double *)args.out + replay->pos0 * n;
+    if (replay->kv_type != FD_F32) return quantise_rows(replay, replay->kv_type, rows, replay->n_pos, n, err);
+    for (int64_t i = 0; i < replay->n_pos * n && replay->o.numerics->replays_inputs && replay->o.numerics->u_kv > 0;
+         i++)
+        rows[i] = (double)fd_f16_to_f32(fd_f32_to_f16((float)rows[i]));
+    return FD_OK;
 }

@@ -71,7 +71,7 @@ static fd_baseline now(const fd_verdict *v) {
     if (s.in_weights)
         snprintf(s.name, sizeof s.name, "%s", v->weights.named ? v->weights.fault : "");
     else if (v->diagnosis.done && v->diagnosis.explanation.named)
-        snprintf(s.name, sizeof s.name, "%s", v->diagnosis.explanation.remaining[0].fault->name);
+        snprintf(s.name, sizeof s.name, "%s", v->diagnosis.explanation.remaining[0].name);
     return s;
 }
 

@@ -80,8 +80,8 @@ json_t *fd_json_flip(const fd_verdict_flip *c) {
 }
 
 static json_t *fit(const fd_explain_fit *f) {
-    return json_pack("{s:s, s:s, s:o, s:o, s:I}", "name", f->fault->name, "summary", f->fault->summary, "z",
-                     fd_json_number(f->z), "ulp", fd_json_number(f->ulp), "elements_beyond", INT(f->n_beyond));
+    return json_pack("{s:s, s:s, s:o, s:o, s:I}", "name", f->name, "summary", f->summary, "z", fd_json_number(f->z),
+                     "ulp", fd_json_number(f->ulp), "elements_beyond", INT(f->n_beyond));
 }
 
 json_t *fd_json_explanation(const fd_explanation *e) {
@@ -91,18 +91,17 @@ json_t *fd_json_explanation(const fd_explanation *e) {
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
         remaining = fd_json_append(remaining, fit(&e->remaining[i]));
     return json_pack(
-        "{s:s?, s:s?, s:o, s:o, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o}", "name", e->named ? best->fault->name : NULL,
-        "summary", e->named ? best->fault->summary : NULL, "residual_z", fd_json_number_if(e->named, best->z),
-        "residual_ulp", fd_json_number_if(e->named, best->ulp), "runner_up", second->fault ? second->fault->name : NULL,
-        "runner_up_z", fd_json_number_if(second->fault, second->z), "remaining", remaining, "tried", e->n_tried,
+        "{s:s?, s:s?, s:o, s:o, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o}", "name", e->named ? best->name : NULL,
+        "summary", e->named ? best->summary : NULL, "residual_z", fd_json_number_if(e->named, best->z), "residual_ulp",
+        fd_json_number_if(e->named, best->ulp), "runner_up", second->name[0] ? second->name : NULL, "runner_up_z",
+        fd_json_number_if(second->name[0] != 0, second->z), "remaining", remaining, "tried", e->n_tried,
         "without_effect", e->n_without_effect, "untried", e->n_untried, "reason",
         fd_json_text(fd_unnamed_text(e, unnamed)), "tells_apart", fd_json_text(fd_tells_apart_text(e, apart)));
 }
 
 static json_t *cause(const fd_cause *c) {
-    return json_pack("{s:o, s:s?, s:s?, s:i, s:s}", "node", fd_json_text(c->node), "name",
-                     c->fault ? c->fault->name : NULL, "summary", c->fault ? c->fault->summary : NULL, "tensors",
-                     c->n_node, "layers", c->layers);
+    return json_pack("{s:o, s:s?, s:s?, s:i, s:s}", "node", fd_json_text(c->node), "name", c->name[0] ? c->name : NULL,
+                     "summary", c->name[0] ? c->summary : NULL, "tensors", c->n_node, "layers", c->layers);
 }
 
 json_t *fd_json_causes(const fd_causes *causes) {

@@ -120,6 +120,11 @@ const char *fd_class_evidence_text(const fd_class_evidence *e, char to[FD_REMARK
         SAY("no class of 16-bit tensors: %d of %d have values that %d bits of mantissa cannot hold", e->n, e->n_of,
             e->digits);
         break;
+    case FD_EVIDENCE_BUG:
+        SAY("not %s, though it has room for these errors: with the bug below a stricter class gives %s; if your "
+            "engine is %s, give --candidate %s",
+            e->other, e->node, e->other, e->other);
+        break;
     }
     return to;
 }

@@ -137,7 +137,8 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
 static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
     char ulp[40] = "";
     if (fit->ulp < 1 << 20) snprintf(ulp, sizeof ulp, ", %.0f ulp", fit->ulp);
-    fd_line(to, head, "%s  (%s)      residual z %.3g%s", fit->fault->summary, fit->fault->name, fit->z, ulp);
+    fd_line(to, head, "%s  (%s%s%s)      residual z %.3g%s", fit->summary, fit->name, fit->at[0] ? " at " : "", fit->at,
+            fit->z, ulp);
 }
 
 /* The bug, or what may be it and what would tell. */
@@ -147,7 +148,7 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
     if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
-        if (e->runner_up.fault) put_fit(to, "runner-up", &e->runner_up);
+        if (e->runner_up.name[0]) put_fit(to, "runner-up", &e->runner_up);
     } else {
         fd_line(to, "not named", "%s", fd_unnamed_text(e, text));
         for (int32_t i = 0; i < e->n_remaining && i < MOST; i++) put_fit(to, "possible", &e->remaining[i]);
@@ -170,14 +171,13 @@ void fd_report_causes(FILE *to, const fd_causes *r) {
     char where[96];
     if (r->first.n_node > 1) {
         layers_of(&r->first, where, sizeof where);
-        fd_line(to, r->first.fault ? "the same bug" : "likewise", "in %s", where);
+        fd_line(to, r->first.name[0] ? "the same bug" : "likewise", "in %s", where);
     }
     for (int32_t i = 0; i < r->n_also && i < FD_MAX_ALSO; i++) {
         const fd_cause *c = &r->also[i];
         layers_of(c, where, sizeof where);
-        if (c->fault)
-            fd_line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->fault->summary, c->fault->name,
-                    where);
+        if (c->name[0])
+            fd_line(to, i ? "" : "more bugs", "%s: %s  (%s)      %s", c->node, c->summary, c->name, where);
         else
             fd_line(to, i ? "" : "more bugs", "%s: introduced there too, not named      %s", c->node, where);
     }

@@ -22,7 +22,6 @@ const char *fd_unnamed_text(const fd_explanation *e, char to[FD_UNNAMED_SIZE]) {
     case FD_UNNAMED_ROWS_UNRECORDED:
         SAY("%s was not recorded at every position from %d to %d", e->node, e->first_pos, e->last_pos);
         return to;
-    case FD_UNNAMED_SPAN: SAY("several ops in one: explanations need %s's own inputs", e->node); return to;
     }
     size_t at = strlen(to);
     if (e->n_without_effect)
@@ -31,8 +30,8 @@ const char *fd_unnamed_text(const fd_explanation *e, char to[FD_UNNAMED_SIZE]) {
 }
 
 const char *fd_tells_apart_text(const fd_explanation *e, char to[FD_UNNAMED_SIZE]) {
-    const char *a = e->n_remaining > 1 ? e->remaining[0].fault->name : "";
-    const char *b = e->n_remaining > 1 ? e->remaining[1].fault->name : "";
+    const char *a = e->n_remaining > 1 ? e->remaining[0].name : "";
+    const char *b = e->n_remaining > 1 ? e->remaining[1].name : "";
     to[0] = '\0';
     switch (e->tells_apart) {
     case FD_TELLS_NOTHING: break;

@@ -91,7 +91,7 @@ void print_score(const char *what, const score *s) {
 
 bool among_remaining(const fd_explanation *e, const char *name) {
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
-        if (strcmp(e->remaining[i].fault->name, name) == 0) return true;
+        if (strcmp(e->remaining[i].name, name) == 0) return true;
     return false;
 }
 
@@ -104,8 +104,8 @@ bool count_answer(const fd_explanation *e, const char *fault, const char *spec, 
     s->n_unnamed += !e->named;
     if (!right || e->n_remaining > 1)
         fprintf(stderr, "  %s in %s: %s %s%s%s; %s; next: %s\n", spec, model, e->named ? "named" : "not named",
-                e->n_remaining ? e->remaining[0].fault->name : "-", e->n_remaining > 1 ? " with " : "",
-                e->n_remaining > 1 ? e->remaining[1].fault->name : "", unnamed_of(e), tells_apart_of(e));
+                e->n_remaining ? e->remaining[0].name : "-", e->n_remaining > 1 ? " with " : "",
+                e->n_remaining > 1 ? e->remaining[1].name : "", unnamed_of(e), tells_apart_of(e));
     return right;
 }
 

@@ -59,7 +59,7 @@ static void inject_unlisted(bench *b, recorded_run *clean, int u, int32_t layer,
     fd_explain_request ask = ask_about(&run, b->graph, prompt, node);
     must(fd_explain(&ask, &e, &err), &err);
     cr_expect(!e.named, "%s at %s is named %s", fd_unlisted_faults[u].name, name,
-              e.named ? e.remaining[0].fault->name : "");
+              e.named ? e.remaining[0].name : "");
     cr_expect(e.named || e.why, "%s at %s: no reason given", fd_unlisted_faults[u].name, name);
     s->n_wrong += e.named;
     s->n_unnamed += !e.named;

@@ -93,7 +93,7 @@ Test(explain, of_two_faults_the_first_is_named_or_none) {
                 /* Q one further and K one further is both one further: one bug by two names */
                 bool same = strstr(pair[0]->name, "_one_further") && among_remaining(&e, "rope_both_one_further");
                 cr_expect(!e.named || same || among_remaining(&e, pair[0]->name) || among_remaining(&e, pair[1]->name),
-                          "%s and %s are named %s", pair[0]->name, pair[1]->name, e.remaining[0].fault->name);
+                          "%s and %s are named %s", pair[0]->name, pair[1]->name, e.remaining[0].name);
             }
             recorded_run_free(&run);
             forget(&b);
@@ -182,7 +182,7 @@ Test(explain, position_0_alone_cannot_tell_rotations_apart) {
 Test(explain, equivalents_are_told_apart_by_nodes_beside_them_or_named_together) {
     asked a = ask("kjv-qwen2", "rope_q_one_further@1", "blk.1.attn_q_rope", N_PROMPT);
     fd_explanation e = answer(&a);
-    cr_expect(e.named && e.n_remaining == 1 && strcmp(e.remaining[0].fault->name, "rope_q_one_further") == 0);
+    cr_expect(e.named && e.n_remaining == 1 && strcmp(e.remaining[0].name, "rope_q_one_further") == 0);
     a.request.tensor = NULL;
     e = answer(&a);
     cr_expect(e.named && e.n_remaining == 2 && among_remaining(&e, "rope_both_one_further"));
@@ -238,8 +238,8 @@ Test(explain, noise_within_tau_does_not_hide_the_name_and_a_wide_tau_names_nothi
         asked a = ask("kjv-qwen2", cases[i].spec, cases[i].node, N_PROMPT);
         fd_explanation e = with_noise(&a, 1.0);
         cr_expect(e.named &&
-                      strncmp(e.remaining[0].fault->name, cases[i].spec, strlen(e.remaining[0].fault->name)) == 0,
-                  "%s: %s %s", cases[i].spec, unnamed_of(&e), e.n_remaining ? e.remaining[0].fault->name : "");
+                      strncmp(e.remaining[0].name, cases[i].spec, strlen(e.remaining[0].name)) == 0,
+                  "%s: %s %s", cases[i].spec, unnamed_of(&e), e.n_remaining ? e.remaining[0].name : "");
         cr_expect(e.remaining[0].z > 0.0 && e.remaining[0].z <= 1.0 && e.runner_up.z > 10.0);
         e = with_noise(&a, 1e9);
         cr_expect(!e.named && e.why, "%s is named though τ admits anything", cases[i].spec);

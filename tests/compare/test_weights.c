@@ -110,7 +110,7 @@ Test(weights, a_second_bug_in_an_op_is_found_with_the_weights_as_they_were) {
     cr_expect_eq(v.weights.expected_trailing_zero_row, 0);
     cr_expect_str_eq(v.divergence.node, "blk.3.attn_q_rope", "attn_q of layer 2 did right by what was loaded");
     cr_expect(v.diagnosis.done && v.diagnosis.explanation.named);
-    cr_expect_str_eq(v.diagnosis.explanation.remaining[0].fault->name, "rope_pairing");
+    cr_expect_str_eq(v.diagnosis.explanation.remaining[0].name, "rope_pairing");
     fd_verdict_free(&v);
     fd_trace_close(ref);
     close_model(&b);

@@ -66,16 +66,15 @@ static fd_baseline remember(const fd_verdict *v) {
 
 static const char *first_name(const fd_verdict *v) {
     if (v->weights.n_differ) return v->weights.named ? v->weights.fault : weights_unnamed_of(v);
-    return v->diagnosis.done && v->diagnosis.explanation.named ? v->diagnosis.explanation.remaining[0].fault->name
+    return v->diagnosis.done && v->diagnosis.explanation.named ? v->diagnosis.explanation.remaining[0].name
                                                                : unnamed_of(&v->diagnosis.explanation);
 }
 
 static bool listed(const fd_verdict *v, const char *fault) {
     if (v->weights.named && strcmp(v->weights.fault, fault) == 0) return true;
-    if (v->diagnosis.causes.first.fault && strcmp(v->diagnosis.causes.first.fault->name, fault) == 0) return true;
+    if (strcmp(v->diagnosis.causes.first.name, fault) == 0) return true;
     for (int32_t i = 0; i < v->diagnosis.causes.n_also && i < FD_MAX_ALSO; i++)
-        if (v->diagnosis.causes.also[i].fault && strcmp(v->diagnosis.causes.also[i].fault->name, fault) == 0)
-            return true;
+        if (strcmp(v->diagnosis.causes.also[i].name, fault) == 0) return true;
     return false;
 }
 

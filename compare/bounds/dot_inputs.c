@@ -1,0 +1,61 @@
+#include "compare/bounds/dot_inputs.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/gguf/quant.h"
+
+int32_t fd_dot_block(fd_dot_type type) {
+    return type == FD_DOT_Q8_0 ? 32 : type == FD_DOT_Q8_K ? 256 : 1;
+}
+
+static fd_dot_type beside(uint32_t dtype) {
+    const fd_dtype_info *info = fd_dtype_get(dtype);
+    if (info->is_quantised) return info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
+    return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
+}
+
+fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {
+    if (!c || !c->replays_inputs || slot != 0) return FD_DOT_AS_IS;
+    switch (node->op) {
+    case FD_OP_MATMUL:
+    case FD_OP_EXPERT_MATMUL: return weight ? beside(weight->dtype) : FD_DOT_AS_IS;
+    case FD_OP_ATTN_SCORES:
+    case FD_OP_ATTN_MIX: return c->u_kv > 0 ? FD_DOT_F16 : FD_DOT_AS_IS;
+    default: return FD_DOT_AS_IS;
+    }
+}
+
+/* ggml's block of 256: the element of the largest magnitude becomes -127, whatever its sign. */
+static void round_q8_k(float *x, int64_t n) {
+    for (int64_t at = 0; at < n; at += 256) {
+        float largest = 0, most = 0;
+        int64_t end = at + 256 < n ? at + 256 : n;
+        for (int64_t i = at; i < end; i++)
+            if (fabsf(x[i]) > most) most = fabsf(x[i]), largest = x[i];
+        if (!(most > 0)) continue;
+        float inverse = -127.0f / largest, step = 1 / inverse;
+        for (int64_t i = at; i < end; i++) x[i] = step * fminf(127, rintf(inverse * x[i]));
+    }
+}
+
+static void round_q8_0(float *x, int64_t n) {
+    char block[64];
+    for (int64_t at = 0; at + 32 <= n; at += 32) {
+        fd_quantize_row(FD_Q8_0, x + at, block, 32);
+        fd_dequantize_row(FD_Q8_0, block, x + at, 32);
+    }
+}
+
+void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
+    for (int64_t r = 0; r < n_row; r++) {
+        float *x = rows + r * width;
+        bool finite = true;
+        for (int64_t i = 0; i < width; i++) finite &= isfinite(x[i]) != 0;
+        if (!finite && fd_dot_block(type) > 1) continue;
+        for (int64_t i = 0; i < width && type == FD_DOT_F16; i++) x[i] = fd_f16_to_f32(fd_f32_to_f16(x[i]));
+        for (int64_t i = 0; i < width && type == FD_DOT_BF16; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
+        if (type == FD_DOT_Q8_0) round_q8_0(x, width);
+        if (type == FD_DOT_Q8_K) round_q8_k(x, width);
+    }
+}

@@ -1,0 +1,22 @@
+/* What ggml's CPU kernels make of the factors of a dot product before they multiply: rows of int8 blocks beside
+ * quantised weights, binary16 or bfloat16 beside such weights, binary16 beside a binary16 K/V cache. It follows from the
+ * row alone, so a replay repeats it (classes with fd_numerics_class.replays_inputs), and an engine of that kind is held
+ * to the bounds of binary32. Sources: ggml's quantize_row_q8_0, quantize_row_q8_K and type_traits_cpu.vec_dot_type. */
+#ifndef FD_COMPARE_BOUNDS_DOT_INPUTS_H
+#define FD_COMPARE_BOUNDS_DOT_INPUTS_H
+
+#include "compare/bounds/numerics_class.h"
+#include "exec/exec.h"
+
+typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, FD_DOT_Q8_K } fd_dot_type;
+
+/* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
+fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
+
+/* In place. Rows with NaN or Inf stay: a block has none. */
+void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
+
+/* Elements of a block; 1 for float types. */
+int32_t fd_dot_block(fd_dot_type type);
+
+#endif

@@ -1,0 +1,13 @@
+/* A class that nobody stated has room for bugs. Where one bug in a class with tight bounds gives the recorded values, no
+ * rounding made them, and a wider class that has room for the error is refuted. */
+#ifndef FD_COMPARE_DIAGNOSE_CLASS_BY_BUG_H
+#define FD_COMPARE_DIAGNOSE_CLASS_BY_BUG_H
+
+#include "compare/replay/attribution.h"
+#include "compare/replay/class_evidence.h"
+
+/* `options`: as they are judged in the inferred class, options->numerics. It becomes the first tight class in which a bug
+ * explains the first finding and half of all of them, and *evidence says so; else both stay. */
+fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err);
+
+#endif

@@ -1,0 +1,92 @@
+#include "compare/diagnose/guesses.h"
+#include "compare/diagnose/solve.h"
+
+static const fd_graph *graph_of(const fd_trial *t) {
+    return t->all.request->args.graph;
+}
+
+static fd_code try_weights(fd_trial *t, const fd_node *node, fd_error *err) {
+    const fd_graph *graph = graph_of(t);
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++) {
+        if (node->weight[k] < 0) continue;
+        const fd_weight *right = &graph->weights[node->weight[k]];
+        for (int32_t w = 0; w < graph->n_weight && !fd_trial_fits(t); w++) {
+            const fd_weight *other = &graph->weights[w];
+            if (w == node->weight[k] || other->n_row != right->n_row || other->n_col != right->n_col) continue;
+            fd_hypothesis h = {.guess = FD_GUESS_WEIGHT, .node = node->id, .which = k, .other = w};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
+/* Tensors that can stand in for an input: as wide, with the same heads, and at hand. */
+static bool stands_in(const fd_trial *t, const fd_node *right, const fd_node *other) {
+    if (other->op == FD_OP_TOP_K || other->n_dim != right->n_dim || other->over_kv != right->over_kv) return false;
+    if ((other->op == FD_OP_KV_WRITE) != (right->op == FD_OP_KV_WRITE)) return false;
+    for (int d = 0; d < right->n_dim; d++)
+        if (other->shape[d] != right->shape[d]) return false;
+    if (fd_evaluate_recorded(t->all.bench, other->id)) return true;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (t->span[i] == other->id) return true;
+    return false;
+}
+
+static fd_code try_inputs(fd_trial *t, const fd_node *node, fd_error *err) {
+    const fd_graph *graph = graph_of(t);
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        const fd_node *right = &graph->nodes[node->input[k]];
+        fd_hypothesis h = {.guess = FD_GUESS_INPUT, .node = node->id, .which = k, .other = right->id, .n = 1};
+        if (!fd_trial_fits(t) && right->op != FD_OP_KV_WRITE && !right->over_kv) FD_TRY(fd_trial_try(t, &h, err));
+        h.n = 0;
+        for (int32_t i = node->id - 1; i >= 0 && !fd_trial_fits(t); i--) {
+            const fd_node *other = &graph->nodes[i];
+            bool near = other->layer < 0 || other->layer >= node->layer - 1;
+            if (i == right->id || !near || !stands_in(t, right, other)) continue;
+            h.other = i;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
+/* A branch that is missing, subtracted or taken several times. */
+static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
+    static const double factors[] = {0, 2, -1};
+    for (int k = 0; k < 2 && node->op == FD_OP_ADD; k++) {
+        fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = k};
+        for (int i = 0; i < 3 && !fd_trial_fits(t); i++) {
+            h.value = factors[i];
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+        bool found;
+        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
+    }
+    return FD_OK;
+}
+
+/* The last elements of a sum: one, a few, a tile, the rest of one. */
+static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
+    if (node->op != FD_OP_MATMUL) return FD_OK;
+    int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    for (int32_t tile = 1; tile <= 512; tile *= 2) {
+        int32_t cut[] = {tile, (int32_t)(width % tile), tile - 1};
+        for (int i = 0; i < 3; i++) {
+            fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = cut[i]};
+            if (cut[i] > 0 && cut[i] < width && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
+        const fd_node *node = &graph_of(t)->nodes[t->span[i]];
+        FD_TRY(try_branches(t, node, err));
+        FD_TRY(try_inputs(t, node, err));
+        FD_TRY(try_weights(t, node, err));
+        FD_TRY(try_tails(t, node, err));
+    }
+    return FD_OK;
+}

@@ -1,0 +1,130 @@
+#include "compare/diagnose/guesses.h"
+#include "compare/diagnose/parameters.h"
+#include "compare/diagnose/solve.h"
+
+typedef fd_code (*try_fn)(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err);
+
+/* At all nodes of that op together and, where there are several, at each alone. `node`: the last of them. */
+static fd_code for_nodes_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_, bool parts, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t n = 0, last = -1;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (nodes[t->span[i]].op == op) n++, last = t->span[i];
+    if (n == 0 || fd_trial_fits(t)) return FD_OK;
+    h.node = n > 1 ? -1 : last;
+    h.layer = FD_ANY_LAYER;
+    FD_TRY(try_(t, h, &nodes[last], err));
+    for (int32_t i = 0, done = -1; parts && i < t->n_span && n > 1 && !fd_trial_fits(t); i++) {
+        const fd_node *one = &nodes[t->span[i]];
+        bool by_layer = fd_trial_many_layers(t);
+        if (one->op != op || (by_layer && one->layer == done)) continue;
+        h.node = by_layer ? -1 : one->id;
+        h.layer = by_layer ? one->layer : FD_ANY_LAYER;
+        done = one->layer;
+        FD_TRY(try_(t, h, one, err));
+    }
+    return FD_OK;
+}
+
+/* ---- parameters ---- */
+
+static fd_code try_value(fd_trial *t, fd_hypothesis h, double value, fd_error *err) {
+    h.value = value;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_parameter *p = &fd_parameters[h.which];
+    double right = fd_parameter_of(p, node);
+    if (node->op == FD_OP_ROPE) {
+        for (int32_t n = node->shape[1]; n >= 2; n /= 2)
+            for (h.n = 0; h.n < 2; h.n++)
+                if (n % 2 == 0 && n != (int32_t)right) FD_TRY(try_value(t, h, n, err));
+        return FD_OK;
+    }
+    bool offset = node->op == FD_OP_KV_WRITE;
+    int32_t low = offset ? -4 : 1, high = offset ? 4 : t->all.request->args.n_kv;
+    for (int32_t n = low; n <= high; n++) FD_TRY(try_value(t, h, n, err));
+    return offset ? FD_OK : try_value(t, h, 0, err);
+}
+
+static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_parameter *p = &fd_parameters[h.which];
+    bool found;
+    return p->whole_only ? try_whole(t, h, node, err) : fd_solve(t, h, fd_parameter_of(p, node), &found, err);
+}
+
+/* ---- positions ---- */
+
+static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
+    const struct {
+        fd_position_rule rule;
+        int32_t low, high;
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8}, {FD_POSITION_OFFSET, -first, -first}, {FD_POSITION_OFFSET, first, first},
+                 {FD_POSITION_IS, 0, 2},      {FD_POSITION_MODULO, 2, n_kv - 1},    {FD_POSITION_AT_MOST, 1, n_kv - 2}};
+    (void)node;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
+            h.which = (int32_t)rules[i].rule;
+            h.n = n;
+            /* a negative position is none: an engine that counts so would fail */
+            if (rules[i].rule == FD_POSITION_OFFSET && (n == 0 || first + n < 0)) continue;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
+/* ---- keys ---- */
+
+/* Where the weights are recorded the set can be read off: keys of weight zero that have none by right, in every head of
+ * every row. */
+static uint64_t keys_without_weight(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
+    uint64_t zero = node->op == FD_OP_ATTN_SOFTMAX && n_kv <= 64 ? ~0ull : 0, any = 0;
+    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride && zero; i++) {
+        int64_t key = i % n_kv;
+        if (key > r->args.pos0 + i / stride || !(t->all.plain.rows[i] > 0)) continue;
+        any |= 1ull << key;
+        if (r->output[i] > 0 || r->output[i] < 0) zero &= ~(1ull << key);
+    }
+    return zero & any;
+}
+
+static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    int32_t n_kv = t->all.request->args.n_kv;
+    const struct {
+        fd_key_rule rule;
+        int32_t high;
+    } rules[] = {
+        {FD_KEYS_LAST_N, n_kv - 1}, {FD_KEYS_NOT_FIRST_N, n_kv - 1}, {FD_KEYS_NOT_OWN, 1}, {FD_KEYS_FIRST_N, n_kv - 1}};
+    (void)node;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (int32_t n = 1; n <= rules[i].high && !fd_trial_fits(t); n++) {
+            h.which = (int32_t)rules[i].rule;
+            h.n = n;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    h.which = FD_KEYS_SET;
+    h.keys = keys_without_weight(t);
+    return h.keys && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
+static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    (void)node;
+    for (h.n = -2; h.n <= 2 && !fd_trial_fits(t); h.n++)
+        if (h.n) FD_TRY(fd_trial_try(t, &h, err));
+    return FD_OK;
+}
+
+fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
+    for (int32_t i = 0; i < fd_n_parameter; i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
+        FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
+    }
+    FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
+    FD_TRY(for_nodes_of(t, FD_OP_ATTN_SOFTMAX, (fd_hypothesis){.guess = FD_GUESS_KEYS}, try_keys, parts, err));
+    return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
+}

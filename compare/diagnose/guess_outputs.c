@@ -1,0 +1,115 @@
+#include <math.h>
+
+#include "base/dtype.h"
+#include "compare/diagnose/guesses.h"
+#include "compare/diagnose/solve.h"
+
+/* ---- values ---- */
+
+/* The elements of a row that are beyond in any row: [first, end), and the factor that fits them best. */
+static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    int64_t width = fd_node_row_stride(r->args.node, r->args.n_kv);
+    double cy = 0, yy = 0;
+    *first = INT32_MAX;
+    *end = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = r->n_context * width; i < r->args.n_pos * width; i++) {
+            int32_t at = (int32_t)(i % width);
+            double c = r->output[i], y = plain->rows[i], tau = plain->tau ? plain->tau[i] : 0;
+            if (pass == 0 && !(fabs(c - y) <= tau)) {
+                if (at < *first) *first = at;
+                if (at >= *end) *end = at + 1;
+            }
+            if (pass == 1 && at >= *first && at < *end && isfinite(c) && isfinite(y)) {
+                cy += c * y;
+                yy += y * y;
+            }
+        }
+    return yy > 0 ? cy / yy : 1;
+}
+
+static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id};
+    double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
+    if (node->over_kv || h.first >= h.end) return FD_OK;
+    FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
+    for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
+        h.value = round(factor * unit) / unit;
+        bool again = h.value <= rounded && h.value >= rounded; /* the same digits */
+        rounded = h.value;
+        if (!again && fabs(factor - 1) > 0.5 / unit) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    h.value = factor;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
+    static const double factors[] = {0, -1, 2, 0.5};
+    int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
+    fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)width};
+    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+        h.value = factors[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    bool found;
+    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
+}
+
+static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
+    static const int32_t types[] = {FD_F16, FD_BF16};
+    for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .other = types[i]};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* ---- places ---- */
+
+static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
+    if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
+    int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
+    for (int rule = 0; rule < FD_ORDER_COUNT && !fd_trial_fits(t); rule++) {
+        bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
+        if (of_heads && n_head < 2) continue;
+        int32_t low = rule == FD_ORDER_ROTATED ? -2 : rule == FD_ORDER_HEADS_STRIDED ? 2 : 1;
+        int32_t high = rule == FD_ORDER_HEADS_ROTATED || rule == FD_ORDER_HEADS_STRIDED ? n_head - 1
+                       : rule == FD_ORDER_ROTATED                                       ? 2
+                                                                                        : 1;
+        for (int32_t n = low; n <= high && !fd_trial_fits(t); n++) {
+            fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = node->id, .which = rule, .n = n};
+            if (n == 0 || (rule == FD_ORDER_HEADS_STRIDED && n_head % n)) continue;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
+static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
+    int32_t n_pos = t->all.request->args.n_pos;
+    const struct {
+        fd_row_rule rule;
+        int32_t n;
+    } rules[] = {{FD_ROWS_EARLIER, 1}, {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0}, {FD_ROWS_ALL_ARE, n_pos - 1}};
+    if (node->over_kv || node->op == FD_OP_KV_WRITE) return FD_OK;
+    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = rules[i].rule, .n = rules[i].n};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
+        const fd_node *node = &nodes[t->span[i]];
+        if (i == t->n_span - 1) FD_TRY(try_region(t, node, err));
+        if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
+        FD_TRY(try_rounding(t, node, err));
+        FD_TRY(try_orders(t, node, err));
+        FD_TRY(try_rows(t, node, err));
+    }
+    return FD_OK;
+}

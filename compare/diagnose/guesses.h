@@ -1,0 +1,18 @@
+/* Guesses beside the table of faults: mistakes that any op can have, and numbers that are solved for. Each is tried by
+ * the rule that the table's rows are tried by. */
+#ifndef FD_COMPARE_DIAGNOSE_GUESSES_H
+#define FD_COMPARE_DIAGNOSE_GUESSES_H
+
+#include "compare/diagnose/trial.h"
+
+/* Another parameter, RoPE position, set of keys (guess_numbers.c). `parts`: not only in the whole span, but in each layer
+ * or at each node of it alone, too. */
+fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
+
+/* Another weight, another tensor as input, a branch left out or taken twice, a sum cut short (guess_inputs.c). */
+fd_code fd_guess_inputs(fd_trial *trial, fd_error *err);
+
+/* A factor, zeros, rounding, another order of elements or rows (guess_outputs.c). */
+fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
+
+#endif

@@ -1,0 +1,115 @@
+#include "compare/diagnose/hypothesis.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/diagnose/parameters.h"
+
+/* The op that a guess is about; FD_OP_COUNT: any. */
+static fd_op op_of(const fd_hypothesis *h) {
+    switch (h->guess) {
+    case FD_GUESS_PARAMETER: return fd_parameters[h->which].op;
+    case FD_GUESS_POSITION: return FD_OP_ROPE;
+    case FD_GUESS_KEYS: return FD_OP_ATTN_SOFTMAX;
+    case FD_GUESS_TOKEN: return FD_OP_EMBED;
+    case FD_GUESS_NONE:
+    case FD_GUESS_FAULT:
+    case FD_GUESS_WEIGHT:
+    case FD_GUESS_INPUT:
+    case FD_GUESS_INPUT_FACTOR:
+    case FD_GUESS_INPUT_TAIL:
+    case FD_GUESS_FACTOR:
+    case FD_GUESS_ORDER:
+    case FD_GUESS_ROWS:
+    case FD_GUESS_ROUNDED: break;
+    }
+    return FD_OP_COUNT;
+}
+
+bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
+    if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
+    if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
+    return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
+}
+
+static void fill_weights(const fd_graph *graph, fd_faulty_node *out) {
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++)
+        if (out->node.weight[k] >= 0) out->weight[k] = graph->weights[out->node.weight[k]];
+}
+
+fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
+                           bool *edited, fd_error *err) {
+    *edited = fd_hypothesis_may_concern(h, node);
+    if (*edited && h->guess == FD_GUESS_FAULT) {
+        FD_TRY(fd_fault_edit_node(h->fault, graph, node, out, err));
+        *edited = out->owner != NULL;
+        return FD_OK;
+    }
+    *out = (fd_faulty_node){.node = *node};
+    if (*edited && h->guess == FD_GUESS_PARAMETER) {
+        fd_parameter_set(&fd_parameters[h->which], &out->node, h->value);
+        /* fewer pairs, but each turned as it would be among all of them */
+        if (h->n) out->node.rope.base = pow(node->rope.base, (double)out->node.rope.n_rot / node->rope.n_rot);
+        if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
+    }
+    if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
+    fill_weights(graph, out);
+    if (*edited && h->guess == FD_GUESS_WEIGHT) {
+        out->node.weight[h->which] = h->other;
+        out->weight[h->which] = graph->weights[h->other];
+    }
+    return FD_OK;
+}
+
+int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
+    if (h->guess != FD_GUESS_POSITION) return pos;
+    switch ((fd_position_rule)h->which) {
+    case FD_POSITION_OFFSET: return pos + h->n;
+    case FD_POSITION_MODULO: return pos % h->n;
+    case FD_POSITION_AT_MOST: return pos < h->n ? pos : h->n;
+    case FD_POSITION_IS: return h->n;
+    case FD_POSITION_DIVIDED: return pos / h->n;
+    }
+    return pos;
+}
+
+static const char *suffix_of(const fd_node *node) {
+    const char *dot = node->layer < 0 ? NULL : strchr(node->name, '.');
+    dot = dot ? strchr(dot + 1, '.') : NULL;
+    return dot ? dot + 1 : node->name;
+}
+
+/* The node of `layer` that is there what `node` is in its own; -1. */
+static int32_t sibling(const fd_graph *graph, int32_t node, int32_t layer) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].layer == layer && strcmp(suffix_of(&graph->nodes[i]), suffix_of(&graph->nodes[node])) == 0)
+            return i;
+    return -1;
+}
+
+bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
+    *out = *h;
+    if (h->node < 0) {
+        out->layer = FD_ANY_LAYER;
+        return true;
+    }
+    const fd_node *own = &graph->nodes[h->node];
+    int32_t to = sibling(graph, h->node, node->layer);
+    if (to < 0) to = own->op == node->op ? node->id : -1;
+    if (to < 0) return false;
+    out->node = to;
+    if (h->guess == FD_GUESS_WEIGHT) return to == h->node;
+    if (h->guess == FD_GUESS_INPUT) {
+        const fd_node *other = &graph->nodes[h->other];
+        out->other = sibling(graph, h->other, node->layer + other->layer - own->layer);
+        return out->other >= 0 && out->other < to;
+    }
+    return true;
+}
+
+bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
+    return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
+           a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end &&
+           !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
+}

@@ -1,0 +1,103 @@
+/* What may be wrong with an op: a row of the table of faults, or one of the mistakes that any op can have (another
+ * weight, another input, a factor, another order of its elements, …). A hypothesis is a value: it owns nothing. */
+#ifndef FD_COMPARE_DIAGNOSE_HYPOTHESIS_H
+#define FD_COMPARE_DIAGNOSE_HYPOTHESIS_H
+
+#include "faults/faults.h"
+
+typedef enum fd_guess {
+    FD_GUESS_NONE, /* the op as it should be */
+    FD_GUESS_FAULT,
+    /* what the op is given */
+    FD_GUESS_PARAMETER,    /* parameter `which` (parameters.h) is `value` */
+    FD_GUESS_POSITION,     /* RoPE turns by another position: `which` is fd_position_rule */
+    FD_GUESS_WEIGHT,       /* slot `which` reads weight `other` */
+    FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
+    FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
+    FD_GUESS_INPUT_TAIL,   /* the last `n` elements of every input row are left out */
+    FD_GUESS_KEYS,         /* softmax does not see some keys: `which` is fd_key_rule */
+    FD_GUESS_TOKEN,        /* an embedding reads the row of the token's id + `n` */
+    /* what comes out */
+    FD_GUESS_FACTOR,  /* elements [first, end) of every row, times `value` */
+    FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
+    FD_GUESS_ROWS,    /* other rows: `which` is fd_row_rule */
+    FD_GUESS_ROUNDED, /* rounded to the element type `other` */
+} fd_guess;
+
+typedef enum fd_position_rule {
+    FD_POSITION_OFFSET,
+    FD_POSITION_MODULO,
+    FD_POSITION_AT_MOST,
+    FD_POSITION_IS,
+    FD_POSITION_DIVIDED, /* whole numbers */
+} fd_position_rule;
+typedef enum fd_key_rule {
+    FD_KEYS_LAST_N,
+    FD_KEYS_NOT_FIRST_N,
+    FD_KEYS_FIRST_N,
+    FD_KEYS_NOT_OWN,
+    FD_KEYS_SET
+} fd_key_rule;
+typedef enum fd_row_rule { FD_ROWS_EARLIER, FD_ROWS_ALL_ARE } fd_row_rule;
+typedef enum fd_order_rule {
+    FD_ORDER_REVERSED,
+    FD_ORDER_HEADS_REVERSED,
+    FD_ORDER_HEADS_ROTATED, /* by `n` */
+    FD_ORDER_HEADS_STRIDED, /* head h is head (h % n) · (n_head / n) + h / n */
+    FD_ORDER_TRANSPOSED,    /* [n_head, head_dim] laid out as [head_dim, n_head] */
+    FD_ORDER_UNTRANSPOSED,
+    FD_ORDER_HALVES_TO_PAIRS, /* in each head: the halves interleaved */
+    FD_ORDER_PAIRS_TO_HALVES,
+    FD_ORDER_HALVES_SWAPPED, /* in each head */
+    FD_ORDER_PAIRS_SWAPPED,
+    FD_ORDER_ROTATED, /* by `n` elements */
+    FD_ORDER_COUNT
+} fd_order_rule;
+
+enum { FD_ANY_LAYER = -2 };
+
+typedef struct fd_hypothesis {
+    fd_guess guess;
+    int32_t fault; /* FD_GUESS_FAULT: its row */
+    int32_t node;  /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer; /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t which, other, n;
+    int32_t first, end;
+    double value;
+    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden */
+} fd_hypothesis;
+
+/* Does it say anything about this node? For a fault that means editing it: fd_hypothesis_edit knows. */
+bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node);
+
+/* The node as the hypothesis has it. out->owner: of a fault that concerns it. *edited: the hypothesis changes what this
+ * node is given or what comes out. Freed with fd_faulty_node_free. */
+fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
+                           bool *edited, fd_error *err);
+
+/* Does it change the rows of input `slot` before the op runs? Then `rows` (n_row rows of `width`) is changed in place:
+ * the op's own copy. `pos0`: position of the first row. */
+bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot);
+void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
+
+/* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `scratch` has
+ * room for all of them. */
+bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
+void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
+                                 int64_t n_row, int64_t width, double *scratch);
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int64_t n_row, int64_t width,
+                               float *scratch);
+
+/* The position that RoPE turns by. */
+int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
+
+/* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
+bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
+
+bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b);
+
+/* "rope_base", and one line of what the engine does: "RoPE base 500000; the file says 10000". */
+const char *fd_hypothesis_name(const fd_hypothesis *h);
+void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
+
+#endif

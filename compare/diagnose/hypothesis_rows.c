@@ -1,0 +1,123 @@
+/* What a hypothesis does to rows: before an op reads them, and after it wrote them. */
+#include <math.h>
+#include <string.h>
+
+#include "compare/diagnose/hypothesis.h"
+#include "model/gguf/quant.h"
+
+bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot) {
+    if (!fd_hypothesis_may_concern(h, node)) return false;
+    switch (h->guess) {
+    case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
+    case FD_GUESS_INPUT_FACTOR: return slot == h->which;
+    case FD_GUESS_INPUT_TAIL:
+    case FD_GUESS_KEYS: return slot == 0;
+    default: return false;
+    }
+}
+
+static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
+    switch ((fd_key_rule)h->which) {
+    case FD_KEYS_LAST_N: return key <= own - h->n;
+    case FD_KEYS_NOT_FIRST_N: return key < h->n;
+    case FD_KEYS_FIRST_N: return key >= h->n && key != own;
+    case FD_KEYS_NOT_OWN: return key == own && own > 0;
+    case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0;
+    }
+    return false;
+}
+
+/* A row of scores has `width` = n_head · n_kv elements. */
+static void hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    int32_t n_kv = pos0 + (int32_t)n_row;
+    for (int64_t r = 0; r < n_row; r++)
+        for (int64_t i = 0; i < width; i++)
+            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r)) rows[r * width + i] = -INFINITY;
+}
+
+void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    int64_t n = n_row * width;
+    if (h->guess == FD_GUESS_INPUT_FACTOR)
+        for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
+    if (h->guess == FD_GUESS_INPUT_TAIL)
+        for (int64_t r = 0; r < n_row; r++) memset(rows + (r + 1) * width - h->n, 0, sizeof *rows * (size_t)h->n);
+    if (h->guess == FD_GUESS_INPUT) /* the first rows have none before them: they stay */
+        for (int64_t r = n_row - 1; r >= h->n; r--)
+            memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);
+    if (h->guess == FD_GUESS_KEYS) hide_keys(h, rows, pos0, n_row, width);
+}
+
+/* ---- what comes out ---- */
+
+bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
+    if (!fd_hypothesis_may_concern(h, node)) return false;
+    return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
+           h->guess == FD_GUESS_ROUNDED;
+}
+
+/* The element of the right row that stands at element i of the faulty one. */
+static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
+    int64_t half = dim / 2;
+    switch ((fd_order_rule)h->which) {
+    case FD_ORDER_REVERSED: return width - 1 - i;
+    case FD_ORDER_HEADS_REVERSED: return (n_head - 1 - head) * dim + d;
+    case FD_ORDER_HEADS_ROTATED: return (head + h->n) % n_head * dim + d;
+    case FD_ORDER_HEADS_STRIDED: return (head % h->n * (n_head / h->n) + head / h->n) * dim + d;
+    case FD_ORDER_TRANSPOSED: return i % n_head * dim + i / n_head;
+    case FD_ORDER_UNTRANSPOSED: return d * n_head + head;
+    case FD_ORDER_HALVES_TO_PAIRS: return dim % 2 ? i : head * dim + d / 2 + d % 2 * half;
+    case FD_ORDER_PAIRS_TO_HALVES: return dim % 2 ? i : head * dim + (d < half ? 2 * d : 2 * (d - half) + 1);
+    case FD_ORDER_HALVES_SWAPPED: return dim % 2 ? i : head * dim + (d < half ? d + half : d - half);
+    case FD_ORDER_PAIRS_SWAPPED: return dim % 2 ? i : head * dim + (d ^ 1);
+    case FD_ORDER_ROTATED: return (i + h->n + width) % width;
+    case FD_ORDER_COUNT: break;
+    }
+    return i;
+}
+
+static int64_t row_source(const fd_hypothesis *h, int64_t row, int64_t n_row) {
+    int64_t from = h->which == FD_ROWS_ALL_ARE ? h->n : row - h->n;
+    return from < 0 || from >= n_row ? row : from;
+}
+
+static float rounded(uint32_t type, float x) {
+    return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
+}
+
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int64_t n_row, int64_t width,
+                               float *scratch) {
+    int64_t n = n_row * width;
+    if (h->guess == FD_GUESS_FACTOR)
+        for (int64_t i = 0; i < n; i++)
+            if (i % width >= h->first && i % width < h->end) rows[i] *= (float)h->value;
+    if (h->guess == FD_GUESS_ROUNDED)
+        for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
+    if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
+    if (h->guess == FD_GUESS_ORDER)
+        for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
+    if (h->guess == FD_GUESS_ROWS)
+        for (int64_t r = 0; r < n_row; r++)
+            memcpy(rows + r * width, scratch + row_source(h, r, n_row) * width, sizeof *rows * (size_t)width);
+}
+
+void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
+                                 int64_t n_row, int64_t width, double *scratch) {
+    int64_t n = n_row * width;
+    if (h->guess == FD_GUESS_FACTOR)
+        for (int64_t i = 0; i < n; i++)
+            if (i % width >= h->first && i % width < h->end) tau[i] *= fabs(h->value);
+    /* only a value near the middle between two of the coarser type may have gone to either */
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROUNDED; i++) {
+        double x = (double)rows[i];
+        float low = rounded((uint32_t)h->other, (float)(x - tau[i])),
+              high = rounded((uint32_t)h->other, (float)(x + tau[i]));
+        tau[i] = (double)high - (double)low;
+    }
+    if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
+    if (h->guess == FD_GUESS_ORDER)
+        for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
+    if (h->guess == FD_GUESS_ROWS)
+        for (int64_t r = 0; r < n_row; r++)
+            memcpy(tau + r * width, scratch + row_source(h, r, n_row) * width, sizeof *tau * (size_t)width);
+}

@@ -1,0 +1,141 @@
+/* What the engine does, in one line. */
+#include <stdio.h>
+
+#include "compare/diagnose/hypothesis.h"
+#include "compare/diagnose/parameters.h"
+
+const char *fd_hypothesis_name(const fd_hypothesis *h) {
+    switch (h->guess) {
+    case FD_GUESS_NONE: return "";
+    case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
+    case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
+    case FD_GUESS_POSITION: return "other_position";
+    case FD_GUESS_WEIGHT: return "other_weight";
+    case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
+    case FD_GUESS_INPUT_FACTOR: return "input_factor";
+    case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
+    case FD_GUESS_KEYS: return "keys_hidden";
+    case FD_GUESS_TOKEN: return "other_token";
+    case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
+    case FD_GUESS_ORDER: return "other_order";
+    case FD_GUESS_ROWS: return "other_rows";
+    case FD_GUESS_ROUNDED: return "rounded";
+    }
+    return "";
+}
+
+#define SAY(...) snprintf(to, size, __VA_ARGS__)
+
+static void order_text(const fd_hypothesis *h, char *to, size_t size) {
+    static const char *const words[FD_ORDER_COUNT] = {
+        [FD_ORDER_REVERSED] = "reversed",
+        [FD_ORDER_HEADS_REVERSED] = "with the heads reversed",
+        [FD_ORDER_TRANSPOSED] = "as [head_dim, n_head], not [n_head, head_dim]",
+        [FD_ORDER_UNTRANSPOSED] = "as if they were [head_dim, n_head]",
+        [FD_ORDER_HALVES_TO_PAIRS] = "with the halves of each head interleaved",
+        [FD_ORDER_PAIRS_TO_HALVES] = "with the even elements of each head before the odd ones",
+        [FD_ORDER_HALVES_SWAPPED] = "with the halves of each head exchanged",
+        [FD_ORDER_PAIRS_SWAPPED] = "with the elements of each pair exchanged",
+    };
+    if (h->which == FD_ORDER_HEADS_ROTATED)
+        SAY("the right values stand %d head%s too early", h->n, h->n == 1 ? "" : "s");
+    else if (h->which == FD_ORDER_HEADS_STRIDED)
+        SAY("the right heads stand in steps of %d", h->n);
+    else if (h->which == FD_ORDER_ROTATED)
+        SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
+            h->n < 0 ? "late" : "early");
+    else
+        SAY("the right values stand there %s", words[h->which]);
+}
+
+static void position_text(const fd_hypothesis *h, char *to, size_t size) {
+    switch ((fd_position_rule)h->which) {
+    case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
+    case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
+    case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
+    case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
+    case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
+    }
+}
+
+static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
+    switch ((fd_key_rule)h->which) {
+    case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
+    case FD_KEYS_NOT_FIRST_N: SAY("the mask hides the first %d position%s", h->n, h->n == 1 ? "" : "s"); break;
+    case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, but a token from itself", h->n); break;
+    case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
+    case FD_KEYS_SET: {
+        size_t at = (size_t)SAY("the mask hides positions");
+        for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
+            if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+        break;
+    }
+    }
+}
+
+static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *own = h->node < 0 ? NULL : &graph->nodes[h->node];
+    const char *was = own && own->input[h->which] >= 0 ? graph->nodes[own->input[h->which]].name : "its input";
+    if (h->n && own && h->other == own->input[h->which])
+        SAY("reads %s of %d position%s before", was, h->n, h->n == 1 ? "" : "s");
+    else
+        SAY("reads %s where %s is right", graph->nodes[h->other].name, was);
+}
+
+static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    int64_t width = node->over_kv ? 0 : fd_node_width(node);
+    char where[64] = "the right values are there";
+    if (width && (h->first > 0 || h->end < width))
+        snprintf(where, sizeof where, "elements %d…%d are", h->first, h->end - 1);
+    if (h->value == 0.0)
+        SAY("%s zero", width && (h->first > 0 || h->end < width) ? where : "it is");
+    else
+        SAY("%s %.6g times too large", where, h->value);
+}
+
+void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    to[0] = '\0';
+    const fd_parameter *p = h->guess == FD_GUESS_PARAMETER ? &fd_parameters[h->which] : NULL;
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    switch (h->guess) {
+    case FD_GUESS_NONE: break;
+    case FD_GUESS_FAULT: SAY("%s", fd_fault_at(h->fault)->summary); break;
+    case FD_GUESS_PARAMETER: {
+        double file = 0;
+        for (int32_t i = graph->n_node - 1; i >= 0; i--)
+            if (graph->nodes[i].op == p->op && (h->node < 0 || h->node == i))
+                file = fd_parameter_of(p, &graph->nodes[i]);
+        SAY("%s %.6g%s; the file says %.6g", p->words, h->value, h->n ? ", with the frequencies of the whole" : "",
+            file);
+        break;
+    }
+    case FD_GUESS_POSITION: position_text(h, to, size); break;
+    case FD_GUESS_WEIGHT:
+        SAY("reads %s where %s is right", graph->weights[h->other].name,
+            node->weight[h->which] < 0 ? "none" : graph->weights[node->weight[h->which]].name);
+        break;
+    case FD_GUESS_INPUT: input_text(h, graph, to, size); break;
+    case FD_GUESS_INPUT_FACTOR:
+        if (h->value == 0.0)
+            SAY("%s is left out", graph->nodes[node->input[h->which]].name);
+        else
+            SAY("takes %s %.6g times", graph->nodes[node->input[h->which]].name, h->value);
+        break;
+    case FD_GUESS_INPUT_TAIL: SAY("the last %d elements of its sums are left out", h->n); break;
+    case FD_GUESS_KEYS: keys_text(h, to, size); break;
+    case FD_GUESS_TOKEN:
+        SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
+        break;
+    case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
+    case FD_GUESS_ORDER: order_text(h, to, size); break;
+    case FD_GUESS_ROWS:
+        if (h->which == FD_ROWS_ALL_ARE)
+            SAY("every row is that of position %d", h->n);
+        else
+            SAY("each row is the right one of the position %d %s", h->n < 0 ? -h->n : h->n,
+                h->n < 0 ? "later" : "earlier");
+        break;
+    case FD_GUESS_ROUNDED: SAY("rounded to %s", h->other == FD_F16 ? "binary16" : "bfloat16"); break;
+    }
+}

@@ -1,0 +1,11 @@
+/* Solving for a number that an engine has instead of the right one: on few rows, where the residual is least; then the
+ * simplest number that does as well, for numbers in programs are simple. */
+#ifndef FD_COMPARE_DIAGNOSE_SOLVE_H
+#define FD_COMPARE_DIAGNOSE_SOLVE_H
+
+#include "compare/diagnose/trial.h"
+
+/* h->value is the unknown, > 0; `right`: what it should be (0: none). *found: tried on all rows as well. */
+fd_code fd_solve(fd_trial *trial, fd_hypothesis h, double right, bool *found, fd_error *err);
+
+#endif

@@ -1,0 +1,253 @@
+#include "compare/diagnose/trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
+
+/* Of a thousand errors with zero mean a given direction takes a hundredth away; here it is all but a 64th of the
+ * squares. */
+#define DECIDES        8.0
+#define DECIDES_BEYOND 16.0
+#define MOST_Z_OF_SPAN 4.0
+
+bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
+    return a->rms * DECIDES < b->rms;
+}
+
+bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
+    if (fit->z <= 1.0) return true;
+    return t->n_span > 1 && fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
+}
+
+static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
+    bool a_fits = a->z <= 1.0, b_fits = b->z <= 1.0;
+    bool a_row = a->hypothesis.guess == FD_GUESS_FAULT, b_row = b->hypothesis.guess == FD_GUESS_FAULT;
+    if (fd_fit_decides(a, b) || fd_fit_decides(b, a)) return fd_fit_decides(a, b);
+    if (a_fits && b_fits && a_row != b_row) return a_row; /* a bug that engines are known to have says more */
+    if (a->z != b->z) return a->z < b->z;
+    if (a->n_beyond != b->n_beyond) return a->n_beyond < b->n_beyond;
+    return a->ulp < b->ulp;
+}
+
+void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
+    fd_explain_fit *kept = &t->out->runner_up;
+    if (!kept->name[0] || better(fit, kept)) *kept = *fit;
+}
+
+static fd_code keep(fd_trial *t, fd_contender *c, fd_error *err) {
+    fd_contender *grown = realloc(t->contenders, sizeof *grown * (size_t)(t->n + 1));
+    if (!grown) {
+        fd_variant_free(&c->variant);
+        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    }
+    t->contenders = grown;
+    int32_t at = t->n++;
+    for (; at > 0 && better(&c->fit, &grown[at - 1].fit); at--) grown[at] = grown[at - 1];
+    grown[at] = *c;
+    return FD_OK;
+}
+
+bool fd_trial_many_layers(const fd_trial *t) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t layer = -1;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        int32_t own = nodes[t->span[i]].layer;
+        if (own >= 0 && layer >= 0 && own != layer) return true;
+        if (own >= 0) layer = own;
+    }
+    return false;
+}
+
+/* Some ten seconds of two cores. */
+#define MOST_SPENT 0x1p33
+
+bool fd_trial_exhausted(const fd_trial *t) {
+    return t->spent > MOST_SPENT;
+}
+
+static void spend(fd_trial *t) {
+    t->spent += t->few.request->products * t->few.request->args.n_pos;
+}
+
+bool fd_trial_fits(const fd_trial *t) {
+    if (t->n == 0 || !fd_trial_is_fit(t, &t->contenders[0].fit)) return false;
+    return !t->all.request->numerics || fd_fit_decides(&t->contenders[0].fit, &t->out->unmodified);
+}
+
+/* What is rounded anyway cannot be told from what a bug rounds as much: factors of products, or tensors. */
+static bool rounds_as_much(const fd_numerics_class *class_, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_FAULT || !class_) return false;
+    const fd_fault_info *info = fd_fault_at(h->fault);
+    bool factors = strcmp(info->family, "numerics") == 0;
+    if (!(info->u_in > 0.0)) return false;
+    return factors ? class_->q8_activations || class_->u_in >= info->u_in : class_->u_op >= info->u_in;
+}
+
+static double root_mean_square(const float *x, int64_t n) {
+    double sum = 0;
+    int64_t n_finite = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) continue;
+        sum += (double)x[i] * (double)x[i];
+        n_finite++;
+    }
+    return n_finite ? sqrt(sum / (double)n_finite) : 0;
+}
+
+/* Largest and mean square of the residuals of `v`, in bounds of the op as it should be; of an exact candidate, which has
+ * none, in roundings of the largest values. */
+static void residuals(const fd_trial_rows *few, const fd_variant *v, double *largest, double *mean) {
+    const fd_explain_request *r = few->request;
+    const fd_node *node = r->args.node;
+    int64_t stride = fd_node_row_stride(node, r->args.n_kv), n = 0;
+    double sum = 0, rounding = 0x1p-22 * root_mean_square(r->output, r->args.n_pos * stride);
+    *largest = 0;
+    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride; i++) {
+        if (node->over_kv && i % r->args.n_kv > r->args.pos0 + i / stride) continue;
+        float c = r->output[i], x = v->rows[i];
+        n++;
+        if (fd_canonical32(c) == fd_canonical32(x) || (few->plain.tau && !isfinite(c) && !isfinite(x))) continue;
+        double tau = few->plain.tau ? few->plain.tau[i] : rounding;
+        double z = isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
+        if (!(z <= *largest)) *largest = z;
+        sum += z * z;
+    }
+    *mean = n ? sqrt(sum / (double)n) : 0;
+}
+
+static double root_of_residuals(const fd_trial_rows *rows, const fd_variant *v) {
+    double largest, mean;
+    residuals(rows, v, &largest, &mean);
+    return mean;
+}
+
+fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_variant *variant) {
+    const fd_explain_request *r = t->all.request;
+    const fd_graph *graph = r->args.graph;
+    fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
+    fit.rms = root_of_residuals(&t->all, variant);
+    fit.hypothesis = *h;
+    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
+    fd_hypothesis_summary(h, graph, fit.summary, sizeof fit.summary);
+    if (h->node >= 0 && h->node != r->args.node->id) snprintf(fit.at, sizeof fit.at, "%s", graph->nodes[h->node].name);
+    return fit;
+}
+
+/* ---- few rows ---- */
+
+/* A hypothesis is given up on a few rows when it is further from them than this many bounds of the op as it should be,
+ * taken as large as its own values are: its own bounds, which cost four times as much, are then not asked for. */
+enum { FAR_BEYOND = 100 };
+
+static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    fd_variant v;
+    *yes = false;
+    if (!t->few.bench || (t->n_span == 1 && h->guess == FD_GUESS_FAULT)) return FD_OK;
+    FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
+    if (v.state == FD_VARIANT_COMPUTED) {
+        spend(t);
+        const fd_op_args *args = &t->few.request->args;
+        int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+        double own = root_mean_square(v.rows, n), plain = root_mean_square(t->few.plain.rows, n), largest, mean;
+        residuals(&t->few, &v, &largest, &mean);
+        *yes = !(largest <= FAR_BEYOND * fmax(1, plain > 0 ? own / plain : 1));
+    }
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
+fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance, fd_error *err) {
+    fd_variant v;
+    double largest;
+    *distance = INFINITY;
+    FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
+    if (v.state == FD_VARIANT_COMPUTED) {
+        spend(t);
+        residuals(&t->few, &v, &largest, distance);
+    }
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
+/* ---- all rows ---- */
+
+/* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. */
+static bool says_nothing(const fd_explain_request *r, const fd_variant *v) {
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
+    double tau = 0, c = 0;
+    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride && v->tau; i++) {
+        if (!isfinite(r->output[i])) continue;
+        tau += v->tau[i] * v->tau[i];
+        c += (double)r->output[i] * (double)r->output[i];
+        n++;
+    }
+    return n > 0 && !(tau <= c / 4);
+}
+
+fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    fd_contender c = {.h = *h};
+    bool beyond;
+    if (rounds_as_much(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(far_beyond(t, h, &beyond, err));
+    if (beyond) {
+        t->out->n_tried++;
+        return FD_OK;
+    }
+    FD_TRY(fd_evaluate(t->all.bench, h, node->id, true, &c.variant, err));
+    t->out->n_untried += c.variant.state == FD_VARIANT_UNTRIED;
+    if (c.variant.state != FD_VARIANT_COMPUTED) {
+        fd_variant_free(&c.variant);
+        return FD_OK;
+    }
+    t->out->n_tried++;
+    if (fd_variant_equal(r, node, &c.variant, &t->all.plain)) {
+        t->out->n_without_effect++;
+        fd_variant_free(&c.variant);
+        return FD_OK;
+    }
+    if (c.variant.overridden) fd_variant_widen(r, node, &c.variant, &t->all.plain);
+    if (t->n_span > 1 && says_nothing(r, &c.variant)) {
+        fd_variant_free(&c.variant);
+        return FD_OK;
+    }
+    c.fit = fd_trial_fit(t, h, &c.variant);
+    if (!fd_fit_clearly_beyond(&c.fit)) {
+        c.evidence = fd_variant_evidence(r, node, r->output, &c.variant, &t->all.plain);
+        return keep(t, &c, err);
+    }
+    fd_trial_note_runner_up(t, &c.fit);
+    fd_variant_free(&c.variant);
+    return FD_OK;
+}
+
+static fd_code open_rows(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
+    rows->request = request;
+    FD_TRY(fd_workbench_open(request, &rows->bench, err));
+    return fd_evaluate(rows->bench, &none, request->args.node->id, true, &rows->plain, err);
+}
+
+fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *t, fd_error *err) {
+    *t = (fd_trial){.out = out};
+    t->span = malloc(sizeof *t->span * (size_t)request->args.graph->n_node);
+    if (!t->span) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    FD_TRY(open_rows(request, &t->all, err));
+    if (t->all.plain.state != FD_VARIANT_COMPUTED) return FD_OK;
+    t->n_span = fd_evaluate_span(t->all.bench, request->args.node->id, t->span);
+    out->unmodified = fd_trial_fit(t, &none, &t->all.plain);
+    return request->few ? open_rows(request->few, &t->few, err) : FD_OK;
+}
+
+void fd_trial_close(fd_trial *t) {
+    for (int32_t i = 0; i < t->n; i++) fd_variant_free(&t->contenders[i].variant);
+    free(t->contenders);
+    free(t->span);
+    fd_variant_free(&t->all.plain);
+    fd_variant_free(&t->few.plain);
+    fd_workbench_close(t->all.bench);
+    fd_workbench_close(t->few.bench);
+}

@@ -1,0 +1,66 @@
+/* Explanations while they are tried: each is computed and set against the candidate's values; those that are not
+ * clearly beyond stay as contenders. */
+#ifndef FD_COMPARE_DIAGNOSE_TRIAL_H
+#define FD_COMPARE_DIAGNOSE_TRIAL_H
+
+#include "compare/diagnose/evaluate.h"
+
+typedef struct fd_contender {
+    fd_hypothesis h;
+    fd_explain_fit fit;
+    fd_variant variant;
+    int64_t
+        evidence;  /* finite elements that it explains and the op as it should be does not, here and at other nodes */
+    bool refuted;  /* by another node */
+    bool in_group; /* named together with the best one */
+} fd_contender;
+
+/* One set of rows: all that are asked about, or few of them. */
+typedef struct fd_trial_rows {
+    const fd_explain_request *request;
+    fd_workbench *bench;
+    fd_variant plain; /* the op as it should be */
+} fd_trial_rows;
+
+typedef struct fd_trial {
+    fd_trial_rows all, few; /* few.bench NULL: there are none */
+    fd_explanation *out;
+    int32_t *span; /* [n_span] the nodes that the one asked about is computed through, itself last; owned */
+    int32_t n_span;
+    fd_contender *contenders; /* owned; not clearly beyond, best first */
+    int32_t n;
+    double spent;    /* multiplications on few rows so far */
+    bool op_refuted; /* the op as it should be is clearly beyond, here or at another node that a fault explains */
+} fd_trial;
+
+/* out->unmodified is filled. plain.state of trial->all says whether the node can be computed at all. */
+fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *trial, fd_error *err);
+void fd_trial_close(fd_trial *trial);
+
+fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
+
+/* Does the span run through more than one layer? */
+bool fd_trial_many_layers(const fd_trial *trial);
+
+/* So much was tried that a person would wait too long for more. Then nothing more is tried. */
+bool fd_trial_exhausted(const fd_trial *trial);
+
+/* Some contender gives the candidate's values, and far better than the op as it should be. */
+bool fd_trial_fits(const fd_trial *trial);
+
+/* Does `a` leave so much less than `b` that chance cannot have done it? Bounds say how far rounding may go, which through
+ * many ops is further than it goes: errors of rounding are many and unordered, so an explanation that takes most of them
+ * away, over hundreds of elements, is no rounding however small they are. */
+bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b);
+
+/* z ≤ 1; through a span, whose bounds are sampled, a little more where little is left of the residual. */
+bool fd_trial_is_fit(const fd_trial *trial, const fd_explain_fit *fit);
+
+/* How far the few rows are from a hypothesis: the root of the mean square of the residuals over the bounds of the op
+ * as it should be; +Inf where it cannot be computed or a NaN is one side's alone. */
+fd_code fd_trial_distance(fd_trial *trial, const fd_hypothesis *h, double *distance, fd_error *err);
+
+void fd_trial_note_runner_up(fd_trial *trial, const fd_explain_fit *fit);
+fd_explain_fit fd_trial_fit(const fd_trial *trial, const fd_hypothesis *h, const fd_variant *variant);
+
+#endif
