@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import h5py
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,3 +45,9 @@ def firstdiff() -> Program:
     if not path:
         pytest.skip("FIRSTDIFF does not name the program firstdiff")
     return Program(path)
+
+
+def weight_hashes(path: Path) -> dict[str, list[int]]:
+    """The hashes of /weights."""
+    with h5py.File(path) as file:
+        return {name: data[...].tolist() for name, data in file.get("weights", {}).items()}

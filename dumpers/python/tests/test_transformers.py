@@ -5,10 +5,10 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from conftest import KJV_LLAMA, KJV_QWEN2, TOKENS
+from conftest import KJV_LLAMA, KJV_QWEN2, TOKENS, weight_hashes
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the adapter for transformers is not tried")
-pytest.importorskip("transformers", reason="transformers is not installed: its adapter is not tried")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: its adapter is not tried")
 pytest.importorskip("gguf", reason="gguf is not installed: transformers cannot read a GGUF")
 pytest.importorskip("accelerate", reason="accelerate is not installed: transformers cannot read a GGUF")
 
@@ -54,7 +54,7 @@ def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
     replay = verdict["replay"]
     assert (replay["class"], replay["class_source"], replay["introduced"]) == (inferred, "inferred", 0)
     assert 0 < replay["largest_noise_z"]["value"] <= 1
-    gone = ("cache_k", "cache_v", *(["attn_scores", "attn_weights"] if attention == "sdpa" else []))
+    gone = ("attn_scores", "attn_weights") if attention == "sdpa" else ()
     assert all(m["name"].endswith(gone) for m in verdict["missing"]), verdict["missing"]
     for tensor, node in MUTANTS.items():
         shutil.copy(tmp_path / "c.h5", tmp_path / "m.h5")
@@ -114,16 +114,27 @@ def test_safetensors_give_the_same_trace(tmp_path):
         assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
+def test_weights_have_the_ggufs_rows(model, tmp_path, firstdiff):
+    """In its order, where transformers has Q's and K's rows in another; weights rounded to 16 bits are left out."""
+    record(model, TOKENS, tmp_path / "c.h5")
+    record(model, TOKENS, tmp_path / "b.h5", dtype="bfloat16")
+    assert weight_hashes(tmp_path / "c.h5") == weight_hashes(firstdiff.reference(model, TOKENS, tmp_path / "r.h5"))
+    assert not weight_hashes(tmp_path / "b.h5")
+
+
 def test_hooks_change_nothing_and_leave_nothing(tmp_path):
     model = load(KJV_QWEN2, "bfloat16")
     module = __import__(type(model).__module__, fromlist=["apply_rotary_pos_emb"])
     rope, softmax, ids = module.apply_rotary_pos_emb, torch.nn.functional.softmax, torch.tensor([TOKENS])
+    update = transformers.Cache.update
     with torch.no_grad():
         plain = model(ids).logits
         with Writer(tmp_path / "c.h5", names="transformers") as trace, attach(model, trace):
             assert module.apply_rotary_pos_emb is not rope
             traced = model(ids).logits
         assert torch.equal(plain, traced)
+    assert transformers.Cache.update is update
     assert module.apply_rotary_pos_emb is rope and torch.nn.functional.softmax is softmax
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from firstdiff.trace.arrays import Array, TraceError
+from firstdiff.trace.arrays import Array, Bfloat16, TraceError
 
 MAX_DIMS, MAX_SRC, MAX_OP_PARAMS, MAX_NAME = 4, 10, 64, 64
 
@@ -64,6 +64,7 @@ class Ggml:
             "ggml_nbytes": ([ctypes.c_void_p], ctypes.c_size_t),
             "ggml_is_contiguous": ([ctypes.c_void_p], ctypes.c_bool),
             "ggml_element_size": ([ctypes.c_void_p], ctypes.c_size_t),
+            "ggml_backend_buffer_is_host": ([ctypes.c_void_p], ctypes.c_bool),
             "ggml_backend_tensor_get": ([ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t], None),
         }
         for name, (arguments, result) in signatures.items():
@@ -116,6 +117,42 @@ class Ggml:
             address=address,
             contiguous=bool(self.ggml_is_contiguous(address)),
         )
+
+    def viewed(self, address: int, i: int) -> str:
+        """The name of the tensor that source i of the node is a view of; "" for none."""
+        source = TensorStruct.from_address(address).src[i]
+        whole = TensorStruct.from_address(source).view_src if source else None
+        return TensorStruct.from_address(whole).name.decode(errors="replace") if whole else ""
+
+    def weights(self, address: int) -> list[Node]:
+        """The weights and biases of the model that the node at `address` reads, where they lie in host memory as the file
+        has them. (What is packed again for a kernel, or copied to a GPU, does not.)"""
+        sources = [source for source in TensorStruct.from_address(address).src if source]
+        nodes = [self.node(source) for source in sources if TensorStruct.from_address(source).buffer]
+        return [
+            node
+            for node in nodes
+            if node.op == "NONE"
+            and node.name.endswith((".weight", ".bias"))
+            and node.contiguous
+            and self.ggml_backend_buffer_is_host(TensorStruct.from_address(node.address).buffer)
+        ]
+
+    def rows(self, weight: Node) -> Any:
+        """A weight's rows as floats; None for a type that takes the package gguf, which is not installed, or that it does not
+        know."""
+        raw = np.empty(self.ggml_nbytes(weight.address), np.uint8)
+        self.ggml_backend_tensor_get(weight.address, raw.ctypes.data, 0, raw.nbytes)
+        if weight.type in TYPES:
+            values = raw.view(TYPES[weight.type][0]).reshape(weight.shape)
+            return values.view(np.float16) if weight.type == "f16" else Bfloat16(values) if weight.type == "bf16" else values
+        try:
+            from gguf import GGMLQuantizationType, quants
+
+            blocks = raw.reshape(-1, raw.nbytes // int(np.prod(weight.shape[:-1])))
+            return quants.dequantize(blocks, GGMLQuantizationType[weight.type.upper()])
+        except (ImportError, KeyError, NotImplementedError):
+            return None
 
     def read(self, node: Node) -> Array:
         """A copy of the tensor's elements in host memory, wherever they lie; F16 and BF16 as uint16."""

@@ -70,9 +70,11 @@ class Recorder:
     recorder.install(params)                # before llama_init_from_model
     trace.step(tokens); llama_cpp.llama_decode(context, batch)"""
 
-    def __init__(self, trace: Writer, patterns: Sequence[str] = ("*",)) -> None:
-        """patterns: names of nodes to record (`*-0.*`: layer 0)."""
+    def __init__(self, trace: Writer, patterns: Sequence[str] = ("*",), *, weights: bool = False) -> None:
+        """patterns: names of nodes to record (`*-0.*`: layer 0).
+        weights: also hash the rows of every weight that a node reads, once: that is what the loader made of the file"""
         self._trace = trace
+        self._weights: set[int] | None = set() if weights else None  # addresses of those that were looked at
         self._patterns = tuple(patterns)
         self._ggml = Ggml(ctypes.CDLL(llama_cpp.llama_cpp._lib._name))
         self._seen: Counter[str] = Counter()
@@ -91,12 +93,24 @@ class Recorder:
         try:
             node = self._ggml.node(address)
             if ask:
+                self._record_weights(address)
                 return self._wanted(node)
             self._record(node)
         except Exception as error:
             if str(error) not in self._trace.errors:  # a strict Writer has kept its own
                 self._trace.errors.append(f"{self._trace.path}: {error}")
         return not ask  # false here would end the computation
+
+    def _record_weights(self, address: int) -> None:
+        if self._weights is None:
+            return
+        for weight in self._ggml.weights(address):
+            if weight.address in self._weights:
+                continue
+            self._weights.add(weight.address)
+            rows = self._ggml.rows(weight)
+            if rows is not None:
+                self._trace.weight(weight.name, rows, weight.type.upper())
 
     def _wanted(self, node: Node) -> bool:
         if node.op in VIEWS or (node.op == "RESHAPE" and "(" in node.name):  # "(…)": named by ggml, not by llama.cpp
@@ -107,7 +121,10 @@ class Recorder:
         if self._trace.step_positions != self._step:
             self._step = self._trace.step_positions
             self._seen.clear()
-        name = f"{node.name}.{node.op}".replace(" ", "_").replace("/", "_")
+        label = node.name
+        if label.startswith("kq-") and self._ggml.viewed(node.address, 1).startswith("Qcur_scaled"):
+            label = label.replace("kq-", "kq_of_scaled_q-")  # no scale is to come
+        name = f"{label}.{node.op}".replace(" ", "_").replace("/", "_")
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += f"#{self._seen[name]}"
@@ -249,6 +266,7 @@ def record(
     settings: Settings | None = None,
     patterns: Sequence[str] = ("*",),
     numerics: str = "",
+    weights: bool = True,
     verify: bool = False,
     strict: bool = True,
 ) -> Run:
@@ -260,6 +278,8 @@ def record(
     numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers,
                except that on a CPU flash attention with an f16 cache is known to be llama-cpu-fa, and a q8_0 or
                q4_0 cache to go with q8
+    weights    keep a hash of every weight's rows, as llama.cpp holds them: weights are compared before any op. Types other than
+               F32, F16 and BF16 take the package gguf; what lies on a GPU or is packed again is left out
     verify     run again without recording; other logits in any bit are an error
     strict     raise what goes wrong while recording; else as Writer does
 
@@ -298,7 +318,7 @@ def record(
     )
     try:
         with trace:
-            recorder = Recorder(trace, patterns)
+            recorder = Recorder(trace, patterns, weights=weights)
             run = _run(name, tokens, prefill, generate, settings, recorder, trace)
     finally:
         if strict and trace.errors and sys.exc_info()[0] is None:
@@ -327,6 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--no-weights", action="store_true", help="keep no hashes of the weights' rows")
     parser.add_argument("--verify", action="store_true", help="run again without recording and compare the logits")
     args = parser.parse_args(argv)
     settings = Settings(args.kv_type, args.flash_attn, args.threads, args.batch, args.gpu_layers)
@@ -339,6 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             prefill=args.prefill,
             generate=args.generate,
             settings=settings,
+            weights=not args.no_weights,
             verify=args.verify,
         )
     except (TraceError, ValueError) as error:

@@ -11,8 +11,8 @@
 
 Names are the modules' paths: `model.layers.0.mlp` is that module's output, `…:out1` the second of its outputs (of
 `self_attn`, with eager attention: the weights), `…:in` its input where no module gave that tensor out (the input of
-`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what eager
-attention gives to its softmax `…self_attn.scores`.
+`o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what the K/V cache
+holds for the call's tokens `…self_attn.cache_k` and `…cache_v`, what eager attention gives to its softmax `…self_attn.scores`.
 `firstdiff compare` knows these names by the root attribute `names` = "transformers"."""
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ class _Hooks:
         """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
         if self.attention and scores.ndim == 4:
             self._put(f"{self.attention}.scores", scores)
+
+    def cached(self, result: Any) -> None:
+        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
+        n_tok = len(self._trace.step_positions)
+        for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
+            if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
+                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:].transpose(1, 2))
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
@@ -149,6 +156,15 @@ def attach(model: Any, trace: Writer) -> Iterator[None]:
 
             source.apply_rotary_pos_emb = recorded
             stack.callback(setattr, source, "apply_rotary_pos_emb", plain)
+        update = transformers.Cache.update
+
+        def recorded_update(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = update(self, *args, **kwargs)
+            _safely(hooks, lambda: hooks.cached(result))
+            return result
+
+        transformers.Cache.update = recorded_update
+        stack.callback(setattr, transformers.Cache, "update", update)
         softmax = torch.nn.functional.softmax
 
         def recorded_softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,6 +201,47 @@ def _after(hooks: _Hooks, path: str) -> Any:
     return hook
 
 
+# By config.model_type: are the rows of Q and K in another order than in the GGUF, whose RoPE turns neighbours? Other models are not
+# listed: their converters change more than names.
+ROWS_IN_HALVES = {"llama": True, "mistral": True, "qwen2": False, "qwen3": False}
+PARTS = {  # of model.layers.N
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def record_weights(model: Any, trace: Writer) -> int:
+    """Hashes of the rows of the model's weights, under the GGUF's names and in its order; how many. Only of architectures in
+    ROWS_IN_HALVES, and of weights held in float32: those that were rounded when they were loaded differ from the file."""
+    config = model.config
+    if config.model_type not in ROWS_IN_HALVES:
+        return 0
+    n = 0
+    for path, value in model.state_dict().items():
+        part, kind = path.rsplit(".", 1)
+        layer = part.split(".")[2] if part.startswith("model.layers.") else ""
+        name = f"blk.{layer}.{PARTS.get(part.split('.', 3)[3])}" if layer else ENDS.get(part, "None")
+        tied = part == "lm_head" and getattr(config, "tie_word_embeddings", False)
+        if name.endswith("None") or tied or value.dtype != torch.float32:
+            continue
+        rows = value.detach().cpu()
+        if name.endswith(("attn_q", "attn_k")) and ROWS_IN_HALVES[config.model_type]:
+            head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            rows = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+        n += trace.weight(f"{name}.{kind}", rows)
+    return n
+
+
 def load(model: str | os.PathLike[str], dtype: str = "float32", attention: str = "eager") -> Any:
     """A causal language model from a GGUF, or from a folder with config.json and safetensors. Nothing is downloaded.
 
@@ -214,6 +271,7 @@ def record(
     device: str = "cpu",
     gguf: str | os.PathLike[str] | None = None,
     numerics: str = "",
+    weights: bool = True,
     strict: bool = True,
 ) -> tuple[list[int], npt.NDArray[np.float32]]:
     """Runs `tokens` through a model from a GGUF or a folder of safetensors and writes the trace to `path`.
@@ -222,6 +280,7 @@ def record(
     generate   then so many tokens of the model's own choice, the likeliest each time
     gguf       the GGUF that the trace will be compared with, when `model` is a folder made from the same weights
     numerics   where it rounds; "": firstdiff infers it
+    weights    keep hashes of the weights' rows (record_weights): weights are compared before any op
 
     Returns the tokens that were fed and the logits [n_pos, n_vocab]. Raises TraceError."""
     tokens = [int(t) for t in tokens]
@@ -256,6 +315,8 @@ def record(
     rows: list[npt.NDArray[np.float32]] = []
     try:
         with trace, attach(loaded, trace), torch.no_grad():
+            if weights:
+                record_weights(loaded, trace)
             cache = None
             for call in [tokens[:prefill], *([t] for t in tokens[prefill:]), *([[]] * generate)]:
                 call = call or [int(np.argmax(rows[-1][-1]))]
