@@ -10,7 +10,7 @@ typedef enum fd_class_evidence_kind {
     FD_EVIDENCE_STRICTER, /* `other`, the strictest, leaves n of n_of tensors beyond its bounds, first `node` */
     FD_EVIDENCE_FEW,      /* `other` has room for the errors, but only n of the n_of tensors that it rounds show any */
     FD_EVIDENCE_STORAGE,  /* n of n_of tensors have values that `digits` bits of mantissa cannot hold */
-    FD_EVIDENCE_BUG,      /* `other` has room for the errors, but in a stricter class one bug gives the values of `node` */
+    FD_EVIDENCE_BUG, /* `other` has room for the errors, but in a stricter class one bug gives the values of `node` */
 } fd_class_evidence_kind;
 
 typedef struct fd_class_evidence {

@@ -50,6 +50,12 @@ fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args
 /* How far the logits of a router may be from those that the candidate chose by. *out is owned by the caller. */
 fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);
 
+/* In a class whose roundings of a product's inputs are repeated: what those of an unrecorded input may do beside the
+ * samples. A value near the middle between two goes to either, a whole step apart. *out NULL: nothing; else it is owned
+ * by the caller, and holds what was recorded of the input, too. */
+fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **out,
+                             fd_error *err);
+
 /* Stores the samples of what a node hands on. */
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/sample_sign.h"
 
 /* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the
@@ -57,6 +58,40 @@ fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, dou
             for (int d = 0; d < FD_REPLAY_SAMPLES; d++) own += square(in->samples[d][i] - in->x[i]);
             e[i] += sqrt((own + sum / (double)n) / FD_REPLAY_SAMPLES);
         }
+    }
+    *out = e;
+    return FD_OK;
+}
+
+/* The step of a block of int8, or of the type of element x. */
+static double step_of(fd_dot_type type, const double *block, int64_t n, double x) {
+    double most = 0;
+    if (type == FD_DOT_F16 || type == FD_DOT_BF16) return fabs(x) * (type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7);
+    for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(block[i]));
+    return most / 127;
+}
+
+/* A sample goes λ times as far as roundings do, and so flips as many times more elements as they do, but none of them
+ * farther: how often matters, not how far. An element whose samples spread by s flips with a probability of s/(λ·step)
+ * at most; λ is 4 or more. */
+fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **out,
+                             fd_error *err) {
+    enum { LEAST_LAMBDA = 4 };
+    fd_dot_type type = fd_dot_type_of(replay->o.numerics, node, weight, 0);
+    const fd_node_state *in = node->input[0] < 0 ? NULL : &replay->state[node->input[0]];
+    *out = NULL;
+    if (type == FD_DOT_AS_IS || !in->samples[0]) return FD_OK;
+    int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
+    int64_t n = replay->n_pos * width, block = fd_dot_block(type);
+    double *e = malloc(sizeof *e * (size_t)n);
+    if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t first = i - i % block;
+        double step = step_of(type, in->x + first, first + block < n ? block : n - first, in->x[i]), squares = 0;
+        for (int d = 0; d < FD_REPLAY_SAMPLES; d++) squares += square(in->samples[d][i] - in->x[i]);
+        double spread = sqrt(squares / FD_REPLAY_SAMPLES);
+        double often = step > 0 ? fmin(1, spread / (LEAST_LAMBDA * step)) : 0;
+        e[i] = sqrt(in->e[i] * in->e[i] + often * step * step);
     }
     *out = e;
     return FD_OK;

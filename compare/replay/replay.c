@@ -202,7 +202,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     const fd_graph *graph = replay->o.graph;
     bool exact = replay->o.numerics->exact;
     void *table = NULL;
-    double *router_error = NULL;
+    double *input_error = NULL;
     fd_op_args args = {.graph = graph,
                        .node = node,
                        .pos0 = replay->pos0,
@@ -228,16 +228,19 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
     fd_code code = node->op == FD_OP_ROPE ? fd_replay_rope_tables(replay, &args, &table, err) : FD_OK;
+    if (code == FD_OK && node->op != FD_OP_TOP_K && !exact)
+        code = fd_replay_flip_error(replay, node, args.weight[0], &input_error, err);
+    if (input_error) bound.in_error[0] = input_error;
     if (node->op == FD_OP_TOP_K && !exact) {
-        code = fd_replay_router_error(replay, node, &router_error, err);
-        bound.in_error[0] = router_error;
+        code = fd_replay_router_error(replay, node, &input_error, err);
+        bound.in_error[0] = input_error;
     }
     if (code == FD_OK)
         code = exact ? fd_replay_run_exact(replay, args, replay->y, err) : fd_replay_run_f64(replay, args, err);
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
     if (code == FD_OK && !exact) code = fd_replay_run_samples(replay, node, args, err);
     free(table);
-    free(router_error);
+    free(input_error);
     return code;
 }
 
