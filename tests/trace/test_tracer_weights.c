@@ -145,7 +145,7 @@ Test(tracer_weights, that_make_no_sense_turn_the_trace_off) {
         {{.name = "w", .data = data, .n_row = 2, .n_col = -8}, "2 rows of -8"},
         {{.name = "w", .data = data, .n_row = INT64_MAX, .n_col = 8}, "expected 1 to 2^31-1"},
         {{.name = "w", .type = "Q9_9", .data = data, .n_row = 2, .n_col = 8}, "type Q9_9, expected F32"},
-        {{.name = "w", .type = "I32", .data = data, .n_row = 2, .n_col = 8}, "type I32, expected F32"},
+        {{.name = "w", .type = "Q8_K", .data = data, .n_row = 2, .n_col = 8}, "type Q8_K, expected F32"},
         {{.name = "w", .type = "Q8_0", .data = data, .n_row = 1, .n_col = 48}, "whole blocks"},
         {{.name = "w", .type = "Q8_0", .data = data, .n_row = 1, .n_col = 32, .row_stride = 40, .col_stride = 1},
          "whole blocks"},
