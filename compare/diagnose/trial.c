@@ -228,13 +228,13 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
         return FD_OK;
     }
     FD_TRY(fd_evaluate(t->all.bench, h, node->id, true, &c.variant, err));
-    if (t->n_span > 1) spend(t, r, 4); /* its bounds, and samples of its roundings */
     t->out->n_untried += c.variant.state == FD_VARIANT_UNTRIED;
     if (c.variant.state != FD_VARIANT_COMPUTED) {
         fd_variant_free(&c.variant);
         return FD_OK;
     }
     t->out->n_tried++;
+    if (t->n_span > 1) spend(t, r, 4); /* its bounds, and samples of its roundings */
     if (fd_variant_equal(r, node, &c.variant, &t->all.plain)) {
         t->out->n_without_effect++;
         fd_variant_free(&c.variant);

@@ -1,0 +1,130 @@
+/* Bugs that no row of the table has: another number, another weight, another input, another order. Each is named by what
+ * it does, with its own value, whatever lies between the recorded tensors; and a class is refuted by a bug, not by room. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/bounds/dot_inputs.h"
+#include "tests/compare/replay_bench.h"
+#include "tests/compare/said.h"
+
+static void base_5e5(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->rope.base = 5e5;
+}
+static void half_the_dims(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->rope.n_rot /= 2;
+}
+static void eps_1e_3(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->eps = 1e-3f;
+}
+static void scale_by_heads(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->scale = 1.0f / sqrtf((float)n->shape[0]);
+}
+static void window_of_4(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->window = 4;
+}
+static void weight_of_layer_3(fd_graph *g, fd_node *n) {
+    n->weight[0] = g->nodes[fd_graph_find(g, "blk.3.attn_q")].weight[0];
+}
+static void input_of_the_stream(fd_graph *g, fd_node *n) {
+    n->input[0] = fd_graph_find(g, "blk.0.l_out");
+}
+
+static const char *const all = "*", *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits",
+                         *const layers = "token_embd,*l_out,logits";
+
+static const struct {
+    const char *nodes; /* a suffix: in every layer; a name: there */
+    void (*edit)(fd_graph *graph, fd_node *node);
+    const char *name, *says;
+} bugs[] = {
+    {"_rope", base_5e5, "other_rope_base", "500000"},
+    {"_rope", half_the_dims, "other_rope_dims", "16"},
+    {"_norm", eps_1e_3, "other_eps", "0.001"},
+    {"attn_scores", scale_by_heads, "other_attn_scale", "0.353553"},
+    {"attn_scores", window_of_4, "other_window", "4"},
+    {"blk.1.attn_q", weight_of_layer_3, "other_weight", "blk.3.attn_q.weight"},
+    {"blk.1.ffn_norm", input_of_the_stream, "other_input", "blk.0.l_out"},
+};
+enum { N_BUG = sizeof bugs / sizeof *bugs };
+
+static bool ends_with(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* `stated`: the trace says its numerics. */
+static void expect_guess(const bench *b, int i, const char *tensors, const char *emulated, bool stated) {
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    for (int32_t k = 0; k < faulty->n_node; k++)
+        if (ends_with(faulty->nodes[k].name, bugs[i].nodes)) bugs[i].edit(faulty, &faulty->nodes[k]);
+    fd_verdict v =
+        judged(b, faulty, (recording){.emulated = emulated, .tensors = tensors, .numerics = stated ? NULL : "unknown"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    const char *name = e->named ? e->remaining[0].name : "", *says = e->named ? e->remaining[0].summary : "";
+    cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", bugs[i].name, emulated, tensors);
+    cr_expect(strcmp(name, bugs[i].name) == 0 && strstr(says, bugs[i].says), "%s in %s, %s: named \"%s\" (%s); %s",
+              bugs[i].name, emulated, tensors, name, says, unnamed_of(e));
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+}
+
+Test(guesses, numbers_weights_and_inputs_are_named_with_their_values_whatever_is_recorded) {
+    const char *const recorded[] = {all, fused, layers};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < N_BUG; i++) expect_guess(&b, i, recorded[i % 3], "f32", true);
+    expect_guess(&b, 0, layers, "f32", true);
+    expect_guess(&b, 3, fused, "f32", false);
+    close_model(&b);
+}
+
+/* The emulated q8 makes int8 blocks as ggml does: the class is shown, and the bug stands out as beside binary32. */
+Test(guesses, a_bug_beside_int8_blocks_is_named_because_replay_repeats_the_blocks) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_verdict v = judged(&b, b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused});
+    cr_expect_eq(v.status, FD_NOISE);
+    cr_expect_str_eq(v.replay.numerics, "ggml-cpu-f32kv");
+    cr_expect(v.replay.noisiest_z <= 1.0, "%g", v.replay.noisiest_z);
+    fd_verdict_free(&v);
+    expect_guess(&b, 0, fused, "q8", false);
+    expect_guess(&b, 2, fused, "q8", false);
+    close_model(&b);
+}
+
+Test(guesses, what_nothing_explains_stays_unnamed_through_a_span) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    faulty->nodes[fd_graph_find(faulty, "blk.2.attn_q_rope")].override = third_head_scaled;
+    faulty->nodes[fd_graph_find(faulty, "blk.2.attn_k_rope")].rope.base = 5e5;
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = layers});
+    cr_expect_str_eq(v.divergence.node, "blk.2.l_out");
+    cr_expect(v.diagnosis.done && !v.diagnosis.explanation.named, "two bugs in one span were named %s",
+              v.diagnosis.explanation.remaining[0].name);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}
+
+Test(guesses, rounding_to_blocks_gives_whole_steps_and_leaves_rows_with_nan) {
+    float rows[2][256];
+    for (int i = 0; i < 256; i++) rows[0][i] = rows[1][i] = (float)(i - 100) / 7.0f;
+    rows[1][3] = NAN;
+    fd_dot_round(FD_DOT_Q8_K, rows[0], 2, 256);
+    const float step = 155.0f / 7.0f / 127.0f;
+    for (int i = 0; i < 256; i++) {
+        float x = (float)(i - 100) / 7.0f, q = rows[0][i] / step;
+        cr_expect(fabsf(rows[0][i] - x) <= 0.5001f * step && fabsf(q - rintf(q)) < 1e-3f, "element %d: %g of %g", i,
+                  (double)rows[0][i], (double)x);
+        if (i != 3) cr_expect(rows[1][i] <= x && rows[1][i] >= x, "a row with NaN has no block");
+    }
+}
