@@ -25,8 +25,8 @@ from scoring import Case
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_K": 14}  # enum llama_ftype
 CLASSES = {  # by the weights' type and the cache's
-    ("F32", "f32"): "f32", ("F32", "f16"): "f16kv", ("F16", "f32"): "f16", ("F16", "f16"): "f16",
-    ("Q8_0", "f32"): "q8", ("Q8_0", "f16"): "llama-cpu", ("Q4_K", "f32"): "q8", ("Q4_K", "f16"): "llama-cpu",
+    ("F32", "f32"): "f32", ("F32", "f16"): "f16kv", ("F16", "f32"): "ggml-cpu-f32kv", ("F16", "f16"): "ggml-cpu",
+    ("Q8_0", "f32"): "ggml-cpu-f32kv", ("Q8_0", "f16"): "ggml-cpu", ("Q4_K", "f32"): "ggml-cpu-f32kv", ("Q4_K", "f16"): "ggml-cpu",
 }
 
 

@@ -87,7 +87,8 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     int64_t width = node->over_kv ? 0 : fd_node_width(node);
     char where[64] = "the right values are there";
     if (width && (h->first > 0 || h->end < width))
-        snprintf(where, sizeof where, "elements %d…%d are", h->first, h->end - 1);
+        snprintf(where, sizeof where, h->end - h->first > 1 ? "elements %d…%d are" : "element %d is", h->first,
+                 h->end - 1);
     if (h->value == 0.0)
         SAY("%s zero", width && (h->first > 0 || h->end < width) ? where : "it is");
     else

@@ -45,8 +45,8 @@ def check_noise(verdict, classes):
 
 # Worked example: the bundled models and stories260K, all layers, prefill and decode. kjv-llama is Q8_0, kjv-qwen2 F16.
 EXAMPLES = {
-    "kjv-llama": (KJV_LLAMA, 6, "llama-cpu"),
-    "kjv-qwen2": (KJV_QWEN2, 4, "f16"),
+    "kjv-llama": (KJV_LLAMA, 6, "ggml-cpu"),
+    "kjv-qwen2": (KJV_QWEN2, 4, "ggml-cpu"),
     "stories260K": (STORIES, 5, "f16kv"),
 }
 
@@ -76,12 +76,12 @@ def test_no_divergence_in_any_layer(name, tmp_path, firstdiff):
 ROUNDINGS = {
     ("F32", F32): ["f32"],
     ("F32", F16): ["f16kv"],
-    ("F16", F32): ["f16"],
-    ("F16", F16): ["f16"],
-    ("Q8_0", F32): ["q8"],
-    ("Q8_0", F16): ["llama-cpu"],
-    ("Q4_K", F32): ["q8"],
-    ("Q4_K", F16): ["llama-cpu"],
+    ("F16", F32): ["ggml-cpu-f32kv"],
+    ("F16", F16): ["ggml-cpu"],
+    ("Q8_0", F32): ["ggml-cpu-f32kv"],
+    ("Q8_0", F16): ["ggml-cpu"],
+    ("Q4_K", F32): ["ggml-cpu-f32kv"],
+    ("Q4_K", F16): ["ggml-cpu"],
     ("F32", FLASH): ["llama-cpu-fa"],
     ("F16", FLASH): ["llama-cpu-fa"],
     ("Q8_0", FLASH): ["llama-cpu-fa"],
@@ -172,7 +172,7 @@ def test_batches_and_heads_of_one_length_are_told_apart(tmp_path, firstdiff):
     for n in (4, 8):
         record(KJV_LLAMA, TOKENS[:n], tmp_path / "c.h5", settings=F32)
         reference = firstdiff.reference(KJV_LLAMA, TOKENS[:n], tmp_path / "r.h5")
-        check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", KJV_LLAMA), ["q8"])
+        check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", KJV_LLAMA), ["ggml-cpu-f32kv"])
 
 
 def test_names_and_shapes_are_llama_cpps(tmp_path):
@@ -230,7 +230,7 @@ def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_p
     with Reader(tmp_path / "c.h5") as trace:
         assert trace.complete and trace.info["kv_type"] == kv_type and not trace.match("cache_*")
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
-    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8"])
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
     alter(tmp_path / "c.h5", "kqv_out-1.RESHAPE", n - 1, lambda row: row * np.float32(1.05))
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
     assert verdict["status"] == "diverged" and verdict["divergence"]["node"] == "blk.1.attn_out"
