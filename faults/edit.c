@@ -30,8 +30,7 @@ void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes) {
     return block;
 }
 
-/* "blk.3.attn_q" → "attn_q". */
-static const char *suffix_of(const fd_node *node) {
+const char *fd_fault_suffix(const fd_node *node) {
     if (node->layer < 0) return node->name;
     const char *dot = strchr(node->name, '.');
     dot = dot ? strchr(dot + 1, '.') : NULL;
@@ -39,7 +38,7 @@ static const char *suffix_of(const fd_node *node) {
 }
 
 bool fd_fault_is_one_of(const fd_node *node, const char *words) {
-    const char *suffix = suffix_of(node);
+    const char *suffix = fd_fault_suffix(node);
     for (size_t size; *words; words += size + (words[size] == ' ')) {
         size = strcspn(words, " ");
         if (strlen(suffix) == size && memcmp(suffix, words, size) == 0) return true;
@@ -53,7 +52,7 @@ bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node) {
 
 int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix) {
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].layer == node->layer && strcmp(suffix_of(&graph->nodes[i]), suffix) == 0) return i;
+        if (graph->nodes[i].layer == node->layer && strcmp(fd_fault_suffix(&graph->nodes[i]), suffix) == 0) return i;
     return -1;
 }
 
@@ -75,4 +74,12 @@ float *fd_fault_row(const fd_weight *weight, int64_t r) {
 
 void fd_fault_nan(const fd_op_args *args, int64_t width) {
     for (int64_t i = 0; i < args->n_pos * width; i++) ((float *)args->out)[i] = NAN;
+}
+
+float fd_fault_to_f16(float x) {
+    return fd_f16_to_f32(fd_f32_to_f16(x));
+}
+
+float fd_fault_to_bf16(float x) {
+    return fd_bf16_to_f32(fd_f32_to_bf16(x));
 }

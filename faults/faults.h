@@ -25,6 +25,9 @@ int32_t fd_fault_count(void);
 const fd_fault_info *fd_fault_at(int32_t i);
 int32_t fd_fault_find(const char *name); /* -1: there is none */
 
+/* "blk.3.attn_q" → "attn_q"; the whole name outside the layers. */
+const char *fd_fault_suffix(const fd_node *node);
+
 /* True when the fault first shows at nodes of this name, in whatever layer. */
 bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node);
 

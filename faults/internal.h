@@ -87,6 +87,10 @@ void fd_fault_copy(const fd_op_args *args);
  * fail). */
 float *fd_fault_row(const fd_weight *weight, int64_t row);
 
+/* Rounded to the type and back. */
+float fd_fault_to_f16(float x);
+float fd_fault_to_bf16(float x);
+
 /* Fills an override's output, n_pos rows of `width`, with NaN. */
 void fd_fault_nan(const fd_op_args *args, int64_t width);
 

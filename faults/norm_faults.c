@@ -47,14 +47,6 @@ static float weight_minus_one(float w) {
     return w - 1.0f;
 }
 
-static float weight_f16(float w) {
-    return fd_f16_to_f32(fd_f32_to_f16(w));
-}
-
-static float weight_bf16(float w) {
-    return fd_bf16_to_f32(fd_f32_to_bf16(w));
-}
-
 static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
     int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
@@ -73,8 +65,8 @@ static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of)
 FD_OVERRIDE(eps_outside, norm(args, scale_eps_outside, weight_right))
 FD_OVERRIDE(sum_for_mean, norm(args, scale_sum, weight_right))
 FD_OVERRIDE(n_less_one, norm(args, scale_n_less_one, weight_right))
-FD_OVERRIDE(in_f16, norm(args, scale_right, weight_f16))
-FD_OVERRIDE(in_bf16, norm(args, scale_right, weight_bf16))
+FD_OVERRIDE(in_f16, norm(args, scale_right, fd_fault_to_f16))
+FD_OVERRIDE(in_bf16, norm(args, scale_right, fd_fault_to_bf16))
 FD_OVERRIDE(half_length, norm(args, scale_half, weight_right))
 FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
 FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))

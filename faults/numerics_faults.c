@@ -11,13 +11,6 @@
 
 typedef float (*round_fn)(float x);
 
-static float to_f16(float x) {
-    return fd_f16_to_f32(fd_f32_to_f16(x));
-}
-static float to_bf16(float x) {
-    return fd_bf16_to_f32(fd_f32_to_bf16(x));
-}
-
 /* TF32 keeps 10 of the 23 bits of the mantissa. */
 enum { TF32_DROPPED = 13 };
 
@@ -68,8 +61,8 @@ static void product(const fd_op_args *args, round_fn round) {
 
 FD_OVERRIDE(in_tf32, product(args, to_tf32))
 FD_OVERRIDE(in_cut_tf32, product(args, cut_to_tf32))
-FD_OVERRIDE(in_f16, product(args, to_f16))
-FD_OVERRIDE(in_bf16, product(args, to_bf16))
+FD_OVERRIDE(in_f16, product(args, fd_fault_to_f16))
+FD_OVERRIDE(in_bf16, product(args, fd_fault_to_bf16))
 
 #define NUMERICS(name, u, summary) .info = {name, "numerics", summary, "attn_q", false, u}, .op = FD_OP_MATMUL
 

@@ -126,6 +126,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidenc
         if (!of.found || of.named) return FD_OK;
     }
     for (int i = 0; i < N_TIGHT && !of.named; i++) {
+        if (fd_numerics_class_find(tight[i]) == inferred) continue;
         FD_TRY(try_class(options, fd_numerics_class_find(tight[i]), true, &of, err));
         left[i] = of.left;
         if (of.named) take(options, fd_numerics_class_find(tight[i]), &of, evidence);

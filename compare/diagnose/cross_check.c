@@ -4,8 +4,6 @@
 /* Each costs the op once for every contender. */
 enum { MOST_NODES = 32 };
 
-static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
-
 fd_code fd_where_they_differ(const fd_trial *t, const fd_hypothesis *a, const fd_hypothesis *b, int32_t *found,
                              fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
@@ -66,7 +64,7 @@ static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *
     fd_variant unmodified;
     if (!rows) return FD_OK;
     if (node->op == FD_OP_KV_WRITE) rows += r->args.pos0 * fd_node_row_stride(node, r->args.n_kv);
-    FD_TRY(fd_evaluate(t->all.bench, &none, id, true, &unmodified, err));
+    FD_TRY(fd_evaluate(t->all.bench, &fd_no_hypothesis, id, true, &unmodified, err));
     fd_code code = FD_OK;
     if (unmodified.state == FD_VARIANT_COMPUTED) {
         fd_explain_fit fit = fd_variant_fit(r, node, &unmodified, rows);

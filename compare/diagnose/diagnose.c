@@ -180,9 +180,10 @@ static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out
     if (!o.numerics->exact && o.numerics->u_out < 0x1p-24) o.numerics = fd_numerics_class_find("f32");
     recorded all = {0}, few = {0};
     fd_code code = open_recorded(&o, node, false, &all, err);
-    if (code == FD_OK) code = open_recorded(&o, node, true, &few, err);
+    if (code == FD_OK && !h) code = open_recorded(&o, node, true, &few, err);
     if (code == FD_OK) {
-        fd_explain_request ask = question(&all, node), ask_few = question(&few, node);
+        fd_explain_request ask = question(&all, node), ask_few = {0}; /* few rows are for what is tried often */
+        if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
         if (all.code == FD_OK && ask.output) {

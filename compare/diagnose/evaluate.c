@@ -58,7 +58,6 @@ static void close_evaluation(evaluation *ev) {
 }
 
 fd_code fd_workbench_open(const fd_explain_request *request, fd_workbench **out, fd_error *err) {
-    static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
     *out = calloc(1, sizeof **out);
     if (!*out) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     (*out)->request = request;
@@ -68,7 +67,7 @@ fd_code fd_workbench_open(const fd_explain_request *request, fd_workbench **out,
         free(*out);
         return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     }
-    fd_code code = open_evaluation(*out, &none, true, &(*out)->plain, err);
+    fd_code code = open_evaluation(*out, &fd_no_hypothesis, true, &(*out)->plain, err);
     if (code == FD_OK) return FD_OK;
     free((*out)->wide);
     free(*out);

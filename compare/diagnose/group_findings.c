@@ -22,12 +22,6 @@ typedef struct grouping {
     bool *layers; /* [MOST_CAUSES, n_layer]; owned */
 } grouping;
 
-static const char *suffix_of(const fd_node *node) {
-    const char *dot = node->layer < 0 ? NULL : strchr(node->name, '.');
-    dot = dot ? strchr(dot + 1, '.') : NULL;
-    return dot ? dot + 1 : node->name;
-}
-
 static void join(grouping *r, int32_t at, int32_t node) {
     int32_t layer = r->o->graph->nodes[node].layer;
     r->groups[at].n_node++;
@@ -61,7 +55,7 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
     fd_explanation own = {0};
     for (int32_t i = 0; i < r->n; i++)
         if (!r->groups[i].fit.name[0] &&
-            strcmp(suffix_of(&nodes[r->groups[i].node]), suffix_of(&nodes[finding->node])) == 0) {
+            strcmp(fd_fault_suffix(&nodes[r->groups[i].node]), fd_fault_suffix(&nodes[finding->node])) == 0) {
             join(r, i, finding->node);
             return FD_OK;
         }

@@ -6,6 +6,8 @@
 
 #include "compare/diagnose/parameters.h"
 
+const fd_hypothesis fd_no_hypothesis = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
+
 /* The op that a guess is about; FD_OP_COUNT: any. */
 static fd_op op_of(const fd_hypothesis *h) {
     switch (h->guess) {
@@ -74,16 +76,11 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     return pos;
 }
 
-static const char *suffix_of(const fd_node *node) {
-    const char *dot = node->layer < 0 ? NULL : strchr(node->name, '.');
-    dot = dot ? strchr(dot + 1, '.') : NULL;
-    return dot ? dot + 1 : node->name;
-}
-
 /* The node of `layer` that is there what `node` is in its own; -1. */
 static int32_t sibling(const fd_graph *graph, int32_t node, int32_t layer) {
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].layer == layer && strcmp(suffix_of(&graph->nodes[i]), suffix_of(&graph->nodes[node])) == 0)
+        if (graph->nodes[i].layer == layer &&
+            strcmp(fd_fault_suffix(&graph->nodes[i]), fd_fault_suffix(&graph->nodes[node])) == 0)
             return i;
     return -1;
 }

@@ -67,6 +67,9 @@ typedef struct fd_hypothesis {
     uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden */
 } fd_hypothesis;
 
+/* The op as it should be. */
+extern const fd_hypothesis fd_no_hypothesis;
+
 /* Does it say anything about this node? For a fault that means editing it: fd_hypothesis_edit knows. */
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node);
 

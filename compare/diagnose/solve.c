@@ -57,12 +57,10 @@ static int candidates(double x, double right, double to[16]) {
 }
 
 fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
-    double centre = right > 0 ? log10(right) : 0, least = INFINITY, plain, best;
+    double centre = right > 0 ? log10(right) : 0, least = INFINITY, plain = t->few_left, best;
     int at = 0;
-    fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
     *found = false;
     if (fd_trial_exhausted(t)) return FD_OK;
-    FD_TRY(fd_trial_distance(t, &none, &plain, err));
     for (int k = -COARSE; k <= COARSE; k++) {
         double distance;
         FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));

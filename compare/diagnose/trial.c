@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const fd_hypothesis none = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
-
 /* Of a thousand errors with zero mean a given direction takes a hundredth away; here it is all but a 64th of the
  * squares. */
 #define DECIDES        8.0
@@ -258,7 +256,7 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
 static fd_code open_rows(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
     rows->request = request;
     FD_TRY(fd_workbench_open(request, &rows->bench, err));
-    return fd_evaluate(rows->bench, &none, request->args.node->id, true, &rows->plain, err);
+    return fd_evaluate(rows->bench, &fd_no_hypothesis, request->args.node->id, true, &rows->plain, err);
 }
 
 fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *t, fd_error *err) {
@@ -268,7 +266,7 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     FD_TRY(open_rows(request, &t->all, err));
     if (t->all.plain.state != FD_VARIANT_COMPUTED) return FD_OK;
     t->n_span = fd_evaluate_span(t->all.bench, request->args.node->id, t->span);
-    out->unmodified = fd_trial_fit(t, &none, &t->all.plain);
+    out->unmodified = fd_trial_fit(t, &fd_no_hypothesis, &t->all.plain);
     if (!request->few) return FD_OK;
     FD_TRY(open_rows(request->few, &t->few, err));
     if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = root_of_residuals(&t->few, &t->few.plain);
