@@ -6,6 +6,7 @@
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/misrecorded.h"
+#include "compare/diagnose/suspects.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
 #include "compare/replay/argmax_flip.h"
@@ -100,16 +101,20 @@ static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_
     return attribute_side(c, CAND, c->o->numerics, source, evidence, out, err);
 }
 
+static fd_diagnose_options question(const comparison *c, const fd_attribution *of, bool of_reference) {
+    return (fd_diagnose_options){.graph = graph_of(c, of_reference ? REF : CAND),
+                                 .trace = of_reference ? c->o->ref : c->o->cand,
+                                 .finding = &of->first,
+                                 .n_pos = of->n_pos,
+                                 .op = c->o->op,
+                                 .numerics = of->numerics,
+                                 .n_output = of->n_output,
+                                 .ignored = of_reference ? NULL : c->ignored};
+}
+
 static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict_diagnosis *out = &c->verdict->diagnosis;
-    fd_diagnose_options how = {.graph = graph_of(c, of_reference ? REF : CAND),
-                               .trace = of_reference ? c->o->ref : c->o->cand,
-                               .finding = &of->first,
-                               .n_pos = of->n_pos,
-                               .op = c->o->op,
-                               .numerics = of->numerics,
-                               .n_output = of->n_output,
-                               .ignored = of_reference ? NULL : c->ignored};
+    fd_diagnose_options how = question(c, of, of_reference);
     FD_TRY(fd_diagnose(&how, &out->explanation, err));
     FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
     out->done = true;
@@ -123,6 +128,21 @@ static void add_inconclusive(comparison *c, const fd_node_finding *f) {
     snprintf(r.other, sizeof r.other, "%s", graph->nodes[f->span_first].name);
     fd_finding_globs(graph, f->span_first, f->node, r.text, sizeof r.text);
     fd_verdict_reason(c->verdict, r);
+}
+
+/* What the bounds have room for, and what replay leaves has not. */
+static fd_code resolve_suspects(comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_graph *graph = c->o->graph;
+    fd_diagnose_options ask = question(c, of, false);
+    fd_node_finding left;
+    FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
+    if (left.finding == FD_FOUND_NOTHING) return FD_OK;
+    fd_remark r = {FD_REASON_RESIDUAL, .n = {left.n_odd}};
+    snprintf(r.node, sizeof r.node, "%s", graph->nodes[left.node].name);
+    snprintf(r.other, sizeof r.other, "%.1e", left.left);
+    fd_finding_globs(graph, left.span_first, left.node, r.text, sizeof r.text);
+    fd_verdict_reason(c->verdict, r);
+    return FD_OK;
 }
 
 /* Nothing was introduced on either side: bits that differ are no divergence, unless the tokens say so. */
@@ -184,6 +204,7 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
         fd_verdict_note(v, r);
         return FD_OK;
     }
+    FD_TRY(resolve_suspects(c, &of[CAND], err));
     fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
     v->replay.evidence = evidence;
     if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of_reference, &of[REF], err));

@@ -101,6 +101,8 @@ typedef struct fd_verdict_replay {
     int64_t n_element, n_beyond;   /* at the divergence's position */
     int32_t n_slice_beyond;        /* heads with elements beyond */
     fd_verdict_extent extent;
+    double left; /* found by what is left of n_odd rows, within the bounds: of the size of that row; n_odd 0: by them */
+    int32_t n_odd;
     int64_t n_nan_new;
     char span_first[64]; /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
     char missing[256];
@@ -238,6 +240,7 @@ typedef enum fd_remark_kind {
     FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
     FD_REASON_ONE_POSITION,
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
+    FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */
     /* notes: without weight */
     FD_NOTE_MODEL_UNRECORDED,
     FD_NOTE_CONTRACTS_DIFFER,

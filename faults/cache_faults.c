@@ -29,13 +29,14 @@ static void reads_stale_rows(const fd_op_args *args) {
     const fd_node *q_node = fd_fault_input(args, 0), *k_node = fd_fault_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t own = args->pos0 + i / n_head, n_written = args->row_by_row ? own : args->pos0;
         const float *q = (const float *)args->in[0] + (int64_t)i * head_dim;
         float *to = (float *)args->out + (int64_t)i * n_kv;
         for (int32_t t = 0; t < n_kv; t++) {
             const float *k =
                 (const float *)args->in[1] + ((int64_t)t * n_head_kv + i % n_head / (n_head / n_head_kv)) * head_dim;
-            float score = t < args->pos0 ? fd_dot(q, k, head_dim) * args->node->scale : 0.0f;
-            to[t] = t > args->pos0 + i / n_head ? -INFINITY : score;
+            float score = t < n_written ? fd_dot(q, k, head_dim) * args->node->scale : 0.0f;
+            to[t] = t > own ? -INFINITY : score;
         }
     }
 }

@@ -159,6 +159,10 @@ const fd_numerics_class *fd_numerics_class_find(const char *name) {
     return NULL;
 }
 
+bool fd_class_repeats_cache(const fd_numerics_class *c) {
+    return c->u_kv >= UF16 && c->u_kv <= UF16 && c->u_attn <= 0;
+}
+
 fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_) {
     fd_numerics_class inside = *class_;
     if (class_->fused_attention) inside.u_op = inside.u_out = U32, inside.tiny_out = TINY32;

@@ -2,13 +2,23 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "compare/diagnose/diagnose.h"
+#include "compare/diagnose/suspects.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. And findings
  * that are asked whether the same bug explains them. */
 enum { MOST_POSITIONS = 64, MOST_ASKED = 12 };
+
+/* Multiplications, through a span: a second or two of one core. */
+#define MOST_SPENT_ON_TABLE   0x1p31
+#define MOST_SPENT_ON_GUESSES 0x1p32
+
+/* What departs: by the bounds, or by what is left where the bounds have room. */
+static const fd_node_finding *departing(const fd_attribution *of, int32_t node) {
+    return of->introduced[node].finding != FD_FOUND_NOTHING ? &of->introduced[node] : &of->suspect[node];
+}
 
 /* What each of them leaves of a sound engine's error is binary32's own. */
 static const char *const tight[] = {"f32", "ggml-cpu-f32kv", "f16kv", "ggml-cpu"};
@@ -20,22 +30,16 @@ static bool is_tight(const fd_numerics_class *class_) {
     return false;
 }
 
-/* Rounding is what the class itself does: it says nothing against it. */
-static bool is_rounding(const fd_hypothesis *h) {
-    if (h->guess == FD_GUESS_ROUNDED) return true;
-    return h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
-}
-
 /* The other findings: does the bug explain half of them? */
 static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h, bool *yes,
                              fd_error *err) {
     int32_t n_node = ask->graph->n_node, n = 0, n_explained = 0, n_asked = 0;
-    for (int32_t i = 0; i < n_node; i++) n += of->introduced[i].finding != FD_FOUND_NOTHING;
+    for (int32_t i = 0; i < n_node; i++) n += departing(of, i)->finding != FD_FOUND_NOTHING;
     int32_t stride = n / MOST_ASKED + 1, seen = 0;
     for (int32_t i = 0; i < n_node; i++) {
         bool fits;
-        if (of->introduced[i].finding == FD_FOUND_NOTHING || seen++ % stride) continue;
-        ask->finding = &of->introduced[i];
+        if (departing(of, i)->finding == FD_FOUND_NOTHING || seen++ % stride) continue;
+        ask->finding = departing(of, i);
         FD_TRY(fd_diagnose_fits(ask, h, &fits, err));
         n_asked++;
         n_explained += fits;
@@ -44,99 +48,122 @@ static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of,
     return FD_OK;
 }
 
-/* What a class leaves of the trace. */
-typedef struct outcome {
-    bool found, named; /* something departs; one bug explains that */
-    double left;       /* mean logarithm of the largest errors of what departs */
-    char node[64];
-} outcome;
+/* What a tight class leaves of the trace. */
+typedef struct attempt {
+    const fd_numerics_class *class_;
+    fd_attribution of;     /* owned */
+    fd_node_finding first; /* what departs first; finding 0: nothing does */
+    int32_t n;             /* nodes that depart */
+    double left;           /* mean logarithm of their largest errors */
+    bool named;            /* one bug explains them */
+} attempt;
 
-static double errors_left(const fd_attribution *of, int32_t n_node) {
+static void measure(attempt *a, const fd_graph *graph) {
     double sum = 0;
     int32_t n = 0;
-    for (int32_t i = 0; i < n_node; i++) {
-        double error = fabs(of->introduced[i].candidate - of->introduced[i].replayed);
-        if (of->introduced[i].finding == FD_FOUND_NOTHING || !(error > 0) || !isfinite(error)) continue;
+    a->first = a->of.found ? a->of.first : fd_first_suspect(graph, &a->of);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node_finding *f = departing(&a->of, i);
+        double error = fabs(f->candidate - f->replayed);
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        a->n++;
+        if (!(error > 0) || !isfinite(error)) continue;
         sum += log(error);
         n++;
     }
-    return n ? sum / n : INFINITY;
+    a->left = n ? sum / n : INFINITY;
 }
 
-/* `table_alone`: without guesses, which are many. */
-static fd_code try_class(const fd_attribution_options *options, const fd_numerics_class *class_, bool table_alone,
-                         outcome *out, fd_error *err) {
+static fd_code judge(const fd_attribution_options *options, const fd_numerics_class *class_, attempt *out,
+                     fd_error *err) {
     fd_attribution_options how = *options;
-    fd_attribution of = {0};
-    fd_explanation e = {0};
     how.numerics = class_;
     how.on_row = NULL;
     if (how.n_pos > MOST_POSITIONS) how.n_pos = MOST_POSITIONS;
-    *out = (outcome){.left = INFINITY};
-    fd_code code = fd_attribute_errors(&how, &of, err);
-    if (code == FD_OK && of.found) {
-        fd_diagnose_options ask = {.graph = how.graph,
-                                   .trace = how.cand,
-                                   .finding = &of.first,
-                                   .n_pos = of.n_pos,
-                                   .op = how.op,
-                                   .numerics = class_,
-                                   .ignored = how.ignored,
-                                   .n_output = of.n_output,
-                                   .table_alone = table_alone};
-        out->found = true;
-        out->left = errors_left(&of, how.graph->n_node);
-        snprintf(out->node, sizeof out->node, "%s", how.graph->nodes[of.first.node].name);
-        code = fd_diagnose(&ask, &e, err);
-        bool says_something = options->numerics == class_ || !is_rounding(&e.remaining[0].hypothesis);
-        if (code == FD_OK && e.named && says_something)
-            code = explains_most(&ask, &of, &e.remaining[0].hypothesis, &out->named, err);
-    }
-    fd_attribution_free(&of);
-    return code;
+    *out = (attempt){.class_ = class_};
+    FD_TRY(fd_attribute_errors(&how, &out->of, err));
+    measure(out, how.graph);
+    return FD_OK;
 }
 
-static void take(fd_attribution_options *options, const fd_numerics_class *class_, const outcome *of,
-                 fd_class_evidence *evidence) {
-    if (class_ == options->numerics) return;
+/* `table_alone`: without guesses, which are many. */
+static fd_code explain(const fd_attribution_options *options, attempt *a, bool table_alone, bool undecided,
+                       fd_error *err) {
+    fd_diagnose_options ask = {.graph = options->graph,
+                               .trace = options->cand,
+                               .finding = &a->first,
+                               .n_pos = a->of.n_pos,
+                               .op = options->op,
+                               .numerics = a->class_,
+                               .ignored = options->ignored,
+                               .n_output = a->of.n_output,
+                               .table_alone = table_alone,
+                               .most_spent = table_alone ? MOST_SPENT_ON_TABLE : MOST_SPENT_ON_GUESSES};
+    fd_explanation e = {0};
+    if (a->first.finding == FD_FOUND_NOTHING) return FD_OK;
+    FD_TRY(fd_diagnose(&ask, &e, err));
+    /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
+    bool rounding = fd_explains_by_rounding(&e) || (!undecided && e.remaining[0].hypothesis.guess == FD_GUESS_ROUNDED);
+    bool says_something = options->numerics == a->class_ || !rounding;
+    if (e.named && says_something) FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, &a->named, err));
+    return FD_OK;
+}
+
+static void take(fd_attribution_options *options, const attempt *a, fd_class_evidence *evidence) {
+    if (a->class_ == options->numerics) return;
     *evidence = (fd_class_evidence){.kind = FD_EVIDENCE_BUG};
     snprintf(evidence->other, sizeof evidence->other, "%s", options->numerics->name);
-    snprintf(evidence->node, sizeof evidence->node, "%s", of->node);
-    options->numerics = class_;
+    snprintf(evidence->node, sizeof evidence->node, "%s", options->graph->nodes[a->first.node].name);
+    options->numerics = a->class_;
 }
 
-/* Those that a table alone did not explain, by what they leave: with the wrong class that is the bug's error and the
- * class's. */
-static void order_by_left(const double left[N_TIGHT], int order[N_TIGHT]) {
-    for (int i = 0; i < N_TIGHT; i++) {
-        int at = i;
-        for (; at > 0 && left[i] < left[order[at - 1]]; at--) order[at] = order[at - 1];
-        order[at] = i;
-    }
+/* With the wrong class more departs: what the class rounds, too, or the bug's error and the class's together. */
+static int by_what_is_left(const void *x, const void *y) {
+    const attempt *a = x, *b = y;
+    if (a->n != b->n) return a->n < b->n ? -1 : 1;
+    return a->left < b->left ? -1 : a->left > b->left;
 }
 
-/* The table of faults in every tight class; then guesses, which are many, in those of them that leave least. */
+/* Through a span each question costs a second: then the classes that leave least are asked alone. */
+static bool worth_asking(const attempt *a, int rank, bool table_alone) {
+    return a->first.span_first == a->first.node || rank < (table_alone ? 2 : 1);
+}
+
+static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, fd_class_evidence *evidence,
+                                fd_error *err) {
+    bool guesses = !is_tight(options->numerics); /* in that one they come with the verdict */
+    for (int pass = 0; pass < 1 + guesses; pass++)
+        for (int i = 0; i < n; i++) {
+            if (!worth_asking(&attempts[i], i, pass == 0)) continue;
+            FD_TRY(explain(options, &attempts[i], pass == 0, evidence->undecided, err));
+            if (!attempts[i].named) continue;
+            take(options, &attempts[i], evidence);
+            return FD_OK;
+        }
+    return FD_OK;
+}
+
+/* The table of faults in the tight classes; then guesses, which are many. */
 fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err) {
     const fd_numerics_class *inferred = options->numerics;
-    double left[N_TIGHT];
-    int order[N_TIGHT];
-    outcome of = {0};
+    attempt attempts[N_TIGHT] = {{0}};
+    fd_code code = FD_OK;
+    int n = 0;
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_tight(inferred)) {
-        FD_TRY(try_class(options, inferred, true, &of, err));
-        if (!of.found || of.named) return FD_OK;
+        attempt own;
+        code = judge(options, inferred, &own, err);
+        if (code == FD_OK && own.first.finding != FD_FOUND_NOTHING)
+            code = explain(options, &own, true, evidence->undecided, err);
+        bool done = own.first.finding == FD_FOUND_NOTHING || own.named;
+        fd_attribution_free(&own.of);
+        if (code != FD_OK || done) return code;
     }
-    for (int i = 0; i < N_TIGHT && !of.named; i++) {
-        if (fd_numerics_class_find(tight[i]) == inferred) continue;
-        FD_TRY(try_class(options, fd_numerics_class_find(tight[i]), true, &of, err));
-        left[i] = of.left;
-        if (of.named) take(options, fd_numerics_class_find(tight[i]), &of, evidence);
-    }
-    if (of.named || is_tight(inferred)) return FD_OK; /* guesses in that one come with the verdict */
-    order_by_left(left, order);
-    for (int i = 0; i < N_TIGHT && !of.named; i++) {
-        FD_TRY(try_class(options, fd_numerics_class_find(tight[order[i]]), false, &of, err));
-        if (of.named) take(options, fd_numerics_class_find(tight[order[i]]), &of, evidence);
-    }
-    return FD_OK;
+    for (int i = 0; i < N_TIGHT && code == FD_OK; i++)
+        if (fd_numerics_class_find(tight[i]) != inferred)
+            code = judge(options, fd_numerics_class_find(tight[i]), &attempts[n++], err);
+    qsort(attempts, (size_t)n, sizeof *attempts, by_what_is_left);
+    if (code == FD_OK) code = explain_in_order(options, attempts, n, evidence, err);
+    for (int i = 0; i < n; i++) fd_attribution_free(&attempts[i].of);
+    return code;
 }

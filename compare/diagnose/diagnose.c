@@ -11,7 +11,8 @@ enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
 
 typedef struct recorded {
     const fd_diagnose_options *o;
-    int32_t pos0, n_pos, n_kv, n_context;
+    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier;
+    bool row_by_row; /* the rows that are asked about are steps of one position */
     double products;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
     fd_error err; /* the first failure while a tensor was read */
@@ -64,17 +65,19 @@ static int32_t most_rows(const span_cost *cost) {
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
-/* The step of the trace that holds `pos`, together with the following steps where all have one position. */
-static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end) {
+/* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
+static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
     const fd_trace_step *steps = fd_trace_steps(trace);
     int32_t n = fd_trace_n_step(trace), s = 0;
     *first = 0;
+    *single = false;
     for (; s < n && pos >= steps[s].pos0 + steps[s].n_pos; s++) *first = steps[s].pos0 + steps[s].n_pos;
     *end = n_pos;
     if (s == n) return;
     *first = steps[s].pos0;
     *end = steps[s].pos0 + steps[s].n_pos;
-    for (bool single = steps[s].n_pos == 1; single && s < n && steps[s].n_pos == 1; s++) *end = steps[s].pos0 + 1;
+    *single = steps[s].n_pos == 1;
+    for (; *single && s < n && steps[s].n_pos == 1; s++) *end = steps[s].pos0 + 1;
     if (*end > n_pos) *end = n_pos;
 }
 
@@ -85,13 +88,15 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     span_cost cost;
     FD_TRY(cost_of(r, node, &cost, err));
     int32_t most = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
-    step_around(o->trace, pos, o->n_pos, &first, &end);
+    step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     bool history = cost.history && node->op != FD_OP_KV_WRITE;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || pos < first + most ? first : pos;
     if (end > from + most) end = from + most > pos ? from + most : pos + 1;
     r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
     r->n_context = history ? first : 0;
+    r->n_unjudged = few && history ? pos : r->n_context;
+    r->n_earlier = r->pos0 == 0 ? first : 0;
     r->n_pos = end - r->pos0;
     r->n_kv = end;
     r->products = cost.products;
@@ -146,12 +151,15 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .stored = stored,
                               .user = r,
                               .n_context = r->n_context,
+                              .n_unjudged = r->n_unjudged,
+                              .n_earlier = r->n_earlier,
                               .products = r->products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
                             .pos0 = r->pos0,
                             .n_pos = r->n_pos,
                             .n_kv = r->n_kv,
+                            .row_by_row = r->row_by_row,
                             .tokens = fd_trace_tokens(o->trace) + r->pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
@@ -191,6 +199,7 @@ static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out
         if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
+        ask.most_spent = o.most_spent;
         if (all.code == FD_OK && ask.output) {
             code = h ? fd_explain_fits(&ask, h, fits, err) : fd_explain(&ask, out, err);
         } else if (all.code == FD_OK && !h) {
@@ -214,8 +223,12 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 }
 
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
-    const fd_node *node = &options->graph->nodes[options->finding->node];
+    const fd_node *nodes = options->graph->nodes, *node = &nodes[options->finding->node];
     fd_hypothesis here;
     *fits = false;
-    return fd_hypothesis_at(h, options->graph, node, &here) ? ask_about(options, NULL, &here, fits, err) : FD_OK;
+    if (!fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
+    FD_TRY(ask_about(options, NULL, &here, fits, err));
+    if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
+    here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
+    return ask_about(options, NULL, &here, fits, err);
 }

@@ -19,6 +19,7 @@ typedef struct fd_diagnose_options {
     const fd_numerics_class *numerics;
     double n_output;     /* as in fd_bound_args */
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
+    double most_spent;   /* multiplications; 0: as many as a person waits for */
     bool table_alone;    /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 

@@ -33,6 +33,7 @@ struct fd_workbench {
     evaluation plain;
     float **wide; /* [n_weight] weights in binary32, made when first used: hundreds of hypotheses read them; owned */
     int64_t wide_left; /* elements that may still be made so */
+    bool *feeds_cache; /* [n_node] an unrecorded cache is computed from it, through unrecorded nodes; owned */
 };
 
 /* Of what a machine that holds the model has beside it. */
@@ -57,20 +58,40 @@ static void close_evaluation(evaluation *ev) {
     free(ev->works);
 }
 
-fd_code fd_workbench_open(const fd_explain_request *request, fd_workbench **out, fd_error *err) {
-    *out = calloc(1, sizeof **out);
-    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    (*out)->request = request;
-    (*out)->wide = calloc((size_t)request->args.graph->n_weight, sizeof *(*out)->wide);
-    (*out)->wide_left = MOST_WIDE;
-    if (!(*out)->wide) {
-        free(*out);
-        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+static const float *recorded(const fd_explain_request *r, int32_t node) {
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (r->args.node->input[k] == node && r->args.in[k]) return r->args.in[k];
+    return r->tensor ? r->tensor(r->user, node) : NULL;
+}
+
+static void find_feeding(const fd_explain_request *r, bool *feeds) {
+    const fd_graph *graph = r->args.graph;
+    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        feeds[i] |= node->op == FD_OP_KV_WRITE;
+        for (int k = 0; k < FD_MAX_INPUTS && feeds[i] && !recorded(r, i); k++)
+            if (node->input[k] >= 0) feeds[node->input[k]] = true;
     }
-    fd_code code = open_evaluation(*out, &fd_no_hypothesis, true, &(*out)->plain, err);
-    if (code == FD_OK) return FD_OK;
-    free((*out)->wide);
-    free(*out);
+}
+
+fd_code fd_workbench_open(const fd_explain_request *request, fd_workbench **out, fd_error *err) {
+    size_t n_node = (size_t)request->args.graph->n_node, n_weight = (size_t)request->args.graph->n_weight;
+    fd_workbench *bench = *out = calloc(1, sizeof *bench);
+    if (!bench) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    bench->request = request;
+    bench->wide = calloc(n_weight, sizeof *bench->wide);
+    bench->wide_left = MOST_WIDE;
+    bench->feeds_cache = calloc(n_node, sizeof *bench->feeds_cache);
+    fd_code code = bench->wide && bench->feeds_cache
+                       ? open_evaluation(bench, &fd_no_hypothesis, true, &bench->plain, err)
+                       : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    if (code == FD_OK) {
+        find_feeding(request, bench->feeds_cache);
+        return FD_OK;
+    }
+    free(bench->wide);
+    free(bench->feeds_cache);
+    free(bench);
     *out = NULL;
     return code;
 }
@@ -80,16 +101,11 @@ void fd_workbench_close(fd_workbench *bench) {
     close_evaluation(&bench->plain);
     for (int32_t i = 0; i < bench->request->args.graph->n_weight; i++) free(bench->wide[i]);
     free(bench->wide);
+    free(bench->feeds_cache);
     free(bench);
 }
 
 /* ---- what there is ---- */
-
-static const float *recorded(const fd_explain_request *r, int32_t node) {
-    for (int k = 0; k < FD_MAX_INPUTS; k++)
-        if (r->args.node->input[k] == node && r->args.in[k]) return r->args.in[k];
-    return r->tensor ? r->tensor(r->user, node) : NULL;
-}
 
 bool fd_evaluate_recorded(const fd_workbench *bench, int32_t node) {
     return recorded(bench->request, node) != NULL;
@@ -313,23 +329,43 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
     return bench->wide[id] != NULL;
 }
 
+/* From the row before the first judged one on, where nothing else is read. */
+static fd_op_args late_rows(const evaluation *ev, const fd_op_args *args) {
+    const fd_explain_request *r = ev->bench->request;
+    fd_op_args late = *args;
+    int32_t n = r->n_unjudged - 1;
+    if (n <= 0 || args->pos0 != r->args.pos0 || ev->bench->feeds_cache[args->node->id]) return late;
+    late.pos0 += n;
+    late.n_pos -= n;
+    late.tokens += n;
+    late.out = (float *)args->out + n * fd_node_row_stride(args->node, args->n_kv);
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const fd_node *in = args->node->input[k] < 0 ? NULL : &args->graph->nodes[args->node->input[k]];
+        if (in && in->op != FD_OP_KV_WRITE)
+            late.in[k] = (const float *)args->in[k] + n * fd_node_row_stride(in, args->n_kv);
+    }
+    return late;
+}
+
 static void run_op(const evaluation *ev, fd_op_args *args, const float *const *x, float *to) {
     const fd_weight *own = args->weight[0];
     fd_weight wide;
     if (!args->node->override && widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
     for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
     args->out = to;
-    if (args->node->override)
+    if (args->node->override) {
         args->node->override(args);
-    else
-        ev->bench->request->op(FD_NUMERICS_EXACT, args);
+    } else {
+        fd_op_args late = late_rows(ev, args);
+        ev->bench->request->op(FD_NUMERICS_EXACT, &late);
+    }
     args->weight[0] = own;
 }
 
 /* A binary16 cache of a class whose roundings are repeated. */
 static void round_cache(const fd_explain_request *r, const fd_op_args *args, float *rows) {
     const fd_numerics_class *c = r->numerics;
-    if (c && c->replays_inputs && c->u_kv > 0)
+    if (c && fd_class_repeats_cache(c))
         fd_dot_round(FD_DOT_F16, rows, args->n_pos, fd_node_row_stride(args->node, args->n_kv));
 }
 
@@ -404,7 +440,9 @@ static fd_code sample_node(const evaluation *ev, fd_op_args *args, const inputs 
 /* Rows before the step in question are as they should be. */
 static fd_code keep_context(evaluation *ev, const fd_op_args *args, fd_variant *v, fd_error *err) {
     int32_t id = args->node->id;
-    int64_t n = ev->bench->request->n_context * fd_node_row_stride(args->node, args->n_kv);
+    const fd_explain_request *r = ev->bench->request;
+    int32_t n_kept = ev->h.guess == FD_GUESS_FAULT ? r->n_context : r->n_earlier;
+    int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
     fd_variant plain = {0};
     if (n == 0 || !ev->works[id].edited) return FD_OK;
     FD_TRY(compute(&ev->bench->plain, id, false, &plain, NULL, err));
@@ -443,9 +481,10 @@ static fd_code compute_with(evaluation *ev, fd_op_args *args, inputs *in, bool k
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (in->unrounded[k] && in->x[k] != in->hidden.rows) args->in[k] = in->unrounded[k];
         FD_TRY(fd_variant_bound(r, args, output, &out->tau, err));
-        if (keep_samples || in->any_sample) FD_TRY(sample_node(ev, args, in, keep_samples, size, out, sample, err));
     }
     FD_TRY(change_output(ev, args, out->rows, out->tau, err));
+    if (ev->bounds && (keep_samples || in->any_sample))
+        FD_TRY(sample_node(ev, args, in, keep_samples, size, out, sample, err));
     return keep_context(ev, args, out, err);
 }
 

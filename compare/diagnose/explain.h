@@ -33,14 +33,21 @@ typedef struct fd_explain_request {
     const float *(*tensor)(void *user, int32_t node);
     uint32_t (*stored)(void *user, int32_t node); /* element type in which the trace holds a node; NULL: as it was */
     void *user;
-    /* Leading rows that are context: as the op should have them, and not judged. A step that comes after others needs
-     * theirs where a cache was not recorded. */
+    /* Leading rows that are context: as the op should have them. A step that comes after others needs theirs where a
+     * cache was not recorded. */
     int32_t n_context;
+    /* Leading rows that are not judged, at least n_context: of those after the context, K and V are what the hypothesis
+     * makes of them. What no cache is made of is computed from the row before the first judged one on. */
+    int32_t n_unjudged;
+    /* Leading rows of earlier steps, which are right: guesses leave them alone. (A fault of the table may not: it tells
+     * itself by what it does to them.) At least n_context. */
+    int32_t n_earlier;
     /* The same question about fewer rows, the finding's among them, for what is tried often: guesses beside the table,
      * and numbers that are solved for. NULL: the table alone is tried. */
     const struct fd_explain_request *few;
-    bool table_alone; /* no guesses */
-    double products;  /* multiplications a row of the ops that a hypothesis runs; 0: nobody counts them */
+    bool table_alone;  /* no guesses */
+    double most_spent; /* multiplications of few rows; 0: as many as a person waits for */
+    double products;   /* multiplications a row of the ops that a hypothesis runs; 0: nobody counts them */
 } fd_explain_request;
 
 /* FD_ERR_MEMORY alone. */

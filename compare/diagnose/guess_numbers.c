@@ -84,7 +84,7 @@ static uint64_t keys_without_weight(const fd_trial *t) {
     const fd_node *node = r->args.node;
     int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
     uint64_t zero = node->op == FD_OP_ATTN_SOFTMAX && n_kv <= 64 ? ~0ull : 0, any = 0;
-    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride && zero; i++) {
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
         int64_t key = i % n_kv;
         if (key > r->args.pos0 + i / stride || !(t->all.plain.rows[i] > 0)) continue;
         any |= 1ull << key;

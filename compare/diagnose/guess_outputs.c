@@ -15,7 +15,7 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
     *first = INT32_MAX;
     *end = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = r->n_context * width; i < r->args.n_pos * width; i++) {
+        for (int64_t i = r->n_unjudged * width; i < r->args.n_pos * width; i++) {
             int32_t at = (int32_t)(i % width);
             double c = r->output[i], y = plain->rows[i], tau = plain->tau ? plain->tau[i] : 0;
             if (pass == 0 && !(fabs(c - y) <= tau)) {
@@ -98,6 +98,36 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = rules[i].rule, .n = rules[i].n};
         FD_TRY(fd_trial_try(t, &h, err));
     }
+    return FD_OK;
+}
+
+/* The same mistake at every node of an op, where the span has several: all norms, all additions to the stream. */
+static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
+    static const int32_t types[] = {FD_F16, FD_BF16};
+    static const double factors[] = {0, 2, 0.5, -1};
+    fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
+    for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+        h.other = types[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    h = (fd_hypothesis){.guess = FD_GUESS_INPUT_FACTOR, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
+    for (h.which = 0; h.which < 2 && ops - 1 == FD_OP_ADD; h.which++) {
+        bool found;
+        for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+            h.value = factors[i];
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_everywhere(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t n_of[FD_OP_COUNT] = {0};
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (++n_of[nodes[t->span[i]].op] == 2 && !fd_trial_fits(t))
+            FD_TRY(try_everywhere(t, (int32_t)nodes[t->span[i]].op + 1, err));
     return FD_OK;
 }
 

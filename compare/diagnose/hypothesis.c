@@ -26,7 +26,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_ROWS:
     case FD_GUESS_ROUNDED: break;
     }
-    return FD_OP_COUNT;
+    return h->node < 0 && h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_COUNT;
 }
 
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
@@ -107,6 +107,6 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
-           a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end &&
-           !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
+           a->ops == b->ops && a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first &&
+           a->end == b->end && !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
 }

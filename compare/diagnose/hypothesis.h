@@ -61,6 +61,7 @@ typedef struct fd_hypothesis {
     int32_t fault; /* FD_GUESS_FAULT: its row */
     int32_t node;  /* the one node that it edits; -1: every node that it concerns */
     int32_t layer; /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;   /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
     int32_t which, other, n;
     int32_t first, end;
     double value;

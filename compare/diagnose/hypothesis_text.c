@@ -83,8 +83,8 @@ static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, 
 }
 
 static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
-    int64_t width = node->over_kv ? 0 : fd_node_width(node);
+    const fd_node *node = h->node < 0 ? NULL : &graph->nodes[h->node];
+    int64_t width = !node || node->over_kv ? 0 : fd_node_width(node);
     char where[64] = "the right values are there";
     if (width && (h->first > 0 || h->end < width))
         snprintf(where, sizeof where, h->end - h->first > 1 ? "elements %d…%d are" : "element %d is", h->first,
@@ -118,7 +118,10 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         break;
     case FD_GUESS_INPUT: input_text(h, graph, to, size); break;
     case FD_GUESS_INPUT_FACTOR:
-        if (h->value == 0.0)
+        if (h->node < 0)
+            SAY("every %s takes its %s input %.6g times", fd_op_name((fd_op)(h->ops - 1)),
+                h->which ? "second" : "first", h->value);
+        else if (h->value == 0.0)
             SAY("%s is left out", graph->nodes[node->input[h->which]].name);
         else
             SAY("takes %s %.6g times", graph->nodes[node->input[h->which]].name, h->value);
@@ -137,6 +140,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
             SAY("each row is the right one of the position %d %s", h->n < 0 ? -h->n : h->n,
                 h->n < 0 ? "later" : "earlier");
         break;
-    case FD_GUESS_ROUNDED: SAY("rounded to %s", h->other == FD_F16 ? "binary16" : "bfloat16"); break;
+    case FD_GUESS_ROUNDED:
+        SAY("%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "", h->node < 0 ? " everywhere: " : "",
+            h->other == FD_F16 ? "binary16" : "bfloat16");
+        break;
     }
 }

@@ -12,6 +12,9 @@
 #define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
+/* Rows of which the middle one is taken; more than MOST_ROWS of diagnose.c are never asked about. */
+enum { FEWEST_OF_MIDDLE = 3, MOST_OF_MIDDLE = 64 };
+
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
     return a->rms * DECIDES < b->rms;
 }
@@ -86,11 +89,12 @@ bool fd_trial_many_layers(const fd_trial *t) {
 #define MOST_SPENT 0x1p33
 
 bool fd_trial_exhausted(const fd_trial *t) {
-    return t->spent > MOST_SPENT;
+    double most = t->all.request->most_spent;
+    return t->spent > (most > 0 ? most : MOST_SPENT);
 }
 
 static void spend(fd_trial *t, const fd_explain_request *on, double times) {
-    t->spent += times * on->products * on->args.n_pos;
+    t->spent += times * on->products * (on->args.n_pos - on->n_unjudged);
 }
 
 bool fd_trial_fits(const fd_trial *t) {
@@ -124,19 +128,25 @@ static double root_mean_square(const float *x, int64_t n) {
 
 /* Largest and mean square of the residuals of `v`, in bounds of the op as it should be; of an exact candidate, which has
  * none, in roundings of the largest values. */
-static void residuals(const fd_trial_rows *few, const fd_variant *v, double *largest, double *mean) {
-    const fd_explain_request *r = few->request;
+static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double rounding, int64_t i) {
+    const fd_explain_request *r = rows->request;
     const fd_node *node = r->args.node;
-    int64_t stride = fd_node_row_stride(node, r->args.n_kv), n = 0;
+    float c = r->output[i], x = v->rows[i];
+    int64_t stride = fd_node_row_stride(node, r->args.n_kv);
+    if (node->over_kv && i % r->args.n_kv > r->args.pos0 + i / stride) return 0;
+    if (fd_canonical32(c) == fd_canonical32(x) || (rows->plain.tau && !isfinite(c) && !isfinite(x))) return 0;
+    double tau = rows->plain.tau ? rows->plain.tau[i] : rounding;
+    return isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
+}
+
+static void residuals(const fd_trial_rows *rows, const fd_variant *v, double *largest, double *mean) {
+    const fd_explain_request *r = rows->request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
     double sum = 0, rounding = 0x1p-22 * root_mean_square(r->output, r->args.n_pos * stride);
     *largest = 0;
-    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride; i++) {
-        if (node->over_kv && i % r->args.n_kv > r->args.pos0 + i / stride) continue;
-        float c = r->output[i], x = v->rows[i];
-        n++;
-        if (fd_canonical32(c) == fd_canonical32(x) || (few->plain.tau && !isfinite(c) && !isfinite(x))) continue;
-        double tau = few->plain.tau ? few->plain.tau[i] : rounding;
-        double z = isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        double z = residual_at(rows, v, rounding, i);
+        n += !r->args.node->over_kv || i % r->args.n_kv <= r->args.pos0 + i / stride;
         if (!(z <= *largest)) *largest = z;
         sum += z * z;
     }
@@ -149,11 +159,38 @@ static double root_of_residuals(const fd_trial_rows *rows, const fd_variant *v) 
     return mean;
 }
 
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The same of all rows. Where the class rounds to steps, a value near the middle between two may have gone to the other
+ * side in a row: then what the middle row leaves says whether the rest is explained. */
+static double left_of_rows(const fd_trial *t, const fd_variant *v) {
+    const fd_explain_request *r = t->all.request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int32_t n_row = r->args.n_pos - r->n_unjudged;
+    bool steps = r->numerics && (r->numerics->replays_inputs || fd_class_repeats_cache(r->numerics));
+    double rows[MOST_OF_MIDDLE];
+    if (!steps || t->n_span < 2 || n_row < FEWEST_OF_MIDDLE || n_row > MOST_OF_MIDDLE)
+        return root_of_residuals(&t->all, v);
+    for (int32_t p = 0; p < n_row; p++) {
+        double sum = 0;
+        for (int64_t i = (p + r->n_unjudged) * stride; i < (p + r->n_unjudged + 1) * stride; i++) {
+            double z = residual_at(&t->all, v, 0, i);
+            sum += z * z;
+        }
+        rows[p] = sqrt(sum / (double)stride);
+    }
+    qsort(rows, (size_t)n_row, sizeof *rows, by_value);
+    return rows[n_row / 2];
+}
+
 fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_variant *variant) {
     const fd_explain_request *r = t->all.request;
     const fd_graph *graph = r->args.graph;
     fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
-    fit.rms = root_of_residuals(&t->all, variant);
+    fit.rms = left_of_rows(t, variant);
     fit.hypothesis = *h;
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
     fd_hypothesis_summary(h, graph, fit.summary, sizeof fit.summary);
@@ -167,10 +204,26 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
  * taken as large as its own values are: its own bounds, which cost four times as much, are then not asked for. */
 enum { FAR_BEYOND = 100 };
 
+/* A fault of the mask may show keys that come after the few rows. */
+static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    *yes = false;
+    for (int32_t i = 0; i < t->n_span && !*yes && h->guess == FD_GUESS_FAULT; i++) {
+        fd_faulty_node edited;
+        if (!graph->nodes[t->span[i]].over_kv) continue;
+        FD_TRY(fd_hypothesis_edit(h, graph, &graph->nodes[t->span[i]], &edited, yes, err));
+        fd_faulty_node_free(&edited);
+    }
+    return FD_OK;
+}
+
 static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     fd_variant v;
+    bool ahead;
     *yes = false;
     if (!t->few.bench || (t->n_span == 1 && h->guess == FD_GUESS_FAULT)) return FD_OK;
+    FD_TRY(looks_ahead(t, h, &ahead, err));
+    if (ahead) return FD_OK;
     FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
         spend(t, t->few.request, 1);
@@ -205,7 +258,7 @@ fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance,
 static bool says_nothing(const fd_explain_request *r, const fd_variant *v) {
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
     double tau = 0, c = 0;
-    for (int64_t i = r->n_context * stride; i < r->args.n_pos * stride && v->tau; i++) {
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && v->tau; i++) {
         if (!isfinite(r->output[i])) continue;
         tau += v->tau[i] * v->tau[i];
         c += (double)r->output[i] * (double)r->output[i];

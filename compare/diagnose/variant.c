@@ -40,7 +40,7 @@ typedef struct walk {
 static walk walk_of(const fd_explain_request *request, const fd_node *node) {
     const fd_op_args *args = &request->args;
     int64_t stride = fd_node_row_stride(node, args->n_kv);
-    return (walk){stride, stride * request->n_context, stride * args->n_pos, args->pos0, args->n_kv, node->over_kv};
+    return (walk){stride, stride * request->n_unjudged, stride * args->n_pos, args->pos0, args->n_kv, node->over_kv};
 }
 
 static bool counts(const walk *w, int64_t i) {

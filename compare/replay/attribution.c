@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "compare/replay/attribution_row.h"
+#include "compare/replay/residuals.h"
+#include "faults/faults.h"
 
 /* Positions replayed together: weights are dequantised once for all of them. */
 enum { RANGE = 64, SAMPLE = 8 };
@@ -18,7 +20,10 @@ typedef struct attributing {
     int32_t *in_ref;  /* [n_node] */
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
-    double *growth;              /* [n_node, 2]: Σ(c − r)², Σ r² */
+    double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
+    bool leaves_nothing; /* the class does: */
+    fd_residuals residuals;
+    fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
     double *reference, *scratch; /* one row; owned, grown */
     int64_t capacity;
 } attributing;
@@ -86,9 +91,10 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .tau = rows->tau + at,
                                   .reference = has_ref ? a->reference : NULL};
         fd_node_finding f = fd_attribute_row(&row, a->growth + 2 * node->id);
+        bool right = a->leaves_nothing && fd_residuals_add(&a->residuals, &row, &f);
         if (a->o->on_row) a->o->on_row(a->o->user, &row);
-        if (fd_row_is_inconclusive(&row, &f)) {
-            if (a->out->n_inconclusive++ == 0) a->out->inconclusive = f;
+        if (!right && fd_row_is_inconclusive(&row, &f)) {
+            if (a->vague[node->id].n_odd++ == 0) f.n_odd = 1, a->vague[node->id] = f;
             continue;
         }
         record_finding(a, &f);
@@ -208,6 +214,17 @@ static void find_amplifiers(attributing *a) {
     }
 }
 
+/* Where most rows are shown to be right by what is left of them, a few that are not are roundings. */
+static void count_inconclusive(attributing *a) {
+    for (int32_t i = 0; i < a->o->graph->n_node; i++) {
+        const fd_node_finding *f = &a->vague[i];
+        if (f->finding == FD_FOUND_NOTHING || (a->leaves_nothing && a->out->suspect[i].finding == FD_FOUND_NOTHING))
+            continue;
+        if (a->out->n_inconclusive == 0 || earlier(f, &a->out->inconclusive)) a->out->inconclusive = *f;
+        a->out->n_inconclusive += f->n_odd;
+    }
+}
+
 static void count_findings(attributing *a) {
     fd_attribution *out = a->out;
     int32_t n_node = a->o->graph->n_node;
@@ -231,6 +248,43 @@ static void list_missing(attributing *a) {
         if (a->worst[(int64_t)out->first.step * graph->n_node + i] == FD_FOUND_NOTHING)
             at += (size_t)snprintf(out->missing + at, sizeof out->missing - at, "%s%s", at ? ", " : "",
                                    graph->nodes[i].name);
+}
+
+/* What the bounds have room for, but what is left of other tensors has not. */
+static fd_code add_residuals(attributing *a, fd_error *err) {
+    int32_t n_node = a->o->graph->n_node;
+    if (!a->leaves_nothing) return FD_OK;
+    fd_node_finding *found = malloc(sizeof *found * (size_t)n_node);
+    if (!found) return fd_fail(err, FD_ERR_MEMORY, "judging %d nodes: out of memory", n_node);
+    fd_code code = fd_residuals_judge(&a->residuals, found, a->out->suspect, err);
+    for (int32_t i = 0; i < n_node && code == FD_OK; i++)
+        if (found[i].finding != FD_FOUND_NOTHING && a->out->introduced[i].finding == FD_FOUND_NOTHING)
+            record_finding(a, &found[i]);
+    free(found);
+    return code;
+}
+
+/* The findings are counted with what was judged; those that come later raise the counts. */
+static void promote(fd_attribution *of, const fd_node_finding *f) {
+    of->introduced[f->node] = *f;
+    of->n_by_finding[of->finding[f->node]]--;
+    of->n_by_finding[f->finding]++;
+    of->finding[f->node] = (uint8_t)f->finding;
+    if (!of->found || earlier(f, &of->first)) {
+        if (of->found) of->next = of->first;
+        of->first = *f;
+        of->found = true;
+    } else if (of->next.finding == FD_FOUND_NOTHING || earlier(f, &of->next)) {
+        of->next = *f;
+    }
+}
+
+void fd_attribution_promote(const fd_graph *graph, fd_attribution *of, const char *suffix) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node_finding *f = &of->suspect[i];
+        if (f->finding == FD_FOUND_NOTHING || of->introduced[i].finding != FD_FOUND_NOTHING) continue;
+        if (!suffix || strcmp(suffix, fd_fault_suffix(&graph->nodes[i])) == 0) promote(of, f);
+    }
 }
 
 static double n_output(const fd_graph *graph, int32_t n_pos) {
@@ -261,10 +315,13 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->step_of = malloc(sizeof *a->step_of * (size_t)o->n_pos);
     a->in_ref = malloc(sizeof *a->in_ref * n);
     a->growth = calloc(2 * n, sizeof *a->growth);
+    a->vague = calloc(n, sizeof *a->vague);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
-    if (!a->step_of || !a->in_ref || !a->growth || !out->z || !out->finding || !out->introduced)
+    out->suspect = calloc(n, sizeof *out->suspect);
+    if (!a->step_of || !a->in_ref || !a->growth || !a->vague || !out->z || !out->finding || !out->introduced ||
+        !out->suspect)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -298,17 +355,24 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
                        fd_trace_path(options->cand), options->n_pos, fd_trace_n_pos(options->cand));
     attributing a = {.o = options, .out = out};
     fd_code code = open_replay(&a, err);
+    a.leaves_nothing = fd_class_leaves_nothing(options->numerics);
+    if (code == FD_OK && a.leaves_nothing)
+        code = fd_residuals_open(options->graph, options->numerics, options->cand, options->n_pos, &a.residuals, err);
     if (code == FD_OK) code = attribute_ranges(&a, err);
+    if (code == FD_OK) code = add_residuals(&a, err);
     if (code == FD_OK) {
         find_amplifiers(&a);
+        count_inconclusive(&a);
         count_findings(&a);
         list_missing(&a);
     }
     fd_replay_close(a.replay);
+    fd_residuals_free(&a.residuals);
     free(a.step_of);
     free(a.in_ref);
     free(a.worst);
     free(a.growth);
+    free(a.vague);
     free(a.reference);
     free(a.scratch);
     return code;
@@ -318,6 +382,8 @@ void fd_attribution_free(fd_attribution *attribution) {
     free(attribution->z);
     free(attribution->finding);
     free(attribution->introduced);
+    free(attribution->suspect);
+    attribution->suspect = NULL;
     attribution->z = NULL;
     attribution->finding = NULL;
     attribution->introduced = NULL;

@@ -34,6 +34,8 @@ typedef struct fd_node_finding {
     bool has_reference;
     double introduced, propagated; /* shares of √Σ, adding up to 1; 0 and 0 when both are none or not known */
     int32_t span_first;            /* first unrecorded node that was replayed on the way; `node` itself: none */
+    double left;                   /* found by what is left of its rows (residuals.h), within the bound: of this row */
+    int32_t n_odd;                 /* then: rows of which so much is left; 0: found by the bound */
 } fd_node_finding;
 
 typedef struct fd_attribution {
@@ -51,6 +53,7 @@ typedef struct fd_attribution {
     double *z;                    /* [n_node] largest of each node, -1: not judged; owned */
     uint8_t *finding;             /* [n_node] worst of each node; owned */
     fd_node_finding *introduced;  /* [n_node] the first of each node that introduced something; owned */
+    fd_node_finding *suspect;     /* [n_node] as fd_residuals_judge has it; owned */
     int64_t n_inconclusive;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding inconclusive; /* the first of them */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */
@@ -85,6 +88,9 @@ typedef struct fd_attribution_options {
 
 /* *out is freed with fd_attribution_free, also after a failure. */
 fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attribution *out, fd_error *err);
+
+/* Suspects (of nodes with this suffix; NULL: all) become findings: something else says that they are. */
+void fd_attribution_promote(const fd_graph *graph, fd_attribution *attribution, const char *suffix);
 void fd_attribution_free(fd_attribution *attribution); /* frees what it owns, not the struct */
 
 #endif

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "compare/replay/attribution_row.h"
+#include "compare/replay/residuals.h"
+#include "faults/faults.h"
 
 /* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
@@ -21,16 +23,25 @@
 
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
 
+/* A sample has 16 rows of a node at most, at the beginning or half of them at the end. */
+enum { MOST_SLOTS = 32 };
+
+static int64_t slot_of(const fd_evidence *e, int32_t node, int32_t pos) {
+    int32_t late = pos - (e->n_pos - e->n_slot); /* among the last */
+    return (int64_t)node * e->n_slot + (pos < MOST_SLOTS / 2 ? pos : late);
+}
+
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
-    out->rows = malloc(sizeof *out->rows * n * (size_t)n_pos);
-    out->finest = malloc(sizeof *out->finest * n * (size_t)n_pos);
+    out->n_slot = n_pos < MOST_SLOTS ? n_pos : MOST_SLOTS;
+    out->rows = malloc(sizeof *out->rows * n * (size_t)out->n_slot);
+    out->finest = malloc(sizeof *out->finest * n * (size_t)out->n_slot);
     out->wide = calloc(n, 2 * sizeof *out->wide);
     out->stored = calloc(n, sizeof *out->stored);
     if (!out->rows || !out->finest || !out->wide || !out->stored)
         return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
-    for (size_t i = 0; i < n * (size_t)n_pos; i++) out->rows[i].z = -1;
+    for (size_t i = 0; i < n * (size_t)out->n_slot; i++) out->rows[i].z = -1;
     return FD_OK;
 }
 
@@ -73,7 +84,9 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.tau = (float)sqrt(squares / (double)row->stride);
     seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
                  !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
-    e->rows[(int64_t)node * e->n_pos + row->pos] = seen;
+    seen.left = (float)fd_row_left(row);
+    seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
+    e->rows[slot_of(e, node, row->pos)] = seen;
 }
 
 /* ---- weighing ---- */
@@ -112,8 +125,8 @@ static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_
     tally t = {0};
     bool sums =
         e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
-    for (int32_t p = sums ? 1 : 0; p < e->n_pos; p++) {
-        int64_t at = (int64_t)node * e->n_pos + p;
+    for (int32_t p = sums ? 1 : 0; p < e->n_slot; p++) {
+        int64_t at = (int64_t)node * e->n_slot + p;
         if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
         t.rounded++;
         t.needed += !(e->finest[at].z <= 1);
@@ -126,8 +139,8 @@ static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_
  * within, or it does not. */
 static tally count_repeated(const fd_evidence *e, int32_t node) {
     tally t = {0};
-    for (int32_t p = 0; p < e->n_pos; p++) {
-        int64_t at = (int64_t)node * e->n_pos + p;
+    for (int32_t p = 0; p < e->n_slot; p++) {
+        int64_t at = (int64_t)node * e->n_slot + p;
         if (e->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
         t.rounded++;
         t.needed += e->rows[at].z <= 1;
@@ -144,7 +157,7 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
     bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
-    bool repeats = c->numerics->replays_inputs;
+    bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
     tally rows = repeats ? count_repeated(e, node->id) : count_rows(e, c->numerics, node->id);
     if (rows.rounded == 0) return;
@@ -157,19 +170,33 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
     kinds[!product].needed += needed;
 }
 
-fd_class_case fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics) {
+/* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
+static double left_of(const fd_evidence *e, int32_t node) {
+    float left[MOST_SLOTS];
+    for (int32_t p = 0; p < e->n_slot; p++) {
+        const fd_evidence_row *row = &e->rows[(int64_t)node * e->n_slot + p];
+        left[p] = row->z < 0 || !row->through ? -1 : row->left;
+    }
+    return fd_residual_median(left, e->n_slot);
+}
+
+fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err) {
+    size_t n_row = (size_t)e->graph->n_node * (size_t)e->n_slot;
     fd_class_case c = {.numerics = numerics, .first = -1};
     tally kinds[2] = {{0}};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];
         float z = -1;
         bool vague = false;
-        for (int32_t p = 0; p < e->n_pos; p++) {
-            const fd_evidence_row *row = &e->rows[(int64_t)i * e->n_pos + p];
+        for (int32_t p = 0; p < e->n_slot; p++) {
+            const fd_evidence_row *row = &e->rows[(int64_t)i * e->n_slot + p];
             if (!(row->z <= z)) z = row->z;
             vague |= row->z >= 0 && row->vague;
         }
         if (z == -1) continue;
+        double left = left_of(e, i);
+        c.n_through += left >= 0;
+        c.n_left += left > FD_RESIDUAL_ODD;
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
         c.n_judged++;
         c.n_beyond += beyond;
@@ -178,10 +205,52 @@ fd_class_case fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numeric
     }
     c.products = 2 * kinds[0].needed >= kinds[0].rounded;
     c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
-    if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * (size_t)e->graph->n_node * (size_t)e->n_pos);
+    *out = c;
+    out->rows = malloc(sizeof *out->rows * n_row);
+    if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
+    memcpy(out->rows, e->rows, sizeof *out->rows * n_row);
+    if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * n_row);
     e->has_finest = true;
-    for (int64_t i = 0; i < (int64_t)e->graph->n_node * e->n_pos; i++) e->rows[i].z = -1;
-    return c;
+    for (size_t i = 0; i < n_row; i++) e->rows[i].z = -1;
+    return FD_OK;
+}
+
+void fd_class_case_free(fd_class_case *c) {
+    free(c->rows);
+    c->rows = NULL;
+}
+
+static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight, int32_t node) {
+    tally t = {0};
+    for (int32_t p = 0; p < e->n_slot; p++) {
+        int64_t at = (int64_t)node * e->n_slot + p;
+        const fd_evidence_row *w = &wide->rows[at], *own = &tight->rows[at];
+        if (w->z < 0 || own->z < 0 || e->graph->nodes[node].op == FD_OP_TOP_K) continue;
+        if (!own->through && !(w->tau > MUCH_MORE * own->tau)) continue;
+        t.rounded++;
+        t.needed += !((double)own->left <= FD_RESIDUAL_ODD);
+    }
+    return t;
+}
+
+fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight) {
+    const fd_node *nodes = e->graph->nodes;
+    fd_class_need need = {0};
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        int32_t rounded = 0, needed = 0;
+        for (int32_t k = i; k < e->graph->n_node; k++) {
+            if (strcmp(fd_fault_suffix(&nodes[k]), fd_fault_suffix(&nodes[i])) != 0) continue;
+            tally t = need_of(e, wide, tight, k);
+            rounded += t.rounded > 0;
+            needed += t.rounded > 0 && 2 * t.needed >= t.rounded;
+            if (k > i) continue;
+            need.n_rounded += rounded;
+            need.n_needed += needed;
+        }
+        bool first = nodes[i].layer <= 0; /* its kind is counted once, from its first layer on */
+        need.everywhere |= first && needed > 0 && 2 * needed >= rounded;
+    }
+    return need;
 }
 
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {
@@ -202,6 +271,10 @@ bool fd_storage_refutes(const fd_storage *storage) {
 
 bool fd_case_refuted(const fd_class_case *c) {
     return 2 * c->n_needed < c->n_rounded;
+}
+
+bool fd_case_leaves_nothing(const fd_class_case *c) {
+    return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left < c->n_through;
 }
 
 bool fd_case_shown(const fd_class_case *c) {

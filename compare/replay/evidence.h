@@ -17,14 +17,16 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau;                   /* root mean square */
+    float left;                  /* residuals.h */
+    bool through;                /* computed through unrecorded tensors */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
 } fd_evidence_row;
 
 typedef struct fd_evidence {
     const fd_graph *graph;
     const fd_trace *trace;
-    int32_t n_pos;
-    fd_evidence_row *finest, *rows; /* [n_node, n_pos] of the first class and of the one at hand; owned */
+    int32_t n_pos, n_slot;          /* rows that are kept of a node: a sample's first and last */
+    fd_evidence_row *finest, *rows; /* [n_node, n_slot] of the first class and of the one at hand; owned */
     bool has_finest;
     uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
     bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
@@ -38,7 +40,10 @@ typedef struct fd_class_case {
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
-    bool products, attention; /* most of these need it, as far as the class rounds them */
+    int32_t n_through, n_left; /* tensors reached through unrecorded ones; of those, the ones whose rows have more left
+                                  than binary32 leaves, most of them */
+    bool products, attention;  /* most of these need it, as far as the class rounds them */
+    fd_evidence_row *rows;     /* [n_node, n_slot] as they were weighed; owned, freed by fd_class_case_free */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
@@ -47,8 +52,17 @@ void fd_evidence_close(fd_evidence *evidence);
 /* fd_attribution_options.on_row, with the fd_evidence as `user`. */
 void fd_evidence_add(void *user, const fd_attribution_row *row);
 
-/* What was seen since the last call speaks for `numerics`. */
-fd_class_case fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics);
+/* What was seen since the last call speaks for `numerics`. FD_ERR_MEMORY alone. */
+fd_code fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
+void fd_class_case_free(fd_class_case *c);
+
+/* Tensors that `wide` rounds much more than `tight` does, and of those the ones that `tight` does not explain. */
+typedef struct fd_class_need {
+    int32_t n_rounded, n_needed;
+    bool
+        everywhere; /* of some kind of tensor (attn_out, …) half or more: that is how an engine computes it, not one bug */
+} fd_class_need;
+fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 
 /* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot
  * hold. */
@@ -62,6 +76,10 @@ bool fd_storage_refutes(const fd_storage *storage);
 
 /* Most of what the class rounds shows no such errors. */
 bool fd_case_refuted(const fd_class_case *c);
+
+/* It repeats the engine's roundings: of most tensors nothing is left that binary32 does not leave. No other class does
+ * that by chance. */
+bool fd_case_leaves_nothing(const fd_class_case *c);
 
 /* The trace shows the class by itself, not only by room for its errors. */
 bool fd_case_shown(const fd_class_case *c);

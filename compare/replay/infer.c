@@ -32,8 +32,7 @@ static fd_code try_class(const fd_attribution_options *options, const fd_numeric
     how.user = evidence;
     fd_code code = fd_attribute_errors(&how, &found, err);
     fd_attribution_free(&found);
-    if (code == FD_OK) *out = fd_evidence_weigh(evidence, class_);
-    return code;
+    return code == FD_OK ? fd_evidence_weigh(evidence, class_, out, err) : code;
 }
 
 /* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
@@ -60,7 +59,8 @@ static bool shows_attention(const fd_attribution_options *options) {
     return false;
 }
 
-enum { MOST = 16, NODES_OF_A_BUG = 50 };
+/* Fewer tensors say nothing of a class that has room for them. */
+enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3 };
 
 typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
@@ -74,13 +74,27 @@ static bool fits(const cases *c, int32_t i, int32_t least) {
     return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
 }
 
+/* The class that leaves nothing of most tensors, of several the one that leaves it of most; -1: there is none. */
+static int32_t leaves_least(const cases *c) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < c->n; i++)
+        if (fd_case_leaves_nothing(&c->at[i]) && (best < 0 || c->at[i].n_left < c->at[best].n_left)) best = i;
+    return best;
+}
+
 /* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit
  * as well where those bits hide what they would have kept. */
 static int32_t choose(const cases *c, int32_t *least) {
-    int32_t chosen = 0, same_type = -1;
+    int32_t leaves_nothing = leaves_least(c), chosen = 0, same_type = -1;
+    bool another = false; /* shows itself, and fits where that one does not */
     *least = INT32_MAX;
     for (int32_t i = 0; i < c->n; i++)
         if (!c->refuted[i] && c->at[i].n_beyond < *least) *least = c->at[i].n_beyond;
+    for (int32_t i = 1; i < c->n; i++) another |= !c->refuted[i] && fits(c, i, *least) && fd_case_shown(&c->at[i]);
+    if (leaves_nothing >= 0 && (fits(c, leaves_nothing, *least) || !another)) {
+        *least = c->at[leaves_nothing].n_beyond;
+        return leaves_nothing;
+    }
     for (int32_t i = c->n - 1; i >= 0; i--) {
         if (c->refuted[i] || !fits(c, i, *least)) continue;
         chosen = i;
@@ -92,7 +106,8 @@ static int32_t choose(const cases *c, int32_t *least) {
 /* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does
  * not. */
 static bool is_decided(const cases *c, int32_t chosen, int32_t least) {
-    bool decided = chosen == 0 || c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
+    bool decided = chosen == 0 || fd_case_leaves_nothing(&c->at[chosen]) ||
+                   c->stored > 0x1p-24; /* 16 bits in the trace show themselves */
     for (int32_t i = 1; i < c->n; i++) decided |= !c->refuted[i] && fits(c, i, least) && fd_case_shown(&c->at[i]);
     return decided;
 }
@@ -130,6 +145,19 @@ static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int3
     }
 }
 
+/* A class with room for a bug in one layer, where a class that repeats the engine's roundings explains the others. */
+static void refute_by_tighter(const fd_evidence *evidence, cases *c) {
+    for (int32_t i = 1; i < c->n; i++)
+        for (int32_t j = 1; j < c->n && !c->refuted[i]; j++) {
+            if (c->at[i].numerics->replays_inputs || !c->at[j].numerics->replays_inputs || c->refuted[j]) continue;
+            fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
+            if (need.everywhere || need.n_needed == 0 || need.n_rounded < FEWEST_TOLD) continue;
+            c->refuted[i] = true;
+            c->at[i].n_needed = need.n_needed;
+            c->at[i].n_rounded = need.n_rounded;
+        }
+}
+
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
@@ -144,12 +172,12 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
             continue;
         }
         fd_class_case *own = &c->at[c->n];
-        FD_TRY(try_class(options, class_, evidence, own, err));
-        c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
-
-        bool sure = c->n == 0 || c->stored > 0x1p-24 || (!c->refuted[c->n] && fd_case_shown(own));
-        done = own->n_beyond == 0 && class_->u_out >= c->stored && sure;
         c->n++;
+        FD_TRY(try_class(options, class_, evidence, own, err));
+        c->refuted[c->n - 1] = c->n > 1 && fd_case_refuted(own);
+
+        bool sure = c->n == 1 || c->stored > 0x1p-24 || (!c->refuted[c->n - 1] && fd_case_shown(own));
+        done = own->n_beyond == 0 && class_->u_out >= c->stored && sure;
     }
     return FD_OK;
 }
@@ -161,7 +189,9 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     *evidence = (fd_class_evidence){0};
     fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
     if (code == FD_OK) code = try_classes(options, &seen, &c, err);
+    if (code == FD_OK) refute_by_tighter(&seen, &c);
     fd_evidence_close(&seen);
+    for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;
     int32_t least, chosen = choose(&c, &least);
     *out = c.at[chosen].numerics;

@@ -51,6 +51,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "errors; record more of the ops, or give --candidate",
             v->replay.numerics);
         break;
+    case FD_REASON_RESIDUAL:
+        SAY("cannot tell at %s: %.16s of it is left in %lld rows, where %s leaves a millionth: a bug within the "
+            "bounds, or "
+            "a value rounded to the other side that stayed in the K/V cache; record '%s'",
+            r->node, r->other, a, v->replay.numerics, r->text);
+        break;
     case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
     case FD_NOTE_CONTRACTS_DIFFER:
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);

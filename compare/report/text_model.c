@@ -113,6 +113,10 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
         fd_line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
                 (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
         report_extent(to, p);
+        if (p->n_odd)
+            fd_line(to, "left",
+                    "%.1e of it in %d rows, where %s leaves a millionth: within the bounds, but no rounding", p->left,
+                    p->n_odd, p->numerics);
         if (p->span_first[0])
             fd_line(to, "span", "%s … %s: not recorded in between (%s); --tensors '%s' narrows it", p->span_first,
                     v->divergence.node, p->missing, p->tensors);

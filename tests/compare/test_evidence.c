@@ -104,11 +104,28 @@ Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) 
     close_model(&b);
 }
 
+/* Replay repeats int8 blocks: of a layer, or of the whole model, it leaves a millionth. No other class does. */
+Test(evidence, a_class_that_leaves_nothing_is_decided_from_layer_outputs_or_logits) {
+    static const char *const recorded[] = {"logits", "*l_out,logits"};
+    static const char *const engines[][2] = {{"q8", "ggml-cpu-f32kv"}, {"f32", "f32"}, {"f16kv", "f16kv"}};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 6; i++) {
+        recording how = {.emulated = engines[i / 2][0], .numerics = "unknown", .tensors = recorded[i % 2]};
+        fd_verdict v = judge(b.graph, b.ref, record(b.graph, how), NULL);
+        cr_expect_eq(v.status, FD_NOISE, "%s from %s: %s", how.emulated, how.tensors, fd_verdict_status_name(v.status));
+        cr_expect_str_eq(v.replay.numerics, engines[i / 2][1], "%s from %s: %s", how.emulated, how.tensors,
+                         v.replay.numerics);
+        cr_expect_not(v.replay.evidence.undecided);
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
+
 Test(evidence, a_class_that_only_has_room_is_not_decided) {
     static const char *const recorded[] = {"logits", "*l_out,logits"};
     bench b = open_bench(models[0], (recording){0});
     for (int i = 0; i < 2; i++) {
-        recording how = {.emulated = "q8", .numerics = "unknown", .tensors = recorded[i]};
+        recording how = {.emulated = "f16", .numerics = "unknown", .tensors = recorded[i]};
         fd_verdict v = judge(b.graph, b.ref, record(b.graph, how), NULL);
         cr_expect_eq(v.status, FD_INCOMPLETE, "%s: %s", recorded[i], fd_verdict_status_name(v.status));
         char text[FD_REMARK_SIZE];
@@ -116,7 +133,7 @@ Test(evidence, a_class_that_only_has_room_is_not_decided) {
         cr_expect(strstr(fd_reason_text(&v, 0, text), "cannot tell whether"), "%s: %s", recorded[i], text);
         cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STRICTER);
         fd_verdict_free(&v);
-        v = judge(b.graph, b.ref, record(b.graph, how), "q8");
+        v = judge(b.graph, b.ref, record(b.graph, how), "f16");
         cr_expect_eq(v.status, FD_NOISE, "given, it is noise: %s", recorded[i]);
         fd_verdict_free(&v);
     }

@@ -1,0 +1,38 @@
+#include "compare/diagnose/suspects.h"
+
+#include <string.h>
+
+fd_node_finding fd_first_suspect(const fd_graph *graph, const fd_attribution *of) {
+    fd_node_finding first = {0};
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node_finding *f = &of->suspect[i];
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        if (first.finding == FD_FOUND_NOTHING || f->step < first.step) first = *f;
+    }
+    return first;
+}
+
+bool fd_explains_by_rounding(const fd_explanation *e) {
+    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    return h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
+}
+
+fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, fd_node_finding *left, fd_error *err) {
+    const fd_graph *graph = ask->graph;
+    fd_node_finding first = fd_first_suspect(graph, of);
+    fd_diagnose_options how = *ask;
+    fd_explanation e;
+    *left = (fd_node_finding){0};
+    if (first.finding == FD_FOUND_NOTHING) return FD_OK;
+    if (of->found) {
+        fd_attribution_promote(graph, of, fd_fault_suffix(&graph->nodes[of->first.node]));
+        return FD_OK;
+    }
+    how.finding = &first;
+    FD_TRY(fd_diagnose(&how, &e, err));
+    if (e.named && !fd_explains_by_rounding(&e))
+        fd_attribution_promote(graph, of, NULL);
+    else
+        *left = first;
+    return FD_OK;
+}

@@ -1,0 +1,137 @@
+#include "compare/replay/residuals.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool fd_class_leaves_nothing(const fd_numerics_class *c) {
+    bool cache_alone = c->u_in <= 0 && c->u_attn <= 0 && !c->q8_activations;
+    return !c->exact && cache_alone && c->u_acc > 0 && c->u_acc <= 0x1p-24 && c->u_out <= 0x1p-24;
+}
+
+/* Nodes that are computed through an unrecorded cache. */
+static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = graph->nodes[i].input[k];
+            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            cached[i] |= cached[in] || graph->nodes[in].op == FD_OP_KV_WRITE;
+        }
+}
+
+fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
+                          int32_t n_pos, fd_residuals *out, fd_error *err) {
+    size_t n = (size_t)graph->n_node * (size_t)n_pos;
+    *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
+    if (fd_trace_n_step(trace) > 0) out->n_first = fd_trace_steps(trace)[0].n_pos;
+    out->left = malloc(sizeof *out->left * (n + 1));
+    out->odd = calloc((size_t)graph->n_node, sizeof *out->odd);
+    out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
+    if (!out->left || !out->odd || !out->cached)
+        return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
+    for (size_t i = 0; i < n; i++) out->left[i] = -1;
+    if (numerics->replays_inputs || fd_class_repeats_cache(numerics)) find_cached(graph, trace, out->cached);
+    return FD_OK;
+}
+
+void fd_residuals_free(fd_residuals *r) {
+    free(r->left);
+    free(r->odd);
+    free(r->cached);
+    *r = (fd_residuals){0};
+}
+
+double fd_row_left(const fd_attribution_row *row) {
+    double left = 0, size = 0;
+    for (int64_t i = 0; i < row->stride; i++) {
+        double c = row->candidate[i], y = row->replayed[i];
+        if (row->node->over_kv && i % row->n_kv > row->pos) continue;
+        if (isfinite(c) != isfinite(y)) return INFINITY;
+        if (!isfinite(c)) continue;
+        left += (c - y) * (c - y);
+        size += y * y;
+    }
+    return left > 0 ? sqrt(left / size) : 0;
+}
+
+bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
+    int32_t id = row->node->id;
+    if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
+    double left = fd_row_left(row);
+    r->left[(int64_t)id * r->n_pos + row->pos] = (float)left;
+    if (left <= FD_RESIDUAL_ODD) return true;
+    if (r->odd[id].finding == FD_FOUND_NOTHING) {
+        r->odd[id] = *finding;
+        r->odd[id].finding = finding->finding == FD_FOUND_INHERITED ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED;
+        r->odd[id].left = left;
+    }
+    return false;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+double fd_residual_median(float *left, int32_t n) {
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (left[i] >= 0) left[m++] = left[i];
+    qsort(left, (size_t)m, sizeof *left, by_value);
+    return m ? (double)left[m / 2] : -1;
+}
+
+/* ---- which tensors depart ---- */
+
+/* Decode alone is wrong: fewer steps may be chance. */
+enum { FEWEST_OF_TAIL = 3 };
+
+typedef struct tally {
+    int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
+    bool from_step;       /* the tail is all that comes after the first step */
+} tally;
+
+static tally count(const fd_residuals *r, int32_t node) {
+    tally t = {0};
+    for (int32_t p = 0; p < r->n_pos; p++) {
+        float left = r->left[(int64_t)node * r->n_pos + p];
+        bool odd = !((double)left <= FD_RESIDUAL_ODD);
+        if (left < 0) continue;
+        t.n++;
+        t.odd += odd;
+        if (odd && t.tail == 0) t.from_step = p == r->n_first;
+        t.tail = odd ? t.tail + 1 : 0;
+    }
+    t.from_step &= t.tail >= FEWEST_OF_TAIL;
+    return t;
+}
+
+/* Natural logarithm of the chance that so many rows are odd. */
+static double chance(const tally *t, double p) {
+    double choose = lgamma(t->n + 1.0) - lgamma(t->odd + 1.0) - lgamma(t->n - t->odd + 1.0);
+    double any = choose + t->odd * log(p), tail = log((double)t->n) + t->tail * log(p);
+    return any < tail ? any : tail;
+}
+
+fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_node_finding *suspect, fd_error *err) {
+    int32_t n_node = r->graph->n_node, n_judged = 0;
+    tally all = {0}, *of = calloc((size_t)n_node, sizeof *of);
+    if (!of) return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", n_node);
+    for (int32_t i = 0; i < n_node; i++) {
+        of[i] = count(r, i);
+        all.n += of[i].n;
+        all.odd += of[i].odd;
+        n_judged += of[i].n > 0;
+    }
+    for (int32_t i = 0; i < n_node; i++) {
+        finding[i] = suspect[i] = (fd_node_finding){0};
+        if (of[i].odd == 0) continue;
+        double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
+        bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
+        if (departs && !r->cached[i]) finding[i] = r->odd[i];
+        if (2 * of[i].odd > of[i].n || of[i].from_step) suspect[i] = r->odd[i];
+        finding[i].n_odd = suspect[i].n_odd = of[i].odd;
+    }
+    free(of);
+    return FD_OK;
+}
