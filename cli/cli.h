@@ -20,6 +20,7 @@ int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
+int fd_cmd_check(int argc, char **argv);
 
 /* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
  * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both
@@ -63,6 +64,9 @@ fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model
                           char **text, fd_error *err);
 /* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
+/* The ids of such a list, else those in the file `path`; *ids NULL when both are NULL. */
+fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, int32_t **ids, int32_t *n_id,
+                          fd_error *err);
 
 /* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
  * "+fault=NAME[@layer]" (several allowed).

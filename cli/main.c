@@ -8,6 +8,8 @@ static const struct {
     bool limits_spin; /* fd_cli_limit_openmp_spin before it begins; compare decides itself */
     const char *summary;
 } commands[] = {
+    {"check", fd_cmd_check, true,
+     "whether an engine computes what its model says, from what it dumped, in one command"},
     {"diff", fd_cmd_diff, true, "run two executors in lockstep and stop at the first tensor that diverges"},
     {"compare", fd_cmd_compare, false, "the same verdict from two recorded traces"},
     {"run", fd_cmd_run, true, "run a model, print its text, record a trace"},

@@ -46,6 +46,26 @@ fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32
     return FD_OK;
 }
 
+fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, int32_t **ids, int32_t *n,
+                          fd_error *err) {
+    enum { MAX_BYTES = 64 << 20 };
+    *ids = NULL;
+    *n = 0;
+    if (list) return fd_cli_parse_ids(list, n_vocab, ids, n, err);
+    if (!path) return FD_OK;
+    FILE *file = fopen(path, "r");
+    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    char *text = malloc(MAX_BYTES + 1);
+    size_t size = text ? fread(text, 1, MAX_BYTES, file) : 0;
+    if (text) text[size] = '\0';
+    bool whole = text && !ferror(file) && fgetc(file) == EOF && strlen(text) == size;
+    fclose(file);
+    fd_code code = whole ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
+                         : fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a list of token ids", path);
+    free(text);
+    return code == FD_OK || !whole ? code : fd_error_prefix(err, "%s", path);
+}
+
 static fd_code read_file(const char *path, char **text, size_t *size, fd_error *err) {
     FILE *file = fopen(path, "rb");
     if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));

@@ -1,15 +1,11 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
 #include "cli/arguments.h"
-#include "cli/compare/replay.h"
+#include "cli/compare/compare_pair.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
-
-#include <string.h>
-
 #include "compare/compare.h"
 #include "compare/report/baseline.h"
-#include "compare/diagnose/weights.h"
 
 typedef struct arguments {
     const char *traces[2], *model, *candidate, *map, *since;
@@ -107,25 +103,13 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
         code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)
         code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], n_unmatched, err);
-    char absent[sizeof((fd_trace_info *)0)->absent];
-    if (code == FD_OK) {
-        strcpy(absent, fd_trace_get_info(traces[1])->absent);
-        fd_cli_allow_absent(&a->allow_missing, absent);
-        fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
-        fd_compare_options how = {.allow_missing = a->allow_missing.items,
-                                  .n_allow_missing = a->allow_missing.n,
-                                  .memory = a->memory / 4,
-                                  .graph = a->model ? model.graph : NULL,
-                                  .tokenizer = a->model ? model.tokenizer : NULL,
-                                  .progress = fd_cli_progress_callback,
-                                  .progress_user = &progress};
-        code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
-        fd_cli_progress_end(&progress);
-        if (code == FD_OK && !a->model && verdict->counts.n_compared)
-            code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
-        if (code == FD_OK && a->model)
-            code = fd_cli_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
-    }
+    fd_cli_pair pair = {.model = a->model ? &model : NULL,
+                        .ref = traces[0],
+                        .cand = traces[1],
+                        .allow_missing = &a->allow_missing,
+                        .class_name = a->candidate,
+                        .memory = a->memory / 4};
+    if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)
