@@ -60,6 +60,7 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
         code = fd_report_json(stdout, verdict, &err);
     else
         fd_report_text(stdout, verdict, fd_cli_use_colour(stdout));
+    if (output->verbose && !output->json) fd_report_details(stdout, verdict);
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
     if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);
     return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);

@@ -10,6 +10,7 @@
 
 #include "compare/diagnose/explanation.h"
 #include "compare/diff/tensor_diff.h"
+#include "compare/measure/measures.h"
 #include "compare/replay/class_evidence.h"
 #include "dumpers/store/trace.h"
 
@@ -284,6 +285,7 @@ typedef struct fd_verdict {
     fd_moved moved;
     fd_baseline baseline; /* the earlier verdict's, when moved says so */
     fd_verdict_map map;   /* n_node 0: nothing was replayed */
+    fd_measures measures; /* likewise */
     char next[1024];      /* a command worth running next (report/next.h); "" none */
 } fd_verdict;
 

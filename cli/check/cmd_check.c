@@ -49,6 +49,7 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where the reference runs (default cpu)", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"keep", KEY_KEEP, "DIR", 0, "Keep ref.h5, cand.h5 and a map that was found (found.map) there", 2},
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 3},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page", 3},
@@ -76,6 +77,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case KEY_BACKEND: a->backend = arg; return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_KEEP: a->keep = arg; return 0;
+    case 'v': a->output.verbose = true; return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;

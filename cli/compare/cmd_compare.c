@@ -38,6 +38,7 @@ static const struct argp_option options[] = {
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 2},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
@@ -53,6 +54,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
+    case 'v': a->output.verbose = true; return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;

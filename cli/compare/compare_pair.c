@@ -23,6 +23,6 @@ fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_err
     fd_code code = fd_compare_traces(pair->ref, pair->cand, &how, verdict, err);
     fd_cli_progress_end(&progress);
     if (code != FD_OK) return code;
-    if (pair->model) return fd_cli_replay(pair->model->graph, pair->ref, pair->cand, pair->class_name, verdict, err);
+    if (pair->model) return fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, verdict, err);
     return verdict->counts.n_compared ? fd_weights_of_traces(pair->ref, pair->cand, verdict, err) : FD_OK;
 }

@@ -112,6 +112,7 @@ static json_t *report(const fd_verdict *v) {
     if (v->replay.done)
         root = fd_json_join(
             root, json_pack("{s:o, s:o}", "replay", fd_json_replay(&v->replay), "best_token", fd_json_flip(&v->flip)));
+    if (v->measures.n_node) root = fd_json_join(root, json_pack("{s:o}", "measures", fd_json_measures(v)));
     if (d->done)
         root = fd_json_join(root, json_pack("{s:o, s:o}", "explanation", fd_json_explanation(&d->explanation), "causes",
                                             fd_json_causes(&d->causes)));
