@@ -147,7 +147,7 @@ static void put_grid(FILE *to, const fd_verdict *v) {
 }
 
 fd_code fd_report_html(FILE *to, const fd_verdict *v, fd_error *err) {
-    static const char *const classes[] = {"IDENTICAL", "DIVERGED", "INCOMPLETE", "NOISE"};
+    static const char *const classes[] = {"IDENTICAL", "DIVERGED", "INCOMPLETE", "NOISE", "CHECK_DUMP"};
     char *text = NULL, headline[1024];
     size_t size;
     FILE *report = open_memstream(&text, &size);
