@@ -9,6 +9,7 @@
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
 #include "compare/measure/measure.h"
+#include "compare/measure/step_health.h"
 #include "compare/measure/token_texts.h"
 #include "compare/replay/argmax_flip.h"
 #include "compare/replay/extent.h"
@@ -214,6 +215,8 @@ static fd_code replay_both(comparison *c, fd_error *err) {
     int side;
     fd_code code = attribute_both(c, of, &side, err);
     take_map(c, side);
+    if (code == FD_OK && c->verdict->measures.n_pos)
+        code = fd_measures_take_health(c->o->ref, c->o->cand, &c->verdict->measures, err);
     if (code == FD_OK && c->o->tokenizer && c->verdict->measures.n_pos)
         code = fd_measures_name_tokens(c->o->tokenizer, &c->verdict->measures, err);
     for (int i = 0; i < 2; i++) fd_attribution_free(&of[i]);

@@ -190,9 +190,10 @@ typedef enum fd_moved {
 typedef struct fd_verdict_cell {
     char name[64], op[24];
     int32_t layer;
-    char finding[16]; /* "NOISE", "INTRODUCED", …; "not judged" */
-    float z;          /* the largest */
-    int32_t n_head;   /* heads of the node's tensor; 0: it has none */
+    int32_t input[FD_MAX_INPUTS]; /* cells that it reads; -1: none */
+    char finding[16];             /* "NOISE", "INTRODUCED", …; "not judged" */
+    float z;                      /* the largest */
+    int32_t n_head;               /* heads of the node's tensor; 0: it has none */
 } fd_verdict_cell;
 
 typedef struct fd_verdict_map {

@@ -59,6 +59,7 @@ void fd_measures_free(fd_measures *measures) {
     free(measures->entropy);
     free(measures->n_entropy);
     free(measures->texts);
+    free(measures->health);
     free(measures->maps.weights);
     free(measures->tokens);
     *measures = (fd_measures){0};

@@ -49,6 +49,12 @@ typedef struct fd_attention_maps {
     uint8_t *weights;             /* owned */
 } fd_attention_maps;
 
+typedef struct fd_position_health { /* as fd_trace_health has it */
+    bool known;
+    int32_t n_kv, loop_length;
+    float logit_range, top1_probability;
+} fd_position_health;
+
 typedef struct fd_token_text {
     int32_t token;
     char text[40]; /* UTF-8; control characters and stray bytes as in C: "\\n", "\\xe2" */
@@ -65,6 +71,7 @@ typedef struct fd_measures {
     int32_t *tokens;           /* [n_pos] owned; NULL: not recorded */
     fd_token_text *texts;      /* [n_text] by id: of those tokens and of the best ones; owned */
     int32_t n_text;
+    fd_position_health *health; /* [2 sides, n_pos] owned; NULL: not taken */
 } fd_measures;
 
 /* What the logits' positions say together. */

@@ -20,8 +20,11 @@ fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
 /* Test cases "model", "tokens", "weights", "tensors" and "completeness". */
 void fd_report_junit(FILE *to, const fd_verdict *verdict);
 
-/* A page that stands alone: the text report, and, where ops were replayed, the grid of layers and tensors coloured by
- * finding, with z by position and head of each cell. */
+/* What happened in one sentence, for who does not know the tool: "The candidate has a bug in layer 3: …". */
+void fd_report_sentence(const fd_verdict *verdict, char *to, size_t size);
+
+/* A page that stands alone, without network: that sentence, the text report, and, where ops were replayed, a map of layers
+ * and tensors, each with its values and errors, attention, tokens, health, explanations (page/). */
 fd_code fd_report_html(FILE *to, const fd_verdict *verdict, fd_error *err);
 
 /* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */
