@@ -11,7 +11,8 @@
 
 enum { FD_EXIT_SAME = 0, FD_EXIT_DIVERGED = 1, FD_EXIT_UNUSABLE = 2, FD_EXIT_INCOMPLETE = 3 };
 
-/* The commands: argv[0] is "firstdiff run" and so on; each returns the exit status. */
+/* The commands: argv[0] is "firstdiff run" and so on; each returns the exit status. Its argp is the one place that
+ * describes its options: --help, man pages and completion are made of it. */
 int fd_cmd_run(int argc, char **argv);
 int fd_cmd_diff(int argc, char **argv);
 int fd_cmd_compare(int argc, char **argv);
@@ -21,6 +22,20 @@ int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
 int fd_cmd_check(int argc, char **argv);
+int fd_cmd_man(int argc, char **argv);
+int fd_cmd_completion(int argc, char **argv);
+extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp, fd_cmd_inspect_argp,
+    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp;
+
+typedef struct fd_cli_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    bool limits_spin; /* fd_cli_limit_openmp_spin before it begins; compare decides itself */
+    const char *summary;
+    const struct argp *argp;
+    const char *example; /* lines of a shell; --help shows them first */
+} fd_cli_command;
+const fd_cli_command *fd_cli_commands(size_t *n);
 
 /* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
  * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both

@@ -29,16 +29,17 @@ static error_t parse_model_option(int key, char *arg, struct argp_state *state) 
     }
 }
 
-static const struct argp argp = {options,
-                                 parse_model_option,
-                                 "MODEL.gguf",
-                                 "Shows a model's architecture, hyperparameters, tensors and op graph. Names tensors "
-                                 "that the graph does not use and "
-                                 "weights that it needs and the file lacks.\vWithout --tensors, --graph or --metadata, "
-                                 "tensors and graph are listed.",
-                                 NULL,
-                                 NULL,
-                                 NULL};
+const struct argp fd_cmd_model_argp = {
+    options,
+    parse_model_option,
+    "MODEL.gguf",
+    "Shows a model's architecture, hyperparameters, tensors and op graph. Names tensors "
+    "that the graph does not use and "
+    "weights that it needs and the file lacks.\vWithout --tensors, --graph or --metadata, "
+    "tensors and graph are listed.",
+    NULL,
+    NULL,
+    NULL};
 
 static void print_value(const fd_gguf_kv *kv) {
     static const char *const type_names[FD_GGUF_TYPE_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
@@ -181,7 +182,7 @@ static int show_model(const arguments *a, const fd_gguf *gguf) {
 
 int fd_cmd_model(int argc, char **argv) {
     arguments args = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_model_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_gguf *gguf;
     if (fd_gguf_open(args.model, &gguf, &err) != FD_OK) return fd_cli_fail("model", &err);

@@ -8,6 +8,13 @@ target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTA
 
 install(TARGETS firstdiff EXPORT firstdiffTargets)
 install(TARGETS firstdiff_program)
+if(NOT CMAKE_CROSSCOMPILING)
+  set(fd_help ${PROJECT_BINARY_DIR}/help)
+  install(DIRECTORY ${fd_help}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+  install(FILES ${fd_help}/firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${fd_help}/_firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${fd_help}/firstdiff.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 foreach(part base numerics model exec dumpers compare faults reference_cpu emulate)
   install(DIRECTORY ${part} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firstdiff FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 endforeach()

@@ -91,7 +91,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_check_argp = {
     options,
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
@@ -152,7 +152,7 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
 
 int fd_cmd_check(int argc, char **argv) {
     arguments args = {.backend = "cpu"};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_check_argp, argc, argv, 0, NULL, &args);
     args.input.keep = args.keep;
     fd_error err = {0};
     fd_verdict verdict = {0};

@@ -70,7 +70,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_compare_argp = {
     options,
     parse_compare_option,
     "REF.h5 CAND.h5",
@@ -121,7 +121,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
 
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_compare_argp, argc, argv, 0, NULL, &args);
     if (args.model) fd_cli_limit_openmp_spin();
     fd_error err = {0};
     fd_verdict verdict = {0};

@@ -76,7 +76,7 @@ static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
+const struct argp fd_cmd_diff_argp = {
     options,
     parse_diff_option,
     "MODEL.gguf",
@@ -294,7 +294,7 @@ static void close_sides(diff *d) {
 
 int fd_cmd_diff(int argc, char **argv) {
     arguments args = {.spec = {"cpu:exact", "gpu:exact"}, .n_generate = -1};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_diff_argp, argc, argv, 0, NULL, &args);
     diff d = {.args = &args};
     fd_error err = {0};
     fd_verdict verdict = {0};

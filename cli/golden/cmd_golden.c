@@ -81,7 +81,7 @@ static error_t parse_golden_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_golden_argp = {
     options,
     parse_golden_option,
     "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
@@ -100,7 +100,7 @@ static const struct argp argp = {
 
 int fd_cmd_golden(int argc, char **argv) {
     fd_golden_args args = {.backend = "cpu", .limit = -1, .n_generate = 8};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_golden_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_cli_model model;
     if (fd_cli_model_open(args.model, &model, &err) != FD_OK) return fd_cli_fail("golden", &err);

@@ -75,7 +75,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_import_argp = {
     options,
     parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
@@ -172,7 +172,7 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
 
 int fd_cmd_import(int argc, char **argv) {
     arguments args = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_import_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     int status = FD_EXIT_SAME;
     fd_code code = open_and_import(&args, &status, &err);

@@ -49,7 +49,7 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_inspect_argp = {
     options,
     parse_inspect_option,
     "TRACE.h5 [TENSOR[SLICE]]",
@@ -99,7 +99,7 @@ static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *er
 
 int fd_cmd_inspect(int argc, char **argv) {
     arguments args = {.layer = -1};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_inspect_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_trace *trace;
     if (!args.tensor && !args.health && fd_golden_is_one(args.trace)) {

@@ -135,13 +135,13 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
+const struct argp fd_cmd_run_argp = {
     options, parse_run_option, "MODEL.gguf", "Runs a model, prints its text and records a trace.", children, NULL,
     NULL};
 
 fd_run_args fd_run_parse(int argc, char **argv) {
     fd_run_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 32, .sampler = fd_sampler_defaults()};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_run_argp, argc, argv, 0, NULL, &args);
     return args;
 }
 

@@ -19,7 +19,7 @@ function drawMap() {
   rows.forEach((row, r) => {
     const layer = row.find(n => n) ? row.find(n => n).layer : -1, y = top + r * pitch;
     if (layer >= 0 ? layer % every === 0 : true)
-      svg(drawing, 'text', {x: left - 6, y: y + high / 2 + 4, 'text-anchor': 'end'}, layer >= 0 ? (left > 62 ? 'layer ' : '') + layer : row[0].name.slice(0, left > 62 ? 14 : 10));
+      svg(drawing, 'text', {x: left - 6, y: y + high / 2 + 4, 'text-anchor': 'end'}, layer >= 0 ? (left > 62 ? 'layer ' : '') + layer : row[0].name.slice(0, left > 62 ? 14 : 9));
     row.forEach((n, c) => {
       if (!n) return;
       const group = svg(drawing, 'g', {'data-node': n.index}), x = left + c * step;
