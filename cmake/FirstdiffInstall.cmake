@@ -50,3 +50,11 @@ install(FILES ${PROJECT_BINARY_DIR}/firstdiff_traceConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
 install(EXPORT firstdiff_traceTargets NAMESPACE firstdiff:: FILE firstdiff_traceConfig.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
+
+# The wheel (pyproject.toml): the program beside Python's own scripts, its manual pages and completion in share/.
+if(SKBUILD)
+  install(TARGETS firstdiff_program DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
+  install(DIRECTORY ${fd_help}/man1 DESTINATION ${SKBUILD_DATA_DIR}/share/man COMPONENT wheel)
+  install(FILES ${fd_help}/firstdiff DESTINATION ${SKBUILD_DATA_DIR}/share/bash-completion/completions COMPONENT wheel)
+endif()
+include(FirstdiffPackage)
