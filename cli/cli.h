@@ -22,10 +22,11 @@ int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
 int fd_cmd_check(int argc, char **argv);
+int fd_cmd_bisect(int argc, char **argv);
 int fd_cmd_man(int argc, char **argv);
 int fd_cmd_completion(int argc, char **argv);
 extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp, fd_cmd_inspect_argp,
-    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp;
+    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp, fd_cmd_bisect_argp;
 
 typedef struct fd_cli_command {
     const char *name;

@@ -36,6 +36,10 @@ static const fd_cli_command commands[] = {
      "firstdiff sweep model.gguf -p \"In the beginning\" --backend gpu"},
     {"model", fd_cmd_model, false, "show what a GGUF holds and the graph it makes; --verify checks the file",
      &fd_cmd_model_argp, "firstdiff model model.gguf --verify"},
+    {"bisect", fd_cmd_bisect, false, "find the commit of an engine's repository that brought a bug in",
+     &fd_cmd_bisect_argp,
+     "firstdiff bisect --model model.gguf --build make --run './engine model.gguf' v1.0\n"
+     "firstdiff bisect --model model.gguf --run ./run.sh --trace dump --candidate f16 GOOD BAD"},
     {"man", fd_cmd_man, false, "print the manual page of a command: firstdiff man run | man -l -", NULL,
      "firstdiff man run | man -l -"},
     {"completion", fd_cmd_completion, false, "print what makes bash, zsh or fish complete commands and options", NULL,
