@@ -11,7 +11,7 @@
 #include "cli/output.h"
 
 typedef struct arguments {
-    const char *class_name, *backend, *keep;
+    const char *class_name, *backend, *keep, *repro;
     int32_t n_thread;
     fd_cli_globs allow_missing;
     fd_check_input input;
@@ -29,7 +29,8 @@ enum {
     KEY_ALLOW,
     KEY_JSON,
     KEY_JUNIT,
-    KEY_HTML
+    KEY_HTML,
+    KEY_REPRO
 };
 
 static const struct argp_option options[] = {
@@ -53,6 +54,10 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page", 3},
+    {"repro", KEY_REPRO, "DIR", 0,
+     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
+     "pytest",
+     3},
     {0},
 };
 
@@ -81,6 +86,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;
+    case KEY_REPRO: a->repro = arg; return 0;
     case ARGP_KEY_ARG: return take_path(arg, state);
     case ARGP_KEY_END:
         if (!a->input.model_path) argp_error(state, "no model given: MODEL.gguf, then the engine's dump or trace");
@@ -140,7 +146,8 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
                         .ref = ref,
                         .cand = candidate.trace,
                         .allow_missing = &a->allow_missing,
-                        .class_name = a->class_name};
+                        .class_name = a->class_name,
+                        .repro = a->repro};
     if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK) suggest_next(a, candidate.of_files, verdict);
     *n_unmatched = candidate.n_unmatched;

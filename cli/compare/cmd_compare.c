@@ -8,14 +8,25 @@
 #include "compare/report/baseline.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate, *map, *since;
+    const char *traces[2], *model, *candidate, *map, *since, *repro;
     int n_trace;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE };
+enum {
+    KEY_JSON = 256,
+    KEY_JUNIT,
+    KEY_HTML,
+    KEY_REPRO,
+    KEY_ALLOW,
+    KEY_MODEL,
+    KEY_CANDIDATE,
+    KEY_MEMORY,
+    KEY_MAP,
+    KEY_SINCE
+};
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -42,6 +53,10 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
+    {"repro", KEY_REPRO, "DIR", 0,
+     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
+     "pytest",
+     2},
     {0},
 };
 
@@ -58,12 +73,14 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;
+    case KEY_REPRO: a->repro = arg; return 0;
     case ARGP_KEY_ARG:
         if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
         a->traces[a->n_trace++] = arg;
         return 0;
     case ARGP_KEY_END:
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
+        if (a->repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
         if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -110,6 +127,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
                         .cand = traces[1],
                         .allow_missing = &a->allow_missing,
                         .class_name = a->candidate,
+                        .repro = a->repro,
                         .memory = a->memory / 4};
     if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);

@@ -4,6 +4,7 @@
 
 #include "cli/compare/replay.h"
 #include "cli/import/mapped_trace.h"
+#include "cli/repro/repro.h"
 #include "compare/compare.h"
 #include "compare/diagnose/weights.h"
 
@@ -23,6 +24,11 @@ fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_err
     fd_code code = fd_compare_traces(pair->ref, pair->cand, &how, verdict, err);
     fd_cli_progress_end(&progress);
     if (code != FD_OK) return code;
-    if (pair->model) return fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, verdict, err);
+    if (pair->model) {
+        FD_TRY(fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, verdict, err));
+        if (!pair->repro) return FD_OK;
+        const fd_trace *wrong = verdict->replay.of_reference ? pair->ref : pair->cand;
+        return fd_cli_write_repro(pair->model->graph, wrong, verdict, pair->repro, err);
+    }
     return verdict->counts.n_compared ? fd_weights_of_traces(pair->ref, pair->cand, verdict, err) : FD_OK;
 }

@@ -11,7 +11,8 @@ typedef struct fd_cli_pair {
     const fd_trace *ref, *cand;
     const fd_cli_globs *allow_missing; /* besides what the candidate's engine cannot record */
     const char *class_name;            /* the candidate's; NULL: what its trace says, else inferred */
-    size_t memory;                     /* as in fd_compare_options */
+    const char *repro; /* a folder for the op that is found wrong, alone (cli/repro); NULL: not wanted */
+    size_t memory;     /* as in fd_compare_options */
 } fd_cli_pair;
 
 /* Shows its progress on stderr. *verdict is freed by the caller, also after a failure. */
