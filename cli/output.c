@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cli/github.h"
 #include "compare/report/report.h"
 
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
@@ -61,6 +62,7 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
     else
         fd_report_text(stdout, verdict, fd_cli_use_colour(stdout));
     if (output->verbose && !output->json) fd_report_details(stdout, verdict);
+    fd_cli_github_verdict(command, verdict);
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
     if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);
     return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);

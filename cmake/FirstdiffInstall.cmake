@@ -32,7 +32,7 @@ include(CMakePackageConfigHelpers)
 write_basic_package_version_file(firstdiffConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/firstdiffConfig.cmake.in firstdiffConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
-install(FILES ${PROJECT_BINARY_DIR}/firstdiffConfig.cmake ${PROJECT_BINARY_DIR}/firstdiffConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/firstdiffConfig.cmake ${PROJECT_BINARY_DIR}/firstdiffConfigVersion.cmake cmake/firstdiffGolden.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
 install(EXPORT firstdiffTargets NAMESPACE firstdiff:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
 

@@ -52,3 +52,23 @@ def test_what_cannot_be_used_is_an_error(traces, monkeypatch):
     monkeypatch.setenv("FIRSTDIFF", "/nowhere/firstdiff")
     with pytest.raises(package.FirstdiffError, match="/nowhere/firstdiff"):
         package.compare("a.h5", "b.h5")
+
+
+def test_the_plugin_fails_a_test_with_the_verdict(traces, tmp_path, firstdiff, pytester):
+    reference, bug, _ = traces
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"tokens": ' + str(TOKENS[:6]) + "}\n")
+    assert firstdiff("golden", "record", KJV_LLAMA, prompts, "-o", tmp_path / "golden.h5", "-n", "0").returncode == 0
+    pytester.makepyfile(
+        f"""
+        def test_sound(assert_matches_golden):
+            assert_matches_golden({str(tmp_path / "golden.h5")!r}, {str(reference)!r})
+        def test_bug(assert_matches_golden):
+            assert_matches_golden({str(tmp_path / "golden.h5")!r}, {str(bug)!r})
+        def test_model(assert_computes_model):
+            assert_computes_model({str(KJV_LLAMA)!r}, {str(bug)!r})
+        """
+    )
+    ran = pytester.runpytest("-p", "firstdiff.pytest_plugin", "-p", "no:cacheprovider")
+    ran.assert_outcomes(passed=1, failed=2)
+    ran.stdout.fnmatch_lines(["DIVERGED at blk.3.attn_q_rope", "DIVERGED at blk.3.attn_q_rope: RoPE rotates*(rope_pairing)"])
