@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/repro/internal.h"
 #include "reference_cpu/reference.h"
@@ -16,23 +17,13 @@ fd_code fd_repro_open(const fd_repro *repro, const char *name, FILE **out, char 
     return fd_cli_output_open(path, out, err);
 }
 
-/* NumPy's format 1.0: magic, length of the header, the header up to a multiple of 64 bytes, elements. */
 fd_code fd_repro_put_array(const fd_repro *repro, const char *name, const double *x, int64_t n_row, int64_t n_col,
                            bool wide, fd_error *err) {
-    char file[64], path[4096], shape[64], header[118];
-    FILE *to;
-    snprintf(file, sizeof file, "%s.npy", name);
-    FD_TRY(fd_repro_open(repro, file, &to, path, err));
-    snprintf(shape, sizeof shape, n_row ? "%lld, %lld" : "%.0lld%lld,", (long long)n_row, (long long)n_col);
-    int n = snprintf(header, sizeof header, "{'descr': '<f%d', 'fortran_order': False, 'shape': (%s), }", wide ? 8 : 4,
-                     shape);
-    fwrite("\x93NUMPY\x01\0\x76\0", 1, 10, to); /* 0x76: 118 bytes of header */
-    fprintf(to, "%s%*s\n", header, 117 - n, "");
-    for (int64_t i = 0; i < (n_row ? n_row : 1) * n_col; i++) {
-        float narrow = (float)x[i];
-        fwrite(wide ? (const void *)&x[i] : (const void *)&narrow, wide ? 8 : 4, 1, to);
-    }
-    return fd_cli_output_close(to, path, err);
+    char path[4096];
+    const int64_t shape[] = {n_row ? n_row : n_col, n_col};
+    if (snprintf(path, sizeof path, "%s/%s.npy", repro->folder, name) >= (int)sizeof path)
+        return fd_fail(err, FD_ERR_INPUT, "--repro %.100s…: too long", repro->folder);
+    return fd_cli_write_npy(path, n_row ? 2 : 1, shape, x, wide, err);
 }
 
 void fd_repro_add_size(fd_repro *repro, const char *name, double value) {
