@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <math.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,7 +21,14 @@ void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
     if (t - p->started < 2.0 || t - p->printed < pause) return;
     p->printed = t;
     p->shown = true;
-    fprintf(stderr, terminal ? "\r%s %lld/%lld" : "%s %lld/%lld\n", p->what, (long long)done, (long long)p->total);
+    char left[32] = "";
+    double seconds = done > 0 ? (t - p->started) / (double)done * (double)(p->total - done) : 0;
+    if (seconds >= 60)
+        snprintf(left, sizeof left, ", %.0f min left", ceil(seconds / 60));
+    else if (seconds >= 1)
+        snprintf(left, sizeof left, ", %.0f s left", seconds);
+    fprintf(stderr, terminal ? "\r%s %lld/%lld%s\033[K" : "%s %lld/%lld%s\n", p->what, (long long)done,
+            (long long)p->total, left);
 }
 
 void fd_cli_progress_end(fd_cli_progress *p) {
