@@ -20,6 +20,7 @@ int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
+int fd_cmd_make_model(int argc, char **argv);
 
 /* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
  * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both

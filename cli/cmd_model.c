@@ -115,12 +115,6 @@ static void print_graph(const fd_graph *graph) {
     }
 }
 
-static void print_list(const char *title, char (*names)[128], int32_t n) {
-    if (n == 0) return;
-    printf("%s (%d):\n", title, n);
-    for (int32_t i = 0; i < n; i++) printf("  %s\n", names[i]);
-}
-
 static void print_problem(void *user, const char *message) {
     (void)user;
     printf("  PROBLEM %s\n", message);
@@ -167,8 +161,10 @@ static int show_model(const arguments *a, const fd_gguf *gguf) {
         printf("graph\n");
         print_graph(graph);
     }
-    print_list("weights the graph needs and the file lacks", report.missing, report.n_missing);
-    print_list("tensors of the file that the graph does not use", report.unused, report.n_unused);
+    if (report.n_missing > 0) printf("weights the graph needs and the file lacks (%d):\n", report.n_missing);
+    for (int32_t i = 0; i < report.n_missing; i++) printf("  %s\n", report.missing[i].name);
+    if (report.n_unused > 0) printf("tensors of the file that the graph does not use (%d):\n", report.n_unused);
+    for (int32_t i = 0; i < report.n_unused; i++) printf("  %s\n", report.unused[i]);
     fd_weight_report_free(&report);
     if (code == FD_OK) fd_graph_free(graph);
     int status = code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("model", &err);

@@ -16,13 +16,14 @@ static const struct {
     {"golden", fd_cmd_golden, true, "record exact goldens of a model, and check against them"},
     {"sweep", fd_cmd_sweep, true, "run the same tokens in different splits: every bit must stay"},
     {"model", fd_cmd_model, false, "show what a GGUF holds and the graph it makes; --verify checks the file"},
+    {"make-model", fd_cmd_make_model, false, "write a GGUF of random weights, of any supported architecture"},
 };
 
 static void print_help(FILE *to) {
     fprintf(to, "firstdiff finds the first tensor where two runs of the same language model diverge.\n\n"
                 "Usage: firstdiff COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(to, "  %-8s  %s\n", commands[i].name, commands[i].summary);
+        fprintf(to, "  %-10s  %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options.\n"
                 "Exit status: 0 no divergence, 1 diverged, 2 unusable input or usage, 3 incomplete.\n");
 }

@@ -137,8 +137,7 @@ int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
 fd_rope_factors fd_build_rope_factors(fd_builder *b) {
     int64_t n = b->h->rope.n_rot / 2;
     fd_rope_factors one = {fd_build_weight(b, "rope_freqs.weight", 1, n, FD_OPTIONAL), -1};
-    bool longrope = fd_gguf_find_tensor(b->gguf, "rope_factors_long.weight") != NULL ||
-                    b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
+    bool longrope = fd_build_has(b, -1, "rope_factors_long.weight") || b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
     if (one.in_use >= 0 || !longrope) return one;
     return (fd_rope_factors){fd_build_weight(b, "rope_factors_short.weight", 1, n, FD_REQUIRED),
                              fd_build_weight(b, "rope_factors_long.weight", 1, n, FD_REQUIRED)};

@@ -143,9 +143,15 @@ typedef struct fd_graph {
     int32_t n_weight;
 } fd_graph;
 
+typedef struct fd_missing_weight {
+    char name[128];
+    int32_t n_dim;
+    int64_t shape[FD_GGUF_MAX_DIM]; /* that the graph expects, as fd_gguf_tensor has it */
+} fd_missing_weight;
+
 /* The tensors of the file that the graph does not use, and those it needs and lacks. */
 typedef struct fd_weight_report {
-    char (*missing)[128];
+    fd_missing_weight *missing;
     int32_t n_missing;
     char (*unused)[128];
     int32_t n_unused;
@@ -156,6 +162,11 @@ typedef struct fd_weight_report {
  * expected). `report` may be NULL; when given it is filled even when weights are missing, and freed by the caller. */
 fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err);
 void fd_weight_report_free(fd_weight_report *report);
+
+/* The same for a file that holds metadata alone, with a key vocab_size: report->missing is then every tensor that a
+ * file of this model must hold. `with` names optional ones that it is to have, without "blk.N.", separated by spaces:
+ * "output.weight attn_q.bias". */
+fd_code fd_graph_weights(const fd_gguf *metadata, const char *with, fd_weight_report *report, fd_error *err);
 
 /* A graph of its own with the same borrowed weight data, to be edited by a fault. */
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);

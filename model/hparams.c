@@ -102,6 +102,19 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
     return FD_OK;
 }
 
+/* The vocabulary is what the embedding has rows for; the key is often absent or padded. */
+static fd_code read_vocabulary(const fd_keys *r, fd_hparams *h) {
+    const fd_gguf_tensor *embd = fd_gguf_find_tensor(r->gguf, "token_embd.weight");
+    if (!embd && fd_key_find(r, "vocab_size")) return fd_key_i32(r, "vocab_size", -1, 1, 1 << 24, &h->n_vocab);
+    if (!embd) return fd_fail(r->err, FD_ERR_INPUT, "weight token_embd.weight: missing");
+    if (embd->n_dim != 2 || embd->shape[1] < 1 || embd->shape[1] > (1 << 24))
+        return fd_fail(r->err, FD_ERR_INPUT,
+                       "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]", embd->n_dim,
+                       (long long)embd->shape[1], h->n_embd);
+    h->n_vocab = (int32_t)embd->shape[1];
+    return FD_OK;
+}
+
 fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     const fd_gguf *gguf = r->gguf;
     fd_error *err = r->err;
@@ -128,14 +141,5 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(read_experts(r, arch, h));
     FD_TRY(read_extras(r, arch, h));
-
-    /* The vocabulary is what the embedding has rows for; {arch}.vocab_size is often absent or padded. */
-    const fd_gguf_tensor *embd = fd_gguf_find_tensor(gguf, "token_embd.weight");
-    if (!embd) return fd_fail(err, FD_ERR_INPUT, "weight token_embd.weight: missing");
-    if (embd->n_dim != 2 || embd->shape[1] < 1 || embd->shape[1] > (1 << 24))
-        return fd_fail(err, FD_ERR_INPUT,
-                       "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]", embd->n_dim,
-                       (long long)embd->shape[1], h->n_embd);
-    h->n_vocab = (int32_t)embd->shape[1];
-    return FD_OK;
+    return read_vocabulary(r, h);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
