@@ -144,7 +144,11 @@ int32_t fd_build_weight_part(fd_builder *b, const char *name, fd_part part, int6
     return find_weight(b, &w);
 }
 
+int32_t fd_build_matrices(fd_builder *b, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
+                          fd_need need) {
+    return find_weight(b, &(wanted){.name = name, .n_matrix = n_matrix, .n_row = n_row, .n_col = n_col, .need = need});
+}
+
 int32_t fd_build_expert_weight(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
-    return find_weight(
-        b, &(wanted){.name = name, .n_matrix = b->h->n_expert, .n_row = n_row, .n_col = n_col, .need = need});
+    return fd_build_matrices(b, name, b->h->n_expert, n_row, n_col, need);
 }

@@ -36,6 +36,7 @@ enum fd_reads {
     FD_READS_LOGIT_SCALE = 512,   /* logit_scale alone */
     FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
+    FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
 typedef struct fd_arch {
@@ -74,6 +75,9 @@ typedef struct fd_part {
 int32_t fd_build_weight_part(fd_builder *builder, const char *name, fd_part part, int64_t n_row, int64_t n_col,
                              fd_need need);
 
+/* n_matrix matrices of n_row × n_col, one after the other. */
+int32_t fd_build_matrices(fd_builder *builder, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
+                          fd_need need);
 /* The same for experts: n_expert matrices of n_row × n_col one after the other, for n_row 1 n_expert rows. The
  * weight's n_row counts all of them. */
 int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
@@ -128,6 +132,12 @@ int32_t fd_build_attn_alibi(fd_builder *builder, int32_t layer, int32_t scores);
 int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q);
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
+/* Elements [first, first + n) of each head; heads of `a`, each followed by the same one of `b`, or by its only one; a
+ * product with a matrix of its own for each head, which the weight, of a full name, holds one after the other. */
+int32_t fd_build_slice(fd_builder *builder, int32_t layer, const char *name, int32_t x, int32_t first, int32_t n);
+int32_t fd_build_concat(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
+int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
+                             int32_t n_out);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
@@ -181,6 +191,8 @@ typedef struct fd_experts_block {
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+/* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
+void fd_build_skip_further_tokens(fd_builder *builder);
 /* ffn_*_shexp, which every token uses, added to what the experts gave: h->n_ff_shared wide. */
 int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts, bool gated);
 

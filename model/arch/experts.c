@@ -28,6 +28,13 @@ int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_exper
     return fd_build_expert_sum(b, layer, "ffn_moe_out", down, weights);
 }
 
+void fd_build_skip_further_tokens(fd_builder *b) {
+    int32_t n_further = 0;
+    fd_code code = fd_key_i32(b->keys, "nextn_predict_layers", 0, 0, b->h->n_layer - 1, &n_further);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    b->graph->hparams.n_layer -= n_further;
+}
+
 int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, bool gated) {
     const fd_hparams *h = b->h;
     int32_t gate = fd_build_matmul(b, layer, "ffn_shexp_gate", "ffn_gate_shexp", x, h->n_ff_shared, FD_OPTIONAL);
