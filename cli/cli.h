@@ -56,12 +56,15 @@ void fd_cli_set_context_of(const fd_cli_model *model, const struct fd_trace *tra
  * fd_cli_prompt. */
 typedef struct fd_cli_prompt {
     const char *text, *tokens, *file;
+    bool whole; /* the text has its BOS already: tokenizing adds no special token */
 } fd_cli_prompt;
 extern const struct argp fd_cli_prompt_argp;
 /* The prompt's ids (malloc'ed), checked against the vocabulary. *text receives the prompt's text (malloc'ed; NULL for
  * --tokens). FD_ERR_INPUT when none or several were given, or it is empty. */
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
                           char **text, fd_error *err);
+/* The text of -p or --prompt-file, malloc'ed; FD_ERR_INPUT where neither or both are given. */
+fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *size, fd_error *err);
 /* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
 

@@ -67,7 +67,11 @@ static fd_code put_list(const keys *k, const char *list) {
     return FD_OK;
 }
 
-/* Three control tokens, every byte, and words. */
+static const char chat_template[] =
+    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}";
+
+/* Three control tokens, every byte, words, and a chat template. */
 fd_code fd_made_vocabulary(int64_t n, fd_gguf_writer *writer, fd_error *err) {
     enum { N_CONTROL = 3, N_BYTE = 256, UNKNOWN = 2, CONTROL = 3, NORMAL = 1, BYTE = 6, SIZE = 32 };
     static const char *const control[N_CONTROL] = {"<unk>", "<s>", "</s>"};
@@ -83,6 +87,8 @@ fd_code fd_made_vocabulary(int64_t n, fd_gguf_writer *writer, fd_error *err) {
             snprintf(text[i], SIZE, "%s", control[i]);
         else if (i < N_CONTROL + N_BYTE)
             snprintf(text[i], SIZE, "<0x%02X>", (unsigned)(i - N_CONTROL));
+        else if (i == N_CONTROL + N_BYTE)
+            snprintf(text[i], SIZE, "\u2581"); /* a space */
         else
             snprintf(text[i], SIZE, "<word %" PRId64 ">", i);
         tokens[i] = (fd_string){text[i], strlen(text[i])};
@@ -93,6 +99,7 @@ fd_code fd_made_vocabulary(int64_t n, fd_gguf_writer *writer, fd_error *err) {
     if (code == FD_OK) code = fd_gguf_put_strings(writer, "tokenizer.ggml.tokens", tokens, count, err);
     if (code == FD_OK) code = fd_gguf_put_array(writer, "tokenizer.ggml.scores", FD_GGUF_F32, scores, count, err);
     if (code == FD_OK) code = fd_gguf_put_array(writer, "tokenizer.ggml.token_type", FD_GGUF_I32, types, count, err);
+    if (code == FD_OK) code = fd_gguf_put_string(writer, "tokenizer.chat_template", chat_template, err);
     if (code == FD_OK) code = fd_gguf_put_u32(writer, "tokenizer.ggml.unknown_token_id", 0, err);
     if (code == FD_OK) code = fd_gguf_put_u32(writer, "tokenizer.ggml.bos_token_id", 1, err);
     if (code == FD_OK) code = fd_gguf_put_u32(writer, "tokenizer.ggml.eos_token_id", 2, err);
