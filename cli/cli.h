@@ -21,12 +21,14 @@ int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
+int fd_cmd_make_model(int argc, char **argv);
 int fd_cmd_check(int argc, char **argv);
 int fd_cmd_bisect(int argc, char **argv);
 int fd_cmd_man(int argc, char **argv);
 int fd_cmd_completion(int argc, char **argv);
 extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp, fd_cmd_inspect_argp,
-    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp, fd_cmd_bisect_argp;
+    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp, fd_cmd_bisect_argp,
+    fd_cmd_make_model_argp;
 
 typedef struct fd_cli_command {
     const char *name;
@@ -72,12 +74,15 @@ void fd_cli_set_context_of(const fd_cli_model *model, const struct fd_trace *tra
  * fd_cli_prompt. */
 typedef struct fd_cli_prompt {
     const char *text, *tokens, *file;
+    bool whole; /* the text has its BOS already: tokenizing adds no special token */
 } fd_cli_prompt;
 extern const struct argp fd_cli_prompt_argp;
 /* The prompt's ids (malloc'ed), checked against the vocabulary. *text receives the prompt's text (malloc'ed; NULL for
  * --tokens). FD_ERR_INPUT when none or several were given, or it is empty. */
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
                           char **text, fd_error *err);
+/* The text of -p or --prompt-file, malloc'ed; FD_ERR_INPUT where neither or both are given. */
+fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *size, fd_error *err);
 /* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
 /* The ids of such a list, else those in the file `path`; *ids NULL when both are NULL. */

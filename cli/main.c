@@ -36,6 +36,10 @@ static const fd_cli_command commands[] = {
      "firstdiff sweep model.gguf -p \"In the beginning\" --backend gpu"},
     {"model", fd_cmd_model, false, "show what a GGUF holds and the graph it makes; --verify checks the file",
      &fd_cmd_model_argp, "firstdiff model model.gguf --verify"},
+    {"make-model", fd_cmd_make_model, false, "write a GGUF of random weights, of any supported architecture",
+     &fd_cmd_make_model_argp,
+     "firstdiff make-model -a qwen3moe tiny.gguf\n"
+     "firstdiff make-model -p tinyllama-1.1b -t Q8_0 tinyllama.gguf"},
     {"bisect", fd_cmd_bisect, false, "find the commit of an engine's repository that brought a bug in",
      &fd_cmd_bisect_argp,
      "firstdiff bisect --model model.gguf --build make --run './engine model.gguf' v1.0\n"

@@ -92,6 +92,16 @@ static fd_code read_file(const char *path, char **text, size_t *size, fd_error *
     return FD_OK;
 }
 
+fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *size, fd_error *err) {
+    if (!prompt->text == !prompt->file)
+        return fd_fail(err, FD_ERR_INPUT, "%s of -p TEXT and --prompt-file FILE given, expected one",
+                       prompt->text ? "both" : "neither");
+    if (prompt->file) return read_file(prompt->file, text, size, err);
+    *size = strlen(prompt->text);
+    *text = strdup(prompt->text);
+    return *text ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "out of memory");
+}
+
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
                           char **text, fd_error *err) {
     *ids = NULL;
@@ -108,14 +118,8 @@ fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model
             return err->code;
         }
         size_t size = 0;
-        if (prompt->file) {
-            FD_TRY(read_file(prompt->file, text, &size, err));
-        } else {
-            size = strlen(prompt->text);
-            *text = strdup(prompt->text);
-            if (!*text) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-        }
-        fd_code code = fd_tokenize(model->tokenizer, *text, size, true, true, ids, n_id, err);
+        FD_TRY(fd_cli_prompt_text(prompt, text, &size, err));
+        fd_code code = fd_tokenize(model->tokenizer, *text, size, !prompt->whole, true, ids, n_id, err);
         if (code != FD_OK) {
             free(*text);
             *text = NULL;

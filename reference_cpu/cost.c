@@ -113,9 +113,20 @@ static fd_ref_cost cost_expert_sum(const fd_op_args *args) {
     return per_element(args, fd_ref_input(args, 1)->shape[0]);
 }
 
+static fd_ref_cost cost_slice(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_concat(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_head_matmul(const fd_op_args *args) {
+    return cost_matmul(args);
+}
+
 fd_ref_cost fd_ref_cost_of(const fd_op_args *args) {
     static fd_ref_cost (*const of[FD_OP_COUNT])(const fd_op_args *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = cost_##name,
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     };

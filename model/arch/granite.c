@@ -40,8 +40,27 @@ static void list_minicpm(fd_builder *b) {
     list(b);
 }
 
-const fd_arch fd_arch_granite = {"granite", FD_ROPE_INTERLEAVED, list, FD_READS_SCALES};
-const fd_arch fd_arch_minicpm = {"minicpm", FD_ROPE_INTERLEAVED, list_minicpm, FD_READS_SCALES};
-const fd_arch fd_arch_granitemoe = {"granitemoe", FD_ROPE_INTERLEAVED, list,
-                                    FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
-                                    FD_NORM_RMS};
+const fd_arch fd_arch_granite = {
+    .name = "granite",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_SCALES,
+    .made_keys = "embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 attention.scale=0.0625",
+};
+const fd_arch fd_arch_minicpm = {
+    .name = "minicpm",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list_minicpm,
+    .reads = FD_READS_SCALES,
+    .made_keys = "embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0",
+};
+const fd_arch fd_arch_granitemoe = {
+    .name = "granitemoe",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
+    .norm = FD_NORM_RMS,
+    .made_keys = "embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 attention.scale=0.0625 expert_count=4 "
+                 "expert_used_count=2 "
+                 "expert_shared_feed_forward_length=256",
+};

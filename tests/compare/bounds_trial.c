@@ -60,6 +60,9 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_EXPERT_MATMUL:
         return case_expert_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2, kind % 3 == 0, kind % 4 ? FD_F32 : -1);
     case FD_OP_EXPERT_SUM: return case_expert_sum(120, 2);
+    case FD_OP_SLICE: return case_slice(3);
+    case FD_OP_CONCAT: return case_concat(kind % 2, 3);
+    case FD_OP_HEAD_MATMUL: return case_head_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2);
     default: return case_elementwise(op, 200, 3);
     }
 }

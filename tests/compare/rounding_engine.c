@@ -259,6 +259,20 @@ static void run_expert_matmul(const fd_op_args *a, const fd_numerics_class *c, d
     }
 }
 
+static void run_head_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n = a->weight[0]->n_col, n_head = a->node->shape[0], n_out = a->node->shape[1];
+    for (int64_t item = 0; item < a->n_pos * n_head; item++) {
+        fd_weight w = *a->weight[0];
+        w.n_row = n_out;
+        w.data = (const char *)w.data + item % n_head * n_out * fd_dtype_row_bytes(w.dtype, n);
+        fd_op_args one = *a;
+        one.n_pos = 1;
+        one.weight[0] = &w;
+        one.in[0] = (const double *)a->in[0] + item * n;
+        run_matmul(&one, c, out + item * n_out);
+    }
+}
+
 static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     int64_t n = a->node->shape[0], k = a->graph->nodes[1].shape[0];
     for (int64_t i = 0; i < a->n_pos * n; i++) {
@@ -317,6 +331,7 @@ void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
     case FD_OP_TOP_K: run_top_k(a, out); return;
     case FD_OP_EXPERT_WEIGHTS: run_expert_weights(a, c, out); return;
     case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
+    case FD_OP_HEAD_MATMUL: run_head_matmul(a, c, out); return;
     case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
     default: run_rest(a, c, n, exact, out);
     }

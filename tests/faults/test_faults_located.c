@@ -10,6 +10,7 @@
 #include "compare/compare.h"
 #include "compare/diff/lockstep.h"
 #include "faults/faults.h"
+#include "model/gguf_writer/made_model.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
@@ -45,6 +46,20 @@ static bench open_with_temperature(char **bytes) {
     put_value(*bytes, size, "mistral3.attention.temperature_scale", &(float){0.5f});
     put_value(*bytes, size, "mistral3.attention.temperature_length", &(uint32_t){4});
     must(fd_gguf_parse(*bytes, size, &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+    return b;
+}
+
+/* Compressed K and V, experts in groups. Q's matrix is square, as the other models' are. */
+static bench open_made(void) {
+    bench b = {0};
+    fd_error err = {0};
+    const fd_made_model what = {.arch = "deepseek2",
+                                .n_embd = 64,
+                                .n_ff = 64,
+                                .keys = {"expert_feed_forward_length=64 attention.q_lora_rank=0",
+                                         "attention.key_length=72 attention.key_length_mla=16 rope.dimension_count=8"}};
+    must(fd_made_model_open(&what, &b.gguf, &err), &err);
     must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
     return b;
 }
@@ -188,6 +203,9 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
         close_model(&b);
         free(bytes);
     }
+    bench made = open_made();
+    locate_all(made.graph, 3, long_prompt, "made deepseek2", n_applied);
+    close_model(&made);
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         n_total += n_applied[i];
         cr_expect(n_applied[i] > 0 || !with_archs, "%s applied to no model", fd_fault_at(i)->name);

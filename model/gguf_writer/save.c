@@ -1,5 +1,5 @@
 /* Writes a collected GGUF: header, then each tensor's data, to a temporary file renamed to `path` when whole. */
-#include "bench/gguf_writer/internal.h"
+#include "model/gguf_writer/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,6 +89,15 @@ static fd_code append_header(const fd_gguf_writer *writer, fd_gguf_buffer *to, f
         FD_TRY(fd_gguf_append(to, &tensor->offset, sizeof tensor->offset, err));
     }
     return FD_OK;
+}
+
+fd_code fd_gguf_header(fd_gguf_writer *writer, void **data, size_t *size, fd_error *err) {
+    fd_gguf_buffer header = {0};
+    fd_code code = lay_out(writer, err);
+    if (code == FD_OK) code = append_header(writer, &header, err);
+    *data = header.data;
+    *size = header.size;
+    return code;
 }
 
 static fd_code fill_and_write(output *out, const fd_gguf_pending *pending, fd_error *err) {

@@ -1,4 +1,4 @@
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,7 +1,7 @@
-/* Writes GGUF files for the benchmarks and the tests: collects metadata and tensors, then writes the file in one go. No
- * part of firstdiff writes models. */
-#ifndef FD_BENCH_GGUF_WRITER_H
-#define FD_BENCH_GGUF_WRITER_H
+/* Writes GGUF files: collects metadata and tensors, then writes the file in one go. For models of random weights
+ * (made_model.h), and for the tests. */
+#ifndef FD_MODEL_GGUF_WRITER_H
+#define FD_MODEL_GGUF_WRITER_H
 
 #include "model/gguf/gguf.h"
 
@@ -32,6 +32,8 @@ fd_code fd_gguf_put_tensor(fd_gguf_writer *writer, const char *name, uint32_t dt
  * nothing is left behind on failure. FD_ERR_IO names the path and the system's reason. An existing `path` must be a
  * regular file. */
 fd_code fd_gguf_write(fd_gguf_writer *writer, const char *path, fd_error *err);
+/* What the file would hold before its tensors' data, in memory: *data is the caller's to free. */
+fd_code fd_gguf_header(fd_gguf_writer *writer, void **data, size_t *size, fd_error *err);
 /* Writes to a temporary file, opens it, removes its name and frees the writer. */
 fd_code fd_gguf_write_and_open(fd_gguf_writer *writer, fd_gguf **out, fd_error *err);
 

@@ -1,5 +1,5 @@
 /* Collects metadata and tensors in memory (not their data); save.c writes the file. */
-#include "bench/gguf_writer/internal.h"
+#include "model/gguf_writer/internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* What the two halves of the GGUF writer share: collect.c keeps what is put, save.c writes the file. */
-#ifndef FD_BENCH_GGUF_WRITER_INTERNAL_H
-#define FD_BENCH_GGUF_WRITER_INTERNAL_H
+#ifndef FD_MODEL_GGUF_WRITER_INTERNAL_H
+#define FD_MODEL_GGUF_WRITER_INTERNAL_H
 
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/gguf_writer.h"
 #include "model/gguf/internal.h"
 
 typedef struct fd_gguf_buffer { /* growing bytes, freed by whoever holds it */

@@ -1,7 +1,7 @@
-/* Rows of random weights for make_model: each element is a function of (stream, element), so no weight has to be held
+/* Rows of random weights for make-model: each element is a function of (stream, element), so no weight has to be held
  * in memory, and the values depend on no number of threads. */
-#ifndef FD_BENCH_RANDOM_WEIGHTS_H
-#define FD_BENCH_RANDOM_WEIGHTS_H
+#ifndef FD_MODEL_RANDOM_WEIGHTS_H
+#define FD_MODEL_RANDOM_WEIGHTS_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "bench/random_weights.h"
+#include "model/gguf_writer/random_weights.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 
 enum { MAX_THREADS = 64 };

@@ -1,7 +1,7 @@
 /* Blocks of random bytes are valid weights of every quantised type, but for their scales, which may be huge or NaN: this
  * sets them, for models and tests that want such weights. */
-#ifndef FD_BENCH_BLOCK_SCALES_H
-#define FD_BENCH_BLOCK_SCALES_H
+#ifndef FD_MODEL_BLOCK_SCALES_H
+#define FD_MODEL_BLOCK_SCALES_H
 
 #include <stdint.h>
 
