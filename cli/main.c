@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cli/guard.h"
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -29,7 +31,7 @@ static void print_help(FILE *to) {
 
 /* What was printed must have arrived: a full disk under stdout is no success. */
 static int check_stdout(int status) {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
+    if (!fd_cli_finish_streams()) {
         fprintf(stderr, "firstdiff: writing to standard output failed\n");
         return FD_EXIT_UNUSABLE;
     }
@@ -38,6 +40,7 @@ static int check_stdout(int status) {
 
 int main(int argc, char **argv) {
     fd_cli_keep_arguments(argc, argv);
+    fd_cli_guard_streams();
     argp_err_exit_status = FD_EXIT_UNUSABLE;
     if (argc < 2) {
         print_help(stderr);

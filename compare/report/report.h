@@ -7,7 +7,9 @@
 
 #include "compare/verdict.h"
 
-void fd_report_text(FILE *to, const fd_verdict *verdict, bool colour);
+/* Writes an escape sequence that a terminal is to obey: `to` itself shows no text of files that way. */
+typedef void (*fd_report_colour)(FILE *to, const char *escape);
+void fd_report_text(FILE *to, const fd_verdict *verdict, fd_report_colour colour); /* colour NULL: none */
 
 /* Keys as in docs/verdicts.md; every value also as its hexadecimal bits, because JSON has no NaN. Fails when memory
  * runs out or the stream refuses. */
@@ -31,7 +33,7 @@ typedef struct fd_junit_case {
     char message[1024]; /* "" when it passed */
 } fd_junit_case;
 
-/* One <testsuite>. Characters that XML does not allow, and bytes that are not UTF-8, come out as U+FFFD. */
+/* One <testsuite>. Characters that base/text.h does not show come out as U+FFFD. */
 void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int32_t n_case);
 
 #endif
