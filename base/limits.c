@@ -7,16 +7,18 @@
 #include <string.h>
 
 static const fd_limit_info table[FD_N_LIMIT] = {
-    [FD_LIMIT_POSITIONS] = {"positions", 1 << 24, "positions of a trace, tokens of a list"},
+    [FD_LIMIT_POSITIONS] = {"positions", 1 << 20, "positions of a trace, tokens of a list"},
     [FD_LIMIT_NODES] = {"nodes", 1 << 20, "nodes of a trace"},
     [FD_LIMIT_WEIGHTS] = {"weights", 1 << 14, "weights whose hashes a trace has"},
-    [FD_LIMIT_TENSOR_BYTES] = {"tensor-bytes", INT64_C(4) << 30, "bytes of one tensor of an archive, inflated"},
+    [FD_LIMIT_TENSOR_BYTES] = {"tensor-bytes", INT64_C(16) << 30,
+                               "bytes of one compressed tensor of an archive, inflated"},
     [FD_LIMIT_TENSORS] = {"tensors", 1 << 18, "tensors of a safetensors file or a folder"},
-    [FD_LIMIT_HEADER_BYTES] = {"header-bytes", 100 << 20, "bytes of a safetensors header"},
+    [FD_LIMIT_HEADER_BYTES] = {"header-bytes", 32 << 20, "bytes of a safetensors header"},
     [FD_LIMIT_MEMBERS] = {"members", 1 << 18, "members of an archive"},
-    [FD_LIMIT_INFLATION] = {"inflation", 1100, "bytes that one compressed byte of an archive inflates to"},
-    [FD_LIMIT_MAP_BYTES] = {"map-bytes", 16 << 20, "bytes of a map"},
+    [FD_LIMIT_INFLATION] = {"inflation", 100, "bytes that a byte of a file may stand for, in what is large"},
+    [FD_LIMIT_MAP_BYTES] = {"map-bytes", 4 << 20, "bytes of a map"},
     [FD_LIMIT_RULES] = {"rules", 10000, "rules of a map"},
+    [FD_LIMIT_TRIES] = {"tries", 100000000, "patterns of a map, times tensors that they are tried on"},
     [FD_LIMIT_TEXT_BYTES] = {"text-bytes", 64 << 20, "bytes of a file of prompts or tokens, or of an earlier verdict"},
     [FD_LIMIT_HDF5_MEMORY] = {"hdf5-memory", 512 << 20, "bytes that HDF5 takes for one file"},
     [FD_LIMIT_HDF5_SECONDS] = {"hdf5-seconds", 5, "seconds of processor time that HDF5 takes for one answer"},

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/limits.h"
 #include "cli/guard.h"
 
 static const struct {
@@ -25,8 +26,28 @@ static void print_help(FILE *to) {
                 "Usage: firstdiff COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(to, "  %-8s  %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options.\n"
+    fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options. Every command also\n"
+                "has --limit NAME=VALUE, which raises a limit on what files may ask for (docs/reliability.md).\n"
                 "Exit status: 0 no divergence, 1 diverged, 2 unusable input or usage, 3 incomplete.\n");
+}
+
+/* Every command has --limit NAME=VALUE: taken out of the arguments here, so that what is left is the command's own. */
+static fd_code take_limits(int *argc, char **argv, fd_error *err) {
+    int kept = 2;
+    bool ours = true; /* before "--" */
+    for (int i = 2; i < *argc; i++) {
+        const char *value = NULL;
+        if (strcmp(argv[i], "--") == 0) ours = false;
+        if (ours && strncmp(argv[i], "--limit=", 8) == 0) value = argv[i] + 8;
+        if (ours && strcmp(argv[i], "--limit") == 0) value = i + 1 < *argc ? argv[++i] : "";
+        if (value)
+            FD_TRY(fd_limit_set(value, err));
+        else
+            argv[kept++] = argv[i];
+    }
+    *argc = kept;
+    argv[kept] = NULL;
+    return FD_OK;
 }
 
 /* What was printed must have arrived: a full disk under stdout is no success. */
@@ -54,6 +75,8 @@ int main(int argc, char **argv) {
         printf("firstdiff " FD_VERSION "\n");
         return check_stdout(FD_EXIT_SAME);
     }
+    fd_error err = {0};
+    if (take_limits(&argc, argv, &err) != FD_OK) return fd_cli_fail(argv[1], &err);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             if (commands[i].limits_spin) fd_cli_limit_openmp_spin();

@@ -1,16 +1,24 @@
 #include "cli/output.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "compare/report/json_build.h"
 #include "compare/report/report.h"
 
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
-    *out = fopen(path, "wb");
-    return *out ? FD_OK : fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
+    /* a FIFO that nobody reads is refused, not waited for */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    *out = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (*out) return FD_OK;
+    fd_fail(err, FD_ERR_IO, "%s: %s", path, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+    if (fd >= 0) close(fd);
+    return err->code;
 }
 
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err) {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "The prompt", 1},
     {"tokens", 't', "IDS", 0, "The prompt as token ids, \"1,2,3\": no tokenizer needed", 1},
@@ -47,28 +49,8 @@ fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32
 }
 
 static fd_code read_file(const char *path, char **text, size_t *size, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    size_t capacity = 4096;
-    *size = 0;
-    *text = malloc(capacity + 1);
-    while (*text) {
-        *size += fread(*text + *size, 1, capacity - *size, file);
-        if (*size < capacity) break;
-        char *grown = realloc(*text, (capacity *= 2) + 1);
-        if (!grown) free(*text);
-        *text = grown;
-    }
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (!*text) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    if (failed) {
-        free(*text);
-        *text = NULL;
-        return fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-    }
-    if (*size > 0 && (*text)[*size - 1] == '\n') --*size;
-    (*text)[*size] = '\0';
+    FD_TRY(fd_file_read(path, "a prompt", FD_LIMIT_TEXT_BYTES, text, size, err));
+    if (*size > 0 && (*text)[*size - 1] == '\n') (*text)[--*size] = '\0';
     return FD_OK;
 }
 

@@ -1,8 +1,9 @@
 #include "cli/prompt_list.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/file.h"
 
 static fd_code add_prompt(const fd_cli_model *model, char *text, int32_t line, fd_cli_prompts *list, fd_error *err) {
     fd_cli_prompt_line *grown = realloc(list->items, sizeof *grown * (size_t)(list->n + 1));
@@ -18,25 +19,23 @@ static fd_code add_prompt(const fd_cli_model *model, char *text, int32_t line, f
 }
 
 fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    char *text = NULL;
-    size_t capacity = 0;
-    fd_code code = FD_OK;
-    ssize_t size;
-    errno = 0;
-    for (int32_t line = 1; code == FD_OK && (size = getline(&text, &capacity, file)) >= 0; line++) {
-        while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) text[--size] = '\0';
-        if (size == 0 || text[0] == '#') continue;
-        if (strlen(text) != (size_t)size)
+    char *text;
+    size_t size;
+    fd_code code = fd_file_read(path, "prompts, one a line", FD_LIMIT_TEXT_BYTES, &text, &size, err);
+    char *at = text, *end = code == FD_OK ? text + size : text;
+    for (int32_t line = 1; code == FD_OK && at < end; line++) {
+        char *next = memchr(at, '\n', (size_t)(end - at));
+        size_t n = (size_t)((next ? next : end) - at);
+        while (n > 0 && at[n - 1] == '\r') n--;
+        at[n] = '\0';
+        if (strlen(at) != n)
             code = fd_fail(err, FD_ERR_INPUT, "contains a NUL byte: not a text file");
-        else
-            code = add_prompt(model, text, line, list, err);
+        else if (n > 0 && at[0] != '#')
+            code = add_prompt(model, at, line, list, err);
         if (code != FD_OK) fd_error_prefix(err, "%s line %d", path, line);
+        at = next ? next + 1 : end;
     }
-    if (code == FD_OK && ferror(file)) code = fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
     free(text);
-    fclose(file);
     if (code == FD_OK && list->n == 0) code = fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", path);
     return code;
 }

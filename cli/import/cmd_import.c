@@ -1,8 +1,8 @@
 /* firstdiff import: what another engine dumped, as a trace. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/import/propose.h"
 #include "cli/import/mapped_trace.h"
@@ -91,22 +91,17 @@ static const struct argp argp = {
 
 /* Ids of --tokens or --tokens-file; NULL without either. */
 static fd_code read_tokens(const arguments *a, int32_t n_vocab, int32_t **ids, int32_t *n, fd_error *err) {
-    enum { MAX_BYTES = 64 << 20 };
     *ids = NULL;
     *n = 0;
     if (a->tokens) return fd_cli_parse_ids(a->tokens, n_vocab, ids, n, err);
     if (!a->tokens_file) return FD_OK;
-    FILE *file = fopen(a->tokens_file, "r");
-    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", a->tokens_file, strerror(errno));
-    char *text = malloc(MAX_BYTES + 1);
-    size_t size = text ? fread(text, 1, MAX_BYTES, file) : 0;
-    if (text) text[size] = '\0';
-    bool whole = text && !ferror(file) && fgetc(file) == EOF && strlen(text) == size;
-    fclose(file);
-    fd_code code = whole ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
-                         : fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a list of token ids", a->tokens_file);
+    char *text;
+    size_t size;
+    FD_TRY(fd_file_read(a->tokens_file, "a list of token ids", FD_LIMIT_TEXT_BYTES, &text, &size, err));
+    fd_code code = strlen(text) == size ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
+                                        : fd_fail(err, FD_ERR_INPUT, "a zero byte: not a list of token ids");
     free(text);
-    return code == FD_OK || !whole ? code : fd_error_prefix(err, "%s", a->tokens_file);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "%s", a->tokens_file);
 }
 
 static void summarise(const arguments *a, const fd_import_plan *plan) {

@@ -81,6 +81,7 @@ fd_code fd_h5_reader_open(const char *path, const char *group, const char *expec
     reader->group = group ? strdup(group) : NULL;
     reader->marked = marked;
     reader->fd = bytes.fd;
+    reader->size = bytes.size;
     fd_h5_plain_open(&reader->plain, &bytes, group);
     fd_code code = FD_OK;
     if (!reader->path || (group && !reader->group))
@@ -108,6 +109,10 @@ void fd_h5_reader_close(fd_h5_reader *reader) {
 
 const fd_h5_bytes *fd_h5_reader_bytes(const fd_h5_reader *reader) {
     return reader->plain.bytes.size ? &reader->plain.bytes : NULL;
+}
+
+uint64_t fd_h5_reader_size(const fd_h5_reader *reader) {
+    return reader->size;
 }
 
 void fd_h5_reader_leave_to_library(fd_h5_reader *reader) {

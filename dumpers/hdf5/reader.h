@@ -22,6 +22,8 @@ void fd_h5_reader_close(fd_h5_reader *reader); /* NULL is fine */
  * somebody may still be writing it. */
 const fd_h5_bytes *fd_h5_reader_bytes(const fd_h5_reader *reader);
 
+uint64_t fd_h5_reader_size(const fd_h5_reader *reader); /* bytes of the file, when it was opened */
+
 /* From here on nothing is read without the library: so that a test can compare the two. */
 void fd_h5_reader_leave_to_library(fd_h5_reader *reader);
 

@@ -17,6 +17,7 @@ typedef struct fd_h5_known { /* an answer that was fetched before it was asked f
 struct fd_h5_reader {
     char *path, *group;
     int fd;
+    uint64_t size;
     fd_h5_plain plain;   /* what is read without the library */
     fd_wall *wall;       /* NULL: the library was not needed yet */
     fd_h5_exchange *x;   /* the wall's page */

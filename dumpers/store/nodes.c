@@ -7,6 +7,8 @@
 #include "base/limits.h"
 #include "dumpers/store/reader.h"
 
+enum { LARGE_POSITION = 64 << 20 }; /* bytes of a position; what is smaller may be all zeros */
+
 static bool ends_with(const char *name, const char *suffix) {
     size_t n = strlen(name), m = strlen(suffix);
     return n >= m && strcmp(name + n - m, suffix) == 0;
@@ -58,6 +60,10 @@ static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph", trace->path,
                        node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
+    uint64_t bytes = (uint64_t)elements * fd_element_bytes(set->dtype), size = fd_h5_reader_size(trace->reader);
+    if (bytes > LARGE_POSITION && bytes / (uint64_t)fd_limit_of(FD_LIMIT_INFLATION) > size)
+        return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: tensors/%s: %llu bytes a position, in a file of %llu",
+                                 trace->path, node->name, (unsigned long long)bytes, (unsigned long long)size);
     if (!shaped) node->n_dim = set->shape.rank - 1;
     FD_TRY(check_rows(trace, node, object->first_position, set, err));
     char path[FD_TRACE_PATH];
