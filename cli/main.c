@@ -1,6 +1,9 @@
 #include "cli/cli.h"
 
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/limits.h"
 #include "cli/guard.h"
@@ -50,18 +53,19 @@ static fd_code take_limits(int *argc, char **argv, fd_error *err) {
     return FD_OK;
 }
 
-/* What was printed must have arrived: a full disk under stdout is no success. */
-static int check_stdout(int status) {
-    if (!fd_cli_finish_streams()) {
-        fprintf(stderr, "firstdiff: writing to standard output failed\n");
-        return FD_EXIT_UNUSABLE;
-    }
-    return status;
+/* What was printed must have arrived: a full disk under stdout is no success, however the program ends (argp prints
+ * --help and exits). */
+static void check_stdout(void) {
+    if (fd_cli_finish_streams()) return;
+    fprintf(stderr, "firstdiff: writing to standard output failed\n");
+    _exit(FD_EXIT_UNUSABLE);
 }
 
 int main(int argc, char **argv) {
     fd_cli_keep_arguments(argc, argv);
     fd_cli_guard_streams();
+    atexit(check_stdout);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     argp_err_exit_status = FD_EXIT_UNUSABLE;
     if (argc < 2) {
         print_help(stderr);
@@ -69,11 +73,11 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return check_stdout(FD_EXIT_SAME);
+        return FD_EXIT_SAME;
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("firstdiff " FD_VERSION "\n");
-        return check_stdout(FD_EXIT_SAME);
+        return FD_EXIT_SAME;
     }
     fd_error err = {0};
     if (take_limits(&argc, argv, &err) != FD_OK) return fd_cli_fail(argv[1], &err);
@@ -83,7 +87,7 @@ int main(int argc, char **argv) {
             char name[32];
             snprintf(name, sizeof name, "firstdiff %s", commands[i].name);
             argv[1] = name; /* so that --help and usage errors say "firstdiff run" */
-            return check_stdout(commands[i].run(argc - 1, argv + 1));
+            return commands[i].run(argc - 1, argv + 1);
         }
     fprintf(stderr, "firstdiff: unknown command \"%s\"; `firstdiff --help` lists the commands\n", argv[1]);
     return FD_EXIT_UNUSABLE;
