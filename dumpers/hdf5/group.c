@@ -76,7 +76,6 @@ static bool take_message(const fd_h5_message *m, void *user) {
 
 /* ---- symbol tables (III.A.1, III.B, III.D) ---- */
 
-enum { MAX_NAMES = 256 << 20 }; /* bytes of a group's names */
 
 static bool take_name(listing *l, uint64_t offset, uint64_t address) {
     if (offset >= l->names_size) return false;
@@ -134,7 +133,7 @@ static bool take_symbol_table(listing *l) {
     fd_h5_skip(&c, 8);
     uint64_t at = fd_h5_take(&c, 8);
     l->budget = 64 + (int64_t)l->limit;
-    if (!heap || l->names_size > MAX_NAMES) return false;
+    if (!heap || l->names_size > l->bytes->size) return false;
     l->names = malloc((size_t)l->names_size + 1);
     return l->names && fd_h5_bytes_read(l->bytes, at, (size_t)l->names_size, l->names) && take_tree(l, l->tree, -1);
 }
