@@ -6,6 +6,7 @@
 #include <argp.h>
 #include <stdio.h>
 
+#include "compare/report/report.h"
 #include "exec/exec.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -135,7 +136,7 @@ void fd_cli_progress_end(fd_cli_progress *progress);
 /* The same as a callback of compare/: `user` is the fd_cli_progress. */
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total);
 
-/* Colours only on a terminal and without NO_COLOR. */
-bool fd_cli_use_colour(FILE *stream);
+/* Colours only on a terminal and without NO_COLOR; NULL: none. */
+fd_report_colour fd_cli_colour(FILE *stream);
 
 #endif

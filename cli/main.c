@@ -1,6 +1,12 @@
 #include "cli/cli.h"
 
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "cli/guard.h"
 
 #include "numerics/contract.h"
 #ifdef FD_HAVE_CUDA
@@ -38,8 +44,8 @@ static const fd_cli_command commands[] = {
      &fd_cmd_model_argp, "firstdiff model model.gguf --verify"},
     {"make-model", fd_cmd_make_model, false, "write a GGUF of random weights, of any supported architecture",
      &fd_cmd_make_model_argp,
-     "firstdiff make-model -a qwen3moe tiny.gguf\n"
-     "firstdiff make-model -p tinyllama-1.1b -t Q8_0 tinyllama.gguf"},
+     "firstdiff make-model -a qwen3moe -o tiny.gguf\n"
+     "firstdiff make-model -p tinyllama-1.1b -t Q8_0 -o tinyllama.gguf"},
     {"bisect", fd_cmd_bisect, false, "find the commit of an engine's repository that brought a bug in",
      &fd_cmd_bisect_argp,
      "firstdiff bisect --model model.gguf --build make --run './engine model.gguf' v1.0\n"
@@ -60,17 +66,36 @@ static void print_help(FILE *to) {
                 "Usage: firstdiff COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(to, "  %-10s  %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options.\n"
+    fprintf(to, "\n`firstdiff COMMAND --help` lists a command's options. Every command also\n"
+                "has --limit NAME=VALUE, which raises a limit on what files may ask for (docs/reliability.md).\n"
                 "Exit status: 0 no divergence, 1 diverged, 2 unusable input or usage, 3 incomplete.\n");
 }
 
-/* What was printed must have arrived: a full disk under stdout is no success. */
-static int check_stdout(int status) {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "firstdiff: writing to standard output failed\n");
-        return FD_EXIT_UNUSABLE;
+/* Every command has --limit NAME=VALUE: taken out of the arguments here, so that what is left is the command's own. */
+static fd_code take_limits(int *argc, char **argv, fd_error *err) {
+    int kept = 2;
+    bool ours = true; /* before "--" */
+    for (int i = 2; i < *argc; i++) {
+        const char *value = NULL;
+        if (strcmp(argv[i], "--") == 0) ours = false;
+        if (ours && strncmp(argv[i], "--limit=", 8) == 0) value = argv[i] + 8;
+        if (ours && strcmp(argv[i], "--limit") == 0) value = i + 1 < *argc ? argv[++i] : "";
+        if (value)
+            FD_TRY(fd_limit_set(value, err));
+        else
+            argv[kept++] = argv[i];
     }
-    return status;
+    *argc = kept;
+    argv[kept] = NULL;
+    return FD_OK;
+}
+
+/* What was printed must have arrived: a full disk under stdout is no success, however the program ends (argp prints
+ * --help and exits). */
+static void check_stdout(void) {
+    if (fd_cli_finish_streams()) return;
+    fprintf(stderr, "firstdiff: writing to standard output failed\n");
+    _exit(FD_EXIT_UNUSABLE);
 }
 
 static void print_version(void) {
@@ -99,6 +124,9 @@ static void print_example(const fd_cli_command *command, int argc, char **argv) 
 
 int main(int argc, char **argv) {
     fd_cli_keep_arguments(argc, argv);
+    fd_cli_guard_streams();
+    atexit(check_stdout);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     argp_err_exit_status = FD_EXIT_UNUSABLE;
     if (argc < 2) {
         print_help(stderr);
@@ -106,12 +134,14 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return check_stdout(FD_EXIT_SAME);
+        return FD_EXIT_SAME;
     }
     if (strcmp(argv[1], "--version") == 0) {
         print_version();
-        return check_stdout(FD_EXIT_SAME);
+        return FD_EXIT_SAME;
     }
+    fd_error err = {0};
+    if (take_limits(&argc, argv, &err) != FD_OK) return fd_cli_fail(argv[1], &err);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             if (commands[i].limits_spin) fd_cli_limit_openmp_spin();
@@ -119,7 +149,7 @@ int main(int argc, char **argv) {
             char name[32];
             snprintf(name, sizeof name, "firstdiff %s", commands[i].name);
             argv[1] = name; /* so that --help and usage errors say "firstdiff run" */
-            return check_stdout(commands[i].run(argc - 1, argv + 1));
+            return commands[i].run(argc - 1, argv + 1);
         }
     fprintf(stderr, "firstdiff: unknown command \"%s\"; `firstdiff --help` lists the commands\n", argv[1]);
     return FD_EXIT_UNUSABLE;

@@ -2,7 +2,8 @@
 
 #include <math.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "cli/guard.h"
 
 double fd_cli_seconds(void) {
     struct timespec t;
@@ -15,7 +16,7 @@ fd_cli_progress fd_cli_progress_start(const char *what, int64_t total) {
 }
 
 void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
-    bool terminal = isatty(STDERR_FILENO);
+    bool terminal = fd_cli_is_terminal(stderr);
     double t = fd_cli_seconds(), pause = terminal ? 0.1 : 2.0;
     p->done = done;
     if (t - p->started < 2.0 || t - p->printed < pause) return;
@@ -27,12 +28,13 @@ void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
         snprintf(left, sizeof left, ", %.0f min left", ceil(seconds / 60));
     else if (seconds >= 1)
         snprintf(left, sizeof left, ", %.0f s left", seconds);
-    fprintf(stderr, terminal ? "\r%s %lld/%lld%s\033[K" : "%s %lld/%lld%s\n", p->what, (long long)done,
-            (long long)p->total, left);
+    if (terminal) fd_cli_raw(stderr, "\r\033[K", 4);
+    fprintf(stderr, terminal ? "%s %lld/%lld%s" : "%s %lld/%lld%s\n", p->what, (long long)done, (long long)p->total,
+            left);
 }
 
 void fd_cli_progress_end(fd_cli_progress *p) {
-    if (p->shown && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (p->shown && fd_cli_is_terminal(stderr)) fd_cli_raw(stderr, "\r\033[K", 4);
 }
 
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total) {

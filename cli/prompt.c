@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "The prompt", 1},
     {"tokens", 't', "IDS", 0, "The prompt as token ids, \"1,2,3\": no tokenizer needed", 1},
@@ -48,47 +50,22 @@ fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32
 
 fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, int32_t **ids, int32_t *n,
                           fd_error *err) {
-    enum { MAX_BYTES = 64 << 20 };
     *ids = NULL;
     *n = 0;
     if (list) return fd_cli_parse_ids(list, n_vocab, ids, n, err);
     if (!path) return FD_OK;
-    FILE *file = fopen(path, "r");
-    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
-    char *text = malloc(MAX_BYTES + 1);
-    size_t size = text ? fread(text, 1, MAX_BYTES, file) : 0;
-    if (text) text[size] = '\0';
-    bool whole = text && !ferror(file) && fgetc(file) == EOF && strlen(text) == size;
-    fclose(file);
-    fd_code code = whole ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
-                         : fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a list of token ids", path);
+    char *text;
+    size_t size;
+    FD_TRY(fd_file_read(path, "a list of token ids", FD_LIMIT_TEXT_BYTES, &text, &size, err));
+    fd_code code = strlen(text) == size ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
+                                        : fd_fail(err, FD_ERR_INPUT, "a zero byte: not a list of token ids");
     free(text);
-    return code == FD_OK || !whole ? code : fd_error_prefix(err, "%s", path);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "%s", path);
 }
 
 static fd_code read_file(const char *path, char **text, size_t *size, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    size_t capacity = 4096;
-    *size = 0;
-    *text = malloc(capacity + 1);
-    while (*text) {
-        *size += fread(*text + *size, 1, capacity - *size, file);
-        if (*size < capacity) break;
-        char *grown = realloc(*text, (capacity *= 2) + 1);
-        if (!grown) free(*text);
-        *text = grown;
-    }
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (!*text) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    if (failed) {
-        free(*text);
-        *text = NULL;
-        return fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-    }
-    if (*size > 0 && (*text)[*size - 1] == '\n') --*size;
-    (*text)[*size] = '\0';
+    FD_TRY(fd_file_read(path, "a prompt", FD_LIMIT_TEXT_BYTES, text, size, err));
+    if (*size > 0 && (*text)[*size - 1] == '\n') (*text)[--*size] = '\0';
     return FD_OK;
 }
 

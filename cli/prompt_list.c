@@ -1,9 +1,10 @@
 #include "cli/prompt_list.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/file.h"
 
 /* plain: text, whatever it begins with. */
 static fd_code add_prompt(const fd_cli_model *model, const char *text, bool plain, int32_t line, fd_cli_prompts *list,
@@ -48,28 +49,27 @@ static fd_code add_json_prompt(const fd_cli_model *model, const char *text, size
 }
 
 fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    char *text = NULL;
-    size_t capacity = 0;
-    fd_code code = FD_OK;
+    char *text;
+    size_t size;
+    fd_code code = fd_file_read(path, "prompts, one a line", FD_LIMIT_TEXT_BYTES, &text, &size, err);
     const char *ending = strrchr(path, '.');
     bool json = ending && strcmp(ending, ".jsonl") == 0;
-    ssize_t size;
-    errno = 0;
-    for (int32_t line = 1; code == FD_OK && (size = getline(&text, &capacity, file)) >= 0; line++) {
-        while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) text[--size] = '\0';
-        if (size == 0 || (!json && text[0] == '#')) continue;
-        if (strlen(text) != (size_t)size)
+    char *at = text, *end = code == FD_OK ? text + size : text;
+    for (int32_t line = 1; code == FD_OK && at < end; line++) {
+        char *next = memchr(at, '\n', (size_t)(end - at));
+        size_t n = (size_t)((next ? next : end) - at);
+        while (n > 0 && at[n - 1] == '\r') n--;
+        at[n] = '\0';
+        if (strlen(at) != n)
             code = fd_fail(err, FD_ERR_INPUT, "contains a NUL byte: not a text file");
-        else
-            code = json ? add_json_prompt(model, text, (size_t)size, line, list, err)
-                        : add_prompt(model, text, false, line, list, err);
+        else if (n > 0 && json)
+            code = add_json_prompt(model, at, n, line, list, err);
+        else if (n > 0 && at[0] != '#')
+            code = add_prompt(model, at, false, line, list, err);
         if (code != FD_OK) fd_error_prefix(err, "%s line %d", path, line);
+        at = next ? next + 1 : end;
     }
-    if (code == FD_OK && ferror(file)) code = fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
     free(text);
-    fclose(file);
     if (code == FD_OK && list->n == 0) code = fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", path);
     return code;
 }

@@ -1,5 +1,4 @@
 /* firstdiff import: what another engine dumped, as a trace. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

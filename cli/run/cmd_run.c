@@ -12,6 +12,7 @@
 #include "cli/run/args.h"
 #include "cli/run/chat.h"
 #include "cli/run/many.h"
+#include "cli/guard.h"
 #include "cli/run/text.h"
 #include "dumpers/store/trace.h"
 #include "exec/generate.h"
@@ -127,7 +128,7 @@ static fd_code generate_text(run *r, fd_error *err) {
                                 .on_token = on_token,
                                 .user = r};
     int32_t n_done;
-    r->text = fd_cli_text_begin(stdout, r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
+    r->text = fd_cli_text_begin(fd_cli_generated(), r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
     r->progress = fd_cli_progress_start("decode", r->args->n_generate);
     r->started = fd_cli_seconds();
     if (r->trace || r->args->n_generate == 0)

@@ -4,12 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "compare/report/page.h"
 #include "compare/report/report.h"
 
 /* Text from files: nothing of it may become markup. */
 static void put_text(FILE *to, const char *text) {
-    for (const unsigned char *s = (const unsigned char *)text; *s; s++) {
+    fd_character c;
+    for (const char *s = text, *end = text + strlen(text); s < end; s += c.n) {
+        c = fd_text_next(s, (size_t)(end - s));
         if (*s == '&')
             fputs("&amp;", to);
         else if (*s == '<')
@@ -17,7 +20,7 @@ static void put_text(FILE *to, const char *text) {
         else if (*s == '>')
             fputs("&gt;", to);
         else
-            fputc(*s < 0x20 && *s != '\n' ? '?' : *s, to);
+            c.shown ? fwrite(s, 1, c.n, to) : fwrite("?", 1, 1, to);
     }
 }
 

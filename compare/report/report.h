@@ -7,8 +7,10 @@
 
 #include "compare/verdict.h"
 
+/* Writes an escape sequence that a terminal is to obey: `to` itself shows no text of files that way. */
+typedef void (*fd_report_colour)(FILE *to, const char *escape);
 /* What a first reader needs comes first, in at most twelve lines: where, what, name, where else, next step. */
-void fd_report_text(FILE *to, const fd_verdict *verdict, bool colour);
+void fd_report_text(FILE *to, const fd_verdict *verdict, fd_report_colour colour); /* colour NULL: none */
 
 /* More of it (-v): values side by side, a table of layers, a table of tokens; nothing where no op was replayed. */
 void fd_report_details(FILE *to, const fd_verdict *verdict);
@@ -38,7 +40,7 @@ typedef struct fd_junit_case {
     char message[1024]; /* "" when it passed */
 } fd_junit_case;
 
-/* One <testsuite>. Characters that XML does not allow, and bytes that are not UTF-8, come out as U+FFFD. */
+/* One <testsuite>. Characters that base/text.h does not show come out as U+FFFD. */
 void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int32_t n_case);
 
 #endif

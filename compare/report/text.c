@@ -212,13 +212,14 @@ static void put_misrecorded(FILE *to, const fd_misrecorded_kind *kind) {
             kind->reader, holds, layers);
 }
 
-void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
+void fd_report_text(FILE *to, const fd_verdict *v, fd_report_colour colour) {
     char text[1024];
     static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m", "\033[1;33m"};
     fd_report_headline(v, text, sizeof text);
-    if (colour) fputs(colours[v->status], to);
+    if (colour) colour(to, colours[v->status]);
     fd_put_clean(to, text);
-    fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (colour) colour(to, "\033[0m");
+    fputc('\n', to);
     fd_baseline_text(v, text, sizeof text);
     if (text[0]) fd_line(to, "since then", "%s", text);
     if (v->weights.n_differ) fd_report_weights(to, v);
