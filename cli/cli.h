@@ -122,8 +122,8 @@ fd_code fd_cli_exec_choose(fd_cli_exec_choice choice, const fd_graph *graph, fd_
 /* Seconds of a clock that only goes forward. */
 double fd_cli_seconds(void);
 
-/* A progress line on stderr ("decode 17/32, 8 s left", rewritten in place on a terminal, else a line every 2 s) for anything that
- * takes over two seconds; nothing before that. */
+/* A progress line on stderr ("decode 17/32, 8 s left", rewritten in place on a terminal, else a line every 2 s) for
+ * anything that takes over two seconds; nothing before that. */
 typedef struct fd_cli_progress {
     const char *what;
     int64_t done, total;

@@ -1,4 +1,7 @@
-"""A hook of mkdocs: links that lead out of docs/ are to files of the sources, which the site has not got. They become their text and the path."""
+"""A hook of mkdocs: links that lead out of docs/ are to files of the sources, which the site has not got.
+
+They become their text and the path.
+"""
 
 import re
 

@@ -1,5 +1,5 @@
-/* The parts of the text report that a model adds (text_model.c, text_measures.c): each prints its lines, and none where there is
- * nothing to say. */
+/* The parts of the text report that a model adds (text_model.c, text_measures.c): each prints its lines, and none where
+ * there is nothing to say. */
 #ifndef FD_COMPARE_REPORT_TEXT_H
 #define FD_COMPARE_REPORT_TEXT_H
 

@@ -5,13 +5,15 @@ function drawAll() {
   drawAttention();
   drawTokens();
 }
-for (const id of ['node', 'explanations', 'layers', 'attention', 'tokens', 'health', 'weights']) el($('parts'), 'section', null, {id});
+for (const id of ['node', 'explanations', 'layers', 'attention', 'tokens', 'health', 'weights']) el($('parts'),
+  'section', null, { id });
 drawLegend();
 drawAll();
 drawHealth();
 drawWeights();
 drawExplanations();
-let pause = 0, width = innerWidth;
+let pause = 0,
+  width = innerWidth;
 addEventListener('resize', () => {
   if (innerWidth === width) return;
   width = innerWidth;

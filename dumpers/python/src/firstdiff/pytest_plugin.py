@@ -1,4 +1,7 @@
-"""pytest: fixtures that compare what an engine computed with what it should have. Found by itself once firstdiff is installed."""
+"""pytest: fixtures that compare what an engine computed with what it should have.
+
+pytest finds them by itself once firstdiff is installed.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ def _sound(verdict: Verdict) -> Verdict:
 
 @pytest.fixture
 def assert_matches_golden() -> Callable[..., Verdict]:
-    """assert_matches_golden("golden.h5", "run.h5", prompt=1, model=None): the trace has every bit of the golden's prompt, or with the
-    model differs by rounding alone. More as of firstdiff.compare."""
+    """assert_matches_golden("golden.h5", "run.h5", prompt=1, model=None): the trace has every bit of the golden's
+    prompt, or with the model differs by rounding alone. More as of firstdiff.compare."""
 
     def matches(golden: PathLike, trace: PathLike, *, prompt: int = 1, **options: Any) -> Verdict:
         __tracebackhide__ = True
@@ -31,8 +34,8 @@ def assert_matches_golden() -> Callable[..., Verdict]:
 
 @pytest.fixture
 def assert_computes_model() -> Callable[..., Verdict]:
-    """assert_computes_model("model.gguf", "dump/", numerics="f16"): the engine that left the dump computes what the model says. More as of
-    firstdiff.check."""
+    """assert_computes_model("model.gguf", "dump/", numerics="f16"): the engine that left the dump computes what the
+    model says. More as of firstdiff.check."""
 
     def computes(model: PathLike, dump: PathLike, **options: Any) -> Verdict:
         __tracebackhide__ = True
