@@ -8,6 +8,12 @@
 
 static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     int32_t value_dim;
+    if (arch->reads & FD_READS_NO_ATTENTION) { /* files give 0 for both */
+        h->n_head = h->n_head_kv = 1;
+        h->head_dim = h->n_embd;
+        FD_TRY(fd_key_i32(r, "attention.head_count", 0, 0, 4096, &value_dim));
+        return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
+    }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
     FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
@@ -128,10 +134,11 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
     FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
-    FD_TRY(fd_key_i32(r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
+    const bool attends = !(arch->reads & FD_READS_NO_ATTENTION);
+    FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, arch, h));
-    FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
+    if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
     const char *eps_key =
         arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
