@@ -1,9 +1,11 @@
 #include "compare/compare_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
+#include "compare/diagnose/misrecorded.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
 #include "compare/replay/argmax_flip.h"
@@ -20,6 +22,7 @@ typedef struct comparison {
     fd_flips flips;
     fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
     int32_t n_pos;         /* positions whose tokens agree */
+    bool *ignored;         /* [n_node] of the candidate: recorded wrongly; owned */
     bool own_ways;         /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } comparison;
 
@@ -36,35 +39,65 @@ static void add_row(void *user, const fd_attribution_row *row) {
     fd_flips_add(&c->flips, row);
 }
 
+static fd_attribution_options options_of(const comparison *c, int which) {
+    const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
+    return (fd_attribution_options){.graph = graph_of(c, which),
+                                    .unjudged = c->loaded[which].unknown,
+                                    .ignored = which == CAND ? c->ignored : NULL,
+                                    .ref = other,
+                                    .cand = side,
+                                    .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
+                                    .n_ref_pos = c->n_pos,
+                                    .op = c->o->op};
+}
+
+/* The class, and how it is known. */
+static fd_code choose_class(fd_attribution_options *how, const fd_numerics_class *given, fd_class_source *source,
+                            fd_class_evidence *evidence, fd_error *err) {
+    *evidence = (fd_class_evidence){0};
+    *source = FD_CLASS_GIVEN;
+    how->numerics = given;
+    if (how->numerics) return FD_OK;
+    *source = FD_CLASS_RECORDED;
+    how->numerics = fd_class_of_trace(how->cand);
+    if (how->numerics) return FD_OK;
+    *source = FD_CLASS_INFERRED;
+    FD_TRY(fd_infer_class(how, &how->numerics, evidence, err));
+    return fd_refute_class_by_bug(how, evidence, err);
+}
+
 /* Judges one trace, the other giving what its inputs had brought along. */
 static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
                               fd_class_evidence *evidence, fd_attribution *out, fd_error *err) {
-    const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
-    fd_attribution_options how = {.graph = graph_of(c, which),
-                                  .unjudged = c->loaded[which].unknown,
-                                  .ref = other,
-                                  .cand = side,
-                                  .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
-                                  .n_ref_pos = c->n_pos,
-                                  .op = c->o->op};
+    fd_attribution_options how = options_of(c, which);
     c->flips.side = which;
-    *source = FD_CLASS_GIVEN;
-    how.numerics = given;
-    if (!how.numerics) {
-        *source = FD_CLASS_RECORDED;
-        how.numerics = fd_class_of_trace(side);
-    }
-    if (!how.numerics) {
-        *source = FD_CLASS_INFERRED;
-        FD_TRY(fd_infer_class(&how, &how.numerics, evidence, err));
-        FD_TRY(fd_refute_class_by_bug(&how, evidence, err));
-    }
+    FD_TRY(choose_class(&how, given, source, evidence, err));
     how.on_row = add_row;
     how.user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_attribute_errors(&how, out, err));
     fd_z_map_finish(&c->map[which], out);
     return FD_OK;
+}
+
+/* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
+static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_evidence *evidence, fd_attribution *out,
+                               fd_error *err) {
+    FD_TRY(attribute_side(c, CAND, c->o->numerics, source, evidence, out, err));
+    if (!out->found) return FD_OK;
+    fd_attribution_options how = options_of(c, CAND);
+    how.numerics = out->numerics;
+    bool *ignored = calloc((size_t)how.graph->n_node, sizeof *ignored);
+    if (!ignored) return fd_fail(err, FD_ERR_MEMORY, "verdict: out of memory");
+    fd_code code = fd_find_misrecorded(&how, out, ignored, &c->verdict->dump, err);
+    if (code != FD_OK || c->verdict->dump.n == 0) {
+        free(ignored);
+        return code;
+    }
+    c->ignored = ignored;
+    fd_attribution_free(out);
+    fd_z_map_free(&c->map[CAND]);
+    return attribute_side(c, CAND, c->o->numerics, source, evidence, out, err);
 }
 
 static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
@@ -75,7 +108,8 @@ static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of
                                .n_pos = of->n_pos,
                                .op = c->o->op,
                                .numerics = of->numerics,
-                               .n_output = of->n_output};
+                               .n_output = of->n_output,
+                               .ignored = of_reference ? NULL : c->ignored};
     FD_TRY(fd_diagnose(&how, &out->explanation, err));
     FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
     out->done = true;
@@ -143,7 +177,7 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
     fd_class_source source;
     fd_class_evidence evidence = {0}, of_reference = {0};
     *side = CAND;
-    FD_TRY(attribute_side(c, CAND, c->o->numerics, &source, &evidence, &of[CAND], err));
+    FD_TRY(judge_candidate(c, &source, &evidence, &of[CAND], err));
     if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
         snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));
@@ -190,6 +224,7 @@ fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdic
         fd_trace_pair_close(&c.pair);
     }
     if (code == FD_OK) fd_verdict_decide(verdict);
+    free(c.ignored);
     for (int side = 0; side < 2; side++) fd_loaded_weights_free(&c.loaded[side]);
     return code;
 }

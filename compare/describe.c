@@ -143,3 +143,19 @@ void fd_divergence_at(const fd_graph *graph, const fd_node *node, int32_t step, 
     fd_shape_text(node->n_dim, node->shape, node->over_kv, out->ref_shape, sizeof out->ref_shape);
     memcpy(out->cand_shape, out->ref_shape, sizeof out->cand_shape);
 }
+
+void fd_layers_text(const bool *layers, int32_t n, char *to, size_t size) {
+    size_t at = 0;
+    to[0] = '\0';
+    for (int32_t i = 0; i < n; i++) {
+        int32_t last = i;
+        if (!layers[i]) continue;
+        while (last + 1 < n && layers[last + 1]) last++;
+        if (at + 16 > size) {
+            snprintf(to + at, size - at, ", …");
+            return;
+        }
+        at += (size_t)snprintf(to + at, size - at, last > i ? "%s%d…%d" : "%s%d", at ? ", " : "", i, last);
+        i = last;
+    }
+}

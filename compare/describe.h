@@ -16,6 +16,9 @@ void fd_index_text(const char *node, int32_t n_dim, const int64_t *dims, bool ov
 /* The attributes of a graph's node in words: "(i, i+32) pairs, base 1e+06, 64 dims"; "" when it has none. */
 void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, size_t size);
 
+/* Layers of which layers[l] is set: "0…5, 7"; "" none. */
+void fd_layers_text(const bool *layers, int32_t n_layer, char *to, size_t size);
+
 /* This node's values differ at this position. Leaves the values and inputs as they are. */
 void fd_divergence_at(const fd_graph *graph, const fd_node *node, int32_t step, fd_step_kind step_kind, int32_t pos,
                       fd_divergence *out);

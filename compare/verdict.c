@@ -6,7 +6,7 @@
 #include <string.h>
 
 const char *fd_verdict_status_name(fd_verdict_status status) {
-    static const char *const names[] = {"identical", "diverged", "incomplete", "noise"};
+    static const char *const names[] = {"identical", "diverged", "incomplete", "noise", "check-dump"};
     return names[status];
 }
 
@@ -19,7 +19,8 @@ const char *fd_equality_name(fd_equality equality) {
 }
 
 int fd_verdict_exit_status(const fd_verdict *verdict) {
-    static const int exits[] = {[FD_IDENTICAL] = 0, [FD_DIVERGED] = 1, [FD_INCOMPLETE] = 3, [FD_NOISE] = 0};
+    static const int exits[] = {
+        [FD_IDENTICAL] = 0, [FD_DIVERGED] = 1, [FD_INCOMPLETE] = 3, [FD_NOISE] = 0, [FD_CHECK_DUMP] = 3};
     return exits[verdict->status];
 }
 
@@ -59,6 +60,7 @@ void fd_verdict_decide(fd_verdict *verdict) {
     }
     add_reasons(verdict);
     verdict->status = d->kind != FD_NO_DIVERGENCE ? FD_DIVERGED
+                      : verdict->dump.n           ? FD_CHECK_DUMP
                       : verdict->reasons.n        ? FD_INCOMPLETE
                       : verdict->replay.done      ? FD_NOISE
                                                   : FD_IDENTICAL;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "compare/diagnose/explanation.h"
+#include "compare/diagnose/misrecorded.h"
 #include "compare/diff/tensor_diff.h"
 #include "compare/replay/class_evidence.h"
 #include "dumpers/store/trace.h"
@@ -17,9 +18,10 @@ typedef enum fd_verdict_status {
     FD_IDENTICAL,
     FD_DIVERGED,
     FD_INCOMPLETE,
-    FD_NOISE, /* bits differ, and replay found nothing beyond what rounding explains */
+    FD_NOISE,      /* bits differ, and replay found nothing beyond what rounding explains */
+    FD_CHECK_DUMP, /* as noise, but for tensors that were not recorded as the engine used them */
 } fd_verdict_status;
-const char *fd_verdict_status_name(fd_verdict_status status); /* "identical", "diverged", "incomplete", "noise" */
+const char *fd_verdict_status_name(fd_verdict_status status); /* "identical", …, "noise", "check-dump" */
 const char *fd_step_kind_name(fd_step_kind kind);             /* "prefill", "decode", "verify" */
 
 typedef enum fd_equality { FD_EQUALITY_UNKNOWN, FD_EQUAL, FD_UNEQUAL } fd_equality;
@@ -280,6 +282,7 @@ typedef struct fd_verdict {
     fd_verdict_weights weights;
     fd_verdict_flip flip;
     fd_verdict_replay replay;
+    fd_misrecorded dump; /* of the candidate; what is in it was taken for not recorded */
     fd_verdict_diagnosis diagnosis;
     fd_moved moved;
     fd_baseline baseline; /* the earlier verdict's, when moved says so */
@@ -290,12 +293,13 @@ typedef struct fd_verdict {
 void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */
 
 /* The one place that decides. Weights that differ are a divergence, at the weight itself where no op departs. With a
- * divergence: diverged. Else with a reason, or a missing tensor that was not allowed, or nothing compared:
- * incomplete (and that is listed as a reason). Else, when ops were replayed: noise; else identical. May be called
+ * divergence: diverged. Else, where tensors were recorded wrongly: check the dump. Else with a reason, or a missing
+ * tensor that was not allowed, or nothing compared: incomplete (and that is listed as a reason). Else, when ops were
+ * replayed: noise; else identical. May be called
  * again when more is known. */
 void fd_verdict_decide(fd_verdict *verdict);
 
-/* 0 identical and noise, 1 diverged, 3 incomplete. */
+/* 0 identical and noise, 1 diverged, 3 incomplete and check the dump. */
 int fd_verdict_exit_status(const fd_verdict *verdict);
 
 /* Appends; what exceeds FD_MAX_REMARKS is counted, not kept. */

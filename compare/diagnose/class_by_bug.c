@@ -81,6 +81,7 @@ static fd_code try_class(const fd_attribution_options *options, const fd_numeric
                                    .n_pos = of.n_pos,
                                    .op = how.op,
                                    .numerics = class_,
+                                   .ignored = how.ignored,
                                    .n_output = of.n_output,
                                    .table_alone = table_alone};
         out->found = true;

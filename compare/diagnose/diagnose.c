@@ -35,6 +35,11 @@ static double products_of(const fd_graph *graph, const fd_node *node) {
     return node->op == FD_OP_MATMUL || node->op == FD_OP_HEAD_MATMUL ? n : 0;
 }
 
+static bool is_recorded(const recorded *r, const fd_node *node) {
+    bool ignored = r->o->ignored && r->o->ignored[node->id];
+    return !ignored && fd_trace_has_data(r->o->trace, node->name);
+}
+
 static fd_code cost_of(const recorded *r, const fd_node *root, span_cost *out, fd_error *err) {
     const fd_graph *graph = r->o->graph;
     bool *in = calloc((size_t)graph->n_node, sizeof *in);
@@ -43,7 +48,7 @@ static fd_code cost_of(const recorded *r, const fd_node *root, span_cost *out, f
     in[root->id] = true;
     for (int32_t i = root->id; i >= 0; i--) {
         const fd_node *node = &graph->nodes[i];
-        if (!in[i] || (i != root->id && fd_trace_has_data(r->o->trace, node->name))) continue;
+        if (!in[i] || (i != root->id && is_recorded(r, node))) continue;
         out->products += products_of(graph, node);
         out->several |= i != root->id;
         out->history |= i != root->id && node->op == FD_OP_KV_WRITE;
@@ -98,7 +103,7 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
 static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error *err) {
     int64_t stride = fd_node_row_stride(node, r->n_kv);
     int32_t first = node->op == FD_OP_KV_WRITE ? 0 : r->pos0, n = r->n_kv - first;
-    int32_t in_trace = fd_trace_find(r->o->trace, node->name);
+    int32_t in_trace = is_recorded(r, node) ? fd_trace_find(r->o->trace, node->name) : -1;
     float *rows = malloc(sizeof *rows * (size_t)(n * stride));
     double *row = malloc(2 * sizeof *row * (size_t)stride); /* and scratch after it */
     bool present = in_trace >= 0;

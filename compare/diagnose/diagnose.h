@@ -17,8 +17,9 @@ typedef struct fd_diagnose_options {
     int32_t n_pos; /* positions that were judged */
     fd_op_fn op;
     const fd_numerics_class *numerics;
-    double n_output;  /* as in fd_bound_args */
-    bool table_alone; /* the table of faults, without guesses beside it */
+    double n_output;     /* as in fd_bound_args */
+    const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
+    bool table_alone;    /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 
 /* Through unrecorded nodes, too: then each explanation is tried in the whole span and at each node of it. */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/describe.h"
+
 /* Explanations are asked for so many nodes that no known cause explains; each may cost as much as the first name. */
 enum { MOST_ASKED = 12, MOST_CAUSES = 16 };
 
@@ -64,29 +66,12 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
     return FD_OK;
 }
 
-/* "0…5, 7" */
-static void layers_text(const bool *layers, int32_t n, char *to, size_t size) {
-    size_t at = 0;
-    to[0] = '\0';
-    for (int32_t i = 0; i < n; i++) {
-        int32_t last = i;
-        if (!layers[i]) continue;
-        while (last + 1 < n && layers[last + 1]) last++;
-        if (at + 16 > size) {
-            snprintf(to + at, size - at, ", …");
-            return;
-        }
-        at += (size_t)snprintf(to + at, size - at, last > i ? "%s%d…%d" : "%s%d", at ? ", " : "", i, last);
-        i = last;
-    }
-}
-
 static void describe(const grouping *r, const group *g, fd_cause *out) {
     snprintf(out->name, sizeof out->name, "%s", g->named ? g->fit.name : "");
     snprintf(out->summary, sizeof out->summary, "%s", g->named ? g->fit.summary : "");
     snprintf(out->node, sizeof out->node, "%s", r->o->graph->nodes[g->node].name);
     out->n_node = g->n_node;
-    layers_text(g->layers, r->o->graph->hparams.n_layer, out->layers, sizeof out->layers);
+    fd_layers_text(g->layers, r->o->graph->hparams.n_layer, out->layers, sizeof out->layers);
 }
 
 fd_code fd_group_findings(const fd_diagnose_options *options, const fd_attribution *attribution,

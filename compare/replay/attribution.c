@@ -283,6 +283,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .tokens = fd_trace_tokens(o->cand),
                              .op = o->op,
                              .numerics = o->numerics,
+                             .ignored = o->ignored,
                              .n_output = out->n_output};
     return fd_replay_open(&how, &a->replay, err);
 }

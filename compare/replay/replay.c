@@ -30,7 +30,8 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
         return fd_fail(err, FD_ERR_MEMORY, "replay of %zu nodes: out of memory", n);
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        replay->in_trace[i] = fd_trace_find(replay->o.trace, node->name);
+        bool ignored = replay->o.ignored && replay->o.ignored[i];
+        replay->in_trace[i] = ignored ? -1 : fd_trace_find(replay->o.trace, node->name);
         replay->last_reader[i] = i;
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (node->input[k] >= 0) replay->last_reader[node->input[k]] = i;

@@ -23,7 +23,8 @@ typedef struct fd_replay_options {
     const int32_t *tokens; /* [n_pos]: those that were fed */
     fd_op_fn op;
     const fd_numerics_class *numerics;
-    double n_output; /* as in fd_bound_args */
+    double n_output;     /* as in fd_bound_args */
+    const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
 } fd_replay_options;
 
 /* Everything in the options is borrowed. FD_ERR_INPUT when a recorded tensor does not have the graph's shape

@@ -91,6 +91,18 @@ static json_t *remarks(const fd_verdict *v, const fd_remarks *of) {
     return list;
 }
 
+static json_t *misrecorded(const fd_misrecorded *m) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < m->n; i++) {
+        const fd_misrecorded_kind *k = &m->kinds[i];
+        list = fd_json_append(list,
+                              json_pack("{s:o, s:i, s:o, s:o, s:o, s:o}", "node", fd_json_text(k->node), "tensors",
+                                        k->n_node, "layers", fd_json_text(k->layers), "reader", fd_json_text(k->reader),
+                                        "holds", fd_json_text(k->holds), "summary", fd_json_text(k->summary)));
+    }
+    return list;
+}
+
 static json_t *baseline(const fd_verdict *v) {
     char text[512];
     fd_baseline_text(v, text, sizeof text);
@@ -115,6 +127,7 @@ static json_t *report(const fd_verdict *v) {
     if (d->done)
         root = fd_json_join(root, json_pack("{s:o, s:o}", "explanation", fd_json_explanation(&d->explanation), "causes",
                                             fd_json_causes(&d->causes)));
+    if (v->dump.n) root = fd_json_join(root, json_pack("{s:o}", "misrecorded", misrecorded(&v->dump)));
     if (v->moved) root = fd_json_join(root, json_pack("{s:o}", "since", baseline(v)));
     return fd_json_join(root,
                         json_pack("{s:o, s:o, s:o, s:o}", "missing", missing(v), "reasons", remarks(v, &v->reasons),

@@ -34,6 +34,9 @@ void fd_report_headline(const fd_verdict *v, char *to, size_t size) {
                  fd_step_kind_name(d->step_kind), d->pos, place);
     } else if (v->status == FD_INCOMPLETE) {
         snprintf(to, size, "INCOMPLETE  %s", fd_reason_text(v, 0, reason));
+    } else if (v->status == FD_CHECK_DUMP) {
+        snprintf(to, size, "CHECK THE DUMP FIRST  %s was not recorded as it was used; all else is within rounding",
+                 v->dump.kinds[0].node);
     } else if (v->status == FD_NOISE) {
         snprintf(to, size, "NOISE       %lld tensor%s over %lld position%s differ no more than %s rounding explains",
                  (long long)v->replay.n_tensor, fd_plural(v->replay.n_tensor), (long long)v->counts.n_pos,
@@ -164,9 +167,20 @@ static void put_side(FILE *to, const char *role, const fd_verdict_side *s) {
     fd_line(to, role, "%s%s%s%s%s", s->label, what, s->device[0] ? ", " : "", s->device, fault);
 }
 
+static void put_misrecorded(FILE *to, const fd_misrecorded_kind *kind) {
+    char layers[80] = "", holds[224] = "";
+    if (kind->n_node > 1) snprintf(layers, sizeof layers, ", and so in layers %s", kind->layers);
+    if (kind->holds[0])
+        snprintf(holds, sizeof holds, "; it has the values of %s", kind->holds);
+    else if (kind->summary[0])
+        snprintf(holds, sizeof holds, "; what it holds looks like: %s", kind->summary);
+    fd_line(to, "recorded", "%s is not what its op gives, but %s follows from what it should be%s%s", kind->node,
+            kind->reader, holds, layers);
+}
+
 void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     char text[1024];
-    static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m"};
+    static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m", "\033[1;33m"};
     fd_report_headline(v, text, sizeof text);
     if (colour) fputs(colours[v->status], to);
     fd_put_clean(to, text);
@@ -175,6 +189,9 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (text[0]) fd_line(to, "since then", "%s", text);
     if (v->weights.n_differ) fd_report_weights(to, v);
     if (v->status == FD_DIVERGED) put_divergence(to, v);
+    for (int32_t i = 0; i < v->dump.n; i++) put_misrecorded(to, &v->dump.kinds[i]);
+    if (v->dump.n)
+        fd_line(to, "", "recorded late (its buffer was used again), at another stage of its op, or under another name");
     if (v->replay.done) fd_report_replay(to, v);
     if (v->diagnosis.done) fd_report_explanation(to, &v->diagnosis.explanation);
     if (v->diagnosis.done) fd_report_causes(to, &v->diagnosis.causes);

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "compare/compare.h"
@@ -10,6 +11,28 @@
 #include "reference_cpu/reference.h"
 
 static const int32_t fed[N_PREFILL + N_DECODE] = {1, 300, 45, 1036, 261, 7, 512, 88};
+
+/* A dump that records something else than the engine uses. */
+typedef struct misrecorder {
+    fd_observer to;
+    void (*change)(const fd_observation *seen, float *rows);
+} misrecorder;
+
+static fd_code observe_changed(void *user, const fd_observation *seen, fd_error *err) {
+    const misrecorder *m = user;
+    size_t n = (size_t)(seen->n_pos * seen->row_stride);
+    float *rows = malloc(sizeof *rows * n);
+    fd_observation changed = *seen;
+    cr_assert(rows && seen->data && seen->dtype == FD_F32);
+    memcpy(rows, seen->data, sizeof *rows * n);
+    m->change(seen, rows);
+    changed.data = rows;
+    changed.fingerprints = NULL;
+    changed.stats = NULL;
+    fd_code code = m->to.observe(m->to.user, &changed, err);
+    free(rows);
+    return code;
+}
 
 fd_trace *record(const fd_graph *graph, recording how) {
     cr_assert(graph, "nothing to record");
@@ -42,7 +65,9 @@ fd_trace *record(const fd_graph *graph, recording how) {
         must(fd_reference_new(graph, &o, &exec, &err), &err);
     }
     must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
-    fd_exec_set_observer(exec, fd_trace_observer(writer));
+    misrecorder changed = {fd_trace_observer(writer), how.misrecord};
+    fd_exec_set_observer(exec,
+                         how.misrecord ? (fd_observer){.observe = observe_changed, .user = &changed} : changed.to);
     for (int32_t s = 0, pos = 0; s < n_step; s++) {
         int32_t n = s ? 1 : n_prompt;
         fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos};

@@ -21,6 +21,7 @@ typedef struct recording {
     const fd_graph *weights; /* the model's: hashes of the weights are recorded; NULL: none */
     bool one_by_one;         /* every position is a step of its own */
     uint32_t store;          /* element type in the file; 0: as computed */
+    void (*misrecord)(const fd_observation *seen, float *rows); /* changes what is recorded, [n_pos, row_stride] */
 } recording;
 
 /* Opened from a temporary file that is gone already. Fails the running test when something goes wrong. */

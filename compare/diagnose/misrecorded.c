@@ -1,0 +1,185 @@
+#include "compare/diagnose/misrecorded.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/describe.h"
+#include "compare/diagnose/diagnose.h"
+
+/* What rounding makes of a sound engine in 16 bits is less; two tensors of a model are farther apart. */
+#define NEAR 0.02
+
+typedef struct search {
+    const fd_attribution_options *o;
+    bool *ignored;                    /* [n_node] */
+    bool *readers, *reached, *layers; /* [n_node]: departed, and read what is ignored; [n_node], [n_layer]: scratch */
+    fd_attribution_options how;       /* with what is ignored */
+    fd_misrecorded *out;
+} search;
+
+static bool departs(const fd_attribution *of, int32_t node) {
+    return of->introduced[node].finding != FD_FOUND_NOTHING;
+}
+
+/* The first recorded reader that departs, directly or through tensors that were not recorded; -1: none. All of them are
+ * marked in s->readers where `mark`. */
+static int32_t departing_reader(search *s, const fd_attribution *of, int32_t node, bool mark) {
+    const fd_graph *graph = s->o->graph;
+    int32_t first = -1;
+    memset(s->reached, 0, sizeof *s->reached * (size_t)graph->n_node);
+    s->reached[node] = true;
+    for (int32_t i = node + 1; i < graph->n_node; i++) {
+        bool reads = false;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            reads |= graph->nodes[i].input[k] >= 0 && s->reached[graph->nodes[i].input[k]];
+        bool recorded = !s->ignored[i] && fd_trace_has_data(s->o->cand, graph->nodes[i].name);
+        s->reached[i] = reads && !recorded;
+        if (!reads || !recorded || !departs(of, i)) continue;
+        s->readers[i] |= mark;
+        if (first < 0) first = i;
+    }
+    return first;
+}
+
+/* ---- what it holds instead ---- */
+
+static fd_code read_row(const fd_trace *trace, const fd_node *node, int32_t pos, double *row, bool *present,
+                        fd_error *err) {
+    int64_t size = fd_node_row_stride(node, pos + 1);
+    return fd_replay_read_row(trace, fd_trace_find(trace, node->name), node, pos, pos + 1, row + size, row, present,
+                              err);
+}
+
+/* |a − b| / |b|, of lengths; padding is equal. */
+static double distance(const double *a, const double *b, int64_t n) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (a[i] == b[i] && !isfinite(b[i])) continue;
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
+/* The tensor of the reference that is nearest to what stands there, another one or its own of another position; *name is
+ * left as it is where none is near: a sound engine's are the reference's but for rounding. */
+static fd_code find_alike(const search *s, const fd_node_finding *f, char name[FD_HELD_SIZE], fd_error *err) {
+    const fd_graph *graph = s->o->graph;
+    const fd_node *own = &graph->nodes[f->node];
+    int32_t n_ref = s->o->n_ref_pos ? s->o->n_ref_pos : s->o->n_pos;
+    int64_t size = fd_node_row_stride(own, f->pos + 1);
+    double *row = malloc(4 * sizeof *row * (size_t)size), *other = row + 2 * size, nearest = NEAR;
+    int32_t last = -1;
+    bool present = row && s->o->ref && f->pos < n_ref;
+    fd_code code = !row      ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", own->name)
+                   : present ? read_row(s->o->cand, own, f->pos, row, &present, err)
+                             : FD_OK;
+    for (int32_t i = 0; i < graph->n_node && code == FD_OK && present; i++) {
+        const fd_node *node = &graph->nodes[i];
+        bool there = false, another = i != f->node && fd_node_row_stride(node, f->pos + 1) == size;
+        if (another) code = read_row(s->o->ref, node, f->pos, other, &there, err);
+        bool closer = i > f->node && 2 * f->node - i > last; /* of equal ones that by the side of the node */
+        double d = there ? distance(row, other, size) : INFINITY;
+        if (code != FD_OK || !(d < nearest || (closer && d <= nearest))) continue;
+        nearest = d;
+        last = i;
+        snprintf(name, FD_HELD_SIZE, "%s", node->name);
+    }
+    for (int32_t p = 0; p < n_ref && code == FD_OK && present && !own->over_kv; p++) {
+        bool there = false;
+        if (p != f->pos) code = read_row(s->o->ref, own, p, other, &there, err);
+        if (code != FD_OK || !there || !(distance(row, other, size) < nearest)) continue;
+        nearest = distance(row, other, size);
+        snprintf(name, FD_HELD_SIZE, "%s of position %d", own->name, p);
+    }
+    free(row);
+    return code;
+}
+
+static fd_code describe(const search *s, const fd_attribution *of, fd_misrecorded_kind *kind, fd_error *err) {
+    fd_diagnose_options ask = {.graph = s->o->graph,
+                               .trace = s->o->cand,
+                               .finding = &of->first,
+                               .n_pos = of->n_pos,
+                               .op = s->o->op,
+                               .numerics = of->numerics,
+                               .n_output = of->n_output};
+    fd_explanation e = {0};
+    FD_TRY(find_alike(s, &of->first, kind->holds, err));
+    if (!kind->holds[0]) FD_TRY(fd_diagnose(&ask, &e, err));
+    if (e.named) snprintf(kind->summary, sizeof kind->summary, "%s", e.remaining[0].summary);
+    return FD_OK;
+}
+
+/* ---- which tensors ---- */
+
+/* Ignores the kind of tensor that departs first. *more: it may have been recorded wrongly. */
+static fd_code ignore_first(search *s, const fd_attribution *of, bool *more, fd_error *err) {
+    const fd_graph *graph = s->o->graph;
+    const fd_node *nodes = graph->nodes;
+    fd_misrecorded_kind kind = {0};
+    int32_t reader = departing_reader(s, of, of->first.node, false);
+    *more = reader >= 0 && s->out->n < FD_MAX_MISRECORDED;
+    if (!*more) return FD_OK;
+    memset(s->layers, 0, sizeof *s->layers * (size_t)graph->hparams.n_layer);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        bool same = strcmp(fd_fault_suffix(&nodes[i]), fd_fault_suffix(&nodes[of->first.node])) == 0;
+        if (!departs(of, i) || !same || departing_reader(s, of, i, true) < 0) continue;
+        s->ignored[i] = true;
+        kind.n_node++;
+        if (nodes[i].layer >= 0) s->layers[nodes[i].layer] = true;
+    }
+    snprintf(kind.node, sizeof kind.node, "%s", nodes[of->first.node].name);
+    snprintf(kind.reader, sizeof kind.reader, "%s", nodes[reader].name);
+    fd_layers_text(s->layers, graph->hparams.n_layer, kind.layers, sizeof kind.layers);
+    FD_TRY(describe(s, of, &kind, err));
+    s->out->kinds[s->out->n++] = kind;
+    return FD_OK;
+}
+
+/* Those that departed follow from what the ignored tensors should be. */
+static bool readers_follow(const search *s, const fd_attribution *of) {
+    for (int32_t i = 0; i < s->o->graph->n_node; i++)
+        if (s->readers[i] && !s->ignored[i] && (departs(of, i) || of->finding[i] == FD_FOUND_NOTHING)) return false;
+    return true;
+}
+
+/* Until nothing departs, or what departs first is followed by its readers. */
+static fd_code ignore_all(search *s, const fd_attribution *found, bool *follow, fd_error *err) {
+    fd_attribution of = *found;
+    bool more = true, own = false;
+    fd_code code = FD_OK;
+    while (code == FD_OK && of.found && more) {
+        code = ignore_first(s, &of, &more, err);
+        if (code != FD_OK || !more) break;
+        if (own) fd_attribution_free(&of);
+        code = fd_attribute_errors(&s->how, &of, err);
+        own = true;
+    }
+    *follow = code == FD_OK && own && readers_follow(s, &of);
+    if (own) fd_attribution_free(&of);
+    return code;
+}
+
+fd_code fd_find_misrecorded(const fd_attribution_options *options, const fd_attribution *found, bool *ignored,
+                            fd_misrecorded *out, fd_error *err) {
+    size_t n_node = (size_t)options->graph->n_node, n_layer = (size_t)options->graph->hparams.n_layer;
+    bool follow = false, *marks = calloc(2 * n_node + n_layer, sizeof *marks);
+    search s = {.o = options, .ignored = ignored, .how = *options, .out = out};
+    *out = (fd_misrecorded){0};
+    memset(ignored, 0, sizeof *ignored * n_node);
+    if (!marks) return fd_fail(err, FD_ERR_MEMORY, "searching recorded tensors: out of memory");
+    s.readers = marks;
+    s.reached = marks + n_node;
+    s.layers = marks + 2 * n_node;
+    s.how.ignored = ignored;
+    s.how.on_row = NULL;
+    fd_code code = ignore_all(&s, found, &follow, err);
+    free(marks);
+    if (follow) return code;
+    memset(ignored, 0, sizeof *ignored * n_node);
+    *out = (fd_misrecorded){0};
+    return code;
+}
