@@ -37,6 +37,7 @@ enum fd_reads {
     FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
     FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
+    FD_READS_HYBRID = 16384,      /* a layer whose attention.head_count_kv is 0 does not attend */
     FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
@@ -185,6 +186,13 @@ int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
+
+/* A state-space layer of mamba2 (model/arch/mamba.c): its sizes, from ssm.*, and what is to be added to the stream. */
+typedef struct fd_ssm {
+    int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
+} fd_ssm;
+fd_ssm fd_read_ssm2(fd_builder *builder);
+int32_t fd_build_mamba2(fd_builder *builder, int32_t layer, int32_t x, const fd_ssm *ssm);
 
 /* How a mixture of experts differs from Mixtral's. */
 typedef struct fd_experts_block {

@@ -6,6 +6,24 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of the layers that attend: the others have 0. */
+static fd_code read_most_heads_kv(const fd_keys *r, fd_hparams *h) {
+    const fd_gguf_kv *kv = fd_key_find(r, "attention.head_count_kv");
+    int64_t most = kv ? 0 : h->n_head, item;
+    for (uint64_t i = 0; kv && i < kv->count; i++) {
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > 4096 || (item > 0 && most > 0 && item != most))
+            return fd_fail(r->err, FD_ERR_UNSUPPORTED,
+                           "key %s.attention.head_count_kv: expected one number of heads, or 0, for each layer",
+                           r->arch);
+        most = item > 0 ? item : most;
+    }
+    if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)h->n_layer)
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %llu layers, expected %d", r->arch,
+                       (unsigned long long)kv->count, h->n_layer);
+    h->n_head_kv = most > 0 ? (int32_t)most : h->n_head;
+    return FD_OK;
+}
+
 static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     int32_t value_dim;
     if (arch->reads & FD_READS_NO_ATTENTION) { /* files give 0 for both */
@@ -15,7 +33,10 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
         return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
     }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
-    FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
+    if (arch->reads & FD_READS_HYBRID)
+        FD_TRY(read_most_heads_kv(r, h));
+    else
+        FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected a divisor of head_count %d",
                        h->arch, h->n_head_kv, h->n_head);

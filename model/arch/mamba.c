@@ -8,17 +8,13 @@
  * Source: Gu and Dao, Mamba, 2023; Dao and Gu, Mamba-2, 2024; transformers' MambaModel and Mamba2Model. */
 #include "model/builder.h"
 
-typedef struct ssm {
-    int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
-} ssm;
-
 static void read_key(fd_builder *b, const char *name, int64_t fallback, int32_t high, int32_t *out) {
     fd_code code = fd_key_i32(b->keys, name, fallback, 1, high, out);
     if (code != FD_OK) fd_builder_set_error(b, code);
 }
 
-static ssm read_ssm(fd_builder *b) {
-    ssm s = {0};
+static fd_ssm read_ssm(fd_builder *b) {
+    fd_ssm s = {0};
     read_key(b, "ssm.conv_kernel", -1, 64, &s.n_tap);
     read_key(b, "ssm.inner_size", -1, 1 << 20, &s.n_inner);
     read_key(b, "ssm.state_size", -1, FD_MAX_STATE, &s.n_state);
@@ -32,7 +28,7 @@ static int32_t project(fd_builder *b, int32_t layer, const char *name, int32_t x
     return fd_build_matmul_part(b, layer, name, "ssm_in", x, (fd_part){first, all}, n, FD_OPTIONAL);
 }
 
-static int32_t convolve(fd_builder *b, int32_t layer, int32_t x, const ssm *s) {
+static int32_t convolve(fd_builder *b, int32_t layer, int32_t x, const fd_ssm *s) {
     int32_t cache = fd_build_kv_write(b, layer, "cache_conv", fd_build_heads(b, x, 1));
     return fd_build_activation(b, layer, "ssm_x", FD_OP_SILU, fd_build_conv(b, layer, "ssm_conv", cache, s->n_tap));
 }
@@ -43,7 +39,7 @@ static int32_t store(fd_builder *b, int32_t layer, int32_t dt, int32_t x, int32_
     return fd_build_kv_write(b, layer, "cache_ssm", fd_build_concat(b, layer, "ssm_dt_x_b", row, to_state));
 }
 
-static int32_t mamba_of(fd_builder *b, int32_t layer, int32_t norm, const ssm *s) {
+static int32_t mamba_of(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm *s) {
     int32_t x = project(b, layer, "ssm_in", norm, 0, s->n_inner, 2 * (int64_t)s->n_inner);
     int32_t z = project(b, layer, "ssm_z", norm, s->n_inner, s->n_inner, 2 * (int64_t)s->n_inner);
     const int64_t n_made = s->n_rank + 2 * (int64_t)s->n_state;
@@ -62,7 +58,7 @@ static int32_t mamba_of(fd_builder *b, int32_t layer, int32_t norm, const ssm *s
     return fd_build_matmul(b, layer, "ssm_out", "ssm_out", y, b->h->n_embd, FD_OPTIONAL);
 }
 
-static int32_t mamba2_of(fd_builder *b, int32_t layer, int32_t norm, const ssm *s) {
+int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm *s) {
     const int32_t n_b = s->n_group * s->n_state, n_conv = s->n_inner + 2 * n_b;
     const int64_t all = (int64_t)s->n_inner + n_conv + s->n_rank;
     int32_t z = project(b, layer, "ssm_z", norm, 0, s->n_inner, all);
@@ -82,7 +78,8 @@ static int32_t mamba2_of(fd_builder *b, int32_t layer, int32_t norm, const ssm *
     return fd_build_matmul(b, layer, "ssm_out", "ssm_out", y, b->h->n_embd, FD_OPTIONAL);
 }
 
-static void list_with(fd_builder *b, const ssm *s, int32_t (*mixer)(fd_builder *, int32_t, int32_t, const ssm *)) {
+static void list_with(fd_builder *b, const fd_ssm *s,
+                      int32_t (*mixer)(fd_builder *, int32_t, int32_t, const fd_ssm *)) {
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
@@ -92,21 +89,26 @@ static void list_with(fd_builder *b, const ssm *s, int32_t (*mixer)(fd_builder *
 }
 
 static void list(fd_builder *b) {
-    const ssm s = read_ssm(b);
+    const fd_ssm s = read_ssm(b);
     list_with(b, &s, mamba_of);
 }
 
-static void list_mamba2(fd_builder *b) {
-    ssm s = read_ssm(b);
+fd_ssm fd_read_ssm2(fd_builder *b) {
+    fd_ssm s = read_ssm(b);
     read_key(b, "ssm.group_count", 1, 1 << 10, &s.n_group);
     if (b->code == FD_OK && s.n_inner % s.n_rank != 0)
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
-                                        "key mamba2.ssm.time_step_rank: %d, expected a divisor of inner_size %d",
-                                        s.n_rank, s.n_inner));
+                                        "key %s.ssm.time_step_rank: %d, expected a divisor of inner_size %d",
+                                        b->h->arch, s.n_rank, s.n_inner));
     if (b->code == FD_OK && s.n_group != 1)
-        fd_builder_set_error(
-            b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "key mamba2.ssm.group_count: %d, only 1 is implemented", s.n_group));
-    list_with(b, &s, mamba2_of);
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "key %s.ssm.group_count: %d, only 1 is implemented",
+                                        b->h->arch, s.n_group));
+    return s;
+}
+
+static void list_mamba2(fd_builder *b) {
+    const fd_ssm s = fd_read_ssm2(b);
+    list_with(b, &s, fd_build_mamba2);
 }
 
 const fd_arch fd_arch_mamba = {
