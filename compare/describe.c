@@ -107,6 +107,13 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_SCALE: snprintf(to, size, "factor %.9g", (double)node->scale); break;
     case FD_OP_SOFTCAP: snprintf(to, size, "cap %g", (double)node->softcap); break;
     case FD_OP_SWIGLU_CLAMP: snprintf(to, size, "slope %g, limit %g", (double)node->slope, (double)node->limit); break;
+    case FD_OP_CONV:
+        if (w) snprintf(to, size, "%.48s, over %lld positions", w->name, (long long)w->n_col);
+        break;
+    case FD_OP_SSM_SCAN:
+        snprintf(to, size, "%d heads of %d, a state of %d", node->shape[0], node->shape[1],
+                 graph->nodes[node->input[1]].shape[1]);
+        break;
     case FD_OP_SLICE: snprintf(to, size, "%d elements from %d", node->shape[node->n_dim - 1], node->first); break;
     case FD_OP_TOP_K: {
         int at = snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]);

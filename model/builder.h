@@ -36,6 +36,8 @@ enum fd_reads {
     FD_READS_LOGIT_SCALE = 512,   /* logit_scale alone */
     FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
+    FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
+    FD_READS_HYBRID = 16384,      /* a layer whose attention.head_count_kv is 0 does not attend */
     FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
@@ -138,10 +140,15 @@ int32_t fd_build_slice(fd_builder *builder, int32_t layer, const char *name, int
 int32_t fd_build_concat(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                              int32_t n_out);
+/* Over the rows of a cache: a convolution of ssm_conv1d.weight; a state-space scan of ssm_a and ssm_d whose cache has dt,
+ * x and B in each row, `read` is C, [n_group, n_state]. */
+int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap);
+int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t read,
+                          const int32_t shape[2], bool each_state);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
-/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID. */
+/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SOFTPLUS. */
 int32_t fd_build_activation(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t x);
 int32_t fd_build_clamp(fd_builder *builder, int32_t layer, const char *name, int32_t x, float limit);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
@@ -179,6 +186,13 @@ int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
+
+/* A state-space layer of mamba2 (model/arch/mamba.c): its sizes, from ssm.*, and what is to be added to the stream. */
+typedef struct fd_ssm {
+    int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
+} fd_ssm;
+fd_ssm fd_read_ssm2(fd_builder *builder);
+int32_t fd_build_mamba2(fd_builder *builder, int32_t layer, int32_t x, const fd_ssm *ssm);
 
 /* How a mixture of experts differs from Mixtral's. */
 typedef struct fd_experts_block {

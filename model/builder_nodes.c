@@ -220,6 +220,31 @@ int32_t fd_build_head_matmul(fd_builder *b, int32_t layer, const char *name, con
     return add_node(b, node);
 }
 
+int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t n_tap) {
+    fd_node node = like_input(b, FD_OP_CONV, layer, name, cache, -1);
+    char full[128];
+    full_name(layer, "ssm_conv1d", ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, fd_node_width(&node), n_tap, FD_REQUIRED);
+    full_name(layer, "ssm_conv1d", ".bias", full, sizeof full);
+    node.weight[1] = fd_build_weight(b, full, 1, fd_node_width(&node), FD_REQUIRED);
+    return add_node(b, node);
+}
+
+int32_t fd_build_ssm_scan(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t read,
+                          const int32_t shape[2], bool each_state) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_SSM_SCAN, layer, name, cache, read);
+    char full[128];
+    node.n_dim = 2;
+    node.shape[0] = shape[0];
+    node.shape[1] = shape[1];
+    full_name(layer, "ssm_a", "", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, shape[0], each_state ? node_at(b, read)->shape[1] : 1, FD_REQUIRED);
+    full_name(layer, "ssm_d", "", full, sizeof full);
+    node.weight[1] = fd_build_weight(b, full, each_state ? 1 : shape[0], each_state ? shape[0] : 1, FD_REQUIRED);
+    return add_node(b, node);
+}
+
 /* The clamped SwiGLU of gpt-oss: its constants are in no file (OpenAI's reference code, gpt_oss/torch/model.py). */
 #define SWIGLU_CLAMP_SLOPE 1.702f
 #define SWIGLU_CLAMP_LIMIT 7.0f

@@ -6,10 +6,37 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of the layers that attend: the others have 0. */
+static fd_code read_most_heads_kv(const fd_keys *r, fd_hparams *h) {
+    const fd_gguf_kv *kv = fd_key_find(r, "attention.head_count_kv");
+    int64_t most = kv ? 0 : h->n_head, item;
+    for (uint64_t i = 0; kv && i < kv->count; i++) {
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > 4096 || (item > 0 && most > 0 && item != most))
+            return fd_fail(r->err, FD_ERR_UNSUPPORTED,
+                           "key %s.attention.head_count_kv: expected one number of heads, or 0, for each layer",
+                           r->arch);
+        most = item > 0 ? item : most;
+    }
+    if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)h->n_layer)
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %llu layers, expected %d", r->arch,
+                       (unsigned long long)kv->count, h->n_layer);
+    h->n_head_kv = most > 0 ? (int32_t)most : h->n_head;
+    return FD_OK;
+}
+
 static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     int32_t value_dim;
+    if (arch->reads & FD_READS_NO_ATTENTION) { /* files give 0 for both */
+        h->n_head = h->n_head_kv = 1;
+        h->head_dim = h->n_embd;
+        FD_TRY(fd_key_i32(r, "attention.head_count", 0, 0, 4096, &value_dim));
+        return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
+    }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
-    FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
+    if (arch->reads & FD_READS_HYBRID)
+        FD_TRY(read_most_heads_kv(r, h));
+    else
+        FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected a divisor of head_count %d",
                        h->arch, h->n_head_kv, h->n_head);
@@ -128,10 +155,11 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
     FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
-    FD_TRY(fd_key_i32(r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
+    const bool attends = !(arch->reads & FD_READS_NO_ATTENTION);
+    FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, arch, h));
-    FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
+    if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
     const char *eps_key =
         arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";

@@ -237,6 +237,40 @@ static fd_code check_head_matmul(const checker *c) {
     return check_weight(c, 0, (int64_t)n->shape[0] * n->shape[1], x->shape[1], false);
 }
 
+static fd_code check_silu(const checker *c) {
+    return check_like_input(c);
+}
+/* It may make heads of its input. */
+static fd_code check_softplus(const checker *c) {
+    return fd_node_width(c->node) == fd_node_width(input(c, 0)) && !c->node->over_kv
+               ? FD_OK
+               : broken(c, "width differs from its input's");
+}
+
+static fd_code check_conv(const checker *c) {
+    const fd_node *n = c->node;
+    if (input(c, 0)->op != FD_OP_KV_WRITE || !same_shape(n, input(c, 0)))
+        return broken(c, "expected the shape of a cache that it reads");
+    if (n->weight[0] < 0) return broken(c, "lacks its weight");
+    FD_TRY(check_weight(c, 0, fd_node_width(n), c->graph->weights[n->weight[0]].n_col, false));
+    return check_weight(c, 1, 1, fd_node_width(n), true);
+}
+
+/* The cache has dt of each head, x as the output's shape, and B as C's. */
+static fd_code check_ssm_scan(const checker *c) {
+    const fd_node *n = c->node, *cache = input(c, 0), *read = input(c, 1);
+    if (cache->op != FD_OP_KV_WRITE || n->n_dim != 2 || read->n_dim != 2 || n->shape[0] % read->shape[0] != 0)
+        return broken(c, "expected a cache, heads and groups of heads");
+    if (fd_node_width(cache) != n->shape[0] + fd_node_width(n) + fd_node_width(read))
+        return broken(c, "expected a cache of dt, x and B");
+    if (read->shape[1] > FD_MAX_STATE) return broken(c, "the state is too large");
+    if (n->weight[0] < 0 || n->weight[1] < 0) return broken(c, "lacks its weights");
+    const fd_weight *d = &c->graph->weights[n->weight[1]];
+    if (d->n_row * d->n_col != n->shape[0]) return broken(c, "expected a D for each head");
+    bool each = c->graph->weights[n->weight[0]].n_col > 1;
+    return check_weight(c, 0, n->shape[0], each ? read->shape[1] : 1, false);
+}
+
 /* From ops.def: an op without a rule does not compile. */
 static const struct {
     int n_input;

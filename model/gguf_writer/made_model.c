@@ -20,6 +20,9 @@ static const struct {
     {"rope_f*", 1.0f, 0.1f, true},
     {"exp_probs_b.bias", 0.0f, 0.1f, true},
     {"attn_sinks.weight", 0.0f, 1.0f, true},
+    {"ssm_a", -1.0f, 0.25f, true}, /* minus a positive number */
+    {"ssm_d", 1.0f, 0.1f, true},
+    {"ssm_conv1d.weight", 0.0f, 0.0f, true},
     {"*.bias", 0.0f, 0.5f, true},
     {"ffn_gate_inp*.weight", 0.0f, 0.0f, true},
     {"position_embd.weight", 0.0f, 0.0f, true},

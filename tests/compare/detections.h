@@ -43,3 +43,7 @@
 {FD_OP_CONCAT, one_percent_off, "one percent off", {0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85}},
 {FD_OP_HEAD_MATMUL, one_percent_off, "one percent off", {0.90, 0.90, 0.40, 0.05, 0.25, 0.20, 0.00, 0.60, 0.00, 0.00}},
 {FD_OP_HEAD_MATMUL, head_scaled, "head scaled", {0.90, 0.90, 0.90, 0.70, 0.45, 0.45, 0.00, 0.90, 0.00, 0.00}},
+{FD_OP_SILU, one_percent_off, "one percent off", {0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.00, 0.85}},
+{FD_OP_SOFTPLUS, one_percent_off, "one percent off", {0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.75, 0.00, 0.85}},
+{FD_OP_CONV, one_percent_off, "one percent off", {0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.50, 0.00, 0.85}},
+{FD_OP_SSM_SCAN, one_percent_off, "one percent off", {0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85, 0.00, 0.00, 0.85}},

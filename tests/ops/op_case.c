@@ -308,6 +308,38 @@ op_case *case_head_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n
     return c;
 }
 
+/* ---- state-space layers ---- */
+
+static void set_cache(op_case *c, int32_t width) {
+    int64_t n = (int64_t)c->args.n_kv * width;
+    set_input(c, 0, random_floats(c, n), n, 2, 1, width);
+    c->nodes[0].op = FD_OP_KV_WRITE;
+}
+
+op_case *case_conv(int32_t pos0, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_CONV, pos0, n_pos);
+    set_cache(c, 40);
+    set_weight(c, 0, FD_F32, 40, 4);
+    set_weight(c, 1, FD_F32, 1, 40);
+    set_shape(c, 2, 1, 40);
+    return c;
+}
+
+op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos) {
+    enum { HEADS = 4, DIM = 6, GROUPS = 2, STATE = 8, WIDTH = HEADS + HEADS * DIM + GROUPS * STATE };
+    op_case *c = new_case(FD_OP_SSM_SCAN, pos0, n_pos);
+    set_cache(c, WIDTH);
+    for (int64_t i = 0; i < c->n_in[0]; i++) /* dt is positive */
+        if (i % WIDTH < HEADS) c->in[0][i] = fabsf(c->in[0][i]);
+    set_heads(c, 1, GROUPS, STATE);
+    set_weight(c, 0, FD_F32, HEADS, each_state ? STATE : 1);
+    set_weight(c, 1, FD_F32, each_state ? 1 : HEADS, each_state ? HEADS : 1);
+    float *a = (float *)c->weights[0].data; /* the case's own */
+    for (int i = 0; i < HEADS * (each_state ? STATE : 1); i++) a[i] = -fabsf(a[i]) - 0.1f;
+    set_shape(c, 2, HEADS, DIM);
+    return c;
+}
+
 void case_add_sinks(op_case *c, uint32_t dtype) {
     set_weight(c, 0, dtype, 1, c->nodes[2].shape[0]);
 }
