@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -195,31 +194,10 @@ bool fd_wall_call(fd_wall *wall, double seconds) {
     return true;
 }
 
-/* Killed and not reaped yet: the system takes a process apart for half a millisecond, which nobody waits for. */
-static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
-static pid_t ending[16];
-
-static void end_child(fd_wall *wall) {
-    enum { N = sizeof ending / sizeof *ending };
-    pid_t child = wall->child;
-    if (child <= 0) return;
-    kill(child, SIGKILL);
-    pthread_mutex_lock(&ending_lock);
-    for (int i = 0; i < N; i++) {
-        if (ending[i] && waitpid(ending[i], NULL, WNOHANG) != 0) ending[i] = 0;
-        if (!ending[i]) {
-            ending[i] = child;
-            child = 0;
-        }
-    }
-    pthread_mutex_unlock(&ending_lock);
-    if (child == 0) wall->child = 0; /* else there was no room */
-    kill_child(wall);
-}
-
+/* Waits for the end: until then the child holds HDF5's lock of the file, which may be written next. */
 void fd_wall_stop(fd_wall *wall) {
     if (!wall) return;
-    end_child(wall);
+    kill_child(wall);
     munmap(wall->shared, wall->bytes);
     free(wall);
 }
