@@ -33,7 +33,7 @@ typedef struct row {
 /* "2048,8192": rising depths; "0": none. */
 static void parse_depths(options *o, char *text, struct argp_state *state) {
     o->n_deep = 0;
-    for (char *item = strtok(text, ","); item; item = strtok(NULL, ",")) {
+    for (char *item = text; item; item = strchr(item, ',') ? strchr(item, ',') + 1 : NULL) {
         int depth = atoi(item), before = o->n_deep > 0 ? o->deep[o->n_deep - 1] + WARM + o->n_decode : 0;
         if (depth == 0) continue;
         if (o->n_deep == MAX_DEEP || depth < before) argp_error(state, "depths rise, and are %d at most", MAX_DEEP);

@@ -12,12 +12,12 @@
 #include "kernels/attention/split_kv.cuh"
 
 enum {
-    SOFTMAX_THREADS = 512,
-    SOFTMAX_PARTS = 4,    /* blocks a head */
-    SOFTMAX_LEAST = 1024, /* positions of each */
-    SOFTMAX_TILE = 4096,  /* positions whose e^x are in shared memory; there are two tiles */
-    ADD_WIDTH = 32,       /* elements of a head that a block adds up */
-    ADD_TILE = 256,       /* chunks whose sums are in shared memory */
+    SOFTMAX_THREADS = 1024,
+    SOFTMAX_TILE = 4096,   /* positions that a block takes at once */
+    SOFTMAX_ALONE = 12288, /* that a block does by itself */
+    SOFTMAX_PARTS = 8,     /* blocks a head, at most */
+    ADD_WIDTH = 32,        /* elements of a head that a block adds up */
+    ADD_TILE = 256,        /* chunks whose sums are in shared memory */
 };
 
 size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_dim, int32_t n_ctx) {
@@ -26,63 +26,103 @@ size_t fd_attn_decode_scratch(int32_t n_head, int32_t n_head_kv, int32_t head_di
     return sizeof(float) * (size_t)n_head * per_head;
 }
 
-/* Scores `begin` … `end` - 1 of a head to e^(score − largest); `members` blocks left their largest. */
-__device__ __forceinline__ void exponentiate(float *score, int begin, int end, const float *largest, int members) {
-    float most = -(float)INFINITY;
-    for (int i = (int)threadIdx.x % 32; i < members; i += 32) most = fmaxf(most, __ldcg(largest + i));
-    most = fd_warp_max(most);
-#pragma unroll 4
-    for (int t = begin + (int)threadIdx.x; t < end; t += SOFTMAX_THREADS) score[t] = fd_exp32(__ldcg(score + t) - most);
-}
+/* The thread's values of a tile that begins at `from`, of `n`; `none` past the last. */
+struct softmax_values {
+    static constexpr int each = SOFTMAX_TILE / SOFTMAX_THREADS;
+    float of[each];
 
-/* Σ e in the contract's order by one block: thread j < 64 follows partial sum j over a tile in shared memory, while all
- * load the next. Thread 0 gets the sum. */
-__device__ __forceinline__ float sum_of(const float *e, int n, float *tiles) {
-    constexpr int each = SOFTMAX_TILE / SOFTMAX_THREADS;
-    __shared__ float halves[2];
-    const int own = (int)threadIdx.x;
-    float sum = 0.0f;
-    for (int tile = 0, odd = 0; tile - SOFTMAX_TILE < n; tile += SOFTMAX_TILE, odd = 1 - odd) {
-        float *now = tiles + odd * SOFTMAX_TILE, value[each];
-        const float *before = tiles + (1 - odd) * SOFTMAX_TILE;
+    __device__ __forceinline__ softmax_values(const float *from, int n, float none) {
 #pragma unroll
         for (int i = 0; i < each; i++) {
-            const int t = tile + i * SOFTMAX_THREADS + own;
-            value[i] = t < n ? __ldcg(e + t) : 0.0f;
+            const int t = i * SOFTMAX_THREADS + (int)threadIdx.x;
+            of[i] = t < n ? __ldcg(from + t) : none;
         }
-        if (own < FD_PARTIALS && tile > 0) {
-            const int left = n - (tile - SOFTMAX_TILE), count = left < SOFTMAX_TILE ? left : SOFTMAX_TILE;
-#pragma unroll 16
-            for (int t = own; t < count; t += FD_PARTIALS) sum = sum + before[t];
-        }
+    }
+    __device__ __forceinline__ void store(float *to, int n) const {
 #pragma unroll
-        for (int i = 0; i < each; i++) now[i * SOFTMAX_THREADS + own] = value[i];
-        __syncthreads();
+        for (int i = 0; i < each; i++)
+            if (i * SOFTMAX_THREADS + (int)threadIdx.x < n) to[i * SOFTMAX_THREADS + threadIdx.x] = of[i];
     }
-    if (own < FD_PARTIALS) {
-        sum = fd_tree_lanes<32>(sum);
-        if (own % 32 == 0) halves[own / 32] = sum;
+    __device__ __forceinline__ void exponentiate(float most, int n) {
+#pragma unroll
+        for (int i = 0; i < each; i++)
+            if (i * SOFTMAX_THREADS < n) of[i] = fd_exp32(of[i] - most);
     }
-    __syncthreads();
+};
+
+/* The largest score of a head, of which `members` blocks left theirs. */
+__device__ __forceinline__ float largest_of(const float *largest, int members) {
+    float most = -(float)INFINITY;
+    for (int i = (int)threadIdx.x % 32; i < members; i += 32) most = fmaxf(most, __ldcg(largest + i));
+    return fd_warp_max(most);
+}
+
+/* Thread j < 64 goes on with partial sum j of the contract over a tile in shared memory. */
+__device__ __forceinline__ float add_tile(float sum, const float *tile, int n) {
+    if ((int)threadIdx.x >= FD_PARTIALS) return sum;
+    const int count = n < SOFTMAX_TILE ? n : SOFTMAX_TILE;
+#pragma unroll 16
+    for (int t = (int)threadIdx.x; t < count; t += FD_PARTIALS) sum = sum + tile[t];
+    return sum;
+}
+
+/* The partial sums' tree; to thread 0. */
+__device__ __forceinline__ float add_partials(float sum) {
+    __shared__ float halves[2];
+    if ((int)threadIdx.x >= FD_PARTIALS) return 0.0f;
+    sum = fd_tree_lanes<32>(sum);
+    if (threadIdx.x % 32 == 0) halves[threadIdx.x / 32] = sum;
+    fd_bar_sync(1, FD_PARTIALS);
     return halves[0] + halves[1];
 }
 
-/* Grid: parts of a head × heads × rows. The last of a head's blocks adds up what all of them made. `members`: blocks of
- * the scores' kernel that had the head. */
+/* Σ e of a head by one block: while 64 threads add up a tile in shared memory, the others go on. MAKE: `e` holds scores
+ * still. `tiles`: two. */
+template <bool MAKE>
+__device__ __forceinline__ float add_all(float *e, int n, const float *largest, int members, float *tiles) {
+    float sum = 0.0f;
+    softmax_values value(e, n, 0.0f);
+    const float most = MAKE ? largest_of(largest, members) : 0.0f; /* it comes as late as the scores do */
+    for (int first = 0, odd = 0; first < n; first += SOFTMAX_TILE, odd = 1 - odd) {
+        float *tile = tiles + odd * SOFTMAX_TILE;
+        if (MAKE) {
+            value.exponentiate(most, n - first);
+            value.store(e + first, n - first);
+        }
+        value.store(tile, n - first);
+        __syncthreads();
+        value = softmax_values(e + first + SOFTMAX_TILE, n - first - SOFTMAX_TILE, 0.0f);
+        sum = add_tile(sum, tile, n - first);
+    }
+    return add_partials(sum);
+}
+
+/* Grid: parts of a head × heads × rows. A block has the whole head while positions are few; else the last of the parts
+ * adds up what all of them made. `members`: blocks of the scores' kernel that had the head. */
 __global__ void __launch_bounds__(SOFTMAX_THREADS)
     attention_split_softmax(const __grid_constant__ fd_attn_decode all, int members) {
     fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
     const scratch_layout s = layout_of(&a);
     const int n = __ldcg(a.pos) + 1, head = (int)blockIdx.y, part = (int)blockIdx.x;
-    const int wanted = (n + SOFTMAX_LEAST - 1) / SOFTMAX_LEAST, parts = min(wanted, (int)gridDim.x);
-    float *score = s.scores + (int64_t)head * a.n_ctx;
+    const int parts = n <= SOFTMAX_ALONE ? 1 : min((n + SOFTMAX_TILE - 1) / SOFTMAX_TILE, (int)gridDim.x);
+    float *score = s.scores + (int64_t)head * a.n_ctx, *tiles = fd_shared_floats(), sum;
+    const float *largest = s.largest + head * SPLIT_MOST_BLOCKS;
     fd_pdl_wait();
     if (part >= parts) return;
-    exponentiate(score, (int)((int64_t)n * part / parts), (int)((int64_t)n * (part + 1) / parts),
-                 s.largest + head * SPLIT_MOST_BLOCKS, members);
-    if (!arrive_last(s.arrived + head, (unsigned)parts)) return;
-    const float sum = sum_of(score, n, fd_shared_floats());
+    if (parts == 1) {
+        sum = add_all<true>(score, n, largest, members, tiles);
+    } else {
+        const int begin = (int)((int64_t)n * part / parts), end = (int)((int64_t)n * (part + 1) / parts);
+        const float most = largest_of(largest, members);
+        for (int first = begin; first < end; first += SOFTMAX_TILE) {
+            softmax_values value(score + first, end - first, 0.0f);
+            value.exponentiate(most, end - first);
+            value.store(score + first, end - first);
+        }
+        if (!arrive_last(s.arrived + head, (unsigned)parts)) return;
+        sum = add_all<false>(score, n, largest, members, tiles);
+    }
     if (threadIdx.x == 0) s.sum[head] = sum;
 }
 
