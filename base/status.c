@@ -3,37 +3,29 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
-/* Names out of files end up in messages: a line break or an escape sequence in one must not. */
-static void keep_one_line(char *message) {
-    for (char *p = message; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
-}
+#include "base/text.h"
 
 fd_code fd_fail(fd_error *err, fd_code code, const char *format, ...) {
     assert(code != FD_OK);
+    char message[sizeof err->message];
     va_list args;
     va_start(args, format);
-    vsnprintf(err->message, sizeof err->message, format, args);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    keep_one_line(err->message);
+    fd_text_one_line(message, err->message, sizeof err->message); /* names out of files end up in messages */
     err->code = code;
     return code;
 }
 
 fd_code fd_error_prefix(fd_error *err, const char *format, ...) {
-    char message[sizeof err->message];
-    memcpy(message, err->message, sizeof message);
+    char prefix[sizeof err->message], message[2 * sizeof err->message + 2];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(err->message, sizeof err->message, format, args);
+    vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
-    size_t at = n < 0 ? 0 : (size_t)n;
-    for (const char *p = ": "; *p && at + 1 < sizeof err->message; p++) err->message[at++] = *p;
-    for (const char *p = message; *p && at + 1 < sizeof err->message; p++) err->message[at++] = *p;
-    if (at < sizeof err->message) err->message[at] = '\0';
-    keep_one_line(err->message);
+    snprintf(message, sizeof message, "%s: %s", prefix, err->message);
+    fd_text_one_line(message, err->message, sizeof err->message);
     return err->code;
 }
 

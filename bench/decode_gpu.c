@@ -14,11 +14,12 @@
 #include "bench/run_gpu.h"
 #include "exec/generate.h"
 
-enum { MAX_ROUND = 64, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
+enum { MAX_ROUND = 64, MAX_DEEP = 4, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
 
 typedef struct options {
     const char *path;
-    int n_decode, n_prefill, n_deep, n_round;
+    int n_decode, n_prefill, n_round;
+    int deep[MAX_DEEP], n_deep; /* rising */
     bool ablate;
     fd_numerics beside; /* exact: nothing */
 } options;
@@ -29,19 +30,27 @@ typedef struct row {
     double bytes;           /* a token reads; 0: none shown */
 } row;
 
+/* "2048,8192": rising depths; "0": none. */
+static void parse_depths(options *o, char *text, struct argp_state *state) {
+    o->n_deep = 0;
+    for (char *item = text; item; item = strchr(item, ',') ? strchr(item, ',') + 1 : NULL) {
+        int depth = atoi(item), before = o->n_deep > 0 ? o->deep[o->n_deep - 1] + WARM + o->n_decode : 0;
+        if (depth == 0) continue;
+        if (o->n_deep == MAX_DEEP || depth < before) argp_error(state, "depths rise, and are %d at most", MAX_DEEP);
+        o->deep[o->n_deep++] = depth;
+    }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
-    int *number = key == 'n'   ? &o->n_decode
-                  : key == 'p' ? &o->n_prefill
-                  : key == 'd' ? &o->n_deep
-                  : key == 'r' ? &o->n_round
-                               : NULL;
+    int *number = key == 'n' ? &o->n_decode : key == 'p' ? &o->n_prefill : key == 'r' ? &o->n_round : NULL;
     if (number) {
         *number = atoi(arg);
         return 0;
     }
     switch (key) {
     case 'a': o->ablate = true; return 0;
+    case 'd': parse_depths(o, arg, state); return 0;
     case 'N': o->beside = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
@@ -52,9 +61,11 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
+enum { MAX_TOKENS = 1 << 18 };
+
 /* Feeds `n` tokens from where the executor is, `at_once` at a time; seconds. */
 static double feed(fd_exec *exec, int n, int at_once, float *logits) {
-    static int32_t tokens[1 << 16];
+    static int32_t tokens[MAX_TOKENS];
     fd_error err = {0};
     for (int i = 0; i < at_once; i++) tokens[i] = token_at(i + exec->n_past, exec->graph->hparams.n_vocab);
     double start = now();
@@ -150,20 +161,42 @@ static void show(row *r, const options *o, double copy) {
 }
 
 /* What is measured of an engine. */
-enum { PREFILL, LOGITS, DEEP, DECODE, GENERATE, N_MEASURE = GENERATE + 2 * N_SAMPLER };
+enum {
+    PREFILL,
+    LOGITS,
+    DEEP,                     /* decode after each depth */
+    PROMPT = DEEP + MAX_DEEP, /* the prompts that lead there */
+    DECODE = PROMPT + MAX_DEEP,
+    GENERATE,
+    N_MEASURE = GENERATE + 2 * N_SAMPLER
+};
 
 static void name_rows(row rows[N_MEASURE], const options *o, const char *numerics, double weights, double cache) {
-    static const char *const text[] = {[PREFILL] = "%sprefill of %d, tokens/s",
-                                       [LOGITS] = "%sdecode with logits to the host, tokens/s",
-                                       [DEEP] = "%sdecode after %d, tokens/s",
-                                       [DECODE] = "%sdecode, tokens/s"};
     for (int i = 0; i < 2 * N_SAMPLER; i++)
         snprintf(rows[GENERATE + i].name, sizeof rows->name, "%s%s, %s", numerics, samplers[i / 2].name,
                  i % 2 ? "host" : "device");
-    for (int i = 0; i < N_MEASURE; i++) {
-        int tokens = i == PREFILL ? o->n_prefill : o->n_deep;
-        if (i < GENERATE) snprintf(rows[i].name, sizeof rows->name, text[i], numerics, tokens);
-        if (i != PREFILL) rows[i].bytes = weights + cache * ((i == DEEP ? o->n_deep : WARM) + o->n_decode / 2.0);
+    snprintf(rows[PREFILL].name, sizeof rows->name, "%sprefill of %d, tokens/s", numerics, o->n_prefill);
+    snprintf(rows[LOGITS].name, sizeof rows->name, "%sdecode with logits to the host, tokens/s", numerics);
+    snprintf(rows[DECODE].name, sizeof rows->name, "%sdecode, tokens/s", numerics);
+    for (int i = LOGITS; i < N_MEASURE; i++) rows[i].bytes = weights + cache * (WARM + o->n_decode / 2.0);
+    for (int i = 0; i < o->n_deep; i++) {
+        snprintf(rows[PROMPT + i].name, sizeof rows->name, "%sprefill of %d, tokens/s", numerics, o->deep[i]);
+        snprintf(rows[DEEP + i].name, sizeof rows->name, "%sdecode after %d, tokens/s", numerics, o->deep[i]);
+        rows[PROMPT + i].bytes = 0;
+        rows[DEEP + i].bytes = weights + cache * (o->deep[i] + WARM + o->n_decode / 2.0);
+    }
+}
+
+/* Decode after one depth after the other, and the prompts that lead there: each goes on where the one before ended. */
+static void measure_deep(fd_exec *exec, const options *o, row rows[N_MEASURE], int at) {
+    double prompt = 0;
+    fd_exec_reset(exec);
+    for (int i = 0, past = 0; i < o->n_deep; i++) {
+        prompt += feed(exec, o->deep[i] - past, o->deep[i] - past, NULL);
+        rows[PROMPT + i].rate[at] = o->deep[i] / prompt;
+        feed(exec, WARM, 1, NULL);
+        rows[DEEP + i].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, NULL);
+        past = o->deep[i] + WARM + o->n_decode;
     }
 }
 
@@ -176,11 +209,6 @@ static void measure(fd_exec *exec, const options *o, float *logits, row rows[N_M
     rows[LOGITS].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, logits);
     for (int i = 0; i < 2 * N_SAMPLER; i++)
         rows[GENERATE + i].rate[at] = o->n_decode / generate(exec, o->n_decode, i % 2 == 1, &samplers[i / 2].options);
-    if (o->n_deep <= 0) return;
-    fd_exec_reset(exec);
-    feed(exec, o->n_deep, o->n_deep < 512 ? o->n_deep : 512, NULL);
-    feed(exec, WARM, 1, NULL);
-    rows[DEEP].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, NULL);
 }
 
 static double decode(fd_exec *exec, const options *o) {
@@ -192,7 +220,8 @@ static double decode(fd_exec *exec, const options *o) {
 static void show_measures(row rows[N_MEASURE], const options *o, double copy, double count) {
     show(&rows[LOGITS], o, copy);
     for (int i = 0; i < 2 * N_SAMPLER; i++) show(&rows[GENERATE + i], o, copy);
-    if (o->n_deep > 0) show(&rows[DEEP], o, copy);
+    for (int i = 0; i < o->n_deep; i++) show(&rows[DEEP + i], o, copy);
+    for (int i = 0; i < o->n_deep; i++) show(&rows[PROMPT + i], o, copy);
     show(&rows[PREFILL], o, copy);
     printf("%-44s %10.1f TFLOP/s of matrix products\n", "", 2e-12 * median(rows[PREFILL].rate, o->n_round) * count);
 }
@@ -200,20 +229,20 @@ static void show_measures(row rows[N_MEASURE], const options *o, double copy, do
 int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"decode", 'n', "N", 0, "tokens decoded one by one, a round (64)", 0},
                                                {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
-                                               {"deep", 'd', "N", 0, "decode after N tokens too (2048; 0: not)", 0},
+                                               {"deep", 'd', "N,N,…", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
                                                {"numerics", 'N', "exact|q8act|fast", 0, "those beside exact ones", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
-    options o = {.n_decode = 64, .n_prefill = 512, .n_deep = 2048, .n_round = 7};
+    options o = {.n_decode = 64, .n_prefill = 512, .deep = {2048}, .n_deep = 1, .n_round = 7};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
 
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
     open_model_or_skip(o.path, &gguf, &graph);
-    int n_ctx = o.n_deep + o.n_decode + WARM + 1;
+    int n_ctx = (o.n_deep > 0 ? o.deep[o.n_deep - 1] : 0) + o.n_decode + WARM + 1;
     if (n_ctx < o.n_prefill) n_ctx = o.n_prefill;
 
     fd_exec *exec[N_VARIANT] = {0};
@@ -256,6 +285,9 @@ int main(int argc, char **argv) {
         if (other) other_rows[DECODE].rate[at] = decode(other, &o);
         measure(exec[0], &o, logits, exact_rows, at);
         if (other) measure(other, &o, logits, other_rows, at);
+        if (round < 0) continue;
+        measure_deep(exec[0], &o, exact_rows, at);
+        if (other) measure_deep(other, &o, other_rows, at);
     }
 
     double copy = median(copies.rate, o.n_round);

@@ -39,7 +39,7 @@ def model_file(build, directory, preset, dtype):
     path = directory / f"{preset}-{dtype}.gguf"
     if not path.exists():
         part = path.with_suffix(".part")  # a run that is stopped leaves no model cut short
-        run([build / "bench/make_model", "--preset", preset, "--type", dtype, part])
+        run([build / "firstdiff", "make-model", "--preset", preset, "--type", dtype, "-o", part])
         part.rename(path)
     return path
 

@@ -5,7 +5,7 @@ What each kernel of a decode step reads from DRAM, and how fast: DECODE_GPU (ben
 ncu is on the PATH. Launches of one kernel and launch shape that read about as much are one row (a product of the layers and that
 of the logits are two); the rows that take the most time come first.
 Under ncu one kernel runs after the other, with cold caches, and none overlaps the next, so a step is slower than the sum.
-A model cut to a few layers (bench/make_model -L) shows the same kernels sooner.
+A model cut to a few layers (firstdiff make-model --layers) shows the same kernels sooner.
 
 --csv FILE: read what `ncu --csv --page raw --print-units base` printed before, instead of running it.
 """

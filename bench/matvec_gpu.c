@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "bench/gpu.h"
 #include "bench/measure.h"
 #include "bench/run.h"

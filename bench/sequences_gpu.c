@@ -21,7 +21,7 @@ typedef struct options {
 
 static void parse_counts(options *o, char *text) {
     o->n_count = 0;
-    for (char *item = strtok(text, ","); item && o->n_count < MAX_COUNTS; item = strtok(NULL, ","))
+    for (char *item = text; item && o->n_count < MAX_COUNTS; item = strchr(item, ',') ? strchr(item, ',') + 1 : NULL)
         o->counts[o->n_count++] = atoi(item);
 }
 

@@ -6,12 +6,14 @@
 #include <argp.h>
 #include <stdio.h>
 
+#include "compare/report/report.h"
 #include "exec/exec.h"
 #include "model/tokenizer/tokenizer.h"
 
 enum { FD_EXIT_SAME = 0, FD_EXIT_DIVERGED = 1, FD_EXIT_UNUSABLE = 2, FD_EXIT_INCOMPLETE = 3 };
 
-/* The commands: argv[0] is "firstdiff run" and so on; each returns the exit status. */
+/* The commands: argv[0] is "firstdiff run" and so on; each returns the exit status. Its argp is the one place that
+ * describes its options: --help, man pages and completion are made of it. */
 int fd_cmd_run(int argc, char **argv);
 int fd_cmd_diff(int argc, char **argv);
 int fd_cmd_compare(int argc, char **argv);
@@ -20,6 +22,24 @@ int fd_cmd_golden(int argc, char **argv);
 int fd_cmd_model(int argc, char **argv);
 int fd_cmd_sweep(int argc, char **argv);
 int fd_cmd_import(int argc, char **argv);
+int fd_cmd_make_model(int argc, char **argv);
+int fd_cmd_check(int argc, char **argv);
+int fd_cmd_bisect(int argc, char **argv);
+int fd_cmd_man(int argc, char **argv);
+int fd_cmd_completion(int argc, char **argv);
+extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp, fd_cmd_inspect_argp,
+    fd_cmd_golden_argp, fd_cmd_model_argp, fd_cmd_sweep_argp, fd_cmd_import_argp, fd_cmd_check_argp, fd_cmd_bisect_argp,
+    fd_cmd_make_model_argp;
+
+typedef struct fd_cli_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    bool limits_spin; /* fd_cli_limit_openmp_spin before it begins; compare decides itself */
+    const char *summary;
+    const struct argp *argp;
+    const char *example; /* lines of a shell; --help shows them first */
+} fd_cli_command;
+const fd_cli_command *fd_cli_commands(size_t *n);
 
 /* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
  * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both
@@ -55,14 +75,20 @@ void fd_cli_set_context_of(const fd_cli_model *model, const struct fd_trace *tra
  * fd_cli_prompt. */
 typedef struct fd_cli_prompt {
     const char *text, *tokens, *file;
+    bool whole; /* the text has its BOS already: tokenizing adds no special token */
 } fd_cli_prompt;
 extern const struct argp fd_cli_prompt_argp;
 /* The prompt's ids (malloc'ed), checked against the vocabulary. *text receives the prompt's text (malloc'ed; NULL for
  * --tokens). FD_ERR_INPUT when none or several were given, or it is empty. */
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
                           char **text, fd_error *err);
+/* The text of -p or --prompt-file, malloc'ed; FD_ERR_INPUT where neither or both are given. */
+fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *size, fd_error *err);
 /* "1,2,3" or "1 2 3" to ids (malloc'ed), each checked against n_vocab; the message names the bad item. */
 fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32_t *n_id, fd_error *err);
+/* The ids of such a list, else those in the file `path`; *ids NULL when both are NULL. */
+fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, int32_t **ids, int32_t *n_id,
+                          fd_error *err);
 
 /* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
  * "+fault=NAME[@layer]" (several allowed).
@@ -96,8 +122,8 @@ fd_code fd_cli_exec_choose(fd_cli_exec_choice choice, const fd_graph *graph, fd_
 /* Seconds of a clock that only goes forward. */
 double fd_cli_seconds(void);
 
-/* A progress line on stderr ("decode 17/32", rewritten in place on a terminal, else a line every 2 s) for anything that
- * takes over two seconds; nothing before that. */
+/* A progress line on stderr ("decode 17/32, 8 s left", rewritten in place on a terminal, else a line every 2 s) for
+ * anything that takes over two seconds; nothing before that. */
 typedef struct fd_cli_progress {
     const char *what;
     int64_t done, total;
@@ -110,7 +136,7 @@ void fd_cli_progress_end(fd_cli_progress *progress);
 /* The same as a callback of compare/: `user` is the fd_cli_progress. */
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total);
 
-/* Colours only on a terminal and without NO_COLOR. */
-bool fd_cli_use_colour(FILE *stream);
+/* Colours only on a terminal and without NO_COLOR; NULL: none. */
+fd_report_colour fd_cli_colour(FILE *stream);
 
 #endif

@@ -1,17 +1,21 @@
 /* firstdiff model: what a GGUF holds, the graph it makes, and whether the file is sound. */
+#include "cli/against/against.h"
 #include "cli/arguments.h"
 #include "cli/cli.h"
 
 #include <string.h>
 
 typedef struct arguments {
-    const char *model;
+    const char *model, *against;
     bool verify, tensors, graph, metadata;
 } arguments;
 
 static const struct argp_option options[] = {
     {"verify", 'v', 0, 0,
      "Check sizes, offsets, finite values, all-zero tensors and trailing zero rows; exit 1 when a check fails", 0},
+    {"against", 'a', "DIR", 0,
+     "Compare the tensors with the .safetensors checkpoint in DIR that the file was made from; exit 1 when one differs",
+     0},
     {"tensors", 'T', 0, 0, "List the tensors", 0},
     {"graph", 'g', 0, 0, "List the op graph", 0},
     {"metadata", 'm', 0, 0, "List the metadata", 0},
@@ -22,6 +26,7 @@ static error_t parse_model_option(int key, char *arg, struct argp_state *state) 
     arguments *a = state->input;
     switch (key) {
     case 'v': a->verify = true; return 0;
+    case 'a': a->against = arg; return 0;
     case 'T': a->tensors = true; return 0;
     case 'g': a->graph = true; return 0;
     case 'm': a->metadata = true; return 0;
@@ -29,16 +34,17 @@ static error_t parse_model_option(int key, char *arg, struct argp_state *state) 
     }
 }
 
-static const struct argp argp = {options,
-                                 parse_model_option,
-                                 "MODEL.gguf",
-                                 "Shows a model's architecture, hyperparameters, tensors and op graph. Names tensors "
-                                 "that the graph does not use and "
-                                 "weights that it needs and the file lacks.\vWithout --tensors, --graph or --metadata, "
-                                 "tensors and graph are listed.",
-                                 NULL,
-                                 NULL,
-                                 NULL};
+const struct argp fd_cmd_model_argp = {
+    options,
+    parse_model_option,
+    "MODEL.gguf",
+    "Shows a model's architecture, hyperparameters, tensors and op graph. Names tensors "
+    "that the graph does not use and "
+    "weights that it needs and the file lacks.\vWithout --tensors, --graph or --metadata, "
+    "tensors and graph are listed.",
+    NULL,
+    NULL,
+    NULL};
 
 static void print_value(const fd_gguf_kv *kv) {
     static const char *const type_names[FD_GGUF_TYPE_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
@@ -115,12 +121,6 @@ static void print_graph(const fd_graph *graph) {
     }
 }
 
-static void print_list(const char *title, char (*names)[128], int32_t n) {
-    if (n == 0) return;
-    printf("%s (%d):\n", title, n);
-    for (int32_t i = 0; i < n; i++) printf("  %s\n", names[i]);
-}
-
 static void print_problem(void *user, const char *message) {
     (void)user;
     printf("  PROBLEM %s\n", message);
@@ -135,11 +135,39 @@ static int verify_file(const fd_gguf *gguf, fd_error *err) {
     return n_problem == 0 ? FD_EXIT_SAME : FD_EXIT_DIVERGED;
 }
 
+static void print_findings(const char *title, const fd_against_list *list) {
+    for (size_t i = 0; i < list->n; i++) {
+        const fd_against_finding *f = &list->items[i];
+        printf("  %-8s %s%s%s: %s\n", title, f->tensor, *f->tensor && *f->checkpoint ? " = " : "", f->checkpoint,
+               f->what);
+    }
+}
+
+static int compare_with_checkpoint(const fd_gguf *gguf, const char *folder, fd_error *err) {
+    fd_against_report r;
+    printf("against %s\n", folder);
+    fd_code code = fd_against_run(gguf, folder, &r, err);
+    print_findings("DIFFERS", &r.wrong);
+    print_findings("unknown", &r.unknown);
+    print_findings("note", &r.notes);
+    if (code == FD_OK) {
+        printf("  %zu tensors compared, %zu of them agree but for rounding, %zu findings\n", r.n_tensor, r.n_rounded,
+               r.wrong.n);
+        if (*r.largest_tensor) printf("  largest error %.2g of the values, in %s\n", r.largest_error, r.largest_tensor);
+    }
+    int status = code != FD_OK     ? fd_cli_fail("model", err)
+                 : r.wrong.n > 0   ? FD_EXIT_DIVERGED
+                 : r.unknown.n > 0 ? FD_EXIT_INCOMPLETE
+                                   : FD_EXIT_SAME;
+    fd_against_free(&r);
+    return status;
+}
+
 static int show_model(const arguments *a, const fd_gguf *gguf) {
     fd_error err = {0};
     fd_graph *graph;
     fd_weight_report report;
-    bool all = !a->tensors && !a->graph && !a->metadata && !a->verify;
+    bool all = !a->tensors && !a->graph && !a->metadata && !a->verify && !a->against;
     printf("%s\n  GGUF v%u, %zu tensors, %zu keys, %zu bytes\n", a->model, fd_gguf_version(gguf),
            fd_gguf_n_tensor(gguf), fd_gguf_n_kv(gguf), fd_gguf_file_size(gguf));
     if (a->metadata) {
@@ -167,11 +195,17 @@ static int show_model(const arguments *a, const fd_gguf *gguf) {
         printf("graph\n");
         print_graph(graph);
     }
-    print_list("weights the graph needs and the file lacks", report.missing, report.n_missing);
-    print_list("tensors of the file that the graph does not use", report.unused, report.n_unused);
+    if (report.n_missing > 0) printf("weights the graph needs and the file lacks (%d):\n", report.n_missing);
+    for (int32_t i = 0; i < report.n_missing; i++) printf("  %s\n", report.missing[i].name);
+    if (report.n_unused > 0) printf("tensors of the file that the graph does not use (%d):\n", report.n_unused);
+    for (int32_t i = 0; i < report.n_unused; i++) printf("  %s\n", report.unused[i]);
     fd_weight_report_free(&report);
     if (code == FD_OK) fd_graph_free(graph);
     int status = code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("model", &err);
+    if (a->against) {
+        int compared = compare_with_checkpoint(gguf, a->against, &err);
+        status = status != FD_EXIT_SAME ? status : compared;
+    }
     if (a->verify) {
         int verified = verify_file(gguf, &err);
         status = status != FD_EXIT_SAME ? status : verified;
@@ -181,7 +215,7 @@ static int show_model(const arguments *a, const fd_gguf *gguf) {
 
 int fd_cmd_model(int argc, char **argv) {
     arguments args = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_model_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_gguf *gguf;
     if (fd_gguf_open(args.model, &gguf, &err) != FD_OK) return fd_cli_fail("model", &err);

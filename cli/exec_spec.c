@@ -77,6 +77,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
     if (spec_is(spec, size, "gpu:exact") || spec_is(spec, size, "gpu:q8act") || spec_is(spec, size, "gpu:fast")) {
+        FD_TRY(fd_graph_check_gpu(graph, err));
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = gpu_numerics(spec, size);

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "cli/guard.h"
 #include "dumpers/store/trace.h"
 
 int fd_cli_fail(const char *command, const fd_error *err) {
@@ -50,6 +50,10 @@ void fd_cli_set_context_of(const fd_cli_model *model, const fd_trace *trace) {
     fd_graph_set_context(model->graph, n_ctx);
 }
 
-bool fd_cli_use_colour(FILE *stream) {
-    return isatty(fileno(stream)) && !getenv("NO_COLOR");
+static void put_colour(FILE *stream, const char *escape) {
+    fd_cli_raw(stream, escape, strlen(escape));
+}
+
+fd_report_colour fd_cli_colour(FILE *stream) {
+    return fd_cli_is_terminal(stream) && !getenv("NO_COLOR") ? put_colour : NULL;
 }

@@ -1,15 +1,25 @@
 #include "cli/output.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "cli/github.h"
+#include "compare/report/json_build.h"
 #include "compare/report/report.h"
 
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
-    *out = fopen(path, "wb");
-    return *out ? FD_OK : fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
+    /* a FIFO that nobody reads is refused, not waited for */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    *out = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (*out) return FD_OK;
+    fd_fail(err, FD_ERR_IO, "%s: %s", path, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+    if (fd >= 0) close(fd);
+    return err->code;
 }
 
 fd_code fd_cli_output_close(FILE *file, const char *path, fd_error *err) {
@@ -59,7 +69,9 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
     if (output->json)
         code = fd_report_json(stdout, verdict, &err);
     else
-        fd_report_text(stdout, verdict, fd_cli_use_colour(stdout));
+        fd_report_text(stdout, verdict, fd_cli_colour(stdout));
+    if (output->verbose && !output->json) fd_report_details(stdout, verdict);
+    fd_cli_github_verdict(command, verdict);
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
     if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);
     return code == FD_OK ? fd_verdict_exit_status(verdict) : fd_cli_fail(command, &err);
@@ -67,7 +79,7 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
 
 fd_code fd_cli_print_json(json_t *root, fd_error *err) {
     if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON: out of memory, or text that is not UTF-8");
-    bool failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 || putchar('\n') == EOF;
+    bool failed = !fd_json_write(stdout, root);
     json_decref(root);
     return failed ? fd_fail(err, FD_ERR_IO, "standard output: writing failed") : FD_OK;
 }

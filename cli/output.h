@@ -8,6 +8,7 @@
 #include "compare/verdict.h"
 
 typedef struct fd_cli_output {
+    bool verbose;      /* text: more of it */
     bool json;         /* JSON instead of text on standard output */
     const char *html;  /* also an HTML page; NULL: none */
     const char *junit; /* also a JUnit file; NULL: none */

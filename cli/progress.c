@@ -1,7 +1,9 @@
 #include "cli/cli.h"
 
+#include <math.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "cli/guard.h"
 
 double fd_cli_seconds(void) {
     struct timespec t;
@@ -14,17 +16,25 @@ fd_cli_progress fd_cli_progress_start(const char *what, int64_t total) {
 }
 
 void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
-    bool terminal = isatty(STDERR_FILENO);
+    bool terminal = fd_cli_is_terminal(stderr);
     double t = fd_cli_seconds(), pause = terminal ? 0.1 : 2.0;
     p->done = done;
     if (t - p->started < 2.0 || t - p->printed < pause) return;
     p->printed = t;
     p->shown = true;
-    fprintf(stderr, terminal ? "\r%s %lld/%lld" : "%s %lld/%lld\n", p->what, (long long)done, (long long)p->total);
+    char left[32] = "";
+    double seconds = done > 0 ? (t - p->started) / (double)done * (double)(p->total - done) : 0;
+    if (seconds >= 60)
+        snprintf(left, sizeof left, ", %.0f min left", ceil(seconds / 60));
+    else if (seconds >= 1)
+        snprintf(left, sizeof left, ", %.0f s left", seconds);
+    if (terminal) fd_cli_raw(stderr, "\r\033[K", 4);
+    fprintf(stderr, terminal ? "%s %lld/%lld%s" : "%s %lld/%lld%s\n", p->what, (long long)done, (long long)p->total,
+            left);
 }
 
 void fd_cli_progress_end(fd_cli_progress *p) {
-    if (p->shown && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (p->shown && fd_cli_is_terminal(stderr)) fd_cli_raw(stderr, "\r\033[K", 4);
 }
 
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total) {

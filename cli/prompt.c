@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "The prompt", 1},
     {"tokens", 't', "IDS", 0, "The prompt as token ids, \"1,2,3\": no tokenizer needed", 1},
@@ -46,30 +48,35 @@ fd_code fd_cli_parse_ids(const char *list, int32_t n_vocab, int32_t **ids, int32
     return FD_OK;
 }
 
+fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, int32_t **ids, int32_t *n,
+                          fd_error *err) {
+    *ids = NULL;
+    *n = 0;
+    if (list) return fd_cli_parse_ids(list, n_vocab, ids, n, err);
+    if (!path) return FD_OK;
+    char *text;
+    size_t size;
+    FD_TRY(fd_file_read(path, "a list of token ids", FD_LIMIT_TEXT_BYTES, &text, &size, err));
+    fd_code code = strlen(text) == size ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
+                                        : fd_fail(err, FD_ERR_INPUT, "a zero byte: not a list of token ids");
+    free(text);
+    return code == FD_OK ? FD_OK : fd_error_prefix(err, "%s", path);
+}
+
 static fd_code read_file(const char *path, char **text, size_t *size, fd_error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    size_t capacity = 4096;
-    *size = 0;
-    *text = malloc(capacity + 1);
-    while (*text) {
-        *size += fread(*text + *size, 1, capacity - *size, file);
-        if (*size < capacity) break;
-        char *grown = realloc(*text, (capacity *= 2) + 1);
-        if (!grown) free(*text);
-        *text = grown;
-    }
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (!*text) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    if (failed) {
-        free(*text);
-        *text = NULL;
-        return fd_fail(err, FD_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-    }
-    if (*size > 0 && (*text)[*size - 1] == '\n') --*size;
-    (*text)[*size] = '\0';
+    FD_TRY(fd_file_read(path, "a prompt", FD_LIMIT_TEXT_BYTES, text, size, err));
+    if (*size > 0 && (*text)[*size - 1] == '\n') (*text)[--*size] = '\0';
     return FD_OK;
+}
+
+fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *size, fd_error *err) {
+    if (!prompt->text == !prompt->file)
+        return fd_fail(err, FD_ERR_INPUT, "%s of -p TEXT and --prompt-file FILE given, expected one",
+                       prompt->text ? "both" : "neither");
+    if (prompt->file) return read_file(prompt->file, text, size, err);
+    *size = strlen(prompt->text);
+    *text = strdup(prompt->text);
+    return *text ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "out of memory");
 }
 
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
@@ -88,14 +95,8 @@ fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model
             return err->code;
         }
         size_t size = 0;
-        if (prompt->file) {
-            FD_TRY(read_file(prompt->file, text, &size, err));
-        } else {
-            size = strlen(prompt->text);
-            *text = strdup(prompt->text);
-            if (!*text) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-        }
-        fd_code code = fd_tokenize(model->tokenizer, *text, size, true, true, ids, n_id, err);
+        FD_TRY(fd_cli_prompt_text(prompt, text, &size, err));
+        fd_code code = fd_tokenize(model->tokenizer, *text, size, !prompt->whole, true, ids, n_id, err);
         if (code != FD_OK) {
             free(*text);
             *text = NULL;

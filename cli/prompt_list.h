@@ -1,4 +1,5 @@
-/* Prompts from a file: a line each, "tokens:1,2,3" for ids; empty lines and those that begin with # are left out. */
+/* Prompts from a file: a line each, "tokens:1,2,3" for ids; empty lines and those that begin with # are left out. In a
+ * file *.jsonl each line is {"prompt": "…"} or {"tokens": [1, 2]}, so that a prompt may have line breaks. */
 #ifndef FD_CLI_PROMPT_LIST_H
 #define FD_CLI_PROMPT_LIST_H
 

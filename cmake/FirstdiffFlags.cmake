@@ -11,6 +11,7 @@ set(fd_is_test $<BOOL:$<TARGET_PROPERTY:FD_IS_TEST>>)
 target_compile_options(fd_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:C>,$<NOT:${fd_is_test}>>:-Wshadow;-Wconversion;-Wno-sign-conversion>)
 if(FD_SANITIZE)
+  target_compile_definitions(fd_flags INTERFACE FD_SANITIZED)
   target_compile_options(fd_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-fsanitize=${FD_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
   target_link_options(fd_flags INTERFACE -fsanitize=${FD_SANITIZE})

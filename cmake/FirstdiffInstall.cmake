@@ -8,6 +8,13 @@ target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTA
 
 install(TARGETS firstdiff EXPORT firstdiffTargets)
 install(TARGETS firstdiff_program)
+if(NOT CMAKE_CROSSCOMPILING)
+  set(fd_help ${PROJECT_BINARY_DIR}/help)
+  install(DIRECTORY ${fd_help}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+  install(FILES ${fd_help}/firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${fd_help}/_firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${fd_help}/firstdiff.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 foreach(part base numerics model exec dumpers compare faults reference_cpu emulate)
   install(DIRECTORY ${part} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firstdiff FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 endforeach()
@@ -25,7 +32,7 @@ include(CMakePackageConfigHelpers)
 write_basic_package_version_file(firstdiffConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/firstdiffConfig.cmake.in firstdiffConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
-install(FILES ${PROJECT_BINARY_DIR}/firstdiffConfig.cmake ${PROJECT_BINARY_DIR}/firstdiffConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/firstdiffConfig.cmake ${PROJECT_BINARY_DIR}/firstdiffConfigVersion.cmake cmake/firstdiffGolden.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
 install(EXPORT firstdiffTargets NAMESPACE firstdiff:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff)
 
@@ -43,3 +50,11 @@ install(FILES ${PROJECT_BINARY_DIR}/firstdiff_traceConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
 install(EXPORT firstdiff_traceTargets NAMESPACE firstdiff:: FILE firstdiff_traceConfig.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
+
+# The wheel (pyproject.toml): the program beside Python's own scripts, its manual pages and completion in share/.
+if(SKBUILD)
+  install(TARGETS firstdiff_program DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
+  install(DIRECTORY ${fd_help}/man1 DESTINATION ${SKBUILD_DATA_DIR}/share/man COMPONENT wheel)
+  install(FILES ${fd_help}/firstdiff DESTINATION ${SKBUILD_DATA_DIR}/share/bash-completion/completions COMPONENT wheel)
+endif()
+include(FirstdiffPackage)

@@ -184,7 +184,7 @@ static fd_code compare_all(comparison *c, fd_error *err) {
     c->limit = c->pair.align.first_token_differs;
     FD_TRY(list_unmatched(c, err));
     FD_TRY(compare_steps(c, err));
-    if (v->divergence.kind != FD_NO_DIVERGENCE) fd_next_of_bits(v, c->pair.cand);
+    fd_next_of_bits(v, c->pair.cand);
     return FD_OK;
 }
 

@@ -9,6 +9,9 @@
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
+#include "compare/measure/measure.h"
+#include "compare/measure/step_health.h"
+#include "compare/measure/token_texts.h"
 #include "compare/replay/argmax_flip.h"
 #include "compare/replay/extent.h"
 #include "compare/replay/findings.h"
@@ -22,9 +25,10 @@ typedef struct comparison {
     fd_loaded_weights loaded[2]; /* reference's, candidate's */
     fd_flips flips;
     fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
-    int32_t n_pos;         /* positions whose tokens agree */
-    bool *ignored;         /* [n_node] of the candidate: recorded wrongly; owned */
-    bool own_ways;         /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+    fd_measures measures[2];
+    int32_t n_pos; /* positions whose tokens agree */
+    bool *ignored; /* [n_node] of the candidate: recorded wrongly; owned */
+    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } comparison;
 
 enum { REF, CAND };
@@ -37,6 +41,7 @@ static const fd_graph *graph_of(const comparison *c, int side) {
 static void add_row(void *user, const fd_attribution_row *row) {
     comparison *c = user;
     fd_z_map_add(&c->map[c->flips.side], row);
+    fd_measures_add(&c->measures[c->flips.side], row, c->flips.side == REF);
     fd_flips_add(&c->flips, row);
 }
 
@@ -76,6 +81,7 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     how.on_row = add_row;
     how.user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
+    FD_TRY(fd_measures_open(how.graph, fd_trace_tokens(how.cand), how.n_pos, &c->measures[which], err));
     FD_TRY(fd_attribute_errors(&how, out, err));
     fd_z_map_finish(&c->map[which], out);
     return FD_OK;
@@ -98,6 +104,7 @@ static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_
     c->ignored = ignored;
     fd_attribution_free(out);
     fd_z_map_free(&c->map[CAND]);
+    fd_measures_free(&c->measures[CAND]);
     return attribute_side(c, CAND, c->o->numerics, source, evidence, out, err);
 }
 
@@ -182,13 +189,18 @@ static fd_code report_divergence(comparison *c, const fd_attribution *of, bool o
     return FD_OK;
 }
 
-/* The map of the side that the verdict is about. */
+/* The map and the measures of the side that the verdict is about. */
 static void take_map(comparison *c, int side) {
     if (c->verdict->replay.done) {
         c->verdict->map = c->map[side];
         c->map[side] = (fd_verdict_map){0};
+        c->verdict->measures = c->measures[side];
+        c->measures[side] = (fd_measures){0};
     }
-    for (int i = 0; i < 2; i++) fd_z_map_free(&c->map[i]);
+    for (int i = 0; i < 2; i++) {
+        fd_z_map_free(&c->map[i]);
+        fd_measures_free(&c->measures[i]);
+    }
 }
 
 /* The candidate first; where it is right everywhere, the reference. */
@@ -224,6 +236,10 @@ static fd_code replay_both(comparison *c, fd_error *err) {
     int side;
     fd_code code = attribute_both(c, of, &side, err);
     take_map(c, side);
+    if (code == FD_OK && c->verdict->measures.n_pos)
+        code = fd_measures_take_health(c->o->ref, c->o->cand, &c->verdict->measures, err);
+    if (code == FD_OK && c->o->tokenizer && c->verdict->measures.n_pos)
+        code = fd_measures_name_tokens(c->o->tokenizer, &c->verdict->measures, err);
     for (int i = 0; i < 2; i++) fd_attribution_free(&of[i]);
     return code;
 }

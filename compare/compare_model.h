@@ -4,12 +4,14 @@
 
 #include "compare/bounds/numerics_class.h"
 #include "compare/verdict.h"
+#include "model/tokenizer/tokenizer.h"
 
 typedef struct fd_compare_model_options {
     const fd_graph *graph;
     const fd_trace *ref, *cand;
     fd_op_fn op;
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
+    const fd_tokenizer *tokenizer;     /* the model's, for the texts of tokens; NULL: not known */
 } fd_compare_model_options;
 
 /* Turns a verdict of fd_compare_traces into one by replay, with an explanation of the first introduced error

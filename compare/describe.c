@@ -90,6 +90,7 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_ATTN_TEMPERATURE: snprintf(to, size, "scale %.9g, length %d", (double)node->scale, node->length); break;
     case FD_OP_CLAMP: snprintf(to, size, "limit %g", (double)node->limit); break;
     case FD_OP_EXPERT_MATMUL:
+    case FD_OP_HEAD_MATMUL:
     case FD_OP_MATMUL:
         if (w)
             snprintf(to, size, "%.48s, %s, %lld × %lld%s", w->name, type_name, (long long)w->n_row, (long long)w->n_col,
@@ -106,7 +107,20 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
     case FD_OP_SCALE: snprintf(to, size, "factor %.9g", (double)node->scale); break;
     case FD_OP_SOFTCAP: snprintf(to, size, "cap %g", (double)node->softcap); break;
     case FD_OP_SWIGLU_CLAMP: snprintf(to, size, "slope %g, limit %g", (double)node->slope, (double)node->limit); break;
-    case FD_OP_TOP_K: snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]); break;
+    case FD_OP_CONV:
+        if (w) snprintf(to, size, "%.48s, over %lld positions", w->name, (long long)w->n_col);
+        break;
+    case FD_OP_SSM_SCAN:
+        snprintf(to, size, "%d heads of %d, a state of %d", node->shape[0], node->shape[1],
+                 graph->nodes[node->input[1]].shape[1]);
+        break;
+    case FD_OP_SLICE: snprintf(to, size, "%d elements from %d", node->shape[node->n_dim - 1], node->first); break;
+    case FD_OP_TOP_K: {
+        int at = snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]);
+        if (node->n_group > 0)
+            snprintf(to + at, size - (size_t)at, ", in %d of %d groups", node->n_group_used, node->n_group);
+        break;
+    }
     case FD_OP_EXPERT_WEIGHTS: snprintf(to, size, "%s", fd_gating_summary(node->gating)); break;
     default: break;
     }

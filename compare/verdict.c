@@ -32,6 +32,7 @@ void fd_verdict_free(fd_verdict *verdict) {
     free(verdict->map.by_pos);
     free(verdict->map.by_head);
     verdict->map = (fd_verdict_map){0};
+    fd_measures_free(&verdict->measures);
 }
 
 static bool has_reason(const fd_verdict *verdict, fd_remark_kind kind) {

@@ -11,6 +11,7 @@
 #include "compare/diagnose/explanation.h"
 #include "compare/diagnose/misrecorded.h"
 #include "compare/diff/tensor_diff.h"
+#include "compare/measure/measures.h"
 #include "compare/replay/class_evidence.h"
 #include "dumpers/store/trace.h"
 
@@ -191,9 +192,10 @@ typedef enum fd_moved {
 typedef struct fd_verdict_cell {
     char name[64], op[24];
     int32_t layer;
-    char finding[16]; /* "NOISE", "INTRODUCED", …; "not judged" */
-    float z;          /* the largest */
-    int32_t n_head;   /* heads of the node's tensor; 0: it has none */
+    int32_t input[FD_MAX_INPUTS]; /* cells that it reads; -1: none */
+    char finding[16];             /* "NOISE", "INTRODUCED", …; "not judged" */
+    float z;                      /* the largest */
+    int32_t n_head;               /* heads of the node's tensor; 0: it has none */
 } fd_verdict_cell;
 
 typedef struct fd_verdict_map {
@@ -290,6 +292,7 @@ typedef struct fd_verdict {
     fd_moved moved;
     fd_baseline baseline; /* the earlier verdict's, when moved says so */
     fd_verdict_map map;   /* n_node 0: nothing was replayed */
+    fd_measures measures; /* likewise */
     char next[1024];      /* a command worth running next (report/next.h); "" none */
 } fd_verdict;
 

@@ -115,6 +115,24 @@ fd_code fd_emulate_sigmoid(fd_emulate *e, const fd_op_args *args, fd_error *err)
     return FD_OK;
 }
 
+fd_code fd_emulate_silu(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * (1.0f / (1.0f + expf(-x[i])));
+    return FD_OK;
+}
+
+fd_code fd_emulate_softplus(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] > 20.0f ? x[i] : logf(1.0f + expf(x[i]));
+    return FD_OK;
+}
+
 fd_code fd_emulate_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)err;
     const float *x = args->in[0];

@@ -19,6 +19,29 @@ fd_code fd_emulate_softmax(fd_emulate *e, const fd_op_args *args, fd_error *err)
     return FD_OK;
 }
 
+/* Elements outside the groups with the largest sums of two elements become NaN, which is chosen last. */
+static void close_groups(const fd_node *node, float *x, int32_t n) {
+    int32_t each = n / node->n_group;
+    float sum[FD_MAX_GROUPS];
+    bool open[FD_MAX_GROUPS] = {false};
+    for (int32_t g = 0; g < node->n_group; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (int32_t i = g * each; i < (g + 1) * each; i++) {
+            if (x[i] > second) second = x[i];
+            if (second > first) second = first, first = x[i];
+        }
+        sum[g] = first + second;
+    }
+    for (int32_t r = 0; r < node->n_group_used; r++) {
+        int32_t best = -1;
+        for (int32_t g = 0; g < node->n_group; g++)
+            if (!open[g] && (best < 0 || sum[g] > sum[best])) best = g;
+        open[best] = true;
+    }
+    for (int32_t i = 0; i < n; i++)
+        if (!open[i / each]) x[i] = (float)NAN;
+}
+
 /* The largest first, one after another; of equal ones the first. Rows without enough numbers end in NaN. */
 fd_code fd_emulate_top_k(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     int32_t n = fd_emulate_input(args, 0)->shape[0], k = args->node->shape[0];
@@ -28,6 +51,7 @@ fd_code fd_emulate_top_k(fd_emulate *e, const fd_op_args *args, fd_error *err) {
         const float *x = (const float *)args->in[0] + (int64_t)p * n;
         float *id = (float *)args->out + (int64_t)p * k;
         for (int32_t i = 0; i < n; i++) left[i] = x[i];
+        if (args->node->n_group > 0) close_groups(args->node, left, n);
         for (int32_t r = 0; r < k; r++) {
             int32_t best = -1;
             for (int32_t i = 0; i < n; i++)

@@ -11,16 +11,21 @@
 
 enum {
     BATCH_ROWS = 512,         /* rows of a long prompt that run together: weights are read once for all of them */
-    SCORES_BYTES = 256 << 20, /* and no more than keep a row of scores for each within this */
+    SCORES_BYTES = 256 << 20, /* and no more than keep a row of scores for each within this, or the K/V cache's size */
+    ROWS_AT_ONCE = 64,        /* kernels of many rows take so many together */
 };
 
 int32_t fd_engine_batch_rows(const fd_graph *graph, int32_t n_ctx) {
-    int64_t rows = BATCH_ROWS;
+    int64_t rows = BATCH_ROWS, room = 0;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_KV_WRITE) room += (int64_t)fd_cache_bytes(&graph->nodes[i], n_ctx, false);
+    if (room < SCORES_BYTES) room = SCORES_BYTES;
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (!graph->nodes[i].over_kv) continue;
-        int64_t fit = SCORES_BYTES / (fd_node_row_stride(&graph->nodes[i], n_ctx) * (int64_t)sizeof(float));
+        int64_t fit = room / (fd_node_row_stride(&graph->nodes[i], n_ctx) * (int64_t)sizeof(float));
         if (fit < rows) rows = fit;
     }
+    if (rows > ROWS_AT_ONCE) rows -= rows % ROWS_AT_ONCE;
     if (rows < 16) rows = 16;
     return rows < n_ctx ? (int32_t)rows : n_ctx;
 }

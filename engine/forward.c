@@ -10,7 +10,7 @@
 static fd_code prepare(fd_pass *pass, fd_error *err) {
     fd_engine *e = pass->engine;
     bool moved = false;
-    fd_extent extent = {pass->n_tok, pass->n_kv,
+    fd_extent extent = {pass->n_tok, pass->n_kv_end,
                         pass->tail == FD_ROWS_ALL    ? pass->n_tok
                         : pass->tail == FD_ROWS_LAST ? 1
                                                      : 0};
@@ -53,6 +53,7 @@ static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int
                     .pos0 = batch->pos0 + done,
                     .n_tok = n,
                     .n_kv = batch->pos0 + done + n,
+                    .n_kv_end = batch->pos0 + batch->n_tok,
                     .sequence = e->exec.sequence,
                     .inputs = e->state.inputs,
                     .tail = batch->all_logits || observed                       ? FD_ROWS_ALL

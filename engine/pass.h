@@ -14,6 +14,7 @@ typedef struct fd_pass {
     const int32_t *tokens; /* host, [n_tok]; for overrides */
     int32_t pos0, n_tok;   /* pos0: for overrides and observers; kernels read positions from inputs */
     int32_t n_kv;          /* room of over_kv rows: pos0 + n_tok; n_ctx in a step, whatever the position */
+    int32_t n_kv_end;      /* n_kv of the prompt's last pass: room is made once for all of them */
     int32_t sequence;      /* whose caches a captured pass has in its kernels; 0 where the device knows it */
     const int32_t *inputs; /* device: FD_INPUT_… */
     const int32_t *positions, *sequences; /* device, [n_tok]: each row is of another sequence; NULL: all are of one */

@@ -40,6 +40,8 @@ FD_APPLIES(has_bias, fd_fault_weight(graph, node, 1) != NULL)
 
 FD_APPLIES(normalises, node->gating == FD_GATING_NORMALISED)
 FD_APPLIES(softmaxes, node->gating == FD_GATING_SOFTMAX)
+FD_APPLIES(in_groups, node->n_group > node->n_group_used)
+FD_EDIT(groups_ignored, node->n_group = 0)
 FD_EDIT(not_normalised, node->gating = FD_GATING_GATHER)
 FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
 
@@ -172,6 +174,9 @@ static const fd_fault rows[] = {
      .override = sigmoid_for_softmax},
     {MOE("moe_smallest", "ffn_moe_topk", FD_OP_TOP_K, "the experts with the smallest probabilities are chosen"),
      .override = smallest_chosen},
+    {MOE("moe_groups_ignored", "ffn_moe_topk", FD_OP_TOP_K,
+         "experts are chosen from all groups, not from the best alone"),
+     .applies = in_groups, .edit = groups_ignored},
     {MOE("moe_not_normalised", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the chosen experts' probabilities are not divided by their sum"),
      .applies = normalises, .edit = not_normalised},

@@ -7,19 +7,21 @@
 
 static void note_unused(fd_builder *b) {
     for (size_t i = 0; i < fd_gguf_n_tensor(b->gguf); i++)
-        if (!b->used[i])
-            fd_builder_note(b, &b->report->unused, &b->report->n_unused, fd_gguf_tensor_at(b->gguf, i)->name);
+        if (!b->used[i] && !fd_builder_append(&b->report->unused, &b->report->n_unused, sizeof *b->report->unused,
+                                              fd_gguf_tensor_at(b->gguf, i)->name))
+            fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
 }
 
 static fd_code missing_error(const fd_builder *b) {
     const fd_weight_report *r = b->report;
     char more[48] = "";
     if (r->n_missing > 1) snprintf(more, sizeof more, " (and %d more weights)", r->n_missing - 1);
-    return fd_fail(b->err, FD_ERR_INPUT, "weight %s: missing, the %s graph needs it%s", r->missing[0], b->h->arch,
+    return fd_fail(b->err, FD_ERR_INPUT, "weight %s: missing, the %s graph needs it%s", r->missing[0].name, b->h->arch,
                    more);
 }
 
-fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err) {
+/* `with` not NULL: of metadata alone; the graph then lacks its weights. */
+static fd_code build(const fd_gguf *gguf, const char *with, fd_graph **out, fd_weight_report *report, fd_error *err) {
     *out = NULL;
     fd_weight_report own_report = {0};
     if (report) memset(report, 0, sizeof *report);
@@ -35,6 +37,7 @@ fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *re
     fd_keys keys;
     FD_TRY(fd_keys_make(&keys, gguf, arch->name, err));
     fd_builder b = {.gguf = gguf, .keys = &keys, .report = report ? report : &own_report, .err = err};
+    b.with = with ? with : "";
     b.graph = calloc(1, sizeof *b.graph);
     b.used = calloc(fd_gguf_n_tensor(gguf) + 1, sizeof *b.used);
     if (!b.graph || !b.used) fd_builder_set_error(&b, fd_fail(err, FD_ERR_MEMORY, "out of memory"));
@@ -45,8 +48,8 @@ fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *re
         if (b.code == FD_OK) fd_builder_set_error(&b, fd_keys_check(&keys, b.graph));
         if (b.code == FD_OK) fd_graph_set_context(b.graph, 1);
         if (b.code == FD_OK) note_unused(&b);
-        if (b.code == FD_OK && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));
-        if (b.code == FD_OK) fd_builder_set_error(&b, fd_graph_validate(b.graph, err));
+        if (b.code == FD_OK && !with && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));
+        if (b.code == FD_OK && !with) fd_builder_set_error(&b, fd_graph_validate(b.graph, err));
     }
     free(b.used);
     fd_keys_free(&keys);
@@ -57,6 +60,17 @@ fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *re
     }
     *out = b.graph;
     return FD_OK;
+}
+
+fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err) {
+    return build(gguf, NULL, out, report, err);
+}
+
+fd_code fd_graph_weights(const fd_gguf *metadata, const char *with, fd_weight_report *report, fd_error *err) {
+    fd_graph *graph;
+    fd_code code = build(metadata, with, &graph, report, err);
+    if (code == FD_OK) fd_graph_free(graph);
+    return code;
 }
 
 void fd_weight_report_free(fd_weight_report *report) {

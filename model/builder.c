@@ -24,42 +24,70 @@ bool fd_builder_append(void *array, int32_t *count, size_t size, const void *ite
     return true;
 }
 
-void fd_builder_note(fd_builder *b, char (**names)[128], int32_t *count, const char *name) {
-    char copy[128];
-    snprintf(copy, sizeof copy, "%s", name);
-    if (!fd_builder_append(names, count, sizeof copy, copy))
-        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
-}
-
-/* `n_matrix` 0: a vector of n_col or a matrix of n_row × n_col; else so many matrices (or, for n_row 1, rows). */
-static void check_shape(fd_builder *b, const fd_gguf_tensor *t, int64_t n_matrix, int64_t n_row, int64_t n_col) {
-    int64_t want[3] = {n_col, n_row, n_matrix};
-    int32_t n_want = n_matrix ? 3 : 2, at = 0;
-    if (n_row == 1) {
-        want[1] = n_matrix;
-        n_want = n_matrix ? 2 : 1;
-    }
-    bool right = t->n_dim == n_want || (n_row == 1 && !n_matrix && t->n_dim == 2 && t->shape[1] == 1);
-    for (int32_t i = 0; i < n_want && right; i++) right = t->shape[i] == want[i];
-    if (right) return;
-    char found[96] = "", expected[96] = "";
-    for (int32_t i = 0; i < t->n_dim; i++)
-        at += snprintf(found + at, sizeof found - (size_t)at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    at = 0;
-    for (int32_t i = 0; i < n_want; i++)
-        at += snprintf(expected + at, sizeof expected - (size_t)at, "%s%lld", i ? ", " : "", (long long)want[i]);
-    fd_builder_set_error(
-        b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: shape [%s], expected [%s]", t->name, found, expected));
-}
-
 /* What a weight is looked up by; n_row and n_col of the whole tensor. */
 typedef struct wanted {
     const char *name;
-    int64_t n_matrix, n_row, n_col;
+    int64_t n_matrix, n_row, n_col; /* n_matrix 0: a vector or a matrix; else so many matrices (for n_row 1: rows) */
     fd_need need;
     bool part;
     int64_t first, count; /* part: of rows, of a vector's elements */
 } wanted;
+
+static fd_missing_weight expected_tensor(const wanted *w) {
+    fd_missing_weight tensor = {.shape = {w->n_col, w->n_row, w->n_matrix}, .n_dim = w->n_matrix ? 3 : 2};
+    snprintf(tensor.name, sizeof tensor.name, "%s", w->name);
+    if (w->n_row == 1) {
+        tensor.shape[1] = w->n_matrix;
+        tensor.n_dim--;
+    }
+    return tensor;
+}
+
+static void shape_text(const int64_t *shape, int32_t n_dim, char *to, size_t size) {
+    int at = 0;
+    for (int32_t i = 0; i < n_dim; i++)
+        at += snprintf(to + at, size - (size_t)at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+}
+
+static void check_shape(fd_builder *b, const fd_gguf_tensor *t, const wanted *w) {
+    const fd_missing_weight want = expected_tensor(w);
+    bool right = t->n_dim == want.n_dim || (want.n_dim == 1 && t->n_dim == 2 && t->shape[1] == 1);
+    for (int32_t i = 0; i < want.n_dim && right; i++) right = t->shape[i] == want.shape[i];
+    if (right) return;
+    char found[96], expected[96];
+    shape_text(t->shape, t->n_dim, found, sizeof found);
+    shape_text(want.shape, want.n_dim, expected, sizeof expected);
+    fd_builder_set_error(
+        b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: shape [%s], expected [%s]", t->name, found, expected));
+}
+
+static void note_missing(fd_builder *b, const wanted *w) {
+    fd_weight_report *r = b->report;
+    for (int32_t i = r->n_missing - 1; i >= 0; i--) /* parts of one tensor follow each other */
+        if (strcmp(r->missing[i].name, w->name) == 0) return;
+    const fd_missing_weight tensor = expected_tensor(w);
+    if (!fd_builder_append(&r->missing, &r->n_missing, sizeof tensor, &tensor))
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_MEMORY, "out of memory"));
+}
+
+/* Without "blk.N.", in the list of those that the file is to have. */
+static bool is_asked_for(const fd_builder *b, const char *name) {
+    int skipped = 0;
+    sscanf(name, "blk.%*d.%n", &skipped);
+    const size_t size = strlen(name + skipped);
+    for (const char *at = b->with; *at; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strcspn(at, " ") == size && memcmp(at, name + skipped, size) == 0) return true;
+    return false;
+}
+
+bool fd_build_has(const fd_builder *b, int32_t layer, const char *name) {
+    char full[128];
+    if (layer >= 0)
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    else
+        snprintf(full, sizeof full, "%s", name);
+    return fd_gguf_find_tensor(b->gguf, full) || is_asked_for(b, full);
+}
 
 static void cut_part(fd_builder *b, const wanted *w, fd_weight *weight) {
     bool vector = weight->n_row == 1;
@@ -87,11 +115,11 @@ static int32_t find_weight(fd_builder *b, const wanted *w) {
         if (strcmp(b->graph->weights[i].name, name) == 0) return i;
     const fd_gguf_tensor *t = fd_gguf_find_tensor(b->gguf, w->name);
     if (!t) {
-        if (w->need == FD_REQUIRED) fd_builder_note(b, &b->report->missing, &b->report->n_missing, w->name);
+        if (w->need == FD_REQUIRED || is_asked_for(b, w->name)) note_missing(b, w);
         return -1;
     }
     b->used[t - fd_gguf_tensor_at(b->gguf, 0)] = true;
-    check_shape(b, t, w->n_matrix, w->n_row, w->n_col);
+    check_shape(b, t, w);
     if (!fd_can_dequantize(t->dtype))
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s is not implemented yet",
                                         w->name, fd_dtype_get(t->dtype)->name));
@@ -116,7 +144,11 @@ int32_t fd_build_weight_part(fd_builder *b, const char *name, fd_part part, int6
     return find_weight(b, &w);
 }
 
+int32_t fd_build_matrices(fd_builder *b, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
+                          fd_need need) {
+    return find_weight(b, &(wanted){.name = name, .n_matrix = n_matrix, .n_row = n_row, .n_col = n_col, .need = need});
+}
+
 int32_t fd_build_expert_weight(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
-    return find_weight(
-        b, &(wanted){.name = name, .n_matrix = b->h->n_expert, .n_row = n_row, .n_col = n_col, .need = need});
+    return fd_build_matrices(b, name, b->h->n_expert, n_row, n_col, need);
 }

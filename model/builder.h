@@ -13,8 +13,9 @@ typedef struct fd_builder {
     fd_graph *graph;
     const fd_hparams *h;
     fd_weight_report *report;
-    bool *used;   /* [fd_gguf_n_tensor] */
-    fd_code code; /* of the first failure */
+    bool *used;       /* [fd_gguf_n_tensor] */
+    const char *with; /* fd_graph_weights: optional weights that the file is to have; else "" */
+    fd_code code;     /* of the first failure */
     fd_error *err;
 } fd_builder;
 
@@ -35,6 +36,9 @@ enum fd_reads {
     FD_READS_LOGIT_SCALE = 512,   /* logit_scale alone */
     FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
+    FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
+    FD_READS_HYBRID = 16384,      /* a layer whose attention.head_count_kv is 0 does not attend */
+    FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
 typedef struct fd_arch {
@@ -43,11 +47,23 @@ typedef struct fd_arch {
     void (*list)(fd_builder *builder); /* appends the nodes in order of execution */
     int reads;                         /* fd_reads */
     fd_norm norm;
+    /* What a small file of it has, for make-model: keys beyond those of every architecture, "NAME=VALUE …", and
+     * optional weights as for fd_graph_weights. NULL: none. */
+    const char *made_keys, *made_with;
+    bool made_tied; /* its files have no output.weight */
 } fd_arch;
+/* For made_with: the biases of an architecture that has them everywhere. */
+#define FD_EVERY_BIAS                                                                                                  \
+    "attn_norm.bias attn_q.bias attn_k.bias attn_v.bias attn_qkv.bias attn_output.bias ffn_norm.bias ffn_gate.bias "   \
+    "ffn_up.bias ffn_down.bias output_norm.bias token_embd_norm.bias"
+#define FD_NORM_BIASES "attn_norm.bias ffn_norm.bias output_norm.bias"
 
 #define FD_ARCH(name) extern const fd_arch fd_arch_##name;
 #include "model/arch/archs.def"
 #undef FD_ARCH
+
+/* Whether the file has the tensor "attn_q_norm.weight" of a layer, -1: outside the layers. */
+bool fd_build_has(const fd_builder *builder, int32_t layer, const char *name);
 
 /* A weight of the file by name ("blk.3.attn_q.weight"), its shape checked against n_row × n_col (1 × n for a vector).
  * Returns its index in the graph, -1 when it is absent; absent and FD_REQUIRED is noted as missing. */
@@ -61,6 +77,9 @@ typedef struct fd_part {
 int32_t fd_build_weight_part(fd_builder *builder, const char *name, fd_part part, int64_t n_row, int64_t n_col,
                              fd_need need);
 
+/* n_matrix matrices of n_row × n_col, one after the other. */
+int32_t fd_build_matrices(fd_builder *builder, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
+                          fd_need need);
 /* The same for experts: n_expert matrices of n_row × n_col one after the other, for n_row 1 n_expert rows. The
  * weight's n_row counts all of them. */
 int32_t fd_build_expert_weight(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
@@ -115,10 +134,21 @@ int32_t fd_build_attn_alibi(fd_builder *builder, int32_t layer, int32_t scores);
 int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q);
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
+/* Elements [first, first + n) of each head; heads of `a`, each followed by the same one of `b`, or by its only one; a
+ * product with a matrix of its own for each head, which the weight, of a full name, holds one after the other. */
+int32_t fd_build_slice(fd_builder *builder, int32_t layer, const char *name, int32_t x, int32_t first, int32_t n);
+int32_t fd_build_concat(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
+int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
+                             int32_t n_out);
+/* Over the rows of a cache: a convolution of ssm_conv1d.weight; a state-space scan of ssm_a and ssm_d whose cache has dt,
+ * x and B in each row, `read` is C, [n_group, n_state]. */
+int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap);
+int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t read,
+                          const int32_t shape[2], bool each_state);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
-/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID. */
+/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SOFTPLUS. */
 int32_t fd_build_activation(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t x);
 int32_t fd_build_clamp(fd_builder *builder, int32_t layer, const char *name, int32_t x, float limit);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
@@ -152,12 +182,17 @@ typedef struct fd_windows {
 } fd_windows;
 fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
 int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
-/* Whether the first layer has the tensor: "attn_q_norm.weight". */
-bool fd_has_tensor(const fd_builder *builder, const char *name);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
+
+/* A state-space layer of mamba2 (model/arch/mamba.c): its sizes, from ssm.*, and what is to be added to the stream. */
+typedef struct fd_ssm {
+    int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
+} fd_ssm;
+fd_ssm fd_read_ssm2(fd_builder *builder);
+int32_t fd_build_mamba2(fd_builder *builder, int32_t layer, int32_t x, const fd_ssm *ssm);
 
 /* How a mixture of experts differs from Mixtral's. */
 typedef struct fd_experts_block {
@@ -170,13 +205,14 @@ typedef struct fd_experts_block {
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+/* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
+void fd_build_skip_further_tokens(fd_builder *builder);
 /* ffn_*_shexp, which every token uses, added to what the experts gave: h->n_ff_shared wide. */
 int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts, bool gated);
 
-/* For the files of model/ that build: keeps the first failure; adds a copy of `name` to a report's list; appends a copy
- * of `item` to a growing array, whose space doubles at powers of two (false: out of memory). */
+/* For the files of model/ that build: keeps the first failure; appends a copy of `item` to a growing array, whose space
+ * doubles at powers of two (false: out of memory). */
 fd_code fd_builder_set_error(fd_builder *builder, fd_code code);
-void fd_builder_note(fd_builder *builder, char (**names)[128], int32_t *count, const char *name);
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */

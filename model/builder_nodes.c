@@ -137,8 +137,7 @@ int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
 fd_rope_factors fd_build_rope_factors(fd_builder *b) {
     int64_t n = b->h->rope.n_rot / 2;
     fd_rope_factors one = {fd_build_weight(b, "rope_freqs.weight", 1, n, FD_OPTIONAL), -1};
-    bool longrope = fd_gguf_find_tensor(b->gguf, "rope_factors_long.weight") != NULL ||
-                    b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
+    bool longrope = fd_build_has(b, -1, "rope_factors_long.weight") || b->h->rope.scaling == FD_ROPE_SCALING_LONGROPE;
     if (one.in_use >= 0 || !longrope) return one;
     return (fd_rope_factors){fd_build_weight(b, "rope_factors_short.weight", 1, n, FD_REQUIRED),
                              fd_build_weight(b, "rope_factors_long.weight", 1, n, FD_REQUIRED)};
@@ -194,7 +193,55 @@ int32_t fd_build_attn_mix(fd_builder *b, int32_t layer, int32_t weights, int32_t
     fd_node node = node_of(FD_OP_ATTN_MIX, layer, "attn_out", weights, cache_v);
     node.n_dim = 2;
     node.shape[0] = b->h->n_head;
-    node.shape[1] = b->h->head_dim;
+    if (b->code == FD_OK) node.shape[1] = node_at(b, cache_v)->shape[1];
+    return add_node(b, node);
+}
+
+int32_t fd_build_slice(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t first, int32_t n) {
+    fd_node node = like_input(b, FD_OP_SLICE, layer, name, x, -1);
+    node.shape[node.n_dim - 1] = n;
+    node.first = first;
+    return add_node(b, node);
+}
+
+int32_t fd_build_concat(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t y) {
+    fd_node node = like_input(b, FD_OP_CONCAT, layer, name, x, y);
+    if (b->code == FD_OK) node.shape[1] += node_at(b, y)->shape[1];
+    return add_node(b, node);
+}
+
+int32_t fd_build_head_matmul(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
+                             int32_t n_out) {
+    fd_node node = like_input(b, FD_OP_HEAD_MATMUL, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_matrices(b, full, node.shape[0], n_out, node.shape[1], FD_REQUIRED);
+    node.shape[1] = n_out;
+    return add_node(b, node);
+}
+
+int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t n_tap) {
+    fd_node node = like_input(b, FD_OP_CONV, layer, name, cache, -1);
+    char full[128];
+    full_name(layer, "ssm_conv1d", ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, fd_node_width(&node), n_tap, FD_REQUIRED);
+    full_name(layer, "ssm_conv1d", ".bias", full, sizeof full);
+    node.weight[1] = fd_build_weight(b, full, 1, fd_node_width(&node), FD_REQUIRED);
+    return add_node(b, node);
+}
+
+int32_t fd_build_ssm_scan(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t read,
+                          const int32_t shape[2], bool each_state) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_SSM_SCAN, layer, name, cache, read);
+    char full[128];
+    node.n_dim = 2;
+    node.shape[0] = shape[0];
+    node.shape[1] = shape[1];
+    full_name(layer, "ssm_a", "", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, shape[0], each_state ? node_at(b, read)->shape[1] : 1, FD_REQUIRED);
+    full_name(layer, "ssm_d", "", full, sizeof full);
+    node.weight[1] = fd_build_weight(b, full, each_state ? 1 : shape[0], each_state ? shape[0] : 1, FD_REQUIRED);
     return add_node(b, node);
 }
 
@@ -246,6 +293,10 @@ int32_t fd_build_softmax(fd_builder *b, int32_t layer, const char *name, int32_t
 int32_t fd_build_top_k(fd_builder *b, int32_t layer, const char *name, int32_t x) {
     fd_node node = node_of(FD_OP_TOP_K, layer, name, x, -1);
     node.shape[0] = b->h->n_expert_used;
+    if (b->h->n_expert_group > 1) {
+        node.n_group = b->h->n_expert_group;
+        node.n_group_used = b->h->n_expert_group_used;
+    }
     return add_node(b, node);
 }
 

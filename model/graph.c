@@ -5,12 +5,28 @@
 
 static const char *const op_names[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = #name,
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };
 
 const char *fd_op_name(fd_op op) {
     return op_names[op];
+}
+
+fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
+    static const bool has_kernel[FD_OP_COUNT] = {
+#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = true,
+#include "model/ops.def"
+#undef FD_OP
+    };
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (!has_kernel[node->op] || node->n_group > 0)
+            return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: no GPU kernel computes %s%s yet; --backend cpu does",
+                           node->name, fd_op_name(node->op), node->n_group > 0 ? " in groups" : "");
+    }
+    return FD_OK;
 }
 
 static const struct {

@@ -11,6 +11,7 @@
 
 typedef enum fd_op {
 #define FD_OP(ENUM, name, n_input, summary) FD_OP_##ENUM,
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     FD_OP_COUNT
@@ -77,10 +78,11 @@ typedef struct fd_hparams {
     float expert_scale;    /* of the experts' weights */
     bool expert_norm;      /* they are divided by their sum, where the architecture leaves it to the file */
     int32_t expert_gating; /* expert_gating_func: 0 not said, 1 softmax, 2 sigmoid, 3 softmax of the chosen */
-    int32_t n_ff_shared;   /* of the experts that every token uses, together; 0: none */
-    int32_t n_layer_dense; /* the first layers have an FFN in place of experts */
-    int32_t window;        /* positions that a query of a windowed layer sees, its own among them */
-    float attn_softcap, final_softcap;                  /* cap·tanh(x / cap) of scores and of logits */
+    int32_t n_expert_group, n_expert_group_used; /* experts are chosen from the best groups alone; 0: no groups */
+    int32_t n_ff_shared;                         /* of the experts that every token uses, together; 0: none */
+    int32_t n_layer_dense;                       /* the first layers have an FFN in place of experts */
+    int32_t window;                    /* positions that a query of a windowed layer sees, its own among them */
+    float attn_softcap, final_softcap; /* cap·tanh(x / cap) of scores and of logits */
     float embedding_scale, residual_scale, logit_scale; /* 1: none; logits are divided by logit_scale */
     float attn_scale;                                   /* of scores; 0: 1/sqrt(head_dim) */
     float clamp_qkv, max_alibi_bias;                    /* 0: none */
@@ -99,7 +101,7 @@ typedef struct fd_weight {
     uint64_t bytes;
 } fd_weight;
 
-enum { FD_MAX_INPUTS = 2, FD_MAX_WEIGHTS = 2, FD_MAX_SHAPE = 2 };
+enum { FD_MAX_STATE = 256, FD_MAX_GROUPS = 64, FD_MAX_INPUTS = 2, FD_MAX_WEIGHTS = 2, FD_MAX_SHAPE = 2 };
 
 struct fd_op_args;
 /* Computes a node in place of its op (faults; host memory, binary32). */
@@ -113,7 +115,7 @@ typedef struct fd_node {
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
     /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; LAYER_NORM {w, b}, of one row or one a
      * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of
-     * the other context length}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
+     * the other context length}; HEAD_MATMUL {W [n_head · n_out, n_in]}; CONV {W [n, taps], bias}; SSM_SCAN {A [n_head, 1 or n_state], D [n_head]}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
      * [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
@@ -122,17 +124,19 @@ typedef struct fd_node {
     int32_t shape[FD_MAX_SHAPE];
     bool over_kv; /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
 
-    float eps;               /* RMS_NORM, LAYER_NORM */
-    float scale;             /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
-    float softcap;           /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
-    int32_t window;          /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
-    float slope, limit;      /* SWIGLU_CLAMP; CLAMP: limit alone */
-    float max_bias;          /* ATTN_ALIBI: fd_alibi_slope */
-    int32_t length;          /* ATTN_TEMPERATURE: positions until it rises, with scale */
-    fd_gating gating;        /* EXPERT_WEIGHTS */
-    fd_rope rope;            /* ROPE */
-    int32_t row_offset;      /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
-    fd_override_fn override; /* NULL in every real model */
+    float eps;                     /* RMS_NORM, LAYER_NORM */
+    float scale;                   /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
+    float softcap;                 /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
+    int32_t window;                /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
+    float slope, limit;            /* SWIGLU_CLAMP; CLAMP: limit alone */
+    float max_bias;                /* ATTN_ALIBI: fd_alibi_slope */
+    int32_t length;                /* ATTN_TEMPERATURE: positions until it rises, with scale */
+    fd_gating gating;              /* EXPERT_WEIGHTS */
+    int32_t n_group, n_group_used; /* TOP_K: of the groups with the largest sums of two elements alone; 0: no groups */
+    int32_t first;                 /* SLICE: of the elements of a head */
+    fd_rope rope;                  /* ROPE */
+    int32_t row_offset;            /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
+    fd_override_fn override;       /* NULL in every real model */
 } fd_node;
 
 typedef struct fd_graph {
@@ -143,9 +147,15 @@ typedef struct fd_graph {
     int32_t n_weight;
 } fd_graph;
 
+typedef struct fd_missing_weight {
+    char name[128];
+    int32_t n_dim;
+    int64_t shape[FD_GGUF_MAX_DIM]; /* that the graph expects, as fd_gguf_tensor has it */
+} fd_missing_weight;
+
 /* The tensors of the file that the graph does not use, and those it needs and lacks. */
 typedef struct fd_weight_report {
-    char (*missing)[128];
+    fd_missing_weight *missing;
     int32_t n_missing;
     char (*unused)[128];
     int32_t n_unused;
@@ -157,6 +167,11 @@ typedef struct fd_weight_report {
 fd_code fd_graph_build(const fd_gguf *gguf, fd_graph **out, fd_weight_report *report, fd_error *err);
 void fd_weight_report_free(fd_weight_report *report);
 
+/* The same for a file that holds metadata alone, with a key vocab_size: report->missing is then every tensor that a
+ * file of this model must hold. `with` names optional ones that it is to have, without "blk.N.", separated by spaces:
+ * "output.weight attn_q.bias". */
+fd_code fd_graph_weights(const fd_gguf *metadata, const char *with, fd_weight_report *report, fd_error *err);
+
 /* A graph of its own with the same borrowed weight data, to be edited by a fault. */
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
 void fd_graph_free(fd_graph *graph);
@@ -165,6 +180,9 @@ void fd_graph_free(fd_graph *graph);
  * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
  * context of 1. Without such factors nothing changes. */
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
+
+/* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
+fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
 fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);

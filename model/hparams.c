@@ -6,16 +6,43 @@
 #include <stdio.h>
 #include <string.h>
 
-static fd_code read_attention(const fd_keys *r, fd_hparams *h) {
+/* Of the layers that attend: the others have 0. */
+static fd_code read_most_heads_kv(const fd_keys *r, fd_hparams *h) {
+    const fd_gguf_kv *kv = fd_key_find(r, "attention.head_count_kv");
+    int64_t most = kv ? 0 : h->n_head, item;
+    for (uint64_t i = 0; kv && i < kv->count; i++) {
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > 4096 || (item > 0 && most > 0 && item != most))
+            return fd_fail(r->err, FD_ERR_UNSUPPORTED,
+                           "key %s.attention.head_count_kv: expected one number of heads, or 0, for each layer",
+                           r->arch);
+        most = item > 0 ? item : most;
+    }
+    if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)h->n_layer)
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %llu layers, expected %d", r->arch,
+                       (unsigned long long)kv->count, h->n_layer);
+    h->n_head_kv = most > 0 ? (int32_t)most : h->n_head;
+    return FD_OK;
+}
+
+static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     int32_t value_dim;
+    if (arch->reads & FD_READS_NO_ATTENTION) { /* files give 0 for both */
+        h->n_head = h->n_head_kv = 1;
+        h->head_dim = h->n_embd;
+        FD_TRY(fd_key_i32(r, "attention.head_count", 0, 0, 4096, &value_dim));
+        return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
+    }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
-    FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
+    if (arch->reads & FD_READS_HYBRID)
+        FD_TRY(read_most_heads_kv(r, h));
+    else
+        FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected a divisor of head_count %d",
                        h->arch, h->n_head_kv, h->n_head);
     FD_TRY(fd_key_i32(r, "attention.key_length", h->n_embd / h->n_head, 2, 4096, &h->head_dim));
     FD_TRY(fd_key_i32(r, "attention.value_length", h->head_dim, 2, 4096, &value_dim));
-    if (value_dim != h->head_dim)
+    if (value_dim != h->head_dim && !(arch->reads & FD_READS_VALUE_LENGTH))
         return fd_fail(r->err, FD_ERR_UNSUPPORTED,
                        "key %s.attention.value_length: %d, only key_length's %d is implemented", h->arch, value_dim,
                        h->head_dim);
@@ -43,6 +70,8 @@ static fd_code read_experts(const fd_keys *r, const fd_arch *arch, fd_hparams *h
     FD_TRY(fd_key_i32(r, "expert_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_expert));
     if (h->n_ff_expert == 0) h->n_ff_expert = h->n_ff;
     FD_TRY(fd_key_i32(r, "expert_gating_func", 0, 0, 3, &h->expert_gating));
+    FD_TRY(fd_key_i32(r, "expert_group_count", 0, 0, FD_MAX_GROUPS, &h->n_expert_group));
+    FD_TRY(fd_key_i32(r, "expert_group_used_count", 0, 0, FD_MAX_GROUPS, &h->n_expert_group_used));
     if (arch->reads & FD_READS_EXPERT_NORM) FD_TRY(fd_key_bool(r, "expert_weights_norm", false, &h->expert_norm));
     if (arch->reads & FD_READS_DENSE_LAYERS)
         FD_TRY(fd_key_i32(r, "leading_dense_block_count", 0, 0, h->n_layer, &h->n_layer_dense));
@@ -102,6 +131,19 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
     return FD_OK;
 }
 
+/* The vocabulary is what the embedding has rows for; the key is often absent or padded. */
+static fd_code read_vocabulary(const fd_keys *r, fd_hparams *h) {
+    const fd_gguf_tensor *embd = fd_gguf_find_tensor(r->gguf, "token_embd.weight");
+    if (!embd && fd_key_find(r, "vocab_size")) return fd_key_i32(r, "vocab_size", -1, 1, 1 << 24, &h->n_vocab);
+    if (!embd) return fd_fail(r->err, FD_ERR_INPUT, "weight token_embd.weight: missing");
+    if (embd->n_dim != 2 || embd->shape[1] < 1 || embd->shape[1] > (1 << 24))
+        return fd_fail(r->err, FD_ERR_INPUT,
+                       "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]", embd->n_dim,
+                       (long long)embd->shape[1], h->n_embd);
+    h->n_vocab = (int32_t)embd->shape[1];
+    return FD_OK;
+}
+
 fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     const fd_gguf *gguf = r->gguf;
     fd_error *err = r->err;
@@ -113,10 +155,11 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
     FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
-    FD_TRY(fd_key_i32(r, "feed_forward_length", -1, 1, 1 << 24, &h->n_ff));
+    const bool attends = !(arch->reads & FD_READS_NO_ATTENTION);
+    FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
-    FD_TRY(read_attention(r, h));
-    FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
+    FD_TRY(read_attention(r, arch, h));
+    if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
     const char *eps_key =
         arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
@@ -128,14 +171,5 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(read_experts(r, arch, h));
     FD_TRY(read_extras(r, arch, h));
-
-    /* The vocabulary is what the embedding has rows for; {arch}.vocab_size is often absent or padded. */
-    const fd_gguf_tensor *embd = fd_gguf_find_tensor(gguf, "token_embd.weight");
-    if (!embd) return fd_fail(err, FD_ERR_INPUT, "weight token_embd.weight: missing");
-    if (embd->n_dim != 2 || embd->shape[1] < 1 || embd->shape[1] > (1 << 24))
-        return fd_fail(err, FD_ERR_INPUT,
-                       "weight token_embd.weight: %d dimensions and %lld rows, expected [vocabulary, %d]", embd->n_dim,
-                       (long long)embd->shape[1], h->n_embd);
-    h->n_vocab = (int32_t)embd->shape[1];
-    return FD_OK;
+    return read_vocabulary(r, h);
 }

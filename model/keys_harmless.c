@@ -7,14 +7,16 @@
 #include "model/keys.h"
 
 typedef enum harmless {
-    ANY_VALUE,       /* says something about the file, or about parts that generating text does not use */
-    NOTHING,         /* 0, false, an empty string, or an array of 0 or -1 alone */
-    ONE,             /* a factor: 1, or 0 for none */
-    THIS_VALUE,      /* llama.cpp's default, which its saver writes for architectures that do not use it */
-    OF_WINDOWS,      /* of layers with a sliding window: there are none, or it equals the key for all layers */
-    WIDE_WINDOW,     /* positions: 0, or no fewer than the context has */
-    OF_EXPERTS,      /* there are none, or it says nothing */
-    OF_SCORES,       /* the scale that every layer's scores have anyway, or 0 */
+    ANY_VALUE,    /* says something about the file, or about parts that generating text does not use */
+    NOTHING,      /* 0, false, an empty string, or an array of 0 or -1 alone */
+    ONE,          /* a factor: 1, or 0 for none */
+    THIS_VALUE,   /* llama.cpp's default, which its saver writes for architectures that do not use it */
+    OF_WINDOWS,   /* of layers with a sliding window: there are none, or it equals the key for all layers */
+    WIDE_WINDOW,  /* positions: 0, or no fewer than the context has */
+    OF_EXPERTS,   /* there are none, or it says nothing */
+    OF_SCORES,    /* the scale that every layer's scores have anyway, or 0 */
+    OF_RMS_NORMS, /* there are none: converters write the epsilon of nemotron's LayerNorm under both names */
+    OF_LAYER_NORMS,
     OF_ROPE_SCALING, /* only scalings that this file does not name read it */
 } harmless;
 
@@ -95,8 +97,8 @@ static const struct {
     {.name = "rope.dimension_sections", .when = NOTHING},
     {.name = "attention.max_alibi_bias", .when = NOTHING},
     {.name = "attention.clamp_kqv", .when = NOTHING},
-    {.name = "attention.layer_norm_epsilon", .when = NOTHING},
-    {.name = "attention.layer_norm_rms_epsilon", .when = NOTHING},
+    {.name = "attention.layer_norm_epsilon", .when = OF_LAYER_NORMS},
+    {.name = "attention.layer_norm_rms_epsilon", .when = OF_RMS_NORMS},
     {.name = "attention.group_norm_epsilon", .when = NOTHING},
     {.name = "attention.group_norm_groups", .when = NOTHING},
     {.name = "attention.q_lora_rank", .when = NOTHING},
@@ -149,6 +151,12 @@ static bool every_scale_is(const fd_graph *graph, double scale) {
     return true;
 }
 
+static bool has_op(const fd_graph *graph, fd_op op) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == op) return true;
+    return false;
+}
+
 static bool has_window(const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].window > 0) return true;
@@ -176,6 +184,8 @@ static bool changes_nothing(const fd_keys *keys, const fd_graph *graph, const fd
     case WIDE_WINDOW: return number && value >= graph->hparams.n_ctx_train;
     case OF_EXPERTS: return graph->hparams.n_expert == 0;
     case OF_SCORES: return number && every_scale_is(graph, value);
+    case OF_RMS_NORMS: return !has_op(graph, FD_OP_RMS_NORM);
+    case OF_LAYER_NORMS: return !has_op(graph, FD_OP_LAYER_NORM);
     case OF_ROPE_SCALING: return true; /* the scaling's own reader has read what it needs */
     }
     return false;

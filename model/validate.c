@@ -177,6 +177,13 @@ static fd_code check_softcap(const checker *c) {
 static fd_code check_top_k(const checker *c) {
     const fd_node *row = input(c, 0);
     if (row->n_dim != 1 || c->node->n_dim != 1) return broken(c, "expected rows of one dimension");
+    if (c->node->n_group > 0) {
+        int32_t each = row->shape[0] / c->node->n_group;
+        if (row->shape[0] % c->node->n_group != 0 || each < 2 || c->node->n_group > FD_MAX_GROUPS ||
+            c->node->n_group_used < 1 || c->node->n_group_used > c->node->n_group ||
+            c->node->shape[0] > c->node->n_group_used * each)
+            return broken(c, "its groups do not fit its input");
+    }
     return c->node->shape[0] <= row->shape[0] ? FD_OK : broken(c, "chooses more elements than its input has");
 }
 
@@ -205,12 +212,72 @@ static fd_code check_expert_sum(const checker *c) {
     return c->node->n_dim == 1 && c->node->shape[0] == rows->shape[1] ? FD_OK : broken(c, "expected one row");
 }
 
+static fd_code check_slice(const checker *c) {
+    const fd_node *n = c->node, *x = input(c, 0);
+    if (x->over_kv || n->n_dim != x->n_dim || (n->n_dim == 2 && n->shape[0] != x->shape[0]))
+        return broken(c, "expected a part of each head of its input");
+    int32_t last = n->n_dim - 1;
+    if (n->first < 0 || n->shape[last] < 1 || n->first > x->shape[last] - n->shape[last])
+        return broken(c, "reaches beyond its input");
+    return FD_OK;
+}
+
+static fd_code check_concat(const checker *c) {
+    const fd_node *n = c->node, *a = input(c, 0), *b = input(c, 1);
+    if (n->n_dim != 2 || a->n_dim != 2 || b->n_dim != 2 || a->over_kv || b->over_kv)
+        return broken(c, "expected two inputs of heads");
+    if (n->shape[0] != a->shape[0] || (b->shape[0] != 1 && b->shape[0] != a->shape[0]))
+        return broken(c, "its inputs' heads differ in number");
+    return n->shape[1] == a->shape[1] + b->shape[1] ? FD_OK : broken(c, "expected heads of both sizes together");
+}
+
+static fd_code check_head_matmul(const checker *c) {
+    const fd_node *n = c->node, *x = input(c, 0);
+    if (n->n_dim != 2 || x->n_dim != 2 || n->shape[0] != x->shape[0]) return broken(c, "expected heads of heads");
+    return check_weight(c, 0, (int64_t)n->shape[0] * n->shape[1], x->shape[1], false);
+}
+
+static fd_code check_silu(const checker *c) {
+    return check_like_input(c);
+}
+/* It may make heads of its input. */
+static fd_code check_softplus(const checker *c) {
+    return fd_node_width(c->node) == fd_node_width(input(c, 0)) && !c->node->over_kv
+               ? FD_OK
+               : broken(c, "width differs from its input's");
+}
+
+static fd_code check_conv(const checker *c) {
+    const fd_node *n = c->node;
+    if (input(c, 0)->op != FD_OP_KV_WRITE || !same_shape(n, input(c, 0)))
+        return broken(c, "expected the shape of a cache that it reads");
+    if (n->weight[0] < 0) return broken(c, "lacks its weight");
+    FD_TRY(check_weight(c, 0, fd_node_width(n), c->graph->weights[n->weight[0]].n_col, false));
+    return check_weight(c, 1, 1, fd_node_width(n), true);
+}
+
+/* The cache has dt of each head, x as the output's shape, and B as C's. */
+static fd_code check_ssm_scan(const checker *c) {
+    const fd_node *n = c->node, *cache = input(c, 0), *read = input(c, 1);
+    if (cache->op != FD_OP_KV_WRITE || n->n_dim != 2 || read->n_dim != 2 || n->shape[0] % read->shape[0] != 0)
+        return broken(c, "expected a cache, heads and groups of heads");
+    if (fd_node_width(cache) != n->shape[0] + fd_node_width(n) + fd_node_width(read))
+        return broken(c, "expected a cache of dt, x and B");
+    if (read->shape[1] > FD_MAX_STATE) return broken(c, "the state is too large");
+    if (n->weight[0] < 0 || n->weight[1] < 0) return broken(c, "lacks its weights");
+    const fd_weight *d = &c->graph->weights[n->weight[1]];
+    if (d->n_row * d->n_col != n->shape[0]) return broken(c, "expected a D for each head");
+    bool each = c->graph->weights[n->weight[0]].n_col > 1;
+    return check_weight(c, 0, n->shape[0], each ? read->shape[1] : 1, false);
+}
+
 /* From ops.def: an op without a rule does not compile. */
 static const struct {
     int n_input;
     fd_code (*check)(const checker *);
 } rules[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = {n_input, check_##name},
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };

@@ -1,4 +1,4 @@
-/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP: element by element;
+/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS: element by element;
  * positions lie behind each other, so an item is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
@@ -62,6 +62,18 @@ void REF(sigmoid)(const fd_op_args *args, int64_t begin, int64_t end) {
     const real *x = args->in[0];
     real *y = args->out;
     for (int64_t i = begin; i < end; i++) y[i] = real_sigmoid(x[i]);
+}
+
+void REF(silu)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_silu(x[i]);
+}
+
+void REF(softplus)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_softplus(x[i]);
 }
 
 void REF(clamp)(const fd_op_args *args, int64_t begin, int64_t end) {

@@ -113,9 +113,35 @@ static fd_ref_cost cost_expert_sum(const fd_op_args *args) {
     return per_element(args, fd_ref_input(args, 1)->shape[0]);
 }
 
+static fd_ref_cost cost_slice(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_concat(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_head_matmul(const fd_op_args *args) {
+    return cost_matmul(args);
+}
+
+static fd_ref_cost cost_silu(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_cost cost_softplus(const fd_op_args *args) {
+    return per_element(args, 32);
+}
+static fd_ref_cost cost_conv(const fd_op_args *args) {
+    int64_t n = fd_node_width(args->node);
+    return (fd_ref_cost){n, n * args->n_pos * args->weight[0]->n_col};
+}
+static fd_ref_cost cost_ssm_scan(const fd_op_args *args) {
+    int64_t n = fd_node_width(args->node);
+    return (fd_ref_cost){n, n * (args->pos0 + args->n_pos) * fd_ref_input(args, 1)->shape[1] * 16};
+}
+
 fd_ref_cost fd_ref_cost_of(const fd_op_args *args) {
     static fd_ref_cost (*const of[FD_OP_COUNT])(const fd_op_args *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = cost_##name,
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     };

@@ -27,15 +27,39 @@ static bool before(const real *x, int64_t a, int64_t b) {
     return nan_a != nan_b ? nan_b : a < b;
 }
 
+/* Which groups of elements may be chosen from: those with the largest sums of their two largest elements. */
+static void choose_groups(const real *x, int64_t n, const fd_node *node, bool open[FD_MAX_GROUPS]) {
+    int64_t each = n / node->n_group;
+    real sum[FD_MAX_GROUPS];
+    for (int64_t g = 0; g < node->n_group; g++) {
+        const real *group = x + g * each;
+        int64_t best = 0, second = -1;
+        for (int64_t i = 1; i < each; i++)
+            if (before(group, i, best))
+                second = best, best = i;
+            else if (second < 0 || before(group, i, second))
+                second = i;
+        sum[g] = group[best] + group[second];
+    }
+    for (int64_t g = 0; g < node->n_group; g++) {
+        int64_t better = 0;
+        for (int64_t i = 0; i < node->n_group; i++) better += i != g && before(sum, i, g);
+        open[g] = better < node->n_group_used;
+    }
+}
+
 /* An item is a position: a selection by insertion, for k is small. */
 void REF(top_k)(const fd_op_args *args, int64_t begin, int64_t end) {
-    int64_t n = fd_node_width(fd_ref_input(args, 0)), k = args->node->shape[0];
+    int64_t n = fd_node_width(fd_ref_input(args, 0)), k = args->node->shape[0], n_group = args->node->n_group;
     for (int64_t row = begin; row < end; row++) {
         const real *x = (const real *)args->in[0] + row * n;
         real *id = (real *)args->out + row * k;
         int64_t kept = 0;
+        bool open[FD_MAX_GROUPS];
+        if (n_group > 0) choose_groups(x, n, args->node, open);
         for (int64_t i = 0; i < n; i++) {
             int64_t at = kept;
+            if (n_group > 0 && !open[i / (n / n_group)]) continue;
             while (at > 0 && before(x, i, (int64_t)id[at - 1])) at--;
             if (at == k) continue;
             kept += kept < k;

@@ -45,6 +45,9 @@ static inline real real_sigmoid(real x) {
 static inline real real_softcap(real x, real cap) {
     return cap * tanh(x / cap);
 }
+static inline real real_softplus(real x) {
+    return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
+}
 
 #else
 
@@ -77,6 +80,10 @@ static inline real real_sigmoid(real x) {
 }
 static inline real real_softcap(real x, real cap) {
     return fd_softcap32(x, cap);
+}
+/* Beyond 20 the 1 is less than half an ulp; NaN stays NaN. */
+static inline real real_softplus(real x) {
+    return !(x <= 20) ? x : (float)fd_log64(1.0 + (double)fd_exp32(x));
 }
 
 #endif

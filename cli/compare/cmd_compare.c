@@ -1,25 +1,32 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
 #include "cli/arguments.h"
-#include "cli/compare/replay.h"
+#include "cli/compare/compare_pair.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
-
-#include <string.h>
-
 #include "compare/compare.h"
 #include "compare/report/baseline.h"
-#include "compare/diagnose/weights.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate, *map, *since;
+    const char *traces[2], *model, *candidate, *map, *since, *repro;
     int n_trace;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_ALLOW, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE };
+enum {
+    KEY_JSON = 256,
+    KEY_JUNIT,
+    KEY_HTML,
+    KEY_REPRO,
+    KEY_ALLOW,
+    KEY_MODEL,
+    KEY_CANDIDATE,
+    KEY_MEMORY,
+    KEY_MAP,
+    KEY_SINCE
+};
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -42,9 +49,14 @@ static const struct argp_option options[] = {
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 2},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
+    {"repro", KEY_REPRO, "DIR", 0,
+     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
+     "pytest",
+     2},
     {0},
 };
 
@@ -57,22 +69,25 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
+    case 'v': a->output.verbose = true; return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;
+    case KEY_REPRO: a->repro = arg; return 0;
     case ARGP_KEY_ARG:
         if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
         a->traces[a->n_trace++] = arg;
         return 0;
     case ARGP_KEY_END:
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
+        if (a->repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
         if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_compare_argp = {
     options,
     parse_compare_option,
     "REF.h5 CAND.h5",
@@ -107,25 +122,14 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
         code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)
         code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], n_unmatched, err);
-    char absent[sizeof((fd_trace_info *)0)->absent];
-    if (code == FD_OK) {
-        strcpy(absent, fd_trace_get_info(traces[1])->absent);
-        fd_cli_allow_absent(&a->allow_missing, absent);
-        fd_cli_progress progress = fd_cli_progress_start("compare positions", 0);
-        fd_compare_options how = {.allow_missing = a->allow_missing.items,
-                                  .n_allow_missing = a->allow_missing.n,
-                                  .memory = a->memory / 4,
-                                  .graph = a->model ? model.graph : NULL,
-                                  .tokenizer = a->model ? model.tokenizer : NULL,
-                                  .progress = fd_cli_progress_callback,
-                                  .progress_user = &progress};
-        code = fd_compare_traces(traces[0], traces[1], &how, verdict, err);
-        fd_cli_progress_end(&progress);
-        if (code == FD_OK && !a->model && verdict->counts.n_compared)
-            code = fd_weights_of_traces(traces[0], traces[1], verdict, err);
-        if (code == FD_OK && a->model)
-            code = fd_cli_replay(model.graph, traces[0], traces[1], a->candidate, verdict, err);
-    }
+    fd_cli_pair pair = {.model = a->model ? &model : NULL,
+                        .ref = traces[0],
+                        .cand = traces[1],
+                        .allow_missing = &a->allow_missing,
+                        .class_name = a->candidate,
+                        .repro = a->repro,
+                        .memory = a->memory / 4};
+    if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)
@@ -135,7 +139,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
 
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_compare_argp, argc, argv, 0, NULL, &args);
     if (args.model) fd_cli_limit_openmp_spin();
     fd_error err = {0};
     fd_verdict verdict = {0};

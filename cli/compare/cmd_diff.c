@@ -47,6 +47,7 @@ static const struct argp_option options[] = {
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Map of a trace's foreign names, as in firstdiff compare; of --b where both are traces", 2},
     {"bits", KEY_BITS, 0, 0, "Stop at the first bit that differs: no replay, no name", 2},
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 3},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 3},
@@ -66,6 +67,7 @@ static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case 'v': a->output.verbose = true; return 0;
     case KEY_JSON: a->output.json = true; return 0;
     case KEY_JUNIT: a->output.junit = arg; return 0;
     case KEY_HTML: a->output.html = arg; return 0;
@@ -74,7 +76,7 @@ static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
+const struct argp fd_cmd_diff_argp = {
     options,
     parse_diff_option,
     "MODEL.gguf",
@@ -257,7 +259,7 @@ static fd_code run_sides(diff *d, fd_verdict *verdict, fd_error *err) {
         fd_code compared = fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
         fd_cli_progress_end(&d->progress);
         if (compared == FD_OK && !a->bits_only)
-            compared = fd_cli_replay(d->model.graph, d->trace[0], d->trace[1], a->candidate, verdict, err);
+            compared = fd_cli_replay(&d->model, d->trace[0], d->trace[1], a->candidate, verdict, err);
         return compared;
     }
     fd_lockstep_options how = {.tokens = d->tokens,
@@ -292,7 +294,7 @@ static void close_sides(diff *d) {
 
 int fd_cmd_diff(int argc, char **argv) {
     arguments args = {.spec = {"cpu:exact", "gpu:exact"}, .n_generate = -1};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_diff_argp, argc, argv, 0, NULL, &args);
     diff d = {.args = &args};
     fd_error err = {0};
     fd_verdict verdict = {0};

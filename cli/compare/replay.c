@@ -3,9 +3,10 @@
 #include "compare/compare_model.h"
 #include "reference_cpu/reference.h"
 
-fd_code fd_cli_replay(const fd_graph *graph, const fd_trace *ref, const fd_trace *cand, const char *class_name,
+fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_trace *cand, const char *class_name,
                       fd_verdict *verdict, fd_error *err) {
-    fd_compare_model_options how = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    fd_compare_model_options how = {
+        .graph = model->graph, .ref = ref, .cand = cand, .op = fd_reference_op, .tokenizer = model->tokenizer};
     char known[160];
     if (class_name) {
         how.numerics = fd_numerics_class_find(class_name);

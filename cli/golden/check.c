@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/github.h"
 #include "cli/golden/golden.h"
 #include "compare/diff/golden.h"
 #include "compare/diff/golden_near.h"
@@ -34,6 +35,8 @@ static void name_prompt(const fd_trace *golden, int32_t prompt, char *to, size_t
         snprintf(to, size, "prompt %d: %.60s", prompt + 1, text);
     else
         snprintf(to, size, "prompt %d: %d tokens", prompt + 1, fd_trace_steps(golden)[0].n_pos);
+    for (char *p = to; *p; p++)
+        if ((unsigned char)*p < 0x20) *p = ' '; /* a line */
 }
 
 static fd_code check_prompt(check *c, int32_t prompt, fd_error *err) {
@@ -121,6 +124,22 @@ static fd_code write_junit(const check *c, const char *path, fd_error *err) {
     return code;
 }
 
+static void tell_github(const check *c) {
+    char *text = NULL, title[64];
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    if (!to) return;
+    for (int32_t i = 0; i < c->size.n_prompt; i++) {
+        const fd_golden_outcome *prompt = &c->prompts[i];
+        if (prompt->failed) fd_cli_github_annotate(true, prompt->name, prompt->message);
+        fprintf(to, "%s  %s%s%s\n", prompt->failed ? "DIVERGED " : "as before", prompt->name,
+                prompt->failed ? "\n           " : "", prompt->failed ? prompt->message : "");
+    }
+    snprintf(title, sizeof title, "Golden: %d of %d prompts diverged", c->n_failed, c->size.n_prompt);
+    if (fclose(to) == 0) fd_cli_github_summarise(title, text);
+    free(text);
+}
+
 /* ---- all of it ---- */
 
 static fd_code read_head(check *c, fd_error *err) {
@@ -151,6 +170,7 @@ static fd_code run_check(check *c, fd_error *err) {
         FD_TRY(print_json(c, err));
     else
         print_text(c);
+    tell_github(c);
     return a->report.junit ? write_junit(c, a->report.junit, err) : FD_OK;
 }
 

@@ -21,6 +21,7 @@ static const struct argp_option options[] = {
      2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "check: inject a fault, to see the check fail; several joined by +", 2},
+    {"yes", 'y', 0, 0, "update: write the golden; without it only what would change is shown", 2},
     {"json", KEY_JSON, 0, 0, "check: the result as JSON", 3},
     {"junit", KEY_JUNIT, "FILE", 0, "check: also write JUnit XML, a test case for each prompt", 3},
     {0},
@@ -29,9 +30,10 @@ static const struct argp_option options[] = {
 static void take_argument(fd_golden_args *a, const char *arg, struct argp_state *state) {
     switch (a->n_arg++) {
     case 0:
-        if (strcmp(arg, "record") != 0 && strcmp(arg, "check") != 0)
-            argp_error(state, "\"%s\": expected record or check", arg);
-        a->check = arg[0] == 'c';
+        if (strcmp(arg, "record") != 0 && strcmp(arg, "check") != 0 && strcmp(arg, "update") != 0)
+            argp_error(state, "\"%s\": expected record or check, or update", arg);
+        a->update = arg[0] == 'u';
+        a->check = arg[0] != 'r';
         break;
     case 1: a->model = arg; break;
     case 2: a->file = arg; break;
@@ -40,7 +42,9 @@ static void take_argument(fd_golden_args *a, const char *arg, struct argp_state 
 }
 
 static void check_arguments(const fd_golden_args *a, struct argp_state *state) {
-    if (a->n_arg == 0) argp_error(state, "record or check expected");
+    if (a->n_arg == 0) argp_error(state, "record or check expected, or update");
+    if (a->yes && !a->update) argp_error(state, "--yes goes with update");
+    if (a->update && (a->numerics || a->fault)) argp_error(state, "--numerics and --fault do not go with update");
     if (a->n_arg < 3)
         argp_error(state, a->check ? "check: a model and a golden expected" : "record: a model and prompts expected");
     if (!a->check && !a->output) argp_error(state, "record: -o GOLDEN.h5 missing");
@@ -73,6 +77,7 @@ static error_t parse_golden_option(int key, char *arg, struct argp_state *state)
         return 0;
     }
     case KEY_FAULT: a->fault = arg; return 0;
+    case 'y': a->yes = true; return 0;
     case KEY_JSON: a->report.json = true; return 0;
     case KEY_JUNIT: a->report.junit = arg; return 0;
     case ARGP_KEY_ARG: take_argument(a, arg, state); return 0;
@@ -81,17 +86,17 @@ static error_t parse_golden_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_golden_argp = {
     options,
     parse_golden_option,
-    "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5",
+    "record MODEL.gguf PROMPTS.txt\ncheck MODEL.gguf GOLDEN.h5\nupdate MODEL.gguf GOLDEN.h5",
     "Records what a model computes, and checks that a build or a device still computes "
     "it: the tokens, the logits and a fingerprint of every tensor at every position. "
     "There is no tolerance. In other numerics (check --numerics) only the logits are "
     "compared, within a tolerance.\v"
     "PROMPTS has one prompt per line. Empty lines and lines that begin with # are skipped; "
-    "\"tokens: 1,2,3\" gives ids.\n\n"
-    "Exit status: 0 identical in every bit, 1 diverged, 2 unusable input (another model's "
+    "\"tokens: 1,2,3\" gives ids. In a file *.jsonl each line is {\"prompt\": \"…\"} or {\"tokens\": [1, 2]}.\n\n"
+    "Exit status: 0 identical in every bit (or updated), 1 diverged, 2 unusable input (another model's "
     "golden too), 3 not comparable "
     "(another version of the numerics contract).",
     NULL,
@@ -100,11 +105,13 @@ static const struct argp argp = {
 
 int fd_cmd_golden(int argc, char **argv) {
     fd_golden_args args = {.backend = "cpu", .limit = -1, .n_generate = 8};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_golden_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_cli_model model;
     if (fd_cli_model_open(args.model, &model, &err) != FD_OK) return fd_cli_fail("golden", &err);
-    int status = args.check ? fd_golden_check_command(&args, &model) : fd_golden_record_command(&args, &model);
+    int status = args.update  ? fd_golden_update_command(&args, &model)
+                 : args.check ? fd_golden_check_command(&args, &model)
+                              : fd_golden_record_command(&args, &model);
     fd_cli_model_close(&model);
     return status;
 }

@@ -1,12 +1,14 @@
-/* What the two halves of firstdiff golden share. */
+/* What the parts of firstdiff golden share. */
 #ifndef FD_CLI_GOLDEN_GOLDEN_H
 #define FD_CLI_GOLDEN_GOLDEN_H
 
 #include "cli/output.h"
+#include "cli/prompt_list.h"
 #include "dumpers/store/golden.h"
 
 typedef struct fd_golden_args {
-    bool check;
+    bool check;                           /* else record */
+    bool update, yes;                     /* check, and record anew what differs when `yes` */
     const char *model, *file;             /* file: PROMPTS of record, GOLDEN of check */
     const char *output, *backend, *fault; /* fault: of check only; NULL: none */
     const char
@@ -22,6 +24,10 @@ typedef struct fd_golden_args {
 /* Each prints its result and returns the exit status. */
 int fd_golden_record_command(const fd_golden_args *args, const fd_cli_model *model);
 int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *model);
+int fd_golden_update_command(const fd_golden_args *args, const fd_cli_model *model);
+/* Runs these prompts, writes the golden args->output and says so. */
+fd_code fd_golden_record_list(const fd_golden_args *args, const fd_cli_model *model, const fd_cli_prompts *list,
+                              fd_error *err);
 
 /* ---- one prompt of a check ---- */
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "cli/golden/golden.h"
-#include "cli/prompt_list.h"
 #include "cli/record.h"
 
 /* The last generated token is not fed. */
@@ -57,14 +56,10 @@ static void print_recorded(const fd_golden_args *a, const fd_cli_prompts *list, 
            (long long)n_pos, exec->graph->n_node, exec->backend, exec->device);
 }
 
-static fd_code record_golden(const fd_golden_args *a, const fd_cli_model *model, fd_cli_prompts *list,
+static fd_code record_golden(const fd_golden_args *a, const fd_cli_model *model, const fd_cli_prompts *list,
                              fd_cli_exec *exec, fd_error *err) {
-    fd_golden_size size;
+    fd_golden_size size = {.n_prompt = list->n};
     fd_trace_file *file;
-    const char *inputs[] = {a->model, a->file};
-    FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
-    FD_TRY(fd_cli_prompts_read(a->file, model, list, err));
-    size.n_prompt = list->n;
     FD_TRY(longest_run(a, list, model->graph->hparams.n_ctx_train, &size.n_pos, err));
     fd_graph_set_context(model->graph, size.n_pos);
     FD_TRY(fd_trace_file_create(a->output, &file, err)); /* what cannot be written is said before anything runs */
@@ -76,13 +71,22 @@ static fd_code record_golden(const fd_golden_args *a, const fd_cli_model *model,
     return code;
 }
 
+fd_code fd_golden_record_list(const fd_golden_args *a, const fd_cli_model *model, const fd_cli_prompts *list,
+                              fd_error *err) {
+    fd_cli_exec exec = {0};
+    fd_code code = record_golden(a, model, list, &exec, err);
+    if (code == FD_OK) print_recorded(a, list, exec.exec);
+    fd_cli_exec_close(&exec);
+    return code;
+}
+
 int fd_golden_record_command(const fd_golden_args *a, const fd_cli_model *model) {
     fd_error err = {0};
     fd_cli_prompts list = {0};
-    fd_cli_exec exec = {0};
-    fd_code code = record_golden(a, model, &list, &exec, &err);
-    if (code == FD_OK) print_recorded(a, &list, exec.exec);
+    const char *inputs[] = {a->model, a->file};
+    fd_code code = fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, &err);
+    if (code == FD_OK) code = fd_cli_prompts_read(a->file, model, &list, &err);
+    if (code == FD_OK) code = fd_golden_record_list(a, model, &list, &err);
     fd_cli_prompts_free(&list);
-    fd_cli_exec_close(&exec);
     return code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("golden", &err);
 }

@@ -1,5 +1,4 @@
 /* firstdiff import: what another engine dumped, as a trace. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +74,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_import_argp = {
     options,
     parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
@@ -88,26 +87,6 @@ static const struct argp argp = {
     NULL,
     NULL,
     NULL};
-
-/* Ids of --tokens or --tokens-file; NULL without either. */
-static fd_code read_tokens(const arguments *a, int32_t n_vocab, int32_t **ids, int32_t *n, fd_error *err) {
-    enum { MAX_BYTES = 64 << 20 };
-    *ids = NULL;
-    *n = 0;
-    if (a->tokens) return fd_cli_parse_ids(a->tokens, n_vocab, ids, n, err);
-    if (!a->tokens_file) return FD_OK;
-    FILE *file = fopen(a->tokens_file, "r");
-    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", a->tokens_file, strerror(errno));
-    char *text = malloc(MAX_BYTES + 1);
-    size_t size = text ? fread(text, 1, MAX_BYTES, file) : 0;
-    if (text) text[size] = '\0';
-    bool whole = text && !ferror(file) && fgetc(file) == EOF && strlen(text) == size;
-    fclose(file);
-    fd_code code = whole ? fd_cli_parse_ids(text, n_vocab, ids, n, err)
-                         : fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a list of token ids", a->tokens_file);
-    free(text);
-    return code == FD_OK || !whole ? code : fd_error_prefix(err, "%s", a->tokens_file);
-}
 
 static void summarise(const arguments *a, const fd_import_plan *plan) {
     printf("%zu nodes, %d position%s in %d step%s, from %zu tensors with the map %s: %s\n", plan->n_node, plan->n_token,
@@ -152,7 +131,7 @@ static fd_code import_source(const arguments *a, const fd_source *source, const 
     fd_import_options how = {.map = map, .graph = graph, .allow = &a->allow};
     fd_source *weights = NULL;
     int32_t *tokens = NULL, *steps = NULL, n_vocab = graph ? graph->hparams.n_vocab : INT32_MAX;
-    fd_code code = read_tokens(a, n_vocab, &tokens, &how.n_token, err);
+    fd_code code = fd_cli_token_list(a->tokens, a->tokens_file, n_vocab, &tokens, &how.n_token, err);
     if (code == FD_OK && a->steps &&
         (code = fd_cli_parse_ids(a->steps, INT32_MAX, &steps, &how.n_step_size, err)) != FD_OK)
         code = fd_error_prefix(err, "--steps");
@@ -192,10 +171,13 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
 
 int fd_cmd_import(int argc, char **argv) {
     arguments args = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_import_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     int status = FD_EXIT_SAME;
     fd_code code = open_and_import(&args, &status, &err);
     free(args.allow.items);
+    if (code == FD_ERR_INCOMPLETE && !is_auto(&args)) /* no name is known */
+        fprintf(stderr, "firstdiff check %s %s finds out from the values which tensor is which\n",
+                args.model ? args.model : "MODEL.gguf", args.source);
     return code == FD_OK ? status : fd_cli_fail("import", &err);
 }

@@ -7,13 +7,65 @@
 
 #include "cli/temporary.h"
 
+#define DIGITS "0123456789"
+
+/* Names that differ in numbers alone, of one type and shape: they want one line of a map. */
+typedef struct name_group {
+    const fd_source_tensor *first;
+    size_t n;
+    uint32_t varies; /* bit i: the i-th number of the name */
+} name_group;
+
+/* Joins the name to the group when they differ in numbers alone. */
+static bool join_group(name_group *group, const fd_source_tensor *tensor) {
+    const char *a = group->first->name, *b = tensor->name;
+    uint32_t varies = 0;
+    if (tensor->type != group->first->type || tensor->rank != group->first->rank ||
+        memcmp(tensor->shape, group->first->shape, sizeof *tensor->shape * (size_t)tensor->rank) != 0)
+        return false;
+    for (int number = 0; *a || *b; number++) {
+        size_t text = strcspn(a, DIGITS), digits = strspn(a + text, DIGITS), others = strspn(b + text, DIGITS);
+        if (strncmp(a, b, text) != 0 || strcspn(b, DIGITS) != text || (digits == 0) != (others == 0)) return false;
+        if (number < 32 && (digits != others || memcmp(a + text, b + text, digits) != 0)) varies |= 1u << number;
+        a += text + digits;
+        b += text + others;
+    }
+    group->varies |= varies;
+    group->n++;
+    return true;
+}
+
+/* As a map would name it: {layer} for the first number that varies, * for the others. */
+static void put_pattern(FILE *to, const name_group *group) {
+    const char *p = group->first->name, *put = "{layer}";
+    for (int number = 0; *p; number++) {
+        size_t text = strcspn(p, DIGITS), digits = strspn(p + text, DIGITS);
+        bool varies = number < 32 && group->varies >> number & 1;
+        fprintf(to, "%.*s%.*s", (int)text, p, varies ? 0 : (int)digits, p + text);
+        if (varies) fputs(put, to), put = "*";
+        p += text + digits;
+    }
+}
+
 static void list_arrays(FILE *to, const char *what, const fd_source *source, const size_t *arrays, size_t n) {
     char shape[128];
-    for (size_t i = 0; i < n; i++) {
+    name_group *groups = calloc(n + 1, sizeof *groups);
+    size_t n_group = 0;
+    for (size_t i = 0; groups && i < n; i++) {
         const fd_source_tensor *tensor = fd_source_at(source, arrays[i]);
-        fprintf(to, "%s  %s  %s %s\n", what, tensor->name, fd_array_type_name(tensor->type),
-                fd_array_shape_text(tensor->rank, tensor->shape, shape));
+        size_t g = 0;
+        while (g < n_group && !join_group(&groups[g], tensor)) g++;
+        if (g == n_group) groups[n_group++] = (name_group){.first = tensor, .n = 1};
     }
+    for (size_t g = 0; g < n_group; g++) {
+        const fd_source_tensor *first = groups[g].first;
+        fprintf(to, "%s  %s  %s %s", what, first->name, fd_array_type_name(first->type),
+                fd_array_shape_text(first->rank, first->shape, shape));
+        if (groups[g].n > 1) fprintf(to, "  and %zu like it: ", groups[g].n - 1);
+        if (groups[g].n > 1) put_pattern(to, &groups[g]);
+        fputc('\n', to);
+    }
+    free(groups);
 }
 
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
@@ -31,39 +83,35 @@ fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {
                    path, names);
 }
 
-/* Says of every node of `mapped` what the foreign trace calls it, and that it lies in that trace's file. */
-static fd_code put_sources(const fd_import_plan *plan, fd_trace *mapped, fd_error *err) {
+/* Says of every node of `mapped` what the foreign trace calls it. */
+static void put_sources(const fd_import_plan *plan, fd_trace *mapped) {
     const fd_trace *from = fd_source_trace(plan->source);
-    for (size_t i = 0; i < plan->n_match; i++) {
+    for (size_t i = 0; from && i < plan->n_match; i++) {
         int32_t node = fd_trace_find(mapped, plan->matches[i].node);
         size_t tensor = plan->matches[i].tensor;
         if (node >= 0)
             fd_trace_set_source(mapped, node,
                                 fd_trace_node_at(from, (int32_t)fd_source_at(plan->source, tensor)->file)->name);
     }
-    if (fd_trace_set_path(mapped, fd_trace_path(from))) return FD_OK;
-    return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_trace_path(from));
 }
 
-/* Writes the mapped trace to the temporary file `to` and opens it. */
-static fd_code write_mapped(const char *from, const fd_name_map *map, const fd_graph *graph, const char *to,
+fd_code fd_cli_write_mapped(const fd_source *source, const fd_import_options *how, const char *path,
                             size_t *n_unmatched, fd_trace **mapped, fd_error *err) {
-    fd_source *source;
     fd_import_plan plan;
-    FD_TRY(fd_source_open(from, &source, err));
-    fd_code code = fd_import_make_plan(source, &(fd_import_options){.map = map, .graph = graph}, &plan, err);
-    if (code == FD_OK) {
-        code = fd_import_write(&plan, to, err);
-        if (code == FD_OK) code = fd_trace_open(to, mapped, err);
-        if (code == FD_OK) code = put_sources(&plan, *mapped, err);
-        *n_unmatched += plan.n_unmatched + map->ask.n;
-        if (plan.n_unmatched + map->ask.n > 0) {
-            fprintf(stderr, "%s: tensors that the map %s does not name:\n", from, map->name);
-            fd_cli_list_unmatched(stderr, &plan);
-        }
-        fd_import_plan_free(&plan);
+    const char *from = fd_source_path(source);
+    FD_TRY(fd_import_make_plan(source, how, &plan, err));
+    fd_code code = fd_import_write(&plan, path, err);
+    if (code == FD_OK) code = fd_trace_open(path, mapped, err);
+    if (code == FD_OK) put_sources(&plan, *mapped);
+    if (code == FD_OK && !fd_trace_set_path(*mapped, from))
+        code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", from);
+    size_t n = plan.n_unmatched + plan.n_unmatched_weight + how->map->ask.n;
+    *n_unmatched += n;
+    if (n > 0) {
+        fprintf(stderr, "%s: tensors that the map %s does not name:\n", from, how->map->name);
+        fd_cli_list_unmatched(stderr, &plan);
     }
-    fd_source_close(source);
+    fd_import_plan_free(&plan);
     return code;
 }
 
@@ -79,21 +127,21 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
     const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
     char path[4096];
     fd_name_map *map;
+    fd_source *source = NULL;
     if (!names[0]) return FD_OK;
     if (!map_name) FD_TRY(fd_cli_check_names(fd_trace_path(*trace), names, err));
     FD_TRY(fd_name_map_open(names, &map, err));
-    fd_code code = fd_cli_temporary(path, err);
+    fd_code code = fd_source_open(fd_trace_path(*trace), &source, err);
+    if (code == FD_OK) code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
         fd_trace *mapped = NULL;
-        code = write_mapped(fd_trace_path(*trace), map, graph, path, n_unmatched, &mapped, err);
+        code = fd_cli_write_mapped(source, &(fd_import_options){.map = map, .graph = graph}, path, n_unmatched, &mapped,
+                                   err);
         unlink(path);
-        if (code == FD_OK) {
-            fd_trace_close(*trace);
-            *trace = mapped;
-        } else {
-            fd_trace_close(mapped);
-        }
+        fd_trace_close(code == FD_OK ? *trace : mapped);
+        if (code == FD_OK) *trace = mapped;
     }
+    fd_source_close(source);
     fd_name_map_free(map);
     return code;
 }

@@ -11,6 +11,11 @@
  * are listed on stderr. The temporary file lies in $TMPDIR, else /tmp, and is removed at once. */
 fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err);
 
+/* Writes what `how` says of the source as the trace `path` and opens it, under the source's path and with the names that
+ * the source has. Tensors without a node are counted and listed on stderr. */
+fd_code fd_cli_write_mapped(const fd_source *source, const fd_import_options *how, const char *path,
+                            size_t *n_unmatched, fd_trace **mapped, fd_error *err);
+
 /* Nodes that a trace's engine cannot record (`absent` of its info; its map says so) need no --allow-missing; they
  * are still listed. `text` is cut into the globs and must outlive them. */
 void fd_cli_allow_absent(fd_cli_globs *globs, char *text);

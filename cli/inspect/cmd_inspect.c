@@ -3,19 +3,19 @@
 #include <string.h>
 
 #include "cli/arguments.h"
-#include "cli/inspect/inspect.h"
+#include "cli/inspect/gather.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
 #include "compare/diff/align.h"
 #include "dumpers/store/golden.h"
 
 typedef struct arguments {
-    const char *trace, *tensor;
-    bool health, json, map, all;
+    const char *trace, *tensor, *export, *with;
+    bool health, json, map, all, histogram;
     int32_t layer;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL };
+enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL, KEY_HISTOGRAM, KEY_EXPORT, KEY_WITH };
 
 static const struct argp_option options[] = {
     {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops",
@@ -23,6 +23,13 @@ static const struct argp_option options[] = {
     {"layer", KEY_LAYER, "N", 0, "With --health: every head's entropy in this layer", 1},
     {"map", KEY_MAP, 0, 0, "Attention scores or weights as a heat map; TENSOR[:, 2] is head 2", 1},
     {"all", KEY_ALL, 0, 0, "Print every element of a slice, however many", 1},
+    {"histogram", KEY_HISTOGRAM, 0, 0, "A tensor's elements, or a slice's, in 24 bins", 1},
+    {"export", KEY_EXPORT, "FILE", 0, "Write these elements as .npy, .csv or a grey .png, by the name's ending", 1},
+    {"with", KEY_WITH, "TRACE.h5", 0,
+     "Next to another trace: NMSE, cosine and the largest distance of every tensor that both hold, or of those that "
+     "TENSOR, "
+     "a glob, names",
+     1},
     {"json", KEY_JSON, 0, 0, "JSON instead of text", 2},
     {0},
 };
@@ -34,6 +41,9 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
     case KEY_LAYER: a->layer = fd_cli_integer(arg, 0, state); return 0;
     case KEY_MAP: a->map = true; return 0;
     case KEY_ALL: a->all = true; return 0;
+    case KEY_HISTOGRAM: a->histogram = true; return 0;
+    case KEY_EXPORT: a->export = arg; return 0;
+    case KEY_WITH: a->with = arg; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (a->tensor) argp_error(state, "a trace and a tensor expected, \"%s\" is one too many", arg);
@@ -43,19 +53,23 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
         if (!a->trace) argp_error(state, "no trace given");
         if (a->health && a->tensor) argp_error(state, "--health is about the whole trace, not %s", a->tensor);
         if (a->map && !a->tensor) argp_error(state, "--map: no tensor given");
+        if ((a->histogram || a->export) && !a->tensor) argp_error(state, "--histogram and --export: no tensor given");
+        if (a->with && (a->health || a->map || a->histogram || a->export))
+            argp_error(state, "--with compares tensors as a whole: no other view goes with it");
         if (a->layer >= 0 && !a->health) argp_error(state, "--layer goes with --health");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp argp = {
+const struct argp fd_cmd_inspect_argp = {
     options,
     parse_inspect_option,
     "TRACE.h5 [TENSOR[SLICE]]",
     "Without a tensor: what the trace is, its steps and its tensors. With one: its statistics at every position. With "
     "a "
-    "slice: its elements. Statistics and health that were not recorded are computed from the elements. Of a golden: "
+    "slice: its elements. With a glob ('blk.*.attn_q'): a line each. Statistics and health that were not recorded are "
+    "computed from the elements. Of a golden: "
     "its "
     "prompts; GOLDEN.h5#2 is the trace of its second prompt.\v"
     "A slice is written as in NumPy, the first index is the position: 'blk.0.attn_q[3:5, 2, :8]' is elements 0 to 7 of "
@@ -80,10 +94,32 @@ static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *nod
                    nearest[0] ? "; nearest: " : ": it holds none", nearest);
 }
 
+static fd_code show_elements(const arguments *a, const fd_trace *trace, int32_t node, const fd_slice *slice,
+                             fd_error *err) {
+    fd_gathered elements;
+    const char *inputs[] = {a->trace};
+    FD_TRY(fd_cli_check_not_overwriting(a->export, inputs, 1, err));
+    FD_TRY(fd_inspect_gather(trace, node, slice, &elements, err));
+    if (a->histogram) fd_inspect_histogram(a->tensor, &elements);
+    fd_code code = a->export ? fd_inspect_export(&elements, a->export, err) : FD_OK;
+    fd_gathered_free(&elements);
+    return code;
+}
+
+static fd_code show_beside(const arguments *a, const fd_trace *trace, fd_error *err) {
+    fd_trace *other;
+    FD_TRY(fd_cli_open_trace(a->with, SIZE_MAX, &other, err));
+    fd_code code = fd_inspect_beside(trace, other, a->tensor, a->json, err);
+    fd_trace_close(other);
+    return code;
+}
+
 static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *err) {
-    fd_inspect in = {trace, a->json, a->map, a->all, a->layer};
+    bool is_glob = a->tensor && strpbrk(a->tensor, "*?") && fd_trace_find(trace, a->tensor) < 0;
+    fd_inspect in = {trace, a->json, a->map, a->all, a->layer, is_glob ? a->tensor : NULL};
+    if (a->with) return show_beside(a, trace, err);
     if (a->health) return fd_inspect_health(&in, err);
-    if (!a->tensor) return fd_inspect_tree(&in, err);
+    if (!a->tensor || (is_glob && !a->map && !a->histogram && !a->export)) return fd_inspect_tree(&in, err);
     int32_t node;
     const char *text;
     fd_slice slice;
@@ -93,13 +129,14 @@ static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *er
     if (slice.n_axis > info->n_dim + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %d indices, expected at most %d: the position and %d of the tensor",
                        a->tensor, slice.n_axis, info->n_dim + 1, info->n_dim);
+    if (a->histogram || a->export) return show_elements(a, trace, node, &slice, err);
     if (a->map) return fd_inspect_map(&in, node, &slice, err);
     return text ? fd_inspect_slice(&in, node, &slice, err) : fd_inspect_tensor(&in, node, err);
 }
 
 int fd_cmd_inspect(int argc, char **argv) {
     arguments args = {.layer = -1};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_inspect_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_trace *trace;
     if (!args.tensor && !args.health && fd_golden_is_one(args.trace)) {

@@ -10,9 +10,10 @@ typedef struct json_t json_t;
 typedef struct fd_inspect {
     const fd_trace *trace;
     bool json;
-    bool map;      /* --map: attention as a heat map */
-    bool all;      /* --all: no elision of long rows */
-    int32_t layer; /* --layer; -1: none */
+    bool map;         /* --map: attention as a heat map */
+    bool all;         /* --all: no elision of long rows */
+    int32_t layer;    /* --layer; -1: none */
+    const char *glob; /* which tensors the tree lists; NULL: all, with a header */
 } fd_inspect;
 
 /* Statistics of a node at a position: recorded, else computed from its elements; *known false: the trace has
@@ -43,7 +44,7 @@ fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summar
 /* A golden's head and its prompts. */
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
 
-/* Header, steps and the node table. */
+/* Header, steps and the node table; of in->glob the table alone. */
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err);
 
 /* One tensor: what it is and its statistics at every position. */

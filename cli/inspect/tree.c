@@ -1,4 +1,5 @@
 /* firstdiff inspect TRACE.h5: what the trace is, its steps, its tensors. */
+#include <fnmatch.h>
 #include <math.h>
 
 #include "cli/inspect/inspect.h"
@@ -90,9 +91,10 @@ static void print_header(const fd_trace *trace) {
     print_field("positions", text);
 }
 
-static fd_code print_tree(const fd_trace *trace, fd_error *err) {
-    print_header(trace);
-    print_steps(trace);
+static fd_code print_tree(const fd_inspect *in, fd_error *err) {
+    const fd_trace *trace = in->trace;
+    if (!in->glob) print_header(trace);
+    if (!in->glob) print_steps(trace);
     printf("  %4s  %-24s %-14s %-14s %-5s %-8s %11s %11s %11s  %s\n", "seq", "tensor", "op", "shape", "type",
            "elements", "min", "max", "rms", "");
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
@@ -100,6 +102,7 @@ static fd_code print_tree(const fd_trace *trace, fd_error *err) {
         const fd_dtype_info *type = fd_dtype_get(node->dtype);
         fd_node_summary s;
         char shape[64];
+        if (in->glob && fnmatch(in->glob, node->name, 0) != 0) continue;
         FD_TRY(fd_inspect_summarise(trace, i, &s, err));
         fd_shape_text(node->n_dim, node->shape, node->over_kv, shape, sizeof shape);
         printf("  %4d  %-24s %-14s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
@@ -156,10 +159,11 @@ static json_t *tree_json(const fd_trace *trace, json_t *nodes) {
 }
 
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err) {
-    if (!in->json) return print_tree(in->trace, err);
+    if (!in->json) return print_tree(in, err);
     fd_code code = FD_OK;
     json_t *nodes = json_array();
     for (int32_t i = 0; code == FD_OK && i < fd_trace_n_node(in->trace); i++) {
+        if (in->glob && fnmatch(in->glob, fd_trace_node_at(in->trace, i)->name, 0) != 0) continue;
         json_t *node = node_json(in->trace, i, err);
         if (node)
             json_array_append_new(nodes, node);

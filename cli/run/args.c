@@ -26,7 +26,9 @@ enum {
     KEY_IGNORE_EOS,
     KEY_NO_WEIGHTS,
     KEY_STORE,
-    KEY_PROMPTS
+    KEY_PROMPTS,
+    KEY_CHAT,
+    KEY_SYSTEM
 };
 
 static const struct argp_option options[] = {
@@ -34,6 +36,11 @@ static const struct argp_option options[] = {
      "One prompt per line (\"tokens:1,2\" for ids), run as one batch where the backend can; each gets the text that it "
      "gets alone",
      1},
+    {"chat", KEY_CHAT, 0, 0,
+     "The prompt is what a user says: the file's chat template is rendered with it (by Python's jinja2, see "
+     "docs/chat.md)",
+     1},
+    {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: a system message before it", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
@@ -104,6 +111,8 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
     case KEY_PROMPTS: a->prompts = arg; return 0;
+    case KEY_CHAT: a->chat = true; return 0;
+    case KEY_SYSTEM: a->system = arg; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
     case KEY_NUMERICS: a->numerics = arg; return 0;
@@ -128,20 +137,24 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     case KEY_IDS: a->ids_only = true; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = true; return 0;
     case 'q': a->quiet = true; return 0;
-    case ARGP_KEY_END: check_recording(a, state); break;
+    case ARGP_KEY_END:
+        if (a->system && !a->chat) argp_error(state, "--system goes with --chat");
+        if (a->chat && a->prompts) argp_error(state, "--chat takes one prompt, not --prompts-file");
+        check_recording(a, state);
+        break;
     default: break;
     }
     return fd_cli_one_model(key, arg, state, &a->model);
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
+const struct argp fd_cmd_run_argp = {
     options, parse_run_option, "MODEL.gguf", "Runs a model, prints its text and records a trace.", children, NULL,
     NULL};
 
 fd_run_args fd_run_parse(int argc, char **argv) {
     fd_run_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 32, .sampler = fd_sampler_defaults()};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_run_argp, argc, argv, 0, NULL, &args);
     return args;
 }
 

@@ -6,11 +6,12 @@
 #include "exec/sampler.h"
 
 typedef struct fd_run_args {
-    const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault;
+    const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault,
+        *system;
     fd_cli_prompt prompt;
     fd_sampler_options sampler;
     int32_t n_generate, n_thread, n_ctx;
-    bool compress, no_weights, ids_only, ignore_eos, quiet;
+    bool chat, compress, no_weights, ids_only, ignore_eos, quiet;
 } fd_run_args;
 
 /* Parses them; prints usage errors and exits with status 2 on one, as argp does. */

@@ -10,7 +10,9 @@
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"
+#include "cli/run/chat.h"
 #include "cli/run/many.h"
+#include "cli/guard.h"
 #include "cli/run/text.h"
 #include "dumpers/store/trace.h"
 #include "exec/generate.h"
@@ -22,6 +24,7 @@ typedef struct run {
     fd_sampler *sampler;
     fd_trace_writer *trace;
     char *prompt_text;
+    char *rendered;  /* --chat: the prompt in the form of the template */
     int32_t *tokens; /* prompt and generated */
     int32_t n_prompt, n_token;
     float *logits; /* [n_vocab] */
@@ -125,7 +128,7 @@ static fd_code generate_text(run *r, fd_error *err) {
                                 .on_token = on_token,
                                 .user = r};
     int32_t n_done;
-    r->text = fd_cli_text_begin(stdout, r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
+    r->text = fd_cli_text_begin(fd_cli_generated(), r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
     r->progress = fd_cli_progress_start("decode", r->args->n_generate);
     r->started = fd_cli_seconds();
     if (r->trace || r->args->n_generate == 0)
@@ -140,6 +143,15 @@ static fd_code generate_text(run *r, fd_error *err) {
     return FD_OK;
 }
 
+static fd_code render_chat(run *r, bool *whole, fd_error *err) {
+    char *said;
+    size_t size;
+    FD_TRY(fd_cli_prompt_text(&r->args->prompt, &said, &size, err));
+    fd_code code = fd_cli_chat(&r->model, r->args->system, said, &r->rendered, whole, err);
+    free(said);
+    return code;
+}
+
 static fd_code prepare_run(run *r, fd_error *err) {
     const fd_run_args *a = r->args;
     const char *inputs[] = {a->model, a->prompt.file};
@@ -147,7 +159,13 @@ static fd_code prepare_run(run *r, fd_error *err) {
     FD_TRY(fd_sampler_check(&a->sampler, err));
     FD_TRY(fd_cli_model_open(a->model, &r->model, err));
     int32_t *ids;
-    FD_TRY(fd_cli_prompt_ids(&a->prompt, &r->model, &ids, &r->n_prompt, &r->prompt_text, err));
+    fd_cli_prompt prompt = a->prompt;
+    if (a->chat) {
+        FD_TRY(render_chat(r, &prompt.whole, err));
+        prompt.text = r->rendered;
+        prompt.file = NULL;
+    }
+    FD_TRY(fd_cli_prompt_ids(&prompt, &r->model, &ids, &r->n_prompt, &r->prompt_text, err));
     int64_t total = (int64_t)r->n_prompt + a->n_generate;
     int32_t limit = a->n_ctx ? a->n_ctx : r->model.graph->hparams.n_ctx_train;
     r->tokens = total < (1 << 28) ? realloc(ids, sizeof *ids * (size_t)total) : NULL;
@@ -204,6 +222,7 @@ int fd_cmd_run(int argc, char **argv) {
     free(r.logits);
     free(r.tokens);
     free(r.prompt_text);
+    free(r.rendered);
     fd_sampler_free(r.sampler);
     fd_cli_exec_close(&r.exec);
     fd_cli_model_close(&r.model);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/prompt_list.h"
+#include "cli/guard.h"
 #include "cli/run/text.h"
 #include "exec/generate.h"
 
@@ -109,9 +110,9 @@ static fd_code print_all(const many *m, fd_error *err) {
     for (int32_t i = 0; i < m->prompts.n; i++) {
         const fd_generation *run = &m->runs[i];
         int32_t n = run->n_token + m->n_done[i] - m->members[i].ended;
-        printf("== prompt %d\n", i + 1);
-        fd_cli_text text =
-            fd_cli_text_begin(stdout, m->args->ids_only ? NULL : m->model.tokenizer, m->prompts.items[i].text);
+        fprintf(fd_cli_generated(), "== prompt %d\n", i + 1);
+        fd_cli_text text = fd_cli_text_begin(fd_cli_generated(), m->args->ids_only ? NULL : m->model.tokenizer,
+                                             m->prompts.items[i].text);
         for (int32_t k = 0; k < n; k++) FD_TRY(fd_cli_text_token(&text, run->tokens[k], err));
         fd_cli_text_end(&text);
     }

@@ -39,7 +39,7 @@ static error_t parse_sweep_option(int key, char *arg, struct argp_state *state) 
 }
 
 static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
+const struct argp fd_cmd_sweep_argp = {
     options,
     parse_sweep_option,
     "MODEL.gguf",
@@ -202,7 +202,7 @@ static fd_code run_configurations(fd_sweep *s, fd_error *err) {
 
 int fd_cmd_sweep(int argc, char **argv) {
     fd_sweep_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 8};
-    argp_parse(&argp, argc, argv, 0, NULL, &args);
+    argp_parse(&fd_cmd_sweep_argp, argc, argv, 0, NULL, &args);
     fd_sweep s = {.args = &args};
     fd_error err = {0};
     fd_code code = fd_cli_model_open(args.model, &s.model, &err);

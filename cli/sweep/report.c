@@ -21,7 +21,7 @@ void fd_sweep_print_text(const fd_sweep *s) {
     }
     if (s->explained && s->verdict.counts.n_compared) {
         printf("%s, recorded again and replayed:\n", s->explained->name);
-        fd_report_text(stdout, &s->verdict, fd_cli_use_colour(stdout));
+        fd_report_text(stdout, &s->verdict, fd_cli_colour(stdout));
     }
     if (s->n_diverged)
         printf("%d of %d runs diverged from the baseline, %.2f s\n", s->n_diverged, s->n_configuration, s->seconds);

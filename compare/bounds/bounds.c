@@ -7,6 +7,7 @@
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_bound_##name,
+#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };
@@ -80,6 +81,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         if (i == 1) return; /* ids */
         /* fall through */
     case FD_OP_MATMUL:
+    case FD_OP_HEAD_MATMUL:
         if (c->q8_activations)
             add_q8_error(c, work->op->weight[0], x, n, e);
         else
@@ -135,7 +137,8 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     work->longest = longest;
     work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
     fd_op kind = work->node->op;
-    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_EXPERT_WEIGHTS;
+    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_HEAD_MATMUL ||
+                  kind == FD_OP_EXPERT_WEIGHTS;
     if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
     if (!work->row || (weighs && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);

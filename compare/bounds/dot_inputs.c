@@ -19,6 +19,7 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     if (!c || !c->replays_inputs || slot != 0) return FD_DOT_AS_IS;
     switch (node->op) {
     case FD_OP_MATMUL:
+    case FD_OP_HEAD_MATMUL:
     case FD_OP_EXPERT_MATMUL: return weight ? beside(weight->dtype) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX: return c->u_kv > 0 ? FD_DOT_F16 : FD_DOT_AS_IS;

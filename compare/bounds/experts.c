@@ -61,6 +61,33 @@ static bool is_recorded(const double *ids, int64_t k) {
     return k == 1;
 }
 
+/* Could two groups of elements, one chosen and one not, have changed places? A sum of two is off by twice the largest e
+ * of its group at most, whichever two these are. */
+static bool groups_close(const fd_node *node, const double *x, const double *e, int64_t n) {
+    int64_t each = node->n_group ? n / node->n_group : 0;
+    double sum[FD_MAX_GROUPS], off[FD_MAX_GROUPS];
+    for (int64_t g = 0; g < node->n_group; g++) {
+        double first = -INFINITY, second = -INFINITY;
+        off[g] = 0;
+        for (int64_t i = g * each; i < (g + 1) * each; i++) {
+            second = fmax(second, fmin(first, x[i]));
+            first = fmax(first, x[i]);
+            off[g] = fmax(off[g], 2 * e[i]);
+        }
+        sum[g] = first + second;
+    }
+    for (int64_t a = 0; a < node->n_group; a++) {
+        int64_t better = 0, about = 0;
+        for (int64_t b = 0; b < node->n_group; b++) {
+            bool close = fabs(sum[a] - sum[b]) <= off[a] + off[b];
+            better += b != a && sum[b] > sum[a] && !close;
+            about += b != a && close;
+        }
+        if (better < node->n_group_used && better + about >= node->n_group_used) return true;
+    }
+    return false;
+}
+
 /* τ = n, which every id is within, at a rank where the candidate's choice is as good as the replayed one; elsewhere
  * 0. Of a choice that was not recorded: where there may have been another. */
 void fd_bound_top_k(const fd_bound_work *work) {
@@ -70,10 +97,12 @@ void fd_bound_top_k(const fd_bound_work *work) {
         const double *c = work->args->candidate ? work->args->candidate + row * k : NULL;
         bool recorded = c && is_recorded(c, k), permuted = recorded && same_set(c, y, k);
         bool repeats = recorded && !permuted && repeats_itself(c, k);
+        bool other_groups = groups_close(work->node, x, e, n);
         for (int64_t r = 0; r < k; r++) {
             int64_t own = fd_expert_of(y[r], n);
-            bool open = recorded ? permuted || (!repeats && close_to(x, e, fd_expert_of(c[r], n), own))
-                                 : any_close_to(x, e, n, own);
+            bool open = recorded
+                            ? permuted || (!repeats && (other_groups || close_to(x, e, fd_expert_of(c[r], n), own)))
+                            : other_groups || any_close_to(x, e, n, own);
             work->tau[row * k + r] = open ? (double)n : 0;
         }
     }

@@ -33,7 +33,7 @@ static double products_of(const fd_graph *graph, const fd_node *node) {
     const fd_weight *w = &graph->weights[node->weight[0]];
     double n = (double)w->n_row * (double)w->n_col;
     if (node->op == FD_OP_EXPERT_MATMUL) return n * node->shape[0] / graph->hparams.n_expert;
-    return node->op == FD_OP_MATMUL ? n : 0;
+    return node->op == FD_OP_MATMUL || node->op == FD_OP_HEAD_MATMUL ? n : 0;
 }
 
 static bool is_recorded(const recorded *r, const fd_node *node) {

@@ -155,7 +155,7 @@ static bool of_attention(fd_op op) {
 static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case *c, tally kinds[2]) {
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
-    bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL || node->op == FD_OP_HEAD_MATMUL;
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;

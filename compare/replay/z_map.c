@@ -27,6 +27,7 @@ fd_code fd_z_map_open(const fd_graph *graph, int32_t n_pos, fd_verdict_map *out,
         snprintf(cell->name, sizeof cell->name, "%s", graph->nodes[i].name);
         snprintf(cell->op, sizeof cell->op, "%s", fd_op_name(graph->nodes[i].op));
         cell->layer = graph->nodes[i].layer;
+        for (int k = 0; k < FD_MAX_INPUTS; k++) cell->input[k] = graph->nodes[i].input[k];
         cell->n_head = heads_of(&graph->nodes[i]);
         cell->z = -1;
     }

@@ -1,10 +1,11 @@
 #include "compare/report/baseline.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/file.h"
 
 /* ---- reading a verdict ---- */
 
@@ -45,17 +46,10 @@ fd_code fd_baseline_parse(const char *data, size_t size, const char *where, fd_b
 }
 
 fd_code fd_baseline_read(const char *path, fd_baseline *out, fd_error *err) {
-    enum { MOST = 16 << 20 }; /* a verdict is a few kilobytes, its list of missing tensors perhaps megabytes */
-    FILE *from = fopen(path, "rb");
-    if (!from) return fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
-    char *data = malloc(MOST);
-    size_t size = data ? fread(data, 1, MOST, from) : 0;
-    bool failed = ferror(from) != 0;
-    fclose(from);
-    fd_code code = !data          ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path)
-                   : failed       ? fd_fail(err, FD_ERR_IO, "%s: reading failed", path)
-                   : size == MOST ? fd_fail(err, FD_ERR_INPUT, "%s: longer than 16 MiB, expected a verdict", path)
-                                  : fd_baseline_parse(data, size, path, out, err);
+    char *data;
+    size_t size;
+    FD_TRY(fd_file_read(path, "an earlier verdict", FD_LIMIT_TEXT_BYTES, &data, &size, err));
+    fd_code code = fd_baseline_parse(data, size, path, out, err);
     free(data);
     return code;
 }

@@ -124,6 +124,7 @@ static json_t *report(const fd_verdict *v) {
     if (v->replay.done)
         root = fd_json_join(
             root, json_pack("{s:o, s:o}", "replay", fd_json_replay(&v->replay), "best_token", fd_json_flip(&v->flip)));
+    if (v->measures.n_node) root = fd_json_join(root, json_pack("{s:o}", "measures", fd_json_measures(v)));
     if (d->done)
         root = fd_json_join(root, json_pack("{s:o, s:o}", "explanation", fd_json_explanation(&d->explanation), "causes",
                                             fd_json_causes(&d->causes)));
@@ -137,7 +138,7 @@ static json_t *report(const fd_verdict *v) {
 fd_code fd_report_json(FILE *to, const fd_verdict *v, fd_error *err) {
     json_t *root = report(v);
     if (!root) return fd_fail(err, FD_ERR_MEMORY, "JSON report: out of memory");
-    bool written = json_dumpf(root, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fputc('\n', to) != EOF;
+    bool written = fd_json_write(to, root);
     json_decref(root);
     return written ? FD_OK : fd_fail(err, FD_ERR_IO, "JSON report: writing failed");
 }

@@ -1,7 +1,10 @@
 #include "compare/report/json_build.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/text.h"
 #include "compare/report/line.h"
 #include "numerics/contract.h"
 
@@ -44,4 +47,26 @@ json_t *fd_json_join(json_t *object, json_t *more) {
     if (json_object_update_new(object, more) == 0) return object;
     json_decref(object);
     return NULL;
+}
+
+static void put_escaped(FILE *to, uint32_t code) {
+    if (code < 0x10000)
+        fprintf(to, "\\u%04X", (unsigned)code);
+    else
+        fprintf(to, "\\u%04X\\u%04X", (unsigned)(0xd7c0 + (code >> 10)), (unsigned)(0xdc00 + (code & 0x3ff)));
+}
+
+bool fd_json_write(FILE *to, const json_t *root) {
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    if (!text) return false;
+    fd_character c;
+    for (const char *s = text, *end = text + strlen(text); s < end; s += c.n) {
+        c = fd_text_next(s, (size_t)(end - s)); /* beyond ASCII there are strings alone */
+        if (c.shown)
+            fwrite(s, 1, c.n, to);
+        else
+            put_escaped(to, c.code);
+    }
+    free(text);
+    return fputc('\n', to) != EOF && !ferror(to);
 }

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define FD_JSON_INT(n) ((json_int_t)(n))
 
@@ -21,5 +22,9 @@ json_t *fd_json_int_if(bool known, int64_t n);
 /* Each takes over both and returns the first with the second in it. */
 json_t *fd_json_append(json_t *list, json_t *value);
 json_t *fd_json_join(json_t *object, json_t *more);
+
+/* Writes it, indented, with a line feed. Characters that base/text.h does not show are escaped, as JSON may: a terminal
+ * gets none of them. False: out of memory, or the stream refused. */
+bool fd_json_write(FILE *to, const json_t *root);
 
 #endif

@@ -1,28 +1,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "compare/report/remarks.h"
 #include "compare/report/report.h"
 
-/* Length of the UTF-8 sequence at s when it is one that XML 1.0 allows as a character, else 0. */
-static int xml_character(const unsigned char *s) {
-    if (s[0] < 0x80) return s[0] >= 0x20 || s[0] == '\t' || s[0] == '\n';
-    int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
-    uint32_t code = s[0] & (0x7fu >> n);
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (s[i] & 0x3fu);
-    }
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    return code < least[n] || surrogate || code > 0x10ffff || (code & 0xfffe) == 0xfffe ? 0 : n;
-}
-
 static void put_escaped(FILE *to, const char *text) {
-    const unsigned char *s = (const unsigned char *)text;
-    while (*s) {
-        int n = xml_character(s);
+    fd_character c;
+    for (const char *s = text, *end = text + strlen(text); s < end; s += c.n) {
+        c = fd_text_next(s, (size_t)(end - s));
         switch (*s) {
         case '&': fputs("&amp;", to); break;
         case '<': fputs("&lt;", to); break;
@@ -30,9 +16,8 @@ static void put_escaped(FILE *to, const char *text) {
         case '"': fputs("&quot;", to); break;
         case '\n': fputs("&#10;", to); break;
         case '\t': fputs("&#9;", to); break;
-        default: n ? fwrite(s, 1, (size_t)n, to) : fwrite("\xef\xbf\xbd", 1, 3, to);
+        default: c.shown ? fwrite(s, 1, c.n, to) : fwrite("\xef\xbf\xbd", 1, 3, to);
         }
-        s += n ? n : 1;
     }
 }
 

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdarg.h>
 
+#include "base/text.h"
+
 void fd_value_text(double value, char *to, size_t size) {
     if (isnan(value))
         snprintf(to, size, "nan"); /* printf would add a sign that means nothing */
@@ -15,7 +17,9 @@ const char *fd_plural(int64_t n) {
 }
 
 void fd_put_clean(FILE *to, const char *text) {
-    for (; *text; text++) fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, to);
+    char line[4096];
+    fd_text_one_line(text, line, sizeof line);
+    fputs(line, to);
 }
 
 void fd_line(FILE *to, const char *head, const char *format, ...) {

@@ -52,8 +52,28 @@ static void suggest_inspect(fd_verdict *verdict, const fd_trace *trace) {
     add_word(verdict->next, sizeof verdict->next, tensor);
 }
 
+static bool is_own(const fd_verdict_side *side) {
+    return strncmp(side->producer, "firstdiff ", 10) == 0 && strcmp(side->producer, "firstdiff import") != 0;
+}
+
+/* Traces in which no name is on both sides: one of them has an engine's own. */
+static bool shares_no_name(const fd_verdict *v) {
+    bool of_ref = false, of_cand = false;
+    for (int32_t i = 0; i < v->n_missing; i++) {
+        of_ref |= v->missing[i].why == FD_ONLY_IN_REFERENCE;
+        of_cand |= v->missing[i].why == FD_ONLY_IN_CANDIDATE;
+    }
+    return of_ref && of_cand && v->counts.n_compared == 0;
+}
+
 void fd_next_of_bits(fd_verdict *v, const fd_trace *departs) {
     const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_NO_DIVERGENCE) {
+        if (!shares_no_name(v) || strlen(fd_trace_path(departs)) > sizeof v->next / 4) return;
+        snprintf(v->next, sizeof v->next, "firstdiff check MODEL.gguf ");
+        add_word(v->next, sizeof v->next, fd_trace_path(departs));
+        return;
+    }
     if (d->kind == FD_DIVERGED_VALUES && !d->has_values)
         snprintf(v->next, sizeof v->next,
                  "firstdiff run MODEL.gguf … -o FULL.h5 --level full --tensors '%s' --steps %d-%d", d->node, d->step,
@@ -63,9 +83,13 @@ void fd_next_of_bits(fd_verdict *v, const fd_trace *departs) {
 }
 
 void fd_next_of_replay(fd_verdict *v, const fd_trace *departs) {
-    if (v->replay.tensors[0])
+    const char *role = v->replay.of_reference ? "reference" : "candidate";
+    if (v->replay.tensors[0] && !is_own(v->replay.of_reference ? &v->ref : &v->cand))
+        snprintf(v->next, sizeof v->next, "record '%s' in the %s's engine too, then compare again", v->replay.tensors,
+                 role);
+    else if (v->replay.tensors[0])
         snprintf(v->next, sizeof v->next, "firstdiff run … -o NARROW.h5 --tensors '%s' of the %s, then compare again",
-                 v->replay.tensors, v->replay.of_reference ? "reference" : "candidate");
+                 v->replay.tensors, role);
     else
         suggest_inspect(v, departs);
 }

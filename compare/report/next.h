@@ -4,11 +4,11 @@
 
 #include "compare/verdict.h"
 
-/* After a comparison of bits: shows the divergence, or, where its values are not recorded, records them. `departs`
- * is the side that departs. */
+/* After a comparison of bits: shows the divergence, or, where its values are not recorded, records them; where no name
+ * is on both sides, the check that finds out which is which. `departs` is the side that departs. */
 void fd_next_of_bits(fd_verdict *verdict, const fd_trace *departs);
 
-/* After replay: where the divergence is a span, records what lies in it; else shows it. */
+/* After replay: where the divergence is a span, says what to record of it, in whatever engine departs; else shows it. */
 void fd_next_of_replay(fd_verdict *verdict, const fd_trace *departs);
 
 #endif

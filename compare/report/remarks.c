@@ -62,8 +62,9 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);
         break;
     case FD_NOTE_NUMERICS_DIFFER:
-        SAY("numerics %s against %s: compared bit for bit, rounding alone can make them differ", stated(&v->ref),
-            stated(&v->cand));
+        SAY("numerics %s against %s: compared bit for bit, rounding alone can make them differ%s", stated(&v->ref),
+            stated(&v->cand),
+            v->replay.done || v->divergence.kind == FD_NO_DIVERGENCE ? "" : "; --model MODEL.gguf tells it from a bug");
         break;
     case FD_NOTE_TOKENIZERS_DIFFER:
         SAY("one prompt, but other tokens from position %lld on: the tokenizers differ", a);

@@ -7,7 +7,13 @@
 
 #include "compare/verdict.h"
 
-void fd_report_text(FILE *to, const fd_verdict *verdict, bool colour);
+/* Writes an escape sequence that a terminal is to obey: `to` itself shows no text of files that way. */
+typedef void (*fd_report_colour)(FILE *to, const char *escape);
+/* What a first reader needs comes first, in at most twelve lines: where, what, name, where else, next step. */
+void fd_report_text(FILE *to, const fd_verdict *verdict, fd_report_colour colour); /* colour NULL: none */
+
+/* More of it (-v): values side by side, a table of layers, a table of tokens; nothing where no op was replayed. */
+void fd_report_details(FILE *to, const fd_verdict *verdict);
 
 /* Keys as in docs/verdicts.md; every value also as its hexadecimal bits, because JSON has no NaN. Fails when memory
  * runs out or the stream refuses. */
@@ -16,8 +22,11 @@ fd_code fd_report_json(FILE *to, const fd_verdict *verdict, fd_error *err);
 /* Test cases "model", "tokens", "weights", "tensors" and "completeness". */
 void fd_report_junit(FILE *to, const fd_verdict *verdict);
 
-/* A page that stands alone: the text report, and, where ops were replayed, the grid of layers and tensors coloured by
- * finding, with z by position and head of each cell. */
+/* What happened in one sentence, for who does not know the tool: "The candidate has a bug in layer 3: …". */
+void fd_report_sentence(const fd_verdict *verdict, char *to, size_t size);
+
+/* A page that stands alone, without network: that sentence, the text report, and, where ops were replayed, a map of layers
+ * and tensors, each with its values and errors, attention, tokens, health, explanations (page/). */
 fd_code fd_report_html(FILE *to, const fd_verdict *verdict, fd_error *err);
 
 /* The first lines of the text report without line breaks: "DIVERGED at blk.0.attn_q step 0 …". */
@@ -31,7 +40,7 @@ typedef struct fd_junit_case {
     char message[1024]; /* "" when it passed */
 } fd_junit_case;
 
-/* One <testsuite>. Characters that XML does not allow, and bytes that are not UTF-8, come out as U+FFFD. */
+/* One <testsuite>. Characters that base/text.h does not show come out as U+FFFD. */
 void fd_junit_write(FILE *to, const char *suite, const fd_junit_case *cases, int32_t n_case);
 
 #endif

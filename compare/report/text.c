@@ -91,14 +91,19 @@ static void put_not_finite(FILE *to, const fd_tensor_diff *t) {
     if (at) fd_line(to, "not finite", "%s", text);
 }
 
-static void put_values(FILE *to, const fd_divergence *d) {
+static void put_first_value(FILE *to, const fd_divergence *d) {
     const fd_tensor_diff *t = &d->diff;
-    char ref[40], cand[40], ulp[48], delta[48] = "", place[160];
+    char ref[40], cand[40], ulp[48], delta[48] = "";
     fd_value_text(t->first.ref, ref, sizeof ref);
     fd_value_text(t->first.cand, cand, sizeof cand);
     ulp_text(t, t->first.ulp, ulp, sizeof ulp);
     if (t->first.ulp != FD_ULP_NONE) snprintf(delta, sizeof delta, "     |Δ| %.4g", fabs(t->first.cand - t->first.ref));
     fd_line(to, "reference", "%s     candidate  %s%s%s", ref, cand, delta, ulp);
+}
+
+static void put_other_values(FILE *to, const fd_divergence *d) {
+    const fd_tensor_diff *t = &d->diff;
+    char ref[40], cand[40], ulp[48], place[160];
     if (t->n_differ > 1 && t->largest.index >= 0 && t->largest.index != t->first.index) {
         fd_value_text(t->largest.ref, ref, sizeof ref);
         fd_value_text(t->largest.cand, cand, sizeof cand);
@@ -110,6 +115,11 @@ static void put_values(FILE *to, const fd_divergence *d) {
     put_not_finite(to, t);
 }
 
+static bool is_of_op(const fd_divergence *d) {
+    return d->kind == FD_DIVERGED_VALUES || d->kind == FD_DIVERGED_SHAPE;
+}
+
+/* Where and what, in few lines. */
 static void put_divergence(FILE *to, const fd_verdict *v) {
     const fd_divergence *d = &v->divergence;
     if (d->kind == FD_DIVERGED_WEIGHTS) return;
@@ -119,21 +129,27 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
         fd_line(to, v->replay.finding[0] ? "departs" : "then", "at %s      step %d (%s) · position %d%s", d->node,
                 d->step, fd_step_kind_name(d->step_kind), d->pos, place);
     }
-    if (d->kind == FD_DIVERGED_TOKENS) {
+    if (d->kind == FD_DIVERGED_TOKENS)
         fd_line(to, "tokens", "reference %d     candidate %d: the runs were fed different tokens", d->ref_token,
                 d->cand_token);
-    } else {
-        put_op(to, d);
-        if (d->kind == FD_DIVERGED_SHAPE)
-            fd_line(to, "shape", "reference %s     candidate %s", d->ref_shape, d->cand_shape);
-        else if (d->has_values)
-            put_values(to, d);
-        else if (v->replay.finding[0])
-            fd_line(to, "elements", "the reference has none to compare them with");
-        else
-            fd_line(to, "elements", "not recorded on both sides: the fingerprints differ");
-    }
-    if (v->replay.finding[0]) return; /* put_replay counts by finding instead */
+    if (!is_of_op(d)) return;
+    put_op(to, d);
+    if (d->kind == FD_DIVERGED_SHAPE)
+        fd_line(to, "shape", "reference %s     candidate %s", d->ref_shape, d->cand_shape);
+    else if (d->has_values)
+        put_first_value(to, d);
+    else if (v->replay.finding[0])
+        fd_line(to, "elements", "the reference has none to compare them with");
+    else
+        fd_line(to, "elements", "not recorded on both sides: the fingerprints differ");
+}
+
+/* How many of its elements, and of the other tensors. */
+static void put_counts(FILE *to, const fd_verdict *v) {
+    const fd_divergence *d = &v->divergence;
+    if (d->kind == FD_DIVERGED_WEIGHTS) return;
+    if (d->kind == FD_DIVERGED_VALUES && d->has_values) put_other_values(to, d);
+    if (v->replay.finding[0]) return; /* fd_report_replay counts by finding instead */
     char after[128] = "not known: both runs were stopped here";
     if (v->counts.after_known)
         snprintf(after, sizeof after, "%lld tensor%s differ%s, %lld identical", (long long)v->counts.n_after_differ,
@@ -143,14 +159,32 @@ static void put_divergence(FILE *to, const fd_verdict *v) {
             fd_plural(v->counts.n_before), after);
 }
 
+/* Same reason, and names that are one but for the layer. */
+static bool is_like(const fd_missing *a, const fd_missing *b) {
+    const char *x = a->name, *y = b->name;
+    if (a->why != b->why || a->n_pos != b->n_pos || a->allowed != b->allowed) return false;
+    if (strncmp(x, "blk.", 4) != 0 || strncmp(y, "blk.", 4) != 0) return false;
+    return strcmp(x + 4 + strspn(x + 4, "0123456789"), y + 4 + strspn(y + 4, "0123456789")) == 0;
+}
+
 static void put_missing(FILE *to, const fd_verdict *v) {
     static const char *const why[] = {"only in the reference", "only in the candidate", "not recorded on both sides"};
-    for (int32_t i = 0; i < v->n_missing && i < MOST_NAMES; i++) {
+    int32_t n_line = 0, n_shown = 0;
+    for (int32_t i = 0; i < v->n_missing && n_line < MOST_NAMES; i++) {
         const fd_missing *m = &v->missing[i];
-        fd_line(to, i ? "" : "not seen", "%s: %s, %d position%s%s", m->name, why[m->why], m->n_pos, fd_plural(m->n_pos),
-                m->allowed ? " (allowed)" : "");
+        int32_t n_like = 0, n_before = 0;
+        char like[64] = "";
+        for (int32_t k = 0; k < v->n_missing; k++) {
+            if (k < i) n_before += is_like(&v->missing[k], m);
+            if (k > i) n_like += is_like(&v->missing[k], m);
+        }
+        if (n_before) continue;
+        if (n_like) snprintf(like, sizeof like, " and in %d more layer%s", n_like, fd_plural(n_like));
+        fd_line(to, n_line++ ? "" : "not seen", "%s%s: %s, %d position%s%s", m->name, like, why[m->why], m->n_pos,
+                fd_plural(m->n_pos), m->allowed ? " (allowed)" : "");
+        n_shown += 1 + n_like;
     }
-    if (v->n_missing > MOST_NAMES) fd_line(to, "", "and %d more (--json lists all)", v->n_missing - MOST_NAMES);
+    if (v->n_missing > n_shown) fd_line(to, "", "and %d more (--json lists all)", v->n_missing - n_shown);
 }
 
 /* A spec already says backend and numerics, and which fault; of engines, other people's have a name worth saying. */
@@ -178,13 +212,14 @@ static void put_misrecorded(FILE *to, const fd_misrecorded_kind *kind) {
             kind->reader, holds, layers);
 }
 
-void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
+void fd_report_text(FILE *to, const fd_verdict *v, fd_report_colour colour) {
     char text[1024];
     static const char *const colours[] = {"\033[1;32m", "\033[1;31m", "\033[1;33m", "\033[1;32m", "\033[1;33m"};
     fd_report_headline(v, text, sizeof text);
-    if (colour) fputs(colours[v->status], to);
+    if (colour) colour(to, colours[v->status]);
     fd_put_clean(to, text);
-    fprintf(to, colour ? "\033[0m\n" : "\n");
+    if (colour) colour(to, "\033[0m");
+    fputc('\n', to);
     fd_baseline_text(v, text, sizeof text);
     if (text[0]) fd_line(to, "since then", "%s", text);
     if (v->weights.n_differ) fd_report_weights(to, v);
@@ -192,11 +227,17 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     for (int32_t i = 0; i < v->dump.n; i++) put_misrecorded(to, &v->dump.kinds[i]);
     if (v->dump.n)
         fd_line(to, "", "recorded late (its buffer was used again), at another stage of its op, or under another name");
-    if (v->replay.done) fd_report_replay(to, v);
+    if (v->replay.done) fd_report_replayed(to, v);
     if (v->diagnosis.done) fd_report_explanation(to, &v->diagnosis.explanation);
     if (v->diagnosis.done) fd_report_causes(to, &v->diagnosis.causes);
+    if (v->replay.done && v->replay.finding[0]) fd_report_extent(to, &v->replay);
+    if (v->next[0]) fd_line(to, "next", "%s", v->next);
+    if (v->status == FD_DIVERGED) put_counts(to, v);
+    if (v->replay.done) fd_report_replay(to, v);
+    if (v->diagnosis.done) fd_report_tells_apart(to, &v->diagnosis.explanation);
     if (!v->weights.n_differ) fd_report_equal_weights(to, v);
     fd_report_flip(to, v);
+    fd_report_numbers(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);
@@ -208,5 +249,4 @@ void fd_report_text(FILE *to, const fd_verdict *v, bool colour) {
     if (v->counts.n_compared > v->counts.n_by_fingerprint && (v->counts.grid == FD_F16 || v->counts.grid == FD_BF16))
         fd_line(to, "note", "rounded to %s where a side is", fd_dtype_get(v->counts.grid)->name);
     for (int32_t i = 0; i < v->notes.n && i < FD_MAX_REMARKS; i++) fd_line(to, "note", "%s", fd_note_text(v, i, text));
-    if (v->next[0]) fd_line(to, "next", "%s", v->next);
 }

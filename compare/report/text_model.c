@@ -73,7 +73,7 @@ void fd_report_equal_weights(FILE *to, const fd_verdict *v) {
 }
 
 /* "positions 12…15 of 16, steps 1…4 of the candidate's own: in its decode alone, its prefill is right here" */
-static void report_extent(FILE *to, const fd_verdict_replay *p) {
+void fd_report_extent(FILE *to, const fd_verdict_replay *p) {
     const fd_verdict_extent *e = &p->extent;
     const char *side = p->of_reference ? "reference" : "candidate";
     char positions[80], steps[80];
@@ -95,16 +95,22 @@ static void report_extent(FILE *to, const fd_verdict_replay *p) {
                                             : "");
 }
 
+void fd_report_replayed(FILE *to, const fd_verdict *v) {
+    const fd_verdict_replay *p = &v->replay;
+    char c[40], y[40];
+    if (!p->finding[0]) return;
+    fd_value_text(p->candidate, c, sizeof c);
+    fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough next to a binary32 */
+    fd_line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
+            p->of_reference ? "reference" : "candidate", c, p->z);
+}
+
 /* What replay says about the divergence, and about all other tensors. */
 void fd_report_replay(FILE *to, const fd_verdict *v) {
     const fd_verdict_replay *p = &v->replay;
     if (p->finding[0]) {
         const char *both = p->finding[0] == 'B' ? " (both)" : "";
-        char c[40], y[40], heads[48] = "", shares[96] = "";
-        fd_value_text(p->candidate, c, sizeof c);
-        fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough next to a binary32 */
-        fd_line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
-                p->of_reference ? "reference" : "candidate", c, p->z);
+        char heads[48] = "", shares[96] = "";
         if (v->divergence.n_dim == 2)
             snprintf(heads, sizeof heads, " in %d head%s", p->n_slice_beyond, fd_plural(p->n_slice_beyond));
         if (p->shares_known)
@@ -112,7 +118,6 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
                      100 * p->propagated, both);
         fd_line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
                 (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
-        report_extent(to, p);
         if (p->n_odd)
             fd_line(to, "left",
                     "%.1e of it in %d rows, where %s leaves a millionth: within the bounds, but no rounding", p->left,
@@ -158,6 +163,10 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
         for (int32_t i = 0; i < e->n_remaining && i < MOST; i++) put_fit(to, "possible", &e->remaining[i]);
     }
     if (e->n_remaining > MOST) fd_line(to, "", "and %d more", e->n_remaining - MOST);
+}
+
+void fd_report_tells_apart(FILE *to, const fd_explanation *e) {
+    char text[FD_UNNAMED_SIZE];
     if (e->tells_apart) fd_line(to, "tells apart", "%s", fd_tells_apart_text(e, text));
 }
 
@@ -188,13 +197,21 @@ void fd_report_causes(FILE *to, const fd_causes *r) {
     if (r->n_also > FD_MAX_ALSO) fd_line(to, "", "and %d more", r->n_also - FD_MAX_ALSO);
 }
 
+/* "285 'ed'" */
+static void token_text(const fd_verdict *v, int32_t token, char *to, size_t size) {
+    const char *text = fd_measure_token_text(&v->measures, token);
+    snprintf(to, size, text[0] ? "%d '%s'" : "%d", token, text);
+}
+
 /* Best tokens that differ, and where the runs parted by them. */
 void fd_report_flip(FILE *to, const fd_verdict *v) {
     const fd_verdict_flip *c = &v->flip;
-    char margins[192] = "";
+    char margins[320] = "", ref[64], cand[64];
+    token_text(v, c->ref_token, ref, sizeof ref);
+    token_text(v, c->cand_token, cand, sizeof cand);
     if (c->n_flip)
-        snprintf(margins, sizeof margins, "reference %d by %.3g, candidate %d by %.3g, τ %.3g", c->ref_token,
-                 c->ref_margin, c->cand_token, c->cand_margin, c->tau);
+        snprintf(margins, sizeof margins, "reference %s by %.3g, candidate %s by %.3g, τ %.3g", ref, c->ref_margin,
+                 cand, c->cand_margin, c->tau);
     if (c->n_flip)
         fd_line(to, "best token", "another at %d of %d positions, %d within both sides' τ; at position %d: %s",
                 c->n_flip, c->n_pos, c->n_flip_noise, c->pos, margins);

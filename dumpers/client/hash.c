@@ -2,18 +2,19 @@
 #include <xxhash.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "dumpers/client/tracer.h"
 
 fd_code fd_tracer_hash_file(const char *path, char out[48], fd_error *err) {
     enum { PIECE = 1 << 20 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fd_fail(err, FD_ERR_INPUT, "model file %s: %s", path, strerror(errno));
+    int fd;
+    uint64_t size;
+    if (fd_file_open(path, "a model", &fd, &size, err) != FD_OK) return fd_error_prefix(err, "model file cannot be read");
     XXH3_state_t *state = XXH3_createState();
     char *piece = malloc(PIECE);
     ssize_t n = -1;

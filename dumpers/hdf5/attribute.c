@@ -1,13 +1,24 @@
 #include "dumpers/hdf5/attribute.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { MAX_HEAP = 65536 }; /* bytes of a collection of strings */
 
+/* Where a text goes: as much as fits with its NUL; `length` without it. */
+static bool put_text(const uint8_t *text, size_t n, fd_h5_value *out) {
+    n = strnlen((const char *)text, n);
+    out->found = FD_H5_FOUND;
+    out->value = (int64_t)n;
+    if (out->room == 0) return true;
+    size_t most = n < out->room ? n : out->room - 1;
+    memcpy(out->text, text, most);
+    out->text[most] = '\0';
+    return true;
+}
+
 /* Object `index` of the global heap collection at `address`, cut to the attribute's text. */
 static bool read_heap_text(const fd_h5_bytes *bytes, fd_h5_window *strings, uint64_t address, uint64_t index,
-                           uint64_t length, fd_h5_attribute *out) {
+                           uint64_t length, fd_h5_value *out) {
     uint8_t long_block[MAX_HEAP];
     const uint8_t *block = fd_h5_window_get(bytes, strings, address, 16);
     fd_h5_cursor c = {block, block ? 16 : 0, false};
@@ -26,18 +37,14 @@ static bool read_heap_text(const fd_h5_bytes *bytes, fd_h5_window *strings, uint
         uint64_t n = fd_h5_take(&c, 8);
         if (at == 0 || n > c.left) return false;
         const uint8_t *text = fd_h5_skip(&c, (size_t)n);
-        if (at == index && length <= n) {
-            snprintf(out->text, sizeof out->text, "%.*s", (int)(length < 64 ? length : 64), (const char *)text);
-            out->found = FD_H5_FOUND;
-            return true;
-        }
+        if (at == index && length <= n) return put_text(text, (size_t)length, out);
         fd_h5_skip(&c, (size_t)(-n & 7));
     }
     return false;
 }
 
 static bool read_value(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor type, fd_h5_cursor data, bool text,
-                       fd_h5_attribute *out) {
+                       fd_h5_value *out) {
     uint64_t class = fd_h5_take(&type, 1) & 15, bits = fd_h5_take(&type, 3), n = fd_h5_take(&type, 4);
     if (type.bad) return false;
     if (text && class == 9 && (bits & 15) == 1 && n == 16) {
@@ -46,9 +53,7 @@ static bool read_value(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cu
     }
     if (text && class == 3 && (bits & 15) < 2 && n > 0 && n < 4096) {
         const uint8_t *at = fd_h5_skip(&data, (size_t)n);
-        if (at) snprintf(out->text, sizeof out->text, "%.*s", (int)n, (const char *)at);
-        out->found = FD_H5_FOUND;
-        return at != NULL;
+        return at && put_text(at, (size_t)n, out);
     }
     bool sized = n == 1 || n == 2 || n == 4 || n == 8;
     if (text || class != 0 || (bits & 1) || !sized || fd_h5_take(&type, 4) != n * 8 << 16) return false;
@@ -67,7 +72,31 @@ static bool is_one_element(fd_h5_cursor c) {
     return flags < 2 && (rank == 0 || (rank == 1 && fd_h5_take(&c, 8) == 1)) && !c.bad;
 }
 
-bool fd_h5_attribute_read(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor c, fd_h5_object *out) {
+/* The attribute's message: its name, which ends with a NUL, its type, its dataspace, and what is left is its data. */
+static bool open_message(fd_h5_cursor *c, fd_h5_cursor parts[3], bool *plain) {
+    uint64_t version = fd_h5_take(c, 1), flags = fd_h5_take(c, 1);
+    uint64_t sizes[3];
+    for (int i = 0; i < 3; i++) sizes[i] = fd_h5_take(c, 2);
+    if (version == 3) fd_h5_skip(c, 1);
+    if (version < 1 || version > 3) return false;
+    for (int i = 0; i < 3; i++) {
+        parts[i] = (fd_h5_cursor){fd_h5_skip(c, (size_t)sizes[i]), (size_t)sizes[i], false};
+        if (version == 1) fd_h5_skip(c, (size_t)(-sizes[i] & 7));
+    }
+    *plain = version == 1 || flags == 0;
+    return !c->bad && sizes[0] > 0 && parts[0].at[sizes[0] - 1] == '\0';
+}
+
+bool fd_h5_attribute_find(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor c, const char *name, bool text,
+                          fd_h5_value *out) {
+    fd_h5_cursor parts[3];
+    bool plain;
+    if (!open_message(&c, parts, &plain)) return false;
+    if (strcmp((const char *)parts[0].at, name) != 0) return true;
+    return plain && is_one_element(parts[2]) && read_value(bytes, strings, parts[1], c, text, out);
+}
+
+bool fd_h5_attribute_read(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cursor message, fd_h5_object *out) {
     const struct {
         const char *name;
         fd_h5_attribute *to;
@@ -75,21 +104,17 @@ bool fd_h5_attribute_read(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5
     } wanted[] = {{"dtype", &out->dtype, true},      {"op", &out->op, true},
                   {"seq", &out->seq, false},         {"layer", &out->layer, false},
                   {"over_kv", &out->over_kv, false}, {"first_position", &out->first_position, false}};
-    uint64_t version = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
-    uint64_t sizes[3];
-    for (int i = 0; i < 3; i++) sizes[i] = fd_h5_take(&c, 2); /* name, type, space */
-    if (version == 3) fd_h5_skip(&c, 1);
-    if (version < 1 || version > 3) return false;
-    fd_h5_cursor parts[3];
-    for (int i = 0; i < 3; i++) {
-        parts[i] = (fd_h5_cursor){fd_h5_skip(&c, (size_t)sizes[i]), (size_t)sizes[i], false};
-        if (version == 1) fd_h5_skip(&c, (size_t)(-sizes[i] & 7));
-    }
-    if (c.bad || sizes[0] == 0 || parts[0].at[sizes[0] - 1] != '\0') return false;
+    fd_h5_cursor c = message, parts[3];
+    bool plain;
+    if (!open_message(&c, parts, &plain)) return false;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         if (strcmp((const char *)parts[0].at, wanted[i].name) != 0) continue;
-        bool plain = (version == 1 || flags == 0) && is_one_element(parts[2]);
-        return plain && read_value(bytes, strings, parts[1], c, wanted[i].text, wanted[i].to);
+        fd_h5_attribute *to = wanted[i].to;
+        fd_h5_value value = {.text = to->text, .room = wanted[i].text ? sizeof to->text : 0};
+        if (!plain || !is_one_element(parts[2]) || !read_value(bytes, strings, parts[1], c, wanted[i].text, &value))
+            return false;
+        to->found = value.found;
+        to->value = wanted[i].text ? 0 : value.value;
     }
     return true;
 }

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out) {
     if (at > bytes->size || n > bytes->size - at) return false;
     if (bytes->fd < 0) {
@@ -19,6 +21,24 @@ bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out
         n -= (size_t)got;
     }
     return true;
+}
+
+/* HDF5 File Format Specification, II.A: a superblock begins with the signature, at 0, 512, 1024, 2048, …; in version 3
+ * byte 11 has flags of how the file is open. */
+fd_code fd_h5_open_file(const char *path, const char *expected, fd_h5_bytes *out, bool *marked, fd_error *err) {
+    static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    uint8_t head[12] = {0};
+    uint64_t at = 0;
+    *out = (fd_h5_bytes){.fd = -1};
+    FD_TRY(fd_file_open(path, expected, &out->fd, &out->size, err));
+    *marked = fd_h5_bytes_read(out, 0, sizeof head, head) && head[8] == 3 && head[11] != 0;
+    while (at < out->size && (!fd_h5_bytes_read(out, at, 8, head) || memcmp(head, signature, 8) != 0))
+        at = at ? 2 * at : 512;
+    if (at < out->size) return FD_OK;
+    close(out->fd);
+    out->fd = -1;
+    if (out->size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected %s", path, expected);
+    return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected %s", path, expected);
 }
 
 const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, uint64_t at, size_t n) {

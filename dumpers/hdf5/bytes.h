@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 typedef struct fd_h5_bytes {
     int fd;              /* -1: `data` holds the file */
     const uint8_t *data; /* [size]; NULL with a descriptor. Borrowed */
@@ -16,6 +18,11 @@ typedef struct fd_h5_bytes {
 
 /* Copies bytes [at, at + n) to `out`; false when they are not all in the file. */
 bool fd_h5_bytes_read(const fd_h5_bytes *bytes, uint64_t at, size_t n, void *out);
+
+/* Opens a file that HDF5 could open: *out has its descriptor, the caller's to close. FD_ERR_INPUT says what is there
+ * instead; `expected` is "a trace". *marked: it says that it is being written. Ours never do (driver.h), another
+ * program's may. */
+fd_code fd_h5_open_file(const char *path, const char *expected, fd_h5_bytes *out, bool *marked, fd_error *err);
 
 /* A piece of the file that was read last: small blocks that lie close together come with one read. One thread's. */
 enum { FD_H5_WINDOW = 4096 }; /* a page: one lookup in the system's cache */

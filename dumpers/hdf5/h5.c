@@ -1,15 +1,16 @@
 #include "dumpers/hdf5/h5.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 fd_h5_guard fd_h5_begin(void) {
     fd_h5_guard guard = {NULL, NULL};
+    pthread_mutex_lock(&lock);
     H5Eget_auto2(H5E_DEFAULT, &guard.print, &guard.data);
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     return guard;
@@ -18,6 +19,7 @@ fd_h5_guard fd_h5_begin(void) {
 void fd_h5_end(fd_h5_guard guard) {
     H5Eclear2(H5E_DEFAULT); /* a thread that ends with errors in its stack keeps HDF5 from closing */
     H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
+    pthread_mutex_unlock(&lock);
 }
 
 /* Walking upward starts at the innermost record, the one that knows the system's own error text. */
@@ -27,29 +29,21 @@ static herr_t take_innermost(unsigned n, const H5E_error2_t *record, void *user)
     return 0;
 }
 
-fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
-    char reason[512] = "";
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, reason);
-    for (char *p = reason; *p; p++)
+void fd_h5_reason(char out[512]) {
+    out[0] = '\0';
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, out);
+    for (char *p = out; *p; p++)
         if (*p == '\n') *p = ' ';
-    char message[512];
+}
+
+fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) {
+    char reason[512], message[512];
+    fd_h5_reason(reason);
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     return reason[0] ? fd_fail(err, code, "%s: HDF5: %s", message, reason) : fd_fail(err, code, "%s", message);
-}
-
-fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err) {
-    struct stat there;
-    if (stat(path, &there) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(there.st_mode))
-        return fd_fail(err, FD_ERR_INPUT, "%s: %s, expected %s", path,
-                       S_ISDIR(there.st_mode) ? "a directory" : "not a regular file", expected);
-    if (access(path, R_OK) != 0) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
-    if (there.st_size == 0) return fd_fail(err, FD_ERR_INPUT, "%s: the file is empty, expected %s", path, expected);
-    if (H5Fis_hdf5(path) <= 0) return fd_fail(err, FD_ERR_INPUT, "%s: not an HDF5 file, expected %s", path, expected);
-    return FD_OK;
 }
 
 void fd_h5_release(hid_t id) {

@@ -1,9 +1,12 @@
 /* HDF5 with our error codes: what every file of this folder uses to talk to the library.
  *
  * HDF5 prints its own error stack on stderr unless told not to; the public functions of this folder bracket themselves
- * with fd_h5_begin and fd_h5_end, which leave the caller's setting as it was. Debian's HDF5 takes one lock around every
- * call, other builds take none: traces and goldens are used from one thread at a time. Several writers and readers in
- * one thread are fine. */
+ * with fd_h5_begin and fd_h5_end, which leave the caller's setting as it was, and let one thread of ours in at a time:
+ * Debian's HDF5 takes one lock around every call, other builds take none. Nothing that waits for another of our threads
+ * stands between the two.
+ *
+ * Files from elsewhere are read through reader.h alone; these functions are for files that this process writes, and for
+ * the child that reads. */
 #ifndef FD_DUMPERS_HDF5_H5_H
 #define FD_DUMPERS_HDF5_H5_H
 
@@ -19,16 +22,15 @@ typedef struct fd_h5_guard {
     void *data;
 } fd_h5_guard;
 
-fd_h5_guard fd_h5_begin(void);
+fd_h5_guard fd_h5_begin(void); /* nests */
 void fd_h5_end(fd_h5_guard guard);
 
 /* As fd_fail, with HDF5's innermost description appended ("…: HDF5: …"). Call it before any other HDF5 call: the next
  * one clears the stack. */
 fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) FD_PRINTF(3, 4);
 
-/* Whether `path` is a file that HDF5 could open, before it is asked to: FD_ERR_INPUT says what is there instead;
- * `expected` is "a trace". */
-fd_code fd_h5_check_file(const char *path, const char *expected, fd_error *err);
+/* HDF5's innermost description of what failed, one line; "" for none. */
+void fd_h5_reason(char out[512]);
 
 /* Closes an id of any kind and leaves the error stack as it is; negative ids are fine. */
 void fd_h5_release(hid_t id);

@@ -202,6 +202,7 @@ bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, c
     for (int64_t i = 0; i < w.n_chunk; i++) addresses[i] = FD_H5_NOWHERE;
     w.budget = w.n_chunk * 2 + 1024;
     if (layout->address == FD_H5_NOWHERE || w.n_chunk == 0) return true;
+    if (layout->filtered) return false;
     switch (layout->index) {
     case FD_H5_CONTIGUOUS: return layout->bytes >= w.chunk_bytes && fd_h5_walk_put_at(&w, 0, layout->address);
     case FD_H5_SINGLE_CHUNK: return w.n_chunk == 1 && fd_h5_walk_put_at(&w, 0, layout->address);

@@ -2,8 +2,8 @@
  *
  * HDF5 takes 50 to 150 microseconds to open a dataset and read its attributes, a trace may have tens of thousands of
  * them, and HDF5 1.10 has no way to list a dataset's chunks in linear time. Only what traces are made of is understood
- * (HDF5 File Format Specification 3.0: object headers of version 1 and 2, layouts of version 3 and 4, no filters, no
- * shared messages, addresses of 8 bytes); for everything else fd_h5_object_read says no, and the library is asked. */
+ * (HDF5 File Format Specification 3.0: object headers of version 1 and 2, layouts of version 3 and 4, no shared
+ * messages, no filters, addresses of 8 bytes); for everything else fd_h5_object_read says no, and the library is asked. */
 #ifndef FD_DUMPERS_HDF5_OBJECT_H
 #define FD_DUMPERS_HDF5_OBJECT_H
 
@@ -27,6 +27,7 @@ typedef struct fd_h5_layout {
     hsize_t chunk[FD_H5_MAX_RANK]; /* elements; the whole shape for FD_H5_CONTIGUOUS */
     hsize_t max[FD_H5_MAX_RANK];   /* the shape's limits: chunks are numbered within them. H5S_UNLIMITED */
     uint32_t element_bytes;
+    bool filtered; /* compressed, say: chunks are not read past the library */
 } fd_h5_layout;
 
 typedef struct fd_h5_attribute { /* one that traces use */
@@ -48,6 +49,8 @@ typedef struct fd_h5_object {
 /* True when the file's superblock has what the two functions below rely on: it begins the file, and addresses and
  * lengths have 8 bytes. */
 bool fd_h5_plain_file(const fd_h5_bytes *bytes);
+/* The same, and where the root group's header is. */
+bool fd_h5_superblock_read(const fd_h5_bytes *bytes, uint64_t *root);
 
 /* Where the last object was read: headers lie close together, and so do their attributes' strings. {0} at first. */
 typedef struct fd_h5_nearby {
@@ -56,5 +59,7 @@ typedef struct fd_h5_nearby {
 
 /* Reads the object header at `address`. False: ask the library, which also finds what is wrong. */
 bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out);
+/* The same, of filtered datasets too: what they are, while their elements are left to the library. */
+bool fd_h5_object_describe(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out);
 
 #endif

@@ -11,6 +11,7 @@ typedef struct placeholder {
 } placeholder;
 
 static bool find_placeholder(const char *p, fd_name_map_capture *capture, placeholder *out) {
+    if (*p != '{') return false;
     if (strncmp(p, "{layer}", 7) == 0) return *out = (placeholder){7, &capture->layer, 0}, true;
     if (strncmp(p, "{layer+1}", 9) == 0) return *out = (placeholder){9, &capture->layer, 1}, true;
     if (strncmp(p, "{rank}", 6) == 0) return *out = (placeholder){6, &capture->rank, 0}, true;

@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "dumpers/import/map_internal.h"
 
-enum { MAX_LINE = 1024, MAX_WORDS = 64, MAX_RULES = 10000, MAX_NODE = 63, MAX_FILE = 4 << 20 };
+enum { MAX_LINE = 1024, MAX_WORDS = 64, MAX_NODE = 63 };
 
 typedef struct parser {
     fd_name_map *map;
@@ -63,9 +65,17 @@ static bool numbers_fit(const char *pattern, const char *node) {
     return !strstr(node, "{rank}") || strstr(pattern, "{rank}");
 }
 
+/* Rules and patterns of lists: each is tried on every tensor. */
+static fd_code count_rule(parser *p) {
+    const fd_name_map *m = p->map;
+    size_t n = m->n_rule + m->skip.n + m->allow.n + m->absent.n + m->ask.n;
+    if (n < (size_t)fd_limit_of(FD_LIMIT_RULES)) return FD_OK;
+    return fd_limit_exceeded(p->err, FD_LIMIT_RULES, "%s:%d: more rules and patterns", m->name, p->line);
+}
+
 static fd_code take_rule(parser *p) {
     fd_name_map *map = p->map;
-    if (map->n_rule == MAX_RULES) return wrong(p, "more than 10000 rules, at", p->words[0]);
+    FD_TRY(count_rule(p));
     fd_name_map_rule *rules = realloc(map->rules, (map->n_rule + 1) * sizeof *rules);
     if (!rules) return no_memory(p);
     map->rules = rules;
@@ -97,6 +107,7 @@ static fd_code take_rule(parser *p) {
 static fd_code take_ask(parser *p) {
     char *text = NULL;
     size_t size = 0;
+    FD_TRY(count_rule(p));
     FILE *to = open_memstream(&text, &size);
     if (!to) return no_memory(p);
     fprintf(to, "%s:%d:", p->map->name, p->line);
@@ -114,8 +125,10 @@ static fd_code take_line(parser *p) {
     if (strcmp(p->words[0], "ask") == 0) return take_ask(p);
     if (!list) return wrong(p, "expected SOURCE -> NODE, skip, allow, absent or ask, found", p->words[0]);
     if (p->n_word == 1) return wrong(p, "no pattern after", p->words[0]);
-    for (int i = 1; i < p->n_word; i++)
+    for (int i = 1; i < p->n_word; i++) {
+        FD_TRY(count_rule(p));
         if (!append(list, strdup(p->words[i]))) return no_memory(p);
+    }
     return FD_OK;
 }
 
@@ -194,20 +207,13 @@ fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err) {
     const char *builtin = fd_name_map_builtin(name, &size);
     *out = NULL;
     if (builtin) return fd_name_map_parse(name, builtin, size, out, err);
-    FILE *file = fopen(name, "rb");
-    char *text = file ? malloc(MAX_FILE + 1) : NULL;
-    size = text ? fread(text, 1, MAX_FILE + 1, file) : 0;
-    fd_code code = FD_OK;
-    if (!file)
-        code = fd_fail(err, FD_ERR_INPUT,
+    if (access(name, F_OK) != 0)
+        return fd_fail(err, FD_ERR_INPUT,
                        "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers)",
                        name);
-    else if (!text)
-        code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
-    else if (ferror(file) || size > MAX_FILE)
-        code = fd_fail(err, FD_ERR_INPUT, "%s: cannot be read as a map (a file of at most 4 MiB)", name);
-    if (file) fclose(file);
-    if (code == FD_OK) code = fd_name_map_parse(name, text, size, out, err);
+    char *text;
+    FD_TRY(fd_file_read(name, "a map", FD_LIMIT_MAP_BYTES, &text, &size, err));
+    fd_code code = fd_name_map_parse(name, text, size, out, err);
     free(text);
     return code;
 }

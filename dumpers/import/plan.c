@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "dumpers/import/plan_internal.h"
 #include "dumpers/import/propose/propose.h"
 
@@ -94,8 +95,18 @@ static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
                    rule->line, m->node, t->name, text, wanted);
 }
 
+/* Every pattern is tried on every name. */
+static fd_code check_tries(const fd_planner *p) {
+    const fd_name_map *map = p->plan->map;
+    size_t n = map->skip.n + map->allow.n + map->absent.n, names = fd_source_count(p->plan->source);
+    for (size_t i = 0; i < map->n_rule; i++) n += map->rules[i].n_source;
+    if (n == 0 || names <= (size_t)fd_limit_of(FD_LIMIT_TRIES) / n) return FD_OK;
+    return fd_limit_exceeded(p->err, FD_LIMIT_TRIES, "%s: %zu patterns for %zu tensors", map->name, n, names);
+}
+
 static fd_code make(fd_planner *p) {
     fd_import_plan *plan = p->plan;
+    FD_TRY(check_tries(p));
     FD_TRY(fd_plan_names(p));
     FD_TRY(fd_plan_steps(p));
     for (size_t i = 0; i < plan->n_match; i++) FD_TRY(fd_import_place(plan, &plan->matches[i], p->err));

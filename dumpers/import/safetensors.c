@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADER = 100 * 1000 * 1000 }; /* the format's own limit */
+#include "base/limits.h"
 
 static const struct {
     const char *name;
@@ -92,6 +92,8 @@ static fd_code check_cover(const char *name, const fd_safetensors *file, const u
 static fd_code take_header(const char *name, json_t *header, const uint8_t *data, size_t size, fd_safetensors *out,
                            fd_error *err) {
     if (!json_is_object(header)) return fd_fail(err, FD_ERR_INPUT, "%s: the header is no JSON object", name);
+    if (json_object_size(header) > (size_t)fd_limit_of(FD_LIMIT_TENSORS))
+        return fd_limit_exceeded(err, FD_LIMIT_TENSORS, "%s: %zu tensors", name, json_object_size(header));
     out->items = calloc(json_object_size(header) + 1, sizeof *out->items);
     if (!out->items) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
     const char *key;
@@ -112,7 +114,10 @@ fd_code fd_safetensors_parse(const char *name, const void *data, size_t size, fd
     uint64_t length = 0;
     if (size < 8) return fd_fail(err, FD_ERR_INPUT, "%s: %zu bytes, no safetensors header", name, size);
     memcpy(&length, data, 8);
-    if (length > size - 8 || length > MAX_HEADER)
+    if (length <= size - 8 && length > (uint64_t)fd_limit_of(FD_LIMIT_HEADER_BYTES))
+        return fd_limit_exceeded(err, FD_LIMIT_HEADER_BYTES, "%s: a header of %llu bytes", name,
+                                 (unsigned long long)length);
+    if (length > size - 8)
         return fd_fail(err, FD_ERR_INPUT, "%s: a header of %llu bytes in a file of %zu: cut short, or no safetensors",
                        name, (unsigned long long)length, size);
     json_error_t why;

@@ -1,16 +1,16 @@
 #include "dumpers/import/source.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "dumpers/import/source_internal.h"
 
-enum { MAX_STEPS = 1 << 20, MAX_TOKENS = 1 << 24 };
+enum { MAX_STEPS = 1 << 20 };
 
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
     char base[1100];
@@ -85,9 +85,12 @@ static fd_code add_trace_nodes(fd_source *source, fd_error *err) {
 static bool is_hdf5(const char *path) {
     static const uint8_t magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     uint8_t found[8] = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, found, sizeof found);
-    if (fd >= 0) close(fd);
+    uint64_t size;
+    fd_error unread;
+    int fd;
+    if (fd_file_open(path, "a trace", &fd, &size, &unread) != FD_OK) return false; /* said where it is read */
+    ssize_t n = read(fd, found, sizeof found);
+    close(fd);
     return n == 8 && memcmp(found, magic, 8) == 0;
 }
 
@@ -176,7 +179,7 @@ fd_code fd_source_open(const char *path, fd_source **out, fd_error *err) {
 void fd_source_close(fd_source *source) {
     if (!source) return;
     for (size_t i = 0; i < source->n; i++) free(source->tensors[i].name);
-    for (size_t i = 0; i < source->n_file; i++) free(source->files[i].path);
+    for (size_t i = 0; i < source->n_file; i++) fd_source_file_free(&source->files[i]);
     fd_trace_close(source->trace);
     free(source->tensors);
     free(source->files);
@@ -211,7 +214,7 @@ const char *fd_source_names(const fd_source *source) {
 /* ---- tokens ---- */
 
 static bool append(int32_t **tokens, int32_t *n, double value) {
-    int32_t *more = *n < MAX_TOKENS ? realloc(*tokens, sizeof **tokens * (size_t)(*n + 1)) : NULL;
+    int32_t *more = *n < fd_limit_of(FD_LIMIT_POSITIONS) ? realloc(*tokens, sizeof **tokens * (size_t)(*n + 1)) : NULL;
     if (!more || !(value >= 0 && value <= INT32_MAX) || value != (double)(int32_t)value) {
         if (more) *tokens = more;
         return false;
@@ -222,17 +225,19 @@ static bool append(int32_t **tokens, int32_t *n, double value) {
 }
 
 static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd_error *err) {
-    FILE *file = fopen(path, "r");
-    if (!file) return fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+    char *text;
+    size_t size;
+    FD_TRY(fd_file_read(path, "token ids", FD_LIMIT_TEXT_BYTES, &text, &size, err));
     bool ok = true;
-    long long id;
-    while (ok && fscanf(file, " %lld", &id) == 1) {
-        ok = append(tokens, n, (double)id);
-        int next = fgetc(file);
-        if (next != ',' && next != EOF) ungetc(next, file);
+    char *at = text + strspn(text, " \t\r\n"), *end;
+    while (ok && *at) {
+        long long id = strtoll(at, &end, 10);
+        ok = end != at && append(tokens, n, (double)id);
+        at = end + (*end == ',');
+        at += strspn(at, " \t\r\n");
     }
-    ok = ok && feof(file) && *n > 0;
-    fclose(file);
+    ok = ok && at == text + size && *n > 0;
+    free(text);
     return ok ? FD_OK
               : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, separated by spaces or commas; id %d is none", path,
                         *n);
@@ -258,10 +263,10 @@ static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tok
     FD_TRY(fd_source_view_open(source, i, &view, err));
     int64_t count = 1;
     for (int k = 0; k < view.array.rank; k++) count *= view.array.shape[k];
-    double *ids = count <= MAX_TOKENS ? malloc(sizeof *ids * (size_t)(count + 1)) : NULL;
+    double *ids = count <= fd_limit_of(FD_LIMIT_POSITIONS) ? malloc(sizeof *ids * (size_t)(count + 1)) : NULL;
     fd_code code = ids ? FD_OK
-                       : fd_fail(err, FD_ERR_INPUT, "%s: %s: %lld tokens", source->path, source->tensors[i].name,
-                                 (long long)count);
+                       : fd_limit_exceeded(err, FD_LIMIT_POSITIONS, "%s: %s: %lld tokens", source->path,
+                                           source->tensors[i].name, (long long)count);
     if (code == FD_OK) fd_array_fetch(&view.array, ids);
     for (int64_t k = 0; code == FD_OK && k < count; k++)
         if (!append(tokens, n, ids[k]))

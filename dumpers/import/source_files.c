@@ -1,7 +1,6 @@
 /* Files and folders of arrays. */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "dumpers/import/npy.h"
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source_internal.h"
 #include "dumpers/import/zip.h"
 
-enum { MAX_DEPTH = 16, MAX_FILES = 1000000 };
+enum { MAX_DEPTH = 16 };
 
 static bool ends_with(const char *name, const char *suffix) {
     size_t n = strlen(name), m = strlen(suffix);
@@ -25,18 +25,15 @@ static bool ends_with(const char *name, const char *suffix) {
 
 static fd_code map_file(const char *path, fd_source_view *view, fd_error *err) {
     *view = (fd_source_view){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat there;
-    if (fd < 0 || fstat(fd, &there) != 0 || !S_ISREG(there.st_mode)) {
-        fd_code code = fd_fail(err, FD_ERR_INPUT, "%s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
-        if (fd >= 0) close(fd);
-        return code;
-    }
-    view->mapped_bytes = (size_t)there.st_size;
-    void *mapped = there.st_size ? mmap(NULL, view->mapped_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    int fd;
+    uint64_t size;
+    FD_TRY(fd_file_open(path, ".npy, .npz, .safetensors or a trace", &fd, &size, err));
+    view->mapped_bytes = (size_t)size;
+    void *mapped = size ? mmap(NULL, view->mapped_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
     close(fd);
     if (mapped == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    if (!mapped) return fd_fail(err, FD_ERR_INPUT, "%s: an empty file, expected .npy, .npz, .safetensors or a trace", path);
+    if (!mapped)
+        return fd_fail(err, FD_ERR_INPUT, "%s: an empty file, expected .npy, .npz, .safetensors or a trace", path);
     view->mapped = mapped;
     return FD_OK;
 }
@@ -47,40 +44,61 @@ void fd_source_view_close(fd_source_view *view) {
     *view = (fd_source_view){0};
 }
 
-/* The array of entry `item` in the mapped file. */
+static void close_archive(fd_source_file *file) {
+    fd_zip_close(file->zip);
+    file->zip = NULL;
+    fd_safetensors_free(&file->tensors);
+    fd_source_view_close(&file->view);
+}
+
+void fd_source_file_free(fd_source_file *file) {
+    close_archive(file);
+    free(file->path);
+}
+
+/* Maps the file and parses its directory. */
+static fd_code open_archive(fd_source_file *file, fd_error *err) {
+    FD_TRY(map_file(file->path, &file->view, err));
+    const void *data = file->view.mapped;
+    size_t size = file->view.mapped_bytes;
+    fd_code code = FD_OK;
+    if (file->kind == FD_SOURCE_NPZ) code = fd_zip_open(file->path, data, size, &file->zip, err);
+    if (file->kind == FD_SOURCE_SAFETENSORS) code = fd_safetensors_parse(file->path, data, size, &file->tensors, err);
+    if (code != FD_OK) close_archive(file);
+    return code;
+}
+
+/* The array of entry `item` of an open file. */
 static fd_code open_item(const fd_source_file *file, size_t item, fd_source_view *view, fd_error *err) {
     if (file->kind == FD_SOURCE_NPY)
-        return fd_npy_parse(file->path, view->mapped, view->mapped_bytes, &view->array, err);
+        return fd_npy_parse(file->path, file->view.mapped, file->view.mapped_bytes, &view->array, err);
+    bool there = item < (file->zip ? fd_zip_count(file->zip) : file->tensors.n);
+    if (!there) return fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
     if (file->kind == FD_SOURCE_SAFETENSORS) {
-        fd_safetensors tensors;
-        FD_TRY(fd_safetensors_parse(file->path, view->mapped, view->mapped_bytes, &tensors, err));
-        bool there = item < tensors.n;
-        if (there) view->array = tensors.items[item].array;
-        fd_safetensors_free(&tensors);
-        return there ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
+        view->array = file->tensors.items[item].array;
+        return FD_OK;
     }
-    fd_zip *zip;
-    FD_TRY(fd_zip_open(file->path, view->mapped, view->mapped_bytes, &zip, err));
     const void *data;
-    fd_code code = item < fd_zip_count(zip) ? fd_zip_extract(zip, item, &data, &view->owned, err)
-                                            : fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
-    if (code == FD_OK) {
-        char name[1400];
-        snprintf(name, sizeof name, "%s: %s", file->path, fd_zip_name(zip, item));
-        code = fd_npy_parse(name, data, fd_zip_bytes(zip, item), &view->array, err);
-    }
-    fd_zip_close(zip);
-    return code;
+    char name[1400];
+    FD_TRY(fd_zip_extract(file->zip, item, &data, &view->owned, err));
+    snprintf(name, sizeof name, "%s: %s", file->path, fd_zip_name(file->zip, item));
+    return fd_npy_parse(name, data, fd_zip_bytes(file->zip, item), &view->array, err);
 }
 
 fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err) {
     const fd_source_tensor *tensor = &source->tensors[i];
     const fd_source_file *file = &source->files[tensor->file];
-    FD_TRY(map_file(file->path, out, err));
-    fd_code code = open_item(file, tensor->item, out, err);
+    fd_source_file closed = {.path = file->path, .kind = file->kind};
+    *out = (fd_source_view){0};
+    if (!file->view.mapped) FD_TRY(open_archive(&closed, err));
+    fd_code code = open_item(file->view.mapped ? file : &closed, tensor->item, out, err);
     if (code == FD_OK && (out->array.rank != tensor->rank ||
                           memcmp(out->array.shape, tensor->shape, sizeof(int64_t) * (size_t)tensor->rank) != 0))
         code = fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
+    out->mapped = closed.view.mapped; /* the array lies in it */
+    out->mapped_bytes = closed.view.mapped_bytes;
+    closed.view = (fd_source_view){0};
+    close_archive(&closed);
     if (code != FD_OK) fd_source_view_close(out);
     return code;
 }
@@ -100,53 +118,45 @@ static bool is_torch(const fd_zip *zip) {
 }
 
 /* Names inside an archive in a folder follow the archive's: step_3.npz holds step_3/NAME. */
-static fd_code list_zip(fd_source *source, const fd_source_file *file, const char *prefix, const fd_source_view *view,
-                        fd_error *err) {
-    fd_zip *zip;
-    FD_TRY(fd_zip_open(file->path, view->mapped, view->mapped_bytes, &zip, err));
-    fd_code code = FD_OK;
+static fd_code list_zip(fd_source *source, const fd_source_file *file, const char *prefix, fd_error *err) {
+    const fd_zip *zip = file->zip;
     if (is_torch(zip))
-        code = fd_fail(err, FD_ERR_INPUT,
+        return fd_fail(err, FD_ERR_INPUT,
                        "%s: a PyTorch file: its pickle runs code when loaded: refused; save the tensors with "
                        "numpy.save(…) or safetensors.torch.save_file(…)",
                        file->path);
+    fd_code code = FD_OK;
     for (size_t i = 0; code == FD_OK && i < fd_zip_count(zip); i++) {
         char name[2300];
-        fd_source_view entry = {.mapped = view->mapped, .mapped_bytes = view->mapped_bytes};
+        fd_source_view entry = {0};
         snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "/" : "", fd_zip_name(zip, i));
-        if (!ends_with(name, ".npy")) {
-            code = fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\", expected .npy files alone", file->path, name);
-            break;
-        }
+        if (!ends_with(name, ".npy"))
+            return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\", expected .npy files alone", file->path, name);
         code = open_item(file, i, &entry, err);
         name[strlen(name) - 4] = '\0';
         if (code == FD_OK) code = add_array(source, name, &entry.array, i, err);
         free(entry.owned);
     }
-    fd_zip_close(zip);
     return code;
 }
 
 /* A file with the single tensor "data" is named by its file, as the debugger does; one in a folder by both. */
-static fd_code list_safetensors(fd_source *source, const fd_source_file *file, const char *name,
-                                const fd_source_view *view, fd_error *err) {
-    fd_safetensors tensors;
+static fd_code list_safetensors(fd_source *source, const fd_source_file *file, const char *name, fd_error *err) {
+    const fd_safetensors *tensors = &file->tensors;
     char full[1100];
-    FD_TRY(fd_safetensors_parse(file->path, view->mapped, view->mapped_bytes, &tensors, err));
-    bool single = tensors.n == 1 && strcmp(tensors.items[0].name, "data") == 0 && *name;
+    bool single = tensors->n == 1 && strcmp(tensors->items[0].name, "data") == 0 && *name;
     fd_code code = FD_OK;
-    for (size_t i = 0; code == FD_OK && i < tensors.n; i++) {
-        const char *item = tensors.items[i].name;
+    for (size_t i = 0; code == FD_OK && i < tensors->n; i++) {
+        const char *item = tensors->items[i].name;
         int n = single  ? snprintf(full, sizeof full, "%s", name)
                 : *name ? snprintf(full, sizeof full, "%s/%s", name, item)
                         : snprintf(full, sizeof full, "%s", item);
         char path[1100];
         if (single && source->debugger && fd_source_debugger_name(full, path, sizeof path)) strcpy(full, path);
         code = (size_t)n < sizeof full
-                   ? add_array(source, full, &tensors.items[i].array, i, err)
+                   ? add_array(source, full, &tensors->items[i].array, i, err)
                    : fd_fail(err, FD_ERR_INPUT, "%s: a tensor's name is longer than 1000 bytes", file->path);
     }
-    fd_safetensors_free(&tensors);
     return code;
 }
 
@@ -166,15 +176,22 @@ fd_code fd_source_add_file(fd_source *source, const char *path, const char *name
     FD_TRY(map_file(path, &view, err));
     fd_source_file *file = &files[source->n_file];
     *file = (fd_source_file){strdup(path), kind_of(path, &view)};
-    fd_code code = file->path ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-    if (code == FD_OK) source->n_file++;
-    if (code == FD_OK && file->kind == FD_SOURCE_NPZ) code = list_zip(source, file, name, &view, err);
-    if (code == FD_OK && file->kind == FD_SOURCE_SAFETENSORS) code = list_safetensors(source, file, name, &view, err);
-    if (code == FD_OK && file->kind == FD_SOURCE_NPY) {
-        code = fd_npy_parse(path, view.mapped, view.mapped_bytes, &view.array, err);
-        if (code == FD_OK) code = add_array(source, name, &view.array, 0, err);
-    }
     fd_source_view_close(&view);
+    if (!file->path) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    source->n_file++;
+    FD_TRY(open_archive(file, err));
+    fd_code code = FD_OK;
+    if (file->kind == FD_SOURCE_NPZ) code = list_zip(source, file, name, err);
+    if (file->kind == FD_SOURCE_SAFETENSORS) code = list_safetensors(source, file, name, err);
+    if (file->kind == FD_SOURCE_NPY) {
+        fd_source_view array = {0};
+        code = open_item(file, 0, &array, err);
+        if (code == FD_OK) code = add_array(source, name, &array.array, 0, err);
+    }
+    if (file->kind == FD_SOURCE_NPY || source->n_open == FD_SOURCE_OPEN_ARCHIVES)
+        close_archive(file);
+    else
+        source->n_open++;
     return code;
 }
 
@@ -213,8 +230,8 @@ static fd_code list_folder(const char *path, char ***names, size_t *n, fd_error 
         if (more) *names = more;
         if (!name)
             code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
-        else if (*n == MAX_FILES)
-            code = fd_fail(err, FD_ERR_INPUT, "%s: more than %d files", path, MAX_FILES);
+        else if (*n == (size_t)fd_limit_of(FD_LIMIT_TENSORS))
+            code = fd_limit_exceeded(err, FD_LIMIT_TENSORS, "%s: more files", path);
         if (code == FD_OK)
             (*names)[(*n)++] = name;
         else
@@ -279,11 +296,12 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
 fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err) {
     FD_TRY(add_children(source, path, strlen(path) + 1, 0, err));
     if (source->n_pickle > 0)
-        return fd_fail(err, FD_ERR_INPUT,
-                       "%s: %zu PyTorch files (%s): pickles run code when loaded: refused; convert each: "
-                       "x = torch.load(name, weights_only=True); x = x[\"value\"] if isinstance(x, dict) else x; "
-                       "numpy.save(os.path.splitext(name)[0], (x.float() if x.is_floating_point() else x).cpu().numpy())",
-                       path, source->n_pickle, source->pickle ? source->pickle : "?");
+        return fd_fail(
+            err, FD_ERR_INPUT,
+            "%s: %zu PyTorch files (%s): pickles run code when loaded: refused; convert each: "
+            "x = torch.load(name, weights_only=True); x = x[\"value\"] if isinstance(x, dict) else x; "
+            "numpy.save(os.path.splitext(name)[0], (x.float() if x.is_floating_point() else x).cpu().numpy())",
+            path, source->n_pickle, source->pickle ? source->pickle : "?");
     if (source->n > 0) return FD_OK;
     if (source->debugger)
         return fd_fail(err, FD_ERR_INPUT,

@@ -3,13 +3,20 @@
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
+#include "dumpers/import/safetensors.h"
 #include "dumpers/import/source.h"
+#include "dumpers/import/zip.h"
 
 typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS } fd_source_kind;
 
+/* A file, and an archive's directory, which is parsed once: the first of them stay open. */
+enum { FD_SOURCE_OPEN_ARCHIVES = 64 };
 typedef struct fd_source_file {
     char *path;
     fd_source_kind kind;
+    fd_source_view view; /* of the whole file while it is open, else empty */
+    fd_zip *zip;
+    fd_safetensors tensors;
 } fd_source_file;
 
 struct fd_source {
@@ -17,7 +24,7 @@ struct fd_source {
     fd_source_tensor *tensors;
     size_t n, room;
     fd_source_file *files;
-    size_t n_file;
+    size_t n_file, n_open;
     size_t n_pickle;   /* .pt and the like that were passed over */
     char *pickle;      /* the first of them */
     char *tokens_file; /* tokens.txt; NULL */
@@ -29,6 +36,7 @@ struct fd_source {
 /* Adds the tensors of one file, or of a folder and those in it. */
 fd_code fd_source_add_file(fd_source *source, const char *path, const char *name, fd_error *err);
 fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err);
+void fd_source_file_free(fd_source_file *file); /* what it owns */
 /* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
 

@@ -5,17 +5,18 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "base/limits.h"
+
 enum {
-    END_BYTES = 22,       /* end of central directory, without its comment */
-    END64_BYTES = 56,     /* zip64's */
-    LOCATOR_BYTES = 20,   /* where zip64's is */
-    ENTRY_BYTES = 46,     /* of the central directory, without names */
-    LOCAL_BYTES = 30,     /* local header, without names */
-    MAX_ENTRIES = 100000, /* more tensors than any dump of a model has */
+    END_BYTES = 22,     /* end of central directory, without its comment */
+    END64_BYTES = 56,   /* zip64's */
+    LOCATOR_BYTES = 20, /* where zip64's is */
+    ENTRY_BYTES = 46,   /* of the central directory, without names */
+    LOCAL_BYTES = 30,   /* local header, without names */
     MAX_NAME = 1024,
+    LARGE = 64 << 20,     /* bytes; what is smaller may be all zeros */
     DEFLATE_LIMIT = 1032, /* deflate's largest factor: 258 bytes for 2 bits */
 };
-#define MAX_EXTRACT (UINT64_C(16) << 30)
 
 typedef struct entry {
     char *name;
@@ -67,7 +68,10 @@ static fd_code find_directory(const fd_zip *zip, directory *out, fd_error *err) 
         *out = (directory){number(zip->data + end64 + 48, 8), number(zip->data + end64 + 40, 8),
                            number(zip->data + end64 + 32, 8)};
     }
-    if (!inside(zip, out->at, out->bytes) || out->count > MAX_ENTRIES || out->count > out->bytes / ENTRY_BYTES)
+    if (inside(zip, out->at, out->bytes) && out->count > (uint64_t)fd_limit_of(FD_LIMIT_MEMBERS))
+        return fd_limit_exceeded(err, FD_LIMIT_MEMBERS, "%s: a directory of %llu members", zip->name,
+                                 (unsigned long long)out->count);
+    if (!inside(zip, out->at, out->bytes) || out->count > out->bytes / ENTRY_BYTES)
         return fd_fail(err, FD_ERR_INPUT, "%s: directory of %llu entries, %llu bytes at %llu in a file of %zu",
                        zip->name, (unsigned long long)out->count, (unsigned long long)out->bytes,
                        (unsigned long long)out->at, zip->size);
@@ -132,7 +136,13 @@ static fd_code check_entry(const fd_zip *zip, entry *e, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": %llu bytes at %llu in a file of %zu: cut short", zip->name,
                        e->name, (unsigned long long)e->packed, (unsigned long long)e->data, zip->size);
     bool lies = e->method == 0 ? e->bytes != e->packed : e->bytes / DEFLATE_LIMIT > e->packed;
-    if (lies || e->bytes > MAX_EXTRACT)
+    if (!lies && e->method == 8 && e->bytes > LARGE && e->bytes / (uint64_t)fd_limit_of(FD_LIMIT_INFLATION) > e->packed)
+        return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: entry \"%s\": %llu bytes become %llu", zip->name,
+                                 e->name, (unsigned long long)e->packed, (unsigned long long)e->bytes);
+    if (!lies && e->method == 8 && e->bytes > (uint64_t)fd_limit_of(FD_LIMIT_TENSOR_BYTES))
+        return fd_limit_exceeded(err, FD_LIMIT_TENSOR_BYTES, "%s: entry \"%s\": %llu bytes", zip->name, e->name,
+                                 (unsigned long long)e->bytes);
+    if (lies)
         return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": claims %llu bytes from %llu in the archive", zip->name,
                        e->name, (unsigned long long)e->bytes, (unsigned long long)e->packed);
     return FD_OK;
@@ -196,6 +206,16 @@ static fd_code check_apart(const fd_zip *zip, fd_error *err) {
     return code;
 }
 
+/* Many entries that are small enough each. */
+static fd_code check_sum(const fd_zip *zip, fd_error *err) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < zip->n; i++)
+        if (zip->entries[i].method == 8) bytes += zip->entries[i].bytes; /* each at most 1032 times the file's size */
+    if (bytes <= 4 * LARGE || bytes / (uint64_t)fd_limit_of(FD_LIMIT_INFLATION) <= zip->size) return FD_OK;
+    return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: %zu bytes become %llu", zip->name, zip->size,
+                             (unsigned long long)bytes);
+}
+
 fd_code fd_zip_open(const char *name, const void *data, size_t size, fd_zip **out, fd_error *err) {
     *out = NULL;
     fd_zip *zip = calloc(1, sizeof *zip);
@@ -209,6 +229,7 @@ fd_code fd_zip_open(const char *name, const void *data, size_t size, fd_zip **ou
     fd_code code = find_directory(zip, &dir, err);
     if (code == FD_OK) code = read_entries(zip, &dir, err);
     if (code == FD_OK) code = check_apart(zip, err);
+    if (code == FD_OK) code = check_sum(zip, err);
     if (code == FD_OK)
         *out = zip;
     else

@@ -143,13 +143,14 @@ static fd_code finish(fd_trace_writer *writer, fd_error *err) {
     FD_TRY(fd_trace_flush(writer, err));
     if (writer->run.step)
         return fd_fail(err, FD_ERR_INPUT, "%s: step %d was not ended", writer->plan.path, writer->run.n_step);
-    return fd_store_finish(writer->batch.store, err);
+    fd_h5_guard guard = fd_h5_begin();
+    fd_code code = fd_store_finish(writer->batch.store, err);
+    fd_h5_end(guard);
+    return code;
 }
 
 fd_code fd_trace_finish(fd_trace_writer *writer, fd_error *err) {
-    fd_h5_guard guard = fd_h5_begin();
     fd_code code = finish(writer, err);
-    fd_h5_end(guard);
     free_writer(writer);
     return code;
 }

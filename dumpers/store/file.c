@@ -65,6 +65,12 @@ static fd_code new_file(const char *path, bool exclusive, fd_trace_file **out, f
     return exclusive ? check_unlocked(path, err) : FD_OK;
 }
 
+/* The file that is replaced keeps who may read it, from the first byte on. */
+static void keep_mode(const fd_trace_file *file) {
+    struct stat there;
+    if (stat(file->path, &there) == 0 && S_ISREG(there.st_mode)) (void)chmod(file->part, there.st_mode & 07777);
+}
+
 static fd_code make(fd_trace_file *file, fd_error *err) {
     unlink(file->part); /* of a process with our id that was killed here */
     hid_t create = H5Pcreate(H5P_FILE_CREATE), access = fd_h5_target_access(&file->target);
@@ -73,6 +79,7 @@ static fd_code make(fd_trace_file *file, fd_error *err) {
     H5Pset_file_space_strategy(create, H5F_FSPACE_STRATEGY_NONE, false, 1);
     file->id = H5Fcreate(file->part, H5F_ACC_EXCL, create, access);
     file->growing = file->id >= 0;
+    if (file->growing) keep_mode(file);
     fd_h5_release(create);
     fd_h5_release(access);
     return file->growing ? FD_OK : fd_h5_target_fail(&file->target, err, "%s: cannot create the trace", file->path);
@@ -122,6 +129,7 @@ static fd_code copy_file(fd_trace_file *file, fd_error *err) {
     int from = open(file->path, O_RDONLY | O_CLOEXEC);
     int to = from < 0 ? -1 : open(file->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     file->growing = to >= 0;
+    if (file->growing) keep_mode(file);
     fd_code code = FD_OK;
     if (to >= 0 && fstat(from, &there) == 0) code = fd_disk_room(to, file->path, there.st_size, err);
     bool copied = code == FD_OK && to >= 0 && copy_bytes(from, to);

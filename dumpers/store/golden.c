@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dumpers/hdf5/h5.h"
+#include "dumpers/hdf5/reader.h"
 
 #define SCHEMA "firstdiff-golden"
 enum { VERSION = 2, MAX_PROMPTS = 10000 };
@@ -52,36 +52,27 @@ typedef struct golden_head {
 
 static fd_code read_head(const char *path, golden_head *out, fd_error *err) {
     *out = (golden_head){.version = -1, .n_prompt = -1, .n_pos = -1};
-    FD_TRY(fd_h5_check_file(path, "a golden", err));
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_file_locking(access, true, true); /* as fd_trace_open has it */
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
-    fd_h5_release(access);
-    if (file < 0) return fd_h5_fail(err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", path);
-    fd_h5_get_string(file, "schema", out->schema, sizeof out->schema, NULL);
+    fd_h5_reader *reader;
+    FD_TRY(fd_h5_reader_open(path, NULL, "a golden", &reader, err));
+    fd_h5_reader_string(reader, "", "schema", out->schema, sizeof out->schema, NULL);
     out->golden = strcmp(out->schema, SCHEMA) == 0;
-    fd_h5_get_int(file, "version", &out->version);
-    fd_h5_get_int(file, "n_prompt", &out->n_prompt);
-    fd_h5_get_int(file, "n_pos", &out->n_pos);
-    H5Fclose(file);
-    return FD_OK;
+    fd_h5_reader_int(reader, "", "version", &out->version);
+    fd_h5_reader_int(reader, "", "n_prompt", &out->n_prompt);
+    fd_h5_reader_int(reader, "", "n_pos", &out->n_pos);
+    fd_code code = fd_h5_reader_survived(reader, FD_OK, err);
+    fd_h5_reader_close(reader);
+    return code;
 }
 
 bool fd_golden_is_one(const char *path) {
     golden_head head;
     fd_error unused = {0};
-    fd_h5_guard guard = fd_h5_begin();
-    fd_code code = read_head(path, &head, &unused);
-    fd_h5_end(guard);
-    return code == FD_OK && head.golden;
+    return read_head(path, &head, &unused) == FD_OK && head.golden;
 }
 
 fd_code fd_golden_read_size(const char *path, fd_golden_size *out, fd_error *err) {
     golden_head head;
-    fd_h5_guard guard = fd_h5_begin();
-    fd_code code = read_head(path, &head, err);
-    fd_h5_end(guard);
-    FD_TRY(code);
+    FD_TRY(read_head(path, &head, err));
     if (!head.golden)
         return fd_fail(err, FD_ERR_INPUT, "%s: schema is \"%s\", expected \"" SCHEMA "\"", path, head.schema);
     if (head.version == 1)

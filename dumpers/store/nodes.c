@@ -4,9 +4,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/limits.h"
 #include "dumpers/store/reader.h"
 
-enum { MAX_NODES = 1 << 20 };
+enum { LARGE_POSITION = 64 << 20 }; /* bytes of a position; what is smaller may be all zeros */
 
 static bool ends_with(const char *name, const char *suffix) {
     size_t n = strlen(name), m = strlen(suffix);
@@ -59,10 +60,16 @@ static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: tensors/%s: shape %s, expected [n_pos, ...] with %d dimensions as in /graph", trace->path,
                        node->name, fd_h5_shape_text(&set->shape, text), 1 + node->n_dim);
+    uint64_t bytes = (uint64_t)elements * fd_element_bytes(set->dtype), size = fd_h5_reader_size(trace->reader);
+    if (bytes > LARGE_POSITION && bytes / (uint64_t)fd_limit_of(FD_LIMIT_INFLATION) > size)
+        return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: tensors/%s: %llu bytes a position, in a file of %llu",
+                                 trace->path, node->name, (unsigned long long)bytes, (unsigned long long)size);
     if (!shaped) node->n_dim = set->shape.rank - 1;
     FD_TRY(check_rows(trace, node, object->first_position, set, err));
+    char path[FD_TRACE_PATH];
     node->has_data =
-        trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set) : H5Dget_storage_size(set->id) > 0);
+        trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set)
+                                         : fd_h5_reader_stored(trace->reader, fd_tensor_path(node->name, path)) > 0);
     return FD_OK;
 }
 
@@ -106,12 +113,12 @@ static fd_code take_row(const fd_trace *trace, int32_t i, fd_graph_row *row, fd_
 }
 
 static fd_code read_graph(fd_trace *trace, fd_error *err) {
-    hid_t set = H5Dopen2(trace->root, "graph", H5P_DEFAULT), stored = set < 0 ? -1 : H5Dget_type(set);
-    fd_h5_shape shape = {0};
-    bool ok = stored >= 0 && H5Tget_class(stored) == H5T_COMPOUND && fd_h5_shape_of(set, &shape) && shape.rank == 1 &&
-              shape.dim[0] <= MAX_NODES && H5Tget_member_index(stored, "name") >= 0;
-    fd_h5_release(stored);
-    trace->n_node = ok ? (int32_t)shape.dim[0] : 0;
+    fd_h5_dataset set;
+    bool ok = fd_h5_reader_dataset(trace->reader, "graph", &set) && set.has_names && set.simple && set.shape.rank == 1;
+    if (ok && set.shape.dim[0] > (hsize_t)fd_limit_of(FD_LIMIT_NODES))
+        return fd_limit_exceeded(err, FD_LIMIT_NODES, "%s: graph: %llu nodes", trace->path,
+                                 (unsigned long long)set.shape.dim[0]);
+    trace->n_node = ok ? (int32_t)set.shape.dim[0] : 0;
     size_t n = (size_t)trace->n_node + 1;
     fd_graph_row *rows = calloc(n, sizeof *rows);
     trace->nodes = calloc(n, sizeof *trace->nodes);
@@ -122,11 +129,9 @@ static fd_code read_graph(fd_trace *trace, fd_error *err) {
         rows[i].seq = (int32_t)i;
         rows[i].layer = -1;
     }
-    hid_t type = fd_graph_row_type();
-    if (code == FD_OK && trace->n_node > 0 && H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) < 0)
-        code = fd_h5_fail(err, FD_ERR_INPUT, "%s: graph", trace->path);
-    fd_h5_release(type);
-    fd_h5_release(set);
+    fd_h5_block block = {"graph", fd_graph_row_type, sizeof *rows, set.shape, {.rank = 1}, set.shape};
+    if (code == FD_OK && !fd_h5_reader_rows(trace->reader, &block, rows))
+        code = fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: graph", trace->path);
     for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++)
         code = take_row(trace, i, &rows[i], &trace->nodes[i], err);
     free(rows);
@@ -156,31 +161,32 @@ static void sort_named(const fd_trace *trace, named *names) {
 }
 
 /* Opens what /tensors has of the graph's nodes; a dataset that is no node is refused, and so is a name given twice. */
-static fd_code match_graph(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
+static fd_code match_graph(fd_trace *trace, fd_trace_links *links, fd_error *err) {
     size_t n = (size_t)trace->n_node;
     named *names = malloc((n + 1) * sizeof *names);
     if (!names) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     fd_code code = FD_OK;
-    fd_h5_nearby nearby = {0};
     sort_named(trace, names);
     for (size_t i = 1; code == FD_OK && i < n; i++)
         if (by_name(&names[i - 1], &names[i]) == 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s: graph: two nodes are named %s", trace->path, names[i].name);
-    for (size_t i = 0; code == FD_OK && i < n_link; i++) {
-        named key = {links[i].name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
+    for (size_t i = 0; code == FD_OK && i < links->n; i++) {
+        const char *name = links->links[i].name;
+        named key = {name, 0}, *found = bsearch(&key, names, n, sizeof *names, by_name);
         fd_trace_set *set = found ? &trace->sets[found->at] : NULL;
         fd_h5_object object;
-        code = found ? fd_trace_set_describe(trace, group, &links[i], &nearby, set, &object, err)
-                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, links[i].name);
+        code = found ? fd_trace_set_describe(trace, links, i, set, &object, err)
+                     : fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: not a node of /graph", trace->path, name);
         if (code == FD_OK) code = take_tensor(trace, &object, &trace->nodes[found->at], set, true, err);
     }
     free(names);
     return code;
 }
 
-static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
-                         fd_trace_node *node, fd_trace_set *set, fd_error *err) {
-    const char *name = link->name;
+static fd_code make_node(const fd_trace *trace, fd_trace_links *links, size_t i, fd_error *err) {
+    const char *name = links->links[i].name;
+    fd_trace_node *node = &trace->nodes[i];
+    fd_trace_set *set = &trace->sets[i];
     fd_h5_object object;
     if (strlen(name) >= sizeof node->name)
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: a name of %zu bytes, expected at most %zu", trace->path,
@@ -189,20 +195,18 @@ static fd_code make_node(const fd_trace *trace, hid_t group, const fd_h5_link *l
     node->layer = fd_layer_of_name(name);
     node->seq = -1;
     node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
-    FD_TRY(fd_trace_set_describe(trace, group, link, nearby, set, &object, err));
+    FD_TRY(fd_trace_set_describe(trace, links, i, set, &object, err));
     const fd_h5_attribute *seq = &object.seq, *layer = &object.layer;
     if (object.over_kv.found == FD_H5_FOUND) node->over_kv = object.over_kv.value != 0;
     if (seq->found == FD_H5_FOUND && seq->value >= 0 && seq->value < INT32_MAX) node->seq = (int32_t)seq->value;
-    if (layer->found == FD_H5_FOUND && layer->value >= 0 && layer->value < MAX_NODES && node->layer < 0)
+    if (layer->found == FD_H5_FOUND && layer->value >= 0 && layer->value < INT32_MAX && node->layer < 0)
         node->layer = (int32_t)layer->value;
     if (object.op.text[0]) snprintf(node->op, sizeof node->op, "%s", object.op.text);
     return take_tensor(trace, &object, node, set, false, err);
 }
 
-static fd_code make_nodes(fd_trace *trace, hid_t group, const fd_h5_link *links, fd_error *err) {
-    fd_h5_nearby nearby = {0};
-    for (int32_t i = 0; i < trace->n_node; i++)
-        FD_TRY(make_node(trace, group, &links[i], &nearby, &trace->nodes[i], &trace->sets[i], err));
+static fd_code make_nodes(fd_trace *trace, fd_trace_links *links, fd_error *err) {
+    for (size_t i = 0; i < links->n; i++) FD_TRY(make_node(trace, links, i, err));
     return fd_trace_order(trace->nodes, trace->sets, trace->n_node, err);
 }
 
@@ -216,15 +220,14 @@ static void *make_list(size_t n, size_t each) {
     return list;
 }
 
-static fd_code load_tensors(fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n_link, fd_error *err) {
+static fd_code load_tensors(fd_trace *trace, fd_trace_links *links, fd_error *err) {
     if (!trace->has_graph) {
-        trace->n_node = (int32_t)n_link;
-        trace->nodes = make_list(n_link + 1, sizeof *trace->nodes);
+        trace->n_node = (int32_t)links->n;
+        trace->nodes = make_list(links->n + 1, sizeof *trace->nodes);
     }
     trace->sets = make_list((size_t)trace->n_node + 1, sizeof *trace->sets);
     if (!trace->nodes || !trace->sets) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
-    for (int32_t i = 0; i < trace->n_node; i++) trace->sets[i].id = -1;
-    return trace->has_graph ? match_graph(trace, group, links, n_link, err) : make_nodes(trace, group, links, err);
+    return trace->has_graph ? match_graph(trace, links, err) : make_nodes(trace, links, err);
 }
 
 static fd_code sort_names(fd_trace *trace, fd_error *err) {
@@ -239,18 +242,18 @@ static fd_code sort_names(fd_trace *trace, fd_error *err) {
 }
 
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
-    trace->has_graph = fd_h5_has(trace->root, "graph");
+    trace->has_graph = fd_h5_reader_has(trace->reader, "graph");
     if (trace->has_graph) FD_TRY(read_graph(trace, err));
-    hid_t group = fd_h5_has(trace->root, "tensors") ? H5Gopen2(trace->root, "tensors", H5P_DEFAULT) : -1;
-    size_t n_link = 0;
-    fd_h5_link *links = group >= 0 ? fd_h5_links(group, MAX_NODES, &n_link) : NULL;
+    bool has_tensors = fd_h5_reader_has(trace->reader, "tensors");
+    size_t limit = (size_t)fd_limit_of(FD_LIMIT_NODES);
+    fd_trace_links links = {0};
+    if (has_tensors) links.links = fd_h5_reader_links(trace->reader, "tensors", limit, &links.n);
     fd_code code;
-    if (links || (trace->has_graph && group < 0))
-        code = load_tensors(trace, group, links, n_link, err);
+    if (links.links || (trace->has_graph && !has_tensors))
+        code = load_tensors(trace, &links, err);
     else
         code = fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor",
                        trace->path);
-    free(links);
-    fd_h5_release(group);
+    free(links.links);
     return code == FD_OK ? sort_names(trace, err) : code;
 }

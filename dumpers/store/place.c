@@ -147,30 +147,44 @@ bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int6
     return true;
 }
 
+/* 16-bit elements as they are stored, others in this machine's form. */
+static bool read_block(const fd_trace *trace, int32_t node, fd_h5_shape start, fd_h5_shape count, void *out) {
+    char path[FD_TRACE_PATH];
+    uint32_t dtype = trace->nodes[node].dtype;
+    fd_h5_block block = {.object = fd_tensor_path(trace->nodes[node].name, path),
+                         .type = dtype == FD_F32   ? fd_h5_type_f32
+                                 : dtype == FD_F64 ? fd_h5_type_f64
+                                                   : NULL,
+                         .element_bytes = fd_element_bytes(dtype),
+                         .shape = trace->sets[node].shape,
+                         .start = start,
+                         .count = count};
+    return fd_h5_reader_rows(trace->reader, &block, out);
+}
+
 /* Through the library: the whole row at once, else line by line. */
 static bool read_by_library(const fd_trace *trace, int32_t node_at, int32_t pos, int64_t first, int64_t n, char *out) {
     const fd_trace_node *node = &trace->nodes[node_at];
     const fd_trace_set *set = &trace->sets[node_at];
     int last = set->shape.rank - 1;
-    hsize_t start[FD_H5_MAX_RANK] = {(hsize_t)(pos - set->first)}, count[FD_H5_MAX_RANK] = {1};
-    for (int i = 1; i <= last; i++) count[i] = set->shape.dim[i];
-    if (node->over_kv) count[last] = (hsize_t)pos + 1;
-    if (first == 0 && n == fd_trace_elements(node, pos))
-        return fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, out);
-    hsize_t length = count[last];
+    fd_h5_shape start = {set->shape.rank, {(hsize_t)(pos - set->first)}}, count = {set->shape.rank, {1}};
+    for (int i = 1; i <= last; i++) count.dim[i] = set->shape.dim[i];
+    if (node->over_kv) count.dim[last] = (hsize_t)pos + 1;
+    if (first == 0 && n == fd_trace_elements(node, pos)) return read_block(trace, node_at, start, count, out);
+    hsize_t length = count.dim[last];
     while (n > 0) {
         hsize_t line = (hsize_t)first / length, column = (hsize_t)first % length;
         for (int i = last - 1; i > 0; i--) {
-            start[i] = line % set->shape.dim[i];
+            start.dim[i] = line % set->shape.dim[i];
             line /= set->shape.dim[i];
-            count[i] = 1;
+            count.dim[i] = 1;
         }
-        start[last] = column;
-        count[last] = length - column < (hsize_t)n ? length - column : (hsize_t)n;
-        if (!fd_h5_read_block(set->id, set->memory, set->shape.rank, start, count, out)) return false;
-        out += count[last] * fd_element_bytes(node->dtype);
-        first += (int64_t)count[last];
-        n -= (int64_t)count[last];
+        start.dim[last] = column;
+        count.dim[last] = length - column < (hsize_t)n ? length - column : (hsize_t)n;
+        if (!read_block(trace, node_at, start, count, out)) return false;
+        out += count.dim[last] * fd_element_bytes(node->dtype);
+        first += (int64_t)count.dim[last];
+        n -= (int64_t)count.dim[last];
     }
     return true;
 }
@@ -182,11 +196,7 @@ fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int
         fd_trace_place(trace, node);
     }
     if (fd_trace_read_placed(trace, node, pos, first, n, out)) return FD_OK;
-    fd_h5_guard guard = fd_h5_begin();
-    fd_code code = fd_trace_set_open(trace, node, err);
-    if (code == FD_OK && !read_by_library(trace, node, pos, first, n, out))
-        code = fd_h5_fail(err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read", trace->path,
-                          trace->nodes[node].name, pos);
-    fd_h5_end(guard);
-    return code;
+    if (read_by_library(trace, node, pos, first, n, out)) return FD_OK;
+    return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read",
+                             trace->path, trace->nodes[node].name, pos);
 }

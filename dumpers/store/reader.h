@@ -5,6 +5,7 @@
 #define FD_DUMPERS_STORE_READER_H
 
 #include "dumpers/hdf5/index.h"
+#include "dumpers/hdf5/reader.h"
 #include "dumpers/store/schema.h"
 
 /* A dataset of /tensors and how its elements lie in the file; F16 and BF16 are read as raw 16-bit integers and widened
@@ -18,26 +19,24 @@ typedef struct fd_trace_set {
     uint64_t *chunks; /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
     uint64_t only;
     int64_t n_chunk;
-    hid_t id;     /* -1: not opened by the library (yet) */
-    hid_t memory; /* type to read with, when it is opened */
-    bool owns_memory;
 } fd_trace_set;
 
 /* A table with a row for each position, of which as many are in memory as may be. */
 typedef struct fd_trace_table {
     const char *name;
-    hid_t type;
+    fd_h5_type type;
     size_t element_bytes, row_bytes;
     int n_rest;
     hsize_t rest[2];
-    void *rows; /* [n] from position `first` on; owned */
+    fd_h5_shape shape; /* of the dataset; it may have more rows than there are positions */
+    void *rows;        /* [n] from position `first` on; owned */
     int32_t first, n, most;
 } fd_trace_table;
 
 struct fd_trace {
     char *path;
-    hid_t file, root;     /* root: the group that holds this trace, or the file's own */
-    fd_h5_bytes bytes;    /* the same file; its descriptor is -1 when it could not be opened */
+    fd_h5_reader *reader; /* its root: the group that holds this trace, or the file's own */
+    fd_h5_bytes bytes;    /* the same file, borrowed from the reader; not used unless `plain` */
     bool plain;           /* complete, and of a form that can be read without the library */
     size_t memory;        /* bytes that tables and lists of chunks may take */
     size_t *places_bytes; /* those that the lists of chunks take; through a pointer, for they change while reading */
@@ -57,15 +56,24 @@ struct fd_trace {
     int32_t n_layer, n_head;
 };
 
+enum { FD_TRACE_PATH = 320 };
+
+/* The datasets of /tensors while they are looked at one after another. */
+typedef struct fd_trace_links {
+    fd_h5_link *links; /* [n] */
+    size_t n;
+    fd_h5_nearby nearby;
+    size_t asked, ahead; /* the library was asked about those before `asked`, `ahead` of them at once */
+} fd_trace_links;
+
 /* Fills nodes and sets from /graph and /tensors. */
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err);
-/* Finds out what tensors/NAME is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming
+/* Finds out what dataset i is: shape, dtype and layout into `set`, attributes into `out`. FD_ERR_INPUT, naming
  * it, for what no trace can hold. */
-fd_code fd_trace_set_describe(const fd_trace *trace, hid_t group, const fd_h5_link *link, fd_h5_nearby *nearby,
-                              fd_trace_set *set, fd_h5_object *out, fd_error *err);
-/* Opens it with the library, if that was not done: sets[node].id and memory. */
-fd_code fd_trace_set_open(const fd_trace *trace, int32_t node, fd_error *err);
-void fd_trace_set_close(fd_trace_set *set);
+fd_code fd_trace_set_describe(const fd_trace *trace, fd_trace_links *links, size_t i, fd_trace_set *set,
+                              fd_h5_object *out, fd_error *err);
+/* "tensors/NAME" */
+const char *fd_tensor_path(const char *name, char out[FD_TRACE_PATH]);
 /* Frees the list of chunks, which is then loaded again when it is needed. */
 void fd_trace_set_forget(fd_trace_set *set);
 /* False for a dataset that was made, but never written. */
@@ -80,7 +88,7 @@ void fd_trace_table_free(fd_trace_table *table); /* NULL is fine */
 
 /* Reads rows [0, n) of a dataset whose other dimensions must be `rest`. `what` names it in messages. More rows than n
  * are an error unless the trace is incomplete. Refuses what claims more rows than the file stores bytes for. */
-fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, hid_t type, size_t element_bytes, int n_rest,
+fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, fd_h5_type type, size_t element_bytes, int n_rest,
                            const hsize_t *rest, int32_t n, void **out, fd_error *err);
 
 /* Sorts nodes made up from /tensors into the order in which a llama-like model executes them: by `seq` where every

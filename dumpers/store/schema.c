@@ -109,7 +109,11 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
     case FD_OP_SWIGLU_CLAMP:
         snprintf(out, size, "slope=%.9g limit=%.9g", (double)node->slope, (double)node->limit);
         break;
-    case FD_OP_TOP_K: snprintf(out, size, "k=%d", node->shape[0]); break;
+    case FD_OP_SLICE: snprintf(out, size, "first=%d", node->first); break;
+    case FD_OP_TOP_K:
+        at = (size_t)snprintf(out, size, "k=%d", node->shape[0]);
+        if (node->n_group > 0) snprintf(out + at, size - at, " groups=%d used=%d", node->n_group, node->n_group_used);
+        break;
     case FD_OP_EXPERT_WEIGHTS:
         at = (size_t)snprintf(out, size, "gating=%s", fd_gating_name(node->gating));
         if (node->scale != 1.0f) snprintf(out + at, size - at, " scale=%.9g", (double)node->scale);

@@ -3,11 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "dumpers/store/reader.h"
 #include "dumpers/store/weights.h"
-
-/* Ten times what the largest models have; they are looked up one by one. */
-enum { MOST_WEIGHTS = 1 << 14 };
 
 /* ---- writing ---- */
 
@@ -59,10 +57,13 @@ fd_code fd_trace_write_weights(hid_t file, const fd_graph *graph, const fd_graph
 
 /* ---- reading ---- */
 
+/* Of the hashes that come with the questions, as many as we write. */
+enum { FEW_BYTES = 8 * FD_MAX_WEIGHT_HASHES };
+
 /* An attribute that may be absent, in [low, INT32_MAX]. */
-static fd_code get(const fd_trace *trace, hid_t set, const char *name, const char *attribute, int64_t low,
+static fd_code get(const fd_trace *trace, const char *set, const char *name, const char *attribute, int64_t low,
                    int64_t absent, int64_t *out, fd_error *err) {
-    fd_h5_found found = fd_h5_get_int(set, attribute, out);
+    fd_h5_found found = fd_h5_reader_int(trace->reader, set, attribute, out);
     if (found == FD_H5_ABSENT) {
         *out = absent;
         return FD_OK;
@@ -72,7 +73,7 @@ static fd_code get(const fd_trace *trace, hid_t set, const char *name, const cha
                    trace->path, name, attribute, found == FD_H5_FOUND ? "out of range" : "no integer", (long long)low);
 }
 
-static fd_code read_attributes(const fd_trace *trace, hid_t set, fd_weight_rows *w, int64_t *seq, fd_error *err) {
+static fd_code read_attributes(const fd_trace *trace, const char *set, fd_weight_rows *w, int64_t *seq, fd_error *err) {
     int64_t each, n_row;
     FD_TRY(get(trace, set, w->name, "rows_per_hash", 1, 1, &each, err));
     FD_TRY(get(trace, set, w->name, "n_row", 1, each == 1 ? w->n_hash : 0, &n_row, err));
@@ -80,7 +81,7 @@ static fd_code read_attributes(const fd_trace *trace, hid_t set, fd_weight_rows 
     FD_TRY(get(trace, set, w->name, "n_zero_row", 0, -1, &w->n_zero_row, err));
     FD_TRY(get(trace, set, w->name, "n_trailing_zero_row", 0, -1, &w->n_trailing_zero_row, err));
     FD_TRY(get(trace, set, w->name, "seq", 0, -1, seq, err));
-    fd_h5_get_string(set, "dtype", w->dtype, sizeof w->dtype, NULL);
+    fd_h5_reader_string(trace->reader, set, "dtype", w->dtype, sizeof w->dtype, NULL);
     w->rows_per_hash = (int32_t)each;
     w->n_row = n_row;
     if ((n_row + each - 1) / each == w->n_hash) return FD_OK;
@@ -88,24 +89,26 @@ static fd_code read_attributes(const fd_trace *trace, hid_t set, fd_weight_rows 
                    trace->path, w->name, (long long)w->n_hash, (long long)each, (long long)n_row);
 }
 
-static fd_code read_hashes(const fd_trace *trace, hid_t set, fd_weight_rows *w, fd_error *err) {
-    fd_h5_shape shape = {0};
-    hid_t type = set < 0 ? -1 : H5Dget_type(set);
-    bool ok = type >= 0 && H5Tget_class(type) == H5T_INTEGER && H5Tget_size(type) == 8 && fd_h5_shape_of(set, &shape) &&
-              shape.rank == 1 && shape.dim[0] >= 1 && shape.dim[0] <= INT32_MAX;
-    fd_h5_release(type);
-    hid_t create = ok ? H5Dget_create_plist(set) : -1;
-    hsize_t least = ok ? shape.dim[0] * 8 : 0;
-    if (create >= 0 && H5Pget_nfilters(create) > 0) least /= 2000; /* as for the other tables */
-    fd_h5_release(create);
-    if (!ok || H5Dget_storage_size(set) < least)
+static fd_code read_hashes(const fd_trace *trace, const char *set, fd_weight_rows *w, fd_error *err) {
+    fd_h5_dataset found;
+    bool ok = fd_h5_reader_dataset(trace->reader, set, &found) && found.class == FD_H5_IS_INTEGER &&
+              found.element_bytes == 8 && found.simple && found.shape.rank == 1 && found.shape.dim[0] >= 1 &&
+              found.shape.dim[0] <= INT32_MAX;
+    hsize_t least = ok ? found.shape.dim[0] * 8 : 0;
+    if (found.filtered) least /= 2000; /* as for the other tables */
+    if (!ok || fd_h5_reader_stored(trace->reader, set) < least)
         return fd_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: expected a list of 64-bit integers, one for each hash",
                        trace->path, w->name);
-    w->n_hash = (int64_t)shape.dim[0];
+    w->n_hash = (int64_t)found.shape.dim[0];
     w->hashes = malloc(sizeof *w->hashes * (size_t)w->n_hash);
     if (!w->hashes) return fd_fail(err, FD_ERR_MEMORY, "%s: weights/%.160s: out of memory", trace->path, w->name);
-    if (H5Dread(set, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, w->hashes) < 0)
-        return fd_h5_fail(err, FD_ERR_INPUT, "%s: weights/%.160s: cannot be read", trace->path, w->name);
+    fd_h5_question few = {FD_H5_HASHES, set, "", (uint32_t)(w->n_hash * 8)};
+    if (w->n_hash * 8 <= FEW_BYTES && fd_h5_reader_ask(trace->reader, &few, w->hashes).found == FD_H5_FOUND)
+        return FD_OK;
+    fd_h5_block block = {set, fd_h5_type_u64, 8, found.shape, {.rank = 1}, found.shape};
+    if (!fd_h5_reader_rows(trace->reader, &block, w->hashes))
+        return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: weights/%.160s: cannot be read", trace->path,
+                                 w->name);
     return FD_OK;
 }
 
@@ -120,27 +123,52 @@ static int by_seq(const void *a, const void *b) {
     return strcmp(x->rows.name, y->rows.name);
 }
 
-static fd_code read_all(const fd_trace *trace, hid_t group, const fd_h5_link *links, size_t n, ordered *all,
-                        fd_error *err) {
+enum { AT_ONCE = 32, WEIGHT_PATH = 512 };
+
+/* Has the library asked about n <= AT_ONCE weights at once. */
+static void look_ahead(const fd_trace *trace, const fd_h5_link *links, size_t n) {
+    static const fd_h5_question wanted[] = {
+        {FD_H5_DATASET, NULL, "", 0},           {FD_H5_STORED, NULL, "", 0},
+        {FD_H5_HASHES, NULL, "", FEW_BYTES},    {FD_H5_INTEGER, NULL, "rows_per_hash", 0},
+        {FD_H5_INTEGER, NULL, "n_row", 0},      {FD_H5_INTEGER, NULL, "n_col", 0},
+        {FD_H5_INTEGER, NULL, "n_zero_row", 0}, {FD_H5_INTEGER, NULL, "n_trailing_zero_row", 0},
+        {FD_H5_INTEGER, NULL, "seq", 0},        {FD_H5_TEXT, NULL, "dtype", sizeof((fd_weight_rows *)0)->dtype},
+    };
+    enum { N = sizeof wanted / sizeof *wanted };
+    char paths[AT_ONCE][WEIGHT_PATH];
+    fd_h5_question questions[AT_ONCE * N];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(paths[i], sizeof paths[i], "weights/%s", links[i].name);
+        for (size_t q = 0; q < N; q++) {
+            questions[i * N + q] = wanted[q];
+            questions[i * N + q].object = paths[i];
+        }
+    }
+    fd_h5_reader_prefetch(trace->reader, questions, n * N);
+}
+
+static fd_code read_all(const fd_trace *trace, const fd_h5_link *links, size_t n, ordered *all, fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         fd_weight_rows *w = &all[i].rows;
+        char set[WEIGHT_PATH];
+        if (i % AT_ONCE == 0) look_ahead(trace, links + i, n - i < AT_ONCE ? n - i : AT_ONCE);
         snprintf(w->name, sizeof w->name, "%.191s", links[i].name);
-        hid_t set = H5Dopen2(group, links[i].name, H5P_DEFAULT);
-        fd_code code = read_hashes(trace, set, w, err);
-        if (code == FD_OK) code = read_attributes(trace, set, w, &all[i].seq, err);
-        fd_h5_release(set);
-        FD_TRY(code);
+        snprintf(set, sizeof set, "weights/%s", links[i].name);
+        FD_TRY(read_hashes(trace, set, w, err));
+        FD_TRY(read_attributes(trace, set, w, &all[i].seq, err));
     }
     return FD_OK;
 }
 
-static fd_code read_group(const fd_trace *trace, hid_t group, fd_weight_table *out, fd_error *err) {
-    size_t n;
-    fd_h5_link *links = group < 0 ? NULL : fd_h5_links(group, MOST_WEIGHTS, &n);
-    if (!links) return fd_h5_fail(err, FD_ERR_INPUT, "%s: weights: not a group that can be listed", trace->path);
+static fd_code read_group(const fd_trace *trace, fd_weight_table *out, fd_error *err) {
+    size_t n, limit = (size_t)fd_limit_of(FD_LIMIT_WEIGHTS);
+    fd_h5_link *links = fd_h5_reader_links(trace->reader, "weights", limit, &n);
+    if (!links)
+        return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: weights: not a group that can be listed",
+                                 trace->path);
     ordered *all = calloc(n + 1, sizeof *all);
     out->rows = calloc(n + 1, sizeof *out->rows);
-    fd_code code = all && out->rows ? read_all(trace, group, links, n, all, err)
+    fd_code code = all && out->rows ? read_all(trace, links, n, all, err)
                                     : fd_fail(err, FD_ERR_MEMORY, "%s: weights: out of memory", trace->path);
     if (code == FD_OK) qsort(all, n, sizeof *all, by_seq);
     for (size_t i = 0; all && out->rows && i < n; i++) out->rows[i] = all[i].rows;
@@ -152,14 +180,9 @@ static fd_code read_group(const fd_trace *trace, hid_t group, fd_weight_table *o
 
 fd_code fd_trace_read_weights(const fd_trace *trace, fd_weight_table *out, fd_error *err) {
     *out = (fd_weight_table){0};
-    fd_h5_guard guard = fd_h5_begin();
     fd_code code = FD_OK;
-    if (fd_h5_has(trace->root, "weights")) {
-        hid_t group = H5Gopen2(trace->root, "weights", H5P_DEFAULT);
-        code = read_group(trace, group, out, err);
-        fd_h5_release(group);
-    }
-    fd_h5_end(guard);
+    if (fd_h5_reader_has(trace->reader, "weights")) code = read_group(trace, out, err);
+    code = fd_h5_reader_survived(trace->reader, code, err);
     if (code != FD_OK) fd_weight_table_free(out);
     return code;
 }

@@ -44,7 +44,7 @@ fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *sha
                            const float *cache_v, float *out, fd_error *err);
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
- * in one kernel for a short context (single block), in two for a long one (split-KV). Their grids do not depend on the
+ * in one kernel for a short context (single block), in four for a long one (split-KV). Their grids do not depend on the
  * position, so that a CUDA graph can replay them. Or one position each of several sequences, a row of everything for
  * each: what a row gets does not depend on the others. With ctx->overlap, *pos, the sequences and the cache's rows
  * before it must be complete when the launch before this one begins: they are read before it ends. */

@@ -1,4 +1,4 @@
-/* The scratch that blocks of one decode step's attention share, and how the last of them is found. */
+/* The scratch that the kernels of one decode step's attention share, and how the last of several blocks is found. */
 #ifndef FD_KERNELS_ATTENTION_SCRATCH_CUH
 #define FD_KERNELS_ATTENTION_SCRATCH_CUH
 
@@ -7,10 +7,14 @@
 
 enum { CHUNK = FD_ATTENTION_BLOCK };
 
-/* The scratch, in floats: scores, chunk sums of the mix, then the counters of arrivals (0 between launches). */
+/* Exact attention's scratch, in floats. Every launch writes all that it reads, but for the counters, 0 between
+ * launches. */
+enum { SPLIT_MOST_BLOCKS = 256 };
 struct scratch_layout {
-    float *scores;     /* [n_head, n_ctx] */
+    float *scores;     /* [n_head, n_ctx]; then e^(score − largest) */
     float *chunk_sums; /* [n_head, n_chunk, head_dim] */
+    float *largest;    /* [n_head, SPLIT_MOST_BLOCKS]: each block's largest score */
+    float *sum;        /* [n_head]: Σ e^(score − largest) */
     unsigned *arrived; /* [n_head] */
 };
 
@@ -22,7 +26,9 @@ static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode 
     scratch_layout s;
     s.scores = in->scratch;
     s.chunk_sums = s.scores + (int64_t)in->n_head * in->n_ctx;
-    s.arrived = (unsigned *)(s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim);
+    s.largest = s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim;
+    s.sum = s.largest + in->n_head * SPLIT_MOST_BLOCKS;
+    s.arrived = (unsigned *)(s.sum + in->n_head);
     return s;
 }
 

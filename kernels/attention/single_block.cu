@@ -45,6 +45,23 @@ __device__ __forceinline__ float mix_values(float acc, const float *p, int count
     return acc;
 }
 
+template <int GROUPS>
+__device__ __forceinline__ void key_from(const float *key, int head_dim, int lane, float (&k)[GROUPS * 8]) {
+#pragma unroll
+    for (int i = 0; i < GROUPS * 8; i++) {
+        const int at = i / 8 * 64 + lane * 8 + i % 8;
+        if (at < head_dim) k[i] = key[at];
+    }
+}
+
+/* A head's query and its K/V head's newest key, from shared memory to an observer's tensors. */
+__device__ __forceinline__ void store_rotated(const fd_attn_decode &a, int head, const float *query, const float *key) {
+    const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
+    if (i >= a.head_dim) return;
+    if (a.q_out) a.q_out[(int64_t)head * a.head_dim + i] = query[fd_query_at(i)];
+    if (a.k_out && head % sharing == 0) a.k_out[(int64_t)(head / sharing) * a.head_dim + i] = key[i];
+}
+
 /* What a thread computes: element d of q, k, v and out, and from chunk `part` on every at_once-th chunk of that
  * element's mix; as lane of eight, scores. */
 template <int GROUPS> struct thread_work {

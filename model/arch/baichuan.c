@@ -14,4 +14,10 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_baichuan = {"baichuan", FD_ROPE_INTERLEAVED, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_baichuan = {
+    .name = "baichuan",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .norm = FD_NORM_RMS,
+    .made_keys = "block_count=32 embedding_length=64 feed_forward_length=128",
+};

@@ -1,14 +1,6 @@
 /* The blocks that decoder architectures share. */
 #include "model/builder.h"
 
-#include <stdio.h>
-
-static bool has_tensor(const fd_builder *b, int32_t layer, const char *name) {
-    char full[128];
-    snprintf(full, sizeof full, "blk.%d.%s.weight", layer, name);
-    return fd_gguf_find_tensor(b->gguf, full) != NULL;
-}
-
 /* Q, K or V, as rows of one fused matrix where the file has that. */
 typedef struct projection {
     const char *name, *norm, *clamped; /* "attn_q", "attn_q_norm", "attn_q_clamped" */
@@ -24,7 +16,7 @@ static int32_t norm_heads(fd_builder *b, int32_t layer, const projection *p, int
 static int32_t project(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
     const fd_hparams *h = b->h;
     int32_t n_out = p->n_head * h->head_dim, node;
-    if (has_tensor(b, layer, "attn_qkv")) {
+    if (fd_build_has(b, layer, "attn_qkv.weight")) {
         fd_part part = {p->first, (int64_t)(h->n_head + 2 * h->n_head_kv) * h->head_dim};
         node = fd_build_matmul_part(b, layer, p->name, "attn_qkv", x, part, n_out, how->qkv_bias);
     } else {
@@ -73,7 +65,7 @@ int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) 
         int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
         act = fd_build_activation(b, layer, "ffn_act", activation, up);
     } else {
-        bool fused = !has_tensor(b, layer, "ffn_gate");
+        bool fused = fd_build_has(b, layer, "ffn_up.weight") && !fd_build_has(b, layer, "ffn_gate.weight");
         fd_part of_gate = {0, 2 * (int64_t)h->n_ff}, of_up = {h->n_ff, 2 * (int64_t)h->n_ff};
         int32_t gate = fused ? fd_build_matmul_part(b, layer, "ffn_gate", "ffn_up", x, of_gate, h->n_ff, FD_OPTIONAL)
                              : fd_build_matmul(b, layer, "ffn_gate", "ffn_gate", x, h->n_ff, FD_OPTIONAL);
@@ -100,7 +92,7 @@ int32_t fd_build_swiglu(fd_builder *b, int32_t layer, int32_t x) {
 
 static int32_t output(fd_builder *b, const char *name, int32_t x) {
     int32_t norm = fd_build_norm(b, -1, "output_norm", "output_norm", x);
-    bool tied = fd_gguf_find_tensor(b->gguf, "output.weight") == NULL;
+    bool tied = !fd_build_has(b, -1, "output.weight");
     return fd_build_matmul(b, -1, name, tied ? "token_embd" : "output", norm, b->h->n_vocab, FD_OPTIONAL);
 }
 
@@ -127,10 +119,4 @@ fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
 
 int32_t fd_window_of(const fd_windows *windows, int32_t layer) {
     return layer % windows->period < windows->period - 1 ? windows->window : 0;
-}
-
-bool fd_has_tensor(const fd_builder *b, const char *name) {
-    char full[128];
-    snprintf(full, sizeof full, "blk.0.%s", name);
-    return fd_gguf_find_tensor(b->gguf, full) != NULL;
 }

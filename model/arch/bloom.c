@@ -15,4 +15,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_bloom = {"bloom", FD_ROPE_HALF, list, FD_READS_ALIBI, FD_NORM_LAYER};
+const fd_arch fd_arch_bloom = {
+    .name = "bloom",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_ALIBI,
+    .norm = FD_NORM_LAYER,
+    .made_with = FD_EVERY_BIAS " attn_qkv.weight",
+};

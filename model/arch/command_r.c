@@ -13,7 +13,7 @@ static int32_t layer_of(fd_builder *b, int32_t layer, int32_t x, const fd_attent
 
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    attention.qk_norm = fd_has_tensor(b, "attn_q_norm.weight");
+    attention.qk_norm = fd_build_has(b, 0, "attn_q_norm.weight");
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = layer_of(b, layer, x, &attention);
@@ -37,5 +37,21 @@ static void list_cohere2(fd_builder *b) {
     fd_build_scaled_logits(b, x, b->h->logit_scale);
 }
 
-const fd_arch fd_arch_command_r = {"command-r", FD_ROPE_INTERLEAVED, list, FD_READS_LOGIT_SCALE, FD_NORM_LAYER};
-const fd_arch fd_arch_cohere2 = {"cohere2", FD_ROPE_INTERLEAVED, list_cohere2, FD_READS_LOGIT_SCALE, FD_NORM_LAYER};
+const fd_arch fd_arch_command_r = {
+    .name = "command-r",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_LOGIT_SCALE,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "logit_scale=0.0625",
+    .made_tied = true,
+};
+const fd_arch fd_arch_cohere2 = {
+    .name = "cohere2",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list_cohere2,
+    .reads = FD_READS_LOGIT_SCALE,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "block_count=4 logit_scale=0.25 attention.sliding_window=16",
+    .made_tied = true,
+};

@@ -25,5 +25,12 @@ static void list(fd_builder *b) {
 }
 
 const fd_arch fd_arch_deepseek = {
-    "deepseek", FD_ROPE_INTERLEAVED, list,
-    FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS, FD_NORM_RMS};
+    .name = "deepseek",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
+    .norm = FD_NORM_RMS,
+    .made_keys =
+        "block_count=3 leading_dense_block_count=1 expert_count=4 expert_used_count=2 expert_feed_forward_length=256 "
+        "expert_shared_count=1 expert_weights_scale=1.0",
+};

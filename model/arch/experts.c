@@ -1,8 +1,6 @@
 /* A mixture of experts in place of the FFN. */
 #include "model/builder.h"
 
-#include <stdio.h>
-
 /* What the file says of the router must be what the architecture does. */
 static void check_gating(fd_builder *b, const fd_experts_block *how) {
     int32_t own = how->gating == FD_GATING_SOFTMAX ? 3 : how->sigmoid ? 2 : 1;
@@ -13,15 +11,13 @@ static void check_gating(fd_builder *b, const fd_experts_block *how) {
 
 int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
     const fd_hparams *h = b->h;
-    char selection[128];
     check_gating(b, how);
     int32_t row = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", x, h->n_expert, how->bias);
     if (how->gating != FD_GATING_SOFTMAX)
         row = how->sigmoid ? fd_build_activation(b, layer, "ffn_moe_probs", FD_OP_SIGMOID, row)
                            : fd_build_softmax(b, layer, "ffn_moe_probs", row);
-    snprintf(selection, sizeof selection, "blk.%d.exp_probs_b.bias", layer);
     int32_t choice = row;
-    if (fd_gguf_find_tensor(b->gguf, selection))
+    if (fd_build_has(b, layer, "exp_probs_b.bias"))
         choice = fd_build_add_vector(b, layer, "ffn_moe_probs_biased", "exp_probs_b.bias", row);
     int32_t ids = fd_build_top_k(b, layer, "ffn_moe_topk", choice);
     int32_t weights = fd_build_expert_weights(b, layer, "ffn_moe_weights", row, ids, how->gating);
@@ -30,6 +26,13 @@ int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_exper
     int32_t act = fd_build_gated(b, layer, "ffn_moe_act", how->activation, gate, up);
     int32_t down = fd_build_expert_matmul(b, layer, "ffn_moe_down", "ffn_down_exps", act, ids, h->n_embd, how->bias);
     return fd_build_expert_sum(b, layer, "ffn_moe_out", down, weights);
+}
+
+void fd_build_skip_further_tokens(fd_builder *b) {
+    int32_t n_further = 0;
+    fd_code code = fd_key_i32(b->keys, "nextn_predict_layers", 0, 0, b->h->n_layer - 1, &n_further);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    b->graph->hparams.n_layer -= n_further;
 }
 
 int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, bool gated) {

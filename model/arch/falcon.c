@@ -6,7 +6,7 @@
 /* x + attention + FFN: both read the stream's norm, or attention one of its own. */
 static int32_t layer_of(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *attention) {
     int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
-    bool two = fd_has_tensor(b, "attn_norm_2.weight");
+    bool two = fd_build_has(b, 0, "attn_norm_2.weight");
     int32_t of_attention = two ? fd_build_norm(b, layer, "attn_norm_2", "attn_norm_2", x) : norm;
     int32_t ffn_inp = fd_build_add(b, layer, "ffn_inp", x, fd_build_attention(b, layer, of_attention, attention));
     return fd_build_add(b, layer, "l_out", ffn_inp, fd_build_ffn(b, layer, norm, FD_OP_GELU));
@@ -21,4 +21,10 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_falcon = {"falcon", FD_ROPE_HALF, list, 0, FD_NORM_LAYER};
+const fd_arch fd_arch_falcon = {
+    .name = "falcon",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_LAYER,
+    .made_with = FD_NORM_BIASES " attn_qkv.weight",
+};

@@ -15,4 +15,9 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_gemma = {"gemma", FD_ROPE_HALF, list, 0};
+const fd_arch fd_arch_gemma = {
+    .name = "gemma",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .made_tied = true,
+};

@@ -29,4 +29,11 @@ static void list(fd_builder *b) {
     fd_build_capped_logits(b, x, h->final_softcap);
 }
 
-const fd_arch fd_arch_gemma2 = {"gemma2", FD_ROPE_HALF, list, FD_READS_WINDOW | FD_READS_SOFTCAPS};
+const fd_arch fd_arch_gemma2 = {
+    .name = "gemma2",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_WINDOW | FD_READS_SOFTCAPS,
+    .made_keys = "attention.sliding_window=16 attn_logit_softcapping=50.0 final_logit_softcapping=30.0",
+    .made_tied = true,
+};

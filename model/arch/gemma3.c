@@ -36,4 +36,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_gemma3 = {"gemma3", FD_ROPE_HALF, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_gemma3 = {
+    .name = "gemma3",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_RMS,
+    .made_keys = "block_count=6 attention.sliding_window=16",
+    .made_tied = true,
+};

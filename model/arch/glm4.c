@@ -41,4 +41,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_glm4 = {"glm4", FD_ROPE_INTERLEAVED, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_glm4 = {
+    .name = "glm4",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .norm = FD_NORM_RMS,
+    .made_keys = "rope.dimension_count=32",
+    .made_with = "ffn_up.weight",
+};

@@ -1,6 +1,6 @@
 /* glm4moe: GLM-4.5 and 4.6. Heads of Q and K normed where the file has the weights; after the first layers a mixture
  * of experts chosen by a sigmoid and a bias that only the choice sees, and a shared expert. The norm before the FFN
- * is post_attention_norm in the file. The last layers, which predict further tokens, are not run.
+ * is post_attention_norm in the file.
  * Source: Zhipu AI, GLM-4.5, 2025, and transformers' Glm4MoeModel. */
 #include "model/builder.h"
 
@@ -15,12 +15,9 @@ static int32_t ffn(fd_builder *b, int32_t layer, int32_t norm) {
 }
 
 static void list(fd_builder *b) {
-    int32_t n_further = 0;
-    fd_code code = fd_key_i32(b->keys, "nextn_predict_layers", 0, 0, b->h->n_layer - 1, &n_further);
-    if (code != FD_OK) fd_builder_set_error(b, code);
-    b->graph->hparams.n_layer -= n_further;
+    fd_build_skip_further_tokens(b);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    attention.qk_norm = fd_has_tensor(b, "attn_q_norm.weight");
+    attention.qk_norm = fd_build_has(b, 0, "attn_q_norm.weight");
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
@@ -31,5 +28,14 @@ static void list(fd_builder *b) {
 }
 
 const fd_arch fd_arch_glm4moe = {
-    "glm4moe", FD_ROPE_HALF, list,
-    FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS, FD_NORM_RMS};
+    .name = "glm4moe",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
+    .norm = FD_NORM_RMS,
+    .made_keys =
+        "block_count=3 leading_dense_block_count=1 expert_count=4 expert_used_count=2 expert_feed_forward_length=256 "
+        "expert_shared_count=1 expert_weights_norm=true expert_gating_func=2 expert_weights_scale=1.5 "
+        "rope.dimension_count=32",
+    .made_with = "exp_probs_b.bias attn_q.bias attn_k.bias attn_v.bias",
+};

@@ -18,4 +18,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_gpt_oss = {"gpt-oss", FD_ROPE_HALF, list, FD_READS_EXPERTS | FD_READS_WINDOW};
+const fd_arch fd_arch_gpt_oss = {
+    .name = "gpt-oss",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_EXPERTS | FD_READS_WINDOW,
+    .made_keys = "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 attention.sliding_window=16",
+    .made_with = "attn_output.bias",
+};

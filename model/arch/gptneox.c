@@ -19,4 +19,12 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_gptneox = {"gptneox", FD_ROPE_HALF, list, FD_READS_PARALLEL, FD_NORM_LAYER};
+const fd_arch fd_arch_gptneox = {
+    .name = "gptneox",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_PARALLEL,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "use_parallel_residual=true rope.dimension_count=16",
+    .made_with = FD_EVERY_BIAS " attn_qkv.weight",
+};

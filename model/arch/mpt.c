@@ -5,12 +5,11 @@
 
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true};
-    if (fd_has_tensor(b, "attn_q_norm.weight") || fd_has_tensor(b, "ffn_act.scales"))
+    if (fd_build_has(b, 0, "attn_q_norm.weight") || fd_build_has(b, 0, "ffn_act.scales"))
         fd_builder_set_error(
             b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weights attn_q_norm and ffn_act.scales: not implemented for mpt"));
     int32_t x = fd_build_embed(b, "token_embd");
-    if (fd_gguf_find_tensor(b->gguf, "position_embd.weight"))
-        x = fd_build_add_position(b, "inp_pos", "position_embd", x);
+    if (fd_build_has(b, -1, "position_embd.weight")) x = fd_build_add_position(b, "inp_pos", "position_embd", x);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_GELU);
@@ -18,4 +17,13 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_mpt = {"mpt", FD_ROPE_HALF, list, FD_READS_ALIBI | FD_READS_CLAMP, FD_NORM_LAYER};
+const fd_arch fd_arch_mpt = {
+    .name = "mpt",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_ALIBI | FD_READS_CLAMP,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "attention.max_alibi_bias=8.0 attention.clamp_kqv=2.0",
+    .made_with = "attn_qkv.weight",
+    .made_tied = true,
+};

@@ -13,4 +13,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_nemotron = {"nemotron", FD_ROPE_HALF, list, 0, FD_NORM_LAYER};
+const fd_arch fd_arch_nemotron = {
+    .name = "nemotron",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "rope.dimension_count=32",
+    .made_with = FD_NORM_BIASES,
+};

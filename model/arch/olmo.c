@@ -12,4 +12,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_olmo = {"olmo", FD_ROPE_INTERLEAVED, list, FD_READS_CLAMP, FD_NORM_LAYER_PLAIN};
+const fd_arch fd_arch_olmo = {
+    .name = "olmo",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_CLAMP,
+    .norm = FD_NORM_LAYER_PLAIN,
+    .made_keys = "attention.clamp_kqv=2.0",
+};

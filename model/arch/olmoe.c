@@ -17,4 +17,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_olmoe = {"olmoe", FD_ROPE_HALF, list, FD_READS_EXPERTS, FD_NORM_RMS};
+const fd_arch fd_arch_olmoe = {
+    .name = "olmoe",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_EXPERTS,
+    .norm = FD_NORM_RMS,
+    .made_keys = "attention.head_count_kv=4 expert_count=4 expert_used_count=2",
+};

@@ -19,4 +19,11 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_phi2 = {"phi2", FD_ROPE_HALF, list, 0, FD_NORM_LAYER};
+const fd_arch fd_arch_phi2 = {
+    .name = "phi2",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_LAYER,
+    .made_keys = "rope.dimension_count=32",
+    .made_with = FD_EVERY_BIAS " attn_qkv.weight output.bias",
+};

@@ -16,4 +16,10 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_phi3 = {"phi3", FD_ROPE_HALF, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_phi3 = {
+    .name = "phi3",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_RMS,
+    .made_with = "attn_qkv.weight ffn_up.weight",
+};

@@ -17,5 +17,12 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_qwen2moe = {"qwen2moe", FD_ROPE_HALF, list, FD_READS_EXPERTS | FD_READS_SHARED_EXPERTS,
-                                  FD_NORM_RMS};
+const fd_arch fd_arch_qwen2moe = {
+    .name = "qwen2moe",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .reads = FD_READS_EXPERTS | FD_READS_SHARED_EXPERTS,
+    .norm = FD_NORM_RMS,
+    .made_keys =
+        "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 expert_shared_feed_forward_length=256",
+};

@@ -23,4 +23,10 @@ static void list_experts(fd_builder *b) {
 }
 
 const fd_arch fd_arch_qwen3 = {"qwen3", FD_ROPE_HALF, list, 0};
-const fd_arch fd_arch_qwen3moe = {"qwen3moe", FD_ROPE_HALF, list_experts, FD_READS_EXPERTS | FD_READS_EXPERT_NORM};
+const fd_arch fd_arch_qwen3moe = {
+    .name = "qwen3moe",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list_experts,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM,
+    .made_keys = "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 expert_weights_norm=true",
+};

@@ -12,4 +12,9 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_smollm3 = {"smollm3", FD_ROPE_INTERLEAVED, list, 0};
+const fd_arch fd_arch_smollm3 = {
+    .name = "smollm3",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .made_keys = "block_count=4",
+};

@@ -12,4 +12,10 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_starcoder2 = {"starcoder2", FD_ROPE_HALF, list, 0, FD_NORM_LAYER};
+const fd_arch fd_arch_starcoder2 = {
+    .name = "starcoder2",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .norm = FD_NORM_LAYER,
+    .made_with = FD_EVERY_BIAS,
+};

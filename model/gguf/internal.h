@@ -1,5 +1,5 @@
 /* What the GGUF files of model/ share: the parsed file, names that can be searched, and the value types' table.
- * Only the files of model/gguf and the writer of test models (bench/gguf_writer) include this. */
+ * Only the files of model/gguf and the writer (model/gguf_writer) include this. */
 #ifndef FD_MODEL_GGUF_INTERNAL_H
 #define FD_MODEL_GGUF_INTERNAL_H
 

@@ -51,6 +51,8 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_GELU:
     case FD_OP_RELU_SQUARED:
     case FD_OP_SIGMOID:
+    case FD_OP_SILU:
+    case FD_OP_SOFTPLUS:
     case FD_OP_CLAMP: return taken_by(op, case_unary(FD_OP_SCALE, 200, 3));
     case FD_OP_SCALE:
     case FD_OP_SOFTCAP: return case_unary(op, 200, 3);
@@ -60,6 +62,11 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_EXPERT_MATMUL:
         return case_expert_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2, kind % 3 == 0, kind % 4 ? FD_F32 : -1);
     case FD_OP_EXPERT_SUM: return case_expert_sum(120, 2);
+    case FD_OP_CONV: return case_conv(kind, 4);
+    case FD_OP_SSM_SCAN: return case_ssm_scan(kind % 2, kind * 3, 4);
+    case FD_OP_SLICE: return case_slice(3);
+    case FD_OP_CONCAT: return case_concat(kind % 2, 3);
+    case FD_OP_HEAD_MATMUL: return case_head_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2);
     default: return case_elementwise(op, 200, 3);
     }
 }
@@ -73,12 +80,15 @@ trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
         for (int64_t k = 0; k < t.c->n_in[i]; k++) {
             double spread = exp((double)(draw() % 6)) / 20; /* magnitudes over two decades, as activations have */
             bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX ||
-                         (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
+                         op == FD_OP_SSM_SCAN || (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
             t.in[i][k] = round_to((double)(float)(t.c->in[i][k] * (as_is ? 1 : spread)), class_->u_out);
         }
         t.args.in[i] = t.in[i];
-        if (i == 1 && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX))
-            t.c->nodes[1].op = FD_OP_KV_WRITE; /* a cache, all positions from 0 */
+        bool cache = op == FD_OP_CONV || op == FD_OP_SSM_SCAN
+                         ? i == 0
+                         : i == 1 && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
+        if (cache)
+            t.c->nodes[i].op = FD_OP_KV_WRITE; /* a cache, all positions from 0 */
         else
             t.c->nodes[i].op = FD_OP_ADD;
     }

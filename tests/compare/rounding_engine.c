@@ -259,6 +259,20 @@ static void run_expert_matmul(const fd_op_args *a, const fd_numerics_class *c, d
     }
 }
 
+static void run_head_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n = a->weight[0]->n_col, n_head = a->node->shape[0], n_out = a->node->shape[1];
+    for (int64_t item = 0; item < a->n_pos * n_head; item++) {
+        fd_weight w = *a->weight[0];
+        w.n_row = n_out;
+        w.data = (const char *)w.data + item % n_head * n_out * fd_dtype_row_bytes(w.dtype, n);
+        fd_op_args one = *a;
+        one.n_pos = 1;
+        one.weight[0] = &w;
+        one.in[0] = (const double *)a->in[0] + item * n;
+        run_matmul(&one, c, out + item * n_out);
+    }
+}
+
 static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     int64_t n = a->node->shape[0], k = a->graph->nodes[1].shape[0];
     for (int64_t i = 0; i < a->n_pos * n; i++) {
@@ -270,6 +284,52 @@ static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, doub
             sum = round_to(sum + round_to(w * x, c->u_op), c->u_op);
         }
         out[i] = round_to(sum, c->u_out);
+    }
+}
+
+static void run_conv(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    const fd_weight *w = a->weight[0];
+    int64_t n = w->n_row, n_tap = w->n_col;
+    for (int64_t i = 0; i < a->n_pos * n; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < n_tap; j++) {
+            int64_t t = a->pos0 + i / n + j + 1 - n_tap;
+            if (t >= 0)
+                sum = round_to(sum + round_to(((const float *)w->data)[i % n * n_tap + j] *
+                                                  ((const double *)a->in[0])[t * n + i % n],
+                                              c->u_op),
+                               c->u_op);
+        }
+        out[i] = round_to(round_to(sum + ((const float *)a->weight[1]->data)[i % n], c->u_op), c->u_out);
+    }
+}
+
+static void run_scan(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    const fd_node *read = &a->graph->nodes[1];
+    const float *A = a->weight[0]->data, *d = a->weight[1]->data;
+    int64_t n_head = a->node->shape[0], n_dim = a->node->shape[1], n_state = read->shape[1], n_group = read->shape[0];
+    int64_t n = n_head * n_dim, width = n_head + n + n_group * n_state;
+    double u = kernel_u(c), h[64];
+    for (int64_t ch = 0; ch < n; ch++) {
+        int64_t head = ch / n_dim, group = head / (n_head / n_group);
+        for (int64_t s = 0; s < n_state; s++) h[s] = 0;
+        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
+            const double *row = (const double *)a->in[0] + t * width, *b = row + n_head + n + group * n_state;
+            double x_dt = round_to(row[n_head + ch] * row[head], u), y = 0;
+            for (int64_t s = 0; s < n_state; s++) {
+                double decay =
+                    round_to(exp(round_to(A[a->weight[0]->n_col > 1 ? head * n_state + s : head] * row[head], u)), u);
+                h[s] = round_to(round_to(h[s] * decay, u) + round_to(b[s] * x_dt, u), u);
+                if (t >= a->pos0)
+                    y = round_to(
+                        y + round_to(h[s] * ((const double *)a->in[1])[((t - a->pos0) * n_group + group) * n_state + s],
+                                     u),
+                        u);
+            }
+            if (t >= a->pos0)
+                out[(t - a->pos0) * n + ch] =
+                    round_to(round_to(y + round_to(row[n_head + ch] * d[head], u), u), c->u_out);
+        }
     }
 }
 
@@ -292,6 +352,14 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
         case FD_OP_SIGMOID:
             u = kernel_u(c);
             out[i] = round_to(1 / round_to(1 + round_to(exp(-g), u), u), c->u_out);
+            break;
+        case FD_OP_SILU:
+            u = kernel_u(c);
+            out[i] = round_to(g / round_to(1 + round_to(exp(-g), u), u), c->u_out);
+            break;
+        case FD_OP_SOFTPLUS:
+            u = kernel_u(c);
+            out[i] = round_to(log(round_to(1 + round_to(exp(g), u), u)), c->u_out);
             break;
         case FD_OP_KV_WRITE: out[i] = round_to(g, c->u_kv); break;
         default: out[i] = round_to(exact[i], c->u_out); /* EMBED */
@@ -317,6 +385,9 @@ void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
     case FD_OP_TOP_K: run_top_k(a, out); return;
     case FD_OP_EXPERT_WEIGHTS: run_expert_weights(a, c, out); return;
     case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
+    case FD_OP_CONV: run_conv(a, c, out); return;
+    case FD_OP_SSM_SCAN: run_scan(a, c, out); return;
+    case FD_OP_HEAD_MATMUL: run_head_matmul(a, c, out); return;
     case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
     default: run_rest(a, c, n, exact, out);
     }

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 #include "tests/common.h"
 #include "tests/emulate/emulate_case.h"

@@ -10,6 +10,7 @@
 #include "compare/compare.h"
 #include "compare/diff/lockstep.h"
 #include "faults/faults.h"
+#include "model/gguf_writer/made_model.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
@@ -48,6 +49,23 @@ static bench open_with_temperature(char **bytes) {
     must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
     return b;
 }
+
+static bench open_made(const fd_made_model *what) {
+    bench b = {0};
+    fd_error err = {0};
+    must(fd_made_model_open(what, &b.gguf, &err), &err);
+    must(fd_graph_build(b.gguf, &b.graph, NULL, &err), &err);
+    return b;
+}
+
+/* Compressed K and V, experts in groups. Q's matrix is square, as the other models' are. */
+static const fd_made_model with_mla = {
+    .arch = "deepseek2",
+    .n_embd = 64,
+    .n_ff = 64,
+    .keys = {"expert_feed_forward_length=64 attention.q_lora_rank=0",
+             "attention.key_length=72 attention.key_length_mla=16 rope.dimension_count=8"}};
+static const fd_made_model with_state = {.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}};
 
 static fd_exec *executor(const fd_graph *graph, feed p) {
     fd_exec *exec;
@@ -188,6 +206,16 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
         close_model(&b);
         free(bytes);
     }
+    bench made = open_made(&with_mla);
+    locate_all(made.graph, 3, long_prompt, "made deepseek2", n_applied);
+    close_model(&made);
+    made = open_made(&with_state); /* what is not its own sits at nodes that it does not have */
+    fd_trace *clean = record(made.graph, long_prompt);
+    for (int32_t i = 0; i < fd_fault_count(); i++)
+        for (int32_t layer = 0; layer < 3 && strncmp(fd_fault_at(i)->name, "ssm_", 4) == 0; layer++)
+            n_applied[i] += locate(fd_fault_at(i), layer, made.graph, clean, long_prompt, "made mamba", layer == 1);
+    fd_trace_close(clean);
+    close_model(&made);
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         n_total += n_applied[i];
         cr_expect(n_applied[i] > 0 || !with_archs, "%s applied to no model", fd_fault_at(i)->name);

@@ -1,12 +1,43 @@
-/* Fuzzes what reads HDF5 files past the library: 8 bytes of an object header's address, then the file. Every chunk that
- * is found must lie in the file. */
+/* Fuzzes what reads HDF5 files past the library: 8 bytes of an object header's address, then the file. Its groups, attributes and
+ * lists are asked for; every chunk that is found must lie in the file. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/hdf5/index.h"
+#include "dumpers/hdf5/plain.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Everything that is asked of a file without the library. */
+static void ask(const fd_h5_bytes *bytes, uint64_t address) {
+    static const char *const objects[] = {"", "x", "tokens", "tensors/x"};
+    static int32_t rows[1024];
+    char text[64];
+    fd_h5_plain plain;
+    fd_h5_answer answer;
+    size_t n;
+    fd_h5_plain_open(&plain, bytes, address % 7 == 0 ? "tensors" : NULL);
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        for (fd_h5_kind kind = FD_H5_HAS; kind <= FD_H5_STORED; kind++)
+            (void)fd_h5_plain_ask(&plain, &(fd_h5_question){kind, objects[i], "", 0}, NULL, &answer);
+        fd_h5_question question = {FD_H5_TEXT, objects[i], "dtype", sizeof text};
+        if (fd_h5_plain_ask(&plain, &question, text, &answer) && answer.found == FD_H5_FOUND)
+            assert(memchr(text, '\0', sizeof text));
+        (void)fd_h5_plain_ask(&plain, &(fd_h5_question){FD_H5_INTEGER, objects[i], "seq", 0}, NULL, &answer);
+        question = (fd_h5_question){FD_H5_DATASET, objects[i], "", 0};
+        if (!fd_h5_plain_ask(&plain, &question, NULL, &answer) || answer.found != FD_H5_FOUND) continue;
+        fd_h5_block block = {
+            objects[i],          fd_h5_type_i32, 4, answer.dataset.shape, {.rank = answer.dataset.shape.rank},
+            answer.dataset.shape};
+        uint64_t elements = 1;
+        for (int k = 0; k < block.shape.rank; k++)
+            elements = block.shape.dim[k] > 1024 ? 1025 : elements > 1024 ? elements : elements * block.shape.dim[k];
+        if (elements <= 1024) (void)fd_h5_plain_rows(&plain, &block, rows);
+    }
+    free(fd_h5_plain_links(&plain, "", 1 << 12, &n));
+    fd_h5_plain_close(&plain);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t address;
@@ -16,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fd_h5_object object;
     static fd_h5_nearby nearby;
     nearby.headers.n = nearby.strings.n = 0;
-    (void)fd_h5_plain_file(&bytes);
+    ask(&bytes, address);
     if (!fd_h5_object_read(&bytes, &nearby, address, &object)) return 0;
     int64_t n = fd_h5_chunk_count(&object.shape, &object.layout, 1 << 16);
     uint64_t *chunks = n >= 0 ? malloc((size_t)n * sizeof *chunks + 1) : NULL;

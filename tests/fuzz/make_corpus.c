@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/gguf_writer.h"
 
 enum { MAX_BYTES = 1 << 10 };
 

@@ -42,6 +42,12 @@ static uint64_t write_file(const char *path, const seed *s) {
     memcpy(&address, &info.addr, sizeof address);
     H5Dclose(set);
     H5Sclose(space);
+    hsize_t n = 3;
+    space = H5Screate_simple(1, &n, NULL);
+    H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space);
+    H5Gclose(H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    fd_h5_put_string(file, "dtype", "a text");
     H5Pclose(create);
     H5Pclose(access);
     H5Fclose(file);

@@ -263,10 +263,27 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
 
 void check_attention_decode(gpu_test *test) {
     static const int32_t positions[] = {0, 62, 63, 64, 65, 128, 298, 299};
-    static const heads shapes[] = {{8, 4, 8}, {14, 2, 64}, {4, 4, 64}, {8, 2, 128}, {2, 1, 80}, {2, 2, 6}, {2, 1, 256}};
+    static const heads shapes[] = {{8, 4, 8},
+                                   {14, 2, 64},
+                                   {4, 4, 64},
+                                   {8, 2, 128},
+                                   {2, 1, 80},
+                                   {2, 2, 6},
+                                   {2, 1, 256},
+                                   /* More heads than a block computes of a key that they share. */
+                                   {20, 1, 64},
+                                   {9, 1, 128},
+                                   {12, 2, 256},
+                                   {3, 1, 7}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_decode(test, shapes[i], i % 2 == 0, shapes[i].head_dim / 4 * 2, 300, positions, 8, i % 2 == 0);
     /* More chunks than the grids have blocks: blocks take several, and the last to arrive adds many. */
     static const int32_t late[] = {0, 4000, 9999};
     check_decode(test, (heads){2, 1, 16}, false, 16, 10000, late, 3, true);
+    /* More chunks than the last kernel holds at once, more scores than the softmax does. */
+    static const int32_t last[] = {8191, 8192, 16384, 19999};
+    check_decode(test, (heads){2, 1, 16}, false, 16, 20000, last, 4, true);
+    /* Real heads, more chunks than multiprocessors several times over. */
+    static const int32_t far[] = {8192, 32767};
+    check_decode(test, (heads){8, 2, 128}, false, 128, 32768, far, 2, true);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "engine/engine.h"
 #include "engine/pack_weight.h"
 #include "model/gguf/quant.h"

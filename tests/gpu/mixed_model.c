@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/block_scales.h"
+#include "model/gguf_writer/gguf_writer.h"
 #include "bench/run.h"
 #include "model/gguf/quant.h"
 

@@ -41,6 +41,7 @@ static const key_case cases[] = {
     {"llama", "ssm.state_size", 0, true},
     {"llama", "ssm.", 0, false},
     {"llama", "vocab_size", 99, true},
+    {"llama", "attention.layer_norm_epsilon", 1e-5f, true}, /* of a norm that it does not have */
 };
 
 static fd_code build(const key_case *c, fd_error *err) {

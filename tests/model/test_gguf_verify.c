@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gguf_bytes.h"
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/gguf_writer.h"
 #include "model/gguf/quant.h"
 #include "tests/common.h"
 #include "tests/ops/shared_files.h"

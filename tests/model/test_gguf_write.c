@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/gguf_writer.h"
 #include "tests/common.h"
 #include "tests/ops/shared_files.h"
 

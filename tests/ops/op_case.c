@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/block_scales.h"
+#include "model/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
@@ -274,6 +274,69 @@ op_case *case_expert_sum(int32_t n, int32_t n_pos) {
     set_input(c, 0, random_floats(c, rows * n), rows * n, 2, CASE_CHOSEN, n);
     set_input(c, 1, random_floats(c, rows), rows, 1, CASE_CHOSEN, 0);
     set_shape(c, 1, n, 0);
+    return c;
+}
+
+/* ---- heads ---- */
+
+static void set_heads(op_case *c, int i, int32_t n_head, int32_t n) {
+    int64_t size = (int64_t)c->args.n_pos * n_head * n;
+    set_input(c, i, random_floats(c, size), size, 2, n_head, n);
+}
+
+op_case *case_slice(int32_t n_pos) {
+    op_case *c = new_case(FD_OP_SLICE, 0, n_pos);
+    set_heads(c, 0, 4, 48);
+    set_shape(c, 2, 4, 20);
+    c->nodes[2].first = 8;
+    return c;
+}
+
+op_case *case_concat(bool shared, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_CONCAT, 0, n_pos);
+    set_heads(c, 0, 4, 48);
+    set_heads(c, 1, shared ? 1 : 4, 16);
+    set_shape(c, 2, 4, 64);
+    return c;
+}
+
+op_case *case_head_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_HEAD_MATMUL, 0, n_pos);
+    set_heads(c, 0, 3, n_in);
+    set_weight(c, 0, dtype, (int64_t)3 * n_out, n_in);
+    set_shape(c, 2, 3, n_out);
+    return c;
+}
+
+/* ---- state-space layers ---- */
+
+static void set_cache(op_case *c, int32_t width) {
+    int64_t n = (int64_t)c->args.n_kv * width;
+    set_input(c, 0, random_floats(c, n), n, 2, 1, width);
+    c->nodes[0].op = FD_OP_KV_WRITE;
+}
+
+op_case *case_conv(int32_t pos0, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_CONV, pos0, n_pos);
+    set_cache(c, 40);
+    set_weight(c, 0, FD_F32, 40, 4);
+    set_weight(c, 1, FD_F32, 1, 40);
+    set_shape(c, 2, 1, 40);
+    return c;
+}
+
+op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos) {
+    enum { HEADS = 4, DIM = 6, GROUPS = 2, STATE = 8, WIDTH = HEADS + HEADS * DIM + GROUPS * STATE };
+    op_case *c = new_case(FD_OP_SSM_SCAN, pos0, n_pos);
+    set_cache(c, WIDTH);
+    for (int64_t i = 0; i < c->n_in[0]; i++) /* dt is positive */
+        if (i % WIDTH < HEADS) c->in[0][i] = fabsf(c->in[0][i]);
+    set_heads(c, 1, GROUPS, STATE);
+    set_weight(c, 0, FD_F32, HEADS, each_state ? STATE : 1);
+    set_weight(c, 1, FD_F32, each_state ? 1 : HEADS, each_state ? HEADS : 1);
+    float *a = (float *)c->weights[0].data; /* the case's own */
+    for (int i = 0; i < HEADS * (each_state ? STATE : 1); i++) a[i] = -fabsf(a[i]) - 0.1f;
+    set_shape(c, 2, HEADS, DIM);
     return c;
 }
 

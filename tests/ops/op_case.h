@@ -42,6 +42,17 @@ op_case *case_expert_weights(fd_gating gating, float scale, int32_t n_pos);
 op_case *case_expert_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos, bool own_rows, int bias);
 op_case *case_expert_sum(int32_t n, int32_t n_pos);
 
+/* 4 heads of 48 elements: FD_OP_SLICE takes 20 of them from the 8th on; FD_OP_CONCAT adds 16 from one head (shared) or
+ * from as many. */
+op_case *case_slice(int32_t n_pos);
+op_case *case_concat(bool shared, int32_t n_pos);
+op_case *case_head_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos); /* 3 heads */
+
+/* Over a cache of pos0 + n_pos rows: 40 channels, 4 taps, with bias; 4 heads of 6 channels in 2 groups, a state of 8. Each
+ * head has one decay, or one for each element of its state. */
+op_case *case_conv(int32_t pos0, int32_t n_pos);
+op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos);
+
 /* Gives a case of FD_OP_ATTN_SOFTMAX sinks. */
 void case_add_sinks(op_case *c, uint32_t dtype);
 void case_free(op_case *c); /* with the outputs of its runs; only tests of many cases need it */

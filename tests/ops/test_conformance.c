@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/nmse.h"
+#include "tests/ops/llama_cpp_gelu.h"
 #include "tests/ops/shared_files.h"
 
 typedef struct model_case {
@@ -85,23 +85,6 @@ static void unload(loaded *m) {
     free(m->tokens);
     free(m->logits);
     free(m->expected);
-}
-
-/* llama.cpp's GELU on a CPU: a table of f16, by the argument in f16. */
-static void gelu_from_table(const fd_op_args *args) {
-    const float *gate = args->in[0], *up = args->node->input[1] < 0 ? NULL : args->in[1];
-    for (int64_t i = 0; i < args->n_pos * fd_node_row_stride(args->node, args->n_kv); i++) {
-        float x = fd_f16_to_f32(fd_f32_to_f16(gate[i]));
-        float gelu = 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
-        ((float *)args->out)[i] = fd_f16_to_f32(fd_f32_to_f16(gelu)) * (up ? up[i] : 1.0f);
-    }
-}
-
-/* With llama.cpp's GELU in place of ours: what is left of the difference is the rest of the graph. */
-static void take_its_gelu(fd_graph *graph) {
-    for (int32_t n = 0; n < graph->n_node; n++)
-        if (graph->nodes[n].op == FD_OP_GELU_MUL || graph->nodes[n].op == FD_OP_GELU)
-            graph->nodes[n].override = gelu_from_table;
 }
 
 static double run(loaded *m, fd_numerics numerics) {
@@ -186,7 +169,7 @@ ParameterizedTest(model_case *c, conformance, wrong_graphs_fail_the_gate) {
     loaded m;
     if (!load(c, &m)) cr_skip_test("%s is not there", c->gguf);
     fd_graph *right = m.graph;
-    take_its_gelu(right);
+    take_llama_cpp_gelu(right);
     double same = run(&m, FD_NUMERICS_EXACT);
     cr_expect(same <= same_gelu(c), "%s with llama.cpp's GELU: NMSE %g", c->name, same);
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {

@@ -1,4 +1,4 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP against their
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS against their
  * formulas in plain long double, with a mutant of each beyond its bound; all rows at once as one at a time. */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -107,6 +107,19 @@ static long double clamp_above(const more_case *c, int64_t i) {
     return c->x[i] > 0.5f ? 0.5L : c->x[i];
 }
 
+static long double silu(const more_case *c, int64_t i) {
+    return c->x[i] / (1 + expl(-(long double)c->x[i]));
+}
+static long double silu_of_twice(const more_case *c, int64_t i) {
+    return c->x[i] / (1 + expl(-2 * (long double)c->x[i]));
+}
+static long double softplus(const more_case *c, int64_t i) {
+    return log1pl(expl(c->x[i]));
+}
+static long double relu(const more_case *c, int64_t i) {
+    return c->x[i] > 0 ? c->x[i] : 0;
+}
+
 static const more_case table[] = {
     {.op = FD_OP_LAYER_NORM, .expected = layer_norm, .mutant = mean_stays, .bound = 8, .absolute = 1e-5},
     {.op = FD_OP_ADD_POSITION, .expected = add_position, .mutant = row_before, .bound = 1},
@@ -117,6 +130,8 @@ static const more_case table[] = {
     {.op = FD_OP_RELU_SQUARED, .expected = relu_squared, .mutant = squared, .bound = 1},
     {.op = FD_OP_SIGMOID, .expected = sigmoid, .mutant = half_tanh, .bound = 5},
     {.op = FD_OP_CLAMP, .expected = clamp, .mutant = clamp_above, .bound = 0},
+    {.op = FD_OP_SILU, .expected = silu, .mutant = silu_of_twice, .bound = 8},
+    {.op = FD_OP_SOFTPLUS, .expected = softplus, .mutant = relu, .bound = 8},
 };
 enum { N_CASE = sizeof table / sizeof *table };
 

@@ -73,3 +73,21 @@ Test(trace_refused, calls_out_of_order_are_refused) {
     fd_graph_free(other);
     fd_graph_free(graph);
 }
+
+/* HDF5 once freed a file's driver while it closed the file. Under MALLOC_PERTURB_ and AddressSanitizer a use of what was freed shows. */
+Test(trace_refused, closing_after_a_failed_create_and_closing_again) {
+    fd_graph *graph = fixture_graph(fixture_small);
+    for (int i = 0; i < 3; i++) {
+        const char *path = fixture_path("again.h5");
+        fd_trace_writer *writer = NULL, *none = NULL;
+        fd_error err = {0};
+        cr_assert_eq(create(path, graph, &writer, &err), FD_OK, "%s", err.message);
+        fd_trace_abandon(writer);
+        cr_expect_eq(create("/nowhere/at/all.h5", graph, &none, &err), FD_ERR_IO);
+        cr_expect_null(none);
+        fd_trace_options options = fd_trace_defaults(path);
+        fixture_write(&options, graph, FD_NUMERICS_EXACT, 2, 1);
+        fd_trace_close(fixture_open(path));
+    }
+    fd_graph_free(graph);
+}

@@ -8,6 +8,8 @@ from pathlib import Path
 import h5py
 import pytest
 
+pytest_plugins = ["pytester"]
+
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared"
 KJV_LLAMA, KJV_QWEN2 = ROOT / "traces" / "kjv-llama.gguf", ROOT / "traces" / "kjv-qwen2.gguf"

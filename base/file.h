@@ -1,0 +1,18 @@
+/* Files are read only where they are files: a FIFO never answers, a terminal or /dev/zero never ends. */
+#ifndef FD_BASE_FILE_H
+#define FD_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+
+/* Opens a regular file for reading. `expected` is "a trace", for messages. Does not wait for whoever holds the other
+ * end of a FIFO. *fd is the caller's to close; *size is the file's. FD_ERR_INPUT with what is there instead. */
+fd_code fd_file_open(const char *path, const char *expected, int *fd, uint64_t *size, fd_error *err);
+
+/* All of a text of at most the limit's bytes, with a NUL behind it; freed by the caller. A pipe that somebody writes to
+ * will do, as a shell's <(…) is one; silence of five seconds ends it. FD_ERR_INPUT also when it is longer. */
+fd_code fd_file_read(const char *path, const char *expected, fd_limit limit, char **text, size_t *size, fd_error *err);
+
+#endif

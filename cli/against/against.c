@@ -1,0 +1,201 @@
+#include "cli/against/against.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/against/forms.h"
+
+enum { SAMPLED_ROWS = 16 }; /* of a tensor that is tried as an explanation, before all of it is */
+
+typedef struct against {
+    const fd_gguf *gguf;
+    char arch[64];
+    fd_form_heads heads;
+    fd_checkpoint checkpoint;
+    bool *used; /* [checkpoint.n] */
+    fd_against_report *report;
+    fd_error *err;
+} against;
+
+static fd_code add(const against *a, fd_against_list *list, const char *tensor, const char *checkpoint,
+                   const char *what) {
+    fd_against_finding *grown = realloc(list->items, (list->n + 1) * sizeof *grown);
+    if (!grown) return fd_fail(a->err, FD_ERR_MEMORY, "out of memory");
+    list->items = grown;
+    fd_against_finding *f = &grown[list->n++];
+    snprintf(f->tensor, sizeof f->tensor, "%s", tensor);
+    snprintf(f->checkpoint, sizeof f->checkpoint, "%s", checkpoint);
+    snprintf(f->what, sizeof f->what, "%s", what);
+    return FD_OK;
+}
+
+static fd_form_pair pair_of(const against *a, const fd_gguf_tensor *t, const fd_checkpoint_tensor *const *parts,
+                            size_t n) {
+    return (fd_form_pair){t, parts, n, t->shape[1] * t->shape[2] * t->shape[3], t->shape[0], a->heads};
+}
+
+static fd_code agrees(const against *a, const fd_form_pair *p, fd_form form, double factor, bool *out) {
+    fd_form_distance d;
+    FD_TRY(fd_form_compare(p, form, factor, SAMPLED_ROWS, &d, a->err));
+    *out = d.fits && d.agrees;
+    if (!*out) return FD_OK;
+    FD_TRY(fd_form_compare(p, form, factor, 0, &d, a->err));
+    *out = d.agrees && d.n_row_there == p->n_row;
+    return FD_OK;
+}
+
+static fd_code try_forms(const against *a, const fd_form_pair *p, fd_form expected, char *what, size_t size) {
+    for (fd_form form = 0; form < FD_FORM_COUNT && !*what; form++) {
+        bool found = false;
+        if (form != expected) FD_TRY(agrees(a, p, form, 1, &found));
+        if (found) snprintf(what, size, "is %s, expected %s", fd_form_text(form), fd_form_text(expected));
+    }
+    return FD_OK;
+}
+
+static fd_code try_others(const against *a, const fd_form_pair *p, fd_form expected, char *what, size_t size) {
+    const fd_form forms[] = {expected, FD_FORM_SAME};
+    for (size_t i = 0; i < a->checkpoint.n && p->n == 1 && !*what; i++) {
+        const fd_checkpoint_tensor *other = &a->checkpoint.tensors[i];
+        const fd_form_pair pair = pair_of(a, p->tensor, &other, 1);
+        for (int k = 0; k < 2 && !*what && other != p->parts[0]; k++) {
+            bool found;
+            FD_TRY(agrees(a, &pair, forms[k], 1, &found));
+            if (found) snprintf(what, size, "holds %s", other->name);
+        }
+    }
+    return FD_OK;
+}
+
+/* What would make it agree; else how far it is off. */
+static fd_code explain(const against *a, const fd_form_pair *p, fd_form expected, const fd_form_distance *d, char *what,
+                       size_t size) {
+    bool found = false;
+    *what = '\0';
+    FD_TRY(try_forms(a, p, expected, what, size));
+    if (!*what && d->fits && isfinite(d->factor) && fabs(d->factor - 1) > 0.01 && d->factor != 0) {
+        FD_TRY(agrees(a, p, expected, d->factor, &found));
+        if (found) snprintf(what, size, "is %.4g times the checkpoint's values", d->factor);
+    }
+    if (!*what) FD_TRY(try_others(a, p, expected, what, size));
+    if (*what) return FD_OK;
+    char there[128];
+    const fd_array *array = &p->parts[0]->array;
+    if (!d->fits || d->n_row_there != p->n_row)
+        snprintf(what, size, "%lld rows of %lld, the checkpoint's shape is %s%s", (long long)p->n_row,
+                 (long long)p->n_col, fd_array_shape_text(array->rank, array->shape, there),
+                 p->n > 1 ? " and more" : "");
+    else if (d->n_wrong > 0 && d->n_wrong < d->n_row)
+        snprintf(what, size, "%lld of %lld rows differ, the first is row %lld", (long long)d->n_wrong,
+                 (long long)d->n_row, (long long)d->first_wrong);
+    else
+        snprintf(what, size, "other values: they differ by %.2g of their size", d->error);
+    return FD_OK;
+}
+
+static void note_agreement(fd_against_report *r, const char *name, const fd_form_distance *d) {
+    r->n_tensor++;
+    r->n_rounded += !d->exact;
+    if (d->error <= r->largest_error) return;
+    r->largest_error = d->error;
+    snprintf(r->largest_tensor, sizeof r->largest_tensor, "%s", name);
+}
+
+static fd_code check_parts(const against *a, const fd_gguf_tensor *t, const fd_against_parts *parts) {
+    const fd_form_pair p = pair_of(a, t, parts->of, parts->n);
+    const fd_form expected = fd_form_expected(a->arch, t->name);
+    fd_form_distance d;
+    char what[256];
+    FD_TRY(fd_form_compare(&p, expected, 1, 0, &d, a->err));
+    bool words = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
+    if (d.fits && d.agrees && (d.n_row_there == p.n_row || words)) {
+        note_agreement(a->report, t->name, &d);
+        if (d.n_row_there == p.n_row) return FD_OK;
+        snprintf(what, sizeof what, "%lld rows, the checkpoint has %lld: the vocabulary is %s", (long long)p.n_row,
+                 (long long)d.n_row_there, p.n_row > d.n_row_there ? "padded" : "cut");
+        return add(a, &a->report->notes, t->name, parts->of[0]->name, what);
+    }
+    a->report->n_tensor++;
+    FD_TRY(explain(a, &p, expected, &d, what, sizeof what));
+    return add(a, &a->report->wrong, t->name, parts->of[0]->name, what);
+}
+
+static fd_code check_tensor(against *a, const fd_gguf_tensor *t) {
+    fd_against_parts parts;
+    if (fd_against_is_computed(t->name)) return FD_OK;
+    fd_code code = fd_against_find(&a->checkpoint, t->name, &parts, a->err);
+    for (size_t i = 0; i < parts.n; i++) a->used[parts.of[i] - a->checkpoint.tensors] = true;
+    if (code == FD_OK)
+        code = parts.n > 0 ? check_parts(a, t, &parts)
+                           : add(a, &a->report->unknown, t->name, "", "no tensor of the checkpoint is known for it");
+    free(parts.of);
+    return code;
+}
+
+/* Without output.weight the embedding is used: the checkpoint's output must be its embedding then. */
+static fd_code check_tied(against *a) {
+    const fd_gguf_tensor *embd = fd_gguf_find_tensor(a->gguf, "token_embd.weight");
+    const fd_checkpoint_tensor *head = fd_checkpoint_find(&a->checkpoint, "lm_head.weight");
+    if (!head) head = fd_checkpoint_find(&a->checkpoint, "embed_out.weight");
+    if (!head || !embd || fd_gguf_find_tensor(a->gguf, "output.weight")) return FD_OK;
+    const fd_form_pair p = pair_of(a, embd, &head, 1);
+    fd_form_distance d;
+    a->used[head - a->checkpoint.tensors] = true;
+    FD_TRY(fd_form_compare(&p, FD_FORM_SAME, 1, 0, &d, a->err));
+    if (d.fits && d.agrees) return FD_OK;
+    return add(a, &a->report->wrong, "output.weight", head->name,
+               "missing, so that the embedding is used again, which the checkpoint's output is not");
+}
+
+static fd_code check_unused(const against *a) {
+    for (size_t i = 0; i < a->checkpoint.n; i++)
+        if (!a->used[i] && !fd_against_is_buffer(a->checkpoint.tensors[i].short_name))
+            FD_TRY(add(a, &a->report->wrong, "", a->checkpoint.tensors[i].name, "nothing in the GGUF holds it"));
+    return FD_OK;
+}
+
+static fd_code read_heads(against *a) {
+    fd_string arch;
+    char key[128];
+    FD_TRY(fd_gguf_get_string(a->gguf, "general.architecture", &arch, a->err));
+    snprintf(a->arch, sizeof a->arch, "%.*s", (int)(arch.size < 60 ? arch.size : 60), arch.data ? arch.data : "");
+    snprintf(key, sizeof key, "%s.attention.head_count", a->arch);
+    FD_TRY(fd_gguf_get_i64(a->gguf, key, 1, &a->heads.n_head, a->err));
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", a->arch);
+    FD_TRY(fd_gguf_get_i64(a->gguf, key, a->heads.n_head, &a->heads.n_head_kv, a->err));
+    if (a->heads.n_head < 1 || a->heads.n_head_kv < 1 || a->heads.n_head % a->heads.n_head_kv != 0)
+        return fd_fail(a->err, FD_ERR_INPUT, "key %s: %lld, expected a divisor of head_count", key,
+                       (long long)a->heads.n_head_kv);
+    return FD_OK;
+}
+
+static fd_code check_all(against *a) {
+    for (size_t i = 0; i < fd_gguf_n_tensor(a->gguf); i++) {
+        const fd_gguf_tensor *t = fd_gguf_tensor_at(a->gguf, i);
+        fd_code code = check_tensor(a, t);
+        if (code != FD_OK) return fd_error_prefix(a->err, "tensor %s", t->name);
+    }
+    FD_TRY(check_tied(a));
+    return check_unused(a);
+}
+
+fd_code fd_against_run(const fd_gguf *gguf, const char *folder, fd_against_report *out, fd_error *err) {
+    *out = (fd_against_report){0};
+    against a = {.gguf = gguf, .report = out, .err = err};
+    FD_TRY(read_heads(&a));
+    FD_TRY(fd_checkpoint_open(folder, &a.checkpoint, err));
+    a.used = calloc(a.checkpoint.n, sizeof *a.used);
+    fd_code code = a.used ? check_all(&a) : fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    free(a.used);
+    fd_checkpoint_close(&a.checkpoint);
+    return code;
+}
+
+void fd_against_free(fd_against_report *report) {
+    free(report->wrong.items);
+    free(report->unknown.items);
+    free(report->notes.items);
+    *report = (fd_against_report){0};
+}

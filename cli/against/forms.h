@@ -1,0 +1,52 @@
+/* The forms in which a converter writes a checkpoint's tensor, and how near a GGUF's tensor is to one of them. */
+#ifndef FD_CLI_AGAINST_FORMS_H
+#define FD_CLI_AGAINST_FORMS_H
+
+#include "cli/against/names.h"
+#include "model/gguf/gguf.h"
+
+typedef enum fd_form {
+    FD_FORM_SAME,
+    FD_FORM_PAIRS,      /* rows of each head so that RoPE turns neighbours where the checkpoint turns halves */
+    FD_FORM_HALVES,     /* the other way round */
+    FD_FORM_QKV,        /* Q of all heads, then K, then V, where the checkpoint has them by K/V head */
+    FD_FORM_TRANSPOSED, /* inputs by outputs in the checkpoint */
+    FD_FORM_PLUS_ONE,   /* the checkpoint's norms multiply by 1 + w */
+    FD_FORM_MINUS_ONE,
+    FD_FORM_COUNT
+} fd_form;
+
+const char *fd_form_text(fd_form form); /* "as the checkpoint has it", "with rows of neighbouring pairs" */
+
+/* What converters for llama.cpp do with this tensor ("blk.0.attn_q.weight") of an architecture. */
+fd_form fd_form_expected(const char *arch, const char *tensor);
+
+typedef struct fd_form_heads {
+    int64_t n_head, n_head_kv;
+} fd_form_heads;
+
+/* A tensor of the GGUF and what it is made of. */
+typedef struct fd_form_pair {
+    const fd_gguf_tensor *tensor;
+    const fd_checkpoint_tensor *const *parts; /* [n], each a vector or a matrix */
+    size_t n;
+    int64_t n_row, n_col; /* of the tensor; a vector is one row */
+    fd_form_heads heads;
+} fd_form_pair;
+
+typedef struct fd_form_distance {
+    bool fits;              /* the shapes do */
+    bool exact;             /* every bit */
+    bool agrees;            /* within what the type rounds */
+    double error;           /* root mean square of the difference to that of the values */
+    double factor;          /* by which the checkpoint's values come nearest */
+    int64_t n_row_there;    /* that the checkpoint has */
+    int64_t n_row, n_wrong; /* rows compared, and how many of them do not agree */
+    int64_t first_wrong;
+} fd_form_distance;
+
+/* Rows that both have, of at most `most` rows spread over the tensor (0: all), the checkpoint's values times factor. */
+fd_code fd_form_compare(const fd_form_pair *pair, fd_form form, double factor, int64_t most, fd_form_distance *out,
+                        fd_error *err);
+
+#endif

@@ -1,0 +1,152 @@
+#include "cli/check/candidate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/check/choose_map.h"
+#include "cli/import/mapped_trace.h"
+#include "cli/open_trace.h"
+#include "cli/output.h"
+#include "cli/temporary.h"
+#include "dumpers/import/propose/propose.h"
+
+typedef struct opening {
+    const fd_check_input *input;
+    const fd_check_reference *reference;
+    fd_source *source, *weights;
+    fd_import_options how;
+    int32_t *tokens, *steps;
+    fd_name_map *map;
+    fd_candidate *out;
+    fd_trace **ref;
+} opening;
+
+/* A trace whose names are nodes of the model, for the most part, needs no map. */
+static bool has_own_names(const fd_source *source, const fd_graph *graph) {
+    const fd_trace *trace = fd_source_trace(source);
+    int32_t n = 0;
+    if (!trace || fd_source_names(source)) return false;
+    for (int32_t i = 0; i < fd_trace_n_node(trace); i++)
+        n += fd_graph_find(graph, fd_trace_node_at(trace, i)->name) >= 0;
+    return 2 * n > fd_trace_n_node(trace);
+}
+
+static fd_code open_own(const opening *o, fd_error *err) {
+    const fd_cli_model *model = o->reference->model;
+    FD_TRY(fd_cli_open_trace(o->input->path, SIZE_MAX, &o->out->trace, err));
+    return fd_cli_check_trace_model(model, o->input->model_path, o->out->trace, err);
+}
+
+static fd_code read_options(opening *o, fd_error *err) {
+    const fd_check_input *in = o->input;
+    const fd_graph *graph = o->reference->model->graph;
+    o->how = (fd_import_options){.graph = graph};
+    FD_TRY(fd_cli_token_list(in->tokens, in->tokens_file, graph->hparams.n_vocab, &o->tokens, &o->how.n_token, err));
+    if (in->steps && fd_cli_parse_ids(in->steps, INT32_MAX, &o->steps, &o->how.n_step_size, err) != FD_OK)
+        return fd_error_prefix(err, "--steps");
+    if (in->weights) FD_TRY(fd_source_open(in->weights, &o->weights, err));
+    o->how.tokens = o->tokens;
+    o->how.step_sizes = o->steps;
+    o->how.weights = o->weights;
+    return FD_OK;
+}
+
+static fd_code run_reference(opening *o, fd_error *err) {
+    fd_import_plan plan;
+    FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
+    fd_trace_step *steps = calloc((size_t)plan.n_step + 1, sizeof *steps);
+    for (int32_t i = 0; steps && i < plan.n_step; i++)
+        steps[i] = (fd_trace_step){plan.steps[i].pos0, plan.steps[i].n_pos, plan.steps[i].kind};
+    fd_graph_set_context(o->reference->model->graph, plan.n_token);
+    fd_code code =
+        steps ? fd_check_run_reference(o->reference, plan.tokens, plan.n_token, steps, plan.n_step, o->ref, err)
+              : fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan.n_step);
+    free(steps);
+    fd_import_plan_free(&plan);
+    return code;
+}
+
+static fd_code keep_map(const opening *o, const char *text, size_t size, fd_error *err) {
+    char path[4096];
+    FILE *file;
+    if (!o->input->keep) return FD_OK;
+    snprintf(path, sizeof path, "%s/found.map", o->input->keep);
+    FD_TRY(fd_cli_output_open(path, &file, err));
+    fwrite(text, 1, size, file);
+    return fd_cli_output_close(file, path, err);
+}
+
+static fd_code find_map(opening *o, fd_error *err) {
+    char *text = NULL;
+    size_t size = 0;
+    fd_proposal found;
+    FD_TRY(run_reference(o, err));
+    FILE *memory = open_memstream(&text, &size);
+    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    fd_code code = fd_propose_map(o->source, &o->how, *o->ref, memory, &found, err);
+    if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    if (code == FD_OK) code = keep_map(o, text, size, err);
+    if (code == FD_OK && found.n_sure + found.n_by_name == 0)
+        code =
+            fd_fail(err, FD_ERR_INPUT,
+                    "%s: none of its %zu tensors has a name that a built-in map knows or values that are clearly one "
+                    "node's; write a map (docs/mapping.md), beginning with: firstdiff import %s --map auto --model %s",
+                    o->input->path, fd_source_count(o->source), o->input->path, o->input->model_path);
+    if (code == FD_OK) code = fd_name_map_parse("found from the values", text, size, &o->map, err);
+    if (code == FD_OK && found.n_ask)
+        fprintf(stderr,
+                "%zu names are undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "
+                "with ask there, then --map my.map\n",
+                found.n_ask, o->input->path, o->input->model_path);
+    free(text);
+    return code;
+}
+
+static fd_code import_candidate(opening *o, fd_error *err) {
+    char path[4096];
+    fd_trace **trace = &o->out->trace;
+    o->how.map = o->map;
+    o->out->of_files = !fd_source_trace(o->source);
+    if (!o->input->keep)
+        FD_TRY(fd_cli_temporary(path, err));
+    else if (snprintf(path, sizeof path, "%s/cand.h5", o->input->keep) >= (int)sizeof path)
+        return fd_fail(err, FD_ERR_INPUT, "--keep %.100s…: too long", o->input->keep);
+    fd_code code = fd_cli_write_mapped(o->source, &o->how, path, &o->out->n_unmatched, trace, err);
+    if (!o->input->keep)
+        unlink(path); /* what is open stays readable */
+    else if (code == FD_OK && o->out->of_files && !fd_trace_set_path(*trace, path))
+        code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (code == FD_OK)
+        fprintf(stderr, "%s: %d nodes over %d positions, with the map %s\n", o->input->path, fd_trace_n_node(*trace),
+                fd_trace_n_pos(*trace), o->map->name);
+    return code;
+}
+
+static fd_code open_foreign(opening *o, fd_error *err) {
+    const fd_check_input *in = o->input;
+    if (fd_source_trace(o->source))
+        FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
+    FD_TRY(read_options(o, err));
+    FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
+    if (!o->map) FD_TRY(find_map(o, err));
+    return import_candidate(o, err);
+}
+
+fd_code fd_candidate_open(const fd_check_input *input, const fd_check_reference *reference, fd_candidate *out,
+                          fd_trace **ref, fd_error *err) {
+    opening o = {.input = input, .reference = reference, .out = out, .ref = ref};
+    bool of_golden = strchr(input->path, '#') && access(input->path, F_OK) != 0;
+    fd_code code = of_golden ? FD_OK : fd_source_open(input->path, &o.source, err);
+    if (code == FD_OK && (of_golden || (!input->map && has_own_names(o.source, reference->model->graph))))
+        code = open_own(&o, err);
+    else if (code == FD_OK)
+        code = open_foreign(&o, err);
+    if (code == FD_OK && !*ref) fd_cli_set_context_of(reference->model, out->trace);
+    fd_name_map_free(o.map);
+    fd_source_close(o.weights);
+    fd_source_close(o.source);
+    free(o.tokens);
+    free(o.steps);
+    return code;
+}

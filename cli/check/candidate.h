@@ -1,0 +1,26 @@
+/* The candidate of a check: whatever an engine left, as a trace with the GGUF's names. */
+#ifndef FD_CLI_CHECK_CANDIDATE_H
+#define FD_CLI_CHECK_CANDIDATE_H
+
+#include "cli/check/reference.h"
+
+typedef struct fd_check_input { /* as given; NULL: not given */
+    const char *model_path, *path;
+    const char *tokens, *tokens_file, *steps; /* lists of integers, as text */
+    const char *map, *weights;
+    const char *keep; /* a folder for cand.h5 and found.map */
+} fd_check_input;
+
+typedef struct fd_candidate {
+    fd_trace *trace;    /* the caller closes it */
+    bool of_files;      /* it was made from files, so it has no other name than where it was kept */
+    size_t n_unmatched; /* tensors without a node; they are listed on stderr */
+} fd_candidate;
+
+/* Opens a trace with the GGUF's names as it is, and imports anything else with the map of fd_cli_choose_map. Where there
+ * is none, the reference is run first and a map is found from the values: *ref then receives its trace; else it is
+ * left. Which map was taken is said on stderr. */
+fd_code fd_candidate_open(const fd_check_input *input, const fd_check_reference *reference, fd_candidate *out,
+                          fd_trace **ref, fd_error *err);
+
+#endif

@@ -1,0 +1,44 @@
+#include "cli/check/choose_map.h"
+
+#include "cli/import/mapped_trace.h"
+
+static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers"};
+
+/* Tensors that the map names; 0 where it does not fit the source. */
+static size_t count_named(const fd_source *source, const fd_name_map *map, const fd_import_options *how) {
+    fd_import_options with = *how;
+    fd_import_plan plan;
+    fd_error ignored;
+    with.map = map;
+    if (fd_import_make_plan(source, &with, &plan, &ignored) != FD_OK) return 0;
+    size_t n = fd_source_count(source) - plan.n_unmatched - plan.n_allowed - plan.n_skipped;
+    fd_import_plan_free(&plan);
+    return n;
+}
+
+fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_import_options *how, fd_name_map **out,
+                          fd_error *err) {
+    const char *named = given ? given : fd_source_names(source);
+    size_t most = fd_source_count(source) / 2;
+    *out = NULL;
+    if (named && !given) FD_TRY(fd_cli_check_names(fd_source_path(source), named, err));
+    if (named) return fd_name_map_open(named, out, err);
+    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) {
+        fd_name_map *map;
+        fd_code code = fd_name_map_open(builtin[i], &map, err);
+        if (code != FD_OK) {
+            fd_name_map_free(*out);
+            *out = NULL;
+            return code;
+        }
+        size_t n = count_named(source, map, how);
+        if (n > most) {
+            fd_name_map *other = *out;
+            most = n;
+            *out = map;
+            map = other;
+        }
+        fd_name_map_free(map);
+    }
+    return FD_OK;
+}

@@ -1,0 +1,173 @@
+/* firstdiff check: from a dump or a trace of an engine and its model to the verdict, in one command. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/check/candidate.h"
+#include "cli/check/reference.h"
+#include "cli/compare/compare_pair.h"
+#include "cli/output.h"
+
+typedef struct arguments {
+    const char *class_name, *backend, *keep, *repro;
+    int32_t n_thread;
+    fd_cli_globs allow_missing;
+    fd_check_input input;
+    fd_cli_output output;
+} arguments;
+
+enum {
+    KEY_MAP = 256,
+    KEY_CANDIDATE,
+    KEY_TOKENS_FILE,
+    KEY_STEPS,
+    KEY_WEIGHTS,
+    KEY_BACKEND,
+    KEY_KEEP,
+    KEY_ALLOW,
+    KEY_JSON,
+    KEY_JUNIT,
+    KEY_HTML,
+    KEY_REPRO
+};
+
+static const struct argp_option options[] = {
+    {"candidate", KEY_CANDIDATE, "CLASS", 0,
+     "Where the engine rounds, as in firstdiff compare: f32, f16, bf16, q8, … (default: what its trace says, else "
+     "inferred)",
+     1},
+    {"tokens", 't', "1,2,3", 0, "Tokens that the engine was fed (default: what the dump holds)", 1},
+    {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "These tokens from a file", 1},
+    {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each of its forward calls (default: from the shapes)", 1},
+    {"map", KEY_MAP, "NAME|FILE", 0,
+     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers or a file (default: the one of these "
+     "that names most tensors, else one found from the values)",
+     1},
+    {"weights", KEY_WEIGHTS, "DIR|FILE", 0, "Its weights as loaded, as in firstdiff import", 1},
+    {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing (repeatable)", 1},
+    {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where the reference runs (default cpu)", 2},
+    {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
+    {"keep", KEY_KEEP, "DIR", 0, "Keep ref.h5, cand.h5 and a map that was found (found.map) there", 2},
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 3},
+    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
+    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
+    {"html", KEY_HTML, "FILE", 0, "Also write it as a page", 3},
+    {"repro", KEY_REPRO, "DIR", 0,
+     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
+     "pytest",
+     3},
+    {0},
+};
+
+static error_t take_path(char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    const char **to = !a->input.model_path ? &a->input.model_path : &a->input.path;
+    if (*to) argp_error(state, "a model and a dump or trace expected, \"%s\" is one too many", arg);
+    *to = arg;
+    return 0;
+}
+
+static error_t parse_check_option(int key, char *arg, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_CANDIDATE: a->class_name = arg; return 0;
+    case 't': a->input.tokens = arg; return 0;
+    case KEY_TOKENS_FILE: a->input.tokens_file = arg; return 0;
+    case KEY_STEPS: a->input.steps = arg; return 0;
+    case KEY_MAP: a->input.map = arg; return 0;
+    case KEY_WEIGHTS: a->input.weights = arg; return 0;
+    case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
+    case KEY_BACKEND: a->backend = arg; return 0;
+    case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
+    case KEY_KEEP: a->keep = arg; return 0;
+    case 'v': a->output.verbose = true; return 0;
+    case KEY_JSON: a->output.json = true; return 0;
+    case KEY_JUNIT: a->output.junit = arg; return 0;
+    case KEY_HTML: a->output.html = arg; return 0;
+    case KEY_REPRO: a->repro = arg; return 0;
+    case ARGP_KEY_ARG: return take_path(arg, state);
+    case ARGP_KEY_END:
+        if (!a->input.model_path) argp_error(state, "no model given: MODEL.gguf, then the engine's dump or trace");
+        if (!a->input.path) argp_error(state, "no dump or trace given");
+        if (a->input.tokens && a->input.tokens_file) argp_error(state, "--tokens and --tokens-file: one of them");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp fd_cmd_check_argp = {
+    options,
+    parse_check_option,
+    "MODEL.gguf DUMP|TRACE.h5",
+    "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files, an "
+    ".npz or .safetensors file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, and "
+    "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
+    "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
+    "missing or have no name in the model.",
+    NULL,
+    NULL,
+    NULL};
+
+/* What to type next where the verdict alone does not say it: how to accept what is missing, and, of files, how to keep the
+ * trace that can be looked into. */
+static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
+    static const char inspect[] = "firstdiff inspect ";
+    char tensor[128] = "";
+    if (v->status == FD_INCOMPLETE && v->n_missing > 0)
+        snprintf(v->next, sizeof v->next,
+                 "record these tensors too, or accept that they are missing: --allow-missing '*'");
+    bool shows_candidate = strncmp(v->next, inspect, strlen(inspect)) == 0 && !v->replay.of_reference;
+    if (!shows_candidate || !of_files || a->keep) return;
+    const char *last = strrchr(v->next, '\'') ? strchr(v->next, '\'') : strrchr(v->next, ' ') + 1;
+    snprintf(tensor, sizeof tensor, "%.120s", last);
+    snprintf(v->next, sizeof v->next, "the same with --keep DIR, then firstdiff inspect DIR/cand.h5 %s", tensor);
+}
+
+static fd_code check_outputs(const arguments *a, fd_error *err) {
+    const char *inputs[] = {a->input.model_path, a->input.path, a->input.map, a->input.tokens_file, a->input.weights};
+    if (a->keep && mkdir(a->keep, 0777) != 0 && errno != EEXIST)
+        return fd_fail(err, FD_ERR_IO, "--keep %s: %s", a->keep, strerror(errno));
+    return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
+}
+
+static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
+    fd_cli_model model = {0};
+    fd_trace *ref = NULL;
+    fd_candidate candidate = {0};
+    fd_code code = fd_cli_model_open(a->input.model_path, &model, err);
+    fd_check_reference run = {.model = &model, .backend = a->backend, .n_thread = a->n_thread, .keep = a->keep};
+    if (code == FD_OK) code = fd_candidate_open(&a->input, &run, &candidate, &ref, err);
+    if (code == FD_OK && !ref)
+        code = fd_check_run_reference(&run, fd_trace_tokens(candidate.trace), fd_trace_n_pos(candidate.trace),
+                                      fd_trace_steps(candidate.trace), fd_trace_n_step(candidate.trace), &ref, err);
+    fd_cli_pair pair = {.model = &model,
+                        .ref = ref,
+                        .cand = candidate.trace,
+                        .allow_missing = &a->allow_missing,
+                        .class_name = a->class_name,
+                        .repro = a->repro};
+    if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
+    if (code == FD_OK) suggest_next(a, candidate.of_files, verdict);
+    *n_unmatched = candidate.n_unmatched;
+    fd_trace_close(candidate.trace);
+    fd_trace_close(ref);
+    if (model.graph) fd_cli_model_close(&model);
+    return code;
+}
+
+int fd_cmd_check(int argc, char **argv) {
+    arguments args = {.backend = "cpu"};
+    argp_parse(&fd_cmd_check_argp, argc, argv, 0, NULL, &args);
+    args.input.keep = args.keep;
+    fd_error err = {0};
+    fd_verdict verdict = {0};
+    size_t n_unmatched = 0;
+    fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = check_engine(&args, &verdict, &n_unmatched, &err);
+    int status = code == FD_OK ? fd_cli_print_verdict("check", &verdict, &args.output) : fd_cli_fail("check", &err);
+    fd_verdict_free(&verdict);
+    /* tensors that the map does not name were not compared */
+    return status == FD_EXIT_SAME && n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
+}

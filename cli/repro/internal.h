@@ -1,0 +1,38 @@
+/* Between repro.c (what the op read), arrays.c (the part of it that the test needs) and scripts.c (the test). */
+#ifndef FD_CLI_REPRO_INTERNAL_H
+#define FD_CLI_REPRO_INTERNAL_H
+
+#include "cli/repro/repro.h"
+
+typedef struct fd_repro {
+    const fd_graph *graph;
+    const fd_node *node;
+    const fd_verdict *verdict;
+    const char *folder;
+    int32_t pos;
+    double *in[FD_MAX_INPUTS]; /* the inputs' rows at `pos`; of a cache all rows up to it. Owned */
+    int64_t first, n;          /* elements of the node's row that are tested */
+    int64_t head, offset;      /* the part of the row that the op computes by itself, and `first` in it */
+    char sizes[512];           /* "N 8", lines of the C program's #define and of the script's constants */
+} fd_repro;
+
+/* Writes the arrays of the op's inputs and sets head, offset and sizes. FD_ERR_UNSUPPORTED: no row for the op. */
+fd_code fd_repro_write_arrays(fd_repro *repro, fd_error *err);
+/* Writes test_op.py and op.c. */
+fd_code fd_repro_write_scripts(const fd_repro *repro, fd_error *err);
+
+fd_code fd_repro_put_array(const fd_repro *repro, const char *name, const double *x, int64_t n_row, int64_t n_col,
+                           bool wide, fd_error *err); /* NAME.npy: f64 when `wide`, else f32; n_row 0: one axis */
+fd_code fd_repro_open(const fd_repro *repro, const char *name, FILE **out, char path[4096], fd_error *err);
+void fd_repro_add_size(fd_repro *repro, const char *name, double value);
+
+typedef struct fd_repro_op {
+    fd_op op;
+    fd_code (*write)(fd_repro *repro, fd_error *err); /* the arrays */
+    const char *python; /* body of op(): from load("NAME") and constants to y, all of what `head` holds */
+    const char *c;      /* body of op(y): from NAME[] and constants */
+    const char *arrays; /* their names, in one line */
+} fd_repro_op;
+const fd_repro_op *fd_repro_op_of(fd_op op); /* NULL: none */
+
+#endif

@@ -1,0 +1,58 @@
+/* Preloaded: the FAIL_AT-th allocation of this program fails, and those of the libraries under it do not. Allocations are counted at exit
+ * ("allocations: N" on standard error) when FAIL_AT is 0. */
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *old, size_t size);
+
+static uintptr_t first, last; /* of the program's own code */
+static long at = -1;
+static atomic_long count;
+static pid_t process;
+
+static int find_program(struct dl_phdr_info *info, size_t size, void *user) {
+    (void)size, (void)user;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
+        first = info->dlpi_addr + p->p_vaddr;
+        last = first + p->p_memsz;
+    }
+    return 1; /* the program comes first */
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *text = getenv("FAIL_AT");
+    dl_iterate_phdr(find_program, NULL);
+    process = getpid();
+    at = text ? atol(text) : -1;
+}
+
+__attribute__((destructor)) static void end(void) {
+    if (at == 0 && getpid() == process) dprintf(2, "allocations: %ld\n", atomic_load(&count));
+}
+
+static bool fails(const void *caller) {
+    if (at < 0 || (uintptr_t)caller < first || (uintptr_t)caller >= last) return false;
+    if (atomic_fetch_add(&count, 1) + 1 != at) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size) {
+    return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+}
+void *calloc(size_t n, size_t size) {
+    return fails(__builtin_return_address(0)) ? NULL : __libc_calloc(n, size);
+}
+void *realloc(void *old, size_t size) {
+    return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(old, size);
+}
