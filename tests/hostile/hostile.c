@@ -29,7 +29,7 @@ typedef struct base {
     mutator *mutator;
 } base;
 
-/* MUTANT, BASE, OTHER, MODEL and OUT stand for files; commands with one that is not there are left out. */
+/* MUTANT, BASE, OTHER, MAP, MODEL and OUT stand for files; commands with one that is not there are left out. */
 static const struct {
     const char *suffix, *args[MAX_ARGS];
 } commands[] = {
@@ -39,10 +39,10 @@ static const struct {
     {"h5", {"compare", "BASE", "MUTANT", "--json"}},
     {"h5", {"import", "MUTANT", "-o", "OUT"}},
     {"h5", {"golden", "check", "MODEL", "MUTANT"}},
-    {"npy", {"import", "MUTANT", "-o", "OUT"}},
-    {"npz", {"import", "MUTANT", "-o", "OUT"}},
-    {"safetensors", {"import", "MUTANT", "-o", "OUT"}},
-    {"map", {"import", "OTHER", "--map", "MUTANT", "-o", "OUT"}},
+    {"npy", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"npz", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"safetensors", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"map", {"import", "OTHER", "--map", "MUTANT", "--tokens", "1,2", "-o", "OUT"}},
     {"gguf", {"model", "MUTANT"}},
 };
 
@@ -51,7 +51,7 @@ typedef struct counts {
     long walls; /* runs that said that the library failed */
 } counts;
 
-static const char *firstdiff, *folder, *other, *model;
+static const char *firstdiff, *folder, *other, *map, *model;
 static char mutant_path[1024], out_path[1024], log_path[1024];
 
 static uint8_t *read_file(const char *path, size_t *size) {
@@ -97,6 +97,7 @@ static void run(counts *c, const base *b, uint64_t number, const char *const *ar
         argv[1 + i] = strcmp(args[i], "MUTANT") == 0  ? mutant_path
                       : strcmp(args[i], "BASE") == 0  ? b->path
                       : strcmp(args[i], "OTHER") == 0 ? other
+                      : strcmp(args[i], "MAP") == 0   ? map
                       : strcmp(args[i], "MODEL") == 0 ? model
                       : strcmp(args[i], "OUT") == 0   ? out_path
                                                       : args[i];
@@ -176,7 +177,10 @@ int main(int argc, char **argv) {
             any_h5 = true;
             summed += mutator_blocks(b->mutator);
         }
-        if (!other && (strcmp(b->suffix, "npz") == 0 || strcmp(b->suffix, "safetensors") == 0)) other = b->path;
+        if (!map && strcmp(b->suffix, "map") == 0) map = b->path;
+        if ((!other || strstr(b->path, "plain")) &&
+            (strcmp(b->suffix, "npz") == 0 || strcmp(b->suffix, "safetensors") == 0))
+            other = b->path;
     }
     snprintf(out_path, sizeof out_path, "%s/out-%ld.h5", folder, (long)getpid());
     snprintf(log_path, sizeof log_path, "%s/log-%ld", folder, (long)getpid());
