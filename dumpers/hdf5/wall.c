@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -29,6 +30,8 @@ struct fd_wall {
     shared *shared;
     size_t bytes;
     pid_t child; /* 0: dead and reaped */
+    pid_t parent;
+    fd_wall *next; /* of `live` */
     char death[96];
 };
 
@@ -117,6 +120,42 @@ static _Noreturn void serve_until_the_end(shared *s, fd_wall_serve serve, pid_t 
 
 /* ---- the parent ---- */
 
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static fd_wall *live; /* started and not stopped */
+
+static void kill_child(fd_wall *wall);
+
+/* A program that ends without closing what it read would leave a child behind for a second, and HDF5's lock with it. */
+static void end_all(void) {
+    if (pthread_mutex_trylock(&live_lock) != 0) return; /* held when this process was forked, perhaps for good */
+    for (fd_wall *wall = live; wall; wall = wall->next)
+        if (wall->parent == getpid()) kill_child(wall);
+    pthread_mutex_unlock(&live_lock);
+}
+
+static void watch_exit(void) {
+    atexit(end_all);
+}
+
+static void enlist(fd_wall *wall) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_exit);
+    pthread_mutex_lock(&live_lock);
+    wall->next = live;
+    live = wall;
+    pthread_mutex_unlock(&live_lock);
+}
+
+static void strike(const fd_wall *wall) {
+    pthread_mutex_lock(&live_lock);
+    for (fd_wall **at = &live; *at; at = &(*at)->next)
+        if (*at == wall) {
+            *at = wall->next;
+            break;
+        }
+    pthread_mutex_unlock(&live_lock);
+}
+
 fd_code fd_wall_start(size_t page_bytes, fd_wall_serve serve, fd_wall **out, fd_error *err) {
     fd_wall *wall = calloc(1, sizeof *wall);
     *out = NULL;
@@ -136,6 +175,8 @@ fd_code fd_wall_start(size_t page_bytes, fd_wall_serve serve, fd_wall **out, fd_
         fd_wall_stop(wall);
         return fd_fail(err, FD_ERR_IO, "a process that reads: cannot be started: %s", strerror(reason));
     }
+    wall->parent = parent;
+    enlist(wall);
     *out = wall;
     return FD_OK;
 }
@@ -197,6 +238,7 @@ bool fd_wall_call(fd_wall *wall, double seconds) {
 /* Waits for the end: until then the child holds HDF5's lock of the file, which may be written next. */
 void fd_wall_stop(fd_wall *wall) {
     if (!wall) return;
+    strike(wall);
     kill_child(wall);
     munmap(wall->shared, wall->bytes);
     free(wall);

@@ -3,7 +3,7 @@
  * Writes N mutants of the files, numbered from FIRST on, into FOLDER one after another, and runs on each the commands
  * that read its kind. Every run must end within 10 seconds of processor time (60 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
  * nothing that a terminal would obey. A mutant that does not is kept as FOLDER/finding-NUMBER.SUFFIX. Prints the counts;
- * status 1 when there was a finding, or when no mutant of HDF5 had a checksum to mend. */
+ * With FD_HOSTILE_MODEL, a GGUF, goldens are checked too. Status 1 when there was a finding, or when no mutant of HDF5 had a checksum to mend. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ typedef struct base {
     mutator *mutator;
 } base;
 
-/* MUTANT, BASE and OUT stand for files. */
+/* MUTANT, BASE, OTHER, MAP, MODEL and OUT stand for files; commands with one that is not there are left out. */
 static const struct {
     const char *suffix, *args[MAX_ARGS];
 } commands[] = {
@@ -38,10 +38,11 @@ static const struct {
     {"h5", {"compare", "MUTANT", "BASE"}},
     {"h5", {"compare", "BASE", "MUTANT", "--json"}},
     {"h5", {"import", "MUTANT", "-o", "OUT"}},
-    {"npy", {"import", "MUTANT", "-o", "OUT"}},
-    {"npz", {"import", "MUTANT", "-o", "OUT"}},
-    {"safetensors", {"import", "MUTANT", "-o", "OUT"}},
-    {"map", {"import", "OTHER", "--map", "MUTANT", "-o", "OUT"}},
+    {"h5", {"golden", "check", "MODEL", "MUTANT"}},
+    {"npy", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"npz", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"safetensors", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
+    {"map", {"import", "OTHER", "--map", "MUTANT", "--tokens", "1,2", "-o", "OUT"}},
     {"gguf", {"model", "MUTANT"}},
 };
 
@@ -50,7 +51,7 @@ typedef struct counts {
     long walls; /* runs that said that the library failed */
 } counts;
 
-static const char *firstdiff, *folder, *other;
+static const char *firstdiff, *folder, *other, *map, *model;
 static char mutant_path[1024], out_path[1024], log_path[1024];
 
 static uint8_t *read_file(const char *path, size_t *size) {
@@ -92,12 +93,16 @@ static double now(void) {
 
 static void run(counts *c, const base *b, uint64_t number, const char *const *args) {
     const char *argv[MAX_ARGS + 2] = {firstdiff};
-    for (int i = 0; args[i]; i++)
+    for (int i = 0; args[i]; i++) {
         argv[1 + i] = strcmp(args[i], "MUTANT") == 0  ? mutant_path
                       : strcmp(args[i], "BASE") == 0  ? b->path
                       : strcmp(args[i], "OTHER") == 0 ? other
+                      : strcmp(args[i], "MAP") == 0   ? map
+                      : strcmp(args[i], "MODEL") == 0 ? model
                       : strcmp(args[i], "OUT") == 0   ? out_path
                                                       : args[i];
+        if (!argv[1 + i]) return;
+    }
     pid_t child = fork();
     if (child == 0) {
         int log = open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), none = open("/dev/null", O_RDONLY);
@@ -152,6 +157,7 @@ int main(int argc, char **argv) {
     if (argc < 6) return 2;
     firstdiff = argv[1];
     folder = argv[2];
+    model = getenv("FD_HOSTILE_MODEL");
     uint64_t first = strtoull(argv[3], NULL, 10), n = strtoull(argv[4], NULL, 10);
     int n_base = argc - 5;
     base *bases = calloc((size_t)n_base, sizeof *bases);
@@ -171,7 +177,10 @@ int main(int argc, char **argv) {
             any_h5 = true;
             summed += mutator_blocks(b->mutator);
         }
-        if (!other && (strcmp(b->suffix, "npz") == 0 || strcmp(b->suffix, "safetensors") == 0)) other = b->path;
+        if (!map && strcmp(b->suffix, "map") == 0) map = b->path;
+        if ((!other || strstr(b->path, "plain")) &&
+            (strcmp(b->suffix, "npz") == 0 || strcmp(b->suffix, "safetensors") == 0))
+            other = b->path;
     }
     snprintf(out_path, sizeof out_path, "%s/out-%ld.h5", folder, (long)getpid());
     snprintf(log_path, sizeof log_path, "%s/log-%ld", folder, (long)getpid());
@@ -185,8 +194,7 @@ int main(int argc, char **argv) {
         if (!write_file(mutant_path, mutant, size)) return 2;
         free(mutant);
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-            if (strcmp(commands[i].suffix, b->suffix) == 0 && (strcmp(b->suffix, "map") != 0 || other))
-                run(&c, b, k, commands[i].args);
+            if (strcmp(commands[i].suffix, b->suffix) == 0) run(&c, b, k, commands[i].args);
         unlink(mutant_path);
     }
     unlink(log_path);

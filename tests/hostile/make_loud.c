@@ -61,9 +61,8 @@ static void put(FILE *f, uint64_t value, int n) {
 }
 
 /* One stored member, a .npy of six floats. */
-static void make_npz(void) {
-    static const char name[] = "x" LOUD ".npy",
-                      header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
+static void make_npz(const char *file, const char *name) {
+    static const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
     uint8_t member[128 + 24] = "\x93NUMPY\x01";
     char path[1024];
     member[8] = 118;
@@ -75,38 +74,40 @@ static void make_npz(void) {
         crc ^= member[i];
         for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
     }
-    FILE *f = fopen(path_of("loud.npz", path), "wb");
+    FILE *f = fopen(path_of(file, path), "wb");
     for (int central = 0; central < 2; central++) {
         put(f, central ? 0x02014b50 : 0x04034b50, 4);
         if (central) put(f, 20, 2);
         put(f, 20, 2), put(f, 0, 8), put(f, ~crc, 4), put(f, sizeof member, 4), put(f, sizeof member, 4);
-        put(f, sizeof name - 1, 2), put(f, 0, 2);
+        put(f, strlen(name), 2), put(f, 0, 2);
         if (central) put(f, 0, 2), put(f, 0, 2), put(f, 0, 2), put(f, 0, 4), put(f, 0, 4);
-        fwrite(name, 1, sizeof name - 1, f);
+        fwrite(name, 1, strlen(name), f);
         if (!central) fwrite(member, 1, sizeof member, f);
     }
-    uint64_t directory = 30 + sizeof name - 1 + sizeof member;
-    put(f, 0x06054b50, 4), put(f, 0, 4), put(f, 1, 2), put(f, 1, 2), put(f, 46 + sizeof name - 1, 4);
+    uint64_t directory = 30 + strlen(name) + sizeof member;
+    put(f, 0x06054b50, 4), put(f, 0, 4), put(f, 1, 2), put(f, 1, 2), put(f, 46 + strlen(name), 4);
     put(f, directory, 4), put(f, 0, 2);
     fclose(f);
 }
 
-static void make_safetensors(void) {
-    /* JSON is UTF-8, so no raw bytes; its escapes name the rest */
-    static const char header[] =
-        "{\"x\\u001b[31m\\u009b5m\\u202e\xc2\x9b\xe2\x81\xa6\": {\"dtype\": \"F32\", \"shape\": [2, 3], "
-        "\"data_offsets\": [0, 24]}}";
+/* JSON is UTF-8, so no raw bytes; its escapes name the rest. */
+static const char loud[] =
+    "{\"x\\u001b[31m\\u009b5m\\u202e\xc2\x9b\xe2\x81\xa6\": {\"dtype\": \"F32\", \"shape\": [2, 3], "
+    "\"data_offsets\": [0, 24]}}";
+static const char plain[] = "{\"x\": {\"dtype\": \"F32\", \"shape\": [2, 3], \"data_offsets\": [0, 24]}}";
+
+static void make_safetensors(const char *file, const char *header, size_t size) {
     char path[1024];
-    FILE *f = fopen(path_of("loud.safetensors", path), "wb");
-    put(f, sizeof header - 1, 8);
-    fwrite(header, 1, sizeof header - 1, f);
+    FILE *f = fopen(path_of(file, path), "wb");
+    put(f, size, 8);
+    fwrite(header, 1, size, f);
     for (int i = 0; i < 24; i++) fputc(0, f);
     fclose(f);
 }
 
 /* The model with loud texts in the place of its own, where the file's format lets a text be anything. */
 static fd_code make_gguf(const char *model, fd_error *err) {
-    static const char *const loud[] = {"general.name", "llama.rope.scaling.type", "general.description"};
+    static const char *const texts[] = {"general.name", "llama.rope.scaling.type", "general.description"};
     fd_gguf *in;
     fd_gguf_writer *out;
     char path[1024];
@@ -115,11 +116,11 @@ static fd_code make_gguf(const char *model, fd_error *err) {
     for (uint64_t i = 0; i < fd_gguf_n_kv(in); i++) {
         const fd_gguf_kv *kv = fd_gguf_kv_at(in, i);
         bool ours = false;
-        for (size_t k = 0; k < sizeof loud / sizeof *loud; k++)
-            ours = ours || (kv->key.size == strlen(loud[k]) && memcmp(kv->key.data, loud[k], kv->key.size) == 0);
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            ours = ours || (kv->key.size == strlen(texts[k]) && memcmp(kv->key.data, texts[k], kv->key.size) == 0);
         if (!ours) FD_TRY(fd_gguf_put_kv(out, kv, err));
     }
-    for (size_t k = 0; k < sizeof loud / sizeof *loud; k++) FD_TRY(fd_gguf_put_string(out, loud[k], "x" LOUD, err));
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) FD_TRY(fd_gguf_put_string(out, texts[k], "x" LOUD, err));
     FD_TRY(fd_gguf_write(out, path_of("loud.gguf", path), err));
     fd_gguf_writer_free(out);
     fd_gguf_close(in);
@@ -132,8 +133,10 @@ int main(int argc, char **argv) {
     folder = argv[1];
     make_trace("loud.h5", 6);
     make_trace("other.h5", 7);
-    make_npz();
-    make_safetensors();
+    make_npz("loud.npz", "x" LOUD ".npy");
+    make_npz("plain.npz", "x.npy");
+    make_safetensors("plain.safetensors", plain, sizeof plain - 1);
+    make_safetensors("loud.safetensors", loud, sizeof loud - 1);
     if (make_gguf(argv[2], &err) == FD_OK) return 0;
     fprintf(stderr, "%s\n", err.message);
     return 1;

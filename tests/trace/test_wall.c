@@ -152,3 +152,16 @@ Test(wall, a_child_ends_with_its_parent) {
     }
     cr_expect_eq(ended, 2, "the child is still there");
 }
+
+/* A program that exits without stopping it has no child when it is gone. */
+Test(wall, a_child_ends_with_a_program_that_forgot_it) {
+    cr_assert_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        int out;
+        call(start(), TWICE, 1, &out);
+        exit(0);
+    }
+    cr_assert_eq(waitpid(parent, NULL, 0), parent);
+    cr_expect_eq(waitpid(-1, NULL, WNOHANG), -1, "an orphan is there");
+}

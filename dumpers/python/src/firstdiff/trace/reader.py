@@ -78,7 +78,10 @@ class Tensor:
 
 
 class Reader(Mapping[str, Tensor]):
-    """A trace that is open for reading; a mapping from names to tensors, in order of execution."""
+    """A trace that is open for reading; a mapping from names to tensors, in order of execution.
+
+    The file is trusted: HDF5 runs in this process. `firstdiff inspect` reads a stranger's file safely.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
