@@ -90,6 +90,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
                                   batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0), err));
         /* The next pass writes over the pinned tokens. */
         FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "batch", err));
+        if (e->exec.progress && batch->n_tok > longest) e->exec.progress(e->exec.progress_user, done + n, batch->n_tok);
     }
     return FD_OK;
 }

@@ -104,6 +104,11 @@ void fd_exec_set_observer(fd_exec *exec, fd_observer observer) {
     exec->n_observer++;
 }
 
+void fd_exec_set_progress(fd_exec *exec, fd_progress_fn progress, void *user) {
+    exec->progress = progress;
+    exec->progress_user = user;
+}
+
 void fd_exec_reset(fd_exec *exec) {
     exec->n_past = 0;
     exec->sequence = 0;

@@ -108,6 +108,11 @@ void fd_exec_set_observer(fd_exec *exec, fd_observer observer);
 /* Shows the observer what it has not seen yet of the last forward call. */
 fd_code fd_exec_flush(fd_exec *exec, fd_error *err);
 
+/* How much of a long forward call is through: positions of its batch, after each part, where an executor takes it in
+ * parts; a generation's prompt is such a call. NULL: no one asks. */
+typedef void (*fd_progress_fn)(void *user, int64_t done, int64_t total);
+void fd_exec_set_progress(fd_exec *exec, fd_progress_fn progress, void *user);
+
 /* ---- several sequences, each with a cache of its own ----
  *
  * What a sequence gets does not depend on the others: its bits are those of running it alone. */
@@ -187,6 +192,8 @@ struct fd_exec { /* the first member of an executor's own struct; callers read i
     int32_t step;              /* forward calls since reset */
     fd_observer observer;
     unsigned n_observer; /* observers set so far: what is late for one is not shown to the next */
+    fd_progress_fn progress;
+    void *progress_user;
 };
 
 /* fd_graph_validate, and the last node is a row of n_vocab logits. */

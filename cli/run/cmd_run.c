@@ -31,7 +31,7 @@ typedef struct run {
     double started, prefill_s, decode_s;
     int32_t n_decode; /* decode steps run */
     fd_cli_text text;
-    fd_cli_progress progress;
+    fd_cli_progress prompt, progress;
     bool undecided; /* the logits allow no choice: the run ends, its trace is whole */
 } run;
 
@@ -84,6 +84,7 @@ static fd_code forward_step(run *r, int32_t pos0, int32_t n, fd_error *err) {
 
 /* The prompt is in the cache and the first token is known. */
 static fd_code begin_text(run *r, fd_error *err) {
+    fd_cli_progress_end(&r->prompt);
     r->prefill_s = fd_cli_seconds() - r->started;
     r->started = fd_cli_seconds();
     for (int32_t i = 0; i < r->n_prompt && !r->args->quiet; i++) FD_TRY(fd_cli_text_token(&r->text, r->tokens[i], err));
@@ -129,6 +130,8 @@ static fd_code generate_text(run *r, fd_error *err) {
                                 .user = r};
     int32_t n_done;
     r->text = fd_cli_text_begin(fd_cli_generated(), r->args->ids_only ? NULL : r->model.tokenizer, r->prompt_text);
+    r->prompt = fd_cli_progress_start("prompt", r->n_prompt);
+    fd_exec_set_progress(r->exec.exec, fd_cli_progress_callback, &r->prompt);
     r->progress = fd_cli_progress_start("decode", r->args->n_generate);
     r->started = fd_cli_seconds();
     if (r->trace || r->args->n_generate == 0)

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
     const int parts = n <= SOFTMAX_ALONE ? 1 : min((n + SOFTMAX_TILE - 1) / SOFTMAX_TILE, (int)gridDim.x);
     float *score = s.scores + (int64_t)head * a.n_ctx, *tiles = fd_shared_floats(), sum;
     const float *largest = s.largest + head * SPLIT_MOST_BLOCKS;
-    fd_pdl_wait();
     if (part >= parts) return;
+    fd_pdl_wait();
     if (parts == 1) {
         sum = add_all<true>(score, n, largest, members, tiles);
     } else {

@@ -30,8 +30,7 @@ static fd_engine_memory needed(const fd_graph *graph, fd_engine_size size) {
 
 static fd_exec *open_engine(const fd_graph *graph, fd_engine_size size, fd_error *err) {
     /* The graph is captured by the driver, which is not here. */
-    fd_engine_options options = {
-        .n_ctx = size.n_ctx, .n_seq = size.n_seq, .numerics = size.numerics, .no_graph = true};
+    fd_engine_options options = {.n_ctx = size.n_ctx, .n_seq = size.n_seq, .numerics = size.numerics, .no_graph = true};
     fd_exec *exec = NULL;
     return fd_engine_new(graph, &options, &exec, err) == FD_OK ? exec : NULL;
 }
@@ -91,6 +90,33 @@ static void check_estimate(const char *path, const fd_graph *graph, fd_engine_si
     expect(fake.taken == 0 && fake.n_alloc == 0 && fake.n_pinned == 0, path, "something is never given back");
 }
 
+typedef struct heard {
+    int32_t calls;
+    int64_t done, total;
+    bool rises;
+} heard;
+
+static void hear(void *user, int64_t done, int64_t total) {
+    heard *h = user;
+    *h = (heard){h->calls + 1, done, total, h->rises && done > h->done};
+}
+
+/* A prompt of several passes says after each how far it is; one of a single pass says nothing. */
+static void check_progress(const char *path, const fd_graph *graph) {
+    fd_error err = {0};
+    fake = (fake_cuda){.free_bytes = 1ull << 40};
+    fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = 3000}, &err);
+    if (!exec) must(err.code, &err);
+    int32_t rows = fd_engine_batch_rows(graph, 3000);
+    heard h = {.rises = true};
+    fd_exec_set_progress(exec, hear, &h);
+    feed(exec, rows);
+    expect(rows < 1500 && h.calls == 0, path, "a prompt of one pass speaks of its progress");
+    feed(exec, rows + 1);
+    expect(h.calls == 2 && h.rises && h.done == rows + 1 && h.total == rows + 1, path, "progress of a prompt's passes");
+    fd_exec_free(exec);
+}
+
 static void check_estimates(const char *path, const fd_graph *graph) {
     static const int32_t contexts[] = {1, 2, 17, 64, 65, 511, 512, 513, 1500}, sequences[] = {1, 2, 5};
     static const fd_numerics numerics[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT};
@@ -132,7 +158,8 @@ static void check_refusal(const char *path, const fd_graph *graph) {
     /* What was free when it was asked for may be gone: the message names what was refused, and all is given back. */
     for (int64_t i = 1; i < 4; i++) {
         fake = (fake_cuda){.free_bytes = 1ull << 40, .fail_alloc = i};
-        expect(!open_engine(graph, (fd_engine_size){.n_ctx = 64}, &err) && err.code == FD_ERR_MEMORY && strstr(err.message, "device memory for"),
+        expect(!open_engine(graph, (fd_engine_size){.n_ctx = 64}, &err) && err.code == FD_ERR_MEMORY &&
+                   strstr(err.message, "device memory for"),
                path, err.message);
         expect(fake.taken == 0 && fake.n_pinned == 0, path, "a failed setup keeps memory");
     }
@@ -193,6 +220,7 @@ static void check(const char *path) {
     must(fd_gguf_open(path, &gguf, &err), &err);
     must(fd_graph_build(gguf, &graph, NULL, &err), &err);
     check_estimates(path, graph);
+    check_progress(path, graph);
     check_refusal(path, graph);
     check_weights(path, graph);
     fd_graph_free(graph);
