@@ -51,6 +51,7 @@ bool fd_engine_available(char *why, size_t size) {
 
 static fd_code check_graph(const fd_graph *graph, fd_error *err) {
     FD_TRY(fd_exec_check_graph(graph, err));
+    FD_TRY(fd_graph_check_gpu(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)

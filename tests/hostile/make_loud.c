@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gguf_writer/gguf_writer.h"
+#include "model/gguf_writer/gguf_writer.h"
 #include "dumpers/hdf5/h5.h"
 #include "dumpers/store/schema.h"
 
