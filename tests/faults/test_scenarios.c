@@ -174,5 +174,5 @@ Test(scenarios, what_is_no_verdict_is_refused) {
     static const char odd[] = "{\"schema\": \"firstdiff-verdict 1\", \"divergence\": {\"step\": -4, \"node\": 3}}";
     must(fd_baseline_parse(odd, strlen(odd), "odd", &since, &err), &err);
     cr_expect(since.diverged && since.step == 0 && !since.node[0]);
-    cr_expect_eq(fd_baseline_read("/nowhere/at/all.json", &since, &err), FD_ERR_IO);
+    cr_expect_eq(fd_baseline_read("/nowhere/at/all.json", &since, &err), FD_ERR_INPUT);
 }
