@@ -441,7 +441,7 @@ static fd_code sample_node(const evaluation *ev, fd_op_args *args, const inputs 
 static fd_code keep_context(evaluation *ev, const fd_op_args *args, fd_variant *v, fd_error *err) {
     int32_t id = args->node->id;
     const fd_explain_request *r = ev->bench->request;
-    int32_t n_kept = ev->h.guess == FD_GUESS_FAULT ? r->n_context : r->n_earlier;
+    int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
     int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
     fd_variant plain = {0};
     if (n == 0 || !ev->works[id].edited) return FD_OK;

@@ -39,8 +39,8 @@ typedef struct fd_explain_request {
     /* Leading rows that are not judged, at least n_context: of those after the context, K and V are what the hypothesis
      * makes of them. What no cache is made of is computed from the row before the first judged one on. */
     int32_t n_unjudged;
-    /* Leading rows of earlier steps, which are right: guesses leave them alone. (A fault of the table may not: it tells
-     * itself by what it does to them.) At least n_context. */
+    /* Leading rows of earlier steps, which are right: what changes rows that came out leaves them alone. (Rows written to
+     * another place may not: they tell themselves by what they do to those.) At least n_context. */
     int32_t n_earlier;
     /* The same question about fewer rows, the finding's among them, for what is tried often: guesses beside the table,
      * and numbers that are solved for. NULL: the table alone is tried. */

@@ -354,7 +354,7 @@ table = {
     "k-stale-in-decode": Bug("cache_k", ["kv_stale_row", "zeros"], "keys", stale_in_decode),
     "v-stale-in-decode": Bug("cache_v", ["zeros", "kv_stale_row"], "values", stale_in_decode),
     "k-of-layer-before": Bug("cache_k", ["kv_previous_layer", "other_input:cache_k"], "keys", cache_of_layer_before("cache_k")),
-    "v-is-k": Bug("cache_v", ["kv_v_is_k"], "remember", lambda e, s: lambda k, v: s(k, k)),
+    "v-is-k": Bug("cache_v", ["kv_v_is_k", "other_input:attn_k_rope"], "remember", lambda e, s: lambda k, v: s(k, k)),
     # FFN
     "gelu": Bug("ffn_act", ["gelu_tanh"], "activate", activated(lambda gate, up: gelu_tanh(gate) * up)),
     "quick-gelu": Bug("ffn_act", [], "activate", activated(lambda gate, up: gate * sigmoid(1.702 * gate) * up)),
