@@ -108,8 +108,7 @@ static float first_rows_id(const fd_op_args *args, int32_t p, int32_t r) {
     (void)p;
     return id_at(args, 0, r);
 }
-/* imp#2056 read ids as bytes and lost those from 256 on; here the upper half is lost, whatever the number of
- * experts. */
+/* As ids beyond a type's range would be: here the upper half is lost, whatever the number of experts. */
 static float low_id(const fd_op_args *args, int32_t p, int32_t r) {
     float id = id_at(args, p, r);
     return id >= (float)((n_expert_of(args) + 1) / 2) ? -1.0f : id;

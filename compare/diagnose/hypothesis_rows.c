@@ -90,7 +90,8 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, floa
     int64_t n = n_row * width;
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (i % width >= h->first && i % width < h->end) rows[i] *= (float)h->value;
+            if (i % width >= h->first && i % width < h->end)
+                rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
     if (h->guess == FD_GUESS_ROUNDED)
         for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
