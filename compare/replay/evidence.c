@@ -84,7 +84,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.tau = (float)sqrt(squares / (double)row->stride);
     seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
                  !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
-    seen.left = (float)fd_row_left(row);
+    seen.left = (float)fd_row_oddness(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
     e->rows[slot_of(e, node, row->pos)] = seen;
 }
@@ -196,7 +196,7 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
         if (z == -1) continue;
         double left = left_of(e, i);
         c.n_through += left >= 0;
-        c.n_left += left > FD_RESIDUAL_ODD;
+        c.n_left += left > 1;
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
         c.n_judged++;
         c.n_beyond += beyond;
@@ -228,7 +228,7 @@ static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_c
         if (w->z < 0 || own->z < 0 || e->graph->nodes[node].op == FD_OP_TOP_K) continue;
         if (!own->through && !(w->tau > MUCH_MORE * own->tau)) continue;
         t.rounded++;
-        t.needed += !((double)own->left <= FD_RESIDUAL_ODD);
+        t.needed += !(own->left <= 1);
     }
     return t;
 }

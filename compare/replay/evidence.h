@@ -17,7 +17,7 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau;                   /* root mean square */
-    float left;                  /* residuals.h */
+    float left;                  /* fd_row_oddness */
     bool through;                /* computed through unrecorded tensors */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
 } fd_evidence_row;

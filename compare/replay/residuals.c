@@ -54,16 +54,20 @@ double fd_row_left(const fd_attribution_row *row) {
     return left > 0 ? sqrt(left / size) : 0;
 }
 
+double fd_row_oddness(const fd_attribution_row *row) {
+    return fd_row_left(row) / (FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos);
+}
+
 bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
     int32_t id = row->node->id;
     if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
-    double left = fd_row_left(row);
-    r->left[(int64_t)id * r->n_pos + row->pos] = (float)left;
-    if (left <= FD_RESIDUAL_ODD) return true;
+    double oddness = fd_row_oddness(row);
+    r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
+    if (oddness <= 1) return true;
     if (r->odd[id].finding == FD_FOUND_NOTHING) {
         r->odd[id] = *finding;
         r->odd[id].finding = finding->finding == FD_FOUND_INHERITED ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED;
-        r->odd[id].left = left;
+        r->odd[id].left = fd_row_left(row);
     }
     return false;
 }
@@ -95,7 +99,7 @@ static tally count(const fd_residuals *r, int32_t node) {
     tally t = {0};
     for (int32_t p = 0; p < r->n_pos; p++) {
         float left = r->left[(int64_t)node * r->n_pos + p];
-        bool odd = !((double)left <= FD_RESIDUAL_ODD);
+        bool odd = !(left <= 1);
         if (left < 0) continue;
         t.n++;
         t.odd += odd;

@@ -14,8 +14,10 @@
 
 #include "compare/replay/attribution.h"
 
-/* More is left than binary32 leaves of a layer (10^-7 measured, 10^-6 of a deep model's logits). */
+/* A row is odd where more is left than binary32 leaves of a layer (10^-7 measured, 10^-6 of a deep model's logits) and of
+ * RoPE's angles, which engines round to binary32: by 2^-24 of the position, four times allowed. */
 #define FD_RESIDUAL_ODD    0x1p-16
+#define FD_RESIDUAL_TURN   0x1p-22
 #define FD_RESIDUAL_CHANCE 1e-4
 
 typedef struct fd_residuals {
@@ -46,7 +48,9 @@ fd_code fd_residuals_judge(const fd_residuals *residuals, fd_node_finding *findi
 /* Of the rows [n] of one node (negative: not judged), the middle one; -1: none. Reorders them. */
 double fd_residual_median(float *left, int32_t n);
 
-/* √Σ(c − ŷ)² / √Σŷ²; NaN and Inf on one side count as +Inf. */
+/* √Σ(c − ŷ)² / √Σŷ²; NaN and Inf on one side count as +Inf. fd_row_oddness: that over what is odd at its position, so that
+ * a row is odd beyond 1. */
 double fd_row_left(const fd_attribution_row *row);
+double fd_row_oddness(const fd_attribution_row *row);
 
 #endif
