@@ -1,5 +1,7 @@
-/* Preloaded: the FAIL_AT-th allocation of this program fails, and those of the libraries under it do not. Allocations are counted at exit
- * ("allocations: N" on standard error) when FAIL_AT is 0. */
+/* Preloaded: the FAIL_AT-th allocation of this program fails, and those of the libraries under it do not. Allocations are counted from main on (a
+ * program that links the CUDA runtime has some thousand of that runtime's before) and printed at exit ("allocations: N" on standard error) when FAIL_AT is
+ * 0. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
@@ -40,8 +42,28 @@ __attribute__((destructor)) static void end(void) {
     if (at == 0 && getpid() == process) dprintf(2, "allocations: %ld\n", atomic_load(&count));
 }
 
+typedef int (*main_fn)(int, char **, char **);
+typedef int (*start_fn)(main_fn, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+static main_fn real_main;
+static atomic_bool started;
+
+static int counted_main(int argc, char **argv, char **environment) {
+    atomic_store(&started, true);
+    int status = real_main(argc, argv, environment);
+    return status;
+}
+
+/* glibc's entry to main. */
+int __libc_start_main(main_fn main_, int argc, char **argv, void (*init)(void), void (*fini)(void), void (*rtld)(void),
+                      void *stack) {
+    start_fn next;
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = main_;
+    return next(counted_main, argc, argv, init, fini, rtld, stack);
+}
+
 static bool fails(const void *caller) {
-    if (at < 0 || (uintptr_t)caller < first || (uintptr_t)caller >= last) return false;
+    if (at < 0 || !atomic_load(&started) || (uintptr_t)caller < first || (uintptr_t)caller >= last) return false;
     if (atomic_fetch_add(&count, 1) + 1 != at) return false;
     errno = ENOMEM;
     return true;

@@ -33,7 +33,7 @@ def render(template: str, messages: list[dict[str, str]], **values: Any) -> str:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda text: datetime.datetime.now().strftime(text)
-    return environment.from_string(template).render(messages=messages, add_generation_prompt=True, **values)
+    return str(environment.from_string(template).render(messages=messages, add_generation_prompt=True, **values))
 
 
 def main() -> int:
