@@ -51,10 +51,11 @@ static fd_code try_inputs(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-/* A branch that is missing, subtracted or taken several times. */
+/* A branch that is missing, subtracted or taken several times; scores that reach softmax at another scale. */
 static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
     static const double factors[] = {0, 2, -1};
-    for (int k = 0; k < 2 && node->op == FD_OP_ADD; k++) {
+    int n = node->op == FD_OP_ADD ? 2 : node->op == FD_OP_ATTN_SOFTMAX ? 1 : 0;
+    for (int k = 0; k < n; k++) {
         fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = k};
         for (int i = 0; i < 3 && !fd_trial_fits(t); i++) {
             h.value = factors[i];

@@ -90,8 +90,16 @@ double fd_residual_median(float *left, int32_t n) {
 /* Decode alone is wrong: fewer steps may be chance. */
 enum { FEWEST_OF_TAIL = 3 };
 
+/* 2^-11: one element of K in binary16 leaves 3·10^-4 of attention's output at most. */
+#define MUCH 32.0f
+
+/* 2^-5: int8 blocks, all of them rounded another way, leave 2 % of a layer. */
+#define BEYOND_STEPS 2048.0f
+
 typedef struct tally {
     int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
+    int32_t beyond;       /* of the odd, those with more left than values that fell to the other side can leave */
+    int32_t much;         /* of the tail, those with far more left than one value that fell to the other side leaves */
     bool from_step;       /* the tail is all that comes after the first step */
 } tally;
 
@@ -103,8 +111,10 @@ static tally count(const fd_residuals *r, int32_t node) {
         if (left < 0) continue;
         t.n++;
         t.odd += odd;
+        t.beyond += !(left <= BEYOND_STEPS);
         if (odd && t.tail == 0) t.from_step = p == r->n_first;
         t.tail = odd ? t.tail + 1 : 0;
+        t.much = odd ? t.much + (left > MUCH) : 0;
     }
     t.from_step &= t.tail >= FEWEST_OF_TAIL;
     return t;
@@ -132,8 +142,9 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         if (of[i].odd == 0) continue;
         double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
         bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
-        if (departs && !r->cached[i]) finding[i] = r->odd[i];
-        if (2 * of[i].odd > of[i].n || of[i].from_step) suspect[i] = r->odd[i];
+        if (departs && (!r->cached[i] || 2 * of[i].beyond > of[i].odd)) finding[i] = r->odd[i];
+        bool tail = of[i].from_step || (of[i].tail > FEWEST_OF_TAIL && 2 * of[i].much > of[i].tail);
+        if (2 * of[i].odd > of[i].n || tail) suspect[i] = r->odd[i];
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
     free(of);

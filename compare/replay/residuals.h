@@ -4,7 +4,8 @@
  * So where most rows are left so, a tensor whose rows are not is no rounding, though it stays within its bound.
  *
  * Where the class rounds to steps, a row that came to lie on the other side of one stays in the K/V cache, and all rows
- * after it have the error: behind an unrecorded cache odd rows are not independent, and make a tensor a suspect alone.
+ * after it have the error: behind an unrecorded cache odd rows are not independent, and make a tensor a suspect alone,
+ * unless more is left than such values can leave.
  *
  * left = √Σ(c − ŷ)² / √Σŷ² of a row. With p the share of odd rows among all other tensors, k odd rows of n come about by
  * chance with probability C(n, k) p^k at most, and a tail of k with n p^k. A tensor departs where that, times the number of
@@ -40,7 +41,7 @@ void fd_residuals_free(fd_residuals *residuals);
 bool fd_residuals_add(fd_residuals *residuals, const fd_attribution_row *row, const fd_node_finding *finding);
 
 /* finding[i] of node i: its first odd row, where the node departs; suspect[i]: where more than half of its rows are odd, or
- * all that come after the prompt.
+ * all that come after the prompt, or all from some row on, by much.
  * [n_node] both; else finding 0. FD_ERR_MEMORY alone. */
 fd_code fd_residuals_judge(const fd_residuals *residuals, fd_node_finding *finding, fd_node_finding *suspect,
                            fd_error *err);
