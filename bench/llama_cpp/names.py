@@ -165,7 +165,7 @@ table = {
     "residual-twice": bug("the stream twice", "input_factor:2"),
     "branch-twice": bug("the attention's output twice", "input_factor:2"),
     "branch-missing": bug("the attention is not added", "branch_missing", "input_factor:left out"),
-    "branch-missing-ffn": bug("the FFN is not added", "branch_missing", "input_factor:left out", decode=True),
+    "branch-missing-ffn": bug("the FFN is not added", "branch_missing", "input_factor:left out", "down_missing", decode=True),
     "branch-halved": bug("half of the FFN is added", "input_factor:0.5"),
     "stream-f16": bug("the residual stream in f16", "rounded:binary16"),
     "stream-bf16": bug("the residual stream in bf16", "rounded:bfloat16"),

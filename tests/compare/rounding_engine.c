@@ -334,8 +334,9 @@ static void run_scan(const fd_op_args *a, const fd_numerics_class *c, double *ou
 }
 
 static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
+    bool copies = a->node->op == FD_OP_CONCAT || a->node->op == FD_OP_SLICE; /* of inputs that are not as wide */
     for (int64_t i = 0; i < n; i++) {
-        const double *x = a->in[0], *y = a->in[1];
+        const double *x = copies ? NULL : a->in[0], *y = a->in[1];
         double g = x ? x[i] : 0, u;
         switch (a->node->op) {
         case FD_OP_SILU_MUL:
@@ -362,7 +363,7 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
             out[i] = round_to(log(round_to(1 + round_to(exp(g), u), u)), c->u_out);
             break;
         case FD_OP_KV_WRITE: out[i] = round_to(g, c->u_kv); break;
-        default: out[i] = round_to(exact[i], c->u_out); /* EMBED */
+        default: out[i] = round_to(exact[i], c->u_out); /* EMBED, SLICE, CONCAT */
         }
     }
 }

@@ -1,0 +1,105 @@
+/* What replay leaves of rows: which tensors depart though they stay within their bounds, which are suspects, and that one bug in a
+ * layer is found and named from layer outputs of an engine whose bounds have room for it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/replay/residuals.h"
+#include "tests/compare/replay_bench.h"
+
+enum { N_ROW = 16, LAYER = 2 };
+
+/* Rows of one layer's output of whose values so much is left. */
+typedef struct rows_case {
+    const char *what;
+    bool cached;
+    double left; /* of the rows [first, end) of layer LAYER; a ten-millionth of all others */
+    int32_t first, end;
+    bool departs, suspect;
+} rows_case;
+
+static const rows_case cases[] = {
+    {"a layer whose rows are all odd", false, 1e-3, 0, N_ROW, true, true},
+    {"one odd row", false, 1e-3, 5, 6, false, false},
+    {"a fifth of the rows, here and there nothing else", false, 1e-3, 4, 7, false, false},
+    {"the last four rows", false, 1e-3, N_ROW - 4, N_ROW, true, true},
+    {"decode alone", true, 1e-4, N_PREFILL, N_ROW, false, true},
+    {"behind a cache", true, 1e-3, 0, N_ROW, false, true},
+    {"behind a cache, a tail by little", true, 1e-4, 9, N_ROW, false, false},
+    {"behind a cache, a tail by much", true, 1e-3, 9, N_ROW, false, true},
+    {"behind a cache, more than steps can leave", true, 1e-1, 0, N_ROW, true, true},
+    {"NaN", false, NAN, 0, N_ROW, true, true},
+    {"nothing odd", false, 1e-6, 0, N_ROW, false, false},
+};
+
+static void add_rows(fd_residuals *r, const fd_graph *graph, const rows_case *c) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (!strstr(node->name, ".l_out")) continue;
+        for (int32_t p = 0; p < N_ROW; p++) {
+            bool odd = node->layer == LAYER && p >= c->first && p < c->end;
+            double replayed = 1, candidate = 1 + (odd ? c->left : 1e-7), tau = 1;
+            fd_attribution_row row = {.node = node,
+                                      .pos = p,
+                                      .n_kv = N_ROW,
+                                      .span_first = i - 1,
+                                      .stride = 1,
+                                      .candidate = &candidate,
+                                      .replayed = &replayed,
+                                      .tau = &tau};
+            fd_node_finding finding = {.finding = FD_FOUND_NOISE, .node = i, .pos = p};
+            bool right = fd_residuals_add(r, &row, &finding);
+            cr_expect_eq(right, !(odd && !(c->left < 1e-5)), "%s, row %d", c->what, p);
+        }
+        r->cached[i] = c->cached;
+    }
+}
+
+Test(residuals, odd_rows_that_chance_does_not_give_depart_and_those_behind_a_cache_are_suspects) {
+    bench b = open_bench(models[0], (recording){0});
+    size_t n_node = (size_t)b.graph->n_node;
+    fd_node_finding *finding = malloc(sizeof *finding * n_node), *suspect = malloc(sizeof *suspect * n_node);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_residuals r;
+        fd_error err = {0};
+        int32_t n_found = 0, at = fd_graph_find(b.graph, "blk.2.l_out");
+        must(fd_residuals_open(b.graph, fd_numerics_class_find("f32"), b.ref, N_ROW, &r, &err), &err);
+        add_rows(&r, b.graph, &cases[i]);
+        must(fd_residuals_judge(&r, finding, suspect, &err), &err);
+        cr_expect_eq(finding[at].finding != FD_FOUND_NOTHING, cases[i].departs, "%s", cases[i].what);
+        cr_expect_eq(suspect[at].finding != FD_FOUND_NOTHING, cases[i].suspect, "%s", cases[i].what);
+        if (cases[i].departs) cr_expect_eq(finding[at].pos, cases[i].first, "%s", cases[i].what);
+        for (size_t k = 0; k < n_node; k++) n_found += finding[k].finding != FD_FOUND_NOTHING;
+        cr_expect_eq(n_found, cases[i].departs, "%s: %d tensors", cases[i].what, n_found);
+        fd_residuals_free(&r);
+    }
+    free(finding);
+    free(suspect);
+    close_model(&b);
+}
+
+/* The engine makes int8 blocks, as ggml does; RoPE's tables are binary16 in one layer. A layer's bound is as large as the layer. */
+Test(residuals, a_bug_in_one_layer_is_found_and_named_from_layer_outputs) {
+    static const char *const engines[] = {"q8", "f32"};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        fd_fault_owner *owner = NULL;
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        must(fd_fault_apply("rope_table_f16@2", faulty, &owner, &err), &err);
+        fd_verdict v =
+            judged(&b, faulty,
+                   (recording){.emulated = engines[i], .numerics = "unknown", .tensors = "token_embd,*l_out,logits"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", engines[i], fd_verdict_status_name(v.status));
+        cr_expect_str_eq(v.divergence.node, "blk.2.l_out", "%s", engines[i]);
+        cr_expect(e->named && strcmp(e->remaining[0].name, "rope_table_f16") == 0, "%s: %s", engines[i],
+                  e->remaining[0].name);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+        fd_fault_owner_free(owner);
+    }
+    close_model(&b);
+}
