@@ -109,14 +109,8 @@ static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_
 }
 
 static fd_diagnose_options question(const comparison *c, const fd_attribution *of, bool of_reference) {
-    return (fd_diagnose_options){.graph = graph_of(c, of_reference ? REF : CAND),
-                                 .trace = of_reference ? c->o->ref : c->o->cand,
-                                 .finding = &of->first,
-                                 .n_pos = of->n_pos,
-                                 .op = c->o->op,
-                                 .numerics = of->numerics,
-                                 .n_output = of->n_output,
-                                 .ignored = of_reference ? NULL : c->ignored};
+    fd_attribution_options how = options_of(c, of_reference ? REF : CAND);
+    return fd_diagnose_question(&how, of);
 }
 
 static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
@@ -128,26 +122,30 @@ static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of
     return FD_OK;
 }
 
-static void add_inconclusive(comparison *c, const fd_node_finding *f) {
+/* A reason at a finding, with what to record. */
+static fd_remark reason_at(const comparison *c, fd_remark_kind kind, const fd_node_finding *f) {
     const fd_graph *graph = c->o->graph;
-    fd_remark r = {FD_REASON_SPAN_INCONCLUSIVE};
+    fd_remark r = {kind};
     snprintf(r.node, sizeof r.node, "%s", graph->nodes[f->node].name);
-    snprintf(r.other, sizeof r.other, "%s", graph->nodes[f->span_first].name);
     fd_finding_globs(graph, f->span_first, f->node, r.text, sizeof r.text);
+    return r;
+}
+
+static void add_inconclusive(comparison *c, const fd_node_finding *f) {
+    fd_remark r = reason_at(c, FD_REASON_SPAN_INCONCLUSIVE, f);
+    snprintf(r.other, sizeof r.other, "%s", c->o->graph->nodes[f->span_first].name);
     fd_verdict_reason(c->verdict, r);
 }
 
 /* What the bounds have room for, and what replay leaves has not. */
 static fd_code resolve_suspects(comparison *c, fd_attribution *of, fd_error *err) {
-    const fd_graph *graph = c->o->graph;
     fd_diagnose_options ask = question(c, of, false);
     fd_node_finding left;
     FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
     if (left.finding == FD_FOUND_NOTHING) return FD_OK;
-    fd_remark r = {FD_REASON_RESIDUAL, .n = {left.n_odd}};
-    snprintf(r.node, sizeof r.node, "%s", graph->nodes[left.node].name);
+    fd_remark r = reason_at(c, FD_REASON_RESIDUAL, &left);
+    r.n[0] = left.n_odd;
     snprintf(r.other, sizeof r.other, "%.1e", left.left);
-    fd_finding_globs(graph, left.span_first, left.node, r.text, sizeof r.text);
     fd_verdict_reason(c->verdict, r);
     return FD_OK;
 }

@@ -163,6 +163,15 @@ bool fd_class_repeats_cache(const fd_numerics_class *c) {
     return c->u_kv >= UF16 && c->u_kv <= UF16 && c->u_attn <= 0;
 }
 
+bool fd_class_rounds_to_steps(const fd_numerics_class *c) {
+    return c->replays_inputs || fd_class_repeats_cache(c);
+}
+
+bool fd_class_leaves_nothing(const fd_numerics_class *c) {
+    bool cache_alone = c->u_in <= 0 && c->u_attn <= 0 && !c->q8_activations;
+    return !c->exact && cache_alone && c->u_acc > 0 && c->u_acc <= 0x1p-24 && c->u_out <= 0x1p-24;
+}
+
 fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_) {
     fd_numerics_class inside = *class_;
     if (class_->fused_attention) inside.u_op = inside.u_out = U32, inside.tiny_out = TINY32;

@@ -36,6 +36,12 @@ typedef struct fd_numerics_class {
 /* Rows of an unrecorded cache are rounded to binary16 by the replay itself, because nothing else is done to them. */
 bool fd_class_repeats_cache(const fd_numerics_class *class_);
 
+/* A replay repeats roundings to steps, of inputs or of cache rows: a value near the middle between two may go either way. */
+bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
+
+/* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
+bool fd_class_leaves_nothing(const fd_numerics_class *class_);
+
 /* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, f16kv, ggml-cpu, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
  * llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */

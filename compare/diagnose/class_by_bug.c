@@ -20,14 +20,11 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
     return of->introduced[node].finding != FD_FOUND_NOTHING ? &of->introduced[node] : &of->suspect[node];
 }
 
-/* What each of them leaves of a sound engine's error is binary32's own. */
-static const char *const tight[] = {"f32", "ggml-cpu-f32kv", "f16kv", "ggml-cpu"};
-enum { N_TIGHT = sizeof tight / sizeof *tight };
+/* The classes that leave nothing, of engines in binary32. */
+enum { MOST_TIGHT = 8 };
 
 static bool is_tight(const fd_numerics_class *class_) {
-    for (int i = 0; i < N_TIGHT; i++)
-        if (strcmp(tight[i], class_->name) == 0) return true;
-    return false;
+    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
 }
 
 /* The other findings: does the bug explain half of them? */
@@ -89,16 +86,10 @@ static fd_code judge(const fd_attribution_options *options, const fd_numerics_cl
 /* `table_alone`: without guesses, which are many. */
 static fd_code explain(const fd_attribution_options *options, attempt *a, bool table_alone, bool undecided,
                        fd_error *err) {
-    fd_diagnose_options ask = {.graph = options->graph,
-                               .trace = options->cand,
-                               .finding = &a->first,
-                               .n_pos = a->of.n_pos,
-                               .op = options->op,
-                               .numerics = a->class_,
-                               .ignored = options->ignored,
-                               .n_output = a->of.n_output,
-                               .table_alone = table_alone,
-                               .most_spent = table_alone ? MOST_SPENT_ON_TABLE : MOST_SPENT_ON_GUESSES};
+    fd_diagnose_options ask = fd_diagnose_question(options, &a->of);
+    ask.finding = &a->first;
+    ask.table_alone = table_alone;
+    ask.most_spent = table_alone ? MOST_SPENT_ON_TABLE : MOST_SPENT_ON_GUESSES;
     fd_explanation e = {0};
     if (a->first.finding == FD_FOUND_NOTHING) return FD_OK;
     FD_TRY(fd_diagnose(&ask, &e, err));
@@ -146,7 +137,7 @@ static fd_code explain_in_order(fd_attribution_options *options, attempt *attemp
 /* The table of faults in the tight classes; then guesses, which are many. */
 fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err) {
     const fd_numerics_class *inferred = options->numerics;
-    attempt attempts[N_TIGHT] = {{0}};
+    attempt attempts[MOST_TIGHT] = {{0}};
     fd_code code = FD_OK;
     int n = 0;
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
@@ -159,9 +150,9 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidenc
         fd_attribution_free(&own.of);
         if (code != FD_OK || done) return code;
     }
-    for (int i = 0; i < N_TIGHT && code == FD_OK; i++)
-        if (fd_numerics_class_find(tight[i]) != inferred)
-            code = judge(options, fd_numerics_class_find(tight[i]), &attempts[n++], err);
+    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT && code == FD_OK; i++)
+        if (is_tight(fd_numerics_class_at(i)) && fd_numerics_class_at(i) != inferred)
+            code = judge(options, fd_numerics_class_at(i), &attempts[n++], err);
     qsort(attempts, (size_t)n, sizeof *attempts, by_what_is_left);
     if (code == FD_OK) code = explain_in_order(options, attempts, n, evidence, err);
     for (int i = 0; i < n; i++) fd_attribution_free(&attempts[i].of);

@@ -218,6 +218,17 @@ static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out
     return code;
 }
 
+fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, const fd_attribution *of) {
+    return (fd_diagnose_options){.graph = how->graph,
+                                 .trace = how->cand,
+                                 .finding = &of->first,
+                                 .n_pos = of->n_pos,
+                                 .op = how->op,
+                                 .numerics = of->numerics,
+                                 .n_output = of->n_output,
+                                 .ignored = how->ignored};
+}
+
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     return ask_about(options, out, NULL, NULL, err);
 }

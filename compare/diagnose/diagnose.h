@@ -23,6 +23,9 @@ typedef struct fd_diagnose_options {
     bool table_alone;    /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 
+/* About the first finding of an attribution, as it was asked for. Both are borrowed. */
+fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, const fd_attribution *of);
+
 /* Through unrecorded nodes, too: then each explanation is tried in the whole span and at each node of it. */
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err);
 

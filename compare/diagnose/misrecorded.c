@@ -90,8 +90,9 @@ static fd_code find_alike(const search *s, const fd_node_finding *f, char name[F
     for (int32_t p = 0; p < n_ref && code == FD_OK && present && !own->over_kv; p++) {
         bool there = false;
         if (p != f->pos) code = read_row(s->o->ref, own, p, other, &there, err);
-        if (code != FD_OK || !there || !(distance(row, other, size) < nearest)) continue;
-        nearest = distance(row, other, size);
+        double d = there ? distance(row, other, size) : INFINITY;
+        if (code != FD_OK || !(d < nearest)) continue;
+        nearest = d;
         snprintf(name, FD_HELD_SIZE, "%s of position %d", own->name, p);
     }
     free(row);
@@ -99,13 +100,7 @@ static fd_code find_alike(const search *s, const fd_node_finding *f, char name[F
 }
 
 static fd_code describe(const search *s, const fd_attribution *of, fd_misrecorded_kind *kind, fd_error *err) {
-    fd_diagnose_options ask = {.graph = s->o->graph,
-                               .trace = s->o->cand,
-                               .finding = &of->first,
-                               .n_pos = of->n_pos,
-                               .op = s->o->op,
-                               .numerics = of->numerics,
-                               .n_output = of->n_output};
+    fd_diagnose_options ask = fd_diagnose_question(s->o, of);
     fd_explanation e = {0};
     FD_TRY(find_alike(s, &of->first, kind->holds, err));
     if (!kind->holds[0]) FD_TRY(fd_diagnose(&ask, &e, err));

@@ -126,8 +126,7 @@ static double root_mean_square(const float *x, int64_t n) {
     return n_finite ? sqrt(sum / (double)n_finite) : 0;
 }
 
-/* Largest and mean square of the residuals of `v`, in bounds of the op as it should be; of an exact candidate, which has
- * none, in roundings of the largest values. */
+/* In bounds of the op as it should be; of an exact candidate, which has none, in `rounding`. */
 static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double rounding, int64_t i) {
     const fd_explain_request *r = rows->request;
     const fd_node *node = r->args.node;
@@ -139,6 +138,7 @@ static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double
     return isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
 }
 
+/* Largest and root mean square of the residuals of `v`; an exact candidate's in roundings of the largest values. */
 static void residuals(const fd_trial_rows *rows, const fd_variant *v, double *largest, double *mean) {
     const fd_explain_request *r = rows->request;
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
@@ -170,7 +170,7 @@ static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     const fd_explain_request *r = t->all.request;
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
     int32_t n_row = r->args.n_pos - r->n_unjudged;
-    bool steps = r->numerics && (r->numerics->replays_inputs || fd_class_repeats_cache(r->numerics));
+    bool steps = r->numerics && fd_class_rounds_to_steps(r->numerics);
     double rows[MOST_OF_MIDDLE];
     if (!steps || t->n_span < 2 || n_row < FEWEST_OF_MIDDLE || n_row > MOST_OF_MIDDLE)
         return root_of_residuals(&t->all, v);
@@ -200,10 +200,6 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
 
 /* ---- few rows ---- */
 
-/* A hypothesis is given up on a few rows when it is further from them than this many bounds of the op as it should be,
- * taken as large as its own values are: its own bounds, which cost four times as much, are then not asked for. */
-enum { FAR_BEYOND = 100 };
-
 /* A fault of the mask may show keys that come after the few rows. */
 static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
@@ -216,6 +212,10 @@ static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes,
     }
     return FD_OK;
 }
+
+/* A hypothesis is given up on a few rows when it is further from them than this many bounds of the op as it should be,
+ * taken as large as its own values are: its own bounds, which cost four times as much, are then not asked for. */
+enum { FAR_BEYOND = 100 };
 
 static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     fd_variant v;

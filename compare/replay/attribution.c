@@ -40,6 +40,19 @@ static bool earlier(const fd_node_finding *a, const fd_node_finding *b) {
     return a->pos < b->pos;
 }
 
+/* The first of its node, of all, and of other nodes. */
+static void note_introduced(fd_attribution *out, const fd_node_finding *f) {
+    fd_node_finding *own = &out->introduced[f->node];
+    if (own->finding == FD_FOUND_NOTHING || earlier(f, own)) *own = *f;
+    if (!out->found || earlier(f, &out->first)) {
+        if (out->found && (out->first.node != f->node || out->first.step != f->step)) out->next = out->first;
+        out->first = *f;
+        out->found = true;
+    } else if (f->node != out->first.node && (out->next.finding == FD_FOUND_NOTHING || earlier(f, &out->next))) {
+        out->next = *f;
+    }
+}
+
 static void record_finding(attributing *a, const fd_node_finding *f) {
     fd_attribution *out = a->out;
     uint8_t *worst = &a->worst[(int64_t)f->step * a->o->graph->n_node + f->node];
@@ -52,15 +65,7 @@ static void record_finding(attributing *a, const fd_node_finding *f) {
     }
     if (f->n_nan_new && (out->not_finite.finding == FD_FOUND_NOTHING || earlier(f, &out->not_finite)))
         out->not_finite = *f;
-    fd_node_finding *own = &out->introduced[f->node];
-    if (own->finding == FD_FOUND_NOTHING || earlier(f, own)) *own = *f;
-    if (!out->found || earlier(f, &out->first)) {
-        if (out->found && (out->first.node != f->node || out->first.step != f->step)) out->next = out->first;
-        out->first = *f;
-        out->found = true;
-    } else if (f->node != out->first.node && (out->next.finding == FD_FOUND_NOTHING || earlier(f, &out->next))) {
-        out->next = *f;
-    }
+    note_introduced(out, f);
 }
 
 static fd_code attribute_node(attributing *a, const fd_node *node, const fd_replayed *rows, fd_error *err) {
@@ -266,17 +271,10 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
 
 /* The findings are counted with what was judged; those that come later raise the counts. */
 static void promote(fd_attribution *of, const fd_node_finding *f) {
-    of->introduced[f->node] = *f;
     of->n_by_finding[of->finding[f->node]]--;
     of->n_by_finding[f->finding]++;
     of->finding[f->node] = (uint8_t)f->finding;
-    if (!of->found || earlier(f, &of->first)) {
-        if (of->found) of->next = of->first;
-        of->first = *f;
-        of->found = true;
-    } else if (of->next.finding == FD_FOUND_NOTHING || earlier(f, &of->next)) {
-        of->next = *f;
-    }
+    note_introduced(of, f);
 }
 
 void fd_attribution_promote(const fd_graph *graph, fd_attribution *of, const char *suffix) {

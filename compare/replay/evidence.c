@@ -233,22 +233,28 @@ static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_c
     return t;
 }
 
+/* The first node of its kind, in whatever layer that is. */
+static bool begins_kind(const fd_graph *graph, int32_t node) {
+    for (int32_t i = 0; i < node; i++)
+        if (strcmp(fd_fault_suffix(&graph->nodes[i]), fd_fault_suffix(&graph->nodes[node])) == 0) return false;
+    return true;
+}
+
 fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight) {
     const fd_node *nodes = e->graph->nodes;
     fd_class_need need = {0};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t rounded = 0, needed = 0;
+        if (!begins_kind(e->graph, i)) continue;
         for (int32_t k = i; k < e->graph->n_node; k++) {
             if (strcmp(fd_fault_suffix(&nodes[k]), fd_fault_suffix(&nodes[i])) != 0) continue;
             tally t = need_of(e, wide, tight, k);
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;
-            if (k > i) continue;
-            need.n_rounded += rounded;
-            need.n_needed += needed;
         }
-        bool first = nodes[i].layer <= 0; /* its kind is counted once, from its first layer on */
-        need.everywhere |= first && needed > 0 && 2 * needed >= rounded;
+        need.n_rounded += rounded;
+        need.n_needed += needed;
+        need.everywhere |= needed > 0 && 2 * needed >= rounded;
     }
     return need;
 }

@@ -4,11 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool fd_class_leaves_nothing(const fd_numerics_class *c) {
-    bool cache_alone = c->u_in <= 0 && c->u_attn <= 0 && !c->q8_activations;
-    return !c->exact && cache_alone && c->u_acc > 0 && c->u_acc <= 0x1p-24 && c->u_out <= 0x1p-24;
-}
-
 /* Nodes that are computed through an unrecorded cache. */
 static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {
     for (int32_t i = 0; i < graph->n_node; i++)
@@ -30,7 +25,7 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     if (!out->left || !out->odd || !out->cached)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
-    if (numerics->replays_inputs || fd_class_repeats_cache(numerics)) find_cached(graph, trace, out->cached);
+    if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
     return FD_OK;
 }
 

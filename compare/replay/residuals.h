@@ -29,9 +29,6 @@ typedef struct fd_residuals {
     bool *cached;           /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
 } fd_residuals;
 
-/* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
-bool fd_class_leaves_nothing(const fd_numerics_class *numerics);
-
 /* FD_ERR_MEMORY; freed with fd_residuals_free also then. */
 fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
                           int32_t n_pos, fd_residuals *out, fd_error *err);
