@@ -109,6 +109,25 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
     cr_expect(all.n_named * 10 >= all.n_injected * 8);
 }
 
+Test(named, what_a_first_batch_does_not_show_is_named_in_decode) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int32_t i = 0, c = 0; i < fd_fault_count(); i++) {
+        const fd_fault_info *fault = fd_fault_at(i);
+        for (c = 0; c < N_CLASS && fault->later; c++) {
+            char spec[96], node[64];
+            fd_verdict v;
+            snprintf(spec, sizeof spec, "%s@2", fault->name);
+            snprintf(node, sizeof node, "blk.2.%s", fault->located);
+            cr_assert(verdict_of(&b, spec, (recording){.emulated = classes[c]}, &v));
+            cr_expect_str_eq(v.divergence.node, node, "%s, %s", spec, classes[c] ? classes[c] : "exact");
+            cr_expect(is_named(&v, fault->name), "%s, %s: %s", spec, classes[c] ? classes[c] : "exact",
+                      unnamed_of(&v.diagnosis.explanation));
+            fd_verdict_free(&v);
+        }
+    }
+    close_model(&b);
+}
+
 Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
     static const char *const faults[] = {"rope_pairing@2", "kv_off_by_one@3", "q0_only@1", "bytes_read_short@2"};
     bench b = open_bench(models[0], (recording){.one_by_one = true});
