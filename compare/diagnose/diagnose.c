@@ -245,3 +245,19 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
     return ask_about(options, NULL, &here, fits, err);
 }
+
+fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {
+    const fd_node *node = &options->graph->nodes[options->finding->node];
+    recorded all;
+    fd_code code = open_recorded(options, node, false, &all, err);
+    if (code == FD_OK) {
+        fd_explain_request ask = question(&all, node);
+        if (all.code == FD_OK && ask.output) code = look(user, options, &ask, err);
+        if (all.code != FD_OK) {
+            code = all.code;
+            *err = all.err;
+        }
+    }
+    close_recorded(&all);
+    return code;
+}
