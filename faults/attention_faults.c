@@ -155,7 +155,7 @@ static const fd_fault rows[] = {
      .applies = several_heads, .override = heads_reversed},
     {ATTENTION("heads_not_transposed", "attn_out", FD_OP_ATTN_MIX,
                "the outputs of a batch lie head by head and are read row by row: a transposition is missing"),
-     .applies = several_heads, .override = heads_not_transposed},
+     .applies = several_heads, .override = heads_not_transposed, .info.whole_batch = true},
     {ATTENTION("alibi_missing", "attn_alibi", FD_OP_ATTN_ALIBI, "scores are not biased by distance (ALiBi)"),
      .override = alibi_missing},
     {ATTENTION("alibi_sign", "attn_alibi", FD_OP_ATTN_ALIBI, "ALiBi favours what is far away"), .override = alibi_sign},

@@ -214,7 +214,7 @@ static const fd_fault rows[] = {
      .override = next_expert},
     {MOE("moe_first_rows_experts", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "every row of a batch goes to the experts of the first row"),
-     .override = first_rows_experts},
+     .override = first_rows_experts, .info.whole_batch = true},
     {MOE("moe_high_ids_ignored", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "experts with an id in the upper half are ignored, as ids beyond a type's range would be"),
      .override = high_ids_ignored},

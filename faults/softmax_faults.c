@@ -115,7 +115,7 @@ static const fd_fault rows[] = {
     {SOFTMAX("softmax_over_heads", "softmax goes over the heads, not over the keys"), .applies = several_heads,
      .override = over_heads},
     {SOFTMAX("softmax_over_queries", "softmax goes over the rows of the batch, not over the keys"), .applies = no_sinks,
-     .override = over_queries},
+     .override = over_queries, .info.whole_batch = true},
     {ROUNDED("softmax_in_f16", "every step of softmax is rounded to binary16", 0x1p-11), .override = in_f16},
     {ROUNDED("softmax_in_bf16", "every step of softmax is rounded to bfloat16", 0x1p-8), .override = in_bf16},
 };
