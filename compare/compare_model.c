@@ -195,6 +195,9 @@ static fd_code report_divergence(comparison *c, const fd_attribution *of, bool o
                                     fd_trace_steps(side), fd_trace_n_step(side));
     FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
     FD_TRY(diagnose_finding(c, of, of_reference, err));
+    fd_diagnose_options how = question(c, of, of_reference);
+    how.finding = &of->not_finite;
+    FD_TRY(fd_find_overflow(&how, &v->replay.overflow, err));
     fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);
     return FD_OK;
 }

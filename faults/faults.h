@@ -19,6 +19,8 @@ typedef struct fd_fault_info {
     /* Where the fault is a coarser type for the factors of a product: its unit roundoff. In an engine whose factors
      * are as coarse it is no bug. Else 0. */
     double u_in;
+    bool whole_batch; /* computes a row from others of its batch, also from later ones */
+    bool later;       /* does no harm in a first batch: it shows in those that find rows in the cache */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/describe.h"
+#include "compare/diagnose/trial.h"
 
 /* Standard errors from 0; and how far from 1 a slope may be: a bound's formula, a bug's own roundings. */
 #define SHOWN 10.0
@@ -61,6 +62,62 @@ typedef struct search {
     fd_projection *at; /* [n_node, n_fault] */
     double spent;
 } search;
+
+/* One row, in bounds of the op as it should be. */
+static void project_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *out) {
+    const fd_explain_request *r = rows->request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    fd_projection own = {.n_row = 1};
+    for (int64_t k = 0; k < stride; k++) {
+        int64_t i = row * stride + k;
+        double tau = rows->plain.tau[i], sound = (double)rows->plain.rows[i], c = (double)r->output[i];
+        double d = ((double)bug->rows[i] - sound) / tau, x = (c - sound) / tau;
+        if (r->args.node->over_kv && k % r->args.n_kv > r->args.pos0 + row) continue;
+        if (!(tau > 0) || !isfinite(tau) || !isfinite(d) || !isfinite(x)) continue;
+        own.rd += x * d;
+        own.dd += d * d;
+        own.rr_d2 += x * x * d * d;
+        own.r_d3 += x * d * d * d;
+        own.d4 += d * d * d * d;
+        if (!(fabs(d) > own.largest)) continue;
+        own.largest = fabs(d);
+        own.pos = r->args.pos0 + row;
+        own.element = k;
+        own.candidate = c;
+        own.sound = sound;
+        own.tau = tau;
+    }
+    if (!(own.dd > 0)) return;
+    own.rd_rd = own.rd * own.rd;
+    own.rd_dd = own.rd * own.dd;
+    own.dd_dd = own.dd * own.dd;
+    fd_projection_add(out, &own);
+}
+
+/* fd_diagnose_look_fn: each fault of the table at one node. Its own roundings are no bug where the class rounds. */
+static fd_code project(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
+                       fd_error *err) {
+    search *s = user;
+    int32_t node = options->finding->node;
+    fd_explanation unused = {0};
+    fd_trial t;
+    fd_code code = fd_trial_open(request, &unused, &t, err);
+    bool possible = code == FD_OK && t.all.plain.state == FD_VARIANT_COMPUTED && t.all.plain.tau;
+    for (int32_t f = 0; possible && f < s->n_fault && code == FD_OK; f++) {
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = f, .node = -1, .layer = FD_ANY_LAYER};
+        fd_variant bug = {0};
+        if (fd_fault_at(f)->u_in > 0) continue;
+        code = fd_evaluate(t.all.bench, &h, node, false, &bug, err);
+        if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) {
+            s->spent += request->products * request->args.n_pos;
+            for (int32_t row = request->n_unjudged; row < request->args.n_pos; row++)
+                project_row(&t.all, &bug, row, &s->at[(int64_t)node * s->n_fault + f]);
+        }
+        fd_variant_free(&bug);
+    }
+    fd_trial_close(&t);
+    return code;
+}
 
 static const fd_projection *of_node(const search *s, int32_t node, int32_t fault) {
     return &s->at[(int64_t)node * s->n_fault + fault];
@@ -190,7 +247,7 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
         bool ignored = options->ignored && options->ignored[i];
         if (ignored || !fd_trace_has_data(options->trace, graph->nodes[i].name)) continue;
         ask.finding = &here;
-        code = fd_diagnose_project(&ask, s.at + (int64_t)i * s.n_fault, &s.spent, err);
+        code = fd_diagnose_look(&ask, project, &s, err);
     }
     shown x = code == FD_OK ? find(&s) : (shown){.fault = -1};
     if (x.fault >= 0) code = describe(&s, &x, of, out, causes, err);

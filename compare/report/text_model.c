@@ -97,12 +97,13 @@ void fd_report_extent(FILE *to, const fd_verdict_replay *p) {
 
 void fd_report_replayed(FILE *to, const fd_verdict *v) {
     const fd_verdict_replay *p = &v->replay;
-    char c[40], y[40];
+    char c[40], y[40], overflow[FD_OVERFLOW_TEXT_SIZE];
     if (!p->finding[0]) return;
     fd_value_text(p->candidate, c, sizeof c);
     fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough next to a binary32 */
     fd_line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
             p->of_reference ? "reference" : "candidate", c, p->z);
+    if (p->overflow.kind != FD_OVERFLOW_NONE) fd_line(to, "first NaN", "%s", fd_overflow_text(&p->overflow, overflow));
 }
 
 /* What replay says about the divergence, and about all other tensors. */
