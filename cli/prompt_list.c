@@ -61,17 +61,18 @@ static fd_code add_line(const fd_cli_model *model, const char *text, size_t size
     return code;
 }
 
-fd_code fd_cli_prompts_parse(const char *text, size_t size, bool json, const fd_cli_model *model, fd_cli_prompts *list,
-                             fd_error *err) {
+fd_code fd_cli_prompts_parse(const char *text, size_t size, bool json, const char *where, const fd_cli_model *model,
+                             fd_cli_prompts *list, fd_error *err) {
     const char *end = text + size;
     for (int32_t line = 1; text < end; line++) {
         const char *next = memchr(text, '\n', (size_t)(end - text));
         size_t n = (size_t)((next ? next : end) - text);
         while (n > 0 && text[n - 1] == '\r') n--;
-        if (add_line(model, text, n, json, line, list, err) != FD_OK) return fd_error_prefix(err, "line %d", line);
+        if (add_line(model, text, n, json, line, list, err) != FD_OK)
+            return fd_error_prefix(err, "%s line %d", where, line);
         text = next ? next + 1 : end;
     }
-    return list->n > 0 ? FD_OK : fd_fail(err, FD_ERR_INPUT, "no prompts in it");
+    return list->n > 0 ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", where);
 }
 
 fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err) {
@@ -80,9 +81,9 @@ fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_
     FD_TRY(fd_file_read(path, "prompts, one a line", FD_LIMIT_TEXT_BYTES, &text, &size, err));
     const char *ending = strrchr(path, '.');
     bool json = ending && strcmp(ending, ".jsonl") == 0;
-    fd_code code = fd_cli_prompts_parse(text, size, json, model, list, err);
+    fd_code code = fd_cli_prompts_parse(text, size, json, path, model, list, err);
     free(text);
-    return code == FD_OK ? FD_OK : fd_error_prefix(err, "%s", path);
+    return code;
 }
 
 void fd_cli_prompts_free(fd_cli_prompts *list) {

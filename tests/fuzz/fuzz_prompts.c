@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef FD_FUZZ_PLANTED
     sink = copy[size];
 #endif
-    fd_code code = fd_cli_prompts_parse(copy, size, json, model, &list, &err);
+    fd_code code = fd_cli_prompts_parse(copy, size, json, "fuzz", model, &list, &err);
     require(code == FD_OK || err.message[0], "a refusal says why");
     require(code != FD_OK || list.n > 0, "a list that is accepted is not empty");
     for (int32_t i = 0; i < list.n; i++) {
