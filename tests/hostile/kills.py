@@ -1,4 +1,5 @@
 """Commands that write, killed at a moment of chance, and what must then be there (scripts/campaign kills)."""
+
 import json
 import random
 import signal
@@ -119,7 +120,12 @@ class Import(Killed):
 
 
 class Host(Killed):
-    threads, mode, steps, waiting = "1", "", "150", 9  # eight steps that wait for the library's thread, and the one it writes
+    threads, mode, steps, waiting = (
+        "1",
+        "",
+        "150",
+        9,
+    )  # eight steps that wait for the library's thread, and the one it writes
 
     def command(self, path):
         return [self.host, str(path), self.steps, self.threads, *self.mode.split()]
@@ -143,5 +149,12 @@ class HostThreadsSynchronous(HostSynchronous):
     threads = "4"
 
 
-KILLED = {"run": Run, "golden": Golden, "import": Import, "host": Host, "host-threads": HostThreads,
-          "host-synchronous": HostSynchronous, "host-threads-synchronous": HostThreadsSynchronous}
+KILLED = {
+    "run": Run,
+    "golden": Golden,
+    "import": Import,
+    "host": Host,
+    "host-threads": HostThreads,
+    "host-synchronous": HostSynchronous,
+    "host-threads-synchronous": HostThreadsSynchronous,
+}
