@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
 static const struct argp_option judged_options[] = {
     {"repro", KEY_REPRO, "DIR", 0,
      "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
-     "pytest",
+     "pytest, cases for ggml's test-backend-ops",
      GROUP},
     {0},
 };
