@@ -15,10 +15,12 @@ typedef struct shape {
 /* Which K/V head a query head reads, and how many positions the row at `own` sees. */
 typedef struct rule {
     bool modulo;        /* h % n_head_kv */
+    bool in_turn;       /* on twice as many ranks as K/V heads, rank r has those of r % n_head_kv */
     int32_t look_ahead; /* positions past its own; INT32_MAX: all of the batch */
 } rule;
 
 static int32_t kv_head(shape s, rule r, int32_t h) {
+    if (r.in_turn) return h / (s.n_head / (2 * s.n_head_kv)) % s.n_head_kv;
     return r.modulo ? h % s.n_head_kv : h / (s.n_head / s.n_head_kv);
 }
 
@@ -93,6 +95,8 @@ static void mix(const fd_op_args *args, rule r) {
 
 FD_OVERRIDE(scores_modulo, scores(args, (rule){.modulo = true}))
 FD_OVERRIDE(mix_modulo, mix(args, (rule){.modulo = true}))
+FD_OVERRIDE(scores_in_turn, scores(args, (rule){.in_turn = true}))
+FD_OVERRIDE(mix_in_turn, mix(args, (rule){.in_turn = true}))
 FD_OVERRIDE(scores_unmasked, scores(args, (rule){.look_ahead = INT32_MAX}))
 FD_OVERRIDE(softmax_unmasked, softmax(args, (rule){.look_ahead = INT32_MAX}))
 FD_OVERRIDE(mix_unmasked, mix(args, (rule){.look_ahead = INT32_MAX}))
@@ -109,6 +113,11 @@ static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn
 
 /* With as many K/V heads as heads, or one, both rules give the same head. */
 FD_APPLIES(is_grouped, graph->hparams.n_head != graph->hparams.n_head_kv && graph->hparams.n_head_kv > 1)
+/* With one head a rank both rules are gqa_modulo's. */
+FD_APPLIES(ranks_have_heads, graph->hparams.n_head_kv > 1 &&
+                                 graph->hparams.n_head % (2 * graph->hparams.n_head_kv) == 0 &&
+                                 graph->hparams.n_head / (2 * graph->hparams.n_head_kv) > 1)
+FD_EDIT(kv_in_turn, in_all_three(node, scores_in_turn, NULL, mix_in_turn))
 FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
 FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
@@ -218,6 +227,13 @@ static const fd_fault rows[] = {
      .edit = scale_by_model_width},
     {ATTENTION("q0_only", "attn_scores", FD_OP_ATTN_SCORES, "of each query head only element 0 is loaded"),
      .override = q0_only},
+    {.info = {"tp_kv_in_turn", "ranks",
+              "on twice as many ranks as K/V heads, rank r has those of r % n_head_kv, not of r / 2", "attn_scores",
+              false},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_scores attn_out",
+     .applies = ranks_have_heads,
+     .edit = kv_in_turn},
     {ATTENTION("gqa_modulo", "attn_scores", FD_OP_COUNT,
                "query head h reads K/V head h modulo n_head_kv, not h / group size"),
      .applies = is_grouped, .edit = gqa_modulo},
