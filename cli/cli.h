@@ -34,6 +34,7 @@ extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp,
 typedef struct fd_cli_command {
     const char *name;
     int (*run)(int argc, char **argv);
+    bool shared;      /* several processes of mpirun may run it together (cli/ranks.h) */
     bool limits_spin; /* fd_cli_limit_openmp_spin before it begins; compare decides itself */
     const char *summary;
     const struct argp *argp;

@@ -1,5 +1,6 @@
 /* What several commands need: a model with its tokenizer, errors, colours. */
 #include "cli/cli.h"
+#include "cli/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,10 @@
 #include "dumpers/store/trace.h"
 
 int fd_cli_fail(const char *command, const fd_error *err) {
-    fprintf(stderr, "firstdiff %s: %s\n", command, err->message);
+    if (fd_cli_rank() > 0)
+        fprintf(stderr, "firstdiff %s: rank %d: %s\n", command, fd_cli_rank(), err->message);
+    else
+        fprintf(stderr, "firstdiff %s: %s\n", command, err->message);
     return fd_exit_status(err->code);
 }
 
