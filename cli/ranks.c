@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -41,7 +42,7 @@ int fd_cli_rank(void) {
 }
 
 int fd_cli_ranks_n_thread(void) {
-    if (n_rank == 1) return 0;
+    if (n_rank == 1 || getenv("OMP_NUM_THREADS")) return 0;
     cpu_set_t set;
     long all = sysconf(_SC_NPROCESSORS_ONLN), own = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0) own = CPU_COUNT(&set);

@@ -15,7 +15,8 @@ fd_peers *fd_cli_peers(void);
 /* 0 without mpirun. */
 int fd_cli_rank(void);
 
-/* Threads for this process where nothing else is said: its part of the machine's processors. 0: no mpirun. */
+/* Threads for this process where nothing else is said: its part of the machine's processors. 0: as many as OpenMP takes, without
+ * mpirun, or where OMP_NUM_THREADS says it. */
 int fd_cli_ranks_n_thread(void);
 
 /* Called last, with the exit status; returns the process's. One that says that the command failed ends the others. */
