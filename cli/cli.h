@@ -59,10 +59,12 @@ typedef struct fd_cli_model {
     fd_graph *graph;
     fd_tokenizer *tokenizer; /* NULL: the file has none; `tokenizer_error` says why */
     fd_error tokenizer_error;
-    char hash[48]; /* fd_model_hash of the file */
+    char *hash; /* [48] owned; empty until fd_cli_model_hash is asked */
 } fd_cli_model;
 fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err);
 void fd_cli_model_close(fd_cli_model *model);
+/* fd_model_hash of the file. The first call reads all of it, which a run that records nothing need not do. */
+const char *fd_cli_model_hash(const fd_cli_model *model);
 
 /* FD_ERR_INPUT when the trace says it was recorded from another model than the one opened from `path`. */
 struct fd_trace;
