@@ -18,6 +18,7 @@ static const name_case cases[] = {
     {"forward_pass_id=2___rank=13___name=q", "forward_pass_id=2___rank=0___name=q", 13},
     {"sglang_dump_1763811234.25_2/forward_pass_id=0___name=q", "forward_pass_id=0___name=q", 2},
     {"TP1_PP0_Rank1_pid77/Pass00003/model.norm", "step_3/model.norm", 1},
+    {"tp1/Pass3/q", "step_3/q", 1},
     {"TP0_PP0_Rank0_pid7/Pass00000/model.layers.0.mlp", "step_0/model.layers.0.mlp", 0},
     {"step_0/model.norm/outputs_cuda_1", "step_0/model.norm", 1},
     {"step_0/model.norm/outputs_0_cuda_1", "step_0/model.norm", 1},

@@ -38,18 +38,15 @@ static bool rank_of_folder(const char *text, const char *end, int32_t *rank) {
     return false;
 }
 
-/* SGLang's hooks number forward passes. */
+/* SGLang's hooks number forward passes. `name` has room for a byte more. */
 static void rename_pass(char *name) {
-    const char *after;
     char *folder = strstr(name, "Pass");
     if (!folder || (folder != name && folder[-1] != '/')) return;
-    char *digits = folder + 4;
-    after = digits + strspn(digits, "0123456789");
+    char *digits = folder + 4, *after = digits + strspn(digits, "0123456789");
     if (after == digits || *after != '/') return;
     while (*digits == '0' && digits + 1 < after) digits++;
-    char rest[1100];
-    snprintf(rest, sizeof rest, "step_%s", digits);
-    memmove(name, rest, strlen(rest) + 1);
+    memmove(name + 5, digits, strlen(digits) + 1);
+    memcpy(name, "step_", 5);
 }
 
 /* vLLM: the module's path, then which of its tensors. */
@@ -71,7 +68,7 @@ static bool module_tensor(char *name) {
 bool fd_rank_of_name(const char *name, char *out, size_t size, int32_t *rank) {
     char copy[1100];
     bool found = false;
-    if (strlen(name) >= sizeof copy || size < sizeof copy) return false;
+    if (strlen(name) + 1 >= sizeof copy || size < sizeof copy) return false;
     copy[0] = '\0';
     for (const char *at = name; *at;) { /* folders that name a rank go */
         const char *end = at + strcspn(at, "/");
