@@ -146,7 +146,7 @@ fd_code fd_joined_values(const struct fd_ranks *ranks, const fd_joined *j, fd_ra
     }
     int64_t some = 0;
     for (int64_t i = 0; code == FD_OK && i < n_row; i++) some += holders[i] > 0 && holders[i] < ranks->n_rank;
-    out->rows_of_some = n_row > 0 && 2 * some > n_row;
+    out->rows_of_some = some > 0;
     free(first);
     free(holders);
     return code;

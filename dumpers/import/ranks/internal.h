@@ -58,7 +58,7 @@ fd_code fd_joined_row(const struct fd_ranks *ranks, const fd_joined *joined, int
 /* What the ranks' values say of a tensor that each has whole. */
 typedef struct fd_rank_values {
     bool equal;        /* in every bit, or NaN beside NaN */
-    bool rows_of_some; /* most rows are zeros on some ranks and not on others */
+    bool rows_of_some; /* there are rows that are zeros on some ranks and not on others */
     double difference; /* the largest ||a - b||^2 / (||a||^2 + ||b||^2) of rank 0 and another; NaN: not finite */
 } fd_rank_values;
 fd_code fd_joined_values(const struct fd_ranks *ranks, const fd_joined *joined, fd_rank_values *out, fd_error *err);

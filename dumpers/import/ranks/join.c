@@ -202,14 +202,19 @@ static bool may_be_summed(const fd_graph *graph, const fd_joined *j) {
     return op == FD_OP_MATMUL || op == FD_OP_EMBED || op == FD_OP_EXPERT_MATMUL || op == FD_OP_EXPERT_SUM;
 }
 
+/* A row for each chosen expert: their products, and what is done with each before they are added. */
+static bool is_of_experts(const fd_graph *graph, const fd_joined *j) {
+    return j->node >= 0 && graph->nodes[j->node].n_dim == 2 && strstr(graph->nodes[j->node].name, ".ffn_moe_");
+}
+
 /* Terms of a sum point anywhere: their difference is as large as they are. Copies of which one is a little off are near. */
 enum { FAR_APART_INVERSE = 4 };
 
 static fd_shard shard_by_values(const fd_graph *graph, const fd_joined *j, const fd_rank_values *v) {
+    if (!v->equal && v->rows_of_some && is_of_experts(graph, j)) return FD_SHARD_EXPERT;
     if (v->equal || !may_be_summed(graph, j)) return FD_SHARD_REPLICATED;
     const fd_op op = graph->nodes[j->node].op;
     if (op == FD_OP_EMBED) return v->rows_of_some ? FD_SHARD_VOCABULARY : FD_SHARD_REPLICATED;
-    if (op == FD_OP_EXPERT_MATMUL && v->rows_of_some) return FD_SHARD_EXPERT;
     return v->difference * FAR_APART_INVERSE > 1 ? FD_SHARD_ROW : FD_SHARD_REPLICATED;
 }
 
