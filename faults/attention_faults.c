@@ -12,6 +12,7 @@
 RULE(modulo, .heads = FD_HEADS_MODULO)
 RULE(divisor, .heads = FD_HEADS_DIVISOR)
 RULE(group_modulo, .heads = FD_HEADS_GROUP_MODULO)
+RULE(in_turn, .heads = FD_HEADS_IN_TURN)
 RULE(unmasked, .look_ahead = INT32_MAX)
 RULE(one_ahead, .look_ahead = 1)
 FD_OVERRIDE(softmax_unmasked, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX}))
@@ -26,6 +27,11 @@ static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn
 
 /* With as many K/V heads as heads, or one, both rules give the same head. */
 FD_APPLIES(is_grouped, graph->hparams.n_head != graph->hparams.n_head_kv && graph->hparams.n_head_kv > 1)
+/* With one head a rank both rules are gqa_modulo's. */
+FD_APPLIES(ranks_have_heads, graph->hparams.n_head_kv > 1 &&
+                                 graph->hparams.n_head % (2 * graph->hparams.n_head_kv) == 0 &&
+                                 graph->hparams.n_head / (2 * graph->hparams.n_head_kv) > 1)
+FD_EDIT(kv_in_turn, in_all_three(node, scores_in_turn, NULL, mix_in_turn))
 FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
 /* Neither the same as the right rule nor beyond the heads that there are. */
 FD_APPLIES(is_not_square,
@@ -126,6 +132,13 @@ static const fd_fault rows[] = {
      .edit = scale_by_model_width},
     {ATTENTION("q0_only", "attn_scores", FD_OP_ATTN_SCORES, "of each query head only element 0 is loaded"),
      .override = q0_only},
+    {.info = {"tp_kv_in_turn", "ranks",
+              "on twice as many ranks as K/V heads, rank r has those of r % n_head_kv, not of r / 2", "attn_scores",
+              false},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_scores attn_out",
+     .applies = ranks_have_heads,
+     .edit = kv_in_turn},
     {ATTENTION("gqa_modulo", "attn_scores", FD_OP_COUNT,
                "query head h reads K/V head h modulo n_head_kv, not h / group size"),
      .applies = is_grouped, .edit = gqa_modulo},

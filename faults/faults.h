@@ -9,7 +9,7 @@
 typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */
     /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn", "moe", "residual",
-     * "numerics" or "output" */
+     * "numerics", "output" or "ranks" */
     const char *family;
     const char *summary; /* one line: what the faulty engine does */
     /* The node suffix where it first shows, "attn_q_rope"; several, of which a model has one there, are separated by

@@ -4,6 +4,7 @@
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "compare/compare.h"
 #include "compare/report/baseline.h"
 
@@ -122,7 +123,11 @@ int fd_cmd_compare(int argc, char **argv) {
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
+    if (fd_cli_rank() > 0) { /* one writes */
+        args.output.junit = args.output.html = args.output.repro = NULL;
+    }
     fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = fd_cli_ranks_join(&err);
     if (code == FD_OK) code = compare_files(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);

@@ -24,7 +24,7 @@ typedef struct check {
 
 static fd_code open_prompt(const check *c, int32_t prompt, fd_trace **out, fd_error *err) {
     FD_TRY(fd_golden_prompt(c->golden, prompt, out, err));
-    if (fd_golden_usable(*out, c->model->graph, c->model->hash, err) == FD_OK) return FD_OK;
+    if (fd_golden_usable(*out, c->model->graph, fd_cli_model_hash(c->model), err) == FD_OK) return FD_OK;
     fd_trace_close(*out);
     *out = NULL;
     return fd_error_prefix(err, "%s", c->args->file);
