@@ -22,9 +22,10 @@ fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
     };
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (!has_kernel[node->op] || node->n_group > 0)
+        bool norms_groups = node->op == FD_OP_RMS_NORM && graph->weights[node->weight[0]].n_row > 1;
+        if (!has_kernel[node->op] || node->n_group > 0 || norms_groups)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: no GPU kernel computes %s%s yet; --backend cpu does",
-                           node->name, fd_op_name(node->op), node->n_group > 0 ? " in groups" : "");
+                           node->name, fd_op_name(node->op), node->n_group > 0 || norms_groups ? " in groups" : "");
     }
     return FD_OK;
 }

@@ -53,6 +53,11 @@ op_case *case_head_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n
 op_case *case_conv(int32_t pos0, int32_t n_pos);
 op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos);
 
+/* Over such a cache: 40 elements; 2 key heads of 8 with 2 value heads of 6 each, keys of length 1, scale 0.375; 3 heads of 8. */
+op_case *case_token_shift(int32_t pos0, int32_t n_pos);
+op_case *case_gated_delta(int32_t pos0, int32_t n_pos);
+op_case *case_wkv7(int32_t pos0, int32_t n_pos);
+
 /* Gives a case of FD_OP_ATTN_SOFTMAX sinks. */
 void case_add_sinks(op_case *c, uint32_t dtype);
 void case_free(op_case *c); /* with the outputs of its runs; only tests of many cases need it */
