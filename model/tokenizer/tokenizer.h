@@ -1,4 +1,5 @@
-/* Tokenizers: SentencePiece-style (ggml model "llama") and byte-level BPE ("gpt2" with a pre-tokeniser).
+/* Tokenizers: SentencePiece-style (ggml model "llama"), byte-level BPE ("gpt2" with a pre-tokeniser), RWKV's longest match
+ * ("rwkv").
  * Built from a GGUF's tokenizer.ggml.* keys, or from raw tables (tests). Thread-safe after creation. */
 #ifndef FD_MODEL_TOKENIZER_TOKENIZER_H
 #define FD_MODEL_TOKENIZER_TOKENIZER_H
@@ -15,7 +16,7 @@ typedef enum fd_token_type { /* ids as in tokenizer.ggml.token_type */
 } fd_token_type;
 
 typedef struct fd_vocab { /* everything borrowed during creation only */
-    const char *model;    /* "llama" or "gpt2" */
+    const char *model;    /* "llama", "gpt2" or "rwkv" */
     const char *pre;      /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
     int32_t n_token;
     const fd_string *tokens; /* [n_token] as in the file */
