@@ -63,7 +63,10 @@ fd_code fd_emulate_kv_write(fd_emulate *e, const fd_op_args *args, fd_error *err
     for (int32_t p = 0; p < args->n_pos; p++) {
         int64_t slot = (int64_t)args->pos0 + p + args->node->row_offset;
         if (slot < 0 || slot >= args->n_ctx) continue;
-        fd_round_row(e->class_.cache, (const float *)args->in[0] + p * width, (float *)args->out + slot * width, width);
+        float *row = (float *)args->out + slot * width;
+        const bool blocks = args->node->kv_type != FD_F32;
+        fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.cache, (const float *)args->in[0] + p * width, row, width);
+        if (blocks) fd_round_through(args->node->kv_type, row, width);
     }
     return FD_OK;
 }

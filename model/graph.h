@@ -136,6 +136,7 @@ typedef struct fd_node {
     int32_t first;                 /* SLICE: of the elements of a head */
     fd_rope rope;                  /* ROPE */
     int32_t row_offset;            /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
+    uint32_t kv_type;              /* KV_WRITE: fd_dtype that rows are rounded to; FD_F32: they stay as they are */
     fd_override_fn override;       /* NULL in every real model */
 } fd_node;
 
@@ -180,6 +181,13 @@ void fd_graph_free(fd_graph *graph);
  * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
  * context of 1. Without such factors nothing changes. */
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
+
+/* Rows of K and V are rounded to a type as they are written, as engines with such a cache read them back: Q8_0, Q4_0,
+ * Q4_1, Q5_0, Q5_1; F32 as they are. Caches of other layers' states stay as they are. FD_ERR_INPUT where a head is no
+ * whole number of blocks, or nothing attends; FD_ERR_UNSUPPORTED for another type. */
+fd_code fd_graph_set_kv_type(fd_graph *graph, uint32_t dtype, fd_error *err);
+/* That type; FD_F32 where nothing attends. */
+uint32_t fd_graph_kv_type(const fd_graph *graph);
 
 /* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
