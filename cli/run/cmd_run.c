@@ -10,7 +10,7 @@
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"
-#include "cli/run/chat.h"
+#include "cli/chat.h"
 #include "cli/run/many.h"
 #include "cli/guard.h"
 #include "cli/run/text.h"

@@ -1,6 +1,6 @@
 /* A prompt in the form that the model was trained on. */
-#ifndef FD_CLI_RUN_CHAT_H
-#define FD_CLI_RUN_CHAT_H
+#ifndef FD_CLI_CHAT_H
+#define FD_CLI_CHAT_H
 
 #include "cli/cli.h"
 
@@ -10,5 +10,9 @@
  * FD_ERR_UNSUPPORTED where Python or a package is missing. */
 fd_code fd_cli_chat(const fd_cli_model *model, const char *system, const char *text, char **out, bool *whole,
                     fd_error *err);
+
+/* The same with the messages in a file, as chat servers take them: [{"role": …, "content": …}, …], or an object with
+ * that list as "messages". */
+fd_code fd_cli_chat_file(const fd_cli_model *model, const char *path, char **out, bool *whole, fd_error *err);
 
 #endif
