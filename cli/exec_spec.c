@@ -24,7 +24,8 @@ static fd_numerics gpu_numerics(const char *spec, size_t size) {
 }
 #endif
 
-/* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone; their owners chain. */
+/* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone; their
+ * owners chain. */
 typedef struct owners {
     fd_fault_owner *item[8];
     int32_t n;

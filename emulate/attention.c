@@ -8,8 +8,8 @@
 /* Multiply-adds that take as long as the lanes of a dot, and as an expf with its sum. */
 enum { SHORT_DOT = 64, EXP = 64 };
 
-/* ggml dots rows of blocks with q in blocks of Q8_0, and mixes rows of V in binary32; elsewhere such rows are dequantised
- * and are as any other. */
+/* ggml dots rows of blocks with q in blocks of Q8_0, and mixes rows of V in binary32; elsewhere such rows are
+ * dequantised and are as any other. */
 static bool meets_blocks(const fd_emulate *e, const fd_node *cache) {
     fd_emulate_type type = e->class_.product;
     return cache->kv_type != FD_F32 && (type == FD_EMULATE_OF_WEIGHT || type == FD_EMULATE_OF_WEIGHT_CUDA);

@@ -1,4 +1,5 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. `T(…)`: rounded to the class's tensor type. */
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. `T(…)`: rounded to the class's tensor
+ * type. */
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
 #include "model/gguf/quant.h"

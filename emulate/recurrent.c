@@ -1,4 +1,5 @@
-/* TOKEN_SHIFT, GATED_DELTA, WKV7 in binary32, as every engine keeps the state; libm's exp, products and sums one by one. */
+/* TOKEN_SHIFT, GATED_DELTA, WKV7 in binary32, as every engine keeps the state; libm's exp, products and sums one by
+ * one. */
 #include <math.h>
 #include <stdlib.h>
 

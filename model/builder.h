@@ -156,9 +156,9 @@ int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *nam
                              int32_t n_out);
 /* The same with one row of n_in a head, which the file has as one vector: a dot product a head. */
 int32_t fd_build_head_dot(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
-/* Over the rows of a cache: a convolution of ssm_conv1d; a token shift, of one row of several in one weight; gated_delta
- * and wkv7, which model/arch/qwen3next.c and rwkv7.c describe; a state-space scan of ssm_a and ssm_d whose cache has dt,
- * x and B in each row, `read` is C, [n_group, n_state]. */
+/* Over the rows of a cache: a convolution of ssm_conv1d; a token shift, of one row of several in one weight;
+ * gated_delta and wkv7, which model/arch/qwen3next.c and rwkv7.c describe; a state-space scan of ssm_a and ssm_d whose
+ * cache has dt, x and B in each row, `read` is C, [n_group, n_state]. */
 int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap, fd_need bias);
 int32_t fd_build_token_shift(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t cache,
                              fd_part part);

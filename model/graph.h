@@ -114,9 +114,10 @@ typedef struct fd_node {
     int32_t layer;                /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
     /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}, LAYER_NORM {w, b}, of one row or one a
-     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of
-     * the other context length}; HEAD_MATMUL {W [n_head · n_out, n_in]}; CONV {W [n, taps], bias}; SSM_SCAN {A [n_head, 1 or n_state], D [n_head]}; MUL_VECTOR {w}; TOKEN_SHIFT {w}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
-     * [n_expert, n_out]}. */
+     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of the
+     * other context length}; HEAD_MATMUL {W [n_head · n_out, n_in]}; CONV {W [n, taps], bias}; SSM_SCAN {A [n_head, 1
+     * or n_state], D [n_head]}; MUL_VECTOR {w}; TOKEN_SHIFT {w}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W
+     * [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
      * 0]. */

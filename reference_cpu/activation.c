@@ -1,5 +1,5 @@
-/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS, EXP, MUL: element by element;
- * positions lie behind each other, so an item is an element of the whole batch. */
+/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS, EXP, MUL:
+ * element by element; positions lie behind each other, so an item is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
 /* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */

@@ -1,5 +1,5 @@
-/* KV_WRITE: the row of position p becomes row p of the cache, rounded where the cache has a type of its own. An item is a
- * position.
+/* KV_WRITE: the row of position p becomes row p of the cache, rounded where the cache has a type of its own. An item is
+ * a position.
  *
  * row_offset is 0 in every real model; a fault shifts it, and a row that falls outside the cache is dropped. */
 #include "reference_cpu/real.h"

@@ -1,5 +1,5 @@
-/* ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a matrix, most
- * of it by its position. */
+/* ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a
+ * matrix, most of it by its position. */
 #include "reference_cpu/real.h"
 #include "model/weight_rows.h"
 

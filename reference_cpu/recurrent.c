@@ -2,7 +2,8 @@
 #include "reference_cpu/real.h"
 #include "model/weight_rows.h"
 
-/* y = fma(x(p − 1) − x(p), w, x(p)); before position 0 there is 0. An item is an element of a row, for all positions. */
+/* y = fma(x(p − 1) − x(p), w, x(p)); before position 0 there is 0. An item is an element of a row, for all
+ * positions. */
 void REF(token_shift)(const fd_op_args *args, int64_t begin, int64_t end) {
     const int64_t n = fd_node_width(args->node);
     const real *x = args->in[0];

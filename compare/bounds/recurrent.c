@@ -1,5 +1,5 @@
-/* MUL, MUL_VECTOR, EXP, L2_NORM, TOKEN_SHIFT, GATED_DELTA, WKV7: what linear attention adds. The rounding of the output is
- * added by fd_bound; u is the class's.
+/* MUL, MUL_VECTOR, EXP, L2_NORM, TOKEN_SHIFT, GATED_DELTA, WKV7: what linear attention adds. The rounding of the output
+ * is added by fd_bound; u is the class's.
  *
  * A state that is corrected by what it reads carries its errors E on by a matrix M: bounds of single elements would
  * double with every position, where M shrinks vectors. So the error of a row of the state is bounded by its length:

@@ -1,5 +1,6 @@
-/* qwen3next: Qwen 3 Next. Every fourth layer attends, with a gate for each head and RoPE on a part of it; the others carry
- * a state by the gated delta rule. Experts as qwen2moe's, weighted by their share of the chosen ones' probabilities.
+/* qwen3next: Qwen 3 Next. Every fourth layer attends, with a gate for each head and RoPE on a part of it; the others
+ * carry a state by the gated delta rule. Experts as qwen2moe's, weighted by their share of the chosen ones'
+ * probabilities.
  *
  * Gated delta rule, head by head: the state S [key, value] decays to e^g·S; where k reads it, it is corrected towards v
  * by beta: S + k·(beta·(v − Sᵀk)); q reads it: Sᵀq / sqrt(key). r value heads share a key head. As in mamba.c the state

@@ -1,11 +1,11 @@
-/* rwkv7: no attention and no positions. Each layer mixes a row with the one before it, by a weight an element and once for
- * each of r, w, k, v, a and g (token shift); a state S [value, key] of each head decays by w, loses along b what a reads of
- * it, takes in v·kᵀ, and r reads it. The head's output is normed, gets v back by what r sees of k, and is gated. Then a
- * feed-forward part with a token shift of its own.
+/* rwkv7: no attention and no positions. Each layer mixes a row with the one before it, by a weight an element and once
+ * for each of r, w, k, v, a and g (token shift); a state S [value, key] of each head decays by w, loses along b what a
+ * reads of it, takes in v·kᵀ, and r reads it. The head's output is normed, gets v back by what r sees of k, and is
+ * gated. Then a feed-forward part with a token shift of its own.
  *
  * As in mamba.c the state is not stored: the node reads a cache whose rows have, by head, w, k, v, a and b. The values
- * of the first layer are mixed into those of all others.
- * Source: Peng et al., RWKV-7 "Goose", 2025; RWKV-LM's RWKV_x070. */
+ * of the first layer are mixed into those of all others. Source: Peng et al., RWKV-7 "Goose", 2025; RWKV-LM's
+ * RWKV_x070. */
 #include <stdio.h>
 
 #include "model/builder.h"

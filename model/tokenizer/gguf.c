@@ -99,12 +99,17 @@ static fd_code read_tokens(const fd_gguf *gguf, tables *own, fd_vocab *vocab, fd
 
 static fd_code read_flags(const fd_gguf *gguf, const tables *own, fd_vocab *vocab, fd_error *err) {
     const fd_tokenizer_kind *kind = own->kind;
-    FD_TRY(get_id(gguf, KEY("bos_token_id"), vocab->n_token, kind->bos, &vocab->bos, err));
-    FD_TRY(get_id(gguf, KEY("eos_token_id"), vocab->n_token, kind->eos, &vocab->eos, err));
+    const char *bos_key =
+        kind->bos_key && !fd_gguf_find(gguf, KEY("bos_token_id")) ? kind->bos_key : KEY("bos_token_id");
+    FD_TRY(get_id(gguf, bos_key, vocab->n_token, kind->bos, &vocab->bos, err));
+    const char *eos_key = kind->eos_key && fd_gguf_find(gguf, kind->eos_key) ? kind->eos_key : KEY("eos_token_id");
+    FD_TRY(get_id(gguf, eos_key, vocab->n_token, kind->eos, &vocab->eos, err));
     FD_TRY(get_id(gguf, KEY("unknown_token_id"), vocab->n_token, kind->unk, &vocab->unk, err));
     bool adds_bos = vocab->bos >= 0 && (kind->adds_bos || (kind->has_merges && fd_pre_adds_bos(own->pre)));
     FD_TRY(fd_gguf_get_bool(gguf, KEY("add_bos_token"), adds_bos, &vocab->add_bos, err));
-    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_eos_token"), false, &vocab->add_eos, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_eos_token"), kind->adds_eos && vocab->eos >= 0, &vocab->add_eos, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.lowercase"), true, &vocab->lowercase, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.strip_accents"), vocab->lowercase, &vocab->strip_accents, err));
     FD_TRY(fd_gguf_get_bool(gguf, KEY("add_space_prefix"), kind->adds_space, &vocab->add_space_prefix, err));
     /* No key says that white space after a special token is dropped: phi-3 does it, and is known by its name only. */
     vocab->strip_after_special = strcasestr(own->name, "phi-3") || strcasestr(own->name, "phi3");

@@ -1,6 +1,6 @@
 /* RWKV's World tokenizer: at every place the longest token that the text has there. The file writes tokens as Python
- * prints bytes, with \\n, \\r, \\t, \\xff and a backslash before quotes and itself. Source: RWKV-LM's rwkv_vocab_v20230424
- * and its trie. */
+ * prints bytes, with \\n, \\r, \\t, \\xff and a backslash before quotes and itself. Source: RWKV-LM's
+ * rwkv_vocab_v20230424 and its trie. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,22 +57,33 @@ fd_code fd_rwkv_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *
         if (size == 0) continue;
         FD_TRY(fd_piece_map_add(&tokenizer->pieces, bytes, size, &piece, err));
         tokenizer->token_of_piece[piece] = token; /* of equal texts the last counts */
-        size_t *longest = &tokenizer->longest[(unsigned char)bytes[0]];
-        if (size > *longest) *longest = size;
+        fd_note_longest(tokenizer, (fd_string){bytes, size});
         if (size == 1) tokenizer->token_of_byte[(unsigned char)bytes[0]] = token;
     }
     tokenizer->starts[vocab->n_token] = at;
     return FD_OK;
 }
 
+void fd_note_longest(fd_tokenizer *tokenizer, fd_string piece) {
+    size_t *longest = &tokenizer->longest[(unsigned char)piece.data[0]];
+    if (piece.size > *longest) *longest = piece.size;
+}
+
+int32_t fd_longest_piece(const fd_tokenizer *tokenizer, const char *text, size_t size, size_t *n) {
+    *n = tokenizer->longest[(unsigned char)text[0]];
+    if (*n > size) *n = size;
+    for (; *n > 0; --*n) {
+        int32_t piece = fd_piece_map_find(&tokenizer->pieces, text, *n);
+        if (piece >= 0) return piece;
+    }
+    return -1;
+}
+
 fd_code fd_rwkv_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special,
                        fd_merge *merge, fd_ids *ids, fd_error *err) {
     (void)after_special, (void)merge;
     for (size_t at = 0, n; at < size; at += n) {
-        int32_t piece = -1;
-        n = tokenizer->longest[(unsigned char)text[at]];
-        if (n > size - at) n = size - at;
-        while (n > 0 && (piece = fd_piece_map_find(&tokenizer->pieces, text + at, n)) < 0) n--;
+        int32_t piece = fd_longest_piece(tokenizer, text + at, size - at, &n);
         if (piece >= 0) {
             FD_TRY(fd_ids_push(ids, tokenizer->token_of_piece[piece], err));
         } else {

@@ -16,9 +16,41 @@ static const char *const END_TEXTS[] = {
 /* clang-format on */
 
 static const fd_tokenizer_kind kinds[] = {
-    {"llama", "llama (SentencePiece)", fd_spm_build, fd_spm_encode, false, 1, 2, 0, true, true},
-    {"gpt2", "gpt2", fd_bpe_build, fd_bpe_encode, true, -1, -1, -1, false, false},
-    {"rwkv", "rwkv (longest match)", fd_rwkv_build, fd_rwkv_encode, false, -1, -1, -1, false, false},
+    {.model = "llama",
+     .name = "llama (SentencePiece)",
+     .build = fd_spm_build,
+     .encode = fd_spm_encode,
+     .bos = 1,
+     .eos = 2,
+     .unk = 0,
+     .adds_bos = true,
+     .adds_space = true},
+    {.model = "gpt2",
+     .name = "gpt2",
+     .build = fd_bpe_build,
+     .encode = fd_bpe_encode,
+     .has_merges = true,
+     .bos = -1,
+     .eos = -1,
+     .unk = -1},
+    {.model = "rwkv",
+     .name = "rwkv (longest match)",
+     .build = fd_rwkv_build,
+     .encode = fd_rwkv_encode,
+     .bos = -1,
+     .eos = -1,
+     .unk = -1},
+    {.model = "bert",
+     .name = "bert (WordPiece)",
+     .build = fd_wordpiece_build,
+     .encode = fd_wordpiece_encode,
+     .bos = 101, /* of BERT's lists: [CLS], [SEP], [UNK] */
+     .eos = 102,
+     .unk = 100,
+     .adds_bos = true,
+     .adds_eos = true,
+     .bos_key = "tokenizer.ggml.cls_token_id",
+     .eos_key = "tokenizer.ggml.seperator_token_id"}, /* as the format spells it */
 };
 
 const fd_tokenizer_kind *fd_tokenizer_kind_find(const char *model) {
@@ -128,6 +160,7 @@ void fd_tokenizer_free(fd_tokenizer *tokenizer) {
     free(tokenizer->token_of_piece);
     fd_pre_free(tokenizer->pre);
     free(tokenizer->rules);
+    fd_wordpiece_free(tokenizer->wordpiece);
     free(tokenizer);
 }
 

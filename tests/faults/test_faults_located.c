@@ -65,7 +65,8 @@ static const fd_made_model with_mla = {
     .n_ff = 64,
     .keys = {"expert_feed_forward_length=64 attention.q_lora_rank=0",
              "attention.key_length=72 attention.key_length_mla=16 rope.dimension_count=8"}};
-/* Models with a state, and how the names of their own faults begin: what is not their own sits at nodes that they lack. */
+/* Models with a state, and how the names of their own faults begin: what is not their own sits at nodes that they
+ * lack. */
 static const struct {
     fd_made_model model;
     const char *faults[3];

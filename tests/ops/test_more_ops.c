@@ -1,5 +1,6 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS against their
- * formulas in plain long double, with a mutant of each beyond its bound; all rows at once as one at a time. */
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU,
+ * SOFTPLUS against their formulas in plain long double, with a mutant of each beyond its bound; all rows at once as one
+ * at a time. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>

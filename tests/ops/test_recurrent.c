@@ -1,5 +1,5 @@
-/* TOKEN_SHIFT, GATED_DELTA and WKV7 against their formulas in plain doubles, with mutants of each; MUL, whose second input
- * may have one element a head. A prompt's rows at once are those of one position after another. */
+/* TOKEN_SHIFT, GATED_DELTA and WKV7 against their formulas in plain doubles, with mutants of each; MUL, whose second
+ * input may have one element a head. A prompt's rows at once are those of one position after another. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

@@ -34,7 +34,22 @@ def rwkv(writer):
     writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
 
 
-KINDS = {"rwkv": rwkv}
+def bert(writer):
+    """Letters and pieces of some words; a mark where a word begins."""
+    mark = "\u2581"
+    words = "hello world don t wo can what s this int main void return un aff able touch the me of ology theme caf naive and lines end grosse strasse".split()
+    tokens = [f"[unused{i}]" for i in range(100)] + ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [mark + c for c in "abcdefghijklmnoprstuvwyz0123456789.,!?'-(){}[]_+;<>/$你好世界漢字привет"] + list("abcdefghijklmnopqrstuvwyz0123456789") + list("приветмркйαρχηλδ")
+    tokens += [mark + w for w in words] + words + [mark + "αρχ", mark + "«", mark + "–", mark + "\u1112", "\u1161"]
+    tokens = list(dict.fromkeys(tokens))
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if 100 <= i < 104 else gguf.TokenType.NORMAL for i in range(len(tokens))])
+    writer.add_unk_token_id(100)
+    writer.add_sep_token_id(102)
+
+
+KINDS = {"rwkv": rwkv, "bert": bert}
 
 
 def make(name, fill):

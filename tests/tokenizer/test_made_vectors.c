@@ -7,7 +7,7 @@
 
 #define HERE FD_SOURCE_DIR "/tests/tokenizer/made/"
 
-static const char *const names[] = {"rwkv"};
+static const char *const names[] = {"rwkv", "bert"};
 enum { N_NAME = sizeof names / sizeof *names, AT_LEAST = 30 };
 
 static vectors vectors_of(const char *name) {
@@ -68,4 +68,37 @@ Test(made_vectors, tokens_that_are_no_whole_escapes_are_refused) {
         cr_expect_eq(fd_tokenizer_from_vocab(&vocab, &tokenizer, &err), FD_ERR_INPUT, "%s", texts[i]);
         cr_expect(strstr(err.message, "token 0") != NULL, "%s", err.message);
     }
+}
+
+static void expect_ids(const char *model, bool add_special, const char *text, int n_expected, const int32_t *expected) {
+    fd_tokenizer *tokenizer = tokenizer_of(model);
+    int32_t *ids, n;
+    fd_error err = {0};
+    cr_assert_eq(fd_tokenize(tokenizer, text, strlen(text), add_special, true, &ids, &n, &err), FD_OK, "%s",
+                 err.message);
+    cr_expect_eq(n, n_expected, "%s: %d ids", text, n);
+    cr_expect(n == n_expected && memcmp(ids, expected, sizeof *ids * (size_t)n) == 0, "%s", text);
+    free(ids);
+    fd_tokenizer_free(tokenizer);
+}
+
+/* [CLS] and [SEP] around the text; what is written as a special token is one where they are parsed; a word that has no
+ * spelling is unknown as a whole; capitals, accents and marks are gone. */
+Test(made_vectors, wordpiece_adds_its_marks_and_folds_letters) {
+    const int32_t *const none = (const int32_t[]){0};
+    fd_tokenizer *tokenizer = tokenizer_of("bert");
+    int32_t *hello, n;
+    fd_error err = {0};
+    cr_assert_eq(fd_tokenize(tokenizer, "hello", 5, false, false, &hello, &n, &err), FD_OK);
+    cr_assert_eq(n, 1);
+    expect_ids("bert", true, "HELLO", 3, (const int32_t[]){101, hello[0], 102});
+    expect_ids("bert", true, "", 2, (const int32_t[]){101, 102});
+    expect_ids("bert", false, "[MASK] he\xCC\x81ll\xC3\xB6", 2, (const int32_t[]){103, hello[0]});
+    expect_ids("bert", false, "hello qqq", 2, (const int32_t[]){hello[0], 100});
+    expect_ids("bert", false, "\xFF\xC3", 0, none);
+    char text[16];
+    cr_expect_eq(fd_token_bytes(tokenizer, hello[0], false, text, sizeof text), 6);
+    cr_expect(memcmp(text, " hello", 6) == 0);
+    free(hello);
+    fd_tokenizer_free(tokenizer);
 }
