@@ -118,9 +118,12 @@ static void cut_part(fd_builder *b, const wanted *w, fd_weight *weight) {
 static int32_t find_weight(fd_builder *b, const wanted *w) {
     char name[sizeof((fd_weight *)0)->name];
     if (b->code != FD_OK) return -1;
+    /* What has not the rows of the file's tensor has not its name: hashes of weights go by name and row. */
     int size = w->part ? snprintf(name, sizeof name, "%s[%lld:%lld]", w->name, (long long)w->first,
                                   (long long)(w->first + w->count))
-                       : snprintf(name, sizeof name, "%s", w->name);
+               : w->flat
+                   ? snprintf(name, sizeof name, "%s[%lld, %lld]", w->name, (long long)w->n_row, (long long)w->n_col)
+                   : snprintf(name, sizeof name, "%s", w->name);
     if (size >= (int)sizeof name)
         return fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: its name is too long", w->name)), -1;
     for (int32_t i = 0; i < b->graph->n_weight; i++)
