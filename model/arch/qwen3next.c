@@ -12,27 +12,25 @@ typedef struct delta {
     int32_t n_tap, n_key_head, n_value_head, dim, n_key, n_value; /* dim: of a key; n_key, n_value: of all heads */
 } delta;
 
-static int32_t key(fd_builder *b, const char *name) {
+static int32_t key(fd_builder *b, const char *name, int32_t most) {
     int32_t value = 1;
-    fd_code code = fd_key_i32(b->keys, name, -1, 1, 1 << 20, &value);
+    fd_code code = fd_key_i32(b->keys, name, -1, 1, most, &value);
     if (code != FD_OK) fd_builder_set_error(b, code);
     return value;
 }
 
 static delta read_delta(fd_builder *b) {
-    delta d = {.n_tap = key(b, "ssm.conv_kernel"),
-               .n_key_head = key(b, "ssm.group_count"),
-               .n_value_head = key(b, "ssm.time_step_rank"),
-               .dim = key(b, "ssm.state_size"),
-               .n_value = key(b, "ssm.inner_size")};
+    delta d = {.n_tap = key(b, "ssm.conv_kernel", 64),
+               .n_key_head = key(b, "ssm.group_count", 4096),
+               .n_value_head = key(b, "ssm.time_step_rank", 4096),
+               .dim = key(b, "ssm.state_size", FD_MAX_STATE),
+               .n_value = key(b, "ssm.inner_size", 1 << 20)};
     if (b->code != FD_OK) return d;
     d.n_key = d.dim * d.n_key_head;
-    if (d.n_value_head % d.n_key_head != 0 || d.n_value % d.n_value_head != 0 || d.dim > FD_MAX_STATE)
-        fd_builder_set_error(
-            b, fd_fail(b->err, FD_ERR_INPUT,
-                       "keys %s.ssm.*: %d key heads of %d, %d value heads, %d in all: expected multiples, "
-                       "and heads of at most %d",
-                       b->h->arch, d.n_key_head, d.dim, d.n_value_head, d.n_value, FD_MAX_STATE));
+    if (d.n_value_head % d.n_key_head != 0 || d.n_value % d.n_value_head != 0)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
+                                        "keys %s.ssm.*: %d key heads, %d value heads, %d in all: expected multiples",
+                                        b->h->arch, d.n_key_head, d.n_value_head, d.n_value));
     return d;
 }
 
