@@ -243,3 +243,20 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
     return ask_about(options, NULL, &here, fits, err);
 }
+
+fd_code fd_diagnose_project(const fd_diagnose_options *options, struct fd_projection *of_fault, double *spent,
+                            fd_error *err) {
+    recorded all = {0};
+    const fd_node *node = &options->graph->nodes[options->finding->node];
+    fd_code code = open_recorded(options, node, false, &all, err);
+    if (code == FD_OK) {
+        fd_explain_request ask = question(&all, node);
+        if (all.code == FD_OK && ask.output) code = fd_explain_project(&ask, of_fault, spent, err);
+    }
+    if (all.code != FD_OK) {
+        code = all.code;
+        *err = all.err;
+    }
+    close_recorded(&all);
+    return code;
+}

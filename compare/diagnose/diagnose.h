@@ -32,4 +32,10 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 /* Is this, at its place in the finding's layer, what the finding shows? False where it cannot be asked. */
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err);
 
+/* Each fault of the table at finding->node, [fd_fault_count()] of sums (projection.h); those that do not concern it, or whose
+ * roundings the class has, stay as they are. `spent` counts multiplications. */
+struct fd_projection;
+fd_code fd_diagnose_project(const fd_diagnose_options *options, struct fd_projection *of_fault, double *spent,
+                            fd_error *err);
+
 #endif

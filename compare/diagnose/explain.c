@@ -5,6 +5,7 @@
 
 #include "compare/diagnose/cross_check.h"
 #include "compare/diagnose/guesses.h"
+#include "compare/diagnose/projection.h"
 
 /* ---- the decision ---- */
 
@@ -167,6 +168,60 @@ fd_code fd_explain_fits(const fd_explain_request *request, const fd_hypothesis *
         }
     }
     fd_variant_free(&variant);
+    fd_trial_close(&t);
+    return code;
+}
+
+/* ---- below the bounds ---- */
+
+/* One row, in bounds of the op as it should be. */
+static void project_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *out) {
+    const fd_explain_request *r = rows->request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    fd_projection own = {.n_row = 1};
+    for (int64_t k = 0; k < stride; k++) {
+        int64_t i = row * stride + k;
+        double tau = rows->plain.tau[i], sound = (double)rows->plain.rows[i], c = (double)r->output[i];
+        double d = ((double)bug->rows[i] - sound) / tau, x = (c - sound) / tau;
+        if (r->args.node->over_kv && k % r->args.n_kv > r->args.pos0 + row) continue;
+        if (!(tau > 0) || !isfinite(tau) || !isfinite(d) || !isfinite(x)) continue;
+        own.rd += x * d;
+        own.dd += d * d;
+        own.rr_d2 += x * x * d * d;
+        own.r_d3 += x * d * d * d;
+        own.d4 += d * d * d * d;
+        if (!(fabs(d) > own.largest)) continue;
+        own.largest = fabs(d);
+        own.pos = r->args.pos0 + row;
+        own.element = k;
+        own.candidate = c;
+        own.sound = sound;
+        own.tau = tau;
+    }
+    if (!(own.dd > 0)) return;
+    own.rd_rd = own.rd * own.rd;
+    own.rd_dd = own.rd * own.dd;
+    own.dd_dd = own.dd * own.dd;
+    fd_projection_add(out, &own);
+}
+
+fd_code fd_explain_project(const fd_explain_request *request, fd_projection *of_fault, double *spent, fd_error *err) {
+    fd_explanation unused = {0};
+    fd_trial t;
+    fd_code code = fd_trial_open(request, &unused, &t, err);
+    bool possible = code == FD_OK && t.all.plain.state == FD_VARIANT_COMPUTED && t.all.plain.tau;
+    for (int32_t f = 0; possible && f < fd_fault_count() && code == FD_OK; f++) {
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = f, .node = -1, .layer = FD_ANY_LAYER};
+        fd_variant bug = {0};
+        if (fd_fault_at(f)->u_in > 0) continue;
+        code = fd_evaluate(t.all.bench, &h, request->args.node->id, false, &bug, err);
+        if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) {
+            *spent += request->products * request->args.n_pos;
+            for (int32_t row = request->n_unjudged; row < request->args.n_pos; row++)
+                project_row(&t.all, &bug, row, &of_fault[f]);
+        }
+        fd_variant_free(&bug);
+    }
     fd_trial_close(&t);
     return code;
 }

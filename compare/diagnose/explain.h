@@ -57,4 +57,9 @@ fd_code fd_explain(const fd_explain_request *request, fd_explanation *out, fd_er
  * rivals. */
 fd_code fd_explain_fits(const fd_explain_request *request, const fd_hypothesis *h, bool *fits, fd_error *err);
 
+/* As fd_diagnose_project. */
+struct fd_projection;
+fd_code fd_explain_project(const fd_explain_request *request, struct fd_projection *of_fault, double *spent,
+                           fd_error *err);
+
 #endif

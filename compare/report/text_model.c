@@ -154,7 +154,14 @@ static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
 void fd_report_explanation(FILE *to, const fd_explanation *e) {
     enum { MOST = 3 };
     char text[FD_UNNAMED_SIZE];
-    if (e->named) {
+    if (e->slope_rows) {
+        const fd_explain_fit *fit = &e->remaining[0];
+        fd_line(to, "named", "%s  (%s)", fit->summary, fit->name);
+        fd_line(to, "",
+                "within the bounds, but its errors are %.2f ± %.2f of this bug's, over %d rows; of rounding's they "
+                "would be 0",
+                e->slope, e->slope_error, e->slope_rows);
+    } else if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
         if (e->runner_up.name[0]) put_fit(to, "runner-up", &e->runner_up);
