@@ -94,11 +94,11 @@ fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, i
                           fd_error *err);
 
 /* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
- * "+fault=NAME[@layer]" (several allowed).
- * Owns the faulty graph copy. trace:FILE is handled by cmd_diff. */
+ * "+fault=NAME[@layer]" (several allowed) or "+cache-type=q8_0" (fd_graph_set_kv_type).
+ * Owns the changed graph copy. trace:FILE is handled by cmd_diff. */
 typedef struct fd_cli_exec {
     fd_exec *exec;
-    fd_graph *graph;   /* the clone with faults; NULL without faults */
+    fd_graph *graph;   /* the clone with changes; NULL without any */
     void *fault_owner; /* fd_fault_owner */
     char fault[128];   /* "rope_pairing@2", "" for none */
 } fd_cli_exec;

@@ -25,25 +25,38 @@ static fd_numerics gpu_numerics(const char *spec, size_t size) {
 }
 #endif
 
-/* Applies each "+fault=…" of the rest to a clone of the graph. Several faults share the clone; their owners chain. */
+/* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone; their
+ * owners chain. */
 typedef struct owners {
     fd_fault_owner *item[8];
     int32_t n;
 } owners;
 
-static fd_code apply_faults(const char *rest, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
+static fd_code apply_cache_type(const char *name, fd_graph *graph, fd_error *err) {
+    int dtype = fd_dtype_parse(name);
+    if (dtype < 0) return fd_fail(err, FD_ERR_INPUT, "cache type \"%s\": unknown", name);
+    return fd_graph_set_kv_type(graph, (uint32_t)dtype, err);
+}
+
+static fd_code apply_changes(const char *rest, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
     owners *all = out->fault_owner;
     while (*rest) {
-        if (strncmp(rest, "+fault=", 7) != 0)
-            return fd_fail(err, FD_ERR_INPUT, "executor \"…%s\": expected +fault=NAME[@layer]", rest);
-        rest += 7;
+        const bool is_type = strncmp(rest, "+cache-type=", 12) == 0;
+        if (!is_type && strncmp(rest, "+fault=", 7) != 0)
+            return fd_fail(err, FD_ERR_INPUT, "executor \"…%s\": expected +fault=NAME[@layer] or +cache-type=TYPE",
+                           rest);
+        rest += is_type ? 12 : 7;
         size_t size = strcspn(rest, "+");
         char spec[96];
-        if (size >= sizeof spec) return fd_fail(err, FD_ERR_INPUT, "fault \"%s\": name too long", rest);
+        if (size >= sizeof spec) return fd_fail(err, FD_ERR_INPUT, "executor \"…%s\": name too long", rest);
         memcpy(spec, rest, size);
         spec[size] = '\0';
         rest += size;
         if (!out->graph) FD_TRY(fd_graph_clone(graph, &out->graph, err));
+        if (is_type) {
+            FD_TRY(apply_cache_type(spec, out->graph, err));
+            continue;
+        }
         if (all->n == (int32_t)(sizeof all->item / sizeof *all->item))
             return fd_fail(err, FD_ERR_INPUT, "fault %s: at most %d faults at once", spec, all->n);
         FD_TRY(fd_fault_apply(spec, out->graph, &all->item[all->n], err));
@@ -113,7 +126,7 @@ fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n
     out->fault_owner = calloc(1, sizeof(owners));
     if (!out->fault_owner) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     size_t size = strcspn(spec, "+");
-    fd_code code = apply_faults(spec + size, graph, out, err);
+    fd_code code = apply_changes(spec + size, graph, out, err);
     if (code == FD_OK)
         code = new_exec(spec, size, out->graph ? out->graph : graph, n_ctx, n_seq, n_thread, &out->exec, err);
     if (code != FD_OK) fd_cli_exec_close(out);

@@ -114,7 +114,22 @@ void fd_node_attributes(const fd_graph *graph, const fd_node *node, char *to, si
         snprintf(to, size, "%d heads of %d, a state of %d", node->shape[0], node->shape[1],
                  graph->nodes[node->input[1]].shape[1]);
         break;
-    case FD_OP_SLICE: snprintf(to, size, "%d elements from %d", node->shape[node->n_dim - 1], node->first); break;
+    case FD_OP_SLICE: {
+        const fd_node *x = &graph->nodes[node->input[0]];
+        int64_t n_head = x->n_dim == 2 ? x->shape[0] : 1;
+        snprintf(to, size, "%lld elements from %d", (long long)(fd_node_width(node) / n_head), node->first);
+        break;
+    }
+    case FD_OP_MUL_VECTOR:
+    case FD_OP_TOKEN_SHIFT:
+        if (w) snprintf(to, size, "%.48s", w->name);
+        break;
+    case FD_OP_L2_NORM: snprintf(to, size, "eps %g, over %d", (double)node->eps, node->shape[node->n_dim - 1]); break;
+    case FD_OP_GATED_DELTA:
+        snprintf(to, size, "%d heads of %d, keys of %d, scale %.9g", node->shape[0], node->shape[1],
+                 graph->nodes[node->input[1]].shape[1], (double)node->scale);
+        break;
+    case FD_OP_WKV7: snprintf(to, size, "%d heads of %d", node->shape[0], node->shape[1]); break;
     case FD_OP_TOP_K: {
         int at = snprintf(to, size, "%d of %d", node->shape[0], graph->nodes[node->input[0]].shape[0]);
         if (node->n_group > 0)

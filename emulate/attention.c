@@ -3,9 +3,17 @@
  * and decode agree where their kernels do. */
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
+#include "model/gguf/quant.h"
 
 /* Multiply-adds that take as long as the lanes of a dot, and as an expf with its sum. */
 enum { SHORT_DOT = 64, EXP = 64 };
+
+/* ggml dots rows of blocks with q in blocks of Q8_0, and mixes rows of V in binary32; elsewhere such rows are
+ * dequantised and are as any other. */
+static bool meets_blocks(const fd_emulate *e, const fd_node *cache) {
+    fd_emulate_type type = e->class_.product;
+    return cache->kv_type != FD_F32 && (type == FD_EMULATE_OF_WEIGHT || type == FD_EMULATE_OF_WEIGHT_CUDA);
+}
 
 fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_node *q_node = fd_emulate_input(args, 0), *k_node = fd_emulate_input(args, 1);
@@ -15,8 +23,10 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
     float *q = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n_q, err);
     float *k = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_k, err);
     if (!q || !k) return FD_ERR_MEMORY;
-    fd_round_row(e->class_.attention, args->in[0], q, n_q);
-    fd_round_row(e->class_.attention, args->in[1], k, n_k);
+    const bool blocks = meets_blocks(e, k_node);
+    fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.attention, args->in[0], q, n_q);
+    fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.attention, args->in[1], k, n_k);
+    for (int64_t head = 0; blocks && head < n_q / dim; head++) fd_round_through(FD_Q8_0, q + head * dim, dim);
 
     float *scores = args->out;
     uint32_t kv_type = fd_emulate_kv_type(e);
@@ -76,12 +86,13 @@ fd_code fd_emulate_attn_mix(fd_emulate *e, const fd_op_args *args, fd_error *err
     float *weights = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n_weight, err);
     float *v = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_kv * (size_t)v_width, err);
     if (!weights || !v) return FD_ERR_MEMORY;
-    fd_round_row(e->class_.attention, args->in[0], weights, n_weight);
+    const fd_emulate_type type = meets_blocks(e, v_node) ? FD_EMULATE_F32 : e->class_.attention;
+    fd_round_row(type, args->in[0], weights, n_weight);
     const float *cache = args->in[1];
     uint32_t kv_type = fd_emulate_kv_type(e);
     for (int32_t t = 0; t < n_kv; t++)
         for (int32_t c = 0; c < v_width; c++)
-            v[(int64_t)c * n_kv + t] = fd_round_to(e->class_.attention, cache[(int64_t)t * v_width + c]);
+            v[(int64_t)c * n_kv + t] = fd_round_to(type, cache[(int64_t)t * v_width + c]);
 
     float *y = args->out;
     int n_thread = fd_emulate_threads(e, (int64_t)args->n_pos * n_head * dim * (n_kv + SHORT_DOT));

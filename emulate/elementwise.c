@@ -20,11 +20,11 @@ fd_code fd_emulate_embed(fd_emulate *e, const fd_op_args *args, fd_error *err) {
 fd_code fd_emulate_rms_norm(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_weight *weight = args->weight[0];
     int64_t n = weight->n_col, rows = args->n_pos * fd_node_row_stride(args->node, args->n_kv) / n;
-    float *w = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n, err);
-    if (!w) return FD_ERR_MEMORY;
-    fd_emulate_vector(e, weight, w);
+    float *weights = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)(n * weight->n_row), err);
+    if (!weights) return FD_ERR_MEMORY;
+    fd_emulate_vectors(e, weight, weights);
     for (int64_t p = 0; p < rows; p++) {
-        const float *x = (const float *)args->in[0] + p * n;
+        const float *x = (const float *)args->in[0] + p * n, *w = weights + p % weight->n_row * n;
         float *y = (float *)args->out + p * n;
         float squares = fd_emulate_dot(fd_emulate_order_of(e, FD_OP_RMS_NORM), x, x, n);
         float r = 1.0f / sqrtf(squares * (1.0f / (float)n) + args->node->eps);
@@ -63,7 +63,10 @@ fd_code fd_emulate_kv_write(fd_emulate *e, const fd_op_args *args, fd_error *err
     for (int32_t p = 0; p < args->n_pos; p++) {
         int64_t slot = (int64_t)args->pos0 + p + args->node->row_offset;
         if (slot < 0 || slot >= args->n_ctx) continue;
-        fd_round_row(e->class_.cache, (const float *)args->in[0] + p * width, (float *)args->out + slot * width, width);
+        float *row = (float *)args->out + slot * width;
+        const bool blocks = args->node->kv_type != FD_F32;
+        fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.cache, (const float *)args->in[0] + p * width, row, width);
+        if (blocks) fd_round_through(args->node->kv_type, row, width);
     }
     return FD_OK;
 }
@@ -196,5 +199,36 @@ fd_code fd_emulate_add(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     float *y = args->out;
     int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+    return FD_OK;
+}
+
+fd_code fd_emulate_exp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *x = args->in[0];
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_width(args->node);
+    for (int64_t i = 0; i < n; i++) y[i] = expf(x[i]);
+    return FD_OK;
+}
+
+fd_code fd_emulate_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)e, (void)err;
+    const float *a = args->in[0], *b = args->in[1];
+    float *y = args->out;
+    int64_t width = fd_node_width(args->node), each = width / fd_node_width(fd_emulate_input(args, 1));
+    for (int64_t i = 0; i < args->n_pos * width; i++) y[i] = a[i] * b[i / each];
+    return FD_OK;
+}
+
+/* x·r with r = 1 / sqrt(Σx² + eps) in binary32 in every class. */
+fd_code fd_emulate_l2_norm(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    (void)err;
+    int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
+    for (int64_t p = 0; p < rows; p++) {
+        const float *x = (const float *)args->in[0] + p * n;
+        float squares = fd_emulate_dot(fd_emulate_order_of(e, FD_OP_RMS_NORM), x, x, n);
+        float r = 1.0f / sqrtf(squares + args->node->eps);
+        for (int64_t i = 0; i < n; i++) ((float *)args->out)[p * n + i] = x[i] * r;
+    }
     return FD_OK;
 }

@@ -6,7 +6,7 @@
 fd_code fd_emulate_slice(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)e, (void)err;
     const fd_node *input = fd_emulate_input(args, 0);
-    int64_t n = args->node->shape[args->node->n_dim - 1], n_in = input->shape[input->n_dim - 1];
+    int64_t n_in = input->shape[input->n_dim - 1], n = fd_node_width(args->node) / (fd_node_width(input) / n_in);
     const float *x = (const float *)args->in[0] + args->node->first;
     float *y = args->out;
     for (int64_t head = 0; head < args->n_pos * fd_node_width(args->node) / n; head++)

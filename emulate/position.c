@@ -1,4 +1,5 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. `T(…)`: rounded to the class's tensor type. */
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. `T(…)`: rounded to the class's tensor
+ * type. */
 #include "emulate/internal.h"
 #include "emulate/rounding.h"
 #include "model/gguf/quant.h"
@@ -53,6 +54,15 @@ fd_code fd_emulate_add_position(fd_emulate *e, const fd_op_args *args, fd_error 
 
 fd_code fd_emulate_add_vector(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     return add_rows(e, args, false, err);
+}
+
+fd_code fd_emulate_mul_vector(fd_emulate *e, const fd_op_args *args, fd_error *err) {
+    int64_t n = args->weight[0]->n_col;
+    float *w = fd_emulate_reserve(&e->left, sizeof(float) * (size_t)n, err);
+    if (!w) return FD_ERR_MEMORY;
+    fd_emulate_vector(e, args->weight[0], w);
+    for (int64_t i = 0; i < args->n_pos * n; i++) ((float *)args->out)[i] = ((const float *)args->in[0])[i] * w[i % n];
+    return FD_OK;
 }
 
 /* s + T(T(slope)·distance). */

@@ -31,6 +31,8 @@ typedef struct wanted {
     fd_need need;
     bool part;
     int64_t first, count; /* part: of rows, of a vector's elements */
+    bool flat;            /* the file has the rows as one vector */
+    int n_unit;           /* dimensions of 1 between columns and rows in the file */
 } wanted;
 
 static fd_missing_weight expected_tensor(const wanted *w) {
@@ -39,6 +41,15 @@ static fd_missing_weight expected_tensor(const wanted *w) {
     if (w->n_row == 1) {
         tensor.shape[1] = w->n_matrix;
         tensor.n_dim--;
+    }
+    if (w->flat) {
+        tensor.shape[0] = w->n_row * w->n_col;
+        tensor.n_dim = 1;
+    }
+    if (w->n_unit > 0) {
+        tensor.shape[1 + w->n_unit] = tensor.shape[1];
+        for (int i = 1; i <= w->n_unit; i++) tensor.shape[i] = 1;
+        tensor.n_dim += w->n_unit;
     }
     return tensor;
 }
@@ -51,8 +62,9 @@ static void shape_text(const int64_t *shape, int32_t n_dim, char *to, size_t siz
 
 static void check_shape(fd_builder *b, const fd_gguf_tensor *t, const wanted *w) {
     const fd_missing_weight want = expected_tensor(w);
-    bool right = t->n_dim == want.n_dim || (want.n_dim == 1 && t->n_dim == 2 && t->shape[1] == 1);
-    for (int32_t i = 0; i < want.n_dim && right; i++) right = t->shape[i] == want.shape[i];
+    bool right = true; /* dimensions of 1 at the end say nothing */
+    for (int32_t i = 0; i < FD_GGUF_MAX_DIM && right; i++)
+        right = (i < t->n_dim ? t->shape[i] : 1) == (i < want.n_dim ? want.shape[i] : 1);
     if (right) return;
     char found[96], expected[96];
     shape_text(t->shape, t->n_dim, found, sizeof found);
@@ -106,9 +118,12 @@ static void cut_part(fd_builder *b, const wanted *w, fd_weight *weight) {
 static int32_t find_weight(fd_builder *b, const wanted *w) {
     char name[sizeof((fd_weight *)0)->name];
     if (b->code != FD_OK) return -1;
+    /* What has not the rows of the file's tensor has not its name: hashes of weights go by name and row. */
     int size = w->part ? snprintf(name, sizeof name, "%s[%lld:%lld]", w->name, (long long)w->first,
                                   (long long)(w->first + w->count))
-                       : snprintf(name, sizeof name, "%s", w->name);
+               : w->flat
+                   ? snprintf(name, sizeof name, "%s[%lld, %lld]", w->name, (long long)w->n_row, (long long)w->n_col)
+                   : snprintf(name, sizeof name, "%s", w->name);
     if (size >= (int)sizeof name)
         return fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "weight %s: its name is too long", w->name)), -1;
     for (int32_t i = 0; i < b->graph->n_weight; i++)
@@ -142,6 +157,21 @@ int32_t fd_build_weight_part(fd_builder *b, const char *name, fd_part part, int6
     w.count = n_row ? n_row : n_col;
     if (n_row == 0) w.n_row = 1, w.n_col = part.n_total;
     return find_weight(b, &w);
+}
+
+int32_t fd_build_flat_rows(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
+    return find_weight(b, &(wanted){.name = name, .n_row = n_row, .n_col = n_col, .need = need, .flat = true});
+}
+
+int32_t fd_build_fused_row(fd_builder *b, const char *name, fd_part part, int64_t n_col) {
+    return find_weight(b, &(wanted){.name = name,
+                                    .n_row = part.n_total,
+                                    .n_col = n_col,
+                                    .need = FD_REQUIRED,
+                                    .part = true,
+                                    .first = part.first,
+                                    .count = 1,
+                                    .n_unit = 2});
 }
 
 int32_t fd_build_matrices(fd_builder *b, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,

@@ -77,6 +77,11 @@ typedef struct fd_part {
 int32_t fd_build_weight_part(fd_builder *builder, const char *name, fd_part part, int64_t n_row, int64_t n_col,
                              fd_need need);
 
+/* n_row rows of n_col that the file has as one vector. */
+int32_t fd_build_flat_rows(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
+/* Row part.first of n_total vectors that the file has as [n_col, 1, 1, n_total]. */
+int32_t fd_build_fused_row(fd_builder *builder, const char *name, fd_part part, int64_t n_col);
+
 /* n_matrix matrices of n_row × n_col, one after the other. */
 int32_t fd_build_matrices(fd_builder *builder, const char *name, int64_t n_matrix, int64_t n_row, int64_t n_col,
                           fd_need need);
@@ -99,6 +104,7 @@ typedef struct fd_attention_block {
     bool qk_norm;       /* norm of each head of Q and K before the rotation: attn_q_norm, attn_k_norm */
     bool qk_norm_after; /* the same after the rotation */
     bool qk_norm_row;   /* before it, of whole rows */
+    bool gated;         /* attn_q has rows of Q and of a gate for each head; the head's output is times its sigmoid */
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
     fd_rope_factors rope_freqs;
@@ -116,17 +122,25 @@ int32_t fd_build_embed(fd_builder *builder, const char *name);
 int32_t fd_build_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_layer_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
+/* Norms of heads of [n_head, n], each with a row of the weight: RMS with the weight [n_head, n]; LAYER with weight and
+ * bias as vectors of n_head·n, and an epsilon of its own. L2 has no weight. */
+int32_t fd_build_rms_norm_groups(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
+int32_t fd_build_layer_norm_groups(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
+                                   float eps);
+int32_t fd_build_l2_norm(fd_builder *builder, int32_t layer, const char *name, int32_t x, float eps);
 int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                         int32_t n_out, fd_need bias);
 /* A product with some rows of the weight. */
 int32_t fd_build_matmul_part(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                              fd_part part, int32_t n_out, fd_need bias);
 int32_t fd_build_add_position(fd_builder *builder, const char *name, const char *table, int32_t x);
-/* `vector` with its suffix: "exp_probs_b.bias". */
+/* `vector` with its suffix: "exp_probs_b.bias". A sum with it is one row, whatever the shape of x. */
+int32_t fd_build_mul_vector(fd_builder *builder, int32_t layer, const char *name, const char *vector, int32_t x);
 int32_t fd_build_add_vector(fd_builder *builder, int32_t layer, const char *name, const char *vector, int32_t x);
 int32_t fd_build_rope(fd_builder *builder, int32_t layer, const char *name, int32_t x, fd_rope_factors factors);
 /* rope_freqs.weight, or LongRoPE's rope_factors_short.weight and rope_factors_long.weight, where the file has them. */
 fd_rope_factors fd_build_rope_factors(fd_builder *builder);
+/* A row is cached as one head. */
 int32_t fd_build_kv_write(fd_builder *builder, int32_t layer, const char *name, int32_t x);
 int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k,
                              const fd_attention_block *how);
@@ -140,18 +154,27 @@ int32_t fd_build_slice(fd_builder *builder, int32_t layer, const char *name, int
 int32_t fd_build_concat(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                              int32_t n_out);
-/* Over the rows of a cache: a convolution of ssm_conv1d.weight; a state-space scan of ssm_a and ssm_d whose cache has dt,
- * x and B in each row, `read` is C, [n_group, n_state]. */
-int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap);
+/* The same with one row of n_in a head, which the file has as one vector: a dot product a head. */
+int32_t fd_build_head_dot(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
+/* Over the rows of a cache: a convolution of ssm_conv1d; a token shift, of one row of several in one weight;
+ * gated_delta and wkv7, which model/arch/qwen3next.c and rwkv7.c describe; a state-space scan of ssm_a and ssm_d whose
+ * cache has dt, x and B in each row, `read` is C, [n_group, n_state]. */
+int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap, fd_need bias);
+int32_t fd_build_token_shift(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t cache,
+                             fd_part part);
+int32_t fd_build_gated_delta(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t q,
+                             const int32_t shape[2]);
+int32_t fd_build_wkv7(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t r);
 int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t read,
                           const int32_t shape[2], bool each_state);
 /* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
-/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SOFTPLUS. */
+/* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SOFTPLUS, FD_OP_EXP. */
 int32_t fd_build_activation(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t x);
 int32_t fd_build_clamp(fd_builder *builder, int32_t layer, const char *name, int32_t x, float limit);
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
+int32_t fd_build_mul(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int32_t x, float factor);
 int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
 int32_t fd_build_softmax(fd_builder *builder, int32_t layer, const char *name, int32_t x);
@@ -162,8 +185,9 @@ int32_t fd_build_expert_matmul(fd_builder *builder, int32_t layer, const char *n
                                int32_t ids, int32_t n_out, fd_need bias);
 int32_t fd_build_expert_sum(fd_builder *builder, int32_t layer, const char *name, int32_t rows, int32_t weights);
 
-/* Says that the node's n elements are n_head heads of n/n_head; returns the node. */
+/* Says that the node's n elements, of one row or of one head, are n_head heads of n/n_head; returns the node. */
 int32_t fd_build_heads(fd_builder *builder, int32_t node, int32_t n_head);
+int32_t fd_build_one_head(fd_builder *builder, int32_t node); /* all of them as one */
 
 /* Blocks that architectures share (model/arch/blocks.c, model/arch/experts.c). The first two read the block's normed
  * input and end with what is to be added to the stream. */

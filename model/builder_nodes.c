@@ -77,6 +77,33 @@ int32_t fd_build_layer_norm(fd_builder *b, int32_t layer, const char *name, cons
     return add_node(b, node);
 }
 
+int32_t fd_build_rms_norm_groups(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    fd_node node = like_input(b, FD_OP_RMS_NORM, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, node.shape[0], node.shape[1], FD_REQUIRED);
+    node.eps = b->h->rms_eps;
+    return add_node(b, node);
+}
+
+int32_t fd_build_layer_norm_groups(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
+                                   float eps) {
+    fd_node node = like_input(b, FD_OP_LAYER_NORM, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_flat_rows(b, full, node.shape[0], node.shape[1], FD_REQUIRED);
+    full_name(layer, weight, ".bias", full, sizeof full);
+    node.weight[1] = fd_build_flat_rows(b, full, node.shape[0], node.shape[1], FD_REQUIRED);
+    node.eps = eps;
+    return add_node(b, node);
+}
+
+int32_t fd_build_l2_norm(fd_builder *b, int32_t layer, const char *name, int32_t x, float eps) {
+    fd_node node = like_input(b, FD_OP_L2_NORM, layer, name, x, -1);
+    node.eps = eps;
+    return add_node(b, node);
+}
+
 int32_t fd_build_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
     if (b->h->norm == FD_NORM_RMS) return fd_build_rms_norm(b, layer, name, weight, x);
     return fd_build_layer_norm(b, layer, name, b->h->norm == FD_NORM_LAYER ? weight : NULL, x);
@@ -107,7 +134,17 @@ int32_t fd_build_add_vector(fd_builder *b, int32_t layer, const char *name, cons
     fd_node node = like_input(b, FD_OP_ADD_VECTOR, layer, name, x, -1);
     char full[128];
     full_name(layer, vector, "", full, sizeof full);
+    node.shape[0] = (int32_t)fd_node_width(&node);
+    node.n_dim = 1;
     node.weight[0] = fd_build_weight(b, full, 1, node.shape[0], FD_REQUIRED);
+    return add_node(b, node);
+}
+
+int32_t fd_build_mul_vector(fd_builder *b, int32_t layer, const char *name, const char *vector, int32_t x) {
+    fd_node node = like_input(b, FD_OP_MUL_VECTOR, layer, name, x, -1);
+    char full[128];
+    full_name(layer, vector, "", full, sizeof full);
+    node.weight[0] = fd_build_weight(b, full, 1, fd_node_width(&node), FD_REQUIRED);
     return add_node(b, node);
 }
 
@@ -127,10 +164,19 @@ int32_t fd_build_matmul(fd_builder *b, int32_t layer, const char *name, const ch
 int32_t fd_build_heads(fd_builder *b, int32_t id, int32_t n_head) {
     if (b->code != FD_OK) return 0;
     fd_node *node = &b->graph->nodes[id];
-    if (node->n_dim == 2) return id;
-    node->n_dim = 2;
-    node->shape[1] = node->shape[0] / n_head;
+    if (node->n_dim == 2 && node->shape[0] != 1) return id;
+    node->shape[1] = (int32_t)fd_node_width(node) / n_head;
     node->shape[0] = n_head;
+    node->n_dim = 2;
+    return id;
+}
+
+int32_t fd_build_one_head(fd_builder *b, int32_t id) {
+    if (b->code != FD_OK) return 0;
+    fd_node *node = &b->graph->nodes[id];
+    node->shape[1] = (int32_t)fd_node_width(node);
+    node->shape[0] = 1;
+    node->n_dim = 2;
     return id;
 }
 
@@ -152,7 +198,13 @@ int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x,
 }
 
 int32_t fd_build_kv_write(fd_builder *b, int32_t layer, const char *name, int32_t x) {
-    return add_node(b, like_input(b, FD_OP_KV_WRITE, layer, name, x, -1));
+    fd_node node = like_input(b, FD_OP_KV_WRITE, layer, name, x, -1);
+    if (node.n_dim == 1) {
+        node.n_dim = 2;
+        node.shape[1] = node.shape[0];
+        node.shape[0] = 1;
+    }
+    return add_node(b, node);
 }
 
 int32_t fd_build_attn_scores(fd_builder *b, int32_t layer, int32_t q, int32_t cache_k, const fd_attention_block *how) {
@@ -220,13 +272,53 @@ int32_t fd_build_head_matmul(fd_builder *b, int32_t layer, const char *name, con
     return add_node(b, node);
 }
 
-int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t n_tap) {
+int32_t fd_build_head_dot(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    fd_node node = like_input(b, FD_OP_HEAD_MATMUL, layer, name, x, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.weight[0] = fd_build_flat_rows(b, full, node.shape[0], node.shape[1], FD_REQUIRED);
+    node.shape[1] = 1;
+    return add_node(b, node);
+}
+
+int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t n_tap, fd_need bias) {
     fd_node node = like_input(b, FD_OP_CONV, layer, name, cache, -1);
     char full[128];
     full_name(layer, "ssm_conv1d", ".weight", full, sizeof full);
     node.weight[0] = fd_build_weight(b, full, fd_node_width(&node), n_tap, FD_REQUIRED);
     full_name(layer, "ssm_conv1d", ".bias", full, sizeof full);
-    node.weight[1] = fd_build_weight(b, full, 1, fd_node_width(&node), FD_REQUIRED);
+    node.weight[1] = fd_build_weight(b, full, 1, fd_node_width(&node), bias);
+    return add_node(b, node);
+}
+
+int32_t fd_build_token_shift(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t cache,
+                             fd_part part) {
+    fd_node node = like_input(b, FD_OP_TOKEN_SHIFT, layer, name, cache, -1);
+    char full[128];
+    full_name(layer, weight, ".weight", full, sizeof full);
+    node.shape[0] = (int32_t)fd_node_width(&node);
+    node.n_dim = 1;
+    node.weight[0] = part.n_total > 1 ? fd_build_fused_row(b, full, part, node.shape[0])
+                                      : fd_build_weight(b, full, 1, node.shape[0], FD_REQUIRED);
+    return add_node(b, node);
+}
+
+int32_t fd_build_gated_delta(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t q,
+                             const int32_t shape[2]) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = node_of(FD_OP_GATED_DELTA, layer, name, cache, q);
+    node.n_dim = 2;
+    node.shape[0] = shape[0];
+    node.shape[1] = shape[1];
+    node.scale = 1.0f / sqrtf((float)node_at(b, q)->shape[1]);
+    return add_node(b, node);
+}
+
+int32_t fd_build_wkv7(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t r) {
+    if (b->code != FD_OK) return 0;
+    fd_node node = like_input(b, FD_OP_WKV7, layer, name, r, -1);
+    node.input[0] = cache;
+    node.input[1] = r;
     return add_node(b, node);
 }
 
@@ -270,6 +362,10 @@ int32_t fd_build_clamp(fd_builder *b, int32_t layer, const char *name, int32_t x
 
 int32_t fd_build_add(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t y) {
     return add_node(b, like_input(b, FD_OP_ADD, layer, name, x, y));
+}
+
+int32_t fd_build_mul(fd_builder *b, int32_t layer, const char *name, int32_t x, int32_t y) {
+    return add_node(b, like_input(b, FD_OP_MUL, layer, name, x, y));
 }
 
 int32_t fd_build_scale(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {

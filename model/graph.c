@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/gguf/quant.h"
+
 static const char *const op_names[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = #name,
 #define FD_OP_CPU                           FD_OP
@@ -14,6 +16,36 @@ const char *fd_op_name(fd_op op) {
     return op_names[op];
 }
 
+static bool attends(const fd_node *node) {
+    return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+}
+
+fd_code fd_graph_set_kv_type(fd_graph *graph, uint32_t dtype, fd_error *err) {
+    const fd_dtype_info *type = fd_dtype_get(dtype);
+    int32_t n_cache = 0;
+    if (!fd_can_quantize(dtype) || dtype == FD_F16 || dtype == FD_BF16)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0 or q5_1",
+                       type ? type->name : "?");
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!attends(&graph->nodes[i])) continue;
+        fd_node *cache = &graph->nodes[graph->nodes[i].input[1]];
+        if (cache->shape[1] % type->block_elements != 0)
+            return fd_fail(err, FD_ERR_INPUT,
+                           "cache type %s: heads of %s have %d elements, expected a multiple of %lld", type->name,
+                           cache->name, cache->shape[1], (long long)type->block_elements);
+        cache->kv_type = dtype;
+        n_cache++;
+    }
+    return n_cache > 0 ? FD_OK
+                       : fd_fail(err, FD_ERR_INPUT, "cache type %s: no layer of this model attends", type->name);
+}
+
+uint32_t fd_graph_kv_type(const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (attends(&graph->nodes[i])) return graph->nodes[graph->nodes[i].input[1]].kv_type;
+    return FD_F32;
+}
+
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
     static const bool has_kernel[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = true,
@@ -22,9 +54,14 @@ fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
     };
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (!has_kernel[node->op] || node->n_group > 0)
+        if (node->kv_type != FD_F32)
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "node %s: the GPU engine keeps no cache of type %s; --backend cpu does", node->name,
+                           fd_dtype_get(node->kv_type)->name);
+        bool norms_groups = node->op == FD_OP_RMS_NORM && graph->weights[node->weight[0]].n_row > 1;
+        if (!has_kernel[node->op] || node->n_group > 0 || norms_groups)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: no GPU kernel computes %s%s yet; --backend cpu does",
-                           node->name, fd_op_name(node->op), node->n_group > 0 ? " in groups" : "");
+                           node->name, fd_op_name(node->op), node->n_group > 0 || norms_groups ? " in groups" : "");
     }
     return FD_OK;
 }

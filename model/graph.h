@@ -113,10 +113,11 @@ typedef struct fd_node {
     char name[64];                /* "blk.3.attn_q_rope" */
     int32_t layer;                /* -1 outside the layers */
     int32_t input[FD_MAX_INPUTS]; /* node ids, -1 unused; EMBED takes the tokens instead */
-    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}; LAYER_NORM {w, b}, of one row or one a
-     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of
-     * the other context length}; HEAD_MATMUL {W [n_head · n_out, n_in]}; CONV {W [n, taps], bias}; SSM_SCAN {A [n_head, 1 or n_state], D [n_head]}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W [n_expert · n_out, n_in], bias
-     * [n_expert, n_out]}. */
+    /* Indices of fd_graph.weights, -1 unused. MATMUL {W, bias}; RMS_NORM {w}, LAYER_NORM {w, b}, of one row or one a
+     * head; ADD_POSITION {table}; ADD_VECTOR {b}; EMBED {table}; ROPE {frequency factors in use, LongRoPE: those of the
+     * other context length}; HEAD_MATMUL {W [n_head · n_out, n_in]}; CONV {W [n, taps], bias}; SSM_SCAN {A [n_head, 1
+     * or n_state], D [n_head]}; MUL_VECTOR {w}; TOKEN_SHIFT {w}; ATTN_SOFTMAX {sinks [n_head]}; EXPERT_MATMUL {W
+     * [n_expert · n_out, n_in], bias [n_expert, n_out]}. */
     int32_t weight[FD_MAX_WEIGHTS];
     /* Of one position's tensor: [n], [n_head, head_dim] or [n_chosen, n_out]; attn_scores, attn_weights: [n_head,
      * 0]. */
@@ -124,8 +125,8 @@ typedef struct fd_node {
     int32_t shape[FD_MAX_SHAPE];
     bool over_kv; /* last dimension runs over positions 0…pos: shape[1] is 0, its length pos + 1 */
 
-    float eps;                     /* RMS_NORM, LAYER_NORM */
-    float scale;                   /* ATTN_SCORES, SCALE; EXPERT_WEIGHTS: 1 when none */
+    float eps;                     /* RMS_NORM, LAYER_NORM, L2_NORM */
+    float scale;                   /* ATTN_SCORES, SCALE, GATED_DELTA; EXPERT_WEIGHTS: 1 when none */
     float softcap;                 /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
     int32_t window;                /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
     float slope, limit;            /* SWIGLU_CLAMP; CLAMP: limit alone */
@@ -136,6 +137,7 @@ typedef struct fd_node {
     int32_t first;                 /* SLICE: of the elements of a head */
     fd_rope rope;                  /* ROPE */
     int32_t row_offset;            /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
+    uint32_t kv_type;              /* KV_WRITE: fd_dtype that rows are rounded to; FD_F32: they stay as they are */
     fd_override_fn override;       /* NULL in every real model */
 } fd_node;
 
@@ -180,6 +182,13 @@ void fd_graph_free(fd_graph *graph);
  * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
  * context of 1. Without such factors nothing changes. */
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
+
+/* Rows of K and V are rounded to a type as they are written, as engines with such a cache read them back: Q8_0, Q4_0,
+ * Q4_1, Q5_0, Q5_1; F32 as they are. Caches of other layers' states stay as they are. FD_ERR_INPUT where a head is no
+ * whole number of blocks, or nothing attends; FD_ERR_UNSUPPORTED for another type. */
+fd_code fd_graph_set_kv_type(fd_graph *graph, uint32_t dtype, fd_error *err);
+/* That type; FD_F32 where nothing attends. */
+uint32_t fd_graph_kv_type(const fd_graph *graph);
 
 /* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);

@@ -40,21 +40,27 @@ static fd_code check_embed(const checker *c) {
     return check_weight(c, 0, c->graph->hparams.n_vocab, fd_node_width(c->node), false);
 }
 
+/* One row for all heads, or one a head. */
+static fd_code check_norm_weight(const checker *c, int i, bool optional) {
+    const fd_node *n = c->node;
+    int32_t w = n->weight[i];
+    bool each = n->n_dim == 2 && w >= 0 && w < c->graph->n_weight && c->graph->weights[w].n_row > 1;
+    return check_weight(c, i, each ? n->shape[0] : 1, n->shape[n->n_dim - 1], optional);
+}
+
 static fd_code check_rms_norm(const checker *c) {
     if (!same_shape(c->node, input(c, 0))) return broken(c, "shape differs from its input's");
     if (!(c->node->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
-    return check_weight(c, 0, 1, c->node->shape[c->node->n_dim - 1], false);
+    return check_norm_weight(c, 0, false);
 }
 
-/* Without weights, with one row for all heads, or with one a head. */
 static fd_code check_layer_norm(const checker *c) {
     const fd_node *n = c->node;
     if (!same_shape(n, input(c, 0)) || n->over_kv) return broken(c, "shape differs from its input's");
     if (!(n->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
     if (n->weight[0] < 0) return n->weight[1] < 0 ? FD_OK : broken(c, "has a bias and no weight");
-    bool each = n->n_dim == 2 && c->graph->weights[n->weight[0]].n_row > 1;
-    FD_TRY(check_weight(c, 0, each ? n->shape[0] : 1, n->shape[n->n_dim - 1], false));
-    return check_weight(c, 1, each ? n->shape[0] : 1, n->shape[n->n_dim - 1], true);
+    FD_TRY(check_norm_weight(c, 0, false));
+    return check_norm_weight(c, 1, true);
 }
 
 static fd_code check_add_position(const checker *c) {
@@ -63,8 +69,10 @@ static fd_code check_add_position(const checker *c) {
     return check_weight(c, 0, c->graph->weights[c->node->weight[0]].n_row, c->node->shape[0], false);
 }
 
+/* It may flatten heads. */
 static fd_code check_add_vector(const checker *c) {
-    if (!same_shape(c->node, input(c, 0)) || c->node->n_dim != 1) return broken(c, "shape differs from its input's");
+    if (c->node->n_dim != 1 || input(c, 0)->over_kv || c->node->shape[0] != fd_node_width(input(c, 0)))
+        return broken(c, "expected the elements of its input in one row");
     return check_weight(c, 0, 1, c->node->shape[0], false);
 }
 
@@ -94,8 +102,12 @@ static fd_code check_rope(const checker *c) {
     return check_weight(c, 0, 1, n->rope.n_rot / 2, true);
 }
 
+/* A row may become one head. */
 static fd_code check_kv_write(const checker *c) {
-    return same_shape(c->node, input(c, 0)) ? FD_OK : broken(c, "shape differs from its input's");
+    const fd_node *n = c->node;
+    bool one_head = n->n_dim == 2 && n->shape[0] == 1 && !input(c, 0)->over_kv;
+    if (one_head && fd_node_width(n) == fd_node_width(input(c, 0))) return FD_OK;
+    return same_shape(n, input(c, 0)) ? FD_OK : broken(c, "shape differs from its input's");
 }
 
 static fd_code check_attn_scores(const checker *c) {
@@ -212,12 +224,13 @@ static fd_code check_expert_sum(const checker *c) {
     return c->node->n_dim == 1 && c->node->shape[0] == rows->shape[1] ? FD_OK : broken(c, "expected one row");
 }
 
+/* The parts of all heads together may be shaped otherwise. */
 static fd_code check_slice(const checker *c) {
     const fd_node *n = c->node, *x = input(c, 0);
-    if (x->over_kv || n->n_dim != x->n_dim || (n->n_dim == 2 && n->shape[0] != x->shape[0]))
+    int64_t n_head = x->n_dim == 2 ? x->shape[0] : 1, width = fd_node_width(n);
+    if (x->over_kv || n->over_kv || width < 1 || width % n_head != 0)
         return broken(c, "expected a part of each head of its input");
-    int32_t last = n->n_dim - 1;
-    if (n->first < 0 || n->shape[last] < 1 || n->first > x->shape[last] - n->shape[last])
+    if (n->first < 0 || n->first > x->shape[x->n_dim - 1] - width / n_head)
         return broken(c, "reaches beyond its input");
     return FD_OK;
 }
@@ -241,10 +254,14 @@ static fd_code check_silu(const checker *c) {
     return check_like_input(c);
 }
 /* It may make heads of its input. */
-static fd_code check_softplus(const checker *c) {
+static fd_code check_as_wide(const checker *c) {
     return fd_node_width(c->node) == fd_node_width(input(c, 0)) && !c->node->over_kv
                ? FD_OK
                : broken(c, "width differs from its input's");
+}
+
+static fd_code check_softplus(const checker *c) {
+    return check_as_wide(c);
 }
 
 static fd_code check_conv(const checker *c) {
@@ -269,6 +286,55 @@ static fd_code check_ssm_scan(const checker *c) {
     if (d->n_row * d->n_col != n->shape[0]) return broken(c, "expected a D for each head");
     bool each = c->graph->weights[n->weight[0]].n_col > 1;
     return check_weight(c, 0, n->shape[0], each ? read->shape[1] : 1, false);
+}
+
+/* b is as wide, or has one element a head. */
+static fd_code check_mul(const checker *c) {
+    const fd_node *n = c->node, *b = input(c, 1);
+    bool by_head = n->n_dim == 2 && fd_node_width(b) == n->shape[0];
+    if (b->over_kv || (fd_node_width(b) != fd_node_width(n) && !by_head))
+        return broken(c, "expected a second input as wide as the first, or of one element a head");
+    return check_like_input(c);
+}
+
+static fd_code check_mul_vector(const checker *c) {
+    FD_TRY(check_as_wide(c));
+    return check_weight(c, 0, 1, fd_node_width(c->node), false);
+}
+
+static fd_code check_exp(const checker *c) {
+    return check_as_wide(c);
+}
+
+static fd_code check_l2_norm(const checker *c) {
+    if (!(c->node->eps >= 0.0f)) return broken(c, "eps is negative or NaN");
+    return check_like_input(c);
+}
+
+static fd_code check_token_shift(const checker *c) {
+    if (input(c, 0)->op != FD_OP_KV_WRITE || c->node->over_kv || fd_node_width(c->node) != fd_node_width(input(c, 0)))
+        return broken(c, "expected the width of a cache that it reads");
+    return check_weight(c, 0, 1, fd_node_width(c->node), false);
+}
+
+/* The cache has of each key head, r value heads together: r decays, r betas, k, and r rows of v. */
+static fd_code check_gated_delta(const checker *c) {
+    const fd_node *n = c->node, *cache = input(c, 0), *q = input(c, 1);
+    if (cache->op != FD_OP_KV_WRITE || n->n_dim != 2 || q->n_dim != 2 || n->shape[0] % q->shape[0] != 0)
+        return broken(c, "expected a cache, heads and groups of heads");
+    int64_t r = n->shape[0] / q->shape[0];
+    if (fd_node_width(cache) != q->shape[0] * (2 * r + q->shape[1] + r * n->shape[1]))
+        return broken(c, "expected a cache of decay, beta, k and v");
+    return q->shape[1] <= FD_MAX_STATE ? FD_OK : broken(c, "the state is too large");
+}
+
+/* The cache has of each head w, k, v, a and b. */
+static fd_code check_wkv7(const checker *c) {
+    const fd_node *n = c->node, *cache = input(c, 0), *r = input(c, 1);
+    if (cache->op != FD_OP_KV_WRITE || n->n_dim != 2 || !same_shape(n, r))
+        return broken(c, "expected a cache, and heads as they are read");
+    if (fd_node_width(cache) != 5 * fd_node_width(n)) return broken(c, "expected a cache of w, k, v, a and b");
+    return n->shape[1] <= FD_MAX_STATE ? FD_OK : broken(c, "the state is too large");
 }
 
 /* From ops.def: an op without a rule does not compile. */

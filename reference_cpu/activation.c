@@ -1,5 +1,5 @@
-/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS: element by element;
- * positions lie behind each other, so an item is an element of the whole batch. */
+/* SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS, EXP, MUL:
+ * element by element; positions lie behind each other, so an item is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
 /* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */
@@ -80,4 +80,18 @@ void REF(clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
     const real *x = args->in[0];
     real *y = args->out, limit = (real)args->node->limit;
     for (int64_t i = begin; i < end; i++) y[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
+}
+
+void REF(exp)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *x = args->in[0];
+    real *y = args->out;
+    for (int64_t i = begin; i < end; i++) y[i] = real_exp(x[i]);
+}
+
+/* b is as wide as a, or has one element a head. */
+void REF(mul)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const real *a = args->in[0], *b = args->in[1];
+    real *y = args->out;
+    int64_t each = fd_node_width(args->node) / fd_node_width(fd_ref_input(args, 1));
+    for (int64_t i = begin; i < end; i++) y[i] = a[i] * b[i / each];
 }

@@ -138,6 +138,34 @@ static fd_ref_cost cost_ssm_scan(const fd_op_args *args) {
     return (fd_ref_cost){n, n * (args->pos0 + args->n_pos) * fd_ref_input(args, 1)->shape[1] * 16};
 }
 
+static fd_ref_cost cost_mul(const fd_op_args *args) {
+    return per_element(args, 1);
+}
+static fd_ref_cost cost_exp(const fd_op_args *args) {
+    return per_element(args, 16);
+}
+static fd_ref_cost cost_mul_vector(const fd_op_args *args) {
+    return per_position(args, 2 * fd_node_width(args->node));
+}
+static fd_ref_cost cost_l2_norm(const fd_op_args *args) {
+    return cost_rms_norm(args);
+}
+static fd_ref_cost cost_token_shift(const fd_op_args *args) {
+    int64_t n = fd_node_width(args->node);
+    return (fd_ref_cost){n, n * args->n_pos * 4};
+}
+/* Each element of the output has a part of the state, which every position reads and writes. */
+static fd_ref_cost per_state(const fd_op_args *args) {
+    int64_t n = fd_node_width(args->node);
+    return (fd_ref_cost){n, n * (args->pos0 + args->n_pos) * fd_ref_input(args, 1)->shape[1] * 4};
+}
+static fd_ref_cost cost_gated_delta(const fd_op_args *args) {
+    return per_state(args);
+}
+static fd_ref_cost cost_wkv7(const fd_op_args *args) {
+    return per_state(args);
+}
+
 fd_ref_cost fd_ref_cost_of(const fd_op_args *args) {
     static fd_ref_cost (*const of[FD_OP_COUNT])(const fd_op_args *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = cost_##name,

@@ -5,7 +5,7 @@
 /* y[h][i] = x[h][first + i]. An item is an element. */
 void REF(slice)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *x_node = fd_ref_input(args, 0);
-    int64_t n = args->node->shape[args->node->n_dim - 1], n_in = x_node->shape[x_node->n_dim - 1];
+    int64_t n_in = x_node->shape[x_node->n_dim - 1], n = fd_node_width(args->node) / (fd_node_width(x_node) / n_in);
     const real *x = args->in[0];
     real *y = args->out;
     for (int64_t i = begin; i < end; i++) y[i] = x[i / n * n_in + args->node->first + i % n];

@@ -1,5 +1,5 @@
-/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a matrix, most
- * of it by its position. */
+/* ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by without a
+ * matrix, most of it by its position. */
 #include "reference_cpu/real.h"
 #include "model/weight_rows.h"
 
@@ -23,6 +23,20 @@ void REF(add_position)(const fd_op_args *args, int64_t begin, int64_t end) {
 
 void REF(add_vector)(const fd_op_args *args, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) add_row(args, 0, row);
+}
+
+/* y = x·w. An item is a position. */
+void REF(mul_vector)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_weight *weight = args->weight[0];
+    int64_t n = weight->n_col;
+    float w[FD_PIECE];
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t at = 0; at < n; at += FD_PIECE) {
+            const real *x = (const real *)args->in[0] + row * n + at;
+            fd_weight_piece(weight, 0, at, w);
+            for (int64_t i = 0; i < fd_piece_length(n, at); i++)
+                ((real *)args->out)[row * n + at + i] = x[i] * (real)w[i];
+        }
 }
 
 /* s' = fma(slope, t − p, s) for positions t up to the row's own, p; 0 past it, where nothing reads. An item is a head

@@ -110,7 +110,10 @@ static inline real real_total(real_sum *s) {
 
 static inline real real_dot(const real *x, const real *y, int64_t n) {
     real_sum s = {0};
-    for (int64_t k = 0; k < n; k++) s.partial[k % FD_PARTIALS] = real_fma(x[k], y[k], s.partial[k % FD_PARTIALS]);
+    for (int64_t k = 0; k < n; k += FD_PARTIALS) {
+        int64_t m = n - k < FD_PARTIALS ? n - k : FD_PARTIALS;
+        for (int64_t j = 0; j < m; j++) s.partial[j] = real_fma(x[k + j], y[k + j], s.partial[j]);
+    }
     return real_total(&s);
 }
 

@@ -10,9 +10,10 @@ void SIMD(rms_norm)(const fd_op_args *args, int64_t begin, int64_t end) {
         SCALAR(rms_norm)(args, begin, end);
         return;
     }
-    const float *w = weight->data;
+    const float *weights = weight->data;
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)args->in[0] + row * n;
+        const float *w = weights + row % weight->n_row * n;
         float *y = (float *)args->out + row * n;
         float r = 1.0f / sqrtf(dot_one(x, x, n) / (float)n + args->node->eps);
         for (int64_t i = 0; i < whole; i += VL) v_store(y + i, (v_load(x + i) * r) * v_load(w + i));

@@ -33,7 +33,14 @@ static fd_code add(const against *a, fd_against_list *list, const char *tensor, 
 
 static fd_form_pair pair_of(const against *a, const fd_gguf_tensor *t, const fd_checkpoint_tensor *const *parts,
                             size_t n) {
-    return (fd_form_pair){t, parts, n, t->shape[1] * t->shape[2] * t->shape[3], t->shape[0], a->heads};
+    fd_form_pair p = {t, parts, n, t->shape[1] * t->shape[2] * t->shape[3], t->shape[0], a->heads};
+    const fd_array *part = &parts[0]->array;
+    const bool floats = fd_dtype_get(t->dtype)->block_elements == 1;
+    if (n == 1 && floats && part->rank == 1 && part->shape[0] == p.n_row * p.n_col) { /* rows of a vector */
+        p.n_col *= p.n_row;
+        p.n_row = 1;
+    }
+    return p;
 }
 
 static fd_code agrees(const against *a, const fd_form_pair *p, fd_form form, double factor, bool *out) {
@@ -164,7 +171,13 @@ static fd_code read_heads(against *a) {
     snprintf(key, sizeof key, "%s.attention.head_count", a->arch);
     FD_TRY(fd_gguf_get_i64(a->gguf, key, 1, &a->heads.n_head, a->err));
     snprintf(key, sizeof key, "%s.attention.head_count_kv", a->arch);
-    FD_TRY(fd_gguf_get_i64(a->gguf, key, a->heads.n_head, &a->heads.n_head_kv, a->err));
+    const fd_gguf_kv *by_layer = fd_gguf_find(a->gguf, key); /* a hybrid's: 0 for layers that do not attend */
+    a->heads.n_head_kv = a->heads.n_head;
+    for (uint64_t i = 0; by_layer && i < by_layer->count; i++) {
+        int64_t item;
+        if (fd_gguf_item_i64(by_layer, i, &item) && item > 0) a->heads.n_head_kv = item;
+    }
+    if (a->heads.n_head == 0) a->heads.n_head = a->heads.n_head_kv = 1; /* nothing attends */
     if (a->heads.n_head < 1 || a->heads.n_head_kv < 1 || a->heads.n_head % a->heads.n_head_kv != 0)
         return fd_fail(a->err, FD_ERR_INPUT, "key %s: %lld, expected a divisor of head_count", key,
                        (long long)a->heads.n_head_kv);

@@ -51,7 +51,10 @@ static fd_code add_file(fd_checkpoint *c, const char *path, fd_error *err) {
     c->tensors = tensors;
     for (size_t i = 0; i < file->tensors.n; i++) {
         const fd_safetensors_item *item = &file->tensors.items[i];
-        c->tensors[c->n++] = (fd_checkpoint_tensor){item->name, without_prefixes(item->name), item->array};
+        fd_array array = item->array; /* a convolution of channels by themselves: [n, 1, taps] */
+        if (array.rank == 3 && array.shape[1] == 1)
+            fd_array_reshape(&array, 2, (const int64_t[]){array.shape[0], array.shape[2]});
+        c->tensors[c->n++] = (fd_checkpoint_tensor){item->name, without_prefixes(item->name), array};
     }
     return FD_OK;
 }

@@ -16,6 +16,9 @@ static const char *const texts[FD_FORM_COUNT] = {
     [FD_FORM_TRANSPOSED] = "transposed",
     [FD_FORM_PLUS_ONE] = "with 1 added",
     [FD_FORM_MINUS_ONE] = "with 1 subtracted",
+    [FD_FORM_MINUS_EXP] = "as minus its exponential",
+    [FD_FORM_K_HEADS] = "K's rows of each head, transposed",
+    [FD_FORM_V_HEADS] = "V's rows of each head",
 };
 
 const char *fd_form_text(fd_form form) {
@@ -34,7 +37,11 @@ static const struct {
     {" gpt2 ", "blk.*.attn_output.weight", FD_FORM_TRANSPOSED},
     {" gpt2 ", "blk.*.ffn_up.weight", FD_FORM_TRANSPOSED},
     {" gpt2 ", "blk.*.ffn_down.weight", FD_FORM_TRANSPOSED},
-    {" gemma gemma2 gemma3 nemotron ", "*norm.weight", FD_FORM_PLUS_ONE},
+    {" qwen3next ", "*ssm_norm.weight", FD_FORM_SAME},
+    {" gemma gemma2 gemma3 nemotron qwen3next ", "*norm.weight", FD_FORM_PLUS_ONE},
+    {" mamba mamba2 granitehybrid qwen3next ", "blk.*.ssm_a", FD_FORM_MINUS_EXP},
+    {" deepseek2 ", "blk.*.attn_k_b.weight", FD_FORM_K_HEADS},
+    {" deepseek2 ", "blk.*.attn_v_b.weight", FD_FORM_V_HEADS},
 };
 
 fd_form fd_form_expected(const char *arch, const char *tensor) {
@@ -68,6 +75,7 @@ static double limit_of(uint32_t dtype) {
 static void rounding_of(const fd_form_pair *p, fd_form form, double *u, double *tiny) {
     *u = p->tensor->dtype == FD_F16 ? 0x1p-11 : p->tensor->dtype == FD_BF16 ? 0x1p-8 : 0;
     *tiny = p->tensor->dtype == FD_F16 ? 0x1p-25 : 0;
+    if (form == FD_FORM_MINUS_EXP) *u += 0x1p-21; /* binary32's exponential */
     if (form != FD_FORM_PLUS_ONE && form != FD_FORM_MINUS_ONE) return;
     const fd_array_type type = p->parts[0]->array.type;
     *u += type == FD_ARRAY_F16 ? 0x1p-11 : type == FD_ARRAY_BF16 ? 0x1p-8 : 0x1p-23;
@@ -83,6 +91,10 @@ static int64_t source_row(const fd_form_pair *p, fd_form form, int64_t r) {
         const int64_t kv = (head - n_head) % n_kv, which = (head - n_head) / n_kv;
         return (kv * (group + 2) + group + which) * each + r % each;
     }
+    if (form == FD_FORM_V_HEADS) { /* the last rows of each head */
+        const int64_t each = n_row / n_head, there = p->parts[0]->array.shape[0] / n_head;
+        return r / each * there + there - each + r % each;
+    }
     if (form != FD_FORM_PAIRS && form != FD_FORM_HALVES) return r;
     const int64_t heads = strstr(p->tensor->name, "attn_k") ? n_kv : n_head, each = n_row / heads, i = r % each;
     return r - i + (form == FD_FORM_PAIRS ? i % 2 * (each / 2) + i / 2 : i % (each / 2) * 2 + i / (each / 2));
@@ -95,9 +107,15 @@ static bool form_fits(const fd_form_pair *p, fd_form form) {
         const fd_array *a = &p->parts[i]->array;
         /* [1, n] and [n, 1] are vectors too */
         if (vector && a->rank != 1 && !(a->rank == 2 && (a->shape[0] == 1 || a->shape[1] == 1))) return false;
+        if (form == FD_FORM_K_HEADS) /* [n_head · (K + V), rank] */
+            return p->n == 1 && a->rank == 2 && n_row % n_head == 0 && a->shape[1] == n_row / n_head &&
+                   a->shape[0] % n_head == 0 && a->shape[0] / n_head >= p->n_col;
         if (!vector && (a->rank != 2 || a->shape[form == FD_FORM_TRANSPOSED ? 0 : 1] != p->n_col)) return false;
     }
     switch (form) {
+    case FD_FORM_V_HEADS:
+        return p->n == 1 && !vector && n_row % n_head == 0 && p->parts[0]->array.shape[0] % n_head == 0 &&
+               p->parts[0]->array.shape[0] > n_row;
     case FD_FORM_PAIRS:
     case FD_FORM_HALVES:
         return p->n == 1 &&
@@ -111,12 +129,25 @@ static bool form_fits(const fd_form_pair *p, fd_form form) {
     }
 }
 
-static int64_t rows_of(const fd_array *a, fd_form form) {
+/* Rows that the part makes; a part of a matrix is taken for what is asked of it. */
+static int64_t rows_of(const fd_form_pair *p, const fd_array *a, fd_form form) {
+    if (form == FD_FORM_K_HEADS || form == FD_FORM_V_HEADS) return p->n_row;
     return a->rank == 1 ? 1 : a->shape[form == FD_FORM_TRANSPOSED ? 1 : 0];
 }
 
-/* Row r of the tensor as the form has it. */
-static void fetch_row(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
+/* Row r of K by heads: of head h, for element c of the compressed row, the head's column c. */
+static void fetch_k_head(const fd_form_pair *p, int64_t r, double *to) {
+    const fd_array *a = &p->parts[0]->array;
+    const int64_t rank = a->shape[1], each = a->shape[0] / p->heads.n_head;
+    const fd_array column = fd_array_at(a, 1, r % rank);
+    for (int64_t i = 0; i < p->n_col; i++) {
+        const fd_array one = fd_array_at(&column, 0, r / rank * each + i);
+        fd_array_fetch(&one, &to[i]);
+    }
+}
+
+/* Row r of the tensor as the form has it, its values as the checkpoint has them. */
+static void fetch_values(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
     if (p->n_row == 1) { /* a vector, or several of them one after the other */
         double *all = malloc(sizeof *all * (size_t)p->n_col);
         int64_t at = 0;
@@ -132,17 +163,27 @@ static void fetch_row(const fd_form_pair *p, fd_form form, int64_t r, double *to
         free(all);
         return;
     }
+    if (form == FD_FORM_K_HEADS) {
+        fetch_k_head(p, r, to);
+        return;
+    }
     int64_t from = source_row(p, form, r);
     for (size_t i = 0; i < p->n; i++) {
         const fd_array *a = &p->parts[i]->array;
-        if (from >= rows_of(a, form)) {
-            from -= rows_of(a, form);
+        const int64_t n_there = form == FD_FORM_V_HEADS ? a->shape[0] : rows_of(p, a, form);
+        if (from >= n_there) {
+            from -= n_there;
             continue;
         }
         const fd_array row = fd_array_at(a, form == FD_FORM_TRANSPOSED ? 1 : 0, from);
         fd_array_fetch(&row, to);
         return;
     }
+}
+
+static void fetch_row(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
+    fetch_values(p, form, r, to);
+    for (int64_t i = 0; form == FD_FORM_MINUS_EXP && i < p->n_col; i++) to[i] = -exp(to[i]);
 }
 
 typedef struct row_sums {
@@ -175,7 +216,7 @@ fd_code fd_form_compare(const fd_form_pair *p, fd_form form, double factor, int6
     *out = (fd_form_distance){.fits = form_fits(p, form), .exact = true, .agrees = true, .first_wrong = -1};
     if (!out->fits) return FD_OK;
     int64_t there = 0;
-    for (size_t i = 0; i < p->n; i++) there += rows_of(&p->parts[i]->array, form);
+    for (size_t i = 0; i < p->n; i++) there += rows_of(p, &p->parts[i]->array, form);
     out->n_row_there = there;
     const int64_t common = p->n_row == 1 ? 1 : p->n_row < there ? p->n_row : there;
     const int64_t step = most > 0 && common > most ? common / most : 1;

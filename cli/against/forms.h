@@ -13,6 +13,9 @@ typedef enum fd_form {
     FD_FORM_TRANSPOSED, /* inputs by outputs in the checkpoint */
     FD_FORM_PLUS_ONE,   /* the checkpoint's norms multiply by 1 + w */
     FD_FORM_MINUS_ONE,
+    FD_FORM_MINUS_EXP, /* the checkpoint has the logarithm of minus it */
+    FD_FORM_K_HEADS,   /* of each head of kv_b the rows of K, transposed; the rows of V */
+    FD_FORM_V_HEADS,
     FD_FORM_COUNT
 } fd_form;
 

@@ -37,6 +37,17 @@ static const struct {
       {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
       {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
       {"attn_kv_b", "self_attn.kv_b_proj"},
+      {"attn_k_b", "self_attn.kv_b_proj"},
+      {"attn_v_b", "self_attn.kv_b_proj"},
+      {"ssm_in", "mixer.in_proj mamba.in_proj"},
+      {"ssm_conv1d", "mixer.conv1d mamba.conv1d linear_attn.conv1d"},
+      {"ssm_x", "mixer.x_proj"},
+      {"ssm_dt", "mixer.dt_proj mixer.dt_bias! mamba.dt_bias! linear_attn.dt_bias!"},
+      {"ssm_a", "mixer.A_log mamba.A_log linear_attn.A_log"},
+      {"ssm_d", "mixer.D mamba.D"},
+      {"ssm_norm", "mixer.norm mamba.norm linear_attn.norm"},
+      {"ssm_out", "mixer.out_proj mamba.out_proj linear_attn.out_proj"},
+      {"ssm_ba", "linear_attn.in_proj_ba"},
       {"post_attention_norm", "post_self_attn_layernorm post_attention_layernorm"},
       {"ffn_norm", "pre_feedforward_layernorm post_attention_layernorm ln_2 norm_2 ffn_norm"},
       {"post_ffw_norm", "post_feedforward_layernorm post_mlp_layernorm"},
@@ -115,10 +126,9 @@ fd_code fd_against_find(const fd_checkpoint *checkpoint, const char *tensor, fd_
     *out = (fd_against_parts){0};
     sscanf(tensor, "blk.%d.%n", &layer, &skipped);
     snprintf(base, sizeof base, "%s", tensor + skipped);
-    char *dot = strrchr(base, '.');
-    if (!dot) return FD_OK;
-    const char *suffix = tensor + skipped + (dot - base);
-    *dot = '\0';
+    char *dot = strrchr(base, '.'); /* ssm_a and ssm_d have no suffix */
+    const char *suffix = dot ? tensor + skipped + (dot - base) : "";
+    if (dot) *dot = '\0';
     choices[0] = '\0';
     for (size_t i = 0; layer < 0 && i < sizeof globals / sizeof *globals; i++)
         if (strcmp(globals[i].tensor, base) == 0) snprintf(choices, sizeof choices, "%s", globals[i].names);

@@ -7,18 +7,29 @@
 
 #include "cli/check/candidate.h"
 #include "cli/check/reference.h"
+#include "cli/compare/chat_prompt.h"
 #include "cli/compare/compare_pair.h"
 #include "cli/output.h"
 
 typedef struct arguments {
-    const char *class_name, *backend, *keep;
+    const char *class_name, *backend, *keep, *chat;
     int32_t n_thread;
     fd_cli_globs allow_missing;
     fd_check_input input;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_MAP = 256, KEY_CANDIDATE, KEY_TOKENS_FILE, KEY_STEPS, KEY_WEIGHTS, KEY_BACKEND, KEY_KEEP, KEY_ALLOW };
+enum {
+    KEY_MAP = 256,
+    KEY_CANDIDATE,
+    KEY_TOKENS_FILE,
+    KEY_STEPS,
+    KEY_WEIGHTS,
+    KEY_BACKEND,
+    KEY_KEEP,
+    KEY_ALLOW,
+    KEY_CHAT
+};
 
 static const struct argp_option options[] = {
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
@@ -28,6 +39,9 @@ static const struct argp_option options[] = {
     {"tokens", 't', "1,2,3", 0, "Tokens that the engine was fed (default: what the dump holds)", 1},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "These tokens from a file", 1},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each of its forward calls (default: from the shapes)", 1},
+    {"chat", KEY_CHAT, "MESSAGES.json", 0,
+     "Is its prompt what the model's chat template makes of these messages? Rendered as run --chat does (docs/chat.md)",
+     1},
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers or a file (default: the one of these "
      "that names most tensors, else one found from the values)",
@@ -62,6 +76,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case KEY_BACKEND: a->backend = arg; return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_KEEP: a->keep = arg; return 0;
+    case KEY_CHAT: a->chat = arg; return 0;
     case ARGP_KEY_ARG: return take_path(arg, state);
     case ARGP_KEY_END:
         if (!a->input.model_path) argp_error(state, "no model given: MODEL.gguf, then the engine's dump or trace");
@@ -102,7 +117,8 @@ static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
 }
 
 static fd_code check_outputs(const arguments *a, fd_error *err) {
-    const char *inputs[] = {a->input.model_path, a->input.path, a->input.map, a->input.tokens_file, a->input.weights};
+    const char *inputs[] = {a->input.model_path,  a->input.path,    a->input.map,
+                            a->input.tokens_file, a->input.weights, a->chat};
     if (a->keep && mkdir(a->keep, 0777) != 0 && errno != EEXIST)
         return fd_fail(err, FD_ERR_IO, "--keep %s: %s", a->keep, strerror(errno));
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
@@ -115,7 +131,10 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
     fd_code code = fd_cli_model_open(a->input.model_path, &model, err);
     fd_check_reference run = {.model = &model, .backend = a->backend, .n_thread = a->n_thread, .keep = a->keep};
     if (code == FD_OK) code = fd_candidate_open(&a->input, &run, &candidate, &ref, err);
-    if (code == FD_OK && !ref)
+    bool other_prompt = false;
+    if (code == FD_OK && a->chat)
+        code = fd_cli_check_chat_prompt(&model, a->chat, candidate.trace, verdict, &other_prompt, err);
+    if (code == FD_OK && !ref && !other_prompt)
         code = fd_check_run_reference(&run, fd_trace_tokens(candidate.trace), fd_trace_n_pos(candidate.trace),
                                       fd_trace_steps(candidate.trace), fd_trace_n_step(candidate.trace), &ref, err);
     fd_cli_pair pair = {.model = &model,
@@ -124,8 +143,8 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
                         .allow_missing = &a->allow_missing,
                         .class_name = a->class_name,
                         .repro = a->output.repro};
-    if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
-    if (code == FD_OK) suggest_next(a, candidate.of_files, verdict);
+    if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
+    if (code == FD_OK && !other_prompt) suggest_next(a, candidate.of_files, verdict);
     *n_unmatched = candidate.n_unmatched;
     fd_trace_close(candidate.trace);
     fd_trace_close(ref);

@@ -1,5 +1,6 @@
 /* firstdiff compare: the first tensor in which two recorded traces differ. */
 #include "cli/arguments.h"
+#include "cli/compare/chat_prompt.h"
 #include "cli/compare/compare_pair.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
@@ -9,14 +10,14 @@
 #include "compare/report/baseline.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate, *map, *since;
+    const char *traces[2], *model, *candidate, *map, *since, *chat;
     int n_trace;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_ALLOW = 256, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE };
+enum { KEY_ALLOW = 256, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE, KEY_CHAT };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -29,6 +30,10 @@ static const struct argp_option options[] = {
     {"since", KEY_SINCE, "VERDICT.json", 0,
      "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs "
      "is fixed",
+     1},
+    {"chat", KEY_CHAT, "MESSAGES.json", 0,
+     "With --model: is the candidate's prompt what the model's chat template makes of these messages? Rendered as run "
+     "--chat does (docs/chat.md)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Map of the candidate's foreign names to the GGUF's: llama.cpp, llama2.c, transformers, or a file "
@@ -49,6 +54,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_SINCE: a->since = arg; return 0;
+    case KEY_CHAT: a->chat = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
@@ -58,6 +64,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
         return 0;
     case ARGP_KEY_END:
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
+        if (a->chat && !a->model) argp_error(state, "--chat needs --model, whose template it renders");
         if (a->output.repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
         if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
@@ -84,7 +91,7 @@ const struct argp fd_cmd_compare_argp = {
 
 /* Before anything is read: a comparison may take long. */
 static fd_code check_outputs(const arguments *a, fd_error *err) {
-    const char *inputs[] = {a->traces[0], a->traces[1], a->model, a->map, a->since};
+    const char *inputs[] = {a->traces[0], a->traces[1], a->model, a->map, a->since, a->chat};
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
@@ -108,7 +115,10 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
                         .class_name = a->candidate,
                         .repro = a->output.repro,
                         .memory = a->memory / 4};
-    if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
+    bool other_prompt = false;
+    if (code == FD_OK && a->chat)
+        code = fd_cli_check_chat_prompt(&model, a->chat, traces[1], verdict, &other_prompt, err);
+    if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);
     if (a->model) fd_cli_model_close(&model);
     for (int i = 0; i < 2; i++)

@@ -2,7 +2,9 @@
 #include "cli/run/args.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/output.h"
 
@@ -28,6 +30,7 @@ enum {
     KEY_STORE,
     KEY_PROMPTS,
     KEY_CHAT,
+    KEY_CACHE_TYPE,
     KEY_SYSTEM
 };
 
@@ -53,6 +56,11 @@ static const struct argp_option options[] = {
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"ctx", 'c', "N", 0, "Maximum number of positions (default: what the model was trained for)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "Inject a fault; several joined by +", 2},
+    {"cache-type", KEY_CACHE_TYPE, "TYPE", 0,
+     "Round rows of K and V to blocks of q8_0, q4_0, q4_1, q5_0 or q5_1 as they are written, as llama.cpp's -ctk and "
+     "-ctv "
+     "do, on the CPU (default f32: as computed)",
+     2},
     {"output", 'o', "TRACE.h5", 0, "Record a trace", 3},
     {"level", KEY_LEVEL, "full|stats|fingerprint", 0, "How much of it (default full)", 3},
     {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches (several joined by commas)", 3},
@@ -119,6 +127,7 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
     case KEY_FAULT: a->fault = arg; return 0;
+    case KEY_CACHE_TYPE: a->cache_type = arg; return 0;
     case 'o': a->trace = arg; return 0;
     case KEY_LEVEL: a->level = arg; return 0;
     case KEY_STORE: a->store = arg; return 0;
@@ -156,6 +165,14 @@ fd_run_args fd_run_parse(int argc, char **argv) {
     fd_run_args args = {.backend = "cpu", .numerics = "exact", .n_generate = 32, .sampler = fd_sampler_defaults()};
     argp_parse(&fd_cmd_run_argp, argc, argv, 0, NULL, &args);
     return args;
+}
+
+fd_code fd_run_spec(const fd_run_args *args, char spec[256], fd_error *err) {
+    FD_TRY(fd_cli_spec(args->backend, args->numerics, args->fault, spec, err));
+    if (!args->cache_type) return FD_OK;
+    size_t at = strlen(spec), room = 256 - at;
+    if ((size_t)snprintf(spec + at, room, "+cache-type=%s", args->cache_type) < room) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "cache type \"%.40s…\": too long", args->cache_type);
 }
 
 fd_code fd_run_range(const char *what, const char *text, int32_t *first, int32_t *last, fd_error *err) {

@@ -7,7 +7,7 @@
 
 typedef struct fd_run_args {
     const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault,
-        *system;
+        *system, *cache_type;
     fd_cli_prompt prompt;
     fd_sampler_options sampler;
     int32_t n_generate, n_thread, n_ctx;
@@ -16,6 +16,9 @@ typedef struct fd_run_args {
 
 /* Parses them; prints usage errors and exits with status 2 on one, as argp does. */
 fd_run_args fd_run_parse(int argc, char **argv);
+
+/* The executor's, for fd_cli_exec_open. */
+fd_code fd_run_spec(const fd_run_args *args, char spec[256], fd_error *err);
 
 /* "3-7" or "3" to first and last; NULL leaves them. `what` is the option's name, for the message. */
 fd_code fd_run_range(const char *what, const char *text, int32_t *first, int32_t *last, fd_error *err);

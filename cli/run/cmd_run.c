@@ -11,7 +11,7 @@
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"
-#include "cli/run/chat.h"
+#include "cli/chat.h"
 #include "cli/run/many.h"
 #include "cli/guard.h"
 #include "cli/run/text.h"
@@ -195,7 +195,7 @@ static fd_code prepare_run(run *r, fd_error *err) {
                        a->n_ctx ? "" : " (what the model was trained for; --ctx overrides)");
     fd_graph_set_context(r->model.graph, a->n_ctx ? a->n_ctx : (int32_t)total);
     char spec[256];
-    FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
+    FD_TRY(fd_run_spec(a, spec, err));
     char memory[256];
     fd_cli_exec_memory(spec, r->model.graph, (int32_t)total, 1, memory, sizeof memory);
     if (!a->quiet && memory[0]) fprintf(stderr, "%s memory: %s\n", a->backend, memory);

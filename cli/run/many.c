@@ -93,7 +93,7 @@ static fd_code run_all(many *m, fd_error *err) {
     FD_TRY(fd_cli_model_open(a->model, &m->model, err));
     FD_TRY(fd_cli_prompts_read(a->prompts, &m->model, &m->prompts, err));
     FD_TRY(room(m, &n_ctx, err));
-    FD_TRY(fd_cli_spec(a->backend, a->numerics, a->fault, spec, err));
+    FD_TRY(fd_run_spec(a, spec, err));
     fd_cli_exec_memory(spec, m->model.graph, n_ctx, m->prompts.n, memory, sizeof memory);
     if (!a->quiet && memory[0]) fprintf(stderr, "%s memory: %s\n", a->backend, memory);
     FD_TRY(fd_cli_exec_open_many(spec, m->model.graph, n_ctx, m->prompts.n, a->n_thread, &m->exec, err));

@@ -1,5 +1,7 @@
 /* RMS_NORM, ROPE, SILU_MUL, ADD, KV_WRITE. The rounding of the output is added by fd_bound; an intermediate that falls
  * among the subnormals of the tensors' type is off by up to `tiny_out`, whatever u is. */
+#include <omp.h>
+
 #include "compare/bounds/internal.h"
 #include "model/weight_rows.h"
 
@@ -12,11 +14,12 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
     int64_t n = weight->n_col;
     double lambda = fd_bound_lambda_of(work, n), u = work->c->u_op;
     double chain = lambda * sqrt((double)n) * fmin(u, 0x1p-24);
-    fd_dequantize_row(weight->dtype, weight->data, work->row, n);
-
     int64_t n_row = op->n_pos * work->stride / n;
 #pragma omp parallel for if (n_row * n > FD_BOUND_MANY / 4)
     for (int64_t row = 0; row < n_row; row++) {
+        float *w = work->row + omp_get_thread_num() * work->longest;
+        const int64_t offset = row % weight->n_row * fd_dtype_row_bytes(weight->dtype, n);
+        fd_dequantize_row(weight->dtype, (const char *)weight->data + offset, w, n);
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -26,8 +29,7 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
         double whole = squares + (double)n * (double)work->node->eps, r = 1 / sqrt(whole / (double)n);
         double relative = chain / 2 + (errors > 0 ? lambda * sqrt(errors) / whole : 0) + 4 * u + 2 * 0x1p-53;
         for (int64_t i = 0; i < n; i++)
-            work->tau[row * n + i] =
-                fabs(y[i]) * relative + fabs((double)work->row[i]) * (r * e[i] + work->c->tiny_out);
+            work->tau[row * n + i] = fabs(y[i]) * relative + fabs((double)w[i]) * (r * e[i] + work->c->tiny_out);
     }
 }
 

@@ -3,7 +3,7 @@
 
 void fd_bound_slice(const fd_bound_work *work) {
     const fd_node *node = work->node, *x = &work->op->graph->nodes[node->input[0]];
-    int64_t n = node->shape[node->n_dim - 1], n_in = x->shape[x->n_dim - 1];
+    int64_t n_in = x->shape[x->n_dim - 1], n = work->stride / (fd_node_width(x) / n_in);
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
         work->tau[i] = work->e[0][i / n * n_in + node->first + i % n];
 }

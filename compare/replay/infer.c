@@ -16,6 +16,9 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     const fd_numerics_class *found = fd_numerics_class_find(info->numerics);
     /* another version of the contract is another order of the same binary32 sums */
     if (found && found->exact && info->contract != FD_CONTRACT_VERSION) found = fd_numerics_class_find("f32");
+    /* nor has a run whose K and V are rounded the contract's bits */
+    if (found && found->exact && info->kv_type[0] && strcmp(info->kv_type, "f32") != 0)
+        found = fd_numerics_class_find("f32");
     if (found && strcmp(found->name, "f32") == 0 && strcmp(info->kv_type, "f16") == 0)
         found = fd_numerics_class_find("f16kv");
     return found;

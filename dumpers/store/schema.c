@@ -98,12 +98,14 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
     case FD_OP_ATTN_TEMPERATURE: snprintf(out, size, "scale=%.9g length=%d", (double)node->scale, node->length); break;
     case FD_OP_CLAMP: snprintf(out, size, "limit=%.9g", (double)node->limit); break;
     case FD_OP_LAYER_NORM:
+    case FD_OP_L2_NORM:
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
     case FD_OP_ATTN_SCORES:
         at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
         if (node->window) at += (size_t)snprintf(out + at, size - at, " window=%d", node->window);
         if (node->softcap > 0.0f) snprintf(out + at, size - at, " softcap=%.9g", (double)node->softcap);
         break;
+    case FD_OP_GATED_DELTA: snprintf(out, size, "scale=%.9g", (double)node->scale); break;
     case FD_OP_SCALE: snprintf(out, size, "factor=%.9g", (double)node->scale); break;
     case FD_OP_SOFTCAP: snprintf(out, size, "cap=%.9g", (double)node->softcap); break;
     case FD_OP_SWIGLU_CLAMP:

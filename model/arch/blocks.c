@@ -27,6 +27,22 @@ static int32_t project(fd_builder *b, int32_t layer, const projection *p, int32_
     return p->norm ? norm_heads(b, layer, p, node, how) : fd_build_heads(b, node, p->n_head);
 }
 
+/* Q and its gate, head by head from one matrix; *both: the node that has them. */
+static int32_t project_gated(fd_builder *b, int32_t layer, const projection *p, int32_t x,
+                             const fd_attention_block *how, int32_t *both) {
+    const int32_t dim = b->h->head_dim;
+    *both = fd_build_matmul(b, layer, "attn_q_and_gate", p->name, x, 2 * p->n_head * dim, how->qkv_bias);
+    fd_build_heads(b, *both, p->n_head);
+    return norm_heads(b, layer, p, fd_build_slice(b, layer, p->name, *both, 0, dim), how);
+}
+
+static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both) {
+    const int32_t dim = b->h->head_dim;
+    int32_t x = fd_build_slice(b, layer, "attn_gate", both, dim, dim);
+    x = fd_build_activation(b, layer, "attn_gate_sigmoid", FD_OP_SIGMOID, x);
+    return fd_build_mul(b, layer, "attn_gated", out, x);
+}
+
 /* Rotation, and what an architecture has after it. */
 static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
     bool is_q = p->first == 0;
@@ -44,7 +60,9 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
     const projection of_q = {"attn_q", "attn_q_norm", "attn_q_clamped", h->n_head, 0};
     const projection of_k = {"attn_k", "attn_k_norm", "attn_k_clamped", h->n_head_kv, n_q};
     const projection of_v = {"attn_v", NULL, "attn_v_clamped", h->n_head_kv, n_q + n_k};
-    int32_t q = project(b, layer, &of_q, x, how), k = project(b, layer, &of_k, x, how);
+    int32_t both = -1;
+    int32_t q = how->gated ? project_gated(b, layer, &of_q, x, how, &both) : project(b, layer, &of_q, x, how);
+    int32_t k = project(b, layer, &of_k, x, how);
     int32_t v = project(b, layer, &of_v, x, how);
     q = rotate(b, layer, &of_q, q, how);
     k = rotate(b, layer, &of_k, k, how);
@@ -54,6 +72,7 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
     if (h->max_alibi_bias > 0.0f) scores = fd_build_attn_alibi(b, layer, scores);
     int32_t weights = fd_build_attn_softmax(b, layer, scores, how->sinks);
     int32_t out = fd_build_attn_mix(b, layer, weights, cache_v);
+    if (how->gated) out = gate(b, layer, out, both);
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, h->n_embd, FD_OPTIONAL);
 }
 

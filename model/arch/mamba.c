@@ -30,7 +30,8 @@ static int32_t project(fd_builder *b, int32_t layer, const char *name, int32_t x
 
 static int32_t convolve(fd_builder *b, int32_t layer, int32_t x, const fd_ssm *s) {
     int32_t cache = fd_build_kv_write(b, layer, "cache_conv", fd_build_heads(b, x, 1));
-    return fd_build_activation(b, layer, "ssm_x", FD_OP_SILU, fd_build_conv(b, layer, "ssm_conv", cache, s->n_tap));
+    return fd_build_activation(b, layer, "ssm_x", FD_OP_SILU,
+                               fd_build_conv(b, layer, "ssm_conv", cache, s->n_tap, FD_REQUIRED));
 }
 
 /* dt, x and B side by side in one row. */
@@ -67,6 +68,7 @@ int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
     x = convolve(b, layer, x, s);
     int32_t to_state = fd_build_slice(b, layer, "ssm_b", x, s->n_inner, n_b);
     int32_t read = fd_build_slice(b, layer, "ssm_c", x, s->n_inner + n_b, n_b);
+    fd_build_heads(b, read, s->n_group);
     x = fd_build_slice(b, layer, "ssm_x_alone", x, 0, s->n_inner);
     dt = fd_build_add_vector(b, layer, "ssm_dt_biased", "ssm_dt.bias", dt);
     dt = fd_build_activation(b, layer, "ssm_dt_softplus", FD_OP_SOFTPLUS, dt);
@@ -74,7 +76,9 @@ int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
     int32_t y = fd_build_ssm_scan(b, layer, "ssm_scan", cache, read,
                                   (const int32_t[]){s->n_rank, s->n_inner / s->n_rank}, false);
     y = fd_build_gated(b, layer, "ssm_gated", FD_OP_SILU_MUL, z, y);
-    y = fd_build_rms_norm(b, layer, "ssm_norm", "ssm_norm", y);
+    y = s->n_group > 1 ? fd_build_rms_norm_groups(b, layer, "ssm_norm", "ssm_norm",
+                                                  fd_build_heads(b, fd_build_one_head(b, y), s->n_group))
+                       : fd_build_rms_norm(b, layer, "ssm_norm", "ssm_norm", y);
     return fd_build_matmul(b, layer, "ssm_out", "ssm_out", y, b->h->n_embd, FD_OPTIONAL);
 }
 
@@ -100,9 +104,10 @@ fd_ssm fd_read_ssm2(fd_builder *b) {
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
                                         "key %s.ssm.time_step_rank: %d, expected a divisor of inner_size %d",
                                         b->h->arch, s.n_rank, s.n_inner));
-    if (b->code == FD_OK && s.n_group != 1)
-        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "key %s.ssm.group_count: %d, only 1 is implemented",
-                                        b->h->arch, s.n_group));
+    if (b->code == FD_OK && s.n_rank % s.n_group != 0)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
+                                        "key %s.ssm.group_count: %d, expected a divisor of time_step_rank %d",
+                                        b->h->arch, s.n_group, s.n_rank));
     return s;
 }
 

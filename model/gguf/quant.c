@@ -7,6 +7,7 @@
 #include "model/gguf/quant.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 
 #include "model/gguf/float16.h"
@@ -62,6 +63,18 @@ void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n) {
 void fd_quantize_row(uint32_t dtype, const float *src, void *dst, int64_t n) {
     assert(fd_can_quantize(dtype) && fd_dtype_row_bytes(dtype, n) >= 0);
     formats[dtype].encode(src, dst, n);
+}
+
+void fd_round_through(uint32_t dtype, float *row, int64_t n) {
+    enum { PIECE = 256 }; /* a multiple of every block */
+    uint8_t blocks[4 * PIECE];
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(row[i])) return;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t count = n - at < PIECE ? n - at : PIECE;
+        fd_quantize_row(dtype, row + at, blocks, count);
+        fd_dequantize_row(dtype, blocks, row + at, count);
+    }
 }
 
 void fd_codes_row(uint32_t dtype, const void *src, float *scales, int8_t *codes, int64_t n) {

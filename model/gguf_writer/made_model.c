@@ -23,6 +23,12 @@ static const struct {
     {"ssm_a", -1.0f, 0.25f, true}, /* minus a positive number */
     {"ssm_d", 1.0f, 0.1f, true},
     {"ssm_conv1d.weight", 0.0f, 0.0f, true},
+    {"time_mix_lerp_fused.weight", 0.5f, 0.2f, true},
+    {"channel_mix_lerp_k.weight", 0.5f, 0.2f, true},
+    {"time_mix_ln.weight", 1.0f, 0.1f, true},
+    {"time_mix_k_[ak].weight", 1.0f, 0.1f, true},
+    {"time_mix_[wav]0.weight", 0.0f, 1.0f, true},
+    {"time_mix_r_k.weight", 0.0f, 0.5f, true},
     {"*.bias", 0.0f, 0.5f, true},
     {"ffn_gate_inp*.weight", 0.0f, 0.0f, true},
     {"position_embd.weight", 0.0f, 0.0f, true},

@@ -158,8 +158,9 @@ static fd_code encode_word(const fd_tokenizer *tokenizer, const char *word, size
     return FD_OK;
 }
 
-fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, fd_merge *merge, fd_ids *ids,
-                      fd_error *err) {
+fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
+                      fd_ids *ids, fd_error *err) {
+    (void)after_special;
     size_t *ends, n_piece, start = 0;
     FD_TRY(fd_pre_split(tokenizer->pre, text, size, &ends, &n_piece, err));
     fd_code code = FD_OK;

@@ -54,6 +54,7 @@ static fd_code get_strings(const fd_gguf_kv *kv, const char *key, fd_string **ou
 
 typedef struct tables { /* what fd_vocab borrows */
     char model[32], pre[65], name[256];
+    const fd_tokenizer_kind *kind;
     fd_string *tokens, *merges;
     float *scores;
     int32_t *types;
@@ -86,7 +87,7 @@ static fd_code read_tokens(const fd_gguf *gguf, tables *own, fd_vocab *vocab, fd
         if (scores) own->scores[i] = (float)score;
         if (types) own->types[i] = (int32_t)type;
     }
-    if (strcmp(own->model, "gpt2") != 0) return FD_OK;
+    if (!own->kind->has_merges) return FD_OK;
     FD_TRY(get_array(gguf, KEY("merges"), -1, &merges, err));
     if (!merges)
         return fd_fail(err, FD_ERR_INPUT, "%s: found nothing, expected the merges of a gpt2 tokenizer", KEY("merges"));
@@ -97,14 +98,19 @@ static fd_code read_tokens(const fd_gguf *gguf, tables *own, fd_vocab *vocab, fd
 }
 
 static fd_code read_flags(const fd_gguf *gguf, const tables *own, fd_vocab *vocab, fd_error *err) {
-    bool spm = strcmp(own->model, "llama") == 0;
-    FD_TRY(get_id(gguf, KEY("bos_token_id"), vocab->n_token, spm ? 1 : -1, &vocab->bos, err));
-    FD_TRY(get_id(gguf, KEY("eos_token_id"), vocab->n_token, spm ? 2 : -1, &vocab->eos, err));
-    FD_TRY(get_id(gguf, KEY("unknown_token_id"), vocab->n_token, spm ? 0 : -1, &vocab->unk, err));
-    bool adds_bos = vocab->bos >= 0 && (spm || fd_pre_adds_bos(own->pre));
+    const fd_tokenizer_kind *kind = own->kind;
+    const char *bos_key =
+        kind->bos_key && !fd_gguf_find(gguf, KEY("bos_token_id")) ? kind->bos_key : KEY("bos_token_id");
+    FD_TRY(get_id(gguf, bos_key, vocab->n_token, kind->bos, &vocab->bos, err));
+    const char *eos_key = kind->eos_key && fd_gguf_find(gguf, kind->eos_key) ? kind->eos_key : KEY("eos_token_id");
+    FD_TRY(get_id(gguf, eos_key, vocab->n_token, kind->eos, &vocab->eos, err));
+    FD_TRY(get_id(gguf, KEY("unknown_token_id"), vocab->n_token, kind->unk, &vocab->unk, err));
+    bool adds_bos = vocab->bos >= 0 && (kind->adds_bos || (kind->has_merges && fd_pre_adds_bos(own->pre)));
     FD_TRY(fd_gguf_get_bool(gguf, KEY("add_bos_token"), adds_bos, &vocab->add_bos, err));
-    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_eos_token"), false, &vocab->add_eos, err));
-    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_space_prefix"), spm, &vocab->add_space_prefix, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_eos_token"), kind->adds_eos && vocab->eos >= 0, &vocab->add_eos, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.lowercase"), true, &vocab->lowercase, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.strip_accents"), vocab->lowercase, &vocab->strip_accents, err));
+    FD_TRY(fd_gguf_get_bool(gguf, KEY("add_space_prefix"), kind->adds_space, &vocab->add_space_prefix, err));
     /* No key says that white space after a special token is dropped: phi-3 does it, and is known by its name only. */
     vocab->strip_after_special = strcasestr(own->name, "phi-3") || strcasestr(own->name, "phi3");
     return FD_OK;
@@ -116,11 +122,12 @@ static fd_code read_all(const fd_gguf *gguf, tables *own, fd_tokenizer **out, fd
     FD_TRY(get_text(gguf, "general.name", own->name, sizeof own->name, err));
     if (!own->model[0] || strcmp(own->model, "no_vocab") == 0 || strcmp(own->model, "none") == 0)
         return fd_fail(err, FD_ERR_INPUT,
-                       "%s: found %s, expected llama or gpt2: the file has no tokenizer; use --tokens", KEY("model"),
-                       own->model[0] ? own->model : "nothing");
-    if (strcmp(own->model, "llama") != 0 && strcmp(own->model, "gpt2") != 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "%s: found \"%s\", expected llama or gpt2; use --tokens", KEY("model"),
-                       own->model);
+                       "%s: found %s, expected " FD_TOKENIZER_MODELS ": the file has no tokenizer; use --tokens",
+                       KEY("model"), own->model[0] ? own->model : "nothing");
+    own->kind = fd_tokenizer_kind_find(own->model);
+    if (!own->kind)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "%s: found \"%s\", expected " FD_TOKENIZER_MODELS "; use --tokens",
+                       KEY("model"), own->model);
     fd_vocab vocab = {.model = own->model, .pre = own->pre};
     FD_TRY(read_tokens(gguf, own, &vocab, err));
     FD_TRY(read_flags(gguf, own, &vocab, err));

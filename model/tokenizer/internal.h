@@ -7,7 +7,8 @@
 #include "model/tokenizer/merge.h"
 #include "model/tokenizer/pre.h"
 
-typedef enum fd_tokenizer_kind { FD_TOKENIZER_SPM, FD_TOKENIZER_BPE } fd_tokenizer_kind;
+typedef struct fd_tokenizer_kind fd_tokenizer_kind;
+typedef struct fd_wordpiece fd_wordpiece; /* its patterns and flags (wordpiece.c) */
 
 typedef struct fd_merge_rule { /* one slot of the merge table (BPE) */
     int32_t left, right;       /* pieces; left is -1 in an empty slot */
@@ -15,7 +16,7 @@ typedef struct fd_merge_rule { /* one slot of the merge table (BPE) */
 } fd_merge_rule;
 
 struct fd_tokenizer {
-    fd_tokenizer_kind kind;
+    const fd_tokenizer_kind *kind;
     char name[80];
     int32_t n_token, bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space_prefix;
@@ -33,6 +34,8 @@ struct fd_tokenizer {
     fd_piece_map pieces;        /* SPM: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
     int32_t *token_of_piece;    /* [pieces.n] -1: only a step on the way to a token */
     int32_t token_of_byte[256]; /* fallback for what no token covers; -1: none */
+    size_t longest[256];        /* of the pieces that begin with this byte (RWKV, WordPiece) */
+    struct fd_wordpiece *wordpiece;
 
     fd_pre *pre;          /* BPE */
     fd_merge_rule *rules; /* [n_rule_slot] hash table, a power of two, at most half full */
@@ -62,12 +65,37 @@ fd_code fd_find_special(const fd_tokenizer *tokenizer, const char *text, size_t 
 /* Fills tokenizer->special from the types. */
 fd_code fd_list_special(fd_tokenizer *tokenizer, fd_error *err);
 
-/* Per kind: the tables (types, n_token and the flags are there already), and one stretch of text to ids. */
+/* A row a kind (tokenizer.c): the tables (types, n_token and the flags are there already), and one stretch of text to
+ * ids. `after_special`: nothing stands before it, or a special token does. */
+typedef fd_code (*fd_encode_fn)(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special,
+                                fd_merge *merge, fd_ids *ids, fd_error *err);
+struct fd_tokenizer_kind {
+    const char *model, *name; /* in tokenizer.ggml.model, and to readers */
+    fd_code (*build)(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
+    fd_encode_fn encode;
+    bool has_merges;
+    int32_t bos, eos, unk; /* where the file names none; -1: none */
+    bool adds_bos, adds_eos, adds_space;
+    const char *bos_key, *eos_key; /* where the file has neither bos_token_id nor eos_token_id; NULL: those alone */
+};
+const fd_tokenizer_kind *fd_tokenizer_kind_find(const char *model); /* NULL: unknown */
+#define FD_TOKENIZER_MODELS "llama, gpt2, rwkv or bert"
+
 fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
-fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool space_prefix, fd_merge *merge,
+fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
                       fd_ids *ids, fd_error *err);
 fd_code fd_bpe_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
-fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, fd_merge *merge, fd_ids *ids,
-                      fd_error *err);
+fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
+                      fd_ids *ids, fd_error *err);
+/* The longest piece that the text begins with, of *n bytes; -1: none. fd_note_longest: while the map is filled. */
+int32_t fd_longest_piece(const fd_tokenizer *tokenizer, const char *text, size_t size, size_t *n);
+void fd_note_longest(fd_tokenizer *tokenizer, fd_string piece);
+void fd_wordpiece_free(fd_wordpiece *wordpiece);
+fd_code fd_wordpiece_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
+fd_code fd_wordpiece_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special,
+                            fd_merge *merge, fd_ids *ids, fd_error *err);
+fd_code fd_rwkv_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
+fd_code fd_rwkv_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special,
+                       fd_merge *merge, fd_ids *ids, fd_error *err);
 
 #endif

@@ -115,8 +115,9 @@ static fd_code encode_marked(const fd_tokenizer *tokenizer, const char *text, si
     return FD_OK;
 }
 
-fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool space_prefix, fd_merge *merge,
+fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
                       fd_ids *ids, fd_error *err) {
+    const bool space_prefix = tokenizer->add_space_prefix && after_special;
     char *marked = malloc(3 * (size + 1));
     if (!marked) return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %zu bytes of text", 3 * (size + 1));
     size_t n = 0;

@@ -15,6 +15,50 @@ static const char *const END_TEXTS[] = {
 };
 /* clang-format on */
 
+static const fd_tokenizer_kind kinds[] = {
+    {.model = "llama",
+     .name = "llama (SentencePiece)",
+     .build = fd_spm_build,
+     .encode = fd_spm_encode,
+     .bos = 1,
+     .eos = 2,
+     .unk = 0,
+     .adds_bos = true,
+     .adds_space = true},
+    {.model = "gpt2",
+     .name = "gpt2",
+     .build = fd_bpe_build,
+     .encode = fd_bpe_encode,
+     .has_merges = true,
+     .bos = -1,
+     .eos = -1,
+     .unk = -1},
+    {.model = "rwkv",
+     .name = "rwkv (longest match)",
+     .build = fd_rwkv_build,
+     .encode = fd_rwkv_encode,
+     .bos = -1,
+     .eos = -1,
+     .unk = -1},
+    {.model = "bert",
+     .name = "bert (WordPiece)",
+     .build = fd_wordpiece_build,
+     .encode = fd_wordpiece_encode,
+     .bos = 101, /* of BERT's lists: [CLS], [SEP], [UNK] */
+     .eos = 102,
+     .unk = 100,
+     .adds_bos = true,
+     .adds_eos = true,
+     .bos_key = "tokenizer.ggml.cls_token_id",
+     .eos_key = "tokenizer.ggml.seperator_token_id"}, /* as the format spells it */
+};
+
+const fd_tokenizer_kind *fd_tokenizer_kind_find(const char *model) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].model, model) == 0) return &kinds[i];
+    return NULL;
+}
+
 static bool text_is(fd_string text, const char *expected) {
     return strlen(expected) == text.size && memcmp(text.data, expected, text.size) == 0;
 }
@@ -49,8 +93,7 @@ static fd_code build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
     }
     if (vocab->eos >= 0) tokenizer->is_end[vocab->eos] = true;
     FD_TRY(fd_piece_map_reserve(&tokenizer->pieces, vocab->n_token, n_byte, err));
-    FD_TRY(tokenizer->kind == FD_TOKENIZER_SPM ? fd_spm_build(tokenizer, vocab, err)
-                                               : fd_bpe_build(tokenizer, vocab, err));
+    FD_TRY(tokenizer->kind->build(tokenizer, vocab, err));
     FD_TRY(fd_list_special(tokenizer, err));
     if (!vocab->strip_after_special) return FD_OK;
 
@@ -66,9 +109,9 @@ static fd_code build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
 
 fd_code fd_tokenizer_from_vocab(const fd_vocab *vocab, fd_tokenizer **out, fd_error *err) {
     *out = NULL;
-    bool spm = strcmp(vocab->model, "llama") == 0;
-    if (!spm && strcmp(vocab->model, "gpt2") != 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "tokenizer.ggml.model: found \"%.64s\", expected llama or gpt2",
+    const fd_tokenizer_kind *kind = fd_tokenizer_kind_find(vocab->model);
+    if (!kind)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "tokenizer.ggml.model: found \"%.64s\", expected " FD_TOKENIZER_MODELS,
                        vocab->model);
     if (vocab->n_token <= 0)
         return fd_fail(err, FD_ERR_INPUT, "tokenizer.ggml.tokens: found %d items, expected at least 1", vocab->n_token);
@@ -82,19 +125,19 @@ fd_code fd_tokenizer_from_vocab(const fd_vocab *vocab, fd_tokenizer **out, fd_er
 
     fd_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     if (!tokenizer) return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory");
-    tokenizer->kind = spm ? FD_TOKENIZER_SPM : FD_TOKENIZER_BPE;
+    tokenizer->kind = kind;
     tokenizer->n_token = vocab->n_token;
     tokenizer->bos = vocab->bos;
     tokenizer->eos = vocab->eos;
     tokenizer->unk = vocab->unk;
     tokenizer->add_bos = vocab->add_bos;
     tokenizer->add_eos = vocab->add_eos;
-    tokenizer->add_space_prefix = spm && vocab->add_space_prefix;
-    if (spm)
-        snprintf(tokenizer->name, sizeof tokenizer->name, "llama (SentencePiece)");
-    else
-        snprintf(tokenizer->name, sizeof tokenizer->name, "gpt2 / %.64s",
+    tokenizer->add_space_prefix = kind->adds_space && vocab->add_space_prefix;
+    if (kind->has_merges)
+        snprintf(tokenizer->name, sizeof tokenizer->name, "%s / %.64s", kind->name,
                  vocab->pre && vocab->pre[0] ? vocab->pre : "default");
+    else
+        snprintf(tokenizer->name, sizeof tokenizer->name, "%s", kind->name);
     fd_code code = build(tokenizer, vocab, err);
     if (code != FD_OK) {
         fd_tokenizer_free(tokenizer);
@@ -117,6 +160,7 @@ void fd_tokenizer_free(fd_tokenizer *tokenizer) {
     free(tokenizer->token_of_piece);
     fd_pre_free(tokenizer->pre);
     free(tokenizer->rules);
+    fd_wordpiece_free(tokenizer->wordpiece);
     free(tokenizer);
 }
 
@@ -145,11 +189,8 @@ static fd_code encode(const fd_tokenizer *tokenizer, const char *text, const fd_
         const char *at = text + fragments[i].start;
         if (fragments[i].token >= 0)
             FD_TRY(fd_ids_push(ids, fragments[i].token, err));
-        else if (tokenizer->kind == FD_TOKENIZER_SPM)
-            FD_TRY(fd_spm_encode(tokenizer, at, fragments[i].size, tokenizer->add_space_prefix && after_special, merge,
-                                 ids, err));
         else
-            FD_TRY(fd_bpe_encode(tokenizer, at, fragments[i].size, merge, ids, err));
+            FD_TRY(tokenizer->kind->encode(tokenizer, at, fragments[i].size, after_special, merge, ids, err));
         after_special = fragments[i].token >= 0;
     }
     return FD_OK;

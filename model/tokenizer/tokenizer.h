@@ -1,5 +1,6 @@
-/* Tokenizers: SentencePiece-style (ggml model "llama") and byte-level BPE ("gpt2" with a pre-tokeniser).
- * Built from a GGUF's tokenizer.ggml.* keys, or from raw tables (tests). Thread-safe after creation. */
+/* Tokenizers: SentencePiece-style (ggml model "llama"), byte-level BPE ("gpt2" with a pre-tokeniser), RWKV's longest
+ * match ("rwkv"), WordPiece ("bert"). Built from a GGUF's tokenizer.ggml.* keys, or from raw tables (tests).
+ * Thread-safe after creation. */
 #ifndef FD_MODEL_TOKENIZER_TOKENIZER_H
 #define FD_MODEL_TOKENIZER_TOKENIZER_H
 
@@ -15,7 +16,7 @@ typedef enum fd_token_type { /* ids as in tokenizer.ggml.token_type */
 } fd_token_type;
 
 typedef struct fd_vocab { /* everything borrowed during creation only */
-    const char *model;    /* "llama" or "gpt2" */
+    const char *model;    /* "llama", "gpt2", "rwkv" or "bert" */
     const char *pre;      /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
     int32_t n_token;
     const fd_string *tokens; /* [n_token] as in the file */
@@ -25,8 +26,9 @@ typedef struct fd_vocab { /* everything borrowed during creation only */
     int64_t n_merge;
     int32_t bos, eos, unk; /* -1 when the file has none */
     bool add_bos, add_eos;
-    bool add_space_prefix;    /* llama model: a leading space before text */
-    bool strip_after_special; /* phi-3: white space after a special token is dropped (not after <s>, <unk>, …) */
+    bool add_space_prefix;         /* llama model: a leading space before text */
+    bool lowercase, strip_accents; /* bert: what is done to text before it is looked up */
+    bool strip_after_special;      /* phi-3: white space after a special token is dropped (not after <s>, <unk>, …) */
 } fd_vocab;
 
 typedef struct fd_tokenizer fd_tokenizer;

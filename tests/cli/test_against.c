@@ -1,6 +1,7 @@
 /* A GGUF against a checkpoint: what a converter did right agrees, and what it did wrong is named. The checkpoints are made
  * here, of random models, in the form that transformers has; then one thing is changed in them. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,6 +253,108 @@ Test(against, what_a_sound_converter_writes_agrees) {
 static void unpermuted(scene *s) {
     const fd_gguf_tensor *t = fd_gguf_find_tensor(s->gguf, "blk.1.attn_k.weight");
     memcpy(find(&s->c, "model.layers.1.self_attn.k_proj.weight")->data, t->data, t->bytes);
+}
+
+/* ---- models with a state, and compressed K and V ---- */
+
+/* As transformers' mamba has it: the logarithm of minus A. */
+static void add_mamba_tensor(checkpoint *c, const fd_gguf_tensor *t) {
+    static const char *const names[][2] = {{"ssm_in.weight", "in_proj.weight"},
+                                           {"ssm_conv1d.weight", "conv1d.weight"},
+                                           {"ssm_conv1d.bias", "conv1d.bias"},
+                                           {"ssm_x.weight", "x_proj.weight"},
+                                           {"ssm_dt.weight", "dt_proj.weight"},
+                                           {"ssm_dt.bias", "dt_proj.bias"},
+                                           {"ssm_out.weight", "out_proj.weight"},
+                                           {"ssm_a", "A_log"},
+                                           {"ssm_d", "D"}};
+    int layer = -1, skipped = 0;
+    char full[200] = "";
+    sscanf(t->name, "blk.%d.%n", &layer, &skipped);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(t->name + skipped, names[i][0]) == 0)
+            snprintf(full, sizeof full, "backbone.layers.%d.mixer.%s", layer, names[i][1]);
+    if (strcmp(t->name + skipped, "attn_norm.weight") == 0)
+        snprintf(full, sizeof full, "backbone.layers.%d.norm.weight", layer);
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s",
+                 strcmp(t->name, "token_embd.weight") == 0    ? "backbone.embeddings.weight"
+                 : strcmp(t->name, "output_norm.weight") == 0 ? "backbone.norm_f.weight"
+                                                              : "lm_head.weight");
+    cr_assert(*full, "%s", t->name);
+    item *to = add(c, full, t->n_dim == 1 ? 0 : t->shape[1], t->shape[0]);
+    for (int64_t i = 0; i < rows(to) * to->n_col; i++) {
+        const float x = ((const float *)t->data)[i];
+        to->data[i] = strcmp(t->name + skipped, "ssm_a") == 0 ? logf(-x) : x;
+    }
+}
+
+static scene *stage_mamba(void) {
+    scene *s = calloc(1, sizeof *s);
+    fd_error err = {0};
+    const fd_made_model what = {.arch = "mamba", .n_embd = 64, .keys = {"ssm.inner_size=128"}};
+    cr_assert_eq(fd_made_model_open(&what, &s->gguf, &err), FD_OK, "%s", err.message);
+    for (size_t i = 0; i < fd_gguf_n_tensor(s->gguf); i++) add_mamba_tensor(&s->c, fd_gguf_tensor_at(s->gguf, i));
+    return s;
+}
+
+Test(against, a_state_space_model_has_logarithms_in_its_checkpoint) {
+    scene *s = stage_mamba();
+    play(s);
+    cr_expect(s->report.wrong.n == 0 && s->report.unknown.n == 0, "%s %s",
+              s->report.wrong.n     ? s->report.wrong.items[0].tensor
+              : s->report.unknown.n ? s->report.unknown.items[0].tensor
+                                    : "",
+              s->report.wrong.n ? s->report.wrong.items[0].what : "");
+    cr_expect_eq(s->report.n_tensor, fd_gguf_n_tensor(s->gguf));
+    end(s);
+    s = stage_mamba(); /* a converter that forgot the exponential */
+    const fd_gguf_tensor *a = fd_gguf_find_tensor(s->gguf, "blk.1.ssm_a");
+    memcpy(find(&s->c, "backbone.layers.1.mixer.A_log")->data, a->data, a->bytes);
+    expect_one(s, "blk.1.ssm_a", "is as the checkpoint has it, expected as minus its exponential");
+}
+
+/* Heads of `each` rows in kv_b: K's, which k_b has transposed, then V's. */
+static void add_kv_b(checkpoint *c, const fd_gguf *gguf, int layer, bool v_first) {
+    char name[128];
+    snprintf(name, sizeof name, "blk.%d.attn_k_b.weight", layer);
+    const fd_gguf_tensor *k = fd_gguf_find_tensor(gguf, name);
+    snprintf(name, sizeof name, "blk.%d.attn_v_b.weight", layer);
+    const fd_gguf_tensor *v = fd_gguf_find_tensor(gguf, name);
+    const int64_t n_k = k->shape[0], rank = k->shape[1], n_head = k->shape[2], n_v = v->shape[1], each = n_k + n_v;
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.kv_b_proj.weight", layer);
+    item *to = add(c, name, n_head * each, rank);
+    for (int64_t h = 0; h < n_head; h++)
+        for (int64_t r = 0; r < each; r++)
+            for (int64_t i = 0; i < rank; i++) {
+                const int64_t place = v_first ? (r + n_k) % each : r;
+                to->data[(h * each + r) * rank + i] =
+                    place < n_k ? ((const float *)k->data)[(h * rank + i) * n_k + place]
+                                : ((const float *)v->data)[(h * n_v + place - n_k) * rank + i];
+            }
+}
+
+Test(against, compressed_k_and_v_are_cut_from_one_matrix) {
+    for (int wrong = 0; wrong < 2; wrong++) {
+        scene *s = calloc(1, sizeof *s);
+        fd_error err = {0};
+        const fd_made_model what = {.arch = "deepseek2", .n_embd = 64, .n_ff = 64};
+        cr_assert_eq(fd_made_model_open(&what, &s->gguf, &err), FD_OK, "%s", err.message);
+        add_kv_b(&s->c, s->gguf, 0, wrong);
+        play(s);
+        int n_found = 0, n_other = 0;
+        for (size_t i = 0; i < s->report.wrong.n; i++)
+            n_found += strstr(s->report.wrong.items[i].tensor, "blk.0.attn_k_b") ||
+                       strstr(s->report.wrong.items[i].tensor, "blk.0.attn_v_b");
+        for (size_t i = 0; i < s->report.unknown.n; i++)
+            n_other += strstr(s->report.unknown.items[i].tensor, "blk.0.attn_k_b") != NULL;
+        cr_expect_eq(n_found, wrong ? 2 : 0, "%d: %d findings, %s: %s", wrong, n_found,
+                     s->report.wrong.n ? s->report.wrong.items[0].tensor : "",
+                     s->report.wrong.n ? s->report.wrong.items[0].what : "");
+        cr_expect_eq(n_other, 0);
+        cr_expect_eq(s->report.n_tensor, 2);
+        end(s);
+    }
 }
 
 Test(against, a_wrong_form_is_named) {

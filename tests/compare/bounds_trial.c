@@ -44,6 +44,7 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_ATTN_SOFTMAX:
     case FD_OP_ATTN_MIX: return case_of_attention(op, kind);
     case FD_OP_LAYER_NORM: return taken_by(op, case_norm(FD_F32, 256, 3, 1e-5f));
+    case FD_OP_MUL_VECTOR:
     case FD_OP_ADD_VECTOR: return taken_by(op, case_norm(FD_F32, 200, 3, 1e-5f));
     case FD_OP_ADD_POSITION: return taken_by(op, case_matmul(FD_F32, 200, 200, 3, -1));
     case FD_OP_ATTN_ALIBI: return taken_by(op, case_attention(FD_OP_ATTN_SOFTMAX, 4, 2, 64, kind * 9, 4));
@@ -53,9 +54,11 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_SIGMOID:
     case FD_OP_SILU:
     case FD_OP_SOFTPLUS:
+    case FD_OP_EXP:
     case FD_OP_CLAMP: return taken_by(op, case_unary(FD_OP_SCALE, 200, 3));
     case FD_OP_SCALE:
     case FD_OP_SOFTCAP: return case_unary(op, 200, 3);
+    case FD_OP_L2_NORM: return case_unary(op, 200, 3);
     case FD_OP_SOFTMAX: return case_unary(op, 60, 3);
     case FD_OP_TOP_K: return case_top_k(6);
     case FD_OP_EXPERT_WEIGHTS: return case_expert_weights((fd_gating)(kind % 3), kind % 2 ? 2.5f : 1.0f, 5);
@@ -64,11 +67,18 @@ static op_case *make_case(fd_op op, int kind) {
     case FD_OP_EXPERT_SUM: return case_expert_sum(120, 2);
     case FD_OP_CONV: return case_conv(kind, 4);
     case FD_OP_SSM_SCAN: return case_ssm_scan(kind % 2, kind * 3, 4);
+    case FD_OP_TOKEN_SHIFT: return case_token_shift(kind, 4);
+    case FD_OP_GATED_DELTA: return case_gated_delta(kind * 9, 4);
+    case FD_OP_WKV7: return case_wkv7(kind * 9, 4);
     case FD_OP_SLICE: return case_slice(3);
     case FD_OP_CONCAT: return case_concat(kind % 2, 3);
     case FD_OP_HEAD_MATMUL: return case_head_matmul(kind % 2 ? FD_F16 : FD_Q8_0, 256, 12, 2);
     default: return case_elementwise(op, 200, 3);
     }
+}
+
+static bool has_state(fd_op op) {
+    return op == FD_OP_SSM_SCAN || op == FD_OP_GATED_DELTA || op == FD_OP_WKV7;
 }
 
 trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
@@ -79,12 +89,12 @@ trial open_trial(fd_op op, const fd_numerics_class *class_, int kind) {
         t.in[i] = malloc(sizeof(double) * (size_t)t.c->n_in[i]);
         for (int64_t k = 0; k < t.c->n_in[i]; k++) {
             double spread = exp((double)(draw() % 6)) / 20; /* magnitudes over two decades, as activations have */
-            bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX ||
-                         op == FD_OP_SSM_SCAN || (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
+            bool as_is = op == FD_OP_ATTN_SOFTMAX || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || has_state(op) ||
+                         (i == 1 && (op == FD_OP_EXPERT_WEIGHTS || op == FD_OP_EXPERT_MATMUL));
             t.in[i][k] = round_to((double)(float)(t.c->in[i][k] * (as_is ? 1 : spread)), class_->u_out);
         }
         t.args.in[i] = t.in[i];
-        bool cache = op == FD_OP_CONV || op == FD_OP_SSM_SCAN
+        bool cache = op == FD_OP_CONV || op == FD_OP_TOKEN_SHIFT || has_state(op)
                          ? i == 0
                          : i == 1 && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
         if (cache)

@@ -333,6 +333,76 @@ static void run_scan(const fd_op_args *a, const fd_numerics_class *c, double *ou
     }
 }
 
+static void run_token_shift(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    const float *w = a->weight[0]->data;
+    int64_t n = a->weight[0]->n_col;
+    for (int64_t i = 0; i < a->n_pos * n; i++) {
+        int64_t at = a->pos0 * n + i;
+        double own = ((const double *)a->in[0])[at], before = at >= n ? ((const double *)a->in[0])[at - n] : 0;
+        double part = round_to(round_to(before - own, c->u_op) * w[i % n], c->u_op);
+        out[i] = round_to(own + part, c->u_out);
+    }
+}
+
+/* Rounded one by one. */
+static double dot_of(const double *a, const double *b, int64_t n, double u) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum = round_to(sum + round_to(a[i] * b[i], u), u);
+    return sum;
+}
+
+static void run_delta(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    const fd_node *q = &a->graph->nodes[1];
+    int64_t n_key = q->shape[0], n = q->shape[1], dim = a->node->shape[1], r = a->node->shape[0] / n_key;
+    int64_t n_out = fd_node_width(a->node);
+    double u = kernel_u(c);
+    for (int64_t item = 0; item < n_out; item++) {
+        int64_t head = item / dim, at = head % r;
+        double s[64] = {0};
+        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
+            const double *row = (const double *)a->in[0] + (t * n_key + head / r) * (2 * r + n + r * dim),
+                         *k = row + 2 * r;
+            double decay = round_to(exp(row[at]), u);
+            for (int64_t i = 0; i < n; i++) s[i] = round_to(s[i] * decay, u);
+            double miss = round_to(k[n + at * dim + item % dim] - dot_of(s, k, n, u), u);
+            double correction = round_to(miss * row[r + at], u);
+            for (int64_t i = 0; i < n; i++) s[i] = round_to(s[i] + round_to(k[i] * correction, u), u);
+            if (t < a->pos0) continue;
+            double y = dot_of(s, (const double *)a->in[1] + ((t - a->pos0) * n_key + head / r) * n, n, u);
+            out[(t - a->pos0) * n_out + item] = round_to(round_to(y * (double)a->node->scale, u), c->u_out);
+        }
+    }
+}
+
+static void run_wkv(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n_head = a->node->shape[0], n = a->node->shape[1], n_out = n_head * n;
+    double u = kernel_u(c);
+    for (int64_t item = 0; item < n_out; item++) {
+        double s[64] = {0};
+        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
+            const double *w = (const double *)a->in[0] + (t * n_head + item / n) * 5 * n;
+            double v = w[2 * n + item % n], read = dot_of(w + 3 * n, s, n, u);
+            for (int64_t i = 0; i < n; i++) {
+                double kept = round_to(round_to(s[i] * w[i], u) + round_to(v * w[n + i], u), u);
+                s[i] = round_to(kept + round_to(read * w[4 * n + i], u), u);
+            }
+            if (t >= a->pos0)
+                out[(t - a->pos0) * n_out + item] = round_to(
+                    dot_of(s, (const double *)a->in[1] + (t - a->pos0) * n_out + item / n * n, n, u), c->u_out);
+        }
+    }
+}
+
+static void run_l2_norm(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+    int64_t n = a->node->shape[a->node->n_dim - 1];
+    double u = kernel_u(c);
+    for (int64_t row = 0; row < a->n_pos * fd_node_width(a->node) / n; row++) {
+        const double *x = (const double *)a->in[0] + row * n;
+        double r = round_to(1 / sqrt(dot_of(x, x, n, u) + (double)a->node->eps), u);
+        for (int64_t i = 0; i < n; i++) out[row * n + i] = round_to(x[i] * r, c->u_out);
+    }
+}
+
 static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
     bool copies = a->node->op == FD_OP_CONCAT || a->node->op == FD_OP_SLICE; /* of inputs that are not as wide */
     for (int64_t i = 0; i < n; i++) {
@@ -362,6 +432,12 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
             u = kernel_u(c);
             out[i] = round_to(log(round_to(1 + round_to(exp(g), u), u)), c->u_out);
             break;
+        case FD_OP_MUL: out[i] = round_to(g * y[i], c->u_out); break;
+        case FD_OP_MUL_VECTOR:
+            out[i] = round_to(
+                g * round_to((double)((const float *)a->weight[0]->data)[i % a->weight[0]->n_col], c->u_out), c->u_out);
+            break;
+        case FD_OP_EXP: out[i] = round_to(round_to(exp(g), kernel_u(c)), c->u_out); break;
         case FD_OP_KV_WRITE: out[i] = round_to(g, c->u_kv); break;
         default: out[i] = round_to(exact[i], c->u_out); /* EMBED, SLICE, CONCAT */
         }
@@ -388,6 +464,10 @@ void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
     case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
     case FD_OP_CONV: run_conv(a, c, out); return;
     case FD_OP_SSM_SCAN: run_scan(a, c, out); return;
+    case FD_OP_TOKEN_SHIFT: run_token_shift(a, c, out); return;
+    case FD_OP_GATED_DELTA: run_delta(a, c, out); return;
+    case FD_OP_WKV7: run_wkv(a, c, out); return;
+    case FD_OP_L2_NORM: run_l2_norm(a, c, out); return;
     case FD_OP_HEAD_MATMUL: run_head_matmul(a, c, out); return;
     case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
     default: run_rest(a, c, n, exact, out);

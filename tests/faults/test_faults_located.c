@@ -65,7 +65,27 @@ static const fd_made_model with_mla = {
     .n_ff = 64,
     .keys = {"expert_feed_forward_length=64 attention.q_lora_rank=0",
              "attention.key_length=72 attention.key_length_mla=16 rope.dimension_count=8 expert_gating_func=2"}};
-static const fd_made_model with_state = {.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}};
+/* Models with a state, and how the names of their own faults begin: what is not their own sits at nodes that they
+ * lack. */
+static const struct {
+    fd_made_model model;
+    const char *faults[3];
+} with_state[] = {
+    {{.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}}, {"ssm_"}},
+    {{.arch = "qwen3next",
+      .n_embd = 64,
+      .n_layer = 3,
+      .keys = {"full_attention_interval=2 expert_feed_forward_length=64 expert_shared_feed_forward_length=64"}},
+     {"attn_gate_", "delta_"}},
+    {{.arch = "rwkv7", .n_embd = 64, .n_ff = 64, .n_layer = 3, .keys = {"wkv.head_size=32"}}, {"wkv_", "shift_"}},
+};
+
+static bool is_own(int m, const fd_fault_info *fault) {
+    bool own = false;
+    for (int i = 0; i < 3 && with_state[m].faults[i]; i++)
+        own |= strncmp(fault->name, with_state[m].faults[i], strlen(with_state[m].faults[i])) == 0;
+    return own;
+}
 
 static fd_exec *executor(const fd_graph *graph, feed p) {
     fd_exec *exec;
@@ -209,13 +229,16 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_and_the_las
     bench made = open_made(&with_mla);
     locate_all(made.graph, 3, long_prompt, "made deepseek2", n_applied);
     close_model(&made);
-    made = open_made(&with_state); /* what is not its own sits at nodes that it does not have */
-    fd_trace *clean = record(made.graph, long_prompt);
-    for (int32_t i = 0; i < fd_fault_count(); i++)
-        for (int32_t layer = 0; layer < 3 && strncmp(fd_fault_at(i)->name, "ssm_", 4) == 0; layer++)
-            n_applied[i] += locate(fd_fault_at(i), layer, made.graph, clean, long_prompt, "made mamba", layer == 1);
-    fd_trace_close(clean);
-    close_model(&made);
+    for (int m = 0; m < (int)(sizeof with_state / sizeof *with_state); m++) {
+        made = open_made(&with_state[m].model);
+        fd_trace *clean = record(made.graph, long_prompt);
+        for (int32_t i = 0; i < fd_fault_count(); i++)
+            for (int32_t layer = 0; layer < 3 && is_own(m, fd_fault_at(i)); layer++)
+                n_applied[i] +=
+                    locate(fd_fault_at(i), layer, made.graph, clean, long_prompt, with_state[m].model.arch, layer == 1);
+        fd_trace_close(clean);
+        close_model(&made);
+    }
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         n_total += n_applied[i];
         cr_expect(n_applied[i] > 0 || !with_archs, "%s applied to no model", fd_fault_at(i)->name);

@@ -340,6 +340,56 @@ op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos) {
     return c;
 }
 
+/* ---- linear attention ---- */
+
+op_case *case_token_shift(int32_t pos0, int32_t n_pos) {
+    op_case *c = new_case(FD_OP_TOKEN_SHIFT, pos0, n_pos);
+    set_cache(c, 40);
+    set_weight(c, 0, FD_F32, 1, 40);
+    set_shape(c, 1, 40, 0);
+    return c;
+}
+
+static void make_unit(float *x, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    for (int i = 0; i < n; i++) x[i] /= sqrtf(sum);
+}
+
+op_case *case_gated_delta(int32_t pos0, int32_t n_pos) {
+    enum { KEYS = 2, EACH = 2, KEY = 8, DIM = 6, OF_KEY = 2 * EACH + KEY + EACH * DIM };
+    op_case *c = new_case(FD_OP_GATED_DELTA, pos0, n_pos);
+    set_cache(c, KEYS * OF_KEY);
+    for (float *row = c->in[0]; row < c->in[0] + c->n_in[0]; row += OF_KEY) {
+        for (int i = 0; i < EACH; i++) { /* it decays, and is corrected by a part */
+            row[i] = -fabsf(row[i]);
+            row[EACH + i] = fabsf(row[EACH + i]);
+        }
+        make_unit(row + 2 * EACH, KEY);
+    }
+    set_heads(c, 1, KEYS, KEY);
+    set_shape(c, 2, KEYS * EACH, DIM);
+    c->nodes[2].scale = 0.375f;
+    return c;
+}
+
+op_case *case_wkv7(int32_t pos0, int32_t n_pos) {
+    enum { HEADS = 3, DIM = 8 };
+    op_case *c = new_case(FD_OP_WKV7, pos0, n_pos);
+    set_cache(c, HEADS * 5 * DIM);
+    for (float *w = c->in[0]; w < c->in[0] + c->n_in[0]; w += 5 * DIM) {
+        float *a = w + 3 * DIM, *b = w + 4 * DIM;
+        make_unit(a, DIM);
+        for (int i = 0; i < DIM; i++) {
+            w[i] = 0.55f + 0.45f * fabsf(w[i]);
+            b[i] = -a[i] * fabsf(b[i]); /* what a reads is taken away, in part */
+        }
+    }
+    set_heads(c, 1, HEADS, DIM);
+    set_shape(c, 2, HEADS, DIM);
+    return c;
+}
+
 void case_add_sinks(op_case *c, uint32_t dtype) {
     set_weight(c, 0, dtype, 1, c->nodes[2].shape[0]);
 }

@@ -48,10 +48,16 @@ op_case *case_slice(int32_t n_pos);
 op_case *case_concat(bool shared, int32_t n_pos);
 op_case *case_head_matmul(uint32_t dtype, int32_t n_in, int32_t n_out, int32_t n_pos); /* 3 heads */
 
-/* Over a cache of pos0 + n_pos rows: 40 channels, 4 taps, with bias; 4 heads of 6 channels in 2 groups, a state of 8. Each
- * head has one decay, or one for each element of its state. */
+/* Over a cache of pos0 + n_pos rows: 40 channels, 4 taps, with bias; 4 heads of 6 channels in 2 groups, a state of 8.
+ * Each head has one decay, or one for each element of its state. */
 op_case *case_conv(int32_t pos0, int32_t n_pos);
 op_case *case_ssm_scan(bool each_state, int32_t pos0, int32_t n_pos);
+
+/* Over such a cache: 40 elements; 2 key heads of 8 with 2 value heads of 6 each, keys of length 1, scale 0.375; 3 heads
+ * of 8. */
+op_case *case_token_shift(int32_t pos0, int32_t n_pos);
+op_case *case_gated_delta(int32_t pos0, int32_t n_pos);
+op_case *case_wkv7(int32_t pos0, int32_t n_pos);
 
 /* Gives a case of FD_OP_ATTN_SOFTMAX sinks. */
 void case_add_sinks(op_case *c, uint32_t dtype);

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "model/gguf/quant.h"
 #include "tests/ops/op_case.h"
 
 /* Rows of the cache that do not hold what they should: row p + offset the batch's row, all others what was there
@@ -28,6 +29,30 @@ Test(kv_write, rows_go_to_their_positions_and_nowhere_else) {
         op_case *c = case_kv_write(24, cases[i].pos0, cases[i].n_pos, cases[i].n_ctx, cases[i].row_offset);
         float *cache = case_run_scalar(c);
         cr_expect_eq(wrong_rows(c, cache), 0, "case %zu", i);
+    }
+}
+
+/* A row of the cache is what the type gives back; one that is not finite stays. */
+Test(kv_write, rows_are_rounded_to_the_type_of_the_cache) {
+    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
+    enum { WIDTH = 320, ROWS = 3 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        op_case *c = case_kv_write(WIDTH, 0, ROWS, ROWS, 0);
+        c->in[0][2 * WIDTH + 5] = INFINITY;
+        c->nodes[2].kv_type = types[i];
+        const float *cache = case_run_scalar(c);
+        char blocks[4 * WIDTH];
+        float expected[WIDTH];
+        for (int row = 0; row < 2; row++) {
+            fd_quantize_row(types[i], c->in[0] + row * WIDTH, blocks, WIDTH);
+            fd_dequantize_row(types[i], blocks, expected, WIDTH);
+            cr_expect_eq(bits_differ(cache + row * WIDTH, expected, WIDTH), 0, "type %u", types[i]);
+            cr_expect_gt(bits_differ(cache + row * WIDTH, c->in[0] + row * WIDTH, WIDTH), WIDTH / 2, "type %u",
+                         types[i]);
+        }
+        cr_expect_eq(bits_differ(cache + 2 * WIDTH, c->in[0] + 2 * WIDTH, WIDTH), 0, "type %u", types[i]);
+        const double *wide = case_run_f64(c);
+        for (int k = 0; k < WIDTH; k++) cr_expect_eq(wide[k], (double)cache[k], "type %u", types[i]);
     }
 }
 

@@ -149,6 +149,34 @@ Test(made_models, every_architecture_is_there_in_three_types) {
         }
 }
 
+/* Hashes of weights go by name and row: a weight with other rows than the file's tensor must have another name. */
+Test(made_models, a_weight_with_a_tensors_name_has_its_rows) {
+    static const fd_arch *const rows[] = {
+#define FD_ARCH(name) &fd_arch_##name,
+#include "model/arch/archs.def"
+#undef FD_ARCH
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fd_gguf *gguf = make(&(fd_made_model){.arch = rows[i]->name});
+        fd_graph *graph;
+        fd_error err = {0};
+        int n_found = 0;
+        cr_assert_eq(fd_graph_build(gguf, &graph, NULL, &err), FD_OK, "%s", err.message);
+        for (int32_t k = 0; k < graph->n_weight; k++) {
+            const fd_weight *w = &graph->weights[k];
+            const fd_gguf_tensor *t = fd_gguf_find_tensor(gguf, w->name);
+            if (!t) continue;
+            int64_t n_row = t->shape[1] * t->shape[2] * t->shape[3];
+            cr_expect(w->n_col == t->shape[0] && w->n_row == n_row, "%s %s: [%d, %d]", rows[i]->name, w->name,
+                      (int)w->n_row, (int)w->n_col);
+            n_found++;
+        }
+        cr_expect_gt(n_found, 10, "%s", rows[i]->name);
+        fd_graph_free(graph);
+        fd_gguf_close(gguf);
+    }
+}
+
 Test(made_models, dimensions_are_free) {
     static float logits[N_VOCAB];
     static const fd_made_model models[] = {

@@ -1,5 +1,6 @@
-/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU, SOFTPLUS against their
- * formulas in plain long double, with a mutant of each beyond its bound; all rows at once as one at a time. */
+/* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE, GELU, RELU_SQUARED, SIGMOID, CLAMP, SILU,
+ * SOFTPLUS against their formulas in plain long double, with a mutant of each beyond its bound; all rows at once as one
+ * at a time. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -120,6 +121,30 @@ static long double relu(const more_case *c, int64_t i) {
     return c->x[i] > 0 ? c->x[i] : 0;
 }
 
+static long double times_vector(const more_case *c, int64_t i) {
+    return (long double)c->x[i] * c->w[i % N];
+}
+static long double times_next(const more_case *c, int64_t i) {
+    return (long double)c->x[i] * c->w[(i + 1) % N];
+}
+static long double exponential(const more_case *c, int64_t i) {
+    return expl(c->x[i]);
+}
+static long double power_of_two(const more_case *c, int64_t i) {
+    return exp2l(c->x[i]);
+}
+static long double over_length(const more_case *c, int64_t i, long double n) {
+    long double sum = 0;
+    for (int64_t k = 0; k < N; k++) sum += (long double)c->x[i / N * N + k] * c->x[i / N * N + k];
+    return c->x[i] / sqrtl(sum / n + 1e-5L);
+}
+static long double l2_norm(const more_case *c, int64_t i) {
+    return over_length(c, i, 1);
+}
+static long double rms_norm(const more_case *c, int64_t i) {
+    return over_length(c, i, N);
+}
+
 static const more_case table[] = {
     {.op = FD_OP_LAYER_NORM, .expected = layer_norm, .mutant = mean_stays, .bound = 8, .absolute = 1e-5},
     {.op = FD_OP_ADD_POSITION, .expected = add_position, .mutant = row_before, .bound = 1},
@@ -132,6 +157,9 @@ static const more_case table[] = {
     {.op = FD_OP_CLAMP, .expected = clamp, .mutant = clamp_above, .bound = 0},
     {.op = FD_OP_SILU, .expected = silu, .mutant = silu_of_twice, .bound = 8},
     {.op = FD_OP_SOFTPLUS, .expected = softplus, .mutant = relu, .bound = 8},
+    {.op = FD_OP_MUL_VECTOR, .expected = times_vector, .mutant = times_next, .bound = 1},
+    {.op = FD_OP_EXP, .expected = exponential, .mutant = power_of_two, .bound = 4},
+    {.op = FD_OP_L2_NORM, .expected = l2_norm, .mutant = rms_norm, .bound = 8},
 };
 enum { N_CASE = sizeof table / sizeof *table };
 
@@ -163,7 +191,7 @@ static fd_op_args args_of(const more_case *c, const void *x, void *out) {
     fd_op_args args = {.graph = &c->graph, .node = &c->nodes[1], .pos0 = POS0, .n_pos = ROWS, .n_kv = POS0 + ROWS};
     args.in[0] = x;
     args.out = out;
-    bool adds = c->op == FD_OP_ADD_POSITION || c->op == FD_OP_ADD_VECTOR;
+    bool adds = c->op == FD_OP_ADD_POSITION || c->op == FD_OP_ADD_VECTOR || c->op == FD_OP_MUL_VECTOR;
     if (adds || c->op == FD_OP_LAYER_NORM) args.weight[0] = &c->weights[0];
     if (c->op == FD_OP_LAYER_NORM) args.weight[1] = &c->weights[1];
     return args;

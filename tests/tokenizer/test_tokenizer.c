@@ -195,7 +195,7 @@ Test(refused, vocabularies_that_cannot_work) {
         const char *what, *message;
         fd_code code;
     } cases[] = {
-        {"model", "expected llama or gpt2", FD_ERR_UNSUPPORTED}, {"pre", "\"qwen9\"", FD_ERR_UNSUPPORTED},
+        {"model", "expected llama, gpt2", FD_ERR_UNSUPPORTED}, {"pre", "\"qwen9\"", FD_ERR_UNSUPPORTED},
         {"empty", "found 0 items", FD_ERR_INPUT},                {"bos", "found id 99", FD_ERR_INPUT},
         {"eos", "eos token", FD_ERR_INPUT},                      {"type", "found 7", FD_ERR_INPUT},
         {"score", "NaN", FD_ERR_INPUT},                          {"merge", "\"ab\"", FD_ERR_INPUT},
@@ -207,7 +207,7 @@ Test(refused, vocabularies_that_cannot_work) {
         toy t;
         bool bpe = !strcmp(what, "pre") || !strcmp(what, "merge");
         (void)(bpe ? toy_bpe(&t, "gpt-2") : toy_spm(&t));
-        if (!strcmp(what, "model")) t.vocab.model = "bert";
+        if (!strcmp(what, "model")) t.vocab.model = "t5";
         if (!strcmp(what, "pre")) t.vocab.pre = "qwen9";
         if (!strcmp(what, "empty")) t.vocab.n_token = 0;
         if (!strcmp(what, "bos")) t.vocab.bos = 99;

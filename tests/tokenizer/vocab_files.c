@@ -31,13 +31,16 @@ char *read_file(const char *path, size_t *size) {
 static const char SEPARATOR[] = "\n__ggml_vocab_test__\n";
 
 vectors read_vectors(const char *name) {
-    char file[256], path[PATH_SIZE];
-    size_t n_in = 0, n_out = 0;
-    vectors all = {0};
+    char file[256], in[PATH_SIZE], out[PATH_SIZE];
     snprintf(file, sizeof file, "vocab/%s.inp", name);
-    if (shared_path(file, path)) all.in = read_file(path, &n_in);
+    if (!shared_path(file, in)) return (vectors){0};
     snprintf(file, sizeof file, "vocab/%s.out", name);
-    if (shared_path(file, path)) all.out = read_file(path, &n_out);
+    return shared_path(file, out) ? read_vectors_at(in, out) : (vectors){0};
+}
+
+vectors read_vectors_at(const char *in, const char *out) {
+    size_t n_in = 0, n_out = 0;
+    vectors all = {.in = read_file(in, &n_in), .out = read_file(out, &n_out)};
     if (!all.in || !all.out) return all;
     all.cases = calloc(n_in + 1, sizeof(vector_case));
     for (char *at = all.in, *end; (end = strstr(at, SEPARATOR)); at = end + strlen(SEPARATOR))

@@ -37,6 +37,7 @@ typedef struct vectors {
 
 /* NAME.inp and NAME.out; n is 0 when they are missing or their numbers of cases differ. */
 vectors read_vectors(const char *name);
+vectors read_vectors_at(const char *in, const char *out); /* by their paths */
 void free_vectors(vectors *all);
 
 /* How many cases the tokenizer gets wrong (no special tokens added or parsed); *first is the first of them, -1:
