@@ -209,11 +209,3 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     free(work.scratch);
     return code;
 }
-
-double fd_bound_z(double candidate, double replayed, double tau) {
-    bool nan_c = isnan(candidate), nan_y = isnan(replayed);
-    if (nan_c || nan_y) return nan_c && nan_y ? 0 : INFINITY;
-    if (candidate == replayed) return 0;
-    if (isinf(candidate) || isinf(replayed)) return INFINITY;
-    return fabs(candidate - replayed) / tau;
-}
