@@ -13,7 +13,7 @@ enum {
     TILE_ROWS = VL == 16 ? 4 : 2, /* with x and w, as many vectors as there are registers */
     PIECE = 2 * FD_PIECE,         /* decoded rows of a tile stay in the L1 beside as much of x */
     BLOCK_POS = 64,               /* positions that share decoded rows: at most so many, */
-    BLOCK_DOUBLES = 1 << 16,      /* and so many that they stay in an L2 of 1 MiB */
+    BLOCK_DOUBLES = 1 << 17,      /* and so many that most of them stay in an L2 of 1 MiB */
 };
 
 /* Partial sums of a tile: between one piece of the rows and the next. */
