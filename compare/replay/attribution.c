@@ -7,6 +7,7 @@
 
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
+#include "compare/replay/steps.h"
 #include "faults/faults.h"
 
 /* Positions replayed together: weights are dequantised once for all of them. */
@@ -21,6 +22,7 @@ typedef struct attributing {
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
     double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
+    double *steps;       /* [n_node] fd_steps_leave */
     bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
@@ -94,7 +96,8 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .candidate = rows->candidate + at,
                                   .replayed = rows->y + at,
                                   .tau = rows->tau + at,
-                                  .reference = has_ref ? a->reference : NULL};
+                                  .reference = has_ref ? a->reference : NULL,
+                                  .steps = a->steps[node->id]};
         fd_node_finding f = fd_attribute_row(&row, a->growth + 2 * node->id);
         bool right = a->leaves_nothing && fd_residuals_add(&a->residuals, &row, &f);
         if (a->o->on_row) a->o->on_row(a->o->user, &row);
@@ -316,13 +319,14 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->step_of = malloc(sizeof *a->step_of * (size_t)o->n_pos);
     a->in_ref = malloc(sizeof *a->in_ref * n);
     a->growth = calloc(2 * n, sizeof *a->growth);
+    a->steps = calloc(n, sizeof *a->steps);
     a->vague = calloc(n, sizeof *a->vague);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->vague || !out->z || !out->finding || !out->introduced ||
-        !out->suspect)
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !out->z || !out->finding ||
+        !out->introduced || !out->suspect)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -330,6 +334,8 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     if (!a->worst) return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
+        if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
+            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i);
         a->in_ref[i] = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         /* a tensor of another shape is no reference: compare has said so already */
         if (a->in_ref[i] >= 0 &&
@@ -373,6 +379,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     free(a.in_ref);
     free(a.worst);
     free(a.growth);
+    free(a.steps);
     free(a.vague);
     free(a.reference);
     free(a.scratch);

@@ -21,7 +21,18 @@
  * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
 
+/* Less than binary32 leaves, for a logarithm. */
+#define TINIEST_LEFT 0x1p-30
+
+/* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
+ * replay has not these roundings. */
+#define HALF_OF_THE_FINEST 0.7
+
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
+
+/* A bug in every layer departs at one or two of a layer's ten tensors or more; a class that is too strict, at every
+ * product, which are half of them. */
+enum { FEW_OF = 4 };
 
 /* A sample has 16 rows of a node at most, at the beginning or half of them at the end. */
 enum { MOST_SLOTS = 32 };
@@ -85,7 +96,9 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
                  !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
     seen.left = (float)fd_row_oddness(row);
+    seen.remains = (float)fd_row_left(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
+    e->loses_to_steps |= row->steps > 0;
     e->rows[slot_of(e, node, row->pos)] = seen;
 }
 
@@ -148,6 +161,10 @@ static tally count_repeated(const fd_evidence *e, int32_t node) {
     return t;
 }
 
+static bool is_product(fd_op op) {
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_HEAD_MATMUL;
+}
+
 static bool of_attention(fd_op op) {
     return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
 }
@@ -155,7 +172,7 @@ static bool of_attention(fd_op op) {
 static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case *c, tally kinds[2]) {
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
-    bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL || node->op == FD_OP_HEAD_MATMUL;
+    bool product = is_product(node->op);
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
@@ -171,12 +188,15 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
 }
 
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
-static double left_of(const fd_evidence *e, int32_t node) {
-    float left[MOST_SLOTS];
+static double left_of(const fd_evidence *e, int32_t node, double *remains) {
+    float left[MOST_SLOTS], size[MOST_SLOTS];
     for (int32_t p = 0; p < e->n_slot; p++) {
         const fd_evidence_row *row = &e->rows[(int64_t)node * e->n_slot + p];
-        left[p] = row->z < 0 || !row->through ? -1 : row->left;
+        bool through = row->z >= 0 && row->through;
+        left[p] = through ? row->left : -1;
+        size[p] = through ? row->remains : -1;
     }
+    *remains = fd_residual_median(size, e->n_slot);
     return fd_residual_median(left, e->n_slot);
 }
 
@@ -194,15 +214,23 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
             vague |= row->z >= 0 && row->vague;
         }
         if (z == -1) continue;
-        double left = left_of(e, i);
+        double remains, left = left_of(e, i, &remains);
         c.n_through += left >= 0;
         c.n_left += left > 1;
+        if (left >= 0) c.remains += log(remains > TINIEST_LEFT ? remains : TINIEST_LEFT);
+        c.n_direct += left < 0;
+        c.n_failed += left < 0 && !(z <= 1);
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
         c.n_judged++;
         c.n_beyond += beyond;
         if (beyond && c.first < 0) c.first = i;
         if (e->has_finest) weigh_need(e, node, &c, kinds);
     }
+    if (c.n_through > 0) c.remains /= c.n_through;
+    c.loses_to_steps = e->loses_to_steps;
+    e->loses_to_steps = false;
+    if (!e->has_finest) e->finest_remains = c.remains;
+    c.finest_remains = e->finest_remains;
     c.products = 2 * kinds[0].needed >= kinds[0].rounded;
     c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
     *out = c;
@@ -252,9 +280,13 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;
         }
+        bool departs = needed > 0 && 2 * needed >= rounded, attention = nodes[i].over_kv || of_attention(nodes[i].op);
         need.n_rounded += rounded;
         need.n_needed += needed;
-        need.everywhere |= needed > 0 && 2 * needed >= rounded;
+        need.n_products += rounded > 0 && is_product(nodes[i].op);
+        need.n_products_depart += departs && is_product(nodes[i].op);
+        need.n_attention_depart += departs && attention;
+        need.n_depart += departs;
     }
     return need;
 }
@@ -280,7 +312,10 @@ bool fd_case_refuted(const fd_class_case *c) {
 }
 
 bool fd_case_leaves_nothing(const fd_class_case *c) {
-    return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left < c->n_through;
+    bool few_fail = FEW_OF * c->n_failed <= c->n_direct;
+    bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
+    return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left < c->n_through && few_fail &&
+           repeats;
 }
 
 bool fd_case_shown(const fd_class_case *c) {

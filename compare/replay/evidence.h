@@ -17,7 +17,7 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau;                   /* root mean square */
-    float left;                  /* fd_row_oddness */
+    float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
 } fd_evidence_row;
@@ -28,8 +28,10 @@ typedef struct fd_evidence {
     int32_t n_pos, n_slot;          /* rows that are kept of a node: a sample's first and last */
     fd_evidence_row *finest, *rows; /* [n_node, n_slot] of the first class and of the one at hand; owned */
     bool has_finest;
-    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
+    uint8_t *wide;         /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool loses_to_steps;   /* a row of the class at hand */
+    double finest_remains; /* of the finest class */
+    bool *stored;          /* [n_node] values of 32 or 64 bits were seen; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */
@@ -41,9 +43,12 @@ typedef struct fd_class_case {
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
     int32_t n_through, n_left; /* tensors reached through unrecorded ones; of those, the ones whose rows have more left
-                                  than binary32 leaves, most of them */
-    bool products, attention;  /* most of these need it, as far as the class rounds them */
-    fd_evidence_row *rows;     /* [n_node, n_slot] as they were weighed; owned, freed by fd_class_case_free */
+                                   than binary32 leaves, most of them */
+    double remains, finest_remains; /* mean logarithm of fd_row_left, of their middle rows */
+    bool loses_to_steps;            /* of most of their rows something is lost to the other side of steps (steps.h) */
+    int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
+    bool products, attention;   /* most of these need it, as far as the class rounds them */
+    fd_evidence_row *rows;      /* [n_node, n_slot] as they were weighed; owned, freed by fd_class_case_free */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
@@ -56,11 +61,13 @@ void fd_evidence_add(void *user, const fd_attribution_row *row);
 fd_code fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
 void fd_class_case_free(fd_class_case *c);
 
-/* Tensors that `wide` rounds much more than `tight` does, and of those the ones that `tight` does not explain. */
+/* Tensors that `wide` rounds much more than `tight` does, and of those the ones that `tight` does not explain. A kind is
+ * attn_q of every layer; it departs where `tight` leaves half of its tensors or more unexplained. */
 typedef struct fd_class_need {
     int32_t n_rounded, n_needed;
-    bool
-        everywhere; /* of some kind of tensor (attn_out, …) half or more: that is how an engine computes it, not one bug */
+    int32_t n_products, n_products_depart; /* kinds of products with a weight */
+    int32_t n_attention_depart;            /* kinds of attention's tensors: a kernel may compute it in its own way */
+    int32_t n_depart;                      /* kinds */
 } fd_class_need;
 fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 
@@ -77,8 +84,8 @@ bool fd_storage_refutes(const fd_storage *storage);
 /* Most of what the class rounds shows no such errors. */
 bool fd_case_refuted(const fd_class_case *c);
 
-/* It repeats the engine's roundings: of most tensors nothing is left that binary32 does not leave. No other class does
- * that by chance. */
+/* It repeats the engine's roundings: of most tensors that were reached through unrecorded ones nothing is left that
+ * binary32 does not leave, and few of the others are beyond the bounds. No other class does that by chance. */
 bool fd_case_leaves_nothing(const fd_class_case *c);
 
 /* The trace shows the class by itself, not only by room for its errors. */

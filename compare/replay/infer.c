@@ -60,7 +60,10 @@ static bool shows_attention(const fd_attribution_options *options) {
 }
 
 /* Fewer tensors say nothing of a class that has room for them. */
-enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3 };
+enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
+
+/* A stricter class stays where another leaves a little less by chance. */
+#define MUCH_LESS 0.35
 
 typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
@@ -74,11 +77,21 @@ static bool fits(const cases *c, int32_t i, int32_t least) {
     return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
 }
 
-/* The class that leaves nothing of most tensors, of several the one that leaves it of most; -1: there is none. */
+static int32_t n_unexplained(const fd_class_case *c) {
+    return c->n_left + c->n_failed;
+}
+
+/* Of most tensors both leave nothing. */
+static bool leaves_less(const fd_class_case *a, const fd_class_case *b) {
+    int32_t more = n_unexplained(a) - n_unexplained(b);
+    return more < 0 || (more == 0 && a->remains < b->remains - MUCH_LESS);
+}
+
+/* The class that leaves nothing of most tensors, of several the one that leaves least; -1: there is none. */
 static int32_t leaves_least(const cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
-        if (fd_case_leaves_nothing(&c->at[i]) && (best < 0 || c->at[i].n_left < c->at[best].n_left)) best = i;
+        if (fd_case_leaves_nothing(&c->at[i]) && (best < 0 || leaves_less(&c->at[i], &c->at[best]))) best = i;
     return best;
 }
 
@@ -91,7 +104,9 @@ static int32_t choose(const cases *c, int32_t *least) {
     for (int32_t i = 0; i < c->n; i++)
         if (!c->refuted[i] && c->at[i].n_beyond < *least) *least = c->at[i].n_beyond;
     for (int32_t i = 1; i < c->n; i++) another |= !c->refuted[i] && fits(c, i, *least) && fd_case_shown(&c->at[i]);
-    if (leaves_nothing >= 0 && (fits(c, leaves_nothing, *least) || !another)) {
+    bool explains =
+        leaves_nothing >= 0 && NODES_OF_A_BUG * n_unexplained(&c->at[leaves_nothing]) <= c->at[leaves_nothing].n_judged;
+    if (leaves_nothing >= 0 && (explains || fits(c, leaves_nothing, *least) || !another)) {
         *least = c->at[leaves_nothing].n_beyond;
         return leaves_nothing;
     }
@@ -145,13 +160,23 @@ static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int3
     }
 }
 
-/* A class with room for a bug in one layer, where a class that repeats the engine's roundings explains the others. */
+/* `tight` repeats the engine's roundings: nearly all products are what it says to the last bits, and `wide` has room for
+ * them alone. In one layer, or in one kind of tensor, what is left is a bug; everywhere in attention it may be how the
+ * engine's kernel computes that. */
+static bool has_room_alone(const fd_class_need *need) {
+    if (need->n_needed == 0 || need->n_rounded < FEWEST_TOLD) return false;
+    bool one_layer = need->n_depart == 0;
+    bool one_kind = need->n_products >= FEWEST_TOLD && FEW_KINDS * need->n_products_depart <= need->n_products;
+    return one_layer || (one_kind && need->n_attention_depart == 0);
+}
+
+/* Classes with room for a bug, where a class that repeats the engine's roundings explains what is sound. */
 static void refute_by_tighter(const fd_evidence *evidence, cases *c) {
     for (int32_t i = 1; i < c->n; i++)
         for (int32_t j = 1; j < c->n && !c->refuted[i]; j++) {
             if (c->at[i].numerics->replays_inputs || !c->at[j].numerics->replays_inputs || c->refuted[j]) continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
-            if (need.everywhere || need.n_needed == 0 || need.n_rounded < FEWEST_TOLD) continue;
+            if (!has_room_alone(&need)) continue;
             c->refuted[i] = true;
             c->at[i].n_needed = need.n_needed;
             c->at[i].n_rounded = need.n_rounded;
@@ -159,11 +184,12 @@ static void refute_by_tighter(const fd_evidence *evidence, cases *c) {
 }
 
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
-    bool done = false, shown = shows_attention(options);
+    bool done = false, explained = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
+        if (explained && !fd_class_leaves_nothing(class_)) continue; /* has room alone */
         if (c->stored > 0x1p-24 && class_->u_out > c->stored)
             continue; /* the trace keeps more than such an engine has */
         fd_storage storage = fd_evidence_storage(evidence, class_);
@@ -177,7 +203,9 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
         c->refuted[c->n - 1] = c->n > 1 && fd_case_refuted(own);
 
         bool sure = c->n == 1 || c->stored > 0x1p-24 || (!c->refuted[c->n - 1] && fd_case_shown(own));
-        done = own->n_beyond == 0 && class_->u_out >= c->stored && sure;
+        explained |= fd_case_leaves_nothing(own) && n_unexplained(own) == 0;
+        bool left = fd_class_leaves_nothing(class_) && (own->n_left > 0 || own->loses_to_steps);
+        done = own->n_beyond == 0 && !left && class_->u_out >= c->stored && sure;
     }
     return FD_OK;
 }

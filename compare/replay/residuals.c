@@ -50,7 +50,8 @@ double fd_row_left(const fd_attribution_row *row) {
 }
 
 double fd_row_oddness(const fd_attribution_row *row) {
-    return fd_row_left(row) / (FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos);
+    double binary32 = FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos;
+    return fd_row_left(row) / fmax(binary32, row->steps);
 }
 
 bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
@@ -85,8 +86,12 @@ double fd_residual_median(float *left, int32_t n) {
 /* Decode alone is wrong: fewer steps may be chance. */
 enum { FEWEST_OF_TAIL = 3 };
 
-/* 2^-11: one element of K in binary16 leaves 3·10^-4 of attention's output at most. */
+/* 2^-11: one element of K in binary16, or of a product's input, leaves 3·10^-4 of a layer's output at most. */
 #define MUCH 32.0f
+
+/* Of the tensors behind a cache, as many depart by little, from their first rows on, as a bug in every layer makes. A value
+ * that fell to the other side does that to one tensor in ten or twenty: it must have happened in the first two rows. */
+enum { FIRST_ROWS = 2, FEWEST_ALIKE = 3 };
 
 /* 2^-5: int8 blocks, all of them rounded another way, leave 2 % of a layer. */
 #define BEYOND_STEPS 2048.0f
@@ -94,8 +99,10 @@ enum { FEWEST_OF_TAIL = 3 };
 typedef struct tally {
     int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
     int32_t beyond;       /* of the odd, those with more left than values that fell to the other side can leave */
-    int32_t much;         /* of the tail, those with far more left than one value that fell to the other side leaves */
+    int32_t much;         /* of the odd, those with far more left than one value that fell to the other side leaves */
+    int32_t much_of_tail; /* of the tail */
     bool from_step;       /* the tail is all that comes after the first step */
+    bool at_once;         /* three of four rows are odd, and so is one of the first two that could be */
 } tally;
 
 static tally count(const fd_residuals *r, int32_t node) {
@@ -107,11 +114,14 @@ static tally count(const fd_residuals *r, int32_t node) {
         t.n++;
         t.odd += odd;
         t.beyond += !(left <= BEYOND_STEPS);
+        t.much += !(left <= MUCH);
+        t.at_once |= odd && p <= FIRST_ROWS; /* at position 0 RoPE and masks change nothing */
         if (odd && t.tail == 0) t.from_step = p == r->n_first;
         t.tail = odd ? t.tail + 1 : 0;
-        t.much = odd ? t.much + (left > MUCH) : 0;
+        t.much_of_tail = odd ? t.much_of_tail + !(left <= MUCH) : 0;
     }
     t.from_step &= t.tail >= FEWEST_OF_TAIL;
+    t.at_once &= 4 * t.odd >= 3 * t.n;
     return t;
 }
 
@@ -122,8 +132,17 @@ static double chance(const tally *t, double p) {
     return any < tail ? any : tail;
 }
 
+/* Most rows are odd, or the last ones. Behind a cache a value that fell to the other side makes them so, by little: unless
+ * it is the same in most tensors. */
+static bool is_suspect(const fd_residuals *r, int32_t node, const tally *t, bool all_at_once) {
+    bool most = 2 * t->odd > t->n, steps_leave_less = 2 * t->much > t->odd || all_at_once;
+    bool tail_by_much = 2 * t->much_of_tail > t->tail;
+    bool tail = (t->from_step && (tail_by_much || !r->cached[node])) || (t->tail > FEWEST_OF_TAIL && tail_by_much);
+    return tail || (most && (!r->cached[node] || steps_leave_less));
+}
+
 fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_node_finding *suspect, fd_error *err) {
-    int32_t n_node = r->graph->n_node, n_judged = 0;
+    int32_t n_node = r->graph->n_node, n_judged = 0, n_cached = 0, n_at_once = 0;
     tally all = {0}, *of = calloc((size_t)n_node, sizeof *of);
     if (!of) return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", n_node);
     for (int32_t i = 0; i < n_node; i++) {
@@ -131,15 +150,17 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         all.n += of[i].n;
         all.odd += of[i].odd;
         n_judged += of[i].n > 0;
+        n_cached += r->cached[i] && of[i].n > 0;
+        n_at_once += r->cached[i] && of[i].at_once;
     }
+    bool all_at_once = n_at_once >= FEWEST_ALIKE && 2 * n_at_once > n_cached;
     for (int32_t i = 0; i < n_node; i++) {
         finding[i] = suspect[i] = (fd_node_finding){0};
         if (of[i].odd == 0) continue;
         double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
         bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
         if (departs && (!r->cached[i] || 2 * of[i].beyond > of[i].odd)) finding[i] = r->odd[i];
-        bool tail = of[i].from_step || (of[i].tail > FEWEST_OF_TAIL && 2 * of[i].much > of[i].tail);
-        if (2 * of[i].odd > of[i].n || tail) suspect[i] = r->odd[i];
+        if (is_suspect(r, i, &of[i], all_at_once)) suspect[i] = r->odd[i];
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
     free(of);

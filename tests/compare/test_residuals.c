@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/replay/residuals.h"
+#include "compare/replay/steps.h"
 #include "tests/compare/replay_bench.h"
 
 enum { N_ROW = 16, LAYER = 2 };
@@ -24,7 +25,9 @@ static const rows_case cases[] = {
     {"one odd row", false, 1e-3, 5, 6, false, false},
     {"a fifth of the rows, here and there nothing else", false, 1e-3, 4, 7, false, false},
     {"the last four rows", false, 1e-3, N_ROW - 4, N_ROW, true, true},
-    {"decode alone", true, 1e-4, N_PREFILL, N_ROW, false, true},
+    {"decode alone, by little: a value that stayed in the cache", true, 1e-4, N_PREFILL, N_ROW, false, false},
+    {"decode alone, by much", true, 1e-3, N_PREFILL, N_ROW, false, true},
+    {"behind a cache, by little", true, 1e-4, 0, N_ROW, false, false},
     {"behind a cache", true, 1e-3, 0, N_ROW, false, true},
     {"behind a cache, a tail by little", true, 1e-4, 9, N_ROW, false, false},
     {"behind a cache, a tail by much", true, 1e-3, 9, N_ROW, false, true},
@@ -77,6 +80,31 @@ Test(residuals, odd_rows_that_chance_does_not_give_depart_and_those_behind_a_cac
     free(finding);
     free(suspect);
     close_model(&b);
+}
+
+/* Wide rows, or many products between recorded tensors, lose values to the other side of a step: twice the step may be left. */
+Test(residuals, what_wide_rows_lose_to_steps_is_no_bug) {
+    static const struct {
+        const char *model, *class_, *recorded, *node;
+        double leave;
+    } wide[] = {
+        {"kjv-llama", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", 0}, /* 0.05 a row */
+        {"kjv-llama", "ggml-cpu", "logits", "logits", 0x1p-6},                   /* 0.3 a row */
+        {"kjv-llama", "f32", "logits", "logits", 0},
+        {"kjv-qwen2", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", 0}, /* 0.75 a row, of binary16 */
+        {"kjv-qwen2", "ggml-cpu", "logits", "logits", 0x1p-10},
+        {"kjv-qwen2", "f16kv", "logits", "logits", 0},
+    };
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        for (size_t m = 0; m < N_MODEL; m++) {
+            if (!strstr(models[m], wide[i].model)) continue;
+            bench b = open_bench(models[m], (recording){.tensors = wide[i].recorded});
+            int32_t node = fd_graph_find(b.graph, wide[i].node);
+            double leave = fd_steps_leave(b.graph, fd_numerics_class_find(wide[i].class_), b.ref, node);
+            cr_expect_float_eq(leave, wide[i].leave, 1e-9, "%s, %s, %s: %g", wide[i].model, wide[i].class_,
+                               wide[i].recorded, leave);
+            close_model(&b);
+        }
 }
 
 /* The engine makes int8 blocks, as ggml does; RoPE's tables are binary16 in one layer. A layer's bound is as large as the layer. */

@@ -1,0 +1,72 @@
+#include "compare/replay/steps.h"
+
+#include <stdlib.h>
+
+#include "compare/bounds/dot_inputs.h"
+
+/* Relative error of a factor in an engine of binary32 when it is rounded: with it llama.cpp's layers of 2048 wide rows
+ * show a value on the other side in every third row of int8 blocks, and five a row of binary16. */
+#define ERROR_BEFORE 0x1p-22
+
+/* A step's size, relative to a usual factor: the ulp of binary16 and bfloat16; of an int8 block, whose largest is three
+ * times its usual element, 3/127. And how many values a row may lose to the other side before most rows show one: an int8
+ * step is so large that a few rows spoil the rest through the K/V cache. */
+typedef struct step {
+    double size, few;
+} step;
+
+static step step_of(fd_dot_type type) {
+    switch (type) {
+    case FD_DOT_F16: return (step){0x1p-11, 1};
+    case FD_DOT_BF16: return (step){0x1p-8, 0.5};
+    case FD_DOT_Q8_0:
+    case FD_DOT_Q8_K: return (step){0x1p-7, 0.25};
+    default: return (step){0, 0};
+    }
+}
+
+typedef struct search {
+    const fd_graph *graph;
+    const fd_trace *trace;
+    const fd_numerics_class *numerics;
+    bool *seen;       /* [n_node] nodes, and inputs of products, that were counted */
+    double n[2];      /* values on the other side in a row: of 16-bit factors, of blocks */
+    double widest[2]; /* of steps */
+    double few[2];
+} search;
+
+static void count_product(search *s, const fd_node *node) {
+    if (node->weight[0] < 0) return;
+    fd_dot_type type = fd_dot_type_of(s->numerics, node, &s->graph->weights[node->weight[0]], 0);
+    step to = step_of(type);
+    int32_t in = node->input[0], kind = fd_dot_block(type) > 1;
+    if (type == FD_DOT_AS_IS || s->seen[s->graph->n_node + in]) return;
+    s->seen[s->graph->n_node + in] = true;
+    s->n[kind] += (double)fd_node_elements(&s->graph->nodes[in], 1) * ERROR_BEFORE / to.size;
+    s->few[kind] = to.few;
+    if (to.size > s->widest[kind]) s->widest[kind] = to.size;
+}
+
+/* Inputs that were not recorded are computed on the way, and their inputs. */
+static void walk(search *s, int32_t id) {
+    const fd_node *node = &s->graph->nodes[id];
+    s->seen[id] = true;
+    count_product(s, node);
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = node->input[k];
+        if (in >= 0 && !s->seen[in] && !fd_trace_has_data(s->trace, s->graph->nodes[in].name)) walk(s, in);
+    }
+}
+
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+    search s = {.graph = graph, .trace = trace, .numerics = numerics};
+    double leave = 0;
+    if (!numerics->replays_inputs) return 0;
+    s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
+    if (!s.seen) return 0; /* as if few had one: a suspect more */
+    walk(&s, node);
+    for (int kind = 0; kind < 2; kind++)
+        if (s.n[kind] > s.few[kind] && 2 * s.widest[kind] > leave) leave = 2 * s.widest[kind];
+    free(s.seen);
+    return leave;
+}

@@ -1,0 +1,16 @@
+/* Classes that repeat an engine's roundings: a factor of a product becomes binary16 or an int8 block, in the engine and in
+ * the replay alike, but for a value that lies so near the middle between two steps that binary32's own error takes it to
+ * the other side. Of a wide row one does, as a rule, and then the whole row of the product has an error of the step's
+ * size over √width. Through a layer that is what a sound run leaves. */
+#ifndef FD_COMPARE_REPLAY_STEPS_H
+#define FD_COMPARE_REPLAY_STEPS_H
+
+#include "compare/bounds/numerics_class.h"
+#include "dumpers/store/trace.h"
+#include "exec/exec.h"
+
+/* What such values may leave of most rows of `node`, relative to the row: twice the widest step among the products
+ * between its recorded inputs and itself. 0: of these rows few have one. */
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node);
+
+#endif
