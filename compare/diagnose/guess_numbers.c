@@ -61,15 +61,16 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8}, {FD_POSITION_OFFSET, -first, -first}, {FD_POSITION_OFFSET, first, first},
-                 {FD_POSITION_IS, 0, 2},      {FD_POSITION_MODULO, 2, n_kv - 1},    {FD_POSITION_AT_MOST, 1, n_kv - 2}};
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},        {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first}, {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},      {FD_POSITION_MODULO, 2, n_kv - 1},
+                 {FD_POSITION_AT_MOST, 1, n_kv - 2}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
-            /* a negative position is none: an engine that counts so would fail */
-            if (rules[i].rule == FD_POSITION_OFFSET && (n == 0 || first + n < 0)) continue;
+            if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;

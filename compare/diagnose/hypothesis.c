@@ -68,6 +68,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     if (h->guess != FD_GUESS_POSITION) return pos;
     switch ((fd_position_rule)h->which) {
     case FD_POSITION_OFFSET: return pos + h->n;
+    case FD_POSITION_CLAMPED: return pos + h->n > 0 ? pos + h->n : 0;
     case FD_POSITION_MODULO: return pos % h->n;
     case FD_POSITION_AT_MOST: return pos < h->n ? pos : h->n;
     case FD_POSITION_IS: return h->n;

@@ -25,7 +25,8 @@ typedef enum fd_guess {
 } fd_guess;
 
 typedef enum fd_position_rule {
-    FD_POSITION_OFFSET,
+    FD_POSITION_OFFSET,  /* below 0 too: an angle may be negative */
+    FD_POSITION_CLAMPED, /* not below 0 */
     FD_POSITION_MODULO,
     FD_POSITION_AT_MOST,
     FD_POSITION_IS,

@@ -51,6 +51,7 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
 static void position_text(const fd_hypothesis *h, char *to, size_t size) {
     switch ((fd_position_rule)h->which) {
     case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
+    case FD_POSITION_CLAMPED: SAY("RoPE turns by position - %d, but not below 0", -h->n); break;
     case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
     case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
     case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;

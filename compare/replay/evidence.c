@@ -207,10 +207,11 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];
         float z = -1;
-        bool vague = false;
+        bool vague = false, narrow = rounds_its_result(e, numerics, node); /* rows of it may be right by that alone */
         for (int32_t p = 0; p < e->n_slot; p++) {
             const fd_evidence_row *row = &e->rows[(int64_t)i * e->n_slot + p];
             if (!(row->z <= z)) z = row->z;
+            c.n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
             vague |= row->z >= 0 && row->vague;
         }
         if (z == -1) continue;
@@ -314,7 +315,7 @@ bool fd_case_refuted(const fd_class_case *c) {
 bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct;
     bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
-    return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left < c->n_through && few_fail &&
+    return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats;
 }
 

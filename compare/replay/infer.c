@@ -84,14 +84,18 @@ static int32_t n_unexplained(const fd_class_case *c) {
 /* Of most tensors both leave nothing. */
 static bool leaves_less(const fd_class_case *a, const fd_class_case *b) {
     int32_t more = n_unexplained(a) - n_unexplained(b);
-    return more < 0 || (more == 0 && a->remains < b->remains - MUCH_LESS);
+    if (more != 0) return more < 0;
+    if (a->remains < b->remains - MUCH_LESS || b->remains < a->remains - MUCH_LESS) return a->remains < b->remains;
+    return a->n_rows_left < b->n_rows_left;
 }
 
 /* The class that leaves nothing of most tensors, of several the one that leaves least; -1: there is none. */
 static int32_t leaves_least(const cases *c) {
     int32_t best = -1;
-    for (int32_t i = 0; i < c->n; i++)
-        if (fd_case_leaves_nothing(&c->at[i]) && (best < 0 || leaves_less(&c->at[i], &c->at[best]))) best = i;
+    for (int32_t i = 0; i < c->n; i++) {
+        if (!fd_case_leaves_nothing(&c->at[i]) || (c->refuted[i] && n_unexplained(&c->at[i]) > 0)) continue;
+        if (best < 0 || leaves_less(&c->at[i], &c->at[best])) best = i;
+    }
     return best;
 }
 
