@@ -20,6 +20,7 @@ static const fd_limit_info table[FD_N_LIMIT] = {
     [FD_LIMIT_RULES] = {"rules", 10000, "rules of a map"},
     [FD_LIMIT_TRIES] = {"tries", 100000000, "patterns of a map, times tensors that they are tried on"},
     [FD_LIMIT_TEXT_BYTES] = {"text-bytes", 64 << 20, "bytes of a file of prompts or tokens, or of an earlier verdict"},
+    [FD_LIMIT_PROMPTS] = {"prompts", 100000, "prompts of a file"},
     [FD_LIMIT_HDF5_MEMORY] = {"hdf5-memory", 512 << 20, "bytes that HDF5 takes for one file"},
     [FD_LIMIT_HDF5_SECONDS] = {"hdf5-seconds", 2, "seconds of processor time that HDF5 takes for one answer"},
 };

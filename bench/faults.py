@@ -35,7 +35,7 @@ def faults():
     """(name, suffix of the node where it first shows, outside the layers) of each row of the tables."""
     text = (ROOT / "docs" / "faults.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| `(\w+)`", text, re.M)
-    return [(name, node, node.startswith(("token_embd", "output_norm", "logits"))) for name, node in rows]
+    return [(name, node, node.startswith(("token_embd", "inp_pos", "output_norm", "logits"))) for name, node in rows]
 
 
 class Model:

@@ -34,6 +34,7 @@ extern const struct argp fd_cmd_run_argp, fd_cmd_diff_argp, fd_cmd_compare_argp,
 typedef struct fd_cli_command {
     const char *name;
     int (*run)(int argc, char **argv);
+    bool shared;      /* several processes of mpirun may run it together (cli/ranks.h) */
     bool limits_spin; /* fd_cli_limit_openmp_spin before it begins; compare decides itself */
     const char *summary;
     const struct argp *argp;
@@ -58,10 +59,12 @@ typedef struct fd_cli_model {
     fd_graph *graph;
     fd_tokenizer *tokenizer; /* NULL: the file has none; `tokenizer_error` says why */
     fd_error tokenizer_error;
-    char hash[48]; /* fd_model_hash of the file */
+    char *hash; /* [48] owned; empty until fd_cli_model_hash is asked */
 } fd_cli_model;
 fd_code fd_cli_model_open(const char *path, fd_cli_model *out, fd_error *err);
 void fd_cli_model_close(fd_cli_model *model);
+/* fd_model_hash of the file. The first call reads all of it, which a run that records nothing need not do. */
+const char *fd_cli_model_hash(const fd_cli_model *model);
 
 /* FD_ERR_INPUT when the trace says it was recorded from another model than the one opened from `path`. */
 struct fd_trace;

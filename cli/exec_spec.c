@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/ranks.h"
 #include "emulate/emulate.h"
 #include "faults/faults.h"
 #include "reference_cpu/reference.h"
@@ -55,15 +56,21 @@ static fd_code apply_faults(const char *rest, const fd_graph *graph, fd_cli_exec
 
 static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_seq,
                         int32_t n_thread, fd_exec **out, fd_error *err) {
+    FD_TRY(fd_cli_ranks_join(err));
+    if (fd_cli_peers() && n_thread == 0) n_thread = fd_cli_ranks_n_thread();
     static const fd_numerics on_cpu[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT, FD_NUMERICS_F64};
     for (size_t i = 0; i < sizeof on_cpu / sizeof *on_cpu; i++) {
         char name[32];
         snprintf(name, sizeof name, "cpu:%s", fd_numerics_name(on_cpu[i]));
         if (!spec_is(spec, size, name)) continue;
-        fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread};
+        fd_reference_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .n_thread = n_thread, .peers = fd_cli_peers()};
         options.numerics = on_cpu[i];
         return fd_reference_new(graph, &options, out, err);
     }
+    if (fd_cli_peers())
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "executor \"%.*s\": processes of mpirun share cpu:exact, cpu:q8act and cpu:f64 alone", (int)size,
+                       spec);
     static const char emulate[] = "cpu:emulate-";
     if (size >= strlen(emulate) && memcmp(spec, emulate, strlen(emulate)) == 0) {
         fd_emulate_options options = {.n_ctx = n_ctx, .n_thread = n_thread};

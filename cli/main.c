@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "cli/guard.h"
+#include "cli/ranks.h"
 
 #include "numerics/contract.h"
 #ifdef FD_HAVE_CUDA
@@ -14,45 +15,48 @@
 #endif
 
 static const fd_cli_command commands[] = {
-    {"check", fd_cmd_check, true, "whether an engine computes what its model says, from what it dumped, in one command",
-     &fd_cmd_check_argp,
+    {"check", fd_cmd_check, false, true,
+     "whether an engine computes what its model says, from what it dumped, in one command", &fd_cmd_check_argp,
      "firstdiff check model.gguf dump/ --candidate f16\n"
      "firstdiff check model.gguf mine.h5 --html report.html"},
-    {"diff", fd_cmd_diff, true, "run two executors in lockstep and stop at the first tensor that diverges",
+    {"diff", fd_cmd_diff, false, true, "run two executors in lockstep and stop at the first tensor that diverges",
      &fd_cmd_diff_argp,
      "firstdiff diff model.gguf -p \"In the beginning\" --a cpu:exact --b gpu:exact\n"
      "firstdiff diff model.gguf --b trace:mine.h5"},
-    {"compare", fd_cmd_compare, false, "the same verdict from two recorded traces", &fd_cmd_compare_argp,
+    {"compare", fd_cmd_compare, true, false, "the same verdict from two recorded traces", &fd_cmd_compare_argp,
      "firstdiff compare ref.h5 mine.h5 --model model.gguf\n"
      "firstdiff compare ref.h5 mine.h5 --model model.gguf -v --html report.html"},
-    {"run", fd_cmd_run, true, "run a model, print its text, record a trace", &fd_cmd_run_argp,
+    {"run", fd_cmd_run, true, true, "run a model, print its text, record a trace", &fd_cmd_run_argp,
      "firstdiff run model.gguf -p \"In the beginning\" -n 16\n"
      "firstdiff run model.gguf --tokens 1,300,45,261 -n 0 -o ref.h5"},
-    {"inspect", fd_cmd_inspect, false, "look into a trace: tree, statistics, health, slices; list a golden's prompts",
-     &fd_cmd_inspect_argp,
+    {"inspect", fd_cmd_inspect, false, false,
+     "look into a trace: tree, statistics, health, slices; list a golden's prompts", &fd_cmd_inspect_argp,
      "firstdiff inspect trace.h5\n"
      "firstdiff inspect trace.h5 'blk.0.attn_q[3:5, 2, :8]'"},
-    {"import", fd_cmd_import, true, "make a trace of the tensors that another engine dumped", &fd_cmd_import_argp,
+    {"import", fd_cmd_import, false, true, "make a trace of the tensors that another engine dumped",
+     &fd_cmd_import_argp,
      "firstdiff import dump/ -o mine.h5 --map llama.cpp\n"
      "firstdiff import dump/ --map auto --model model.gguf > my.map"},
-    {"golden", fd_cmd_golden, true, "record exact goldens of a model, and check against them", &fd_cmd_golden_argp,
+    {"golden", fd_cmd_golden, false, true, "record exact goldens of a model, and check against them",
+     &fd_cmd_golden_argp,
      "firstdiff golden record model.gguf prompts.txt -o golden.h5\n"
      "firstdiff golden check model.gguf golden.h5 --backend gpu --junit golden.xml"},
-    {"sweep", fd_cmd_sweep, true, "run the same tokens in different splits: every bit must stay", &fd_cmd_sweep_argp,
-     "firstdiff sweep model.gguf -p \"In the beginning\" --backend gpu"},
-    {"model", fd_cmd_model, false, "show what a GGUF holds and the graph it makes; --verify checks the file",
+    {"sweep", fd_cmd_sweep, false, true, "run the same tokens in different splits: every bit must stay",
+     &fd_cmd_sweep_argp, "firstdiff sweep model.gguf -p \"In the beginning\" --backend gpu"},
+    {"model", fd_cmd_model, false, false, "show what a GGUF holds and the graph it makes; --verify checks the file",
      &fd_cmd_model_argp, "firstdiff model model.gguf --verify"},
-    {"make-model", fd_cmd_make_model, false, "write a GGUF of random weights, of any supported architecture",
+    {"make-model", fd_cmd_make_model, false, false, "write a GGUF of random weights, of any supported architecture",
      &fd_cmd_make_model_argp,
      "firstdiff make-model -a qwen3moe -o tiny.gguf\n"
      "firstdiff make-model -p tinyllama-1.1b -t Q8_0 -o tinyllama.gguf"},
-    {"bisect", fd_cmd_bisect, false, "find the commit of an engine's repository that brought a bug in",
+    {"bisect", fd_cmd_bisect, false, false, "find the commit of an engine's repository that brought a bug in",
      &fd_cmd_bisect_argp,
      "firstdiff bisect --model model.gguf --build make --run './engine model.gguf' v1.0\n"
      "firstdiff bisect --model model.gguf --run ./run.sh --trace dump --candidate f16 GOOD BAD"},
-    {"man", fd_cmd_man, false, "print the manual page of a command: firstdiff man run | man -l -", NULL,
+    {"man", fd_cmd_man, false, false, "print the manual page of a command: firstdiff man run | man -l -", NULL,
      "firstdiff man run | man -l -"},
-    {"completion", fd_cmd_completion, false, "print what makes bash, zsh or fish complete commands and options", NULL,
+    {"completion", fd_cmd_completion, false, false, "print what makes bash, zsh or fish complete commands and options",
+     NULL,
      "source <(firstdiff completion bash)\nfirstdiff completion fish > ~/.config/fish/completions/firstdiff.fish"},
 };
 
@@ -144,12 +148,13 @@ int main(int argc, char **argv) {
     if (take_limits(&argc, argv, &err) != FD_OK) return fd_cli_fail(argv[1], &err);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
+            if (fd_cli_ranks_begin(argv[1], commands[i].shared, &err) != FD_OK) return fd_cli_fail(argv[1], &err);
             if (commands[i].limits_spin) fd_cli_limit_openmp_spin();
             print_example(&commands[i], argc, argv);
             char name[32];
             snprintf(name, sizeof name, "firstdiff %s", commands[i].name);
             argv[1] = name; /* so that --help and usage errors say "firstdiff run" */
-            return commands[i].run(argc - 1, argv + 1);
+            return fd_cli_ranks_end(commands[i].run(argc - 1, argv + 1));
         }
     fprintf(stderr, "firstdiff: unknown command \"%s\"; `firstdiff --help` lists the commands\n", argv[1]);
     return FD_EXIT_UNUSABLE;

@@ -21,6 +21,7 @@ fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_er
     size_t path_size = 0;
     char path[4096];
     fd_golden_size size;
+    fd_golden *golden;
     long prompt = prompt_number(name, &path_size);
     if (!prompt || path_size >= sizeof path) {
         fd_code code = fd_trace_open_within(name, memory, out, err);
@@ -30,10 +31,11 @@ fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_er
         return code;
     }
     snprintf(path, sizeof path, "%.*s", (int)path_size, name);
-    FD_TRY(fd_golden_read_size(path, &size, err));
+    FD_TRY(fd_golden_open(path, &golden, &size, err));
+    fd_golden_close(golden);
     if (prompt > size.n_prompt)
         return fd_fail(err, FD_ERR_INPUT, "%s: prompt %ld, the golden has %d", path, prompt, size.n_prompt);
-    FD_TRY(fd_golden_open(path, (int32_t)prompt - 1, out, err));
+    FD_TRY(fd_golden_open_prompt(path, (int32_t)prompt - 1, out, err));
     if (fd_trace_set_path(*out, name)) return FD_OK;
     return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", name);
 }

@@ -11,6 +11,48 @@
 #include "compare/report/json_build.h"
 #include "compare/report/report.h"
 
+/* ---- options ---- */
+
+enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_REPRO, GROUP = 3 };
+
+static const struct argp_option options[] = {
+    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", GROUP},
+    {"json", KEY_JSON, 0, 0, "The verdict as JSON", GROUP},
+    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", GROUP},
+    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", GROUP},
+    {0},
+};
+
+static const struct argp_option judged_options[] = {
+    {"repro", KEY_REPRO, "DIR", 0,
+     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
+     "pytest, cases for ggml's test-backend-ops",
+     GROUP},
+    {0},
+};
+
+static error_t parse_output_option(int key, char *arg, struct argp_state *state) {
+    fd_cli_output *output = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        if (state->child_inputs) state->child_inputs[0] = output;
+        return 0;
+    case 'v': output->verbose = true; return 0;
+    case KEY_JSON: output->json = true; return 0;
+    case KEY_JUNIT: output->junit = arg; return 0;
+    case KEY_HTML: output->html = arg; return 0;
+    case KEY_REPRO: output->repro = arg; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp fd_cli_output_argp = {.options = options, .parser = parse_output_option};
+static const struct argp_child children[] = {{&fd_cli_output_argp, 0, NULL, 0}, {0}};
+const struct argp fd_cli_judged_output_argp = {
+    .options = judged_options, .parser = parse_output_option, .children = children};
+
+/* ---- files ---- */
+
 fd_code fd_cli_output_open(const char *path, FILE **out, fd_error *err) {
     /* a FIFO that nobody reads is refused, not waited for */
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
@@ -45,6 +87,8 @@ fd_code fd_cli_check_reports_not_overwriting(const fd_cli_output *output, const 
     FD_TRY(fd_cli_check_not_overwriting(output->html, inputs, n, err));
     return fd_cli_check_not_overwriting(output->junit, inputs, n, err);
 }
+
+/* ---- verdicts ---- */
 
 static fd_code write_junit(const fd_verdict *verdict, const char *path, fd_error *err) {
     FILE *file;

@@ -1,4 +1,4 @@
-/* Printing what a command found; files that it writes are checked. */
+/* Printing what a command found, and the options that say how; files that it writes are checked. */
 #ifndef FD_CLI_OUTPUT_H
 #define FD_CLI_OUTPUT_H
 
@@ -12,7 +12,12 @@ typedef struct fd_cli_output {
     bool json;         /* JSON instead of text on standard output */
     const char *html;  /* also an HTML page; NULL: none */
     const char *junit; /* also a JUnit file; NULL: none */
+    const char *repro; /* also a folder with the op that is wrong, alone (cli/repro); NULL: none */
 } fd_cli_output;
+
+/* -v, --json, --junit and --html: argp children whose input is an fd_cli_output. The second, for commands that always
+ * replay, has --repro too; repro is theirs to write. */
+extern const struct argp fd_cli_output_argp, fd_cli_judged_output_argp;
 
 /* Prints the verdict, writes the JUnit and HTML files, and returns the exit status: the verdict's, or 2 when
  * something could not be written. */

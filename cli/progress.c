@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "cli/guard.h"
+#include "cli/ranks.h"
 
 double fd_cli_seconds(void) {
     struct timespec t;
@@ -19,6 +20,7 @@ void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
     bool terminal = fd_cli_is_terminal(stderr);
     double t = fd_cli_seconds(), pause = terminal ? 0.1 : 2.0;
     p->done = done;
+    if (fd_cli_rank() > 0) return;
     if (t - p->started < 2.0 || t - p->printed < pause) return;
     p->printed = t;
     p->shown = true;

@@ -48,29 +48,41 @@ static fd_code add_json_prompt(const fd_cli_model *model, const char *text, size
     return code;
 }
 
+static fd_code add_line(const fd_cli_model *model, const char *text, size_t size, bool json, int32_t line,
+                        fd_cli_prompts *list, fd_error *err) {
+    if (memchr(text, 0, size)) return fd_fail(err, FD_ERR_INPUT, "contains a NUL byte: not a text file");
+    if (size == 0 || (!json && text[0] == '#')) return FD_OK;
+    if (list->n >= fd_limit_of(FD_LIMIT_PROMPTS)) return fd_limit_exceeded(err, FD_LIMIT_PROMPTS, "more prompts");
+    if (json) return add_json_prompt(model, text, size, line, list, err);
+    char *copy = strndup(text, size);
+    if (!copy) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
+    fd_code code = add_prompt(model, copy, false, line, list, err);
+    free(copy);
+    return code;
+}
+
+fd_code fd_cli_prompts_parse(const char *text, size_t size, bool json, const char *where, const fd_cli_model *model,
+                             fd_cli_prompts *list, fd_error *err) {
+    const char *end = text + size;
+    for (int32_t line = 1; text < end; line++) {
+        const char *next = memchr(text, '\n', (size_t)(end - text));
+        size_t n = (size_t)((next ? next : end) - text);
+        while (n > 0 && text[n - 1] == '\r') n--;
+        if (add_line(model, text, n, json, line, list, err) != FD_OK)
+            return fd_error_prefix(err, "%s line %d", where, line);
+        text = next ? next + 1 : end;
+    }
+    return list->n > 0 ? FD_OK : fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", where);
+}
+
 fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err) {
     char *text;
     size_t size;
-    fd_code code = fd_file_read(path, "prompts, one a line", FD_LIMIT_TEXT_BYTES, &text, &size, err);
+    FD_TRY(fd_file_read(path, "prompts, one a line", FD_LIMIT_TEXT_BYTES, &text, &size, err));
     const char *ending = strrchr(path, '.');
     bool json = ending && strcmp(ending, ".jsonl") == 0;
-    char *at = text, *end = code == FD_OK ? text + size : text;
-    for (int32_t line = 1; code == FD_OK && at < end; line++) {
-        char *next = memchr(at, '\n', (size_t)(end - at));
-        size_t n = (size_t)((next ? next : end) - at);
-        while (n > 0 && at[n - 1] == '\r') n--;
-        at[n] = '\0';
-        if (strlen(at) != n)
-            code = fd_fail(err, FD_ERR_INPUT, "contains a NUL byte: not a text file");
-        else if (n > 0 && json)
-            code = add_json_prompt(model, at, n, line, list, err);
-        else if (n > 0 && at[0] != '#')
-            code = add_prompt(model, at, false, line, list, err);
-        if (code != FD_OK) fd_error_prefix(err, "%s line %d", path, line);
-        at = next ? next + 1 : end;
-    }
+    fd_code code = fd_cli_prompts_parse(text, size, json, path, model, list, err);
     free(text);
-    if (code == FD_OK && list->n == 0) code = fd_fail(err, FD_ERR_INPUT, "%s: no prompts in it", path);
     return code;
 }
 

@@ -17,7 +17,12 @@ typedef struct fd_cli_prompts {
     int32_t n;
 } fd_cli_prompts;
 
-/* Messages name the file and the line. FD_ERR_INPUT: no prompt in it. Free the list in any case. */
+/* text [size] of such a file; `json`: of *.jsonl. Messages say `where` and the line. FD_ERR_INPUT: no prompt in it, or more than the limit.
+ * Free the list in any case. */
+fd_code fd_cli_prompts_parse(const char *text, size_t size, bool json, const char *where, const fd_cli_model *model,
+                             fd_cli_prompts *list, fd_error *err);
+
+/* The same of a file, which messages name. */
 fd_code fd_cli_prompts_read(const char *path, const fd_cli_model *model, fd_cli_prompts *list, fd_error *err);
 void fd_cli_prompts_free(fd_cli_prompts *list);
 

@@ -17,7 +17,7 @@ void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_tr
     snprintf(info->driver, sizeof info->driver, "%s", e->driver);
     snprintf(info->build, sizeof info->build, "%s", FD_BUILD);
     snprintf(info->model_name, sizeof info->model_name, "%s", model->graph->hparams.name);
-    snprintf(info->model_hash, sizeof info->model_hash, "%s", model->hash);
+    snprintf(info->model_hash, sizeof info->model_hash, "%s", fd_cli_model_hash(model));
     snprintf(info->arch, sizeof info->arch, "%s", model->graph->hparams.arch);
     snprintf(info->kv_type, sizeof info->kv_type, "%s", fd_exec_kv_type(e));
     snprintf(info->fusion, sizeof info->fusion, "none");

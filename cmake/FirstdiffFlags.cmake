@@ -10,6 +10,10 @@ target_compile_options(fd_flags INTERFACE
 set(fd_is_test $<BOOL:$<TARGET_PROPERTY:FD_IS_TEST>>)
 target_compile_options(fd_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:C>,$<NOT:${fd_is_test}>>:-Wshadow;-Wconversion;-Wno-sign-conversion>)
+# dumpers/hdf5/h5.h
+if(FD_SANITIZE MATCHES "thread" OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(fd_flags INTERFACE FD_CHECK_HDF5_LOCK)
+endif()
 if(FD_SANITIZE)
   target_compile_definitions(fd_flags INTERFACE FD_SANITIZED)
   target_compile_options(fd_flags INTERFACE

@@ -197,6 +197,7 @@ fd_code fd_compare_traces(const fd_trace *ref, const fd_trace *cand, const fd_co
     fd_verdict_side_of_trace(cand, &out->cand);
     comparison c = {.options = options, .verdict = out};
     FD_TRY(fd_trace_pair_open(ref, cand, &c.pair, err));
+    c.pair.peers = options->peers;
     c.pair.memory = options->memory ? options->memory : FD_COMPARE_MEMORY;
     state_what_limits(&c);
     fd_code code = compare_all(&c, err);

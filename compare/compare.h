@@ -7,6 +7,7 @@
 #define FD_COMPARE_COMPARE_H
 
 #include "compare/verdict.h"
+#include "exec/peers.h"
 #include "model/tokenizer/tokenizer.h"
 
 #define FD_COMPARE_MEMORY ((size_t)512 << 20)
@@ -14,6 +15,7 @@
 typedef struct fd_compare_options {
     const char *const *allow_missing; /* [n_allow_missing] globs over node names that need not be on both sides */
     int32_t n_allow_missing;
+    fd_peers *peers;               /* processes that compare the same traces together; NULL: this one alone */
     size_t memory;                 /* bytes that lists made for the comparison may take; 0: FD_COMPARE_MEMORY */
     const fd_graph *graph;         /* of the model both ran, for the attributes of a node; NULL: not known */
     const fd_tokenizer *tokenizer; /* the model's, to say what became of special tokens; NULL: not known */

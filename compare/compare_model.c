@@ -6,6 +6,7 @@
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/misrecorded.h"
+#include "compare/diagnose/projection.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
@@ -26,9 +27,10 @@ typedef struct comparison {
     fd_flips flips;
     fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
     fd_measures measures[2];
-    int32_t n_pos; /* positions whose tokens agree */
-    bool *ignored; /* [n_node] of the candidate: recorded wrongly; owned */
-    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+    int32_t n_pos;        /* positions whose tokens agree */
+    bool *ignored;        /* [n_node] of the candidate: recorded wrongly; owned */
+    fd_explanation below; /* named: a bug below the bounds */
+    bool own_ways;        /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } comparison;
 
 enum { REF, CAND };
@@ -123,9 +125,13 @@ static fd_diagnose_options question(const comparison *c, const fd_attribution *o
 static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict_diagnosis *out = &c->verdict->diagnosis;
     fd_diagnose_options how = question(c, of, of_reference);
+    out->done = true;
+    if (c->below.named) {
+        out->explanation = c->below;
+        return FD_OK;
+    }
     FD_TRY(fd_diagnose(&how, &out->explanation, err));
     FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
-    out->done = true;
     return FD_OK;
 }
 
@@ -155,6 +161,12 @@ static fd_code resolve_suspects(comparison *c, fd_attribution *of, fd_error *err
     snprintf(r.other, sizeof r.other, "%.1e", left.left);
     fd_verdict_reason(c->verdict, r);
     return FD_OK;
+}
+
+/* What the bounds of a class with room hide, and what has a direction. */
+static fd_code find_below_bounds(comparison *c, fd_attribution *of, fd_error *err) {
+    fd_diagnose_options ask = question(c, of, false);
+    return fd_find_below_bounds(&ask, of, &c->below, &c->verdict->diagnosis.causes, err);
 }
 
 /* Nothing was introduced on either side: bits that differ are no divergence, unless the tokens say so. */
@@ -190,6 +202,9 @@ static fd_code report_divergence(comparison *c, const fd_attribution *of, bool o
                                     fd_trace_steps(side), fd_trace_n_step(side));
     FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
     FD_TRY(diagnose_finding(c, of, of_reference, err));
+    fd_diagnose_options how = question(c, of, of_reference);
+    how.finding = &of->not_finite;
+    FD_TRY(fd_find_overflow(&how, &v->replay.overflow, err));
     fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);
     return FD_OK;
 }
@@ -222,6 +237,7 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
         return FD_OK;
     }
     FD_TRY(resolve_suspects(c, &of[CAND], err));
+    FD_TRY(find_below_bounds(c, &of[CAND], err));
     fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
     v->replay.evidence = evidence;
     if (!of[CAND].found) FD_TRY(attribute_side(c, REF, NULL, &source, &of_reference, &of[REF], err));

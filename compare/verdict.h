@@ -10,6 +10,7 @@
 
 #include "compare/diagnose/explanation.h"
 #include "compare/diagnose/misrecorded.h"
+#include "compare/diagnose/overflow.h"
 #include "compare/diff/tensor_diff.h"
 #include "compare/measure/measures.h"
 #include "compare/replay/class_evidence.h"
@@ -110,7 +111,8 @@ typedef struct fd_verdict_replay {
     char tensors[160];   /* globs for --tensors: what to record so that the next verdict narrows the span */
     char not_finite[64]; /* the first node that made a NaN or Inf of finite inputs, anywhere; "" none */
     int32_t not_finite_pos;
-    char next[64]; /* the first other node that introduced an error; "" none */
+    fd_overflow overflow; /* why it did */
+    char next[64];        /* the first other node that introduced an error; "" none */
     int64_t n_tensor, n_noise, n_inherited, n_amplifier, n_introduced, n_before;
     double noisiest_z; /* largest of those within; -1: none */
     char noisiest[64];

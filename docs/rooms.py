@@ -8,7 +8,7 @@ docs/rooms.md inside. A column links only columns to its left.
 import pathlib, re, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = "base numerics model exec faults reference_cpu emulate kernels engine dumpers compare cli".split()
+FOLDERS = "base numerics model exec mpi faults reference_cpu emulate kernels engine dumpers compare cli".split()
 WIDTH, LINE, HEAD, GAP, ACROSS, TOP = 150, 17, 26, 18, 74, 70
 INK, FAINT, BOX, WAY = "#222", "#9aa4b0", "#eef3f8", "#c8503c"
 

@@ -150,7 +150,10 @@ typedef struct fd_op_args {
     const void *rope_cos, *rope_sin; /* ROPE: real [n_ctx, n_rot/2], from position 0 */
     void *out;                       /* real, the rows; for KV_WRITE the cache from position 0, [n_ctx, …] */
     int32_t n_ctx;                   /* positions that the cache holds; 0: n_kv */
-    bool row_by_row; /* for faults alone: every row was a batch of its own, run after the rows before it */
+    /* For faults alone: every row was a batch of its own, run after the rows before it; or else, so many rows of the same
+     * batch came before the first one, negative: so many of these rows are of earlier batches. */
+    bool row_by_row;
+    int32_t batch_offset;
 } fd_op_args;
 
 /* Runs one node's op on its arguments. cli/ hands it to the parts that replay ops without seeing an executor. */

@@ -1,104 +1,22 @@
-/* Attention bugs, in binary32. A query head h of n_head reads K/V head h / (n_head / n_head_kv); scores past a row's
- * own position are -inf and weights 0 there. Each function below has one thing of that wrong. */
-#include "faults/internal.h"
-
+/* Attention bugs, in binary32: which K/V head and which keys a row reads, the scale, the order of the heads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "faults/attention_rule.h"
 #include "numerics/contract.h"
 
-typedef struct shape {
-    int32_t n_head, n_head_kv, head_dim, n_kv;
-} shape;
-
-/* Which K/V head a query head reads, and how many positions the row at `own` sees. */
-typedef struct rule {
-    bool modulo;        /* h % n_head_kv */
-    int32_t look_ahead; /* positions past its own; INT32_MAX: all of the batch */
-} rule;
-
-static int32_t kv_head(shape s, rule r, int32_t h) {
-    return r.modulo ? h % s.n_head_kv : h / (s.n_head / s.n_head_kv);
-}
-
-static int32_t visible(shape s, rule r, int32_t own) {
-    return r.look_ahead >= s.n_kv - own - 1 ? s.n_kv : own + 1 + r.look_ahead;
-}
-
-static float score_of(const fd_node *node, float dot) {
-    float score = dot * node->scale;
-    return node->softcap > 0.0f ? fd_softcap32(score, node->softcap) : score;
-}
-
-/* A head's sink; -inf where the model has none. */
-static float sink_of(const fd_op_args *args, int32_t head) {
-    float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL, sink = sinks ? sinks[head] : -INFINITY;
-    free(sinks);
-    return sink;
-}
-
-static float with_sink(const fd_op_args *args, float sum, float sink) {
-    return args->weight[0] ? sum + fd_exp32(sink) : sum;
-}
-
-static void scores(const fd_op_args *args, rule r) {
-    shape s = {fd_fault_input(args, 0)->shape[0], fd_fault_input(args, 1)->shape[0], fd_fault_input(args, 0)->shape[1],
-               args->n_kv};
-    for (int32_t row = 0; row < args->n_pos; row++)
-        for (int32_t h = 0; h < s.n_head; h++) {
-            const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
-            const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, r, h) * s.head_dim;
-            float *to = (float *)args->out + ((int64_t)row * s.n_head + h) * s.n_kv;
-            int32_t n = visible(s, r, args->pos0 + row), first = fd_node_first_seen(args->node, args->pos0 + row);
-            for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
-                to[t] = t < n && t >= first ? score_of(args->node, fd_dot(q, k, s.head_dim)) : -INFINITY;
-        }
-}
-
-static void softmax(const fd_op_args *args, rule r) {
-    shape s = {.n_head = args->node->shape[0], .n_kv = args->n_kv};
-    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
-        const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
-        float *w = (float *)args->out + (int64_t)i * s.n_kv, sink = sink_of(args, i % s.n_head), max = sink;
-        int32_t n = visible(s, r, args->pos0 + i / s.n_head);
-        for (int32_t t = 0; t < n; t++) max = fmaxf(max, from[t]);
-        for (int32_t t = 0; t < s.n_kv; t++) w[t] = t < n ? fd_exp32(from[t] - max) : 0.0f;
-        float sum = with_sink(args, fd_sum(w, n), sink - max);
-        for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
-    }
-}
-
-/* Positions in blocks of 64, as the contract sums them. */
-static void mix(const fd_op_args *args, rule r) {
-    shape s = {args->node->shape[0], fd_fault_input(args, 1)->shape[0], args->node->shape[1], args->n_kv};
-    int64_t stride = (int64_t)s.n_head_kv * s.head_dim;
-    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
-        const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
-        const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
-        int32_t n = visible(s, r, args->pos0 + i / s.n_head);
-        for (int32_t d = 0; d < s.head_dim; d++) {
-            float total = 0.0f, acc = 0.0f;
-            for (int32_t t = 0; t < n; t++) {
-                acc = fmaf(p[t], v[t * stride + d], acc);
-                if (t % 64 == 63 || t == n - 1) {
-                    total = total + acc;
-                    acc = 0.0f;
-                }
-            }
-            ((float *)args->out)[(int64_t)i * s.head_dim + d] = total;
-        }
-    }
-}
-
-FD_OVERRIDE(scores_modulo, scores(args, (rule){.modulo = true}))
-FD_OVERRIDE(mix_modulo, mix(args, (rule){.modulo = true}))
-FD_OVERRIDE(scores_unmasked, scores(args, (rule){.look_ahead = INT32_MAX}))
-FD_OVERRIDE(softmax_unmasked, softmax(args, (rule){.look_ahead = INT32_MAX}))
-FD_OVERRIDE(mix_unmasked, mix(args, (rule){.look_ahead = INT32_MAX}))
-FD_OVERRIDE(scores_one_ahead, scores(args, (rule){.look_ahead = 1}))
-FD_OVERRIDE(softmax_one_ahead, softmax(args, (rule){.look_ahead = 1}))
-FD_OVERRIDE(mix_one_ahead, mix(args, (rule){.look_ahead = 1}))
+#define RULE(name, ...)                                                                                                \
+    FD_OVERRIDE(scores_##name, fd_rule_scores(args, (fd_attention_rule){__VA_ARGS__}))                                 \
+    FD_OVERRIDE(mix_##name, fd_rule_mix(args, (fd_attention_rule){__VA_ARGS__}))
+RULE(modulo, .heads = FD_HEADS_MODULO)
+RULE(divisor, .heads = FD_HEADS_DIVISOR)
+RULE(group_modulo, .heads = FD_HEADS_GROUP_MODULO)
+RULE(in_turn, .heads = FD_HEADS_IN_TURN)
+RULE(unmasked, .look_ahead = INT32_MAX)
+RULE(one_ahead, .look_ahead = 1)
+FD_OVERRIDE(softmax_unmasked, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX}))
+FD_OVERRIDE(softmax_one_ahead, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = 1}))
 
 /* The same bug in each of the three ops. */
 static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn in_softmax, fd_override_fn in_mix) {
@@ -109,60 +27,56 @@ static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn
 
 /* With as many K/V heads as heads, or one, both rules give the same head. */
 FD_APPLIES(is_grouped, graph->hparams.n_head != graph->hparams.n_head_kv && graph->hparams.n_head_kv > 1)
+/* With one head a rank both rules are gqa_modulo's. */
+FD_APPLIES(ranks_have_heads, graph->hparams.n_head_kv > 1 &&
+                                 graph->hparams.n_head % (2 * graph->hparams.n_head_kv) == 0 &&
+                                 graph->hparams.n_head / (2 * graph->hparams.n_head_kv) > 1)
+FD_EDIT(kv_in_turn, in_all_three(node, scores_in_turn, NULL, mix_in_turn))
 FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
+/* Neither the same as the right rule nor beyond the heads that there are. */
+FD_APPLIES(is_not_square,
+           is_grouped(graph, node) && graph->hparams.n_head / graph->hparams.n_head_kv < graph->hparams.n_head_kv)
+FD_EDIT(gqa_divisor, in_all_three(node, scores_divisor, NULL, mix_divisor))
+FD_EDIT(gqa_group_modulo, in_all_three(node, scores_group_modulo, NULL, mix_group_modulo))
 FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 
-/* The row of position p sees positions before p alone: at p = 0 that is none, max is -inf and -inf - -inf is NaN. */
-static void all_masked(const fd_op_args *args) {
-    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
-    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
-        int32_t own = args->pos0 + i / n_head;
-        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
-        float *w = (float *)args->out + (int64_t)i * n_kv, sink = sink_of(args, i % n_head), max = sink;
-        for (int32_t t = 0; t < own; t++) max = fmaxf(max, s[t]);
-        for (int32_t t = 0; t < n_kv; t++) w[t] = t > own ? 0.0f : fd_exp32((t < own ? s[t] : -INFINITY) - max);
-        float sum = with_sink(args, fd_sum(w, own + 1), sink - max);
-        for (int32_t t = 0; t <= own; t++) w[t] = w[t] / sum;
-    }
-}
-
-static void without_max(const fd_op_args *args) {
-    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
-    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
-        int32_t n = args->pos0 + i / n_head + 1;
-        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
-        float *w = (float *)args->out + (int64_t)i * n_kv;
-        for (int32_t t = 0; t < n_kv; t++) w[t] = t < n ? fd_exp32(s[t]) : 0.0f;
-        float sum = with_sink(args, fd_sum(w, n), sink_of(args, i % n_head));
-        for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
-    }
-}
-
-static void only_current(const fd_op_args *args) {
-    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
-    for (int32_t i = 0; i < args->n_pos * n_head; i++)
-        for (int32_t t = 0; t < n_kv; t++)
-            ((float *)args->out)[(int64_t)i * n_kv + t] = t == args->pos0 + i / n_head ? 1.0f : 0.0f;
-}
-
 /* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
 static void q0_only(const fd_op_args *args) {
-    shape s = {fd_fault_input(args, 0)->shape[0], fd_fault_input(args, 1)->shape[0], fd_fault_input(args, 0)->shape[1],
-               args->n_kv};
-    for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
-        const float *q = (const float *)args->in[0] + (int64_t)i * s.head_dim;
-        const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, (rule){0}, i % s.n_head) * s.head_dim;
-        float *to = (float *)args->out + (int64_t)i * s.n_kv;
-        int32_t own = args->pos0 + i / s.n_head;
-        for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim)
-            to[t] = t > own || t < fd_node_first_seen(args->node, own) ? -INFINITY : score_of(args->node, q[0] * k[0]);
+    const fd_node *q_node = fd_fault_input(args, 0), *k_node = fd_fault_input(args, 1);
+    int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        const float *q = (const float *)args->in[0] + (int64_t)i * head_dim;
+        const float *k = (const float *)args->in[1] + (int64_t)(i % n_head / (n_head / n_head_kv)) * head_dim;
+        float *to = (float *)args->out + (int64_t)i * args->n_kv;
+        int32_t own = args->pos0 + i / n_head, first = fd_node_first_seen(args->node, own);
+        for (int32_t t = 0; t < args->n_kv; t++, k += (int64_t)n_head_kv * head_dim)
+            to[t] = t > own || t < first ? -INFINITY : fd_rule_score(args->node, q[0] * k[0]);
     }
+}
+
+/* The outputs of a batch lie as [n_head, rows, head_dim] and are read as [rows, n_head, head_dim]. */
+static void heads_not_transposed(const fd_op_args *args) {
+    int64_t n_head = args->node->shape[0], head_dim = args->node->shape[1], size = args->n_pos * n_head * head_dim;
+    float *right = malloc(sizeof *right * (size_t)size);
+    fd_rule_mix(args, (fd_attention_rule){0});
+    if (right)
+        memcpy(right, args->out, sizeof *right * (size_t)size);
+    else
+        fd_fault_nan(args, n_head * head_dim);
+    for (int32_t row = 0, end; right && row < args->n_pos; row = end) {
+        int32_t start = fd_fault_batch_start(args, row);
+        for (end = row + 1; end < args->n_pos && fd_fault_batch_start(args, end) == start;) end++;
+        for (int64_t i = 0, n = end - row; i < n * n_head; i++)
+            memcpy((float *)args->out + (row * n_head + i) * head_dim,
+                   right + ((row + i % n) * n_head + i / n) * head_dim, sizeof *right * (size_t)head_dim);
+    }
+    free(right);
 }
 
 static void heads_reversed(const fd_op_args *args) {
     int32_t n_head = args->node->shape[0], head_dim = args->node->shape[1];
-    mix(args, (rule){0});
+    fd_rule_mix(args, (fd_attention_rule){0});
     for (int32_t row = 0; row < args->n_pos; row++)
         for (int32_t h = 0; h < n_head / 2; h++)
             for (int32_t d = 0; d < head_dim; d++) {
@@ -218,22 +132,27 @@ static const fd_fault rows[] = {
      .edit = scale_by_model_width},
     {ATTENTION("q0_only", "attn_scores", FD_OP_ATTN_SCORES, "of each query head only element 0 is loaded"),
      .override = q0_only},
+    {.info = {"tp_kv_in_turn", "ranks",
+              "on twice as many ranks as K/V heads, rank r has those of r % n_head_kv, not of r / 2", "attn_scores",
+              false},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_scores attn_out",
+     .applies = ranks_have_heads,
+     .edit = kv_in_turn},
     {ATTENTION("gqa_modulo", "attn_scores", FD_OP_COUNT,
                "query head h reads K/V head h modulo n_head_kv, not h / group size"),
      .applies = is_grouped, .edit = gqa_modulo},
+    {ATTENTION("gqa_divisor", "attn_scores", FD_OP_COUNT,
+               "query head h reads K/V head h / n_head_kv: the number of heads for that of heads a group"),
+     .applies = is_not_square, .edit = gqa_divisor},
+    {ATTENTION("gqa_group_modulo", "attn_scores", FD_OP_COUNT,
+               "query head h reads K/V head h modulo the group's size, not h / group size"),
+     .applies = is_not_square, .edit = gqa_group_modulo},
     {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
      .edit = mask_missing},
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
                "the causal mask is off by one: a token sees the next one"),
      .edit = mask_one_ahead},
-    {ATTENTION("softmax_all_masked", "attn_weights", FD_OP_ATTN_SOFTMAX,
-               "the mask hides a token from itself, so the first row is all masked"),
-     .override = all_masked},
-    {ATTENTION("softmax_without_max", "attn_weights", FD_OP_ATTN_SOFTMAX,
-               "softmax does not take off the maximum: large scores overflow"),
-     .override = without_max},
-    {ATTENTION("only_current_token", "attn_weights", FD_OP_ATTN_SOFTMAX, "a token attends to itself alone"),
-     .override = only_current},
     {ATTENTION("window_ignored", "attn_scores", FD_OP_ATTN_SCORES,
                "the sliding window is ignored: all positions are seen"),
      .applies = has_window, .edit = window_ignored},
@@ -247,6 +166,9 @@ static const fd_fault rows[] = {
      .applies = has_sinks, .edit = sinks_missing},
     {ATTENTION("heads_reversed", "attn_out", FD_OP_ATTN_MIX, "the heads' outputs are put together in the wrong order"),
      .applies = several_heads, .override = heads_reversed},
+    {ATTENTION("heads_not_transposed", "attn_out", FD_OP_ATTN_MIX,
+               "the outputs of a batch lie head by head and are read row by row: a transposition is missing"),
+     .applies = several_heads, .override = heads_not_transposed, .info.whole_batch = true},
     {ATTENTION("alibi_missing", "attn_alibi", FD_OP_ATTN_ALIBI, "scores are not biased by distance (ALiBi)"),
      .override = alibi_missing},
     {ATTENTION("alibi_sign", "attn_alibi", FD_OP_ATTN_ALIBI, "ALiBi favours what is far away"), .override = alibi_sign},

@@ -98,22 +98,27 @@ Q4_K_DECODER(first_group, first_group)
 
 /* ---- Q6_K: 256 elements, sixteen groups ---- */
 
-/* groups_a_scale: how many neighbouring groups of 16 wrongly share the first one's scale. */
-static void q6_k(const uint8_t *block, int groups_a_scale, float *to) {
+/* groups_a_scale: how many neighbouring groups of 16 wrongly share the first one's scale. quarters: how many of the four
+ * of each half are written. */
+static void q6_k(const uint8_t *block, int groups_a_scale, int quarters, float *to) {
     const int8_t *scales = (const int8_t *)block + offsetof(fd_block_q6_K, scales);
     float d = half_at(block + offsetof(fd_block_q6_K, d));
     for (int e = 0; e < 256; e++) {
         int half = e / 128, quarter = e % 128 / 32, i = e % 32, group = e / 16;
         uint8_t low = block[half * 64 + (quarter & 1) * 32 + i], high = block[128 + half * 32 + i];
         int q = ((quarter < 2 ? low & 15 : low >> 4) | (high >> 2 * quarter & 3) << 4) - 32;
-        to[e] = d * (float)scales[group - group % groups_a_scale] * (float)q;
+        float value = d * (float)scales[group - group % groups_a_scale] * (float)q;
+        to[e] = quarter < quarters ? value : 0.0f;
     }
 }
 static void q6_k_shared_scale(const uint8_t *data, int64_t b, float *to) {
-    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, to);
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, 4, to);
 }
 static void q6_k_first_group(const uint8_t *data, int64_t b, float *to) {
-    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, to);
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, 4, to);
+}
+static void q6_k_one_quarter(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 1, 1, to);
 }
 
 /* ---- F16 ---- */
@@ -136,6 +141,7 @@ BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_
 BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)
 BY_FORMAT(first_group, [FD_Q4_K] = q4_k_first_group, [FD_Q6_K] = q6_k_first_group)
 BY_FORMAT(block_stride, [FD_Q8_0] = q8_stride_32, [FD_Q4_0] = q4_stride_16)
+BY_FORMAT(one_quarter, [FD_Q6_K] = q6_k_one_quarter)
 BY_FORMAT(plus_min, [FD_Q4_K] = q4_k_plus_min)
 BY_FORMAT(unpack, [FD_Q4_K] = q4_k_unpack)
 BY_FORMAT(unsigned_bytes, [FD_Q8_0] = q8_unsigned)
@@ -153,6 +159,7 @@ static const fd_fault rows[] = {
     {BLOCK("block_stride",
            "blocks are stepped over as if they held no scale: 32 bytes for 34 (Q8_0), 16 for 18 (Q4_0)"),
      .edit = block_stride},
+    {BLOCK("quarter_written", "32 of each 128 elements are written, the others stay zero (Q6_K)"), .edit = one_quarter},
     {BLOCK("plus_min", "d·q + min where the format has d·q - min (Q4_K)"), .edit = plus_min},
     {BLOCK("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"), .edit = unpack},
     {BLOCK("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},

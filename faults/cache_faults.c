@@ -1,10 +1,9 @@
 /* K/V cache bugs: where rows are written, and which cache is read. */
-#include "faults/internal.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "faults/attention_rule.h"
 #include "numerics/contract.h"
 
 FD_EDIT(one_further, node->row_offset = 1)
@@ -24,22 +23,12 @@ FD_OVERRIDE(by_head, write_with_stride(args, args->node->shape[1]))
 FD_OVERRIDE(never, write_with_stride(args, 0))
 FD_APPLIES(several_heads, node->n_dim == 2 && node->shape[0] > 1)
 
-/* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0. */
-static void reads_stale_rows(const fd_op_args *args) {
-    const fd_node *q_node = fd_fault_input(args, 0), *k_node = fd_fault_input(args, 1);
-    int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0], n_kv = args->n_kv;
-    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
-        int32_t own = args->pos0 + i / n_head, n_written = args->row_by_row ? own : args->pos0;
-        const float *q = (const float *)args->in[0] + (int64_t)i * head_dim;
-        float *to = (float *)args->out + (int64_t)i * n_kv;
-        for (int32_t t = 0; t < n_kv; t++) {
-            const float *k =
-                (const float *)args->in[1] + ((int64_t)t * n_head_kv + i % n_head / (n_head / n_head_kv)) * head_dim;
-            float score = t < n_written ? fd_dot(q, k, head_dim) * args->node->scale : 0.0f;
-            to[t] = t > own ? -INFINITY : score;
-        }
-    }
-}
+/* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0, nothing mixed. */
+FD_OVERRIDE(stale_k, fd_rule_scores(args, (fd_attention_rule){.stale = true}))
+FD_OVERRIDE(stale_v, fd_rule_mix(args, (fd_attention_rule){.stale = true}))
+FD_EDIT(stale_both, node->override = node->op == FD_OP_ATTN_SCORES ? stale_k
+                                     : node->op == FD_OP_ATTN_MIX  ? stale_v
+                                                                   : node->override)
 
 /* Softmax reads `n_more` slots past the row's own. They were never written: their K is zero, so is their score, and
  * their V adds nothing to the mix. */
@@ -102,7 +91,11 @@ static const fd_fault rows[] = {
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
      .override = never},
     {CACHE("kv_stale_row", "attn_scores", FD_OP_ATTN_SCORES, "attention reads K before this batch's rows are written"),
-     .override = reads_stale_rows},
+     .override = stale_k},
+    {CACHE("kv_stale_v", "attn_out", FD_OP_ATTN_MIX, "attention reads V before this batch's rows are written"),
+     .override = stale_v},
+    {CACHE("kv_stale_both", "attn_scores", FD_OP_COUNT, "attention reads K and V before this batch's rows are written"),
+     .edit = stale_both},
     {CACHE("kv_previous_layer", "attn_scores", FD_OP_COUNT, "layers share a cache: a layer reads the one before it"),
      .edit = previous_layer},
     {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),

@@ -60,6 +60,11 @@ const fd_node *fd_fault_input(const fd_op_args *args, int i) {
     return &args->graph->nodes[args->node->input[i]];
 }
 
+int32_t fd_fault_batch_start(const fd_op_args *args, int32_t row) {
+    int32_t own = args->pos0 + row, start = args->pos0 - args->batch_offset;
+    return args->row_by_row || start > own ? own : start;
+}
+
 void fd_fault_copy(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = ((const float *)args->in[0])[i];

@@ -9,7 +9,7 @@
 typedef struct fd_fault_info {
     const char *name; /* "rope_pairing" */
     /* "loader", "dequantise", "embedding", "norm", "matmul", "rope", "attention", "kv_cache", "ffn", "moe", "residual",
-     * "numerics" or "output" */
+     * "numerics", "output" or "ranks" */
     const char *family;
     const char *summary; /* one line: what the faulty engine does */
     /* The node suffix where it first shows, "attn_q_rope"; several, of which a model has one there, are separated by
@@ -19,6 +19,8 @@ typedef struct fd_fault_info {
     /* Where the fault is a coarser type for the factors of a product: its unit roundoff. In an engine whose factors
      * are as coarse it is no bug. Else 0. */
     double u_in;
+    bool whole_batch; /* computes a row from others of its batch, also from later ones */
+    bool later;       /* does no harm in a first batch: it shows in those that find rows in the cache */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

@@ -40,8 +40,8 @@ typedef struct fd_fault_family {
 } fd_fault_family;
 
 extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
-    fd_rope_faults, fd_attention_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults, fd_numerics_faults,
-    fd_output_faults;
+    fd_rope_faults, fd_attention_faults, fd_softmax_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults,
+    fd_numerics_faults, fd_output_faults, fd_rank_faults;
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
@@ -80,6 +80,9 @@ int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char 
 /* The node that is input i. */
 const fd_node *fd_fault_input(const fd_op_args *args, int i);
 
+/* Position of the first row of the batch that row `row` is of. */
+int32_t fd_fault_batch_start(const fd_op_args *args, int32_t row);
+
 /* An override: the first input as it is. */
 void fd_fault_copy(const fd_op_args *args);
 
@@ -88,6 +91,7 @@ void fd_fault_copy(const fd_op_args *args);
 float *fd_fault_row(const fd_weight *weight, int64_t row);
 
 /* Rounded to the type and back. */
+typedef float (*fd_fault_round)(float x);
 float fd_fault_to_f16(float x);
 float fd_fault_to_bf16(float x);
 

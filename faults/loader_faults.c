@@ -2,6 +2,7 @@
  * tied table stays right where it is used as the embedding. */
 #include "faults/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,10 @@ static bool more_rows_than_columns(const fd_graph *graph, const fd_node *node) {
     return w->n_row > w->n_col;
 }
 
+/* A return inside the loop over blocks. */
+FD_APPLIES(is_in_blocks, fd_dtype_get(fd_fault_weight(graph, node, 0)->dtype)->block_elements > 1)
+FD_EDIT(first_block_only, reread(site, 0, 0, (uint64_t)fd_dtype_get(weight_of(site).dtype)->block_bytes))
+
 static void rows_n_embd(fd_fault_site *site) {
     fd_weight w = weight_of(site);
     reread(site, 0, 0, (uint64_t)(w.n_col * fd_dtype_row_bytes(w.dtype, w.n_col)));
@@ -113,6 +118,89 @@ FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 
 FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
 
+/* ---- rows of Q, K and V in another order ---- */
+
+/* Row o of the weight fetched from row source[o] of `flat`. */
+static void take_rows(fd_fault_site *site, const float *flat, const int64_t *source) {
+    fd_weight w = weight_of(site);
+    float *moved = fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)(w.n_row * w.n_col));
+    for (int64_t o = 0; o < w.n_row && moved; o++)
+        memcpy(moved + o * w.n_col, flat + source[o] * w.n_col, sizeof *moved * (size_t)w.n_col);
+}
+
+static int64_t *new_rows(fd_fault_site *site, int64_t n) {
+    int64_t *rows = malloc(sizeof *rows * (size_t)n);
+    if (!rows) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for %lld rows", (long long)n);
+    return rows;
+}
+
+/* A converter puts each head's pairs (i, i + half) side by side. A reader that undoes this with another number of heads
+ * leaves them in another order. */
+static void k_by_n_head(fd_fault_site *site) {
+    const fd_hparams *h = &site->graph->hparams;
+    fd_weight w = weight_of(site);
+    int64_t own = w.n_row / h->n_head_kv, other = w.n_row / h->n_head;
+    int64_t *rows = new_rows(site, w.n_row);
+    float *flat = rows ? flatten(site, &w) : NULL;
+    for (int64_t o = 0; o < w.n_row && flat; o++) {
+        int64_t half =
+            o - o % own + o % own % 2 * (own / 2) + o % own / 2; /* where it stood before the file was made */
+        rows[o] = half - half % other + (half % other % (other / 2)) * 2 + half % other / (other / 2);
+    }
+    if (flat) take_rows(site, flat, rows);
+    free(flat);
+    free(rows);
+}
+static bool has_permuted_k(const fd_graph *graph, const fd_node *node) {
+    const fd_hparams *h = &graph->hparams;
+    int32_t rope = fd_fault_sibling(graph, node, "attn_k_rope");
+    int64_t n_row = fd_fault_weight(graph, node, 0)->n_row;
+    return rope >= 0 && graph->nodes[rope].rope.pairing == FD_ROPE_INTERLEAVED && h->n_head != h->n_head_kv &&
+           n_row % (2 * h->n_head) == 0 && n_row / h->n_head > 2;
+}
+
+/* The file's, by its name: the node of it may read another one by now. */
+static const fd_weight *weight_of_layer(const fd_graph *graph, const fd_node *node, const char *part) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", node->layer, part);
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (strcmp(graph->weights[i].name, name) == 0) return &graph->weights[i];
+    return NULL;
+}
+
+/* The rows of Q, K and V are one matrix, [Q; K; V], and are taken for a group's queries, its key and its value, group
+ * after group. */
+static void qkv_by_group(fd_fault_site *site) {
+    static const char *const parts[] = {"attn_q", "attn_k", "attn_v"};
+    const fd_hparams *h = &site->graph->hparams;
+    int64_t n_col = weight_of(site).n_col, group = h->n_head / h->n_head_kv, n_row = 0, of_part[3];
+    for (int i = 0; i < 3; i++) n_row += of_part[i] = weight_of_layer(site->graph, site->node, parts[i])->n_row;
+    int64_t dim = of_part[1] / h->n_head_kv;
+    float *all = malloc(sizeof *all * (size_t)(n_row * n_col)), *to = all;
+    int64_t *rows = all ? new_rows(site, n_row) : NULL;
+    if (!all) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for weight %s", weight_of(site).name);
+    for (int i = 0; i < 3 && rows; to += of_part[i++] * n_col) {
+        float *flat = flatten(site, weight_of_layer(site->graph, site->node, parts[i]));
+        if (flat) memcpy(to, flat, sizeof *to * (size_t)(of_part[i] * n_col));
+        free(flat);
+    }
+    bool q = fd_fault_is_one_of(site->node, "attn_q"), k = fd_fault_is_one_of(site->node, "attn_k");
+    for (int64_t o = 0; o < weight_of(site).n_row && rows; o++) {
+        int64_t head = o / dim, in_group = q ? head % group : k ? group : group + 1;
+        rows[o] = ((q ? head / group : head) * (group + 2) + in_group) * dim + o % dim;
+    }
+    if (rows && site->code == FD_OK) take_rows(site, all, rows);
+    free(rows);
+    free(all);
+}
+static bool has_qkv(const fd_graph *graph, const fd_node *node) {
+    const fd_hparams *h = &graph->hparams;
+    const fd_weight *q = weight_of_layer(graph, node, "attn_q"), *k = weight_of_layer(graph, node, "attn_k"),
+                    *v = weight_of_layer(graph, node, "attn_v");
+    return q && k && v && h->n_head_kv > 1 && k->n_row == v->n_row && k->n_col == q->n_col && v->n_col == q->n_col &&
+           k->n_row % h->n_head_kv == 0 && q->n_row == k->n_row / h->n_head_kv * h->n_head;
+}
+
 #define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL
 #define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits logits_raw", true}, .op = FD_OP_MATMUL
 
@@ -129,6 +217,14 @@ static const fd_fault rows[] = {
      .nodes = "ffn_gate ffn_up", .edit = gate_up_swapped},
     {LOADER("k_v_swapped", "attn_k", "the K and V matrices are exchanged"), .nodes = "attn_k attn_v",
      .edit = k_v_swapped},
+    {LOADER("first_block_only", "attn_q", "of each matrix the first block is dequantised, the rest stays zero"),
+     .applies = is_in_blocks, .edit = first_block_only},
+    {LOADER("k_permuted_by_n_head", "attn_k",
+            "the order of K's rows is undone for n_head heads, where K has n_head_kv"),
+     .nodes = "attn_k", .applies = has_permuted_k, .edit = k_by_n_head},
+    {LOADER("qkv_by_group", "attn_q",
+            "the rows of Q, K and V, one matrix, are taken for each group's queries, key and value in turn"),
+     .nodes = "attn_q attn_k attn_v", .applies = has_qkv, .edit = qkv_by_group},
     {LOADER("down_missing", "ffn_down", "ffn_down is zero: its matrix is not loaded, or the product not computed"),
      .nodes = "ffn_down", .edit = all_zero},
     {LOADER_OUTPUT("tied_output_zero",

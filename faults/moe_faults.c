@@ -15,6 +15,18 @@ static void sigmoid_for_softmax(const fd_op_args *args) {
         ((float *)args->out)[i] = 1.0f / (1.0f + fd_exp32(-((const float *)args->in[0])[i]));
 }
 
+static void softmax_for_sigmoid(const fd_op_args *args) {
+    int64_t n = fd_node_width(args->node);
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        const float *x = (const float *)args->in[0] + p * n;
+        float *y = (float *)args->out + p * n, max = -INFINITY, sum;
+        for (int64_t i = 0; i < n; i++) max = fmaxf(max, x[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = fd_exp32(x[i] - max);
+        sum = fd_sum(y, n);
+        for (int64_t i = 0; i < n; i++) y[i] = y[i] / sum;
+    }
+}
+
 /* Sorted the other way round. */
 static void smallest_chosen(const fd_op_args *args) {
     int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
@@ -43,6 +55,11 @@ FD_APPLIES(softmaxes, node->gating == FD_GATING_SOFTMAX)
 FD_APPLIES(in_groups, node->n_group > node->n_group_used)
 FD_EDIT(groups_ignored, node->n_group = 0)
 FD_EDIT(not_normalised, node->gating = FD_GATING_GATHER)
+FD_APPLIES(gathers, node->gating == FD_GATING_GATHER)
+FD_EDIT(normalised, node->gating = FD_GATING_NORMALISED)
+FD_APPLIES(has_logits, fd_fault_sibling(graph, node, "ffn_moe_logits") >= 0)
+FD_EDIT(logits_as_weights, node->gating = FD_GATING_GATHER;
+        node->input[0] = fd_fault_sibling(site->graph, node, "ffn_moe_logits"))
 FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
 
 /* The chosen ones' share of all experts. */
@@ -171,6 +188,8 @@ static const fd_fault rows[] = {
      .nodes = "ffn_moe_logits", .applies = has_bias, .edit = bias_missing},
     {MOE("moe_sigmoid", "ffn_moe_probs", FD_OP_SOFTMAX, "the router's logits go through a sigmoid, not a softmax"),
      .override = sigmoid_for_softmax},
+    {MOE("moe_softmax", "ffn_moe_probs", FD_OP_SIGMOID, "the router's logits go through a softmax, not a sigmoid"),
+     .nodes = "ffn_moe_probs", .override = softmax_for_sigmoid},
     {MOE("moe_smallest", "ffn_moe_topk", FD_OP_TOP_K, "the experts with the smallest probabilities are chosen"),
      .override = smallest_chosen},
     {MOE("moe_groups_ignored", "ffn_moe_topk", FD_OP_TOP_K,
@@ -179,6 +198,12 @@ static const fd_fault rows[] = {
     {MOE("moe_not_normalised", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the chosen experts' probabilities are not divided by their sum"),
      .applies = normalises, .edit = not_normalised},
+    {MOE("moe_normalised", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
+         "the chosen experts' probabilities are divided by their sum, which this model does not do"),
+     .applies = gathers, .edit = normalised},
+    {MOE("moe_logits_as_weights", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
+         "the router's logits are taken for the chosen experts' weights"),
+     .applies = has_logits, .edit = logits_as_weights},
     {MOE("moe_softmax_twice", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "a softmax over the chosen experts' probabilities, which are a softmax already"),
      .applies = normalises, .edit = softmax_twice},
@@ -189,7 +214,7 @@ static const fd_fault rows[] = {
      .override = next_expert},
     {MOE("moe_first_rows_experts", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "every row of a batch goes to the experts of the first row"),
-     .override = first_rows_experts},
+     .override = first_rows_experts, .info.whole_batch = true},
     {MOE("moe_high_ids_ignored", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "experts with an id in the upper half are ignored, as ids beyond a type's range would be"),
      .override = high_ids_ignored},

@@ -113,6 +113,26 @@ static void layer_norm(const fd_op_args *args) {
     free(w);
 }
 
+/* x·r·w with every step rounded; the squares are summed in binary32, as 16-bit reductions are. */
+static void norm_rounded(const fd_op_args *args, fd_fault_round round) {
+    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
+    float *w = fd_fault_row(args->weight[0], 0);
+    if (!w) {
+        fd_fault_nan(args, fd_node_width(args->node));
+        return;
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        float *y = (float *)args->out + row * n;
+        for (int64_t i = 0; i < n; i++) y[i] = round(round(x[i]) * round(x[i]));
+        float mean = round(fd_sum(y, n) / (float)n), scale = round(1.0f / round(sqrtf(round(mean + args->node->eps))));
+        for (int64_t i = 0; i < n; i++) y[i] = round(round(round(x[i]) * scale) * round(w[i]));
+    }
+    free(w);
+}
+FD_OVERRIDE(all_in_f16, norm_rounded(args, fd_fault_to_f16))
+FD_OVERRIDE(all_in_bf16, norm_rounded(args, fd_fault_to_bf16))
+
 /* 1e-5 and 1e-6 are the two that models have: each taken for the other. */
 FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 
@@ -175,6 +195,12 @@ static const fd_fault rows[] = {
     {.info = {"norm_weight_bf16", "norm", "the weight of RMSNorm is rounded to bfloat16", "attn_norm", false, 0x1p-8},
      .op = FD_OP_RMS_NORM,
      .override = in_bf16},
+    {.info = {"norm_in_f16", "norm", "every step of RMSNorm is rounded to binary16", "attn_norm", false, 0x1p-11},
+     .op = FD_OP_RMS_NORM,
+     .override = all_in_f16},
+    {.info = {"norm_in_bf16", "norm", "every step of RMSNorm is rounded to bfloat16", "attn_norm", false, 0x1p-8},
+     .op = FD_OP_RMS_NORM,
+     .override = all_in_bf16},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
     {LAYER_NORM("layer_norm_mean_kept", "RMSNorm in place of LayerNorm: the mean is not taken off"),

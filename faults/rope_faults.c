@@ -27,6 +27,7 @@ FD_EDIT(scaling_ignored, node->rope.scaling = FD_ROPE_SCALING_NONE; node->rope.a
         node->weight[0] = node->weight[1] = -1)
 
 FD_APPLIES(is_yarn, node->rope.scaling == FD_ROPE_SCALING_YARN)
+FD_APPLIES(is_by_frequency, node->rope.scaling == FD_ROPE_SCALING_YARN || node->rope.scaling == FD_ROPE_SCALING_LLAMA3)
 FD_EDIT(factor_missing, node->rope.factor = 1)
 FD_EDIT(ramp_reversed, node->rope.ext_factor = -node->rope.ext_factor)
 FD_EDIT(ramp_missing, node->rope.scaling = FD_ROPE_SCALING_LINEAR)
@@ -42,32 +43,34 @@ FD_EDIT(original_context_ignored, node->rope.original_context = site->graph->hpa
 FD_APPLIES(has_long_factors, node->weight[1] >= 0)
 FD_EDIT(other_factors, int32_t other = node->weight[1]; node->weight[1] = node->weight[0]; node->weight[0] = other)
 
-typedef float (*round_fn)(float x);
 static float as_is(float x) {
     return x;
 }
+/* Turns pair i of a head by the angle of that cosine and sine. */
+static void turn(const fd_node *node, float *head, int32_t i, float c, float s) {
+    bool neighbours = node->rope.pairing == FD_ROPE_INTERLEAVED;
+    float *first = head + (neighbours ? 2 * i : i), *second = first + (neighbours ? 1 : node->rope.n_rot / 2);
+    float a = *first, b = *second;
+    *first = fmaf(a, c, -(b * s));
+    *second = fmaf(a, s, b * c);
+}
+
 /* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract
  * rounds. */
-static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, round_fn round) {
+static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, fd_fault_round round) {
     const fd_node *node = args->node;
     int32_t half = node->rope.n_rot / 2, n_head = node->shape[0], head_dim = node->shape[1];
     float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
     if (cosine) fd_rope_table(&node->rope, args->weight[0], pos, 1, cosine, sine);
     for (int32_t h = 0; h < n_head && cosine; h++)
-        for (int32_t i = 0; i < half; i++) {
-            float *pair = x + (int64_t)h * head_dim;
-            float *first = pair + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 2 * i : i);
-            float *second = first + (node->rope.pairing == FD_ROPE_INTERLEAVED ? 1 : half);
-            float a = *first, b = *second, c = round(cosine[i]), s = sign * round(sine[i]);
-            *first = fmaf(a, c, -(b * s));
-            *second = fmaf(a, s, b * c);
-        }
+        for (int32_t i = 0; i < half; i++)
+            turn(node, x + (int64_t)h * head_dim, i, round(cosine[i]), sign * round(sine[i]));
     bool done = cosine != NULL;
     free(cosine);
     return done;
 }
 
-static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times, round_fn round) {
+static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times, fd_fault_round round) {
     int64_t width = fd_node_width(args->node);
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int32_t r = 0; r < args->n_pos; r++)
@@ -85,6 +88,44 @@ FD_OVERRIDE(table_in_bf16, rotate_rows(args, 0, 1.0f, 1, fd_fault_to_bf16))
 FD_OVERRIDE(twice, rotate_rows(args, 0, 1.0f, 2, as_is))
 /* cos 0 = 1 and sin 0 = 0: position 0 leaves a row as it is. */
 FD_OVERRIDE(not_at_all, rotate_rows(args, 0, 1.0f, 0, as_is))
+
+/* What follows the dimensions that turn is not copied. */
+FD_APPLIES(has_rest, node->rope.n_rot < node->shape[1])
+static void rest_missing(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node), head_dim = args->node->shape[1];
+    rotate_rows(args, 0, 1.0f, 1, as_is);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % head_dim >= args->node->rope.n_rot) ((float *)args->out)[i] = 0.0f;
+}
+
+/* Frequencies rounded, which are the angles of position 1; with `angles`, their products with positions too. */
+static void rounded_frequencies(const fd_op_args *args, fd_fault_round round, bool angles) {
+    const fd_node *node = args->node;
+    int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    int32_t half = node->rope.n_rot / 2;
+    double *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    fd_rope_table_f64(&node->rope, args->weight[0], 1, 1, cosine, sine);
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim)
+        for (int32_t i = 0; i < half; i++) {
+            float frequency = round((float)atan2(sine[i], cosine[i]));
+            float angle = (float)(args->pos0 + at / width) * frequency;
+            double size = hypot(sine[i], cosine[i]); /* of the attention factor */
+            if (angles) angle = round(angle);
+            turn(node, (float *)args->out + at, i, (float)(size * cos((double)angle)),
+                 (float)(size * sin((double)angle)));
+        }
+    free(cosine);
+}
+FD_APPLIES(several_frequencies, node->rope.n_rot > 2)
+FD_OVERRIDE(frequency_f16, rounded_frequencies(args, fd_fault_to_f16, false))
+FD_OVERRIDE(frequency_bf16, rounded_frequencies(args, fd_fault_to_bf16, false))
+FD_OVERRIDE(angle_f16, rounded_frequencies(args, fd_fault_to_f16, true))
+FD_OVERRIDE(angle_bf16, rounded_frequencies(args, fd_fault_to_bf16, true))
 
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
@@ -114,6 +155,16 @@ static const fd_fault rows[] = {
               0x1p-8},
      .op = FD_OP_ROPE,
      .override = table_in_bf16},
+    {ROPE("rope_freq_f16", "attn_q_rope", "RoPE's frequencies are rounded to binary16"), .applies = several_frequencies,
+     .override = frequency_f16},
+    {ROPE("rope_freq_bf16", "attn_q_rope", "RoPE's frequencies are rounded to bfloat16"),
+     .applies = several_frequencies, .override = frequency_bf16},
+    {ROPE("rope_angle_f16", "attn_q_rope", "RoPE's frequencies and angles are rounded to binary16"),
+     .applies = several_frequencies, .override = angle_f16},
+    {ROPE("rope_angle_bf16", "attn_q_rope", "RoPE's frequencies and angles are rounded to bfloat16"),
+     .applies = several_frequencies, .override = angle_bf16},
+    {ROPE("rope_rest_missing", "attn_q_rope", "the dimensions that are not rotated are not copied: zeros"),
+     .applies = has_rest, .override = rest_missing},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
     {ROPE("rope_scaling_ignored", "attn_q_rope",
           "the context scaling of RoPE (linear, llama3, YaRN, LongRoPE, frequency factors) is ignored"),
@@ -123,8 +174,9 @@ static const fd_fault rows[] = {
      .applies = is_yarn, .edit = factor_missing},
     {ROPE("rope_ramp_reversed", "attn_q_rope", "YaRN keeps slow pairs and slows fast ones: its ramp is reversed"),
      .applies = is_yarn, .edit = ramp_reversed},
-    {ROPE("rope_ramp_missing", "attn_q_rope", "YaRN slows every pair by its factor, as linear scaling does"),
-     .applies = is_yarn, .edit = ramp_missing},
+    {ROPE("rope_ramp_missing", "attn_q_rope",
+          "YaRN or llama3's scaling slows every pair by its factor, as linear scaling does"),
+     .applies = is_by_frequency, .edit = ramp_missing},
     {ROPE("rope_attention_factor_missing", "attn_q_rope",
           "cos and sin are not multiplied by the attention factor of YaRN or LongRoPE"),
      .applies = has_attention_factor, .edit = attention_factor_missing},

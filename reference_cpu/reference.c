@@ -48,7 +48,7 @@ static void prepare(fd_reference *ref, const int32_t *tokens, int32_t pos0, int3
             args->rope_cos = b->ropes[b->rope_of[i]].cos.data;
             args->rope_sin = b->ropes[b->rope_of[i]].sin.data;
         }
-        fd_ref_cut(task, ref->n_thread);
+        fd_ref_cut(task, ref->n_thread, ref->peers);
     }
 }
 
@@ -153,6 +153,7 @@ fd_code fd_reference_new(const fd_graph *graph, const fd_reference_options *opti
     name_device(ref->exec.device, sizeof ref->exec.device);
     ref->ops = fd_ref_select(options->numerics, isa, options->scalar);
     ref->n_thread = options->n_thread ? options->n_thread : omp_get_max_threads();
+    ref->peers = options->peers;
     ref->may_split = true;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];

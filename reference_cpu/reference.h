@@ -3,13 +3,17 @@
 #define FD_REFERENCE_CPU_REFERENCE_H
 
 #include "exec/exec.h"
+#include "exec/peers.h"
 
 typedef struct fd_reference_options {
     fd_numerics numerics;
     int32_t n_ctx;    /* positions of K/V cache; ≥ 1 */
     int32_t n_seq;    /* sequences, each with that much cache; 0 counts as 1 */
     int32_t n_thread; /* 0: all cores. Never changes a bit */
-    bool scalar;      /* only the scalar kernels (tests; slow). Never changes a bit */
+    fd_peers *
+        peers; /* processes that each compute a share of the large ops, and call the same things in the same order; NULL:
+                         this one alone. Never changes a bit. Borrowed */
+    bool scalar; /* only the scalar kernels (tests; slow). Never changes a bit */
 } fd_reference_options;
 
 /* `graph` must outlive the executor. FD_ERR_INPUT: no room (n_ctx), a graph that breaks an invariant, FD_SIMD with an

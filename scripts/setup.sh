@@ -29,7 +29,7 @@ need_packages() { # need_packages PACKAGE…: installs those that are not instal
 }
 
 build_packages=(build-essential cmake ninja-build pkg-config libhdf5-dev libpcre2-dev libjansson-dev libxxhash-dev zlib1g-dev)
-test_packages=(libcriterion-dev python3 python3-h5py python3-numpy python3-venv)
+test_packages=(libcriterion-dev python3 python3-h5py python3-numpy python3-venv openmpi-bin)
 
 # The Python for the tests of dumpers/python: $FD_PYTEST when it is set, else one of our own with what they need from PyPI.
 # Sets fd_pytest; empty when that cannot be had, which only CI takes for an error.

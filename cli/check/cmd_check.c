@@ -11,27 +11,14 @@
 #include "cli/output.h"
 
 typedef struct arguments {
-    const char *class_name, *backend, *keep, *repro;
+    const char *class_name, *backend, *keep;
     int32_t n_thread;
     fd_cli_globs allow_missing;
     fd_check_input input;
     fd_cli_output output;
 } arguments;
 
-enum {
-    KEY_MAP = 256,
-    KEY_CANDIDATE,
-    KEY_TOKENS_FILE,
-    KEY_STEPS,
-    KEY_WEIGHTS,
-    KEY_BACKEND,
-    KEY_KEEP,
-    KEY_ALLOW,
-    KEY_JSON,
-    KEY_JUNIT,
-    KEY_HTML,
-    KEY_REPRO
-};
+enum { KEY_MAP = 256, KEY_CANDIDATE, KEY_TOKENS_FILE, KEY_STEPS, KEY_WEIGHTS, KEY_BACKEND, KEY_KEEP, KEY_ALLOW };
 
 static const struct argp_option options[] = {
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
@@ -50,14 +37,6 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where the reference runs (default cpu)", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"keep", KEY_KEEP, "DIR", 0, "Keep ref.h5, cand.h5 and a map that was found (found.map) there", 2},
-    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 3},
-    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
-    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
-    {"html", KEY_HTML, "FILE", 0, "Also write it as a page", 3},
-    {"repro", KEY_REPRO, "DIR", 0,
-     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
-     "pytest",
-     3},
     {0},
 };
 
@@ -72,6 +51,7 @@ static error_t take_path(char *arg, struct argp_state *state) {
 static error_t parse_check_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->output; return 0;
     case KEY_CANDIDATE: a->class_name = arg; return 0;
     case 't': a->input.tokens = arg; return 0;
     case KEY_TOKENS_FILE: a->input.tokens_file = arg; return 0;
@@ -82,11 +62,6 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case KEY_BACKEND: a->backend = arg; return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_KEEP: a->keep = arg; return 0;
-    case 'v': a->output.verbose = true; return 0;
-    case KEY_JSON: a->output.json = true; return 0;
-    case KEY_JUNIT: a->output.junit = arg; return 0;
-    case KEY_HTML: a->output.html = arg; return 0;
-    case KEY_REPRO: a->repro = arg; return 0;
     case ARGP_KEY_ARG: return take_path(arg, state);
     case ARGP_KEY_END:
         if (!a->input.model_path) argp_error(state, "no model given: MODEL.gguf, then the engine's dump or trace");
@@ -97,6 +72,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     }
 }
 
+static const struct argp_child children[] = {{&fd_cli_judged_output_argp, 0, NULL, 0}, {0}};
 const struct argp fd_cmd_check_argp = {
     options,
     parse_check_option,
@@ -106,7 +82,7 @@ const struct argp fd_cmd_check_argp = {
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
     "missing or have no name in the model.",
-    NULL,
+    children,
     NULL,
     NULL};
 
@@ -147,7 +123,7 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
                         .cand = candidate.trace,
                         .allow_missing = &a->allow_missing,
                         .class_name = a->class_name,
-                        .repro = a->repro};
+                        .repro = a->output.repro};
     if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK) suggest_next(a, candidate.of_files, verdict);
     *n_unmatched = candidate.n_unmatched;

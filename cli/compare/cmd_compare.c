@@ -4,29 +4,19 @@
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "compare/compare.h"
 #include "compare/report/baseline.h"
 
 typedef struct arguments {
-    const char *traces[2], *model, *candidate, *map, *since, *repro;
+    const char *traces[2], *model, *candidate, *map, *since;
     int n_trace;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum {
-    KEY_JSON = 256,
-    KEY_JUNIT,
-    KEY_HTML,
-    KEY_REPRO,
-    KEY_ALLOW,
-    KEY_MODEL,
-    KEY_CANDIDATE,
-    KEY_MEMORY,
-    KEY_MAP,
-    KEY_SINCE
-};
+enum { KEY_ALLOW = 256, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -49,44 +39,33 @@ static const struct argp_option options[] = {
      "Tensors whose names match may be missing on either side (repeatable); they are still listed", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Memory that may grow with the traces' length, 64M or more (default 512M); --model needs more", 1},
-    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 2},
-    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 2},
-    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 2},
-    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 2},
-    {"repro", KEY_REPRO, "DIR", 0,
-     "Also write the op that is wrong alone: its inputs and what it should give as .npy, a C program, a test for "
-     "pytest",
-     2},
     {0},
 };
 
 static error_t parse_compare_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->output; return 0;
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_SINCE: a->since = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_MEMORY: a->memory = fd_cli_bytes(arg, (size_t)64 << 20, state); return 0;
-    case 'v': a->output.verbose = true; return 0;
-    case KEY_JSON: a->output.json = true; return 0;
-    case KEY_JUNIT: a->output.junit = arg; return 0;
-    case KEY_HTML: a->output.html = arg; return 0;
-    case KEY_REPRO: a->repro = arg; return 0;
     case ARGP_KEY_ARG:
         if (a->n_trace == 2) argp_error(state, "two traces expected, \"%s\" is one too many", arg);
         a->traces[a->n_trace++] = arg;
         return 0;
     case ARGP_KEY_END:
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
-        if (a->repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
+        if (a->output.repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
         if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
+static const struct argp_child children[] = {{&fd_cli_judged_output_argp, 0, NULL, 0}, {0}};
 const struct argp fd_cmd_compare_argp = {
     options,
     parse_compare_option,
@@ -99,7 +78,7 @@ const struct argp fd_cmd_compare_argp = {
     "input, 3 incomplete: a "
     "trace is truncated, or tensors or "
     "positions are on one side only, and nothing that could be compared differs.",
-    NULL,
+    children,
     NULL,
     NULL};
 
@@ -127,7 +106,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
                         .cand = traces[1],
                         .allow_missing = &a->allow_missing,
                         .class_name = a->candidate,
-                        .repro = a->repro,
+                        .repro = a->output.repro,
                         .memory = a->memory / 4};
     if (code == FD_OK) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && a->since) fd_baseline_apply(&since, traces[0], verdict);
@@ -144,7 +123,11 @@ int fd_cmd_compare(int argc, char **argv) {
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
+    if (fd_cli_rank() > 0) { /* one writes */
+        args.output.junit = args.output.html = args.output.repro = NULL;
+    }
     fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = fd_cli_ranks_join(&err);
     if (code == FD_OK) code = compare_files(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);

@@ -22,18 +22,7 @@ typedef struct arguments {
     fd_cli_output output;
 } arguments;
 
-enum {
-    KEY_A = 256,
-    KEY_B,
-    KEY_JSON,
-    KEY_JUNIT,
-    KEY_HTML,
-    KEY_ALLOW,
-    KEY_BITS,
-    KEY_CANDIDATE,
-    KEY_MAP,
-    DEFAULT_GENERATE = 8
-};
+enum { KEY_A = 256, KEY_B, KEY_ALLOW, KEY_BITS, KEY_CANDIDATE, KEY_MAP, DEFAULT_GENERATE = 8 };
 
 static const struct argp_option options[] = {
     {"a", KEY_A, "SPEC", 0, "The reference (default cpu:exact)", 2},
@@ -47,17 +36,16 @@ static const struct argp_option options[] = {
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Map of a trace's foreign names, as in firstdiff compare; of --b where both are traces", 2},
     {"bits", KEY_BITS, 0, 0, "Stop at the first bit that differs: no replay, no name", 2},
-    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", 3},
-    {"json", KEY_JSON, 0, 0, "The verdict as JSON", 3},
-    {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", 3},
-    {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", 3},
     {0},
 };
 
 static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->prompt; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->prompt;
+        state->child_inputs[1] = &a->output;
+        return 0;
     case KEY_A: a->spec[0] = arg; return 0;
     case KEY_B: a->spec[1] = arg; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
@@ -67,15 +55,11 @@ static error_t parse_diff_option(int key, char *arg, struct argp_state *state) {
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
-    case 'v': a->output.verbose = true; return 0;
-    case KEY_JSON: a->output.json = true; return 0;
-    case KEY_JUNIT: a->output.junit = arg; return 0;
-    case KEY_HTML: a->output.html = arg; return 0;
     default: return fd_cli_one_model(key, arg, state, &a->model);
     }
 }
 
-static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {{&fd_cli_prompt_argp, 0, NULL, 0}, {&fd_cli_output_argp, 0, NULL, 0}, {0}};
 const struct argp fd_cmd_diff_argp = {
     options,
     parse_diff_option,

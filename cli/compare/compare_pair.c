@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/compare/replay.h"
+#include "cli/ranks.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/repro/repro.h"
 #include "compare/compare.h"
@@ -17,6 +18,7 @@ fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_err
     fd_compare_options how = {.allow_missing = allowed.items,
                               .n_allow_missing = allowed.n,
                               .memory = pair->memory,
+                              .peers = fd_cli_peers(),
                               .graph = pair->model ? pair->model->graph : NULL,
                               .tokenizer = pair->model ? pair->model->tokenizer : NULL,
                               .progress = fd_cli_progress_callback,

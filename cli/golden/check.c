@@ -11,6 +11,7 @@
 typedef struct check {
     const fd_golden_args *args;
     const fd_cli_model *model;
+    fd_golden *golden;
     fd_golden_size size;
     fd_trace_info head; /* of the first prompt; `prompt` is not kept */
     bool near;
@@ -22,8 +23,8 @@ typedef struct check {
 } check;
 
 static fd_code open_prompt(const check *c, int32_t prompt, fd_trace **out, fd_error *err) {
-    FD_TRY(fd_golden_open(c->args->file, prompt, out, err));
-    if (fd_golden_usable(*out, c->model->graph, c->model->hash, err) == FD_OK) return FD_OK;
+    FD_TRY(fd_golden_prompt(c->golden, prompt, out, err));
+    if (fd_golden_usable(*out, c->model->graph, fd_cli_model_hash(c->model), err) == FD_OK) return FD_OK;
     fd_trace_close(*out);
     *out = NULL;
     return fd_error_prefix(err, "%s", c->args->file);
@@ -144,7 +145,7 @@ static void tell_github(const check *c) {
 
 static fd_code read_head(check *c, fd_error *err) {
     fd_trace *first;
-    FD_TRY(fd_golden_read_size(c->args->file, &c->size, err));
+    FD_TRY(fd_golden_open(c->args->file, &c->golden, &c->size, err));
     FD_TRY(open_prompt(c, 0, &first, err));
     c->head = *fd_trace_get_info(first);
     c->head.prompt = NULL;
@@ -180,6 +181,7 @@ int fd_golden_check_command(const fd_golden_args *args, const fd_cli_model *mode
     fd_code code = run_check(&c, &err);
     for (int32_t i = 0; c.prompts && i < c.size.n_prompt; i++) json_decref(c.prompts[i].json);
     free(c.prompts);
+    fd_golden_close(c.golden);
     fd_cli_exec_close(&c.exec);
     if (code != FD_OK) return fd_cli_fail("golden", &err);
     return c.n_failed ? FD_EXIT_DIVERGED : FD_EXIT_SAME;

@@ -5,15 +5,14 @@
 #include "cli/golden/golden.h"
 
 /* The golden's own prompts: tokens, and the text they came from. */
-static fd_code read_prompts(const char *path, fd_cli_prompts *list, int32_t *n_generate, fd_error *err) {
-    fd_golden_size size;
-    FD_TRY(fd_golden_read_size(path, &size, err));
+static fd_code read_prompts(const fd_golden *file, fd_golden_size size, fd_cli_prompts *list, int32_t *n_generate,
+                            fd_error *err) {
     list->items = calloc((size_t)size.n_prompt + 1, sizeof *list->items);
     if (!list->items) return fd_fail(err, FD_ERR_MEMORY, "%d prompts: out of memory", size.n_prompt);
     for (int32_t i = 0; i < size.n_prompt; i++) {
         fd_cli_prompt_line *item = &list->items[list->n++];
         fd_trace *golden;
-        FD_TRY(fd_golden_open(path, i, &golden, err));
+        FD_TRY(fd_golden_prompt(file, i, &golden, err));
         const char *text = fd_trace_get_info(golden)->prompt;
         item->line = i + 1;
         item->n_id = fd_trace_steps(golden)[0].n_pos;
@@ -38,7 +37,11 @@ int fd_golden_update_command(const fd_golden_args *args, const fd_cli_model *mod
         printf("nothing written; --yes records it anew\n");
         return status;
     }
-    fd_code code = read_prompts(args->file, &list, &record.n_generate, &err);
+    fd_golden *golden = NULL;
+    fd_golden_size size;
+    fd_code code = fd_golden_open(args->file, &golden, &size, &err);
+    if (code == FD_OK) code = read_prompts(golden, size, &list, &record.n_generate, &err);
+    fd_golden_close(golden);
     record.output = args->file;
     if (code == FD_OK) code = fd_golden_record_list(&record, model, &list, &err);
     fd_cli_prompts_free(&list);

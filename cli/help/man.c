@@ -4,6 +4,8 @@
 
 #include "cli/cli.h"
 
+enum { MAX_GROUP = 9 };
+
 /* Text of ours as roff: nothing of it is a request or an escape. */
 static void put_roff(const char *text, size_t size) {
     bool line_begins = true;
@@ -37,10 +39,12 @@ static void put_option(const struct argp_option *o) {
     putchar('\n');
 }
 
-static void put_options(const struct argp *argp) {
-    for (const struct argp_child *child = argp->children; child && child->argp; child++) put_options(child->argp);
+/* Those of one group: --help, too, goes by groups, wherever an option comes from. */
+static void put_options(const struct argp *argp, int group) {
+    for (const struct argp_child *child = argp->children; child && child->argp; child++)
+        put_options(child->argp, group);
     for (const struct argp_option *o = argp->options; o && (o->name || o->key || o->doc); o++)
-        if (!(o->flags & (OPTION_HIDDEN | OPTION_DOC))) put_option(o);
+        if (o->group == group && !(o->flags & (OPTION_HIDDEN | OPTION_DOC))) put_option(o);
 }
 
 static void put_example(const fd_cli_command *command) {
@@ -81,7 +85,7 @@ static void put_command(const fd_cli_command *command) {
     fputs(".SH DESCRIPTION\n", stdout);
     put_roff(argp->doc, rest ? (size_t)(rest - argp->doc) : strlen(argp->doc));
     fputs("\n.SH OPTIONS\n", stdout);
-    put_options(argp);
+    for (int group = 0; group <= MAX_GROUP; group++) put_options(argp, group);
     if (rest) fputs(".SH NOTES\n", stdout);
     if (rest) put_text(rest + 1);
     fputs("\n.SH SEE ALSO\n.BR firstdiff (1)\n", stdout);

@@ -1,4 +1,5 @@
 /* firstdiff import: what another engine dumped, as a trace. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,14 +7,15 @@
 #include "cli/import/propose.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/output.h"
+#include "dumpers/import/ranks/ranks.h"
 
 typedef struct arguments {
     const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref, *weights;
     fd_name_map_list allow; /* borrowed strings */
-    bool quiet;
+    bool quiet, ranks;
 } arguments;
 
-enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF, KEY_WEIGHTS };
+enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF, KEY_WEIGHTS, KEY_RANKS };
 
 static const struct argp_option options[] = {
     {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
@@ -27,6 +29,11 @@ static const struct argp_option options[] = {
     {"weights", KEY_WEIGHTS, "DIR|FILE", 0,
      "Arrays of weights as the engine loaded them, by their names in the GGUF or by the map: hashes of their rows are "
      "recorded, and compare looks for a loader's bug in them first (default: those in DIR|FILE that have such names)",
+     1},
+    {"ranks", KEY_RANKS, 0, 0,
+     "The dumps of a tensor-parallel engine's ranks (folders rank0/, rank1/, …, or names as vLLM and SGLang write "
+     "them): "
+     "puts each tensor together by how it is sharded, and says where ranks contradict each other; needs --model",
      1},
     {"tokens", KEY_TOKENS, "1,2,3", 0, "Tokens fed, in order (default: tokens.txt or tokens.npy there)", 2},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
@@ -52,6 +59,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
     case KEY_STEPS: a->steps = arg; return 0;
     case KEY_REF: a->ref = arg; return 0;
     case KEY_WEIGHTS: a->weights = arg; return 0;
+    case KEY_RANKS: a->ranks = true; return 0;
     case KEY_ALLOW:
         a->allow.items = realloc(a->allow.items, (a->allow.n + 1) * sizeof *a->allow.items);
         if (!a->allow.items) argp_failure(state, FD_EXIT_UNUSABLE, ENOMEM, "--allow");
@@ -68,6 +76,8 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
         if (is_auto(a) && a->weights) argp_error(state, "--weights needs a map: not with --map auto");
         if (!is_auto(a) && a->ref) argp_error(state, "--ref is for --map auto");
         if (!is_auto(a) && !a->output) argp_error(state, "no -o TRACE.h5 given");
+        if (a->ranks && !a->model)
+            argp_error(state, "--ranks needs --model MODEL.gguf: sizes say how tensors are sharded");
         if (a->tokens && a->tokens_file) argp_error(state, "--tokens and --tokens-file: one of them");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -81,7 +91,8 @@ const struct argp fd_cmd_import_argp = {
     "Makes a trace of tensors that another engine dumped: a folder of .npy files, an .npz or .safetensors file, a "
     "folder "
     "of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
-    "Exit status: 0 every tensor has its node, 2 unusable input or usage, 3 some tensors are not named by the map "
+    "Exit status: 0 every tensor has its node, 1 ranks contradict each other, 2 unusable input or usage, 3 some "
+    "tensors are not named by the map "
     "(they "
     "are listed, and the trace is still written), or --map auto could not decide.",
     NULL,
@@ -125,8 +136,51 @@ static fd_code propose_map(const arguments *a, const fd_source *source, const fd
     return FD_OK;
 }
 
-static fd_code import_source(const arguments *a, const fd_source *source, const fd_name_map *map,
-                             const fd_cli_model *model, int *status, fd_error *err) {
+/* The names of the nodes of each kind, as many as fit a line. */
+static void print_sharding(const fd_rank_report *report) {
+    for (int shard = 0; shard < FD_SHARD_COUNT; shard++) {
+        size_t shown = 0;
+        for (size_t i = 0; i < report->n_kind; i++) {
+            const fd_rank_kind *kind = &report->kinds[i];
+            if ((int)kind->shard != shard) continue;
+            if (shown++ == 0) printf("  %-11s %s:", fd_shard_name((fd_shard)shard), fd_shard_summary((fd_shard)shard));
+            printf(" %s", kind->name);
+        }
+        if (shown) printf("\n");
+    }
+}
+
+enum { FINDINGS_SHOWN = 3 };
+
+/* What the ranks' dumps show without a reference. Returns true where they contradict each other. */
+static bool print_ranks(const arguments *a, const fd_source *source) {
+    const fd_rank_report *report = fd_ranks_report_of(source);
+    if (!report) return false;
+    if (!a->quiet) {
+        printf("%d rank%s\n", report->n_rank, report->n_rank == 1 ? "" : "s");
+        print_sharding(report);
+        if (report->rounding > 0)
+            printf("  copies on different ranks differ by rounding, at most %.3g\n", sqrt(report->rounding));
+    }
+    for (size_t i = 0; i < report->n_finding && i < FINDINGS_SHOWN; i++) {
+        const fd_rank_finding *f = &report->findings[i];
+        printf("%s %s      step %d · position %d\n  %s\n", i ? "then at" : "RANKS DISAGREE at", f->node, f->step,
+               f->position, f->text);
+    }
+    if (report->n_finding > FINDINGS_SHOWN) printf("then at %zu more\n", report->n_finding - FINDINGS_SHOWN);
+    return report->n_finding > 0;
+}
+
+/* The ranks' dumps become one source; `how` is complete but for it. */
+static fd_code join_ranks(fd_source **source, const fd_import_options *how, fd_error *err) {
+    fd_source *whole;
+    FD_TRY(fd_ranks_join(*source, how, &whole, err));
+    *source = whole;
+    return FD_OK;
+}
+
+static fd_code import_source(const arguments *a, fd_source **dumps, const fd_name_map *map, const fd_cli_model *model,
+                             int *status, fd_error *err) {
     const fd_graph *graph = model->graph;
     fd_import_options how = {.map = map, .graph = graph, .allow = &a->allow};
     fd_source *weights = NULL;
@@ -139,8 +193,11 @@ static fd_code import_source(const arguments *a, const fd_source *source, const 
     how.step_sizes = steps;
     if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
     how.weights = weights;
+    if (code == FD_OK && a->ranks) code = join_ranks(dumps, &how, err);
+    const fd_source *source = *dumps;
     if (code == FD_OK)
         code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);
+    if (code == FD_OK && map && print_ranks(a, source)) *status = FD_EXIT_DIVERGED;
     fd_source_close(weights);
     free(tokens);
     free(steps);
@@ -153,7 +210,7 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     fd_cli_model model = {0};
     const char *inputs[] = {a->source, a->map, a->model, a->tokens_file, a->weights};
     FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
-    fd_code code = fd_source_open(a->source, &source, err);
+    fd_code code = (a->ranks ? fd_source_open_ranks : fd_source_open)(a->source, &source, err);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);
         if (names && !a->map) code = fd_cli_check_names(a->source, names, err);
@@ -162,7 +219,7 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     if (code == FD_OK && a->model) code = fd_cli_model_open(a->model, &model, err);
     if (code == FD_OK && a->model && fd_source_trace(source))
         code = fd_cli_check_trace_model(&model, a->model, fd_source_trace(source), err);
-    if (code == FD_OK) code = import_source(a, source, map, &model, status, err);
+    if (code == FD_OK) code = import_source(a, &source, map, &model, status, err);
     if (a->model) fd_cli_model_close(&model);
     fd_name_map_free(map);
     fd_source_close(source);

@@ -11,11 +11,11 @@
 
 typedef struct arguments {
     const char *trace, *tensor, *export, *with;
-    bool health, json, map, all, histogram;
+    bool health, json, map, all, histogram, watch;
     int32_t layer;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL, KEY_HISTOGRAM, KEY_EXPORT, KEY_WITH };
+enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL, KEY_HISTOGRAM, KEY_EXPORT, KEY_WITH, KEY_WATCH };
 
 static const struct argp_option options[] = {
     {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops",
@@ -29,6 +29,10 @@ static const struct argp_option options[] = {
      "Next to another trace: NMSE, cosine and the largest distance of every tensor that both hold, or of those that "
      "TENSOR, "
      "a glob, names",
+     1},
+    {"watch", KEY_WATCH, 0, 0,
+     "A line for each step while the trace is being written, and where NaN begins; ends when it is "
+     "complete",
      1},
     {"json", KEY_JSON, 0, 0, "JSON instead of text", 2},
     {0},
@@ -44,6 +48,7 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
     case KEY_HISTOGRAM: a->histogram = true; return 0;
     case KEY_EXPORT: a->export = arg; return 0;
     case KEY_WITH: a->with = arg; return 0;
+    case KEY_WATCH: a->watch = true; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (a->tensor) argp_error(state, "a trace and a tensor expected, \"%s\" is one too many", arg);
@@ -56,6 +61,8 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
         if ((a->histogram || a->export) && !a->tensor) argp_error(state, "--histogram and --export: no tensor given");
         if (a->with && (a->health || a->map || a->histogram || a->export))
             argp_error(state, "--with compares tensors as a whole: no other view goes with it");
+        if (a->watch && (a->tensor || a->health || a->json || a->with))
+            argp_error(state, "--watch is about the steps of a trace: no tensor and no other view goes with it");
         if (a->layer >= 0 && !a->health) argp_error(state, "--layer goes with --health");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -139,6 +146,10 @@ int fd_cmd_inspect(int argc, char **argv) {
     argp_parse(&fd_cmd_inspect_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
     fd_trace *trace;
+    if (args.watch) {
+        fd_code watched = fd_inspect_watch(args.trace, &err);
+        return watched == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
+    }
     if (!args.tensor && !args.health && fd_golden_is_one(args.trace)) {
         fd_code listed = fd_inspect_golden(args.trace, args.json, &err);
         return listed == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);

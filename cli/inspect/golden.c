@@ -34,17 +34,19 @@ static void show_prompt(const fd_trace *trace, int32_t prompt, json_t *list) {
 
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err) {
     fd_golden_size size;
-    FD_TRY(fd_golden_read_size(path, &size, err));
+    fd_golden *golden;
+    FD_TRY(fd_golden_open(path, &golden, &size, err));
     json_t *list = json ? json_array() : NULL, *root = NULL;
     fd_code code = FD_OK;
     for (int32_t i = 0; code == FD_OK && i < size.n_prompt; i++) {
         fd_trace *trace;
-        if ((code = fd_golden_open(path, i, &trace, err)) != FD_OK) break;
+        if ((code = fd_golden_prompt(golden, i, &trace, err)) != FD_OK) break;
         if (i == 0 && json) root = head_json(trace, list);
         if (i == 0 && !json) print_head(path, trace, size.n_prompt);
         show_prompt(trace, i, list);
         fd_trace_close(trace);
     }
+    fd_golden_close(golden);
     if (code != FD_OK) {
         json_decref(root ? root : list);
         return code;

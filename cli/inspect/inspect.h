@@ -44,6 +44,10 @@ fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summar
 /* A golden's head and its prompts. */
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
 
+/* A line for each step of a trace that is being written, as it comes; returns when the trace is complete. A file that is not
+ * there yet is waited for. */
+fd_code fd_inspect_watch(const char *path, fd_error *err);
+
 /* Header, steps and the node table; of in->glob the table alone. */
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err);
 

@@ -18,8 +18,11 @@ typedef struct fd_repro {
 
 /* Writes the arrays of the op's inputs and sets head, offset and sizes. FD_ERR_UNSUPPORTED: no row for the op. */
 fd_code fd_repro_write_arrays(fd_repro *repro, fd_error *err);
-/* Writes test_op.py and op.c. */
+/* Writes test_op.py, op.c and backend_ops.cpp. */
 fd_code fd_repro_write_scripts(const fd_repro *repro, fd_error *err);
+fd_code fd_repro_write_backend_ops(const fd_repro *repro, fd_error *err);
+/* What the files are about, for a comment of theirs. */
+void fd_repro_put_title(FILE *to, const fd_repro *repro, const char *line_break);
 
 fd_code fd_repro_put_array(const fd_repro *repro, const char *name, const double *x, int64_t n_row, int64_t n_col,
                            bool wide, fd_error *err); /* NAME.npy: f64 when `wide`, else f32; n_row 0: one axis */

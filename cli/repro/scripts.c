@@ -12,14 +12,14 @@ static void put_sizes(FILE *to, const char *before, const char *between, const c
 }
 
 /* What the file is about. Names come from a model's file: nothing of them ends the comment. */
-static void put_title(FILE *to, const fd_repro *r) {
+void fd_repro_put_title(FILE *to, const fd_repro *r, const char *line_break) {
     const fd_explanation *e = &r->verdict->diagnosis.explanation;
     for (const char *p = r->node->name; *p; p++)
         fputc(strchr("abcdefghijklmnopqrstuvwxyz0123456789._", *p) ? *p : '?', to);
     fprintf(to, " (%s) alone, at position %d, elements %lld to %lld", fd_op_name(r->node->op), r->pos,
             (long long)r->first, (long long)(r->first + r->n - 1));
     if (r->verdict->diagnosis.done && e->named)
-        fprintf(to, ".\n%s (%s)", e->remaining[0].summary, e->remaining[0].name);
+        fprintf(to, ".%s%s (%s)", line_break, e->remaining[0].summary, e->remaining[0].name);
 }
 
 static fd_code write_python(const fd_repro *r, const fd_repro_op *op, fd_error *err) {
@@ -27,7 +27,7 @@ static fd_code write_python(const fd_repro *r, const fd_repro_op *op, fd_error *
     FILE *to;
     FD_TRY(fd_repro_open(r, "test_op.py", &to, path, err));
     fputs("\"\"\"", to);
-    put_title(to, r);
+    fd_repro_put_title(to, r, "\n");
     fputs(".\n\npytest runs it; python test_op.py prints the values. Needs NumPy alone.\n\"\"\"\n\n"
           "from pathlib import Path\n\nimport numpy as np\n\n",
           to);
@@ -70,7 +70,7 @@ static fd_code write_c(const fd_repro *r, const fd_repro_op *op, fd_error *err) 
     FILE *to;
     FD_TRY(fd_repro_open(r, "op.c", &to, path, err));
     fputs("/* ", to);
-    put_title(to, r);
+    fd_repro_put_title(to, r, "\n");
     fputs(".\n *\n * cc op.c -lm -o op && ./op in this folder: status 1 while the engine's values are beyond rounding. "
           "*/\n"
           "#include <math.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n",
@@ -108,5 +108,6 @@ static fd_code write_c(const fd_repro *r, const fd_repro_op *op, fd_error *err) 
 fd_code fd_repro_write_scripts(const fd_repro *repro, fd_error *err) {
     const fd_repro_op *op = fd_repro_op_of(repro->node->op);
     FD_TRY(write_python(repro, op, err));
-    return write_c(repro, op, err);
+    FD_TRY(write_c(repro, op, err));
+    return fd_repro_write_backend_ops(repro, err);
 }

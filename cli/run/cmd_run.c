@@ -1,5 +1,6 @@
 /* firstdiff run: prefill, decode with sampling, and a trace of it. */
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "cli/record.h"
 
 #include <stdlib.h>
@@ -134,7 +135,7 @@ static fd_code generate_text(run *r, fd_error *err) {
     fd_exec_set_progress(r->exec.exec, fd_cli_progress_callback, &r->prompt);
     r->progress = fd_cli_progress_start("decode", r->args->n_generate);
     r->started = fd_cli_seconds();
-    if (r->trace || r->args->n_generate == 0)
+    if (r->args->trace || r->args->n_generate == 0)
         FD_TRY(generate_traced(r, err));
     else
         FD_TRY(fd_exec_generate(r->exec.exec, &generation, &n_done, err));
@@ -153,6 +154,16 @@ static fd_code render_chat(run *r, bool *whole, fd_error *err) {
     fd_code code = fd_cli_chat(&r->model, r->args->system, said, &r->rendered, whole, err);
     free(said);
     return code;
+}
+
+static fd_code look_away(void *user, const fd_observation *observation, fd_error *err) {
+    (void)user, (void)observation, (void)err;
+    return FD_OK;
+}
+
+static unsigned want_nothing(void *user, const fd_node *node) {
+    (void)user, (void)node;
+    return 0;
 }
 
 static fd_code prepare_run(run *r, fd_error *err) {
@@ -192,7 +203,11 @@ static fd_code prepare_run(run *r, fd_error *err) {
     FD_TRY(fd_sampler_new(&a->sampler, r->model.graph->hparams.n_vocab, &r->sampler, err));
     r->logits = malloc(sizeof *r->logits * (size_t)r->model.graph->hparams.n_vocab);
     if (!r->logits) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
-    return a->trace ? open_trace(r, err) : FD_OK;
+    if (a->trace && fd_cli_rank() > 0) /* rank 0 has every tensor and writes; the others take the same steps */
+        fd_exec_set_observer(r->exec.exec, (fd_observer){.observe = look_away, .wants = want_nothing});
+    else if (a->trace)
+        FD_TRY(open_trace(r, err));
+    return FD_OK;
 }
 
 static void print_summary(const run *r) {
@@ -215,6 +230,7 @@ static fd_code end_trace(run *r, fd_code code, fd_error *err) {
 
 int fd_cmd_run(int argc, char **argv) {
     fd_run_args args = fd_run_parse(argc, argv);
+    if (fd_cli_rank() > 0) args.quiet = true;
     if (args.prompts) return fd_run_many(&args);
     run r = {.args = &args};
     fd_error err = {0};

@@ -61,8 +61,8 @@ fd_code fd_sweep_print_json(const fd_sweep *s, fd_error *err) {
         json_array_append_new(list, configuration_json(&s->configurations[i]));
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:i, s:i, s:i, s:f, s:o, s:o}", "schema", "firstdiff-sweep 1",
-                  "status", s->n_diverged ? "diverged" : "identical", "model_hash", s->model.hash, "backend",
-                  info->backend, "numerics", info->numerics, "device", info->device, "fault", s->args->fault,
+                  "status", s->n_diverged ? "diverged" : "identical", "model_hash", fd_cli_model_hash(&s->model),
+                  "backend", info->backend, "numerics", info->numerics, "device", info->device, "fault", s->args->fault,
                   "positions", s->n_pos, "nodes", s->model.graph->n_node, "diverged", s->n_diverged, "seconds",
                   s->seconds, "runs", list, "explained", explained_json(s));
     return fd_cli_print_json(root, err);

@@ -40,12 +40,22 @@ static void round_q8_k(float *x, int64_t n) {
     }
 }
 
+/* Blocks whose scale binary16 does not hold stay. */
 static void round_q8_0(float *x, int64_t n) {
     char block[64];
+    float rounded[32];
     for (int64_t at = 0; at + 32 <= n; at += 32) {
+        bool finite = true;
         fd_quantize_row(FD_Q8_0, x + at, block, 32);
-        fd_dequantize_row(FD_Q8_0, block, x + at, 32);
+        fd_dequantize_row(FD_Q8_0, block, rounded, 32);
+        for (int i = 0; i < 32; i++) finite &= isfinite(rounded[i]) != 0;
+        if (finite) memcpy(x + at, rounded, sizeof rounded);
     }
+}
+
+float fd_dot_round_f16(float x) {
+    float rounded = fd_f16_to_f32(fd_f32_to_f16(x));
+    return isfinite(rounded) ? rounded : x;
 }
 
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
@@ -54,7 +64,7 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         bool finite = true;
         for (int64_t i = 0; i < width; i++) finite &= isfinite(x[i]) != 0;
         if (!finite && fd_dot_block(type) > 1) continue;
-        for (int64_t i = 0; i < width && type == FD_DOT_F16; i++) x[i] = fd_f16_to_f32(fd_f32_to_f16(x[i]));
+        for (int64_t i = 0; i < width && type == FD_DOT_F16; i++) x[i] = fd_dot_round_f16(x[i]);
         for (int64_t i = 0; i < width && type == FD_DOT_BF16; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);

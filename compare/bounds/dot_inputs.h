@@ -13,8 +13,11 @@ typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, F
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
 
-/* In place. Rows with NaN or Inf stay: a block has none. */
+/* In place. Rows with NaN or Inf stay: a block has none. So do numbers beyond binary16's range: an engine of the class makes
+ * Inf of them, and that is a finding, not how it rounds. */
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
+
+float fd_dot_round_f16(float x);
 
 /* Elements of a block; 1 for float types. */
 int32_t fd_dot_block(fd_dot_type type);

@@ -11,7 +11,7 @@ enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
 
 typedef struct recorded {
     const fd_diagnose_options *o;
-    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier;
+    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset;
     bool row_by_row; /* the rows that are asked about are steps of one position */
     double products;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
@@ -97,6 +97,7 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     r->n_context = history ? first : 0;
     r->n_unjudged = few && history ? pos : r->n_context;
     r->n_earlier = r->pos0 == 0 ? first : 0;
+    r->batch_offset = r->pos0 - first;
     r->n_pos = end - r->pos0;
     r->n_kv = end;
     r->products = cost.products;
@@ -160,6 +161,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                             .n_pos = r->n_pos,
                             .n_kv = r->n_kv,
                             .row_by_row = r->row_by_row,
+                            .batch_offset = r->batch_offset,
                             .tokens = fd_trace_tokens(o->trace) + r->pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
@@ -242,4 +244,20 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
     here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
     return ask_about(options, NULL, &here, fits, err);
+}
+
+fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {
+    const fd_node *node = &options->graph->nodes[options->finding->node];
+    recorded all;
+    fd_code code = open_recorded(options, node, false, &all, err);
+    if (code == FD_OK) {
+        fd_explain_request ask = question(&all, node);
+        if (all.code == FD_OK && ask.output) code = look(user, options, &ask, err);
+        if (all.code != FD_OK) {
+            code = all.code;
+            *err = all.err;
+        }
+    }
+    close_recorded(&all);
+    return code;
 }

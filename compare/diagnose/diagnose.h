@@ -32,4 +32,9 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 /* Is this, at its place in the finding's layer, what the finding shows? False where it cannot be asked. */
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err);
 
+/* Shows `look` the request about the finding's node, without few rows; nothing where the rows were not recorded. */
+typedef fd_code (*fd_diagnose_look_fn)(void *user, const fd_diagnose_options *options,
+                                       const fd_explain_request *request, fd_error *err);
+fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err);
+
 #endif

@@ -75,7 +75,9 @@ static fd_code decide(fd_trial *t, fd_error *err) {
     if (t->n > 0 && fd_trial_is_fit(t, &t->contenders[0].fit)) FD_TRY(fd_cross_check(t, err));
     const fd_contender *best = best_left(t);
     int32_t n_apart = group(t, best);
-    bool little = best && best->evidence < FD_MIN_EVIDENCE && !fd_fit_decides(&best->fit, &out->unmodified);
+    bool nan_alone = best && best->evidence == 0 && isinf(out->unmodified.z);
+    bool decided = best && !nan_alone && fd_fit_decides(&best->fit, &out->unmodified);
+    bool little = best && best->evidence < FD_MIN_EVIDENCE && !decided;
     out->n_apart = n_apart + 1;
     out->why = !t->op_refuted                             ? FD_UNNAMED_OP_FITS
                : !best || !fd_trial_is_fit(t, &best->fit) ? FD_UNNAMED_NONE_FITS

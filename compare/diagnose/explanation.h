@@ -52,6 +52,10 @@ typedef struct fd_explanation {
     int32_t n_tried;                            /* faults that concern the node and were computed */
     int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
     int32_t n_untried;        /* they read tensors that were not recorded */
+    /* Named below the bounds (projection.h): how many times the bug's own error the candidate's is, its standard error, and
+     * rows; 0 rows: named by the bounds. */
+    double slope, slope_error;
+    int32_t slope_rows;
     fd_unnamed why;
     fd_tells_apart tells_apart;
     char node[64], other[64]; /* the node asked about; as fd_tells_apart says */

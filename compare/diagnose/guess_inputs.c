@@ -81,6 +81,25 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* A product that ranks share by its inputs: one rank's partial sum missing, or added twice. */
+static fd_code try_partials(fd_trial *t, const fd_node *node, fd_error *err) {
+    static const int32_t ranks[] = {2, 3, 4, 8, 16};
+    if (node->op != FD_OP_MATMUL) return FD_OK;
+    int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        for (int32_t r = 0; r < ranks[i] && width >= ranks[i]; r++) {
+            int64_t each = (width + ranks[i] - 1) / ranks[i], end = (r + 1) * each;
+            fd_hypothesis h = {.guess = FD_GUESS_PARTIAL, .node = node->id, .which = r, .n = ranks[i]};
+            h.first = (int32_t)(r * each < width ? r * each : width);
+            h.end = (int32_t)(end < width ? end : width);
+            for (int twice = 0; twice < 2 && !fd_trial_fits(t) && h.first < h.end; twice++) {
+                h.value = 2.0 * twice;
+                FD_TRY(fd_trial_try(t, &h, err));
+            }
+        }
+    return FD_OK;
+}
+
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &graph_of(t)->nodes[t->span[i]];
@@ -88,6 +107,7 @@ fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
         FD_TRY(try_inputs(t, node, err));
         FD_TRY(try_weights(t, node, err));
         FD_TRY(try_tails(t, node, err));
+        FD_TRY(try_partials(t, node, err));
     }
     return FD_OK;
 }

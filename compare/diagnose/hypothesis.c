@@ -21,6 +21,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT:
     case FD_GUESS_INPUT_FACTOR:
     case FD_GUESS_INPUT_TAIL:
+    case FD_GUESS_PARTIAL:
     case FD_GUESS_FACTOR:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS:

@@ -15,6 +15,7 @@ typedef enum fd_guess {
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL,   /* the last `n` elements of every input row are left out */
+    FD_GUESS_PARTIAL,      /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
     FD_GUESS_KEYS,         /* softmax does not see some keys: `which` is fd_key_rule */
     FD_GUESS_TOKEN,        /* an embedding reads the row of the token's id + `n` */
     /* what comes out */

@@ -11,6 +11,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_TAIL:
+    case FD_GUESS_PARTIAL:
     case FD_GUESS_KEYS: return slot == 0;
     default: return false;
     }
@@ -41,6 +42,9 @@ void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int6
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT_TAIL)
         for (int64_t r = 0; r < n_row; r++) memset(rows + (r + 1) * width - h->n, 0, sizeof *rows * (size_t)h->n);
+    if (h->guess == FD_GUESS_PARTIAL)
+        for (int64_t i = 0; i < n; i++)
+            if (i % width >= h->first && i % width < h->end) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT) /* the first rows have none before them: they stay */
         for (int64_t r = n_row - 1; r >= h->n; r--)
             memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);

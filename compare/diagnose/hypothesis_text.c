@@ -14,6 +14,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
     case FD_GUESS_INPUT_FACTOR: return "input_factor";
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
+    case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_TOKEN: return "other_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
@@ -128,6 +129,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
             SAY("takes %s %.6g times", graph->nodes[node->input[h->which]].name, h->value);
         break;
     case FD_GUESS_INPUT_TAIL: SAY("the last %d elements of its sums are left out", h->n); break;
+    case FD_GUESS_PARTIAL:
+        SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
+        break;
     case FD_GUESS_KEYS: keys_text(h, to, size); break;
     case FD_GUESS_TOKEN:
         SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);

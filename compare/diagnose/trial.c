@@ -200,10 +200,10 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
 
 /* ---- few rows ---- */
 
-/* A fault of the mask may show keys that come after the few rows. */
+/* A fault of the mask may show keys that come after the few rows; others need their whole batch. */
 static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
-    *yes = false;
+    *yes = h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch;
     for (int32_t i = 0; i < t->n_span && !*yes && h->guess == FD_GUESS_FAULT; i++) {
         fd_faulty_node edited;
         if (!graph->nodes[t->span[i]].over_kv) continue;
@@ -255,16 +255,17 @@ fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance,
 /* ---- all rows ---- */
 
 /* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. */
-static bool says_nothing(const fd_explain_request *r, const fd_variant *v) {
+static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const float *plain) {
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
-    double tau = 0, c = 0;
+    double tau = 0, c = 0, right = 0;
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && v->tau; i++) {
         if (!isfinite(r->output[i])) continue;
         tau += v->tau[i] * v->tau[i];
         c += (double)r->output[i] * (double)r->output[i];
+        right += (double)plain[i] * (double)plain[i];
         n++;
     }
-    return n > 0 && !(tau <= c / 4);
+    return n > 0 && !(tau <= (c > 0 ? c : right) / 4); /* zeros have no size */
 }
 
 fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
@@ -292,7 +293,7 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
         return FD_OK;
     }
     if (c.variant.overridden) fd_variant_widen(r, node, &c.variant, &t->all.plain);
-    if (t->n_span > 1 && says_nothing(r, &c.variant)) {
+    if (t->n_span > 1 && says_nothing(r, &c.variant, t->all.plain.rows)) {
         fd_variant_free(&c.variant);
         return FD_OK;
     }

@@ -15,6 +15,10 @@ static fd_code apply(const fd_graph *graph, const fd_weight_difference *d, int32
     product.weight[0] = product.weight[d->slot];
     product.weight[1] = -1;
     FD_TRY(fd_fault_edit_node(fault, graph, &product, out, err));
+    if (!out->owner && graph->nodes[d->node].op == FD_OP_EXPERT_MATMUL) { /* of experts' matrices alone */
+        product.op = FD_OP_EXPERT_MATMUL;
+        FD_TRY(fd_fault_edit_node(fault, graph, &product, out, err));
+    }
     if (!out->replaced && out->node.weight[0] == product.weight[0]) fd_faulty_node_free(out);
     return FD_OK;
 }

@@ -292,8 +292,8 @@ static fd_code scan_all(scan *s, fd_scanned *out, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
-                fd_error *err) {
+static fd_code scan_own(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
+                        fd_error *err) {
     scan s = {.traces = pair, .pairs = pair->align.pairs + first, .n_pair = n, .pos = pos, .end = end};
     s.results = calloc((size_t)n * (size_t)(end - pos) + 1, 1);
     s.first = malloc((size_t)n * sizeof *s.first + 1);
@@ -304,6 +304,17 @@ fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int3
     free(s.first);
     free(s.items);
     return code;
+}
+
+fd_code fd_scan(fd_trace_pair *pair, int32_t first, int32_t n, int32_t pos, int32_t end, fd_scanned *out,
+                fd_error *err) {
+    fd_peers *peers = pair->peers;
+    if (!peers) return scan_own(pair, first, n, pos, end, out, err);
+    int32_t own = (int32_t)fd_peers_first(peers, peers->rank, n),
+            after = (int32_t)fd_peers_first(peers, peers->rank + 1, n);
+    if (own < after) FD_TRY(scan_own(pair, first + own, after - own, pos, end, out + own, err));
+    fd_shared_rows found = {.data = out, .n_block = 1, .n_item = n, .item_bytes = sizeof *out, .name = "compare"};
+    return peers->gather(peers, &found, err);
 }
 
 int32_t fd_scan_batch(const fd_trace_pair *pair, int32_t n_pos) {

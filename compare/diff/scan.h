@@ -3,7 +3,9 @@
  *
  * Where both files have the same chunks, equal bytes are equal tensors, and nothing else is compared. Only where
  * bytes differ are elements compared as in tensor_diff.h (another NaN or another element type is not a difference).
- * What cannot be read raw comes through the HDF5 library, row by row. */
+ * What cannot be read raw comes through the HDF5 library, row by row.
+ *
+ * With pair->peers every process looks at its share of the pairs, and all get what was found. */
 #ifndef FD_COMPARE_DIFF_SCAN_H
 #define FD_COMPARE_DIFF_SCAN_H
 

@@ -4,12 +4,14 @@
 
 #include "compare/diff/align.h"
 #include "compare/diff/comparator.h"
+#include "exec/peers.h"
 
 typedef struct fd_trace_pair {
     const fd_trace *ref, *cand; /* borrowed */
     fd_alignment align;
     fd_comparator comparator;
-    size_t memory; /* bytes that lists made for a comparison may take; what remains is small */
+    fd_peers *peers; /* processes that each look at a share of the tensors; NULL: this one alone; borrowed */
+    size_t memory;   /* bytes that lists made for a comparison may take; what remains is small */
 } fd_trace_pair;
 
 fd_code fd_trace_pair_open(const fd_trace *ref, const fd_trace *cand, fd_trace_pair *out, fd_error *err);

@@ -3,34 +3,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Bytes of the UTF-8 character at s [n]; 0: it is none. */
-static int32_t character_at(const unsigned char *s, int32_t n) {
-    int32_t size = s[0] < 0x80                   ? 1
-                   : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-                   : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
-                   : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-                                                 : 0;
-    if (size > n) return 0;
-    for (int32_t i = 1; i < size; i++)
-        if (s[i] < 0x80 || s[i] >= 0xc0) return 0;
-    bool surrogate = size == 3 && s[0] == 0xed && s[1] >= 0xa0, overlong = size == 3 && s[0] == 0xe0 && s[1] < 0xa0;
-    bool beyond = size == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] >= 0x90));
-    return surrogate || overlong || beyond ? 0 : size;
-}
+#include "base/text.h"
 
+/* What is not shown, and a line break, as escapes; cut at a character's end. */
 static void put_text(const fd_tokenizer *tokenizer, fd_token_text *to) {
-    unsigned char bytes[sizeof to->text];
-    int32_t n = fd_token_bytes(tokenizer, to->token, true, (char *)bytes, sizeof bytes);
-    size_t at = 0;
-    if (n > (int32_t)sizeof bytes) n = sizeof bytes;
-    for (int32_t i = 0, size; i < n && at + 5 < sizeof to->text; i += size ? size : 1) {
-        size = character_at(bytes + i, n - i);
-        if (size == 1 && bytes[i] == '\n')
+    char bytes[sizeof to->text];
+    int32_t n = fd_token_bytes(tokenizer, to->token, true, bytes, sizeof bytes);
+    size_t left = n < 0 ? 0 : (size_t)n < sizeof bytes ? (size_t)n : sizeof bytes, at = 0;
+    for (const char *text = bytes; left > 0 && at + 5 < sizeof to->text;) {
+        fd_character c = fd_text_next(text, left);
+        bool shown = c.shown && c.code >= 0x20;
+        size_t n_byte = shown || c.code == '\n' ? c.n : 1;
+        if (c.code == '\n')
             at += (size_t)sprintf(to->text + at, "\\n");
-        else if (size == 0 || bytes[i] < 0x20 || bytes[i] == 0x7f)
-            at += (size_t)sprintf(to->text + at, "\\x%02x", bytes[i]);
+        else if (shown)
+            at += (size_t)sprintf(to->text + at, "%.*s", (int)c.n, text);
         else
-            at += (size_t)sprintf(to->text + at, "%.*s", size, (const char *)bytes + i);
+            at += (size_t)sprintf(to->text + at, "\\x%02x", (unsigned char)text[0]);
+        text += n_byte;
+        left -= n_byte;
     }
 }
 

@@ -127,6 +127,6 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
     double *rows = (double *)args.out + replay->pos0 * n;
     if (replay->kv_type != FD_F32) return quantise_rows(replay, replay->kv_type, rows, replay->n_pos, n, err);
     for (int64_t i = 0; i < replay->n_pos * n && fd_class_repeats_cache(replay->o.numerics); i++)
-        rows[i] = (double)fd_f16_to_f32(fd_f32_to_f16((float)rows[i]));
+        rows[i] = (double)fd_dot_round_f16((float)rows[i]);
     return FD_OK;
 }

@@ -89,10 +89,11 @@ static fd_code put_picture(FILE *to, const fd_verdict *v, fd_error *err) {
     put_facts(to, v);
     fprintf(to,
             "<section><h2>Every tensor</h2><p class=\"note\">%d tensors at %d positions, each by its worst; layers "
-            "down, ops across, in order of execution. Click one, or move with the arrow keys. The bold frame is the "
-            "first that is wrong.</p>\n<ul class=\"legend\" id=\"legend\"></ul><div id=\"map\"></div></section>\n"
+            "down, ops across, in order of execution. Click one, or move with the arrow keys.%s</p>\n<ul "
+            "class=\"legend\" id=\"legend\"></ul><div id=\"map\"></div></section>\n"
             "<div id=\"parts\"></div>\n",
-            v->map.n_node, v->map.n_pos);
+            v->map.n_node, v->map.n_pos,
+            v->replay.n_introduced > 0 ? " The bold frame is the first that is wrong." : "");
     fputs("<script>\n", to);
     fd_code code = put_report(to, v, err);
     fd_page_data(to, v);

@@ -13,6 +13,16 @@ static json_t *extent(const fd_verdict_extent *e) {
                      only[e->only]);
 }
 
+static json_t *overflow(const fd_overflow *o) {
+    char text[FD_OVERFLOW_TEXT_SIZE];
+    if (o->kind == FD_OVERFLOW_NONE) return json_null();
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:o}", "kind", fd_overflow_kind_name(o->kind),
+                     "node", o->node, "input", fd_json_text(o->input), "type", fd_json_text(o->type ? o->type : ""),
+                     "limit", fd_json_number_if(o->type != NULL, o->limit), "reaches", fd_json_number(o->reaches),
+                     "position", o->pos, "rows", o->n_row, "rows_not_finite", o->n_row_not_finite, "summary",
+                     fd_json_text(fd_overflow_text(o, text)));
+}
+
 json_t *fd_json_replay(const fd_verdict_replay *p) {
     char evidence[FD_REMARK_SIZE];
     fd_class_evidence_text(&p->evidence, evidence);
@@ -29,13 +39,14 @@ json_t *fd_json_replay(const fd_verdict_replay *p) {
                                     fd_json_number(p->candidate), "replayed", fd_json_number(p->replayed),
                                     "introduced_share", p->shares_known ? json_real(p->introduced) : json_null(),
                                     "propagated_share", p->shares_known ? json_real(p->propagated) : json_null()));
-    return fd_json_join(object, json_pack("{s:o, s:I, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "positions",
+    return fd_json_join(object, json_pack("{s:o, s:I, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "positions",
                                           extent(&p->extent), "elements", INT(p->n_element), "elements_beyond",
                                           INT(p->n_beyond), "heads_beyond", p->n_slice_beyond, "not_finite_new",
                                           INT(p->n_nan_new), "before", INT(p->n_before), "span_first",
                                           fd_json_text(p->span_first), "record_to_narrow", fd_json_text(p->missing),
                                           "tensors_to_narrow", fd_json_text(p->tensors), "not_finite_first_at",
-                                          fd_json_text(p->not_finite), "next_introduced", fd_json_text(p->next)));
+                                          fd_json_text(p->not_finite), "overflow", overflow(&p->overflow),
+                                          "next_introduced", fd_json_text(p->next)));
 }
 
 static json_t *weight_side(const char *dtype, int64_t n_row, int64_t n_col, int64_t zero, int64_t trailing) {
@@ -91,13 +102,15 @@ json_t *fd_json_explanation(const fd_explanation *e) {
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
         remaining = fd_json_append(remaining, fit(&e->remaining[i]));
     return json_pack(
-        "{s:s?, s:s?, s:s?, s:o, s:o, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o}", "name", e->named ? best->name : NULL,
-        "summary", e->named ? best->summary : NULL, "at", e->named && best->at[0] ? best->at : NULL, "residual_z",
-        fd_json_number_if(e->named, best->z), "residual_ulp", fd_json_number_if(e->named, best->ulp), "runner_up",
-        second->name[0] ? second->name : NULL, "runner_up_z", fd_json_number_if(second->name[0] != 0, second->z),
-        "remaining", remaining, "tried", e->n_tried, "without_effect", e->n_without_effect, "untried", e->n_untried,
-        "reason", fd_json_text(fd_unnamed_text(e, unnamed)), "tells_apart",
-        fd_json_text(fd_tells_apart_text(e, apart)));
+        "{s:s?, s:s?, s:s?, s:o, s:o, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i}", "name",
+        e->named ? best->name : NULL, "summary", e->named ? best->summary : NULL, "at",
+        e->named && best->at[0] ? best->at : NULL, "residual_z", fd_json_number_if(e->named, best->z), "residual_ulp",
+        fd_json_number_if(e->named, best->ulp), "runner_up", second->name[0] ? second->name : NULL, "runner_up_z",
+        fd_json_number_if(second->name[0] != 0, second->z), "remaining", remaining, "tried", e->n_tried,
+        "without_effect", e->n_without_effect, "untried", e->n_untried, "reason",
+        fd_json_text(fd_unnamed_text(e, unnamed)), "tells_apart", fd_json_text(fd_tells_apart_text(e, apart)), "slope",
+        fd_json_number_if(e->slope_rows > 0, e->slope), "slope_error",
+        fd_json_number_if(e->slope_rows > 0, e->slope_error), "slope_rows", e->slope_rows);
 }
 
 static json_t *cause(const fd_cause *c) {

@@ -20,7 +20,7 @@ void fd_report_numbers(FILE *to, const fd_verdict *v) {
     const fd_node_measure *node = measured_node(v);
     char text[160] = "";
     if (!v->measures.n_node) return;
-    if (node && node->n_pos)
+    if (node && node->n_pos && isfinite(fd_measure_nmse(node)))
         snprintf(text, sizeof text, "NMSE %.3g, cosine %.6g there", fd_measure_nmse(node), fd_measure_cosine(node));
     if (text[0]) fd_line(to, "numbers", "%s", text);
     fd_logits_summary s = fd_measure_logits(&v->measures);

@@ -97,12 +97,13 @@ void fd_report_extent(FILE *to, const fd_verdict_replay *p) {
 
 void fd_report_replayed(FILE *to, const fd_verdict *v) {
     const fd_verdict_replay *p = &v->replay;
-    char c[40], y[40];
+    char c[40], y[40], overflow[FD_OVERFLOW_TEXT_SIZE];
     if (!p->finding[0]) return;
     fd_value_text(p->candidate, c, sizeof c);
     fd_value_text((double)(float)p->replayed, y, sizeof y); /* nine digits are enough next to a binary32 */
     fd_line(to, "replayed", "%s from the %s's own inputs, where it has %s     z %.3g   (noise would be z ≤ 1)", y,
             p->of_reference ? "reference" : "candidate", c, p->z);
+    if (p->overflow.kind != FD_OVERFLOW_NONE) fd_line(to, "first NaN", "%s", fd_overflow_text(&p->overflow, overflow));
 }
 
 /* What replay says about the divergence, and about all other tensors. */
@@ -154,7 +155,14 @@ static void put_fit(FILE *to, const char *head, const fd_explain_fit *fit) {
 void fd_report_explanation(FILE *to, const fd_explanation *e) {
     enum { MOST = 3 };
     char text[FD_UNNAMED_SIZE];
-    if (e->named) {
+    if (e->slope_rows) {
+        const fd_explain_fit *fit = &e->remaining[0];
+        fd_line(to, "named", "%s  (%s)", fit->summary, fit->name);
+        fd_line(to, "",
+                "within the bounds, but its errors are %.2f ± %.2f of this bug's, over %d rows; of rounding's they "
+                "would be 0",
+                e->slope, e->slope_error, e->slope_rows);
+    } else if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
         if (e->runner_up.name[0]) put_fit(to, "runner-up", &e->runner_up);

@@ -3,15 +3,11 @@
 
 #include "dumpers/client/tracer.h"
 
-/* HDF5 need not be built for threads: one of ours at a time is in it. */
-static pthread_mutex_t hdf5_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-
 void fd_tracer_enter(fd_tracer_host *host, bool hdf5) {
     sigset_t size_limit, pending;
     host->error = errno;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &host->cancel);
     host->hdf5 = hdf5;
-    if (hdf5) pthread_mutex_lock(&hdf5_lock);
     feholdexcept(&host->env);
     sigemptyset(&size_limit);
     sigaddset(&size_limit, SIGXFSZ);
@@ -29,7 +25,6 @@ void fd_tracer_leave(const fd_tracer_host *host) {
         sigtimedwait(&size_limit, NULL, &(struct timespec){0, 0}); /* of our own write: reported as its error */
     pthread_sigmask(SIG_SETMASK, &host->mask, NULL);
     fesetenv(&host->env);
-    if (host->hdf5) pthread_mutex_unlock(&hdf5_lock);
     pthread_setcancelstate(host->cancel, NULL);
     errno = host->error;
 }
@@ -38,16 +33,4 @@ void fd_tracer_note_failure(fd_tracer *tracer, const fd_error *err) {
     if (atomic_exchange(&tracer->failing, true)) return;
     tracer->failure = *err;
     atomic_store(&tracer->off, true);
-}
-
-void fd_tracer_lock_hdf5(void) {
-    pthread_mutex_lock(&hdf5_lock);
-}
-
-void fd_tracer_unlock_hdf5(void) {
-    pthread_mutex_unlock(&hdf5_lock);
-}
-
-void fd_tracer_renew_hdf5_lock(void) {
-    hdf5_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }

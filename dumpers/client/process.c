@@ -14,7 +14,7 @@ static fd_tracer *all; /* kept for good: a call after close must find its tracer
 static void before_fork(void) {
     pthread_mutex_lock(&list_lock);
     for (fd_tracer *tracer = all; tracer; tracer = tracer->next) pthread_mutex_lock(&tracer->lock);
-    fd_tracer_lock_hdf5();
+    fd_h5_lock();
     for (fd_tracer *tracer = all; tracer; tracer = tracer->next)
         if (tracer->queue.ring) pthread_mutex_lock(&tracer->queue.lock);
 }
@@ -22,7 +22,7 @@ static void before_fork(void) {
 static void in_parent(void) {
     for (fd_tracer *tracer = all; tracer; tracer = tracer->next)
         if (tracer->queue.ring) pthread_mutex_unlock(&tracer->queue.lock);
-    fd_tracer_unlock_hdf5();
+    fd_h5_unlock();
     for (fd_tracer *tracer = all; tracer; tracer = tracer->next) pthread_mutex_unlock(&tracer->lock);
     pthread_mutex_unlock(&list_lock);
 }
@@ -42,7 +42,7 @@ static void in_child(void) {
         atomic_store(&tracer->off, true);
         pthread_mutex_unlock(&tracer->lock);
     }
-    fd_tracer_renew_hdf5_lock();
+    fd_h5_renew_lock();
     pthread_mutex_unlock(&list_lock);
 }
 

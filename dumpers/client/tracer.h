@@ -152,10 +152,6 @@ void fd_tracer_enter(fd_tracer_host *host, bool hdf5); /* false: HDF5 is not cal
 void fd_tracer_leave(const fd_tracer_host *host);
 /* Keeps the first failure and turns the calls off; any thread. */
 void fd_tracer_note_failure(fd_tracer *tracer, const fd_error *err);
-/* The lock that fd_tracer_enter takes for HDF5, around a fork. */
-void fd_tracer_lock_hdf5(void);
-void fd_tracer_unlock_hdf5(void);
-void fd_tracer_renew_hdf5_lock(void); /* in the child: a recursive lock belongs to the thread that locked it */
 
 /* ---- process.c ---- */
 /* After fork the child writes nothing; the locks are whole on both sides. */

@@ -32,6 +32,7 @@ static void note_failure(fd_h5_target *target) {
 
 static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr_t maxaddr) {
     (void)maxaddr;
+    fd_h5_assert_locked();
     const driver_info *info = H5Pget_driver_info(access);
     if (!info) return NULL;
     int mode = (flags & H5F_ACC_RDWR ? O_RDWR : O_RDONLY) | (flags & H5F_ACC_TRUNC ? O_TRUNC : 0) |
@@ -65,6 +66,7 @@ static void give_space_back(const fd_h5_target *target) {
 
 static herr_t driver_close(H5FD_t *base) {
     driver_file *file = (driver_file *)base;
+    fd_h5_assert_locked();
     if (file->target->error != 0 && file->target->reserved) give_space_back(file->target);
     if (close(file->target->fd) != 0) note_failure(file->target);
     file->target->fd = -1;
@@ -94,6 +96,7 @@ static haddr_t driver_alloc(H5FD_t *base, H5FD_mem_t type, hid_t transfer, hsize
     (void)transfer;
     driver_file *file = (driver_file *)base;
     haddr_t at = file->eoa;
+    fd_h5_assert_locked();
     bool small = type != H5FD_MEM_DRAW && size <= PAGE;
     if (small && at / PAGE != (at + size - 1) / PAGE) at = (at / PAGE + 1) * PAGE;
     file->eoa = at + size + (small ? GAP : 0);
@@ -120,6 +123,7 @@ static herr_t driver_read(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t
     (void)type, (void)transfer;
     const driver_file *file = (const driver_file *)base;
     char *at = buffer;
+    fd_h5_assert_locked();
     while (size > 0) {
         ssize_t n = pread(file->target->fd, at, size, (off_t)address);
         if (n < 0 && errno == EINTR) continue;
@@ -152,6 +156,7 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
     (void)transfer;
     driver_file *file = (driver_file *)base;
     fd_h5_target *target = file->target;
+    fd_h5_assert_locked();
     if (type == H5FD_MEM_DRAW && target->placing && buffer == target->placing) {
         /* beyond the end of what was written: the next truncation makes the file reach there */
         target->placed = address;

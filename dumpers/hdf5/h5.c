@@ -1,16 +1,58 @@
 #include "dumpers/hdf5/h5.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the lock ---- */
+
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static _Thread_local int depth; /* how often this thread holds it */
+
+void fd_h5_lock(void) {
+    pthread_mutex_lock(&lock);
+    depth++;
+}
+
+void fd_h5_unlock(void) {
+    depth--;
+    pthread_mutex_unlock(&lock);
+}
+
+void fd_h5_renew_lock(void) {
+    lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    depth = 0;
+}
+
+#ifdef FD_CHECK_HDF5_LOCK
+static atomic_bool program_ends;
+
+static void note_end(void) {
+    program_ends = true;
+}
+
+static void watch_end(void) {
+    atexit(note_end); /* before HDF5's own, which is registered when it is first called */
+}
+
+void fd_h5_assert_locked(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_end);
+    assert(depth > 0 || program_ends);
+}
+#else
+void fd_h5_assert_locked(void) {}
+#endif
+
+/* ---- calls ---- */
 
 fd_h5_guard fd_h5_begin(void) {
     fd_h5_guard guard = {NULL, NULL};
-    pthread_mutex_lock(&lock);
+    fd_h5_lock();
     H5Eget_auto2(H5E_DEFAULT, &guard.print, &guard.data);
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     return guard;
@@ -19,7 +61,7 @@ fd_h5_guard fd_h5_begin(void) {
 void fd_h5_end(fd_h5_guard guard) {
     H5Eclear2(H5E_DEFAULT); /* a thread that ends with errors in its stack keeps HDF5 from closing */
     H5Eset_auto2(H5E_DEFAULT, guard.print, guard.data);
-    pthread_mutex_unlock(&lock);
+    fd_h5_unlock();
 }
 
 /* Walking upward starts at the innermost record, the one that knows the system's own error text. */

@@ -25,6 +25,15 @@ typedef struct fd_h5_guard {
 fd_h5_guard fd_h5_begin(void); /* nests */
 void fd_h5_end(fd_h5_guard guard);
 
+/* The lock alone, around a fork. */
+void fd_h5_lock(void);
+void fd_h5_unlock(void);
+void fd_h5_renew_lock(void); /* in the child: a recursive lock belongs to the thread that locked it */
+
+/* Debug builds and those with ThreadSanitizer end the program where this thread does not hold the lock; not while the
+ * program ends, when HDF5 closes what was left open. */
+void fd_h5_assert_locked(void);
+
 /* As fd_fail, with HDF5's innermost description appended ("…: HDF5: …"). Call it before any other HDF5 call: the next
  * one clears the stack. */
 fd_code fd_h5_fail(fd_error *err, fd_code code, const char *format, ...) FD_PRINTF(3, 4);

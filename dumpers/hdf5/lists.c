@@ -50,7 +50,7 @@ fd_h5_link *fd_h5_reader_links(fd_h5_reader *reader, const char *group, size_t l
     link_list list = {0};
     fd_h5_link *plain = fd_h5_plain_links(&reader->plain, group, limit, n);
     if (plain || !fd_h5_reader_library(reader)) return plain;
-    x = reader->x;
+    x = reader->owner->x;
     x->first = 0;
     x->most = limit;
     if (!fd_h5_reader_call(reader, FD_H5_LIST, group) || !x->ok) return NULL;
@@ -95,7 +95,7 @@ bool fd_h5_reader_rows(fd_h5_reader *reader, const fd_h5_block *block, void *out
         if (count[i] == 0) return true;
     if (fd_h5_plain_rows(&reader->plain, block, out)) return true;
     if (!fd_h5_reader_library(reader)) return false;
-    fd_h5_exchange *x = reader->x;
+    fd_h5_exchange *x = reader->owner->x;
     while (d > 1 && count[d - 1] <= FD_H5_DATA / run) run *= count[--d];
     d--; /* the dimension that is cut */
     hsize_t most = FD_H5_DATA / run;

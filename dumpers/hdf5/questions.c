@@ -40,10 +40,10 @@ static size_t put_questions(fd_h5_exchange *x, const fd_h5_question *q, size_t n
 /* Asks the first of n questions, as many as one call takes; 0 when none was answered. */
 static size_t ask(fd_h5_reader *reader, const fd_h5_question *q, size_t n) {
     if (!fd_h5_reader_library(reader)) return 0;
-    size_t asked = put_questions(reader->x, q, n);
-    reader->x->at = 0;
+    size_t asked = put_questions(reader->owner->x, q, n);
+    reader->owner->x->at = 0;
     if (asked > 0 && fd_h5_reader_call(reader, FD_H5_ASK, "")) return asked;
-    uint32_t at = reader->x->at;
+    uint32_t at = reader->owner->x->at;
     if (asked > 0) snprintf(reader->at, sizeof reader->at, "%s", q[at < asked ? at : 0].object);
     return 0;
 }
@@ -117,7 +117,7 @@ void fd_h5_reader_prefetch(fd_h5_reader *reader, const fd_h5_question *q, size_t
     for (size_t done = 0, asked; done < n_left; done += asked) {
         asked = ask(reader, ask_for + done, n_left - done);
         if (asked == 0) break;
-        take_answers(reader->x, ask_for + done, asked, left + done);
+        take_answers(reader->owner->x, ask_for + done, asked, left + done);
     }
     free(left);
     free(ask_for);
@@ -144,8 +144,8 @@ fd_h5_answer fd_h5_reader_ask(fd_h5_reader *reader, const fd_h5_question *q, voi
         answer = k->answer;
         from = k->bytes;
     } else if (!fd_h5_plain_ask(&reader->plain, q, bytes, &answer) && ask(reader, q, 1) == 1) {
-        answer = checked(&reader->x->questions[0]);
-        from = reader->x->data + bytes_at(q, 0);
+        answer = checked(&reader->owner->x->questions[0]);
+        from = reader->owner->x->data + bytes_at(q, 0);
     }
     if (bytes && from) memcpy(bytes, from, length(q, &answer));
     return answer;

@@ -10,11 +10,13 @@
 #include "dumpers/hdf5/reader_internal.h"
 
 bool fd_h5_reader_call(fd_h5_reader *reader, fd_h5_op op, const char *object) {
-    if (fd_wall_death(reader->wall) || strlen(object) >= sizeof reader->at) return false;
-    reader->x->op = op;
-    strcpy(reader->x->object, object);
+    const fd_h5_reader *owner = reader->owner;
+    if (fd_wall_death(owner->wall) || strlen(object) >= sizeof reader->at) return false;
+    owner->x->op = op;
+    strcpy(owner->x->object, object);
     strcpy(reader->at, op == FD_H5_OPEN ? "" : object);
-    return fd_wall_call(reader->wall, (double)fd_limit_of(FD_LIMIT_HDF5_SECONDS));
+    snprintf(owner->x->group, sizeof owner->x->group, "%s", reader->group ? reader->group : "");
+    return fd_wall_call(owner->wall, (double)fd_limit_of(FD_LIMIT_HDF5_SECONDS));
 }
 
 /* ---- the library ---- */
@@ -30,7 +32,6 @@ static fd_code start(fd_h5_reader *reader, bool live, bool *opened, fd_error *er
     reader->x = fd_wall_page(reader->wall);
     reader->x->live = reader->live = live;
     reader->x->memory = (size_t)fd_limit_of(FD_LIMIT_HDF5_MEMORY);
-    snprintf(reader->x->name, sizeof reader->x->name, "%s", reader->group ? reader->group : "");
     *opened = fd_h5_reader_call(reader, FD_H5_OPEN, reader->path) && reader->x->ok;
     return FD_OK;
 }
@@ -51,9 +52,10 @@ static fd_code open_file(fd_h5_reader *reader, fd_error *err) {
 }
 
 bool fd_h5_reader_library(fd_h5_reader *reader) {
-    if (reader->refused.code != FD_OK) return false;
-    if (reader->wall) return !fd_wall_death(reader->wall);
-    return open_file(reader, &reader->refused) == FD_OK;
+    fd_h5_reader *owner = reader->owner;
+    if (owner->refused.code != FD_OK) return false;
+    if (owner->wall) return !fd_wall_death(owner->wall);
+    return open_file(owner, &owner->refused) == FD_OK;
 }
 
 /* ---- the file ---- */
@@ -77,6 +79,7 @@ fd_code fd_h5_reader_open(const char *path, const char *group, const char *expec
         close(bytes.fd);
         return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     }
+    reader->owner = reader;
     reader->path = strdup(path);
     reader->group = group ? strdup(group) : NULL;
     reader->marked = marked;
@@ -96,12 +99,32 @@ fd_code fd_h5_reader_open(const char *path, const char *group, const char *expec
     return code;
 }
 
+fd_code fd_h5_reader_open_inside(fd_h5_reader *file, const char *group, fd_h5_reader **out, fd_error *err) {
+    *out = NULL;
+    if (!fd_h5_reader_has(file, group))
+        return fd_h5_reader_fail(file, err, FD_ERR_INPUT, "%s: no group %s", file->path, group);
+    fd_h5_reader *reader = calloc(1, sizeof *reader);
+    if (!reader) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", file->path);
+    reader->owner = file;
+    reader->path = strdup(file->path);
+    reader->group = strdup(group);
+    reader->fd = -1;
+    reader->size = file->size;
+    if (!reader->path || !reader->group) {
+        fd_h5_reader_close(reader);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", file->path);
+    }
+    fd_h5_plain_open(&reader->plain, &file->plain.bytes, group);
+    *out = reader;
+    return FD_OK;
+}
+
 void fd_h5_reader_close(fd_h5_reader *reader) {
     if (!reader) return;
     fd_wall_stop(reader->wall);
     fd_h5_reader_forget(reader);
     fd_h5_plain_close(&reader->plain);
-    close(reader->fd);
+    if (reader->fd >= 0) close(reader->fd);
     free(reader->path);
     free(reader->group);
     free(reader);
@@ -123,12 +146,13 @@ void fd_h5_reader_leave_to_library(fd_h5_reader *reader) {
 
 /* Whether the library refused the file or died; *err then says so. */
 static bool failed(const fd_h5_reader *reader, fd_error *err) {
-    bool dead = reader->wall && fd_wall_death(reader->wall);
+    const fd_h5_reader *owner = reader->owner;
+    bool dead = owner->wall && fd_wall_death(owner->wall);
     if (dead)
         fd_fail(err, FD_ERR_INPUT, "%s: damaged: the HDF5 library failed at /%s: %s", reader->path, reader->at,
-                fd_wall_death(reader->wall));
-    else if (reader->refused.code != FD_OK && err != &reader->refused)
-        *err = reader->refused;
+                fd_wall_death(owner->wall));
+    else if (owner->refused.code != FD_OK && err != &owner->refused)
+        *err = owner->refused;
     else
         return false;
     return true;
@@ -136,8 +160,8 @@ static bool failed(const fd_h5_reader *reader, fd_error *err) {
 
 fd_code fd_h5_reader_fail(const fd_h5_reader *reader, fd_error *err, fd_code code, const char *format, ...) {
     if (failed(reader, err)) return err->code;
-    char message[512], reason[sizeof reader->x->reason] = "";
-    if (reader->wall) memcpy(reason, reader->x->reason, sizeof reason);
+    char message[512], reason[sizeof reader->owner->x->reason] = "";
+    if (reader->owner->wall) memcpy(reason, reader->owner->x->reason, sizeof reason);
     reason[sizeof reason - 1] = '\0';
     va_list args;
     va_start(args, format);

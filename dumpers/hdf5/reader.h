@@ -16,6 +16,9 @@ typedef struct fd_h5_reader fd_h5_reader;
  * a single-writer file. Nothing outside the file is followed: no link to another file, no external storage.
  * FD_ERR_INPUT for what is no HDF5 file, or a damaged one. */
 fd_code fd_h5_reader_open(const char *path, const char *group, const char *expected, fd_h5_reader **out, fd_error *err);
+/* Another reader of an open file, of which `group` is the root: one child answers for both. `file` must outlive it, and
+ * is complete. */
+fd_code fd_h5_reader_open_inside(fd_h5_reader *file, const char *group, fd_h5_reader **out, fd_error *err);
 void fd_h5_reader_close(fd_h5_reader *reader); /* NULL is fine */
 
 /* The file's bytes, for what is read past the library; borrowed. NULL when the file is of a form that is left to it, or

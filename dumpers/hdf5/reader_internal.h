@@ -19,11 +19,14 @@ struct fd_h5_reader {
     int fd;
     uint64_t size;
     fd_h5_plain plain;   /* what is read without the library */
-    fd_wall *wall;       /* NULL: the library was not needed yet */
-    fd_h5_exchange *x;   /* the wall's page */
-    char at[FD_H5_PATH]; /* the object that was asked for last */
+    fd_h5_reader *owner; /* whose child is asked: itself, or the reader of the file that this one is inside */
+    /* of an owner: */
+    fd_wall *wall;     /* NULL: the library was not needed yet */
+    fd_h5_exchange *x; /* the wall's page */
     bool live, marked;
-    fd_error refused;     /* by the library, when it was asked to open the file; FD_OK: not */
+    fd_error refused; /* by the library, when it was asked to open the file; FD_OK: not */
+    /* of each: */
+    char at[FD_H5_PATH];  /* the object that was asked for last */
     fd_h5_known *known;   /* [n_known] */
     size_t n_known, next; /* next: the one that is probably asked for next */
     char *bytes;          /* what `known` points to */

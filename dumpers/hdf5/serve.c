@@ -15,7 +15,8 @@ typedef struct open_dataset {
 } open_dataset;
 
 typedef struct server {
-    hid_t root;
+    hid_t file, root;
+    char group[sizeof((fd_h5_exchange *)0)->group]; /* that root is */
     open_dataset sets[SLOTS];
     uint64_t n_asked;
     fd_h5_link *links; /* of the group that was listed last */
@@ -25,21 +26,38 @@ typedef struct server {
 
 /* ---- the file ---- */
 
+/* Makes the group the root. What was open in another is closed: no two groups are read in turns. */
+static void enter(const fd_h5_exchange *x, server *s) {
+    if (s->file < 0 || (s->root >= 0 && strcmp(s->group, x->group) == 0)) return;
+    for (int i = 0; i < SLOTS; i++)
+        if (s->sets[i].path) {
+            fd_h5_release(s->sets[i].id);
+            free(s->sets[i].path);
+            s->sets[i].path = NULL;
+        }
+    free(s->links);
+    s->links = NULL;
+    fd_h5_release(s->root);
+    strcpy(s->group, x->group);
+    s->root = H5Gopen2(s->file, s->group[0] ? s->group : "/", H5P_DEFAULT);
+}
+
 static void open_file(fd_h5_exchange *x, server *s) {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_file_locking(access, true, true);
     /* a block that a live writer is just writing is whole a moment later; HDF5's own 100 attempts take half a minute */
     if (x->live) H5Pset_metadata_read_attempts(access, 8);
     fd_wall_limit_memory(x->memory);
-    hid_t file = H5Fopen(x->object, H5F_ACC_RDONLY | (x->live ? H5F_ACC_SWMR_READ : 0), access);
+    s->file = H5Fopen(x->object, H5F_ACC_RDONLY | (x->live ? H5F_ACC_SWMR_READ : 0), access);
     fd_wall_confine();
     s->whole_rows = H5Pcreate(H5P_DATASET_ACCESS);
     H5Pset_chunk_cache(s->whole_rows, 1, 0, 1.0);
-    s->root = file < 0 ? -1 : H5Gopen2(file, x->name[0] ? x->name : "/", H5P_DEFAULT);
+    s->root = -1;
+    enter(x, s);
     int64_t complete;
     x->ok = s->root >= 0;
-    x->value = file >= 0;
-    x->n = file >= 0 && fd_h5_get_int(file, "complete", &complete) == FD_H5_FOUND && complete == 0;
+    x->value = s->file >= 0;
+    x->n = s->file >= 0 && fd_h5_get_int(s->file, "complete", &complete) == FD_H5_FOUND && complete == 0;
 }
 
 /* ---- datasets ---- */
@@ -200,6 +218,7 @@ void fd_h5_serve(void *page, void **state) {
         H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     }
     H5Eclear2(H5E_DEFAULT);
+    if (x->op != FD_H5_OPEN) enter(x, s);
     switch (x->op) {
     case FD_H5_OPEN: open_file(x, s); break;
     case FD_H5_ASK: answer_all(x, s); break;

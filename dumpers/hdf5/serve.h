@@ -6,8 +6,7 @@
 #include "dumpers/hdf5/reader.h"
 
 typedef enum fd_h5_op {
-    FD_H5_OPEN, /* object: the file's path; name: the group that is the root from then on, "" the file's own → ok,
-                  value: the file opened, n: it says that it is not complete */
+    FD_H5_OPEN, /* object: the file's path → ok: group is there, value: the file opened, n: it says that it is not complete */
     FD_H5_ASK,  /* questions → their answers */
     FD_H5_LIST, /* object, first, most → ok, value: how many links there are; n of them in data, from `first` on */
     FD_H5_ROWS, /* object, type, shape, start, count → ok, data */
@@ -26,8 +25,8 @@ typedef struct fd_h5_asked {
 typedef struct fd_h5_exchange {
     /* asked */
     fd_h5_op op;
+    char group[64];          /* the root of what is asked for, "" the file's own */
     char object[FD_H5_PATH]; /* from the root, "tensors/logits" */
-    char name[64];
     uint64_t first, most;
     fd_h5_type type;
     fd_h5_shape shape, start, count; /* shape: what the dataset must have */

@@ -8,20 +8,30 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/source_internal.h"
 
 enum { MAX_STEPS = 1 << 20 };
 
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
-    char base[1100];
-    int32_t step, occurrence;
-    if (!fd_source_split_name(name, base, sizeof base, &step, &occurrence))
+    char base[1120], stripped[1100];
+    int32_t step, occurrence, of_rank = -1;
+    if (source->by_rank && fd_rank_of_name(name, stripped, sizeof stripped, &of_rank)) {
+        if (of_rank >= source->n_rank) source->n_rank = of_rank + 1;
+        name = stripped;
+    }
+    if (!fd_source_split_name(name, base, 1100, &step, &occurrence))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": no name in it, or more than 1000 bytes", source->path,
                        name);
     for (const char *c = base; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": a control character in its name", source->path,
                            name);
+    fd_source_tensor named = *tensor;
+    named.name = base;
+    if (of_rank > 0 && fd_source_is_tokens(&named)) return FD_OK; /* rank 0's are the run's */
+    size_t length = strlen(base);
+    if (of_rank >= 0 && !fd_source_is_tokens(&named)) snprintf(base + length, sizeof base - length, ":rank%d", of_rank);
     if (source->n == source->room) {
         size_t room = source->room ? 2 * source->room : 256;
         fd_source_tensor *tensors = realloc(source->tensors, room * sizeof *tensors);
@@ -159,9 +169,10 @@ static fd_code fill(fd_source *source, fd_error *err) {
     return put_in_order(source, err);
 }
 
-fd_code fd_source_open(const char *path, fd_source **out, fd_error *err) {
+static fd_code open_source(const char *path, bool by_rank, fd_source **out, fd_error *err) {
     *out = NULL;
     fd_source *source = calloc(1, sizeof *source);
+    if (source) source->by_rank = by_rank;
     if (!source || !(source->path = strdup(path))) {
         free(source);
         return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
@@ -176,11 +187,32 @@ fd_code fd_source_open(const char *path, fd_source **out, fd_error *err) {
     return code;
 }
 
+fd_code fd_source_open(const char *path, fd_source **out, fd_error *err) {
+    return open_source(path, false, out, err);
+}
+
+fd_code fd_source_open_ranks(const char *path, fd_source **out, fd_error *err) {
+    FD_TRY(open_source(path, true, out, err));
+    fd_code code = FD_OK;
+    if ((*out)->trace || (*out)->n_rank == 0)
+        code =
+            fd_fail(err, FD_ERR_INPUT,
+                    "%s: no name says which rank a tensor is from: folders rank0/, rank1/, …, or names as vLLM's and "
+                    "SGLang's dumps have (docs/mapping.md)",
+                    path);
+    if (code != FD_OK) {
+        fd_source_close(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
 void fd_source_close(fd_source *source) {
     if (!source) return;
     for (size_t i = 0; i < source->n; i++) free(source->tensors[i].name);
     for (size_t i = 0; i < source->n_file; i++) fd_source_file_free(&source->files[i]);
     fd_trace_close(source->trace);
+    fd_ranks_free(source->ranks);
     free(source->tensors);
     free(source->files);
     free(source->pickle);

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "dumpers/import/npy.h"
+#include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source_internal.h"
 #include "dumpers/import/zip.h"
@@ -86,6 +87,7 @@ static fd_code open_item(const fd_source_file *file, size_t item, fd_source_view
 }
 
 fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err) {
+    if (source->ranks) return fd_joined_view(source->ranks, &source->ranks->joined[i], out, err);
     const fd_source_tensor *tensor = &source->tensors[i];
     const fd_source_file *file = &source->files[tensor->file];
     fd_source_file closed = {.path = file->path, .kind = file->kind};

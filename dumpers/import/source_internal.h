@@ -31,6 +31,9 @@ struct fd_source {
     bool debugger;     /* transformers' model debugger wrote it */
     int32_t n_step;
     fd_trace *trace; /* NULL: files */
+    bool by_rank;    /* names hold a rank, which goes to their end: "q-3:rank1" */
+    int32_t n_rank;
+    struct fd_ranks *ranks; /* tensors are put together from other sources' (import/ranks/); NULL; owned */
 };
 
 /* Adds the tensors of one file, or of a folder and those in it. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dumpers/import/import.h"
+#include "dumpers/import/ranks/ranks.h"
 #include "dumpers/store/datasets.h"
 #include "dumpers/store/file.h"
 #include "model/gguf/quant.h"
@@ -207,6 +208,8 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
         snprintf(info.model_name, sizeof info.model_name, "%s", plan->graph->hparams.name);
     }
     info.names[0] = '\0'; /* the names are the GGUF's now */
+    const fd_rank_report *ranks = fd_ranks_report_of(plan->source);
+    if (ranks) snprintf(info.absent, sizeof info.absent, "%s", ranks->absent);
     size_t at = strlen(info.absent);
     for (size_t i = 0; i < plan->map->absent.n; i++) {
         int n = snprintf(info.absent + at, sizeof info.absent - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);

@@ -134,11 +134,10 @@ static void look_ahead(const fd_trace *trace) {
     fd_h5_reader_prefetch(trace->reader, q, n);
 }
 
-static fd_code load(fd_trace *trace, const char *group, fd_error *err) {
+static fd_code load(fd_trace *trace, fd_error *err) {
     int32_t n_token;
     fd_h5_shape shape;
     void *tokens;
-    FD_TRY(fd_h5_reader_open(trace->path, group, "a trace", &trace->reader, err));
     look_ahead(trace);
     FD_TRY(read_info(trace, err));
     const fd_h5_bytes *bytes = fd_h5_reader_bytes(trace->reader);
@@ -152,16 +151,21 @@ static fd_code load(fd_trace *trace, const char *group, fd_error *err) {
     return fd_trace_load_tables(trace, err);
 }
 
-static fd_code open_trace(const char *path, const char *group, size_t memory, fd_trace **out, fd_error *err) {
+/* Takes `reader`. */
+static fd_code open_trace(fd_h5_reader *reader, const char *path, size_t memory, fd_trace **out, fd_error *err) {
     *out = NULL;
     fd_trace *trace = calloc(1, sizeof *trace);
-    if (!trace) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    if (!trace) {
+        fd_h5_reader_close(reader);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    }
+    trace->reader = reader;
     trace->bytes.fd = -1;
     trace->memory = memory;
     trace->path = strdup(path);
     trace->places_bytes = calloc(1, sizeof *trace->places_bytes);
-    fd_code code = trace->path && trace->places_bytes ? load(trace, group, err)
-                                                      : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    fd_code code =
+        trace->path && trace->places_bytes ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     code = fd_h5_reader_survived(trace->reader, code, err);
     if (code == FD_OK) {
         *err = (fd_error){0};
@@ -172,16 +176,30 @@ static fd_code open_trace(const char *path, const char *group, size_t memory, fd
     return code;
 }
 
+static fd_code open_file(const char *path, const char *group, size_t memory, fd_trace **out, fd_error *err) {
+    fd_h5_reader *reader;
+    *out = NULL;
+    FD_TRY(fd_h5_reader_open(path, group, "a trace", &reader, err));
+    return open_trace(reader, path, memory, out, err);
+}
+
 fd_code fd_trace_open_within(const char *path, size_t memory, fd_trace **out, fd_error *err) {
-    return open_trace(path, NULL, memory, out, err);
+    return open_file(path, NULL, memory, out, err);
 }
 
 fd_code fd_trace_open_group(const char *path, const char *group, fd_trace **out, fd_error *err) {
-    return open_trace(path, group, SIZE_MAX, out, err);
+    return open_file(path, group, SIZE_MAX, out, err);
 }
 
 fd_code fd_trace_open(const char *path, fd_trace **out, fd_error *err) {
-    return open_trace(path, NULL, SIZE_MAX, out, err);
+    return open_file(path, NULL, SIZE_MAX, out, err);
+}
+
+fd_code fd_trace_open_inside(fd_h5_reader *file, const char *path, const char *group, fd_trace **out, fd_error *err) {
+    fd_h5_reader *reader;
+    *out = NULL;
+    FD_TRY(fd_h5_reader_open_inside(file, group, &reader, err));
+    return open_trace(reader, path, SIZE_MAX, out, err);
 }
 
 void fd_trace_close(fd_trace *trace) {

@@ -95,4 +95,8 @@ fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, fd_h5_type t
  * dataset had one (nodes[i].seq ≥ 0), else by name. `sets` moves along. Numbers them from 0. */
 fd_code fd_trace_order(fd_trace_node *nodes, fd_trace_set *sets, int32_t n, fd_error *err);
 
+/* ---- open.c ---- */
+/* A trace that is a group of an open file; `file` outlives it. `path` is for messages. */
+fd_code fd_trace_open_inside(fd_h5_reader *file, const char *path, const char *group, fd_trace **out, fd_error *err);
+
 #endif

@@ -113,6 +113,7 @@ void inject_and_explain(bench *b, const fd_graph *graph, recorded_run *clean, co
                         int32_t layer, const char *model, score *s) {
     const fd_fault_info *info = fd_fault_at(fault);
     char spec[96];
+    if (info->later) return; /* the run is one batch */
     snprintf(spec, sizeof spec, info->outside ? "%s" : "%s@%d", info->name, layer);
     const fd_graph *faulty = faulted_copy(b, graph, spec);
     if (faulty) {

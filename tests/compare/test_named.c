@@ -109,6 +109,47 @@ Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
     cr_expect(all.n_named * 10 >= all.n_injected * 8);
 }
 
+Test(named, what_a_first_batch_does_not_show_is_named_in_decode) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int32_t i = 0, c = 0; i < fd_fault_count(); i++) {
+        const fd_fault_info *fault = fd_fault_at(i);
+        for (c = 0; c < N_CLASS && fault->later; c++) {
+            char spec[96], node[64];
+            fd_verdict v;
+            snprintf(spec, sizeof spec, "%s@2", fault->name);
+            snprintf(node, sizeof node, "blk.2.%s", fault->located);
+            cr_assert(verdict_of(&b, spec, (recording){.emulated = classes[c]}, &v));
+            cr_expect_str_eq(v.divergence.node, node, "%s, %s", spec, classes[c] ? classes[c] : "exact");
+            cr_expect(is_named(&v, fault->name), "%s, %s: %s", spec, classes[c] ? classes[c] : "exact",
+                      unnamed_of(&v.diagnosis.explanation));
+            fd_verdict_free(&v);
+        }
+    }
+    close_model(&b);
+}
+
+/* Rows of a batch that are made of one another are not given up on few of them; zeros are no tensor of size 0. */
+Test(named, through_fused_attention_from_the_whole_batch) {
+    static const char *const faults[] = {"heads_not_transposed@1", "softmax_over_queries@1", "kv_stale_both@1",
+                                         "gqa_divisor@1"};
+    static const char outside[] = "token_embd,*.attn_norm,*.attn_q,*.attn_k,*.attn_v,*.attn_q_rope,*.attn_k_rope,"
+                                  "*.attn_out,*.attn_proj,*.ffn_*,*.l_out,output_norm,logits";
+    bench b = open_bench(models[0], (recording){.n_prompt = N_PREFILL});
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        fd_verdict v;
+        recording how = {.emulated = "f32", .n_prompt = N_PREFILL, .tensors = outside};
+        cr_assert(verdict_of(&b, faults[f], how, &v));
+        const fd_explanation *x = &v.diagnosis.explanation;
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(faults[f], "@"), faults[f]);
+        cr_expect_str_eq(v.divergence.node, "blk.1.attn_out");
+        cr_expect(x->named && among_remaining(x, name), "%s: %s; %s", name, x->named ? x->remaining[0].name : "-",
+                  unnamed_of(x));
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
+
 Test(named, from_an_engine_that_feeds_one_token_at_a_time) {
     static const char *const faults[] = {"rope_pairing@2", "kv_off_by_one@3", "q0_only@1", "bytes_read_short@2"};
     bench b = open_bench(models[0], (recording){.one_by_one = true});

@@ -81,6 +81,20 @@ Test(weights, every_loader_and_dequantise_fault_is_named_by_its_bytes) {
     cr_expect_geq(n, 50, "%d faults of weights in five models", n);
 }
 
+Test(weights, exchanged_matrices_of_experts_are_named_by_their_bytes) {
+    static const int32_t tokens[] = {1, 2};
+    bench b = open_arch("qwen3moe-moe");
+    recording how = {.weights = b.graph, .n_prompt = 2, .tokens = tokens};
+    fd_trace *ref = record(b.graph, how), *cand = record(faulted(&b, "moe_gate_up_swapped@1"), how);
+    fd_verdict v = weights_alone(b.graph, ref, cand);
+    cr_expect(v.weights.named, "2 weights of %d", v.weights.n_differ);
+    cr_expect_str_eq(v.weights.fault, "moe_gate_up_swapped");
+    cr_expect_eq(v.weights.n_explained, 2);
+    fd_verdict_free(&v);
+    fd_trace_close(ref);
+    close_model(&b);
+}
+
 Test(weights, equal_weights_leave_the_verdict_alone) {
     bench b = open_model(models[0]);
     fd_trace *ref = record_weights(b.graph, b.graph);

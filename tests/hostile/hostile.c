@@ -1,9 +1,10 @@
-/* Mutants of files through the commands: hostile FIRSTDIFF FOLDER FIRST N FILE…
+/* Mutants of files through the commands: hostile FIRSTDIFF FOLDER FIRST N FILE… [-- FILE…]
  *
- * Writes N mutants of the files, numbered from FIRST on, into FOLDER one after another, and runs on each the commands
+ * Writes N mutants of the files before --, numbered from FIRST on, into FOLDER one after another, and runs on each the commands
  * that read its kind. Every run must end within 10 seconds of processor time (60 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
  * nothing that a terminal would obey. A mutant that does not is kept as FOLDER/finding-NUMBER.SUFFIX. Prints the counts;
- * With FD_HOSTILE_MODEL, a GGUF, goldens are checked too. Status 1 when there was a finding, or when no mutant of HDF5 had a checksum to mend. */
+ * The first GGUF among the files is the model of the traces and goldens. $FD_HOSTILE_PROMPTED, a GGUF with a tokenizer, runs
+ * the prompts. Status 1 when there was a finding, or when no mutant of HDF5 had a checksum to mend. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -29,7 +30,7 @@ typedef struct base {
     mutator *mutator;
 } base;
 
-/* MUTANT, BASE, OTHER, MAP, MODEL and OUT stand for files; commands with one that is not there are left out. */
+/* MUTANT, BASE, OTHER (foreign tensors), TRACE, MAP, MODEL, PROMPTED and OUT stand for files; commands with one that is not there are left out. */
 static const struct {
     const char *suffix, *args[MAX_ARGS];
 } commands[] = {
@@ -39,10 +40,14 @@ static const struct {
     {"h5", {"compare", "BASE", "MUTANT", "--json"}},
     {"h5", {"import", "MUTANT", "-o", "OUT"}},
     {"h5", {"golden", "check", "MODEL", "MUTANT"}},
+    {"h5", {"check", "MODEL", "MUTANT", "--json"}},
     {"npy", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
     {"npz", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
     {"safetensors", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
     {"map", {"import", "OTHER", "--map", "MUTANT", "--tokens", "1,2", "-o", "OUT"}},
+    {"json", {"compare", "TRACE", "TRACE", "--since", "MUTANT"}},
+    {"jsonl", {"run", "PROMPTED", "--prompts-file", "MUTANT", "-n", "1", "-q"}},
+    {"ids", {"import", "OTHER", "--map", "MAP", "--tokens-file", "MUTANT", "-o", "OUT"}},
     {"gguf", {"model", "MUTANT"}},
 };
 
@@ -51,7 +56,7 @@ typedef struct counts {
     long walls; /* runs that said that the library failed */
 } counts;
 
-static const char *firstdiff, *folder, *other, *map, *model;
+static const char *firstdiff, *folder, *other, *trace, *map, *model, *prompted;
 static char mutant_path[1024], out_path[1024], log_path[1024];
 
 static uint8_t *read_file(const char *path, size_t *size) {
@@ -94,13 +99,15 @@ static double now(void) {
 static void run(counts *c, const base *b, uint64_t number, const char *const *args) {
     const char *argv[MAX_ARGS + 2] = {firstdiff};
     for (int i = 0; args[i]; i++) {
-        argv[1 + i] = strcmp(args[i], "MUTANT") == 0  ? mutant_path
-                      : strcmp(args[i], "BASE") == 0  ? b->path
-                      : strcmp(args[i], "OTHER") == 0 ? other
-                      : strcmp(args[i], "MAP") == 0   ? map
-                      : strcmp(args[i], "MODEL") == 0 ? model
-                      : strcmp(args[i], "OUT") == 0   ? out_path
-                                                      : args[i];
+        argv[1 + i] = strcmp(args[i], "MUTANT") == 0     ? mutant_path
+                      : strcmp(args[i], "BASE") == 0     ? b->path
+                      : strcmp(args[i], "OTHER") == 0    ? other
+                      : strcmp(args[i], "TRACE") == 0    ? trace
+                      : strcmp(args[i], "MAP") == 0      ? map
+                      : strcmp(args[i], "MODEL") == 0    ? model
+                      : strcmp(args[i], "PROMPTED") == 0 ? prompted
+                      : strcmp(args[i], "OUT") == 0      ? out_path
+                                                         : args[i];
         if (!argv[1 + i]) return;
     }
     pid_t child = fork();
@@ -157,15 +164,19 @@ int main(int argc, char **argv) {
     if (argc < 6) return 2;
     firstdiff = argv[1];
     folder = argv[2];
-    model = getenv("FD_HOSTILE_MODEL");
+    prompted = getenv("FD_HOSTILE_PROMPTED");
     uint64_t first = strtoull(argv[3], NULL, 10), n = strtoull(argv[4], NULL, 10);
-    int n_base = argc - 5;
-    base *bases = calloc((size_t)n_base, sizeof *bases);
+    int n_file = argc - 5, n_base = n_file;
+    base *bases = calloc((size_t)n_file, sizeof *bases);
     size_t summed = 0;
     bool any_h5 = false;
     mkdir(folder, 0700);
-    for (int i = 0; i < n_base; i++) {
+    for (int i = 0; i < n_file; i++) {
         base *b = &bases[i];
+        if (strcmp(argv[5 + i], "--") == 0) {
+            n_base = i;
+            continue;
+        }
         *b = (base){.path = argv[5 + i], .suffix = suffix_of(argv[5 + i])};
         b->data = read_file(b->path, &b->size);
         if (!b->data) {
@@ -173,10 +184,12 @@ int main(int argc, char **argv) {
             return 2;
         }
         b->mutator = mutator_new(b->data, b->size);
-        if (strcmp(b->suffix, "h5") == 0) {
+        if (i < n_base && strcmp(b->suffix, "h5") == 0) {
             any_h5 = true;
             summed += mutator_blocks(b->mutator);
         }
+        if (strstr(b->path, "stats.h5")) trace = b->path;
+        if (!model && strcmp(b->suffix, "gguf") == 0) model = b->path;
         if (!map && strcmp(b->suffix, "map") == 0) map = b->path;
         if ((!other || strstr(b->path, "plain")) &&
             (strcmp(b->suffix, "npz") == 0 || strcmp(b->suffix, "safetensors") == 0))
@@ -203,8 +216,8 @@ int main(int argc, char **argv) {
         "the wall held %ld times; %ld findings\n",
         (unsigned long long)n, n_base, summed, c.runs, now() - began, c.by_status[0], c.by_status[1], c.by_status[2],
         c.by_status[3], c.walls, c.findings);
-    for (int i = 0; i < n_base; i++) {
-        mutator_free(bases[i].mutator);
+    for (int i = 0; i < n_file; i++) {
+        if (bases[i].mutator) mutator_free(bases[i].mutator);
         free(bases[i].data);
     }
     free(bases);

@@ -56,26 +56,30 @@ static void put_bytes(const char *path, golden_bytes whole, size_t size) {
 /* Reads all of it. */
 static fd_code read_golden(const char *path, fd_error *err) {
     fd_golden_size found;
-    FD_TRY(fd_golden_read_size(path, &found, err));
-    for (int32_t i = 0; i < found.n_prompt; i++) {
+    fd_golden *golden;
+    fd_code code = FD_OK;
+    FD_TRY(fd_golden_open(path, &golden, &found, err));
+    for (int32_t i = 0; i < found.n_prompt && code == FD_OK; i++) {
         fd_trace *trace;
-        FD_TRY(fd_golden_open(path, i, &trace, err));
+        code = fd_golden_prompt(golden, i, &trace, err);
         fd_trace_close(trace);
     }
-    return FD_OK;
+    fd_golden_close(golden);
+    return code;
 }
 
 Test(golden, round_trip_keeps_every_bit) {
     const char *path = written();
     fd_graph *graph = fixture_graph(fixture_small);
     fd_golden_size found;
+    fd_golden *golden;
     fd_error err = {0};
-    cr_assert_eq(fd_golden_read_size(path, &found, &err), FD_OK, "%s", err.message);
+    cr_assert_eq(fd_golden_open(path, &golden, &found, &err), FD_OK, "%s", err.message);
     cr_expect(found.n_prompt == size.n_prompt && found.n_pos == size.n_pos);
     cr_expect(fd_golden_is_one(path));
     for (int32_t i = 0; i < found.n_prompt; i++) {
         fd_trace *trace;
-        cr_assert_eq(fd_golden_open(path, i, &trace, &err), FD_OK, "%s", err.message);
+        cr_assert_eq(fd_golden_prompt(golden, i, &trace, &err), FD_OK, "%s", err.message);
         cr_expect_eq(fd_trace_n_pos(trace), 5 + i);
         cr_expect_eq(fd_trace_n_step(trace), 2);
         for (int32_t pos = 0; pos < 5 + i; pos++) {
@@ -86,6 +90,7 @@ Test(golden, round_trip_keeps_every_bit) {
         }
         fd_trace_close(trace);
     }
+    fd_golden_close(golden);
     fd_graph_free(graph);
 }
 

@@ -136,6 +136,7 @@ Test(trace_crash, space_taken_ahead_is_given_back_when_the_file_is_closed) {
                  {"taken, then a write failed", true, true, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_h5_target target = {-1};
+        fd_h5_guard guard = fd_h5_begin();
         struct stat there;
         hid_t access = fd_h5_target_access(&target), file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
         fd_h5_release(access);
@@ -145,6 +146,7 @@ Test(trace_crash, space_taken_ahead_is_given_back_when_the_file_is_closed) {
         if (cases[i].reserved) target.reserved = AHEAD;
         if (cases[i].failed) target.error = ENOSPC;
         cr_assert_geq(H5Fclose(file), 0);
+        fd_h5_end(guard);
         cr_assert_eq(stat(path, &there), 0);
         cr_expect_eq(there.st_blocks * 512 < AHEAD, cases[i].given_back, "%s: %lld bytes on the disk", cases[i].name,
                      (long long)there.st_blocks * 512);

@@ -75,7 +75,7 @@ function histogram(parent, counted, bounded) {
   svg(chart, 'path', { d: `M${left} ${top}V${h - bottom}H${w - 12}`, class: 'axis' });
   for (let e = 0; e <= high; e++) svg(chart, 'text', { x: left - 5, y: y(10 ** e) + 4, 'text-anchor': 'end' }, power(
   e));
-  const every = Math.ceil(30 / step);
+  const every = Math.ceil(38 / step);
   for (let i = 0; i <= last; i++) {
     const bar = svg(chart, 'rect', { x: left + i * step + 1, y: y(counts[i]), width: Math.max(1, step - 2), height: h -
         bottom - y(counts[i]), class: 'bar' + (i > over ? ' over' : '') });

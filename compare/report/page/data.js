@@ -12,6 +12,7 @@ const el = (parent, tag, text, attributes) => {
 const svg = (parent, tag, attributes, text) => {
   const e = document.createElementNS(NS, tag);
   for (const k in attributes || {}) e.setAttribute(k, attributes[k]);
+  if (tag === 'svg') e.setAttribute('viewBox', `0 0 ${attributes.width} ${attributes.height}`); // a narrower window scales it
   if (text !== undefined) e.textContent = text;
   return parent.appendChild(e);
 };

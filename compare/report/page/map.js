@@ -10,7 +10,7 @@ function drawMap() {
     outside = nodes.filter(n => n.layer < 0);
   box.replaceChildren();
   const wide = box.clientWidth || 320,
-    left = wide > 500 ? 90 : 62,
+    left = wide > 500 ? 90 : 76,
     step = Math.max(4, Math.min(64, Math.floor((wide - left - 44) / Math.max(1, columns.length))));
   const pitch = Math.max(4, Math.min(step, layers.length > 40 ? 12 : 26)),
     size = step > 9 ? step - 2 : step - 1,
@@ -35,8 +35,8 @@ function drawMap() {
     const layer = row.find(n => n) ? row.find(n => n).layer : -1,
       y = top + r * pitch;
     if (layer >= 0 ? layer % every === 0 : true)
-      svg(drawing, 'text', { x: left - 6, y: y + high / 2 + 4, 'text-anchor': 'end' }, layer >= 0 ? (left > 62 ?
-        'layer ' : '') + layer : row[0].name.slice(0, left > 62 ? 14 : 9));
+      svg(drawing, 'text', { x: left - 6, y: y + high / 2 + 4, 'text-anchor': 'end' }, layer >= 0 ? (left > 76 ?
+        'layer ' : '') + layer : row[0].name.slice(0, left > 76 ? 14 : 11));
     row.forEach((n, c) => {
       if (!n) return;
       const group = svg(drawing, 'g', { 'data-node': n.index }),

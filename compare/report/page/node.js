@@ -32,7 +32,7 @@ function drawNode() {
     left = el(columns, 'div'),
     right = el(columns, 'div');
   valuesTable(left, n);
-  lines(left, 'Error of this op by position', '|Δ|/τ', [{ name: 'z', values: n.pos, css: 'line-cand' }], 1);
+  lines(left, 'Error of this op by position', '|Δ|/τ', [{ name: 'z', values: n.pos, css: n.z <= 1 ? 'line-noise' : 'line-cand' }], 1);
   if (n.rel && n.rel.some(v => v >= 0)) lines(right, 'Distance from the reference by position', '‖c − r‖ / ‖r‖', [
   { name: 'relative error', values: n.rel, css: 'line-ref' }]);
   if (n.ulp) histogram(right, n.ulp, n.tau);

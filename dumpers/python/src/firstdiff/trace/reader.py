@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NODE_COLUMNS = ("name", "op", "layer", "shape", "dtype", "over_kv", "input0", "input1", "weight0", "weight1", "params")
+
+
+@contextmanager
+def _no_sound_trace(what: str) -> Iterator[None]:
+    """Sound HDF5 may still hold texts where numbers belong, or groups where lists do."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError, RuntimeError) as error:
+        raise TraceError(f"{what}: not as a trace has it: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Tensor:
         self._data = data
         self.name = name
         self.shape: tuple[int, ...] = tuple(data.shape)
+        if not self.shape:
+            raise TraceError(f"{name}: a scalar, expected [n_pos, …]")
         self.dtype: str = _text(data.attrs.get("dtype")) or {2: "F16", 4: "F32", 8: "F64"}.get(data.dtype.itemsize, "?")
         self.first_position = int(data.attrs.get("first_position", 0))
         self.op: str = _text(data.attrs.get("op"))
@@ -87,7 +99,8 @@ class Reader(Mapping[str, Tensor]):
         self.path = os.fspath(path)
         self._file = self._open()
         try:
-            self._load()
+            with _no_sound_trace(self.path):
+                self._load()
         except BaseException:
             self._file.close()
             raise
@@ -115,7 +128,10 @@ class Reader(Mapping[str, Tensor]):
                 raise TraceError(f"{self.path}: no /{name}")
         self.info: dict[str, Any] = {key: _plain(value) for key, value in attrs.items()}
         self.complete = bool(attrs.get("complete", 1))
-        self.tokens: npt.NDArray[np.int32] = np.asarray(self._file["tokens"][...], np.int32)
+        tokens = np.asarray(self._file["tokens"][...])
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise TraceError(f"{self.path}: /tokens of shape {list(tokens.shape)} and type {tokens.dtype}, expected ids")
+        self.tokens: npt.NDArray[np.int32] = tokens.astype(np.int32)
         self.steps = self._read_steps()
         self._graph: Array | None = self._file["graph"][...] if "graph" in self._file else None
         group = self._file["tensors"] if "tensors" in self._file else {}
@@ -155,7 +171,9 @@ class Reader(Mapping[str, Tensor]):
             near = [known for known in self._names if known.split(".")[-1] == name.split(".")[-1]][:3]
             hint = f"; there are {', '.join(near)}" if near else f"; it has {len(self._names)} tensors, see nodes()"
             raise KeyError(f"{self.path}: no tensor {name}{hint}")
-        return Tensor(self._file["tensors"][name], name)
+        with _no_sound_trace(f"{self.path}: {name}"):
+            tensor = Tensor(self._file["tensors"][name], name)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -1,0 +1,256 @@
+#include "compare/diagnose/projection.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/describe.h"
+#include "compare/diagnose/trial.h"
+
+/* Standard errors from 0; and how far from 1 a slope may be: a bound's formula, a bug's own roundings. */
+#define SHOWN 10.0
+#define ASIDE 0.25
+
+/* Of a node that is one of several where the bug shows. */
+#define SHOWN_HERE 4.0
+
+enum { FEWEST_ROWS = 4 };
+
+/* Multiplications: about five seconds of one core. */
+#define MOST_SPENT 0x1p32
+
+void fd_projection_add(fd_projection *to, const fd_projection *from) {
+    if (from->largest > to->largest) {
+        to->largest = from->largest;
+        to->pos = from->pos;
+        to->element = from->element;
+        to->candidate = from->candidate;
+        to->sound = from->sound;
+        to->tau = from->tau;
+    }
+    to->rd += from->rd;
+    to->dd += from->dd;
+    to->rd_rd += from->rd_rd;
+    to->rd_dd += from->rd_dd;
+    to->dd_dd += from->dd_dd;
+    to->rr_d2 += from->rr_d2;
+    to->r_d3 += from->r_d3;
+    to->d4 += from->d4;
+    to->n_row += from->n_row;
+}
+
+static fd_slope slope_beyond(const fd_projection *p, double shown) {
+    fd_slope s = {.value = p->rd / p->dd};
+    double n = p->n_row, b = s.value;
+    double by_rows = (p->rd_rd - 2 * b * p->rd_dd + b * b * p->dd_dd) * n / (n - 1);
+    double by_elements = p->rr_d2 - 2 * b * p->r_d3 + b * b * p->d4;
+    s.error = sqrt(fmax(fmax(by_rows, by_elements), 0)) / p->dd;
+    s.shown = p->n_row >= FEWEST_ROWS && p->dd > 0 && isfinite(b) && isfinite(s.error) && fabs(b - 1) <= ASIDE &&
+              b >= shown * s.error;
+    return s;
+}
+
+fd_slope fd_projection_slope(const fd_projection *p) {
+    return slope_beyond(p, SHOWN);
+}
+
+typedef struct search {
+    const fd_diagnose_options *o;
+    const fd_graph *graph;
+    int32_t n_fault;
+    fd_projection *at; /* [n_node, n_fault] */
+    double spent;
+} search;
+
+/* One row, in bounds of the op as it should be. */
+static void project_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *out) {
+    const fd_explain_request *r = rows->request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    fd_projection own = {.n_row = 1};
+    for (int64_t k = 0; k < stride; k++) {
+        int64_t i = row * stride + k;
+        double tau = rows->plain.tau[i], sound = (double)rows->plain.rows[i], c = (double)r->output[i];
+        double d = ((double)bug->rows[i] - sound) / tau, x = (c - sound) / tau;
+        if (r->args.node->over_kv && k % r->args.n_kv > r->args.pos0 + row) continue;
+        if (!(tau > 0) || !isfinite(tau) || !isfinite(d) || !isfinite(x)) continue;
+        own.rd += x * d;
+        own.dd += d * d;
+        own.rr_d2 += x * x * d * d;
+        own.r_d3 += x * d * d * d;
+        own.d4 += d * d * d * d;
+        if (!(fabs(d) > own.largest)) continue;
+        own.largest = fabs(d);
+        own.pos = r->args.pos0 + row;
+        own.element = k;
+        own.candidate = c;
+        own.sound = sound;
+        own.tau = tau;
+    }
+    if (!(own.dd > 0)) return;
+    own.rd_rd = own.rd * own.rd;
+    own.rd_dd = own.rd * own.dd;
+    own.dd_dd = own.dd * own.dd;
+    fd_projection_add(out, &own);
+}
+
+/* fd_diagnose_look_fn: each fault of the table at one node. Its own roundings are no bug where the class rounds. */
+static fd_code project(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
+                       fd_error *err) {
+    search *s = user;
+    int32_t node = options->finding->node;
+    fd_explanation unused = {0};
+    fd_trial t;
+    fd_code code = fd_trial_open(request, &unused, &t, err);
+    bool possible = code == FD_OK && t.all.plain.state == FD_VARIANT_COMPUTED && t.all.plain.tau;
+    for (int32_t f = 0; possible && f < s->n_fault && code == FD_OK; f++) {
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = f, .node = -1, .layer = FD_ANY_LAYER};
+        fd_variant bug = {0};
+        if (fd_fault_at(f)->u_in > 0) continue;
+        code = fd_evaluate(t.all.bench, &h, node, false, &bug, err);
+        if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) {
+            s->spent += request->products * request->args.n_pos;
+            for (int32_t row = request->n_unjudged; row < request->args.n_pos; row++)
+                project_row(&t.all, &bug, row, &s->at[(int64_t)node * s->n_fault + f]);
+        }
+        fd_variant_free(&bug);
+    }
+    fd_trial_close(&t);
+    return code;
+}
+
+static const fd_projection *of_node(const search *s, int32_t node, int32_t fault) {
+    return &s->at[(int64_t)node * s->n_fault + fault];
+}
+
+static bool of_kind(const search *s, int32_t node, int32_t kind) {
+    return strcmp(fd_fault_suffix(&s->graph->nodes[node]), fd_fault_suffix(&s->graph->nodes[kind])) == 0;
+}
+
+static bool begins_kind(const search *s, int32_t node) {
+    for (int32_t i = 0; i < node; i++)
+        if (of_kind(s, i, node)) return false;
+    return true;
+}
+
+/* One bug, shown in all nodes of a kind together (node -1) or in one. */
+typedef struct shown {
+    int32_t kind, node, fault;
+    fd_slope slope;
+} shown;
+
+static double errors_from_0(const shown *x) {
+    return x->fault < 0 ? 0 : x->slope.value / x->slope.error;
+}
+
+static void look_at(shown *best, shown x, const fd_projection *p) {
+    x.slope = fd_projection_slope(p);
+    if (x.slope.shown && errors_from_0(&x) > errors_from_0(best)) *best = x;
+}
+
+/* The kind that comes first in the graph and shows a bug: what comes after it may show it, too. In all layers, else in one.
+ */
+static shown find(const search *s) {
+    for (int32_t kind = 0; kind < s->graph->n_node; kind++) {
+        shown best = {.fault = -1};
+        if (!begins_kind(s, kind)) continue;
+        for (int32_t f = 0; f < s->n_fault; f++) {
+            fd_projection all = {0};
+            for (int32_t i = kind; i < s->graph->n_node; i++)
+                if (of_kind(s, i, kind)) fd_projection_add(&all, of_node(s, i, f));
+            look_at(&best, (shown){kind, -1, f, {0}}, &all);
+        }
+        for (int32_t f = 0; f < s->n_fault && best.fault < 0; f++)
+            for (int32_t i = kind; i < s->graph->n_node; i++)
+                if (of_kind(s, i, kind)) look_at(&best, (shown){kind, i, f, {0}}, of_node(s, i, f));
+        if (best.fault >= 0) return best;
+    }
+    return (shown){.fault = -1};
+}
+
+static fd_explain_fit fit_of(const search *s, int32_t fault, const fd_projection *p) {
+    fd_explain_fit fit = {.hypothesis = {.guess = FD_GUESS_FAULT, .fault = fault, .node = -1, .layer = FD_ANY_LAYER}};
+    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(&fit.hypothesis));
+    fd_hypothesis_summary(&fit.hypothesis, s->graph, fit.summary, sizeof fit.summary);
+    fit.z = fabs(p->candidate - p->sound) / p->tau;
+    fit.ulp = INFINITY;
+    return fit;
+}
+
+static fd_node_finding finding_at(const search *s, int32_t node, const fd_projection *p) {
+    return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
+                             .node = node,
+                             .step = 0,
+                             .pos = p->pos,
+                             .worst = p->element,
+                             .candidate = p->candidate,
+                             .replayed = p->sound,
+                             .tau = p->tau,
+                             .z = fabs(p->candidate - p->sound) / p->tau,
+                             .reference = NAN,
+                             .n_element = fd_node_elements(&s->graph->nodes[node], p->pos + 1),
+                             .span_first = node};
+}
+
+/* The findings, and the explanation. */
+static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_explanation *out, fd_causes *causes,
+                        fd_error *err) {
+    const fd_graph *graph = s->graph;
+    bool *layers = calloc((size_t)graph->hparams.n_layer + 1, sizeof *layers);
+    int32_t first = -1, n = 0;
+    fd_projection all = {0};
+    if (!layers) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    for (int32_t i = x->kind; i < graph->n_node; i++) {
+        const fd_projection *p = of_node(s, i, x->fault);
+        if (!of_kind(s, i, x->kind) || (x->node >= 0 && i != x->node) || p->n_row == 0) continue;
+        fd_projection_add(&all, p);
+        if (!slope_beyond(p, SHOWN_HERE).shown) continue;
+        of->suspect[i] = finding_at(s, i, p);
+        if (graph->nodes[i].layer >= 0) layers[graph->nodes[i].layer] = true;
+        if (first < 0) first = i;
+        n++;
+    }
+    if (first >= 0) {
+        *out = (fd_explanation){.named = true, .layer = graph->nodes[first].layer, .n_remaining = 1};
+        snprintf(out->node, sizeof out->node, "%s", graph->nodes[first].name);
+        out->slope = x->slope.value;
+        out->slope_error = x->slope.error;
+        out->slope_rows = all.n_row;
+        out->remaining[0] = fit_of(s, x->fault, &all);
+        *causes = (fd_causes){.first.n_node = n};
+        snprintf(causes->first.name, sizeof causes->first.name, "%s", out->remaining[0].name);
+        snprintf(causes->first.summary, sizeof causes->first.summary, "%s", out->remaining[0].summary);
+        snprintf(causes->first.node, sizeof causes->first.node, "%s", out->node);
+        fd_layers_text(layers, graph->hparams.n_layer, causes->first.layers, sizeof causes->first.layers);
+        fd_attribution_promote(graph, of, NULL);
+    }
+    free(layers);
+    return FD_OK;
+}
+
+static bool is_wide(const fd_numerics_class *class_) {
+    return !class_->exact && !fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
+}
+
+fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
+                             fd_causes *causes, fd_error *err) {
+    const fd_graph *graph = options->graph;
+    search s = {.o = options, .graph = graph, .n_fault = fd_fault_count()};
+    out->named = false;
+    if (!is_wide(options->numerics) || of->found) return FD_OK;
+    s.at = calloc((size_t)graph->n_node * (size_t)s.n_fault, sizeof *s.at);
+    if (!s.at) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = FD_OK;
+    for (int32_t i = 0; i < graph->n_node && code == FD_OK && s.spent < MOST_SPENT; i++) {
+        fd_diagnose_options ask = *options;
+        fd_node_finding here = {.node = i, .span_first = i};
+        bool ignored = options->ignored && options->ignored[i];
+        if (ignored || !fd_trace_has_data(options->trace, graph->nodes[i].name)) continue;
+        ask.finding = &here;
+        code = fd_diagnose_look(&ask, project, &s, err);
+    }
+    shown x = code == FD_OK ? find(&s) : (shown){.fault = -1};
+    if (x.fault >= 0) code = describe(&s, &x, of, out, causes, err);
+    free(s.at);
+    return code;
+}

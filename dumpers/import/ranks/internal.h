@@ -1,0 +1,73 @@
+/* Between the files of dumpers/import/ranks/: rank_name.c (which rank a name speaks of), join.c (which tensors belong
+ * together), layout.c (how they are sharded), assemble.c (the whole tensor), contradictions.c and sums.c (where ranks disagree). */
+#ifndef FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
+#define FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
+
+#include "dumpers/import/ranks/ranks.h"
+#include "dumpers/import/source_internal.h"
+
+/* The tensors of all ranks that are one, and how they are. */
+typedef struct fd_joined {
+    size_t *parts;         /* [n_rank] tensors of the dumps */
+    int64_t first, length; /* elements of the last axis that are read: a third of a fused qkv; length 0: all */
+    int32_t node, weight;  /* of the graph; -1: the map names none */
+    fd_shard shard;
+    bool alone;      /* no rank's, or recorded by one alone: taken as it is */
+    bool whole_each; /* every rank has as many elements as the whole: replicated, or summed */
+    int axis;        /* along which shards lie one after the other */
+    int32_t copies;  /* neighbouring ranks with the same K/V heads; 1: none */
+    int64_t padding; /* elements at the end of the last axis that the model does not have */
+    int map_axis;    /* axis= of the map's rule, from the end; 0: it says none */
+    int positions;   /* the axis that runs over the step's positions; -1: none */
+    int32_t pos0, n_pos;
+} fd_joined;
+
+struct fd_ranks {
+    fd_source *dumps; /* owned */
+    int32_t n_rank;
+    fd_joined *joined; /* [n_joined]: one for each tensor of the joined source */
+    size_t n_joined;
+    fd_rank_report report;
+};
+void fd_ranks_free(struct fd_ranks *ranks);
+
+/* Takes the rank out of a name: "rank0/q-3", "TP1_PP0_Rank1_pid77/Pass00003/NAME", "sglang_dump_1763_1/…",
+ * "step_0/model.norm/outputs_cuda_1", "…___rank=1___…". False where it has none. `out` [size] receives the rest. */
+bool fd_rank_of_name(const char *name, char *out, size_t size, int32_t *rank);
+/* The rank of a tensor of the dumps, "q-3:rank1", and the length of its name without it. */
+int32_t fd_rank_of_tensor(const char *name, size_t *length);
+
+/* Sets shard, axis, copies, padding by sizes alone; whole_each where values have to decide between replicated and summed. */
+fd_code fd_joined_find_layout(const struct fd_ranks *ranks, const fd_graph *graph, fd_joined *joined, fd_error *err);
+/* The shape of the whole tensor. */
+void fd_joined_shape(const struct fd_ranks *ranks, const fd_joined *joined, int *rank, int64_t *shape);
+
+/* Rank r's part. */
+fd_code fd_joined_part(const struct fd_ranks *ranks, const fd_joined *joined, int32_t r, fd_source_view *out,
+                       fd_error *err);
+/* The whole tensor, in memory of its own. */
+fd_code fd_joined_view(const struct fd_ranks *ranks, const fd_joined *joined, fd_source_view *out, fd_error *err);
+
+fd_array_type fd_joined_type(const struct fd_ranks *ranks, const fd_joined *joined); /* of its elements */
+
+/* Rows of one position: how many a part has (1 where nothing runs over positions), and row `row` of rank r's, malloc'ed. */
+int32_t fd_joined_n_row(const struct fd_ranks *ranks, const fd_joined *joined);
+fd_code fd_joined_row(const struct fd_ranks *ranks, const fd_joined *joined, int32_t r, int32_t row, double **values,
+                      int64_t *n, fd_error *err);
+
+/* What the ranks' values say of a tensor that each has whole. */
+typedef struct fd_rank_values {
+    bool equal;        /* in every bit, or NaN beside NaN */
+    bool rows_of_some; /* there are rows that are zeros on some ranks and not on others */
+    double difference; /* the largest ||a - b||^2 / (||a||^2 + ||b||^2) of rank 0 and another; NaN: not finite */
+} fd_rank_values;
+fd_code fd_joined_values(const struct fd_ranks *ranks, const fd_joined *joined, fd_rank_values *out, fd_error *err);
+
+/* The same for an addition whose input is partial sums of all ranks: f->text, where one is missing or added twice (sums.c). */
+fd_code fd_joined_check_sum(struct fd_ranks *ranks, const fd_graph *graph, const fd_source *whole, size_t i,
+                            fd_rank_finding *f, fd_error *err);
+
+/* Adds to the report what contradicts the sharding of tensor i, at the first position that shows it. */
+fd_code fd_joined_check(struct fd_ranks *ranks, const fd_graph *graph, const fd_source *whole, size_t i, fd_error *err);
+
+#endif

@@ -1,0 +1,122 @@
+/* Bugs of attention's softmax, in binary32. */
+#include <math.h>
+#include <string.h>
+
+#include "faults/attention_rule.h"
+#include "numerics/contract.h"
+
+/* The row of position p sees positions before p alone: at p = 0 that is none, max is -inf and -inf - -inf is NaN. */
+static void all_masked(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t own = args->pos0 + i / n_head;
+        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
+        float *w = (float *)args->out + (int64_t)i * n_kv, sink = fd_rule_sink(args, i % n_head), max = sink;
+        for (int32_t t = 0; t < own; t++) max = fmaxf(max, s[t]);
+        for (int32_t t = 0; t < n_kv; t++) w[t] = t > own ? 0.0f : fd_exp32((t < own ? s[t] : -INFINITY) - max);
+        float sum = fd_rule_with_sink(args, fd_sum(w, own + 1), sink - max);
+        for (int32_t t = 0; t <= own; t++) w[t] = w[t] / sum;
+    }
+}
+
+/* exp of one row's scores less `max`, divided by their sum; each step rounded. A row's keys from `n` on have no weight. */
+static void weigh(const fd_op_args *args, int32_t item, int32_t n, bool without_max, fd_fault_round round) {
+    const float *s = (const float *)args->in[0] + (int64_t)item * args->n_kv;
+    float *w = (float *)args->out + (int64_t)item * args->n_kv;
+    float sink = round(fd_rule_sink(args, item % args->node->shape[0])), max = without_max ? 0.0f : sink;
+    for (int32_t t = 0; t < n && !without_max; t++) max = fmaxf(max, round(s[t]));
+    for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? round(fd_exp32(round(round(s[t]) - max))) : 0.0f;
+    float sum = round(fd_rule_with_sink(args, fd_sum(w, n), round(sink - max)));
+    for (int32_t t = 0; t < n; t++) w[t] = round(w[t] / sum);
+}
+
+static float as_is(float x) {
+    return x;
+}
+
+static void weigh_rows(const fd_op_args *args, bool without_max, fd_fault_round round) {
+    int32_t n_head = args->node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, without_max, round);
+}
+FD_OVERRIDE(without_max, weigh_rows(args, true, as_is))
+FD_OVERRIDE(in_f16, weigh_rows(args, false, fd_fault_to_f16))
+FD_OVERRIDE(in_bf16, weigh_rows(args, false, fd_fault_to_bf16))
+
+/* A lower triangle over [rows of the batch, keys]: row r of a batch sees keys 0 to r, whatever the cache holds. */
+static void upper_left(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        int32_t row = i / n_head;
+        weigh(args, i, args->pos0 + row - fd_fault_batch_start(args, row) + 1, false, as_is);
+    }
+}
+
+static void only_current(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++)
+        for (int32_t t = 0; t < n_kv; t++)
+            ((float *)args->out)[(int64_t)i * n_kv + t] = t == args->pos0 + i / n_head ? 1.0f : 0.0f;
+}
+
+/* Softmax over `n` scores that lie `stride` apart. Those past a row's own position are -inf. */
+static void along(const float *s, float *w, int32_t n, int64_t stride) {
+    float max = -INFINITY, sum = 0.0f;
+    for (int32_t i = 0; i < n; i++) max = fmaxf(max, s[i * stride]);
+    for (int32_t i = 0; i < n; i++) sum = sum + fd_exp32(s[i * stride] - max);
+    for (int32_t i = 0; i < n; i++) w[i * stride] = fd_exp32(s[i * stride] - max) / sum;
+}
+
+static void over_heads(const fd_op_args *args) {
+    int64_t n_kv = args->n_kv, n_head = args->node->shape[0];
+    memset(args->out, 0, sizeof(float) * (size_t)(args->n_pos * n_head * n_kv));
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int64_t t = 0; t <= args->pos0 + row; t++) {
+            int64_t at = row * n_head * n_kv + t;
+            along((const float *)args->in[0] + at, (float *)args->out + at, (int32_t)n_head, n_kv);
+        }
+}
+
+/* The rows of a batch that see the key. */
+static void over_queries(const fd_op_args *args) {
+    int64_t n_kv = args->n_kv, n_head = args->node->shape[0], stride = n_head * n_kv;
+    memset(args->out, 0, sizeof(float) * (size_t)(args->n_pos * stride));
+    for (int32_t row = 0, end; row < args->n_pos; row = end) {
+        int32_t start = fd_fault_batch_start(args, row);
+        for (end = row + 1; end < args->n_pos && fd_fault_batch_start(args, end) == start;) end++;
+        for (int64_t i = 0; i < stride; i++) {
+            int32_t t = (int32_t)(i % n_kv), first = t > args->pos0 + row ? t - args->pos0 : row;
+            int64_t at = first * stride + i;
+            if (first < end) along((const float *)args->in[0] + at, (float *)args->out + at, end - first, stride);
+        }
+    }
+}
+
+FD_APPLIES(several_heads, node->shape[0] > 1 && !fd_fault_weight(graph, node, 0))
+FD_APPLIES(no_sinks, !fd_fault_weight(graph, node, 0))
+
+#define SOFTMAX(name, summary) .info = {name, "attention", summary, "attn_weights", false}, .op = FD_OP_ATTN_SOFTMAX
+#define ROUNDED(name, summary, u)                                                                                      \
+    .info = {name, "attention", summary, "attn_weights", false, u}, .op = FD_OP_ATTN_SOFTMAX
+
+static const fd_fault rows[] = {
+    {SOFTMAX("softmax_all_masked", "the mask hides a token from itself, so the first row is all masked"),
+     .override = all_masked},
+    {SOFTMAX("softmax_without_max", "softmax does not take off the maximum: large scores overflow"),
+     .override = without_max},
+    {SOFTMAX("only_current_token", "a token attends to itself alone"), .override = only_current},
+    {.info = {.name = "mask_upper_left",
+              .family = "attention",
+              .summary =
+                  "the causal mask starts at key 0 in every batch, whatever the cache holds: decode sees key 0 alone",
+              .located = "attn_weights",
+              .later = true},
+     .op = FD_OP_ATTN_SOFTMAX,
+     .override = upper_left},
+    {SOFTMAX("softmax_over_heads", "softmax goes over the heads, not over the keys"), .applies = several_heads,
+     .override = over_heads},
+    {SOFTMAX("softmax_over_queries", "softmax goes over the rows of the batch, not over the keys"), .applies = no_sinks,
+     .override = over_queries, .info.whole_batch = true},
+    {ROUNDED("softmax_in_f16", "every step of softmax is rounded to binary16", 0x1p-11), .override = in_f16},
+    {ROUNDED("softmax_in_bf16", "every step of softmax is rounded to bfloat16", 0x1p-8), .override = in_bf16},
+};
+const fd_fault_family fd_softmax_faults = FD_FAULT_FAMILY(rows);

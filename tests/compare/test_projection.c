@@ -1,0 +1,93 @@
+/* Bugs below the bounds of a class with room: a slope of 1 on what the bug does, far from 0, is no rounding. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "compare/diagnose/projection.h"
+#include "tests/compare/replay_bench.h"
+
+enum { N_ROW = 16, N_ELEMENT = 64 };
+
+/* Rows of d = ±1 with r = slope·d + noise of that size, with alternating signs that d does not have; and a common part that
+ * whole rows share. */
+typedef struct slope_case {
+    const char *what;
+    double slope, noise, of_rows;
+    int32_t n_row;
+    bool shown;
+} slope_case;
+
+static const slope_case cases[] = {
+    {"the bug", 1, 0, 0, N_ROW, true},
+    {"the bug under noise of twice its size", 1, 2, 0, N_ROW, true},
+    {"noise", 0, 2, 0, N_ROW, false},
+    {"half the bug", 0.5, 0, 0, N_ROW, false},
+    {"its opposite", -1, 0, 0, N_ROW, false},
+    {"the bug under noise that drowns it", 1, 8, 0, N_ROW, false},
+    {"rows that go along with it by turns", 1, 0, 3, N_ROW, false},
+    {"three rows", 1, 0, 0, 3, false},
+    {"NaN", NAN, 0, 0, N_ROW, false},
+};
+
+static fd_projection sums_of(const slope_case *c) {
+    fd_projection all = {0};
+    for (int32_t p = 0; p < c->n_row; p++) {
+        fd_projection row = {.n_row = 1};
+        for (int32_t i = 0; i < N_ELEMENT; i++) {
+            double d = i % 2 ? 1 : -1, other = i / 2 % 2 ? c->noise : -c->noise;
+            double r = c->slope * d + other + c->of_rows * (p % 2 ? d : -d);
+            row.rd += r * d, row.dd += d * d;
+            row.rr_d2 += r * r * d * d, row.r_d3 += r * d * d * d, row.d4 += d * d * d * d;
+        }
+        row.rd_rd = row.rd * row.rd, row.rd_dd = row.rd * row.dd, row.dd_dd = row.dd * row.dd;
+        fd_projection_add(&all, &row);
+    }
+    return all;
+}
+
+Test(projection, a_slope_of_1_far_from_0_is_the_bug) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_projection all = sums_of(&cases[i]);
+        fd_slope s = fd_projection_slope(&all);
+        cr_expect_eq(s.shown, cases[i].shown, "%s: %g ± %g", cases[i].what, s.value, s.error);
+    }
+}
+
+Test(projection, a_bug_within_the_bounds_is_found_and_named) {
+    static const char *const classes[] = {"hf-bf16"};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        fd_error err = {0};
+        fd_graph *faulty;
+        fd_fault_owner *owner = NULL;
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        must(fd_fault_apply("eps_outside_root", faulty, &owner, &err), &err);
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = classes[i]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", classes[i], fd_verdict_status_name(v.status));
+        cr_expect_str_eq(v.divergence.node, "blk.0.attn_norm", "%s: %s", classes[i], v.divergence.node);
+        cr_expect(e->named && strcmp(e->remaining[0].name, "eps_outside_root") == 0, "%s: %s", classes[i],
+                  e->remaining[0].name);
+        cr_expect(e->slope_rows > 0 && v.replay.z <= 1, "%s: found by the bounds, z %g", classes[i], v.replay.z);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+        fd_fault_owner_free(owner);
+    }
+    close_model(&b);
+}
+
+Test(projection, sound_engines_of_every_class_with_room_show_no_bug) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        for (int32_t i = 0; fd_numerics_class_at(i); i++) {
+            const fd_numerics_class *class_ = fd_numerics_class_at(i);
+            if (!fd_emulate_class_find(class_->name) || class_->exact || fd_class_leaves_nothing(class_) || class_->u_out < 0x1p-24)
+                continue;
+            fd_verdict v = judged(&b, b.graph, (recording){.emulated = class_->name});
+            cr_expect_eq(v.status, FD_NOISE, "%s, %s: %s at %s", models[m], class_->name,
+                         fd_verdict_status_name(v.status), v.divergence.node);
+            fd_verdict_free(&v);
+        }
+        close_model(&b);
+    }
+}
