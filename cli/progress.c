@@ -41,6 +41,7 @@ void fd_cli_progress_end(fd_cli_progress *p) {
 
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total) {
     fd_cli_progress *progress = user;
+    if (progress->total == 0) progress->started = fd_cli_seconds(); /* what came before says nothing of what is left */
     progress->total = total;
     fd_cli_progress_to(progress, done);
 }

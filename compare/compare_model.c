@@ -47,6 +47,12 @@ static void add_row(void *user, const fd_attribution_row *row) {
     fd_flips_add(&c->flips, row);
 }
 
+/* The candidate's half, then the reference's. */
+static void pass_progress(void *user, int64_t done, int64_t total) {
+    const comparison *c = user;
+    if (c->o->progress) c->o->progress(c->o->progress_user, done + (c->flips.side == REF ? total : 0), 2 * total);
+}
+
 static fd_attribution_options options_of(const comparison *c, int which) {
     const fd_trace *side = which == CAND ? c->o->cand : c->o->ref, *other = which == CAND ? c->o->ref : c->o->cand;
     return (fd_attribution_options){.graph = graph_of(c, which),
@@ -81,6 +87,7 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     c->flips.side = which;
     FD_TRY(choose_class(&how, given, source, evidence, err));
     how.on_row = add_row;
+    how.progress = pass_progress;
     how.user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_measures_open(how.graph, fd_trace_tokens(how.cand), how.n_pos, &c->measures[which], err));

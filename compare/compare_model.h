@@ -12,6 +12,8 @@ typedef struct fd_compare_model_options {
     fd_op_fn op;
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
     const fd_tokenizer *tokenizer;     /* the model's, for the texts of tokens; NULL: not known */
+    void (*progress)(void *user, int64_t done, int64_t total); /* in tensors' rows of both traces; NULL: not called */
+    void *progress_user;
 } fd_compare_model_options;
 
 /* Turns a verdict of fd_compare_traces into one by replay, with an explanation of the first introduced error

@@ -11,7 +11,8 @@
 #define FOR_EACH_ISA(X) X(baseline)
 #endif
 
-#define DECLARE(isa) extern const fd_ref_ops fd_ref_ops_f32_##isa, fd_ref_ops_f64_##isa, fd_simd_ops_##isa;
+#define DECLARE(isa)                                                                                                   \
+    extern const fd_ref_ops fd_ref_ops_f32_##isa, fd_ref_ops_f64_##isa, fd_simd_ops_##isa, fd_simd_ops_f64_##isa;
 FOR_EACH_ISA(DECLARE)
 
 /* The products of q8act, which stand in the place of the exact ones. */
@@ -23,13 +24,14 @@ FOR_EACH_ISA(DECLARE)
 FOR_EACH_ISA(DECLARE_Q8)
 
 static const struct {
-    const fd_ref_ops *f32, *f64, *simd;
+    const fd_ref_ops *f32, *f64, *simd, *simd_f64;
     fd_ref_fn q8_matmul[2], q8_expert_matmul[2]; /* scalar, vectorised */
 } built[FD_ISA_COUNT] = {
 #define ROW(isa)                                                                                                       \
     {&fd_ref_ops_f32_##isa,                                                                                            \
      &fd_ref_ops_f64_##isa,                                                                                            \
      &fd_simd_ops_##isa,                                                                                               \
+     &fd_simd_ops_f64_##isa,                                                                                           \
      {fd_ref_q8act_matmul_f32_##isa, fd_simd_q8act_matmul_##isa},                                                      \
      {fd_ref_q8act_expert_matmul_f32_##isa, fd_simd_q8act_expert_matmul_##isa}},
     FOR_EACH_ISA(ROW)};
@@ -76,11 +78,12 @@ fd_code fd_isa_wanted(fd_isa *out, fd_error *err) {
 }
 
 fd_ref_ops fd_ref_select(fd_numerics numerics, fd_isa isa, bool scalar) {
-    if (numerics == FD_NUMERICS_F64) return *built[scalar ? FD_ISA_BASELINE : isa].f64;
     if (scalar) isa = FD_ISA_BASELINE;
-    fd_ref_ops ops = *built[isa].f32;
+    bool f64 = numerics == FD_NUMERICS_F64;
+    const fd_ref_ops *simd = f64 ? built[isa].simd_f64 : built[isa].simd;
+    fd_ref_ops ops = f64 ? *built[isa].f64 : *built[isa].f32;
     for (int op = 0; op < FD_OP_COUNT && !scalar; op++)
-        if (built[isa].simd->run[op]) ops.run[op] = built[isa].simd->run[op];
+        if (simd->run[op]) ops.run[op] = simd->run[op];
     if (numerics == FD_NUMERICS_Q8ACT) {
         ops.run[FD_OP_MATMUL] = built[isa].q8_matmul[!scalar];
         ops.run[FD_OP_EXPERT_MATMUL] = built[isa].q8_expert_matmul[!scalar];

@@ -17,8 +17,6 @@ enum {
     PIECE = 1024, /* a multiple of the 64 partial sums */
 };
 
-_Static_assert((int)DOT_ROWS <= (int)TILE_ROWS, "decoded rows of both kinds fit in ROW_FLOATS");
-
 void SCALAR(matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 
 static const char *weight_row(const fd_weight *w, int64_t row) {
@@ -45,19 +43,22 @@ FD_INLINE void products(uint32_t dtype, const fd_weight *w, const fd_weight *bia
     }
 }
 
-/* The same for formats that are decoded to memory: n ≤ ROW_FLOATS / DOT_ROWS. */
+/* The same for formats that are decoded to memory, a row at a time so that it stays in the L1: n ≤ ROW_FLOATS. */
 static __attribute__((noinline)) void decoded_products(const fd_weight *w, const fd_weight *bias, const float *x,
                                                        int64_t begin, int64_t end, float *y) {
-    float decoded[ROW_FLOATS];
+    _Alignas(64) float decoded[ROW_FLOATS];
     int64_t n = w->n_col;
     for (int64_t o = begin; o < end; o += DOT_ROWS) {
-        const char *rows[DOT_ROWS];
+        vf acc[VL] = {{0}};
         float dots[DOT_ROWS];
-        for (int r = 0; r < DOT_ROWS; r++) {
-            rows[r] = (const char *)(o + r < end ? decoded + r * n : decoded);
-            if (o + r < end) fd_dequantize_row(w->dtype, weight_row(w, o + r), decoded + r * n, n);
+        for (int r = 0; r < DOT_ROWS && o + r < end; r++) {
+            vf a[V_GROUPS];
+            fd_dequantize_row(w->dtype, weight_row(w, o + r), decoded, n);
+            partial_sums(FD_F32, (const char *)decoded, x, n, a);
+#pragma GCC unroll 16
+            for (int g = 0; g < V_GROUPS; g++) acc[r * V_GROUPS + g] = a[g];
         }
-        dot_rows(FD_F32, rows, x, n, dots);
+        row_totals(acc, dots);
         for (int r = 0; r < DOT_ROWS && o + r < end; r++) y[o + r] = add_bias(dots[r], bias, o + r);
     }
 }

@@ -6,7 +6,7 @@
 #include "compare/verdict.h"
 
 /* Judges what fd_compare_traces found (compare/compare_model.h). `class_name` NULL: what the candidate's trace says,
- * else inferred; FD_ERR_INPUT for an unknown one. */
+ * else inferred; FD_ERR_INPUT for an unknown one. Shows its progress on stderr. */
 fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_trace *cand, const char *class_name,
                       fd_verdict *verdict, fd_error *err);
 

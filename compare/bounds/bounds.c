@@ -135,7 +135,7 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     for (int i = 0; i < FD_MAX_WEIGHTS; i++)
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
     work->longest = longest;
-    work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
+    work->row = malloc(sizeof *work->row * n_thread * FD_BOUND_ROWS * (size_t)longest);
     fd_op kind = work->node->op;
     bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_HEAD_MATMUL ||
                   kind == FD_OP_EXPERT_WEIGHTS;
@@ -208,12 +208,4 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     free(work.row);
     free(work.scratch);
     return code;
-}
-
-double fd_bound_z(double candidate, double replayed, double tau) {
-    bool nan_c = isnan(candidate), nan_y = isnan(replayed);
-    if (nan_c || nan_y) return nan_c && nan_y ? 0 : INFINITY;
-    if (candidate == replayed) return 0;
-    if (isinf(candidate) || isinf(replayed)) return INFINITY;
-    return fabs(candidate - replayed) / tau;
 }

@@ -11,6 +11,8 @@
 #ifndef FD_COMPARE_BOUNDS_BOUNDS_H
 #define FD_COMPARE_BOUNDS_BOUNDS_H
 
+#include <math.h>
+
 #include "compare/bounds/numerics_class.h"
 #include "exec/exec.h"
 
@@ -35,6 +37,12 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err);
 
 /* |c − ŷ| / τ: 0 when they are equal or the same Inf, +Inf when τ is 0 or one alone is NaN or Inf, and 0 when both are
  * NaN. Beyond the bound is !(z <= 1). */
-double fd_bound_z(double candidate, double replayed, double tau);
+static inline double fd_bound_z(double candidate, double replayed, double tau) {
+    bool nan_c = isnan(candidate), nan_y = isnan(replayed);
+    if (nan_c || nan_y) return nan_c && nan_y ? 0 : INFINITY;
+    if (candidate == replayed) return 0;
+    if (isinf(candidate) || isinf(replayed)) return INFINITY;
+    return fabs(candidate - replayed) / tau;
+}
 
 #endif

@@ -11,6 +11,9 @@
  * nothing. */
 enum { FD_BOUND_MANY = 1 << 20 };
 
+/* Rows of weights that go together. */
+enum { FD_BOUND_ROWS = 4 };
+
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
@@ -21,7 +24,7 @@ typedef struct fd_bound_work {
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
     int64_t stride;                 /* of y and tau */
-    float *row;                     /* [threads, longest], for the rows of weights: one for each thread */
+    float *row;                     /* [threads, FD_BOUND_ROWS, longest]: room for the rows of weights */
     int64_t longest;
     double *scratch; /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
     double *tau;     /* without the rounding of the output, which fd_bound adds */

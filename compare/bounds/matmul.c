@@ -1,27 +1,61 @@
 /* MATMUL and EMBED: the ops that read a weight matrix. */
 #include <omp.h>
+#include <string.h>
 
 #include "base/clones.h"
 #include "compare/bounds/internal.h"
 
-/* Σ|w||x| and Σ w²v in eight partial sums, so that a compiler can vectorise them. */
+enum { ROWS = FD_BOUND_ROWS, PAIR = 2 };
+
+typedef double eight __attribute__((vector_size(64)));
+typedef int64_t eight_bits __attribute__((vector_size(64)));
+typedef float eight_floats __attribute__((vector_size(32)));
+
+typedef struct weighed {
+    double size[PAIR][ROWS], square[PAIR][ROWS];
+} weighed;
+
+static inline double total_of(const eight *of) {
+    const eight sums = *of;
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+/* Σ|w||x| and Σ w²v of ROWS rows of weights, `longest` apart, and PAIR positions, n apart. Each sum is eight partial ones,
+ * the lanes of a vector. */
 FD_FOR_EACH_CPU
-static void weigh(const float *w, const double *size, const double *variance, int64_t n, double *sum, double *square) {
-    double s[8] = {0}, q[8] = {0};
-    int64_t k = 0;
-    for (; k + 8 <= n; k += 8)
-        for (int j = 0; j < 8; j++) {
-            double a = fabs((double)w[k + j]);
-            s[j] += a * size[k + j];
-            q[j] += a * a * variance[k + j];
+static void weigh(const float *w, int64_t longest, const double *const size[PAIR], const double *const variance[PAIR],
+                  int64_t n, weighed *out) {
+    eight s[PAIR][ROWS] = {{{0}}}, q[PAIR][ROWS] = {{{0}}};
+    int64_t whole = n - n % 8;
+    for (int64_t k = 0; k < whole; k += 8) {
+        eight x[PAIR], v[PAIR];
+#pragma GCC unroll 2
+        for (int p = 0; p < PAIR; p++) {
+            memcpy(&x[p], size[p] + k, sizeof x[p]);
+            memcpy(&v[p], variance[p] + k, sizeof v[p]);
         }
-    for (; k < n; k++) {
-        double a = fabs((double)w[k]);
-        s[0] += a * size[k];
-        q[0] += a * a * variance[k];
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            eight_floats narrow;
+            memcpy(&narrow, w + r * longest + k, sizeof narrow);
+            eight a = (eight)((eight_bits) __builtin_convertvector(narrow, eight) & INT64_MAX); /* fabs */
+#pragma GCC unroll 2
+            for (int p = 0; p < PAIR; p++) {
+                s[p][r] += a * x[p];
+                q[p][r] += a * a * v[p];
+            }
+        }
     }
-    *sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-    *square = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+    for (int p = 0; p < PAIR; p++)
+        for (int r = 0; r < ROWS; r++) {
+            for (int64_t k = whole; k < n; k++) {
+                double a = fabs((double)w[r * longest + k]);
+                s[p][r][0] += a * size[p][k];
+                q[p][r][0] += a * a * variance[p][k];
+            }
+            out->size[p][r] = total_of(&s[p][r]);
+            out->square[p][r] = total_of(&q[p][r]);
+        }
 }
 
 static float bias_of(const fd_bound_products *p, int64_t i) {
@@ -58,15 +92,32 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
         for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
     }
 #pragma omp parallel for schedule(static) if (p->n_out * n * p->n_pos > FD_BOUND_MANY)
-    for (int64_t o = 0; o < p->n_out; o++) { /* rows outside: each is dequantised once */
-        double bias = fabs((double)bias_of(p, o));
-        float *row = work->row + omp_get_thread_num() * work->longest;
-        fd_dequantize_row(w->dtype, (const char *)w->data + (p->first_row + o) * row_bytes, row, n);
-        for (int64_t r = 0; r < p->n_pos; r++) {
-            double sum, square, y = fabs(p->y[r * p->n_out + o]);
-            weigh(row, size + r * n, variance + r * n, n, &sum, &square);
-            p->tau[r * p->n_out + o] = u_chain * sum + lambda * sqrt(square + flushed[r]) + u_mean * y +
-                                       (bias > 0 ? c->u_out * (y + 2 * bias) : 0);
+    for (int64_t first = 0; first < p->n_out; first += ROWS) { /* rows outside: each is dequantised once */
+        int64_t n_row = p->n_out - first < ROWS ? p->n_out - first : ROWS;
+        float *rows = work->row + omp_get_thread_num() * ROWS * work->longest;
+        double bias[ROWS];
+        for (int64_t r = 0; r < ROWS; r++) { /* past the last: that again */
+            int64_t o = first + (r < n_row ? r : n_row - 1);
+            fd_dequantize_row(w->dtype, (const char *)w->data + (p->first_row + o) * row_bytes,
+                              rows + r * work->longest, n);
+            bias[r] = fabs((double)bias_of(p, o));
+        }
+        for (int64_t pos = 0; pos < p->n_pos; pos += PAIR) {
+            const double *sizes[PAIR], *variances[PAIR];
+            weighed sums;
+            for (int i = 0; i < PAIR; i++) {
+                int64_t at = (pos + i < p->n_pos ? pos + i : p->n_pos - 1) * n;
+                sizes[i] = size + at;
+                variances[i] = variance + at;
+            }
+            weigh(rows, work->longest, sizes, variances, n, &sums);
+            for (int64_t i = 0; i < PAIR && pos + i < p->n_pos; i++)
+                for (int64_t r = 0; r < n_row; r++) {
+                    int64_t at = (pos + i) * p->n_out + first + r;
+                    double y = fabs(p->y[at]);
+                    p->tau[at] = u_chain * sums.size[i][r] + lambda * sqrt(sums.square[i][r] + flushed[pos + i]) +
+                                 u_mean * y + (bias[r] > 0 ? c->u_out * (y + 2 * bias[r]) : 0);
+                }
         }
     }
 }

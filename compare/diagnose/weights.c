@@ -44,9 +44,11 @@ static const fd_weight_rows *entry_of(const fd_weight_table *table, const fd_nod
     return found ? found : fd_weight_table_find(table, name);
 }
 
-/* Every weight that a node of the graph reads; one that several nodes read is looked at once. */
-static fd_code look_at_all(const fd_graph *graph, const fd_weight_table *table, fd_verdict_weights *v,
-                           fd_weight_differences *out, fd_error *err) {
+/* Every weight that a node of the graph reads; one that several nodes read is looked at once. right [n_weight]: the
+ * model's own hashes of weights that were found to have them, so that the other trace's need not be made again; hashes
+ * NULL: none yet. */
+static fd_code look_at_all(const fd_graph *graph, const fd_weight_table *table, fd_weight_rows *right,
+                           fd_verdict_weights *v, fd_weight_differences *out, fd_error *err) {
     const fd_weight_rows **seen = calloc((size_t)graph->n_weight + 1, sizeof *seen);
     bool *absent = calloc((size_t)graph->n_weight + 1, sizeof *absent);
     fd_code code = seen && absent ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "weights: out of memory");
@@ -69,11 +71,16 @@ static fd_code look_at_all(const fd_graph *graph, const fd_weight_table *table, 
                 continue;
             }
             seen[w] = loaded;
+            if (right[w].hashes && fd_weight_rows_equal(loaded, &right[w])) {
+                v->n_same++;
+                continue;
+            }
             code = fd_weight_hash(&graph->weights[w], loaded->rows_per_hash, &item.expected, err);
             if (code != FD_OK) break;
             if (fd_weight_rows_equal(loaded, &item.expected)) {
                 v->n_same++;
-                fd_weight_rows_free(&item.expected);
+                fd_weight_rows_free(&right[w]);
+                right[w] = item.expected;
             } else {
                 v->n_differ++;
                 code = add_difference(out, item, err);
@@ -142,13 +149,13 @@ static fd_code mark_unknown(const fd_graph *graph, const fd_weight_differences *
 }
 
 /* One trace against the model. */
-static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_verdict_weights *v,
+static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_weight_rows *right, fd_verdict_weights *v,
                           fd_loaded_weights *loaded, fd_error *err) {
     fd_weight_table table;
     fd_weight_differences list = {0};
     *v = (fd_verdict_weights){.against_model = true};
     FD_TRY(fd_trace_read_weights(trace, &table, err));
-    fd_code code = table.n ? look_at_all(graph, &table, v, &list, err) : FD_OK;
+    fd_code code = table.n ? look_at_all(graph, &table, right, v, &list, err) : FD_OK;
     if (code == FD_OK && list.n) {
         bool *explained = calloc((size_t)list.n, sizeof *explained);
         snprintf(v->node, sizeof v->node, "%s", graph->nodes[list.items[0].node].name);
@@ -170,8 +177,13 @@ fd_code fd_weights_against_model(const fd_graph *graph, const fd_trace *ref, con
                                  fd_loaded_weights *ref_loaded, fd_loaded_weights *cand_loaded, fd_error *err) {
     fd_verdict_weights of_ref = {0};
     *ref_loaded = *cand_loaded = (fd_loaded_weights){0};
-    FD_TRY(check_side(graph, cand, &verdict->weights, cand_loaded, err));
-    if (ref) FD_TRY(check_side(graph, ref, &of_ref, ref_loaded, err));
+    fd_weight_rows *right = calloc((size_t)graph->n_weight + 1, sizeof *right);
+    if (!right) return fd_fail(err, FD_ERR_MEMORY, "weights: out of memory");
+    fd_code code = check_side(graph, cand, right, &verdict->weights, cand_loaded, err);
+    if (code == FD_OK && ref) code = check_side(graph, ref, right, &of_ref, ref_loaded, err);
+    for (int32_t w = 0; w < graph->n_weight; w++) fd_weight_rows_free(&right[w]);
+    free(right);
+    FD_TRY(code);
     if (verdict->weights.n_differ || !of_ref.n_differ) return FD_OK;
     verdict->weights = of_ref;
     verdict->weights.of_reference = true;

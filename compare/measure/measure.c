@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/measure/measure_logits.h"
+#include "numerics/contract.h"
 
 enum { REF, CAND };
 
@@ -46,15 +47,25 @@ static int64_t place_of(const layout *l, int64_t i) {
     return i / l->wide * l->slice + i % l->wide;
 }
 
-/* 0: equal; else from 1, the powers of two that hold `distance` in units in the last place of y. */
-static int bin_of(double distance, double y) {
-    int exponent;
-    if (distance == 0) return 0;
-    frexp(y, &exponent);
+static int biased_exponent(double x) {
+    return (int)(fd_bits64(x) >> 52 & 0x7ff);
+}
+
+/* 2^-e of the units in the last place that binary32 has at y. Read off the bits, for it is asked of every element twice. */
+static double units_at(double y) {
+    int exponent = biased_exponent(y) - 1022; /* as frexp has it, which has 0 for 0, Inf and NaN */
+    if (y == 0 || exponent == 1025) exponent = 0;
     if (exponent < -125) exponent = -125; /* subnormal */
-    double ulp = distance / ldexp(1, exponent - 24);
-    if (!(ulp <= ldexp(1, FD_MEASURE_BINS - 2))) return FD_MEASURE_BINS - 1;
-    return ulp <= 1 ? 1 : 1 + (int)ceil(log2(ulp));
+    return fd_from_bits64((uint64_t)(1023 + 24 - exponent) << 52);
+}
+
+/* 0: equal; else from 1, the powers of two that hold `distance`, of which one is `units`. */
+static int bin_of(double distance, double units) {
+    if (distance == 0) return 0;
+    double ulp = distance * units;
+    if (!(ulp <= (double)(1ull << (FD_MEASURE_BINS - 2)))) return FD_MEASURE_BINS - 1;
+    bool power = fd_bits64(ulp) << 12 == 0;
+    return ulp <= 1 ? 1 : 1 + biased_exponent(ulp) - 1023 + !power;
 }
 
 static void keep_values(fd_measured_values *to, const fd_attribution_row *row, const layout *l, int64_t worst,
@@ -96,15 +107,16 @@ static void measure_own(fd_measures *m, const fd_attribution_row *row, const lay
     fd_node_measure *node = &m->nodes[row->node->id];
     double z = -1;
     int64_t worst = 0;
-    for (int64_t i = 0; i < l->n_head * l->wide; i++) {
-        int64_t at = place_of(l, i);
-        double here = fd_bound_z(row->candidate[at], row->replayed[at], row->tau[at]);
-        node->ulp[bin_of(fabs(row->candidate[at] - row->replayed[at]), row->replayed[at])]++;
-        node->tau_ulp[bin_of(row->tau[at], row->replayed[at])]++;
-        if (here <= z) continue;
-        z = here;
-        worst = i;
-    }
+    for (int64_t h = 0; h < l->n_head; h++)
+        for (int64_t i = 0; i < l->wide; i++) {
+            int64_t at = h * l->slice + i;
+            double y = row->replayed[at], units = units_at(y), here = fd_bound_z(row->candidate[at], y, row->tau[at]);
+            node->ulp[bin_of(fabs(row->candidate[at] - y), units)]++;
+            node->tau_ulp[bin_of(row->tau[at], units)]++;
+            if (here <= z) continue;
+            z = here;
+            worst = h * l->wide + i;
+        }
     if (node->values.n == 0 || !(z <= node->z)) {
         node->z = z;
         keep_values(&node->values, row, l, worst, of_reference);
@@ -117,13 +129,13 @@ static void measure_both(fd_measures *m, const fd_attribution_row *row, const la
     const double *r = of_reference ? row->candidate : row->reference;
     const double *c = of_reference ? row->reference : row->candidate;
     double error2 = 0, r2 = 0, c2 = 0, product = 0;
-    for (int64_t i = 0; i < l->n_head * l->wide; i++) {
-        int64_t at = place_of(l, i);
-        error2 += (c[at] - r[at]) * (c[at] - r[at]);
-        r2 += r[at] * r[at];
-        c2 += c[at] * c[at];
-        product += c[at] * r[at];
-    }
+    for (int64_t h = 0; h < l->n_head; h++)
+        for (int64_t at = h * l->slice; at < h * l->slice + l->wide; at++) {
+            error2 += (c[at] - r[at]) * (c[at] - r[at]);
+            r2 += r[at] * r[at];
+            c2 += c[at] * c[at];
+            product += c[at] * r[at];
+        }
     node->n_pos++;
     node->error2 += error2;
     node->reference2 += r2;

@@ -150,6 +150,9 @@ static fd_code attribute_range(attributing *a, const bool *needed, fd_error *err
         FD_TRY(fd_replay_node(a->replay, i, wanted, &rows, err));
         if (wanted && !unattributable(a->o, i, rows.span_first))
             FD_TRY(attribute_node(a, &graph->nodes[i], &rows, err));
+        if (a->o->progress)
+            a->o->progress(a->o->user, (int64_t)a->pos0 * graph->n_node + (i + 1) * (int64_t)a->n_range,
+                           (int64_t)a->o->n_pos * graph->n_node);
     }
     return FD_OK;
 }

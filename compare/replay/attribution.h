@@ -82,6 +82,7 @@ typedef struct fd_attribution_options {
     const bool *ignored;  /* [n_node] taken for not recorded, as fd_replay_options has it; NULL: none */
     int32_t n_ref_pos;    /* positions from here on have no reference: other tokens were fed; 0: all have one */
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
+    void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;
     bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the
                     first 16 where replaying what lies between would take matrix products */

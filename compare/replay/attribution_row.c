@@ -66,12 +66,13 @@ fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth) 
                          .reference = NAN,
                          .has_reference = row->reference != NULL,
                          .span_first = row->span_first};
-    for (int64_t i = 0; i < row->stride; i++) {
-        int64_t head = i / slice, at = i % slice;
-        if (node->over_kv && at > row->pos) continue;
-        add_element(&f, &s, node->over_kv ? head * (row->pos + 1) + at : i, (int32_t)head, row->candidate[i],
-                    row->replayed[i], row->tau[i], row->reference ? row->reference[i] : NAN);
-    }
+    int64_t seen = node->over_kv && row->pos + 1 < slice ? row->pos + 1 : slice; /* the rest is padding */
+    for (int64_t head = 0; head * slice < row->stride; head++)
+        for (int64_t at = 0; at < seen && head * slice + at < row->stride; at++) {
+            int64_t i = head * slice + at;
+            add_element(&f, &s, head * seen + at, (int32_t)head, row->candidate[i], row->replayed[i], row->tau[i],
+                        row->reference ? row->reference[i] : NAN);
+        }
     double l = sqrt(s.l2), p = sqrt(s.p2);
     bool introduced = f.n_beyond > 0, both = s.p_beyond && !(p < WORTH_NAMING * l);
     f.finding =

@@ -27,7 +27,8 @@ struct fd_replay {
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */
-    double *sampled[FD_REPLAY_SAMPLES];    /* laid out as y; NULL: its inputs are as recorded; owned */
+    double
+        *sampled[FD_REPLAY_SAMPLES]; /* laid out as y, one behind the other; NULL: its inputs are as recorded; owned */
 };
 
 /* ---- run.c ---- */

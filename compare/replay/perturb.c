@@ -7,10 +7,26 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/sample_sign.h"
 
+enum { MANY = 1 << 14 }; /* elements from which threads are worth waking */
+
 /* Rounding through unrecorded ops is sampled: worst cases, handed on from bound to bound, would soon exceed the
  * values themselves. Each sample adds ±τ of its own op to every unrecorded element and runs the following ops on
  * that; τ is λ standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may
  * cancel by chance. */
+
+/* A product's rows do not depend on each other: all samples are rows of one, so that weights are decoded once. */
+static fd_code run_joined(const fd_replay *replay, fd_op_args args, const fd_node_state *in, fd_error *err) {
+    int64_t n = replay->n_pos * fd_node_row_stride(&replay->o.graph->nodes[args.node->input[0]], replay->n_kv);
+    double *x = malloc(sizeof *x * FD_REPLAY_SAMPLES * (size_t)n);
+    if (!x) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) memcpy(x + d * n, in->samples[d], sizeof *x * (size_t)n);
+    args.in[0] = x;
+    args.n_pos *= FD_REPLAY_SAMPLES;
+    args.out = replay->sampled[0];
+    fd_code code = fd_replay_run_f64(replay, args, err);
+    free(x);
+    return code;
+}
 
 fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const fd_node_state *of[FD_MAX_INPUTS] = {NULL, NULL};
@@ -24,9 +40,11 @@ fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args
     int64_t before = node->op == FD_OP_KV_WRITE ? n / replay->n_kv * replay->pos0 : 0;
     const fd_node_state *own = &replay->state[node->id]; /* a cache's earlier rows */
     if (!any && !(before && own->samples[0])) return FD_OK;
+    replay->sampled[0] = calloc((size_t)(n ? n : 1), FD_REPLAY_SAMPLES * sizeof *replay->sampled[0]);
+    if (!replay->sampled[0]) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    for (int d = 1; d < FD_REPLAY_SAMPLES; d++) replay->sampled[d] = replay->sampled[0] + d * n;
+    if (node->op == FD_OP_MATMUL) return run_joined(replay, args, of[0], err);
     for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
-        replay->sampled[d] = calloc((size_t)(n ? n : 1), sizeof *replay->sampled[d]);
-        if (!replay->sampled[d]) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
         if (before)
             memcpy(replay->sampled[d], own->samples[d] ? own->samples[d] : own->x, sizeof(double) * (size_t)before);
         for (int k = 0; k < FD_MAX_INPUTS; k++)
@@ -63,10 +81,9 @@ fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, dou
     return FD_OK;
 }
 
-/* The step of a block of int8, or of the type of element x. */
-static double step_of(fd_dot_type type, const double *block, int64_t n, double x) {
+/* The step of a block of int8. */
+static double step_of(const double *block, int64_t n) {
     double most = 0;
-    if (type == FD_DOT_F16 || type == FD_DOT_BF16) return fabs(x) * (type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7);
     for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(block[i]));
     return most / 127;
 }
@@ -85,13 +102,18 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
     int64_t n = replay->n_pos * width, block = fd_dot_block(type);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t first = i - i % block;
-        double step = step_of(type, in->x + first, first + block < n ? block : n - first, in->x[i]), squares = 0;
-        for (int d = 0; d < FD_REPLAY_SAMPLES; d++) squares += square(in->samples[d][i] - in->x[i]);
-        double spread = sqrt(squares / FD_REPLAY_SAMPLES);
-        double often = step > 0 ? fmin(1, spread / (LEAST_LAMBDA * step)) : 0;
-        e[i] = sqrt(in->e[i] * in->e[i] + often * step * step);
+    double of_value = type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7; /* where values are rounded by themselves */
+#pragma omp parallel for if (n > MANY)
+    for (int64_t first = 0; first < n; first += block) {
+        int64_t end = first + block < n ? first + block : n;
+        double of_block = block > 1 ? step_of(in->x + first, end - first) : 0;
+        for (int64_t i = first; i < end; i++) {
+            double step = block > 1 ? of_block : fabs(in->x[i]) * of_value, squares = 0;
+            for (int d = 0; d < FD_REPLAY_SAMPLES; d++) squares += square(in->samples[d][i] - in->x[i]);
+            double spread = sqrt(squares / FD_REPLAY_SAMPLES);
+            double often = step > 0 ? fmin(1, spread / (LEAST_LAMBDA * step)) : 0;
+            e[i] = sqrt(in->e[i] * in->e[i] + often * step * step);
+        }
     }
     *out = e;
     return FD_OK;
@@ -108,6 +130,7 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
         state->samples[d] = p;
         if (fresh) memcpy(p, state->x, sizeof *p * (size_t)before);
         memcpy(p + before, state->x + before, sizeof *p * (size_t)n);
+#pragma omp parallel for if (n > MANY)
         for (int64_t i = 0; i < n; i++) {
             if (replay->recorded[i / stride]) continue;
             double base = replay->sampled[d] ? replay->sampled[d][before + i] : state->x[before + i],

@@ -75,10 +75,8 @@ static void drop_node_rows(fd_replay *replay) {
     free(replay->tau);
     free(replay->candidate);
     free(replay->scratch);
-    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
-        free(replay->sampled[d]);
-        replay->sampled[d] = NULL;
-    }
+    free(replay->sampled[0]);
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++) replay->sampled[d] = NULL;
     replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
 }
 

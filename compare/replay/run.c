@@ -117,7 +117,7 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
         const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];
         int64_t width = fd_node_row_stride(from, replay->n_kv);
-        FD_TRY(round_input(type, &rows, &copy, replay->n_pos, width, err));
+        FD_TRY(round_input(type, &rows, &copy, args.n_pos, width, err));
         args.in[0] = rows;
     }
     replay->o.op(FD_NUMERICS_F64, &args);

@@ -83,15 +83,32 @@ fd_trace *record(const fd_graph *graph, recording how) {
     return trace;
 }
 
+typedef struct reported {
+    int64_t done, total;
+} reported;
+
+static void expect_progress(void *user, int64_t done, int64_t total) {
+    reported *last = user;
+    cr_assert(done > 0 && done <= total && (last->total == 0 || total == last->total));
+    *last = (reported){done, total};
+}
+
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {
     static const char *const all[] = {"*"};
     fd_compare_options how = {.graph = graph, .allow_missing = all, .n_allow_missing = 1};
-    fd_compare_model_options replay = {.graph = graph, .ref = ref, .cand = cand, .op = fd_reference_op};
+    reported last = {0};
+    fd_compare_model_options replay = {.graph = graph,
+                                       .ref = ref,
+                                       .cand = cand,
+                                       .op = fd_reference_op,
+                                       .progress = expect_progress,
+                                       .progress_user = &last};
     fd_verdict v;
     fd_error err = {0};
     if (class_name) replay.numerics = fd_numerics_class_find(class_name);
     must(fd_compare_traces(ref, cand, &how, &v, &err), &err);
     must(fd_compare_with_model(&replay, &v, &err), &err);
+    if (v.status == FD_NOISE) cr_expect_eq(last.done, last.total, "both traces are judged to their ends");
     fd_trace_close(cand);
     return v;
 }

@@ -436,20 +436,48 @@ static double *widen(const op_case *c, const float *x, int64_t n) {
     return y;
 }
 
-double *case_run_f64(const op_case *c) {
+/* The case's arguments in binary64, with an output of NaN. */
+static fd_op_args wide_args(const op_case *c) {
     fd_op_args args = c->args;
     int64_t table = (int64_t)c->args.n_kv * (c->nodes[2].rope.n_rot / 2);
-    double *in[2] = {widen(c, c->in[0], c->n_in[0]), widen(c, c->in[1], c->n_in[1])};
     double *cosine = own(c, sizeof *cosine * (size_t)table), *sine = own(c, sizeof *sine * (size_t)table);
     double *out = own(c, sizeof *out * (size_t)c->n_out);
-    for (int i = 0; i < 2; i++) args.in[i] = in[i];
+    for (int i = 0; i < 2; i++) args.in[i] = widen(c, c->in[i], c->n_in[i]);
     if (table) fd_rope_table_f64(&c->nodes[2].rope, NULL, 0, c->args.n_kv, cosine, sine);
     args.rope_cos = cosine;
     args.rope_sin = sine;
     for (int64_t i = 0; i < c->n_out; i++) out[i] = NAN;
     args.out = out;
+    return args;
+}
+
+double *case_run_f64(const op_case *c) {
+    fd_op_args args = wide_args(c);
     fd_reference_op(FD_NUMERICS_F64, &args);
-    return out;
+    return args.out;
+}
+
+static double *run_f64_with(const op_case *c, fd_isa isa, bool scalar, int n_part) {
+    fd_op_args args = wide_args(c);
+    fd_ref_ops ops = fd_ref_select(FD_NUMERICS_F64, isa, scalar);
+    int64_t items = fd_ref_cost_of(&args).items;
+    for (int part = 0; part < n_part; part++)
+        ops.run[c->nodes[2].op](&args, items * part / n_part, items * (part + 1) / n_part);
+    return args.out;
+}
+
+void case_expect_f64_twins(const op_case *c, const int *n_parts, const char *what) {
+    const double *expected = run_f64_with(c, FD_ISA_BASELINE, true, 1);
+    for (int isa = 0; isa <= (int)fd_isa_best(); isa++)
+        for (const int *parts = n_parts; *parts; parts++) {
+            const double *found = run_f64_with(c, (fd_isa)isa, false, *parts);
+            for (int64_t i = 0; i < c->n_out; i++) {
+                bool same = memcmp(&found[i], &expected[i], sizeof *found) == 0;
+                cr_assert(same || (isnan(found[i]) && isnan(expected[i])),
+                          "%s, %s in %d parts: output %lld is %.17g, not %.17g", what, fd_isa_name((fd_isa)isa), *parts,
+                          (long long)i, found[i], expected[i]);
+            }
+        }
 }
 
 int64_t bits_differ(const float *a, const float *b, int64_t n) {

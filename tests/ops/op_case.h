@@ -74,6 +74,8 @@ float *case_run_scalar(const op_case *c);
 /* The test fails unless the twins of every instruction set here have the scalar kernels' bits, in as many ranges as
  * n_parts says, ended by 0. */
 void case_expect_twins(const op_case *c, fd_numerics numerics, const int *n_parts, const char *what);
+/* The same of binary64. */
+void case_expect_f64_twins(const op_case *c, const int *n_parts, const char *what);
 
 /* Elements whose bits differ, every NaN being the same. */
 int64_t bits_differ(const float *a, const float *b, int64_t n);

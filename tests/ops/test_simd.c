@@ -61,6 +61,26 @@ Test(simd, matmul_equals_scalar_for_more_than_one_block_of_positions_and_piece_o
     for (size_t n = 0; n < COUNT(lengths); n++) EXPECT_SCALAR_BITS(case_matmul(FD_F32, lengths[n], 9, 67, FD_F32));
 }
 
+Test(simd, matmul_in_binary64_equals_scalar) {
+    static const int parts[] = {1, 4, 7, 0};
+    static const int32_t lengths[] = {1, 7, 63, 64, 65, 100, 129, 511, 512, 513, 1100};
+    static const int32_t blocks[] = {FD_Q8_0, FD_Q4_1, FD_Q4_K, FD_Q6_K};
+    for (size_t p = 0; p < COUNT(positions); p++) {
+        for (size_t n = 0; n < COUNT(lengths); n++)
+            case_expect_f64_twins(
+                case_matmul(n % 3 ? FD_F32 : FD_F16, lengths[n], 11, positions[p], n % 2 ? FD_F32 : -1), parts,
+                "floats");
+        for (size_t t = 0; t < COUNT(blocks); t++)
+            case_expect_f64_twins(case_matmul((uint32_t)blocks[t], 768, 6, positions[p], FD_F16), parts, "blocks");
+    }
+    case_expect_f64_twins(case_matmul(FD_F32, 3100, 9, 67, -1), parts, "more than one block of positions");
+    case_expect_f64_twins(case_matmul(FD_F32, 20000, 3, 9, -1), parts, "long rows");
+    op_case *c = case_matmul(FD_F32, 100, 5, 3, -1); /* what stands behind a row must not come in */
+    c->in[0][100] = INFINITY;
+    c->in[0][250] = NAN;
+    case_expect_f64_twins(c, parts, "NaN in one position");
+}
+
 Test(simd, norm_equals_scalar) {
     static const int32_t lengths[] = {1, 15, 16, 63, 64, 65, 255, 256, 257, 896, 1000};
     for (size_t n = 0; n < COUNT(lengths); n++) {
