@@ -269,6 +269,11 @@ static bool begins_kind(const fd_graph *graph, int32_t node) {
     return true;
 }
 
+/* What a kernel of attention does in its own way: the cache that it reads, too. */
+static bool in_attention(const fd_node *node) {
+    return node->over_kv || of_attention(node->op) || node->op == FD_OP_KV_WRITE;
+}
+
 fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight) {
     const fd_node *nodes = e->graph->nodes;
     fd_class_need need = {0};
@@ -281,7 +286,7 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;
         }
-        bool departs = needed > 0 && 2 * needed >= rounded, attention = nodes[i].over_kv || of_attention(nodes[i].op);
+        bool departs = needed > 0 && 2 * needed >= rounded, attention = in_attention(&nodes[i]);
         need.n_rounded += rounded;
         need.n_needed += needed;
         need.n_products += rounded > 0 && is_product(nodes[i].op);

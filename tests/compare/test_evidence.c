@@ -80,9 +80,11 @@ Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
     cr_expect(v.diagnosis.explanation.named);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_STORAGE);
     fd_verdict_free(&v);
-    /* the same as said to be hf-bf16 is within its bounds: what is given is kept */
+    /* the same as said to be hf-bf16 is within its bounds: what is given is kept, and the errors' direction tells */
     v = judge(b.graph, b.ref, record(graph, (recording){.emulated = "f32", .tensors = partial}), "hf-bf16-fa");
-    cr_expect_eq(v.status, FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    cr_expect_eq(v.status, FD_DIVERGED);
+    cr_expect_str_eq(v.divergence.node, "blk.0.attn_norm");
+    cr_expect(v.replay.z <= 1 && v.diagnosis.explanation.slope_rows > 0, "z %g", v.replay.z);
     cr_expect_eq(v.replay.evidence.kind, FD_EVIDENCE_NONE);
     fd_verdict_free(&v);
     close_model(&b);
