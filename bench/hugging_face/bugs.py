@@ -284,9 +284,9 @@ table = {
     "k-bias-missing": Bug("K without its bias", ("missing_qkv_bias",), no_bias("self_attn.k_proj")),
     # stream
     "residual-missing": Bug("the attention replaces the stream", ("residual_missing", "input_factor:left out"), block(residual_missing)),
-    "parallel": Bug("attention and MLP side by side", (), block(parallel)),
+    "parallel": Bug("attention and MLP side by side", ("other_input",), block(parallel)),
     "post-norm": Bug("the residual is the normed stream", ("residual_wrong_branch", "other_input:attn_norm"), block(post_norm)),
-    "attention-halved": Bug("attention's projection times 0.5", ("factor:0.5",), output("self_attn.o_proj", lambda y: y * 0.5)),
+    "attention-halved": Bug("attention's projection times 0.5", ("factor:0.5", "input_factor:0.5"), output("self_attn.o_proj", lambda y: y * 0.5)),
     "mlp-scaled": Bug("the MLP's output times 1.01", ("factor:1.01",), output("mlp.down_proj", lambda y: y * 1.01)),
     # ends
     "embed-scaled": Bug("times sqrt(n_embd)", ("embed_scaled", "factor:16"), on_model("model.embed_tokens", lambda sound: lambda ids: sound(ids) * sound(ids).shape[-1] ** 0.5), False),

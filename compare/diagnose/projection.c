@@ -137,15 +137,14 @@ static bool begins_kind(const search *s, int32_t node) {
 typedef struct shown {
     int32_t kind, node, fault;
     fd_slope slope;
+    double gain;
 } shown;
 
-static double errors_from_0(const shown *x) {
-    return x->fault < 0 ? 0 : x->slope.value / x->slope.error;
-}
-
+/* Of several that are shown the one that takes most of the errors away: Σ r² − Σ (r − d)². */
 static void look_at(shown *best, shown x, const fd_projection *p) {
     x.slope = fd_projection_slope(p);
-    if (x.slope.shown && errors_from_0(&x) > errors_from_0(best)) *best = x;
+    x.gain = 2 * p->rd - p->dd;
+    if (x.slope.shown && (best->fault < 0 || x.gain > best->gain)) *best = x;
 }
 
 /* The kind that comes first in the graph and shows a bug: what comes after it may show it, too. In all layers, else in one.
@@ -158,11 +157,11 @@ static shown find(const search *s) {
             fd_projection all = {0};
             for (int32_t i = kind; i < s->graph->n_node; i++)
                 if (of_kind(s, i, kind)) fd_projection_add(&all, of_node(s, i, f));
-            look_at(&best, (shown){kind, -1, f, {0}}, &all);
+            look_at(&best, (shown){.kind = kind, .node = -1, .fault = f}, &all);
         }
         for (int32_t f = 0; f < s->n_fault && best.fault < 0; f++)
             for (int32_t i = kind; i < s->graph->n_node; i++)
-                if (of_kind(s, i, kind)) look_at(&best, (shown){kind, i, f, {0}}, of_node(s, i, f));
+                if (of_kind(s, i, kind)) look_at(&best, (shown){.kind = kind, .node = i, .fault = f}, of_node(s, i, f));
         if (best.fault >= 0) return best;
     }
     return (shown){.fault = -1};
@@ -193,6 +192,24 @@ static fd_node_finding finding_at(const search *s, int32_t node, const fd_projec
 }
 
 /* The findings, and the explanation. */
+static fd_projection sum_of(const search *s, const shown *x, int32_t fault) {
+    fd_projection all = {0};
+    for (int32_t i = x->kind; i < s->graph->n_node; i++)
+        if (of_kind(s, i, x->kind) && (x->node < 0 || i == x->node)) fd_projection_add(&all, of_node(s, i, fault));
+    return all;
+}
+
+/* Others of the table whose slope is 1 within three standard errors cannot be told from it. */
+static void list_others(const search *s, const shown *x, fd_explanation *out) {
+    for (int32_t f = 0; f < s->n_fault; f++) {
+        fd_projection p = sum_of(s, x, f);
+        fd_slope slope = fd_projection_slope(&p);
+        if (f == x->fault || !slope.shown || !(fabs(slope.value - 1) <= 3 * slope.error)) continue;
+        if (out->n_remaining < FD_MAX_REMAINING) out->remaining[out->n_remaining] = fit_of(s, f, &p);
+        out->n_remaining++;
+    }
+}
+
 static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_explanation *out, fd_causes *causes,
                         fd_error *err) {
     const fd_graph *graph = s->graph;
@@ -217,6 +234,7 @@ static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_
         out->slope_error = x->slope.error;
         out->slope_rows = all.n_row;
         out->remaining[0] = fit_of(s, x->fault, &all);
+        list_others(s, x, out);
         *causes = (fd_causes){.first.n_node = n};
         snprintf(causes->first.name, sizeof causes->first.name, "%s", out->remaining[0].name);
         snprintf(causes->first.summary, sizeof causes->first.summary, "%s", out->remaining[0].summary);

@@ -162,6 +162,8 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
                 "within the bounds, but its errors are %.2f ± %.2f of this bug's, over %d rows; of rounding's they "
                 "would be 0",
                 e->slope, e->slope_error, e->slope_rows);
+        for (int32_t i = 1; i < e->n_remaining && i < MOST; i++)
+            fd_line(to, "or", "%s  (%s)", e->remaining[i].summary, e->remaining[i].name);
     } else if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);

@@ -46,7 +46,7 @@ static fd_code open_file(fd_h5_reader *reader, fd_error *err) {
         if (!opened) FD_TRY(start(reader, false, &opened, err)); /* a foreign one of an older format */
     }
     if (opened) return FD_OK;
-    if (reader->x->value)
+    if (reader->group && reader->x->value)
         return fd_h5_reader_fail(reader, err, FD_ERR_INPUT, "%s: no group %s", reader->path, reader->group);
     return fd_h5_reader_fail(reader, err, FD_ERR_INPUT, "%s: damaged or truncated HDF5", reader->path);
 }

@@ -70,6 +70,7 @@ static void run_one(const bench *b, const fd_trace *ref, const fd_graph *faulty,
         fd_verdict_free(&alone);
     }
     bool named = v.diagnosis.done && x->named, right = named && fault && among_remaining(x, fault);
+    located |= right && x->slope_rows > 0; /* below the bounds: where its direction is seen beside the rounding */
     t->n_run++;
     t->n_without_effect += !effect;
     t->n_located += located;
