@@ -72,6 +72,7 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
     if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
     for (int rule = 0; rule < FD_ORDER_COUNT && !fd_trial_fits(t); rule++) {
+        if (rule == FD_ORDER_HEADS_SWAPPED) continue; /* try_swapped_heads */
         bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
         if (of_heads && n_head < 2) continue;
         int32_t low = rule == FD_ORDER_ROTATED ? -2 : rule == FD_ORDER_HEADS_STRIDED ? 2 : 1;
@@ -84,6 +85,21 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
             FD_TRY(fd_trial_try(t, &h, err));
         }
     }
+    return FD_OK;
+}
+
+/* Of many heads neighbours alone. */
+enum { MOST_HEADS_IN_PAIRS = 8 };
+
+static fd_code try_swapped_heads(fd_trial *t, const fd_node *node, fd_error *err) {
+    int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
+    if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
+    for (int32_t a = 0; a < n_head; a++)
+        for (int32_t b = a + 1; b < n_head && !fd_trial_fits(t) && (b == a + 1 || n_head <= MOST_HEADS_IN_PAIRS); b++) {
+            fd_hypothesis h = {
+                .guess = FD_GUESS_ORDER, .node = node->id, .which = FD_ORDER_HEADS_SWAPPED, .n = a, .other = b};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
     return FD_OK;
 }
 
@@ -139,6 +155,7 @@ fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
         if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
         FD_TRY(try_rounding(t, node, err));
         FD_TRY(try_orders(t, node, err));
+        FD_TRY(try_swapped_heads(t, node, err));
         FD_TRY(try_rows(t, node, err));
     }
     return FD_OK;

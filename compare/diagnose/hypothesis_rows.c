@@ -68,6 +68,7 @@ static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i,
     case FD_ORDER_HEADS_REVERSED: return (n_head - 1 - head) * dim + d;
     case FD_ORDER_HEADS_ROTATED: return (head + h->n) % n_head * dim + d;
     case FD_ORDER_HEADS_STRIDED: return (head % h->n * (n_head / h->n) + head / h->n) * dim + d;
+    case FD_ORDER_HEADS_SWAPPED: return head == h->n ? h->other * dim + d : head == h->other ? h->n * dim + d : i;
     case FD_ORDER_TRANSPOSED: return i % n_head * dim + i / n_head;
     case FD_ORDER_UNTRANSPOSED: return d * n_head + head;
     case FD_ORDER_HALVES_TO_PAIRS: return dim % 2 ? i : head * dim + d / 2 + d % 2 * half;

@@ -42,6 +42,8 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the right values stand %d head%s too early", h->n, h->n == 1 ? "" : "s");
     else if (h->which == FD_ORDER_HEADS_STRIDED)
         SAY("the right heads stand in steps of %d", h->n);
+    else if (h->which == FD_ORDER_HEADS_SWAPPED)
+        SAY("the right values of heads %d and %d stand in each other's place", h->n, h->other);
     else if (h->which == FD_ORDER_ROTATED)
         SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
             h->n < 0 ? "late" : "early");

@@ -344,7 +344,7 @@ table = {
     "softmax-in-bf16": Bug("attn_weights", ["softmax_in_bf16"], "softmax", softmax_in(to_bf16)),
     "softmax-plus-one": Bug("attn_weights", ["cache_one_slot_more"], "softmax", lambda e, s: lambda x: np.exp(x) / (1 + np.exp(x).sum(-1, keepdims=True))),
     "mix-in-f16": Bug("attn_out", ["rounded:binary16"], "mix", after(to_f16)),
-    "heads-swapped": Bug("attn_out", [], "mix", after(exchanged(0, 1))),
+    "heads-swapped": Bug("attn_out", ["other_order:heads 0 and 1"], "mix", after(exchanged(0, 1))),
     "heads-reversed": Bug("attn_out", ["heads_reversed", "other_order:reversed"], "mix", after(lambda out: out[:, ::-1])),
     "heads-transposed": Bug("attn_out", ["other_order"], "mix", after(lambda out: out.transpose(0, 2, 1).reshape(out.shape))),
     "head-3-1.01": Bug("attn_out", ["factor:1.01"], "mix", after(one_head_times(3, 1.01))),

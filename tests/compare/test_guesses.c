@@ -36,6 +36,21 @@ static void input_of_the_stream(fd_graph *g, fd_node *n) {
     n->input[0] = fd_graph_find(g, "blk.0.l_out");
 }
 
+static void first_and_third_head(const fd_op_args *args) {
+    int64_t width = (int64_t)args->node->shape[0] * args->node->shape[1], dim = args->node->shape[1];
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int64_t i = 0; i < dim; i++) {
+            float *at = (float *)args->out + row * width + i, kept = at[0];
+            at[0] = at[2 * dim];
+            at[2 * dim] = kept;
+        }
+}
+static void heads_exchanged(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = first_and_third_head;
+}
+
 static const char *const all = "*", *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits",
                          *const layers = "token_embd,*l_out,logits";
 
@@ -51,6 +66,7 @@ static const struct {
     {"attn_scores", window_of_4, "other_window", "4"},
     {"blk.1.attn_q", weight_of_layer_3, "other_weight", "blk.3.attn_q.weight"},
     {"blk.1.ffn_norm", input_of_the_stream, "other_input", "blk.0.l_out"},
+    {"attn_out", heads_exchanged, "other_order", "heads 0 and 2"},
 };
 enum { N_BUG = sizeof bugs / sizeof *bugs };
 
