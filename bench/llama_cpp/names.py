@@ -20,7 +20,7 @@ table = {
     "embed-token-mod-512": bug("ids beyond 511 wrap round", where=0),
     "embed-scaled": bug("times sqrt(n_embd)", "embed_scaled", "factor:16", where=0),
     "embed-bos-zero": bug("the row of token 1 is zero", "embed_special_zero", where=0),
-    "embed-times-1.02": bug("times 1.02", "factor:1.02", where=0),
+    "embed-times-1.02": bug("times 1.02", "factor:1.02", where=0, "input_factor:1.02"),
     "embed-row-late": bug("each token gets the row of the one before", "other_rows:1 earlier", where=0),
     # norms
     "eps-outside": bug("sqrt(mean) + eps", "eps_outside_root"),
@@ -152,7 +152,7 @@ table = {
     "silu-clamped": bug("gate below 1, up in -1 … 1"),
     "silu-of-product": bug("silu(gate up)"),
     "silu-plus-up": bug("silu(gate) + up"),
-    "gate-missing": bug("up alone"),
+    "gate-missing": bug("up alone", "other_input:ffn_up"),
     "gelu-tanh": bug("GELU (tanh)", "gelu_tanh"),
     "gelu-erf": bug("GELU (erf)", "gelu_erf"),
     "gelu-quick": bug("gate sigmoid(1.702 gate) up"),

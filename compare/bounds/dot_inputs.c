@@ -27,6 +27,10 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     }
 }
 
+bool fd_gelu_is_table(const fd_numerics_class *c, const fd_node *node) {
+    return c && c->replays_inputs && (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
+}
+
 /* ggml's block of 256: the element of the largest magnitude becomes -127, whatever its sign. */
 static void round_q8_k(float *x, int64_t n) {
     for (int64_t at = 0; at < n; at += 256) {

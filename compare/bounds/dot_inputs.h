@@ -19,6 +19,10 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 
 float fd_dot_round_f16(float x);
 
+/* ggml's CPU kernels read GELU from a table by its argument in binary16, which has binary16 values; from 10 on it is the
+ * argument, up to -10 it is 0 (ggml_vec_gelu_f32, ggml_vec_geglu_f32). */
+bool fd_gelu_is_table(const fd_numerics_class *numerics, const fd_node *node);
+
 /* Elements of a block; 1 for float types. */
 int32_t fd_dot_block(fd_dot_type type);
 

@@ -109,8 +109,31 @@ static fd_dot_type dot_type(const fd_replay *replay, const fd_op_args *args) {
     return fd_dot_type_of(c, args->node, args->weight[0], 0);
 }
 
+/* GELU as ggml's table has it; then times the other factor. */
+static fd_code run_gelu_table(const fd_replay *replay, fd_op_args args, fd_error *err) {
+    const double *gate = args.in[0], *up = args.node->op == FD_OP_GELU_MUL ? args.in[1] : NULL;
+    int64_t n = args.n_pos * fd_node_row_stride(args.node, replay->n_kv);
+    double *rounded = malloc(sizeof *rounded * (size_t)(2 * n + 1)), *ones = rounded ? rounded + n : NULL,
+           *out = args.out;
+    if (!rounded) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+    for (int64_t i = 0; i < n; i++) {
+        rounded[i] = (double)fd_dot_round_f16((float)gate[i]);
+        ones[i] = 1;
+    }
+    args.in[0] = rounded;
+    if (up) args.in[1] = ones;
+    replay->o.op(FD_NUMERICS_F64, &args);
+    for (int64_t i = 0; i < n; i++) {
+        double y = gate[i] <= -10 ? 0 : gate[i] >= 10 ? gate[i] : (double)fd_dot_round_f16((float)out[i]);
+        out[i] = up ? y * up[i] : y;
+    }
+    free(rounded);
+    return FD_OK;
+}
+
 fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
+    if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);
     fd_dot_type type = dot_type(replay, &args);
     double *copy = NULL;
     if (type != FD_DOT_AS_IS) {

@@ -81,7 +81,8 @@ typedef struct fd_name_map_list {
 } fd_name_map_list;
 
 typedef struct fd_name_map {
-    char *name; /* file or built-in map, for messages */
+    char *name;   /* file or built-in map, for messages */
+    bool builtin; /* of all architectures: lines may name nodes that a model has not */
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;

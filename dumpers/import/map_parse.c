@@ -206,7 +206,11 @@ fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err) {
     size_t size;
     const char *builtin = fd_name_map_builtin(name, &size);
     *out = NULL;
-    if (builtin) return fd_name_map_parse(name, builtin, size, out, err);
+    if (builtin) {
+        FD_TRY(fd_name_map_parse(name, builtin, size, out, err));
+        (*out)->builtin = true;
+        return FD_OK;
+    }
     if (access(name, F_OK) != 0)
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers)",

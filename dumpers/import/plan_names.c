@@ -10,6 +10,23 @@ static bool occurrence_fits(const fd_name_map_source *source, const fd_source_te
     return tensor->occurrence == (source->occurrence < 0 ? tensor->n_same : source->occurrence);
 }
 
+/* "blk.3.attn_q" → "attn_q" */
+static const char *suffix_of(const char *node) {
+    const char *dot = strncmp(node, "blk.", 4) == 0 ? strchr(node + 4, '.') : NULL;
+    return dot ? dot + 1 : node;
+}
+
+/* A built-in map's line for other architectures: this layer of the model has no such node. A layer that the model has
+ * not says that it is another model. */
+static bool is_of_others(const fd_planner *p, const char *node) {
+    const fd_graph *graph = p->options->graph;
+    if (!p->plan->map->builtin || !graph) return false;
+    if (strncmp(node, "blk.", 4) == 0 && atoi(node + 4) < graph->hparams.n_layer) return fd_graph_find(graph, node) < 0;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (strcmp(suffix_of(graph->nodes[i].name), suffix_of(node)) == 0) return false;
+    return true;
+}
+
 static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choice, const fd_name_map_capture *capture) {
     if (p->n == p->room) {
         size_t room = p->room ? 2 * p->room : 1024;
@@ -25,6 +42,7 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
     if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match->node, sizeof match->node))
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
+    if (is_of_others(p, match->node)) return FD_OK;
     p->touched[tensor] = true;
     p->n++;
     return FD_OK;

@@ -47,7 +47,7 @@ def check_noise(verdict, classes):
 EXAMPLES = {
     "kjv-llama": (KJV_LLAMA, 6, "ggml-cpu"),
     "kjv-qwen2": (KJV_QWEN2, 4, "ggml-cpu"),
-    "stories260K": (STORIES, 5, "f16kv"),
+    "stories260K": (STORIES, 5, "ggml-cpu"),
 }
 
 

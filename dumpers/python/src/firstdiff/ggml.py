@@ -118,11 +118,16 @@ class Ggml:
             contiguous=bool(self.ggml_is_contiguous(address)),
         )
 
-    def viewed(self, address: int, i: int) -> str:
-        """The name of the tensor that source i of the node is a view of; "" for none."""
+    def viewed(self, address: int, i: int) -> Node | None:
+        """The tensor that source i of the node is a view of."""
         source = TensorStruct.from_address(address).src[i]
         whole = TensorStruct.from_address(source).view_src if source else None
-        return TensorStruct.from_address(whole).name.decode(errors="replace") if whole else ""
+        return self.node(whole) if whole else None
+
+    def reads(self, address: int) -> list[str]:
+        """The names of the tensors that the node reads."""
+        sources = [source for source in TensorStruct.from_address(address).src if source]
+        return [TensorStruct.from_address(source).name.decode(errors="replace") for source in sources]
 
     def weights(self, address: int) -> list[Node]:
         """The weights and biases of the model that the node at `address` reads, where they lie in host memory as the file

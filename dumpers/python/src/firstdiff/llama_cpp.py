@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,9 @@ class Settings:
     threads: int = 0  # 0: llama.cpp's default
     batch: int = 512  # most tokens of a forward call
     gpu_layers: int = 0  # layers on the GPU, where the build has one; -1: all
+
+
+PROJECTION = re.compile(r"blk\.(\d+)\.(attn_output|ffn_down)\.(?:weight|bias)")
 
 
 class Recorder:
@@ -117,14 +121,26 @@ class Recorder:
             return False
         return any(fnmatchcase(f"{node.name}.{node.op}", p) for p in self._patterns)
 
+    def _label(self, node: Node) -> str:
+        """llama.cpp's name for it. A projection back to the stream has a number where a bias follows it, or where its
+        architecture gives none: it gets the name that others give it. Scores of a q that was scaled say so: no scale is to come."""
+        if node.name.startswith("node_") and node.op in ("MUL_MAT", "ADD"):
+            for name in self._ggml.reads(node.address):
+                if projection := PROJECTION.fullmatch(name):
+                    return f"{'attn_out' if projection[2] == 'attn_output' else 'ffn_down'}-{projection[1]}"
+        if node.op == "RESHAPE":  # olmo's, after the clamp
+            return next((name for name in self._ggml.reads(node.address) if "_clamped-" in name), node.name)
+        if node.name.startswith("kq-"):
+            q = self._ggml.viewed(node.address, 1)
+            if q and (q.op == "SCALE" or q.name.startswith("Qcur_scaled")):
+                return node.name.replace("kq-", "kq_of_scaled_q-")
+        return node.name
+
     def _record(self, node: Node) -> None:
         if self._trace.step_positions != self._step:
             self._step = self._trace.step_positions
             self._seen.clear()
-        label = node.name
-        if label.startswith("kq-") and self._ggml.viewed(node.address, 1).startswith("Qcur_scaled"):
-            label = label.replace("kq-", "kq_of_scaled_q-")  # no scale is to come
-        name = f"{label}.{node.op}".replace(" ", "_").replace("/", "_")
+        name = f"{self._label(node)}.{node.op}".replace(" ", "_").replace("/", "_")
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += f"#{self._seen[name]}"
@@ -160,7 +176,7 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
         rows: Array = values[0, 0, step.start : step.stop]
         return rows if in_rows else None
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
-    if not axes or node.shape[0] != 1:
+    if not axes or node.shape[0] != 1 or 0 in node.shape:  # of recurrent states ggml takes views without elements
         return None
     split = (node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or "_moe_" in node.name) and node.shape[1] > 1
     axis = axes[0] if len(axes) == 1 or split else axes[1]
