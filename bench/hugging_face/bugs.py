@@ -264,7 +264,7 @@ table = {
     "mask-one-ahead": Bug("sees the next token", ("mask_one_ahead",), mask(lambda own, key: key <= own + 1), False),
     "window-8": Bug("a window of 8", ("keys_hidden:8", "other_window:8"), mask(lambda own, key: (key <= own) & (key > own - 8)), False),
     "first-token-masked": Bug("the first token is padding", ("keys_hidden:first 1",), mask(lambda own, key: (key <= own) & ((key > 0) | (own == 0))), False),
-    "attention-reshaped": Bug("heads and tokens are not transposed back", (), lambda p: p.replace(p.module, "eager_attention_forward", lambda sound: lambda *a, **k: (lambda out: (out[0].transpose(1, 2).reshape(out[0].shape), out[1]))(sound(*a, **k))), False),
+    "attention-reshaped": Bug("heads and tokens are not transposed back", ("heads_not_transposed",), lambda p: p.replace(p.module, "eager_attention_forward", lambda sound: lambda *a, **k: (lambda out: (out[0].transpose(1, 2).reshape(out[0].shape), out[1]))(sound(*a, **k))), False),
     # cache
     "k-stale-in-decode": Bug("K of the new token is zero", ("kv_stale_row", "zeros"), cache(stale_in_decode("k")), False),
     "v-stale-in-decode": Bug("V of the new token is zero", ("kv_stale_row", "zeros"), cache(stale_in_decode("v")), False),

@@ -75,7 +75,7 @@ def test_no_divergence_in_any_layer(name, tmp_path, firstdiff):
 # inferred.
 ROUNDINGS = {
     ("F32", F32): ["f32"],
-    ("F32", F16): ["f16kv"],
+    ("F32", F16): ["ggml-cpu"],
     ("F16", F32): ["ggml-cpu-f32kv"],
     ("F16", F16): ["ggml-cpu"],
     ("Q8_0", F32): ["ggml-cpu-f32kv"],
@@ -89,8 +89,7 @@ ROUNDINGS = {
 }
 
 
-# Other architectures: every node of llama.cpp's graph that has one of ours is mapped. (gemma's and gemma2's GELU is read from a table
-# of f16, which no class has.)
+# Other architectures: every node of llama.cpp's graph that has one of ours is mapped.
 ARCHITECTURES = "exaone4-dense gpt-oss-moe granite-dense internlm2-dense llama-moe minicpm-dense mistral3-dense qwen3-dense qwen3moe-moe seed_oss-dense smollm3-dense"
 
 
@@ -103,6 +102,13 @@ def test_other_architectures_are_noise(name, tmp_path, firstdiff):
     record(model, tokens, tmp_path / "c.h5", prefill=10, settings=F32)
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
     check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["f32"])
+
+
+def is_noticed(verdict, node):
+    """A tensor that was changed in the dump alone: what reads it has the right values, where something recorded does."""
+    if verdict["status"] == "check-dump":
+        return [found["node"] for found in verdict["misrecorded"]] == [node]
+    return verdict["status"] == "diverged" and verdict["divergence"]["node"] == node
 
 
 def settings_name(settings):
@@ -135,8 +141,7 @@ def test_llama_cpp_is_noise_and_a_mutant_is_not(model, kind, settings, requantis
     ]  # one a case: seconds each
     alter(tmp_path / "c.h5", name, 9, lambda row: row * np.float32(1.05))
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", path)
-    assert verdict["status"] == "diverged", f"{name} times 1.05 passed"
-    assert verdict["divergence"]["node"] == node and verdict["divergence"]["position"] == 9
+    assert is_noticed(verdict, node), f"{name} times 1.05 passed"
 
 
 # A GPU build of llama.cpp: matrices by mmq (int8), mmf, mmvf and cuBLAS, which one depends on the type and the batch.
@@ -233,7 +238,7 @@ def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_p
     check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
     alter(tmp_path / "c.h5", "kqv_out-1.RESHAPE", n - 1, lambda row: row * np.float32(1.05))
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
-    assert verdict["status"] == "diverged" and verdict["divergence"]["node"] == "blk.1.attn_out"
+    assert is_noticed(verdict, "blk.1.attn_out")
 
 
 BAD = {
