@@ -37,6 +37,16 @@ const char *fd_fault_suffix(const fd_node *node) {
     return dot ? dot + 1 : node->name;
 }
 
+bool fd_fault_same_kind(const fd_node *a, const fd_node *b) {
+    return strcmp(fd_fault_suffix(a), fd_fault_suffix(b)) == 0;
+}
+
+bool fd_fault_begins_kind(const fd_graph *graph, int32_t node) {
+    for (int32_t i = 0; i < node; i++)
+        if (fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return false;
+    return true;
+}
+
 bool fd_fault_is_one_of(const fd_node *node, const char *words) {
     const char *suffix = fd_fault_suffix(node);
     for (size_t size; *words; words += size + (words[size] == ' ')) {

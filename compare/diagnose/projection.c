@@ -56,7 +56,6 @@ fd_slope fd_projection_slope(const fd_projection *p) {
 }
 
 typedef struct search {
-    const fd_diagnose_options *o;
     const fd_graph *graph;
     int32_t n_fault;
     fd_projection *at; /* [n_node, n_fault] */
@@ -124,13 +123,7 @@ static const fd_projection *of_node(const search *s, int32_t node, int32_t fault
 }
 
 static bool of_kind(const search *s, int32_t node, int32_t kind) {
-    return strcmp(fd_fault_suffix(&s->graph->nodes[node]), fd_fault_suffix(&s->graph->nodes[kind])) == 0;
-}
-
-static bool begins_kind(const search *s, int32_t node) {
-    for (int32_t i = 0; i < node; i++)
-        if (of_kind(s, i, node)) return false;
-    return true;
+    return fd_fault_same_kind(&s->graph->nodes[node], &s->graph->nodes[kind]);
 }
 
 /* One bug, shown in all nodes of a kind together (node -1) or in one. */
@@ -147,17 +140,24 @@ static void look_at(shown *best, shown x, const fd_projection *p) {
     if (x.slope.shown && (best->fault < 0 || x.gain > best->gain)) *best = x;
 }
 
+/* Of a fault, over the nodes where `x` is shown. */
+static fd_projection sum_of(const search *s, const shown *x, int32_t fault) {
+    fd_projection all = {0};
+    for (int32_t i = x->kind; i < s->graph->n_node; i++)
+        if (of_kind(s, i, x->kind) && (x->node < 0 || i == x->node)) fd_projection_add(&all, of_node(s, i, fault));
+    return all;
+}
+
 /* The kind that comes first in the graph and shows a bug: what comes after it may show it, too. In all layers, else in one.
  */
 static shown find(const search *s) {
     for (int32_t kind = 0; kind < s->graph->n_node; kind++) {
         shown best = {.fault = -1};
-        if (!begins_kind(s, kind)) continue;
+        if (!fd_fault_begins_kind(s->graph, kind)) continue;
         for (int32_t f = 0; f < s->n_fault; f++) {
-            fd_projection all = {0};
-            for (int32_t i = kind; i < s->graph->n_node; i++)
-                if (of_kind(s, i, kind)) fd_projection_add(&all, of_node(s, i, f));
-            look_at(&best, (shown){.kind = kind, .node = -1, .fault = f}, &all);
+            shown everywhere = {.kind = kind, .node = -1, .fault = f};
+            fd_projection all = sum_of(s, &everywhere, f);
+            look_at(&best, everywhere, &all);
         }
         for (int32_t f = 0; f < s->n_fault && best.fault < 0; f++)
             for (int32_t i = kind; i < s->graph->n_node; i++)
@@ -191,14 +191,6 @@ static fd_node_finding finding_at(const search *s, int32_t node, const fd_projec
                              .span_first = node};
 }
 
-/* The findings, and the explanation. */
-static fd_projection sum_of(const search *s, const shown *x, int32_t fault) {
-    fd_projection all = {0};
-    for (int32_t i = x->kind; i < s->graph->n_node; i++)
-        if (of_kind(s, i, x->kind) && (x->node < 0 || i == x->node)) fd_projection_add(&all, of_node(s, i, fault));
-    return all;
-}
-
 /* Others of the table whose slope is 1 within three standard errors cannot be told from it. */
 static void list_others(const search *s, const shown *x, fd_explanation *out) {
     for (int32_t f = 0; f < s->n_fault; f++) {
@@ -210,17 +202,17 @@ static void list_others(const search *s, const shown *x, fd_explanation *out) {
     }
 }
 
+/* The findings, and the explanation. */
 static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_explanation *out, fd_causes *causes,
                         fd_error *err) {
     const fd_graph *graph = s->graph;
     bool *layers = calloc((size_t)graph->hparams.n_layer + 1, sizeof *layers);
     int32_t first = -1, n = 0;
-    fd_projection all = {0};
+    fd_projection all = sum_of(s, x, x->fault);
     if (!layers) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = x->kind; i < graph->n_node; i++) {
         const fd_projection *p = of_node(s, i, x->fault);
         if (!of_kind(s, i, x->kind) || (x->node >= 0 && i != x->node) || p->n_row == 0) continue;
-        fd_projection_add(&all, p);
         if (!slope_beyond(p, SHOWN_HERE).shown) continue;
         of->suspect[i] = finding_at(s, i, p);
         if (graph->nodes[i].layer >= 0) layers[graph->nodes[i].layer] = true;
@@ -253,7 +245,7 @@ static bool is_wide(const fd_numerics_class *class_) {
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err) {
     const fd_graph *graph = options->graph;
-    search s = {.o = options, .graph = graph, .n_fault = fd_fault_count()};
+    search s = {.graph = graph, .n_fault = fd_fault_count()};
     out->named = false;
     if (!is_wide(options->numerics) || of->found) return FD_OK;
     s.at = calloc((size_t)graph->n_node * (size_t)s.n_fault, sizeof *s.at);

@@ -262,13 +262,6 @@ static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_c
     return t;
 }
 
-/* The first node of its kind, in whatever layer that is. */
-static bool begins_kind(const fd_graph *graph, int32_t node) {
-    for (int32_t i = 0; i < node; i++)
-        if (strcmp(fd_fault_suffix(&graph->nodes[i]), fd_fault_suffix(&graph->nodes[node])) == 0) return false;
-    return true;
-}
-
 /* What a kernel of attention does in its own way: the cache that it reads, too. */
 static bool in_attention(const fd_node *node) {
     return node->over_kv || of_attention(node->op) || node->op == FD_OP_KV_WRITE;
@@ -279,9 +272,9 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
     fd_class_need need = {0};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t rounded = 0, needed = 0;
-        if (!begins_kind(e->graph, i)) continue;
+        if (!fd_fault_begins_kind(e->graph, i)) continue;
         for (int32_t k = i; k < e->graph->n_node; k++) {
-            if (strcmp(fd_fault_suffix(&nodes[k]), fd_fault_suffix(&nodes[i])) != 0) continue;
+            if (!fd_fault_same_kind(&nodes[k], &nodes[i])) continue;
             tally t = need_of(e, wide, tight, k);
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;

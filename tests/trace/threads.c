@@ -15,15 +15,6 @@
 
 enum { N_THREAD = 4, N_STEP = 12, WRITER_PREFILL = 20, WRITER_DECODE = 30 };
 
-#define CHECK(holds, ...)                                                                                              \
-    do {                                                                                                               \
-        if (holds) break;                                                                                              \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
-        fprintf(stderr, __VA_ARGS__);                                                                                  \
-        fprintf(stderr, "\n");                                                                                         \
-        exit(1);                                                                                                       \
-    } while (0)
-
 static char path[1024];
 static float data[16 * WIDTH];
 

@@ -12,15 +12,6 @@
 
 static float data[16 * WIDTH];
 
-#define CHECK(holds, ...)                                                                                              \
-    do {                                                                                                               \
-        if (holds) break;                                                                                              \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
-        fprintf(stderr, __VA_ARGS__);                                                                                  \
-        fprintf(stderr, "\n");                                                                                         \
-        exit(1);                                                                                                       \
-    } while (0)
-
 static void check_steps(const char *path, int32_t least, int32_t most, bool complete) {
     char why[1200];
     CHECK(holds_steps(path, data, least, most, complete, why), "%s", why);

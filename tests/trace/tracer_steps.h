@@ -3,10 +3,21 @@
 #define FD_TESTS_TRACER_STEPS_H
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/client/firstdiff_trace.h"
 #include "dumpers/store/trace.h"
+
+/* In plain programs. */
+#define CHECK(holds, ...)                                                                                              \
+    do {                                                                                                               \
+        if (holds) break;                                                                                              \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
+        fprintf(stderr, __VA_ARGS__);                                                                                  \
+        fprintf(stderr, "\n");                                                                                         \
+        exit(1);                                                                                                       \
+    } while (0)
 
 enum { WIDTH = 700, N_TENSOR = 20 };
 
