@@ -47,19 +47,33 @@ static float weight_minus_one(float w) {
     return w - 1.0f;
 }
 
-static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
+/* What is another about RMSNorm; one row of n elements. */
+typedef struct row_rule {
+    scale_fn scale;
+    weight_fn weight;
+    fd_fault_round round;
+} row_rule;
+typedef void (*row_fn)(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n);
+
+static void each_row(const fd_op_args *args, row_fn of_row, row_rule rule) {
     int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
     float *w = fd_fault_row(args->weight[0], 0);
     if (!w) {
         fd_fault_nan(args, fd_node_width(args->node));
         return;
     }
-    for (int64_t row = 0; row < rows; row++) {
-        const float *x = (const float *)args->in[0] + row * n;
-        float *y = (float *)args->out + row * n, scale = scale_of(args->node, x, n);
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight_of(w[i]);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        of_row(args->node, rule, (const float *)args->in[0] + row * n, w, (float *)args->out + row * n, n);
     free(w);
+}
+
+static void norm_row(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n) {
+    float scale = rule.scale(node, x, n);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * rule.weight(w[i]);
+}
+
+static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of) {
+    each_row(args, norm_row, (row_rule){.scale = scale_of, .weight = weight_of});
 }
 
 FD_OVERRIDE(eps_outside, norm(args, scale_eps_outside, weight_right))
@@ -96,39 +110,28 @@ FD_APPLIES(of_several_heads, node->n_dim == 2 && node->shape[0] > 1)
 FD_APPLIES(of_gemma, strncmp(graph->hparams.arch, "gemma", 5) == 0)
 
 /* (x − mean) / sqrt(variance + eps) · w */
+static void layer_norm_row(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n) {
+    float mean = fd_sum(x, n) / (float)n;
+    (void)rule;
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
+    float scale = scale_right(node, y, n);
+    for (int64_t i = 0; i < n; i++) y[i] = y[i] * scale * w[i];
+}
+
 static void layer_norm(const fd_op_args *args) {
-    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
-    float *w = fd_fault_row(args->weight[0], 0);
-    if (!w) {
-        fd_fault_nan(args, fd_node_width(args->node));
-        return;
-    }
-    for (int64_t row = 0; row < rows; row++) {
-        const float *x = (const float *)args->in[0] + row * n;
-        float *y = (float *)args->out + row * n, mean = fd_sum(x, n) / (float)n;
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
-        float scale = scale_right(args->node, y, n);
-        for (int64_t i = 0; i < n; i++) y[i] = y[i] * scale * w[i];
-    }
-    free(w);
+    each_row(args, layer_norm_row, (row_rule){0});
 }
 
 /* x·r·w with every step rounded; the squares are summed in binary32, as 16-bit reductions are. */
+static void norm_row_rounded(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n) {
+    fd_fault_round round = rule.round;
+    for (int64_t i = 0; i < n; i++) y[i] = round(round(x[i]) * round(x[i]));
+    float mean = round(fd_sum(y, n) / (float)n), scale = round(1.0f / round(sqrtf(round(mean + node->eps))));
+    for (int64_t i = 0; i < n; i++) y[i] = round(round(round(x[i]) * scale) * round(w[i]));
+}
+
 static void norm_rounded(const fd_op_args *args, fd_fault_round round) {
-    int64_t n = args->weight[0]->n_col, rows = args->n_pos * fd_node_width(args->node) / n;
-    float *w = fd_fault_row(args->weight[0], 0);
-    if (!w) {
-        fd_fault_nan(args, fd_node_width(args->node));
-        return;
-    }
-    for (int64_t row = 0; row < rows; row++) {
-        const float *x = (const float *)args->in[0] + row * n;
-        float *y = (float *)args->out + row * n;
-        for (int64_t i = 0; i < n; i++) y[i] = round(round(x[i]) * round(x[i]));
-        float mean = round(fd_sum(y, n) / (float)n), scale = round(1.0f / round(sqrtf(round(mean + args->node->eps))));
-        for (int64_t i = 0; i < n; i++) y[i] = round(round(round(x[i]) * scale) * round(w[i]));
-    }
-    free(w);
+    each_row(args, norm_row_rounded, (row_rule){.round = round});
 }
 FD_OVERRIDE(all_in_f16, norm_rounded(args, fd_fault_to_f16))
 FD_OVERRIDE(all_in_bf16, norm_rounded(args, fd_fault_to_bf16))
