@@ -147,6 +147,14 @@ static int32_t best_refuted(const cases *c, int32_t least) {
     return best;
 }
 
+/* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
+ * other class. */
+static int32_t rival_of(const cases *c, int32_t chosen) {
+    for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
+        if (i != chosen && !c->refuted[i] && c->at[i].n_outside == 0) return i;
+    return -1;
+}
+
 /* What speaks for another class than the one chosen. */
 static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_class_evidence *out) {
     const fd_class_case *finest = &c->at[0];
@@ -245,5 +253,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     *out = c.at[chosen].numerics;
     evidence->undecided = !is_decided(&c, chosen, least);
     describe(options->graph, &c, chosen, least, evidence);
+    int32_t rival = rival_of(&c, chosen);
+    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c.at[rival].numerics->name);
     return FD_OK;
 }
