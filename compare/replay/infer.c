@@ -236,6 +236,7 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
         if (explained && !fd_class_leaves_nothing(class_)) continue; /* has room alone */
         if (c->stored > 0x1p-24 && class_->u_out > c->stored)
             continue; /* the trace keeps more than such an engine has */
+        if (c->n > 0 && fd_evidence_refutes_table(evidence, class_)) continue;
         fd_storage storage = fd_evidence_storage(evidence, class_);
         if (c->n > 0 && fd_storage_refutes(&storage)) {
             if (storage.digits > c->storage.digits) c->storage = storage;
