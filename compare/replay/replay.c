@@ -110,7 +110,9 @@ fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_nod
     fd_error why = {0};
     *present = false;
     if (in_trace < 0 || !fd_trace_node_at(trace, in_trace)->has_data) return FD_OK;
-    fd_code code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
+    fd_code code;
+#pragma omp critical(fd_trace) /* classes are tried side by side, and a trace is read by one thread at a time */
+    code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
     if (code == FD_ERR_INCOMPLETE) return FD_OK;
     if (code != FD_OK) {
         *err = why;
