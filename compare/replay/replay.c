@@ -237,9 +237,9 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
         bound.in_error[0] = input_error;
     }
     if (code == FD_OK)
-        code = exact ? fd_replay_run_exact(replay, args, replay->y, err) : fd_replay_run_f64(replay, args, err);
+        code = exact ? fd_replay_run_exact(replay, args, replay->y, err)
+                     : fd_replay_run_with_samples(replay, node, args, err);
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
-    if (code == FD_OK && !exact) code = fd_replay_run_samples(replay, node, args, err);
     free(table);
     free(input_error);
     return code;
