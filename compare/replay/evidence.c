@@ -21,6 +21,9 @@
  * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
 
+/* τ is four standard deviations or more, so roundings are a quarter of it at most, over a row. */
+#define LARGE_FOR_ROUNDING 0.4f
+
 /* Less than binary32 leaves, for a logarithm. */
 #define TINIEST_LEFT 0x1p-30
 
@@ -92,15 +95,17 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_evidence *e = c->evidence;
     int32_t node = row->node->id;
     fd_evidence_row seen = {0};
-    double squares = 0, size = 0;
+    double squares = 0, size = 0, errors = 0;
     if (!e->finest) note_storage(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        errors += ((double)row->candidate[i] - row->replayed[i]) * ((double)row->candidate[i] - row->replayed[i]);
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
+    seen.error = (float)sqrt(errors / (double)row->stride);
     seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
                  !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
     seen.left = (float)fd_row_oddness(row);
@@ -198,6 +203,19 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     kinds[!product].needed += needed;
 }
 
+/* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
+static bool outside(const fd_class_case *c, int32_t node) {
+    int32_t n = 0, n_large = 0, n_slot = c->evidence->n_slot;
+    for (int32_t p = 0; p < n_slot; p++) {
+        const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
+        if (row->z < 0) continue;
+        if (!(row->z <= 1)) return true;
+        n++;
+        n_large += row->through && !(row->error <= LARGE_FOR_ROUNDING * row->tau);
+    }
+    return 2 * n_large > n;
+}
+
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
 static double left_of(const fd_class_case *c, int32_t node, double *remains) {
     int32_t n_slot = c->evidence->n_slot;
@@ -236,6 +254,7 @@ void fd_evidence_weigh(fd_class_case *c) {
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
         c->n_judged++;
         c->n_beyond += beyond;
+        c->n_outside += outside(c, i);
         if (beyond && c->first < 0) c->first = i;
         if (e->finest) weigh_need(node, c, kinds);
     }

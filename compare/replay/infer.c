@@ -134,6 +134,14 @@ static int32_t best_refuted(const cases *c, int32_t least) {
     return best;
 }
 
+/* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
+ * other class. */
+static int32_t rival_of(const cases *c, int32_t chosen) {
+    for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
+        if (i != chosen && !c->refuted[i] && c->at[i].n_outside == 0) return i;
+    return -1;
+}
+
 /* What speaks for another class than the one chosen. */
 static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_class_evidence *out) {
     const fd_class_case *finest = &c->at[0];
@@ -268,9 +276,9 @@ static bool take_case(void *user, int32_t i) {
 /* The finest by itself: what it leaves, and what was seen of storage, says which others are worth it. */
 static fd_code try_classes(search *s, fd_error *err) {
     list_classes(s);
-    const fd_jobs jobs = {1, s->n, s, is_needless, try_class, take_case};
+    const fd_jobs others = {1, s->n, s, is_needless, try_class, take_case};
     FD_TRY(try_class(s, 0, err));
-    return !take_case(s, 0) ? FD_OK : fd_run_in_order(&jobs, err);
+    return !take_case(s, 0) ? FD_OK : fd_run_in_order(&others, err);
 }
 
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
@@ -285,9 +293,10 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     fd_evidence_close(&s.seen);
     for (int32_t i = 0; i < MOST_TRIED; i++) fd_class_case_free(&s.cases[i]);
     if (code != FD_OK) return code;
-    int32_t least, chosen = choose(c, &least);
+    int32_t least, chosen = choose(c, &least), rival = rival_of(c, chosen);
     *out = c->at[chosen].numerics;
     evidence->undecided = !is_decided(c, chosen, least);
     describe(options->graph, c, chosen, least, evidence);
+    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c->at[rival].numerics->name);
     return FD_OK;
 }
