@@ -11,10 +11,12 @@ typedef struct outcome {
 
 fd_code fd_run_in_order(const fd_jobs *jobs, fd_error *err) {
     int32_t n = jobs->end - jobs->begin, next = jobs->begin, end = jobs->end; /* to be taken; one past the last */
+    int n_thread = omp_get_max_threads();
+    if (jobs->most_threads > 0 && n_thread > jobs->most_threads) n_thread = jobs->most_threads;
     fd_code code = FD_OK;
     outcome *of = calloc((size_t)n + 1, sizeof *of);
     if (!of) return fd_fail(err, FD_ERR_MEMORY, "%d jobs: out of memory", n);
-#pragma omp parallel for schedule(dynamic, 1) if (omp_get_max_threads() <= n)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n_thread) if (n_thread <= n)
     for (int32_t i = jobs->begin; i < jobs->end; i++) {
         outcome *own = &of[i - jobs->begin];
         bool needless;

@@ -12,6 +12,7 @@
 
 typedef struct fd_jobs {
     int32_t begin, end;
+    int32_t most_threads; /* 0: all there are */
     void *user;
     bool (*needless)(void *user, int32_t i);              /* not to be run, only taken; not while another is taken */
     fd_code (*run)(void *user, int32_t i, fd_error *err); /* from any thread, several at once */

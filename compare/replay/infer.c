@@ -276,7 +276,7 @@ static bool take_case(void *user, int32_t i) {
 /* The finest by itself: what it leaves, and what was seen of storage, says which others are worth it. */
 static fd_code try_classes(search *s, fd_error *err) {
     list_classes(s);
-    const fd_jobs others = {1, s->n, s, is_needless, try_class, take_case};
+    const fd_jobs others = {1, s->n, 0, s, is_needless, try_class, take_case};
     FD_TRY(try_class(s, 0, err));
     return !take_case(s, 0) ? FD_OK : fd_run_in_order(&others, err);
 }

@@ -54,7 +54,7 @@ Test(in_order, jobs_are_taken_in_order_on_any_number_of_threads) {
                        .last = cases[c].last,
                        .fails = cases[c].fails,
                        .skipped = cases[c].skipped};
-            fd_jobs jobs = {cases[c].begin, N_JOB, &t, is_needless, run, take};
+            fd_jobs jobs = {cases[c].begin, N_JOB, 0, &t, is_needless, run, take};
             fd_error err = {0};
             omp_set_num_threads(threads[n]);
             cr_assert_eq(fd_run_in_order(&jobs, &err), cases[c].code, "%s, %d threads", cases[c].what, threads[n]);
