@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/replay/in_order.h"
 
@@ -24,8 +25,8 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
 /* The classes that leave nothing, of engines in binary32. */
 enum { MOST_TIGHT = 8 };
 
-static bool is_tight(const fd_numerics_class *class_) {
-    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
+static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
+    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
 /* The other findings: does the bug explain half of them? */
@@ -122,7 +123,7 @@ static bool worth_asking(const attempt *a, int rank, bool table_alone) {
 
 static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, fd_class_evidence *evidence,
                                 fd_error *err) {
-    bool guesses = !is_tight(options->numerics); /* in that one they come with the verdict */
+    bool guesses = !is_tight(options->numerics, options->graph); /* in that one they come with the verdict */
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
             if (!worth_asking(&attempts[i], i, pass == 0)) continue;
@@ -182,10 +183,10 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     int32_t n = 0;
     bool done = false;
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
-    if (is_tight(inferred)) FD_TRY(explain_inferred(options, judged, evidence->undecided, &done, err));
+    if (is_tight(inferred, options->graph)) FD_TRY(explain_inferred(options, judged, evidence->undecided, &done, err));
     if (done) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
-        if (is_tight(fd_numerics_class_at(i)) && fd_numerics_class_at(i) != inferred)
+        if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
             tight.at[n++].class_ = fd_numerics_class_at(i);
     const fd_jobs jobs = {0, n, 0, &tight, is_needless, judge_tight, take_tight};
     fd_code code = fd_run_in_order(&jobs, err);

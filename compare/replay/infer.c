@@ -1,9 +1,11 @@
 #include "compare/replay/infer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence.h"
 #include "compare/replay/in_order.h"
 #include "numerics/contract.h"
@@ -39,6 +41,18 @@ static double stored_roundoff(const fd_trace *trace) {
     return fd_dtype_roundoff(most);
 }
 
+/* The same of values that all have a 16-bit form, whatever they are stored in: files of binary32 may come from an engine of
+ * 16 bits. */
+static double shown_roundoff(const fd_evidence *evidence) {
+    static const char *const classes[] = {"hf-bf16", "hf-f16"};
+    for (int i = 0; i < 2; i++) {
+        const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+    }
+    return 0;
+}
+
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
 static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
@@ -50,7 +64,7 @@ static bool shows_attention(const fd_attribution_options *options) {
 }
 
 /* Fewer tensors say nothing of a class that has room for them. */
-enum { MOST_TRIED = 32, MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
+enum { MOST = 24, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 
 /* A stricter class stays where another leaves a little less by chance. */
 #define MUCH_LESS 0.35
@@ -61,7 +75,7 @@ typedef struct cases {
     bool other_attention[MOST]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
     int32_t n;
     fd_storage storage; /* of the widest type that was refuted; digits 0: none */
-    double stored;      /* unit roundoff of what most tensors are stored in */
+    double stored;      /* unit roundoff of what most tensors are stored in, or of what all values have */
 } cases;
 
 /* A bug in a few tensors is no reason for a coarser class, a kernel that computes attention in its own way is one. */
@@ -108,9 +122,11 @@ static int32_t choose(const cases *c, int32_t *least) {
         return leaves_nothing;
     }
     for (int32_t i = c->n - 1; i >= 0; i--) {
-        if (c->refuted[i] || !fits(c, i, *least)) continue;
-        chosen = i;
-        if (c->at[i].numerics->u_out >= c->stored) same_type = i;
+        bool of_type = c->at[i].numerics->u_out >= c->stored;
+        if (c->refuted[i]) continue;
+        if (fits(c, i, *least)) chosen = i;
+        /* wide bounds are no reason against the type that the values have */
+        if (of_type && (fits(c, i, *least) || (c->stored > 0x1p-24 && c->at[i].n_outside == 0))) same_type = i;
     }
     return same_type >= 0 ? same_type : chosen;
 }
@@ -202,8 +218,8 @@ static void note_attention(const fd_evidence *evidence, cases *c) {
 typedef struct search {
     const fd_attribution_options *o;
     fd_evidence seen;
-    const fd_numerics_class *class_[MOST_TRIED]; /* that may be the engine's, the finest first */
-    fd_class_case cases[MOST_TRIED];             /* owned; those that are looked at are borrowed by `found` */
+    const fd_numerics_class *class_[MOST]; /* that may be the engine's, the finest first */
+    fd_class_case cases[MOST];             /* owned; those that are looked at are borrowed by `found` */
     int32_t n;
     bool explained; /* by a class that leaves nothing: the others have room alone */
     cases found;
@@ -212,14 +228,18 @@ typedef struct search {
 /* Those that exist whatever the values are: the trace's form may exclude some. */
 static void list_classes(search *s) {
     bool shown = shows_attention(s->o);
-    double stored = s->found.stored;
-    for (int32_t i = 0; fd_numerics_class_at(i) && s->n < MOST_TRIED; i++) {
+    for (int32_t i = 0; fd_numerics_class_at(i) && s->n < MOST; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
-        if (stored > 0x1p-24 && class_->u_out > stored) continue; /* the trace keeps more than such an engine has */
+        if (!fd_class_is_another(class_, s->o->graph)) continue;
         s->class_[s->n++] = class_;
     }
+}
+
+/* The trace keeps more than such an engine has. */
+static bool is_too_coarse(const search *s, int32_t i) {
+    return s->found.stored > 0x1p-24 && s->class_[i]->u_out > s->found.stored;
 }
 
 static bool storage_refutes(const search *s, int32_t i) {
@@ -230,7 +250,7 @@ static bool storage_refutes(const search *s, int32_t i) {
 /* fd_jobs.needless */
 static bool is_needless(void *user, int32_t i) {
     const search *s = user;
-    return storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
+    return is_too_coarse(s, i) || storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
 }
 
 /* fd_jobs.run */
@@ -256,7 +276,7 @@ static bool take_case(void *user, int32_t i) {
     search *s = user;
     cases *c = &s->found;
     if (s->o->progress) s->o->progress(s->o->user, i + 1, s->n);
-    if (s->explained && !fd_class_leaves_nothing(s->class_[i])) return true;
+    if ((s->explained && !fd_class_leaves_nothing(s->class_[i])) || is_too_coarse(s, i)) return true;
     if (storage_refutes(s, i)) {
         fd_storage storage = fd_evidence_storage(&s->seen, s->class_[i]);
         if (storage.digits > c->storage.digits) c->storage = storage;
@@ -266,6 +286,7 @@ static bool take_case(void *user, int32_t i) {
     c->at[c->n] = *own;
     bool refuted = c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
     c->n++;
+    if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(&s->seen));
     bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
     s->explained |= fd_case_leaves_nothing(own) && n_unexplained(own) == 0;
     bool left = fd_class_leaves_nothing(own->numerics) && (own->n_left > 0 || own->loses_to_steps);
@@ -290,12 +311,15 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) code = try_classes(&s, err);
     if (code == FD_OK) refute_by_tighter(&s.seen, c);
     if (code == FD_OK) note_attention(&s.seen, c);
+    bool doubtful[MOST] = {false};
+    for (int32_t i = 0; i < c->n && code == FD_OK; i++)
+        doubtful[i] = fd_evidence_cache_speaks_against(&s.seen, &c->at[i]);
     fd_evidence_close(&s.seen);
-    for (int32_t i = 0; i < MOST_TRIED; i++) fd_class_case_free(&s.cases[i]);
+    for (int32_t i = 0; i < MOST; i++) fd_class_case_free(&s.cases[i]);
     if (code != FD_OK) return code;
     int32_t least, chosen = choose(c, &least), rival = rival_of(c, chosen);
     *out = c->at[chosen].numerics;
-    evidence->undecided = !is_decided(c, chosen, least);
+    evidence->undecided = !is_decided(c, chosen, least) || doubtful[chosen];
     describe(options->graph, c, chosen, least, evidence);
     if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c->at[rival].numerics->name);
     return FD_OK;
