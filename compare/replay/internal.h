@@ -45,8 +45,8 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
 
 /* ---- perturb.c ---- */
 
-/* Runs the op once more for each sample into replay->sampled, where an input has samples. */
-fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
+/* Runs the op into args.out and, where an input has samples, for each of them into replay->sampled. */
+fd_code fd_replay_run_with_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
 
 /* How far the logits of a router may be from those that the candidate chose by. *out is owned by the caller. */
 fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);

@@ -110,7 +110,9 @@ fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_nod
     fd_error why = {0};
     *present = false;
     if (in_trace < 0 || !fd_trace_node_at(trace, in_trace)->has_data) return FD_OK;
-    fd_code code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
+    fd_code code;
+#pragma omp critical(fd_trace) /* classes are tried side by side, and a trace is read by one thread at a time */
+    code = fd_trace_read(trace, in_trace, pos, NULL, node->over_kv ? scratch : row, &why);
     if (code == FD_ERR_INCOMPLETE) return FD_OK;
     if (code != FD_OK) {
         *err = why;
@@ -236,9 +238,9 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
         bound.in_error[0] = input_error;
     }
     if (code == FD_OK)
-        code = exact ? fd_replay_run_exact(replay, args, replay->y, err) : fd_replay_run_f64(replay, args, err);
+        code = exact ? fd_replay_run_exact(replay, args, replay->y, err)
+                     : fd_replay_run_with_samples(replay, node, args, err);
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
-    if (code == FD_OK && !exact) code = fd_replay_run_samples(replay, node, args, err);
     free(table);
     free(input_error);
     return code;
