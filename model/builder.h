@@ -198,7 +198,14 @@ int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activa
 /* With the norm before and the sum after: half of a llama layer. */
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
-int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
+/* x + attention + FFN, which read the same norm of x. */
+int32_t fd_build_parallel_layer(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how,
+                                fd_op activation);
+/* A norm after attention and one after the FFN, before they are added; pre_norm: also before each. */
+int32_t fd_build_post_norm_layer(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how,
+                                 fd_op activation, bool pre_norm);
+/* FD_READS_HYBRID: whether the layer's attention.head_count_kv is more than 0. */
+bool fd_layer_attends(const fd_builder *builder, int32_t layer);
 /* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
  * says so. 0: no layer has one. */
 typedef struct fd_windows {
@@ -206,6 +213,9 @@ typedef struct fd_windows {
 } fd_windows;
 fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
 int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
+/* rope.dimension_sections, M-RoPE's: whether the file has any. A text's positions are the same in the first three, which
+ * must hold every pair that is rotated. */
+bool fd_read_rope_sections(fd_builder *builder);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
@@ -223,16 +233,27 @@ typedef struct fd_experts_block {
     fd_gating gating;
     bool sigmoid; /* the router's probabilities are a sigmoid of each logit in place of a softmax */
     fd_op activation;
-    fd_need bias; /* of the router and of the experts */
+    fd_need bias;      /* of the router and of the experts */
+    bool shared_gated; /* what the shared experts give is times a sigmoid of ffn_gate_inp_shexp */
 } fd_experts_block;
+/* What the file says: expert_weights_norm, expert_gating_func. */
+fd_experts_block fd_experts_of_file(const fd_builder *builder);
 
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
 /* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
 void fd_build_skip_further_tokens(fd_builder *builder);
-/* ffn_*_shexp, which every token uses, added to what the experts gave: h->n_ff_shared wide. */
-int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts, bool gated);
+/* The same, then ffn_*_shexp, which every token uses, where h->n_ff_shared is more than 0; a plain FFN in the first
+ * h->n_layer_dense layers, and where the file has no experts. */
+int32_t fd_build_mixture(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+
+/* Every layer pre-norm: attention, then an FFN, or a mixture of experts where `experts` is given (else NULL). The model
+ * is the embedding, these layers and the logits. */
+int32_t fd_build_pre_norm_layers(fd_builder *builder, int32_t x, const fd_attention_block *attention, fd_op activation,
+                                 const fd_experts_block *experts);
+void fd_build_pre_norm_model(fd_builder *builder, const fd_attention_block *attention, fd_op activation,
+                             const fd_experts_block *experts);
 
 /* For the files of model/ that build: keeps the first failure; appends a copy of `item` to a growing array, whose space
  * doubles at powers of two (false: out of memory). */

@@ -35,7 +35,8 @@ void fd_build_skip_further_tokens(fd_builder *b) {
     b->graph->hparams.n_layer -= n_further;
 }
 
-int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, bool gated) {
+/* Added to what the experts gave. */
+static int32_t shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, bool gated) {
     const fd_hparams *h = b->h;
     int32_t gate = fd_build_matmul(b, layer, "ffn_shexp_gate", "ffn_gate_shexp", x, h->n_ff_shared, FD_OPTIONAL);
     int32_t up = fd_build_matmul(b, layer, "ffn_shexp_up", "ffn_up_shexp", x, h->n_ff_shared, FD_OPTIONAL);
@@ -47,4 +48,17 @@ int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t
         out = fd_build_expert_sum(b, layer, "ffn_shexp_gated", fd_build_heads(b, out, 1), share);
     }
     return fd_build_add(b, layer, "ffn_out", experts, out);
+}
+
+fd_experts_block fd_experts_of_file(const fd_builder *b) {
+    return (fd_experts_block){.gating = b->h->expert_norm ? FD_GATING_NORMALISED : FD_GATING_GATHER,
+                              .sigmoid = b->h->expert_gating == 2,
+                              .activation = FD_OP_SILU_MUL,
+                              .bias = FD_OPTIONAL};
+}
+
+int32_t fd_build_mixture(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
+    if (layer < b->h->n_layer_dense || b->h->n_expert == 0) return fd_build_ffn(b, layer, x, how->activation);
+    int32_t out = fd_build_experts(b, layer, x, how);
+    return b->h->n_ff_shared > 0 ? shared_experts(b, layer, x, out, how->shared_gated) : out;
 }

@@ -110,7 +110,7 @@ static void list(fd_builder *b) {
     const fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .qk_norm = true, .gated = true, .rope_freqs = FD_NO_ROPE_FACTORS};
     const fd_experts_block experts = {
-        .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
+        .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL, .shared_gated = true};
     const delta d = read_delta(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
@@ -119,9 +119,7 @@ static void list(fd_builder *b) {
             attends(b, layer) ? fd_build_attention(b, layer, norm, &attention) : linear_attention(b, layer, norm, &d);
         x = fd_build_add(b, layer, "ffn_inp", x, branch);
         norm = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", x);
-        int32_t out = fd_build_experts(b, layer, norm, &experts);
-        if (b->h->n_ff_shared > 0) out = fd_build_shared_experts(b, layer, norm, out, true);
-        x = fd_build_add(b, layer, "l_out", x, out);
+        x = fd_build_add(b, layer, "l_out", x, fd_build_mixture(b, layer, norm, &experts));
     }
     fd_build_logits(b, x);
 }
