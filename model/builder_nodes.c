@@ -54,7 +54,8 @@ int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const 
     fd_node node = like_input(b, FD_OP_RMS_NORM, layer, name, x, -1);
     if (b->code != FD_OK) return 0;
     char full[128];
-    full_name(layer, weight, ".weight", full, sizeof full);
+    bool bare = fd_build_has(b, layer, weight); /* files of falcon-h1 */
+    full_name(layer, weight, bare ? "" : ".weight", full, sizeof full);
     node.weight[0] = fd_build_weight(b, full, 1, node.shape[node.n_dim - 1], FD_REQUIRED);
     node.eps = b->h->rms_eps;
     return add_node(b, node);
@@ -281,12 +282,13 @@ int32_t fd_build_head_dot(fd_builder *b, int32_t layer, const char *name, const 
     return add_node(b, node);
 }
 
-int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t n_tap, fd_need bias) {
+int32_t fd_build_conv(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t cache, int32_t n_tap,
+                      fd_need bias) {
     fd_node node = like_input(b, FD_OP_CONV, layer, name, cache, -1);
     char full[128];
-    full_name(layer, "ssm_conv1d", ".weight", full, sizeof full);
+    full_name(layer, weight, ".weight", full, sizeof full);
     node.weight[0] = fd_build_weight(b, full, fd_node_width(&node), n_tap, FD_REQUIRED);
-    full_name(layer, "ssm_conv1d", ".bias", full, sizeof full);
+    full_name(layer, weight, ".bias", full, sizeof full);
     node.weight[1] = fd_build_weight(b, full, 1, fd_node_width(&node), bias);
     return add_node(b, node);
 }
@@ -348,6 +350,10 @@ int32_t fd_build_gated(fd_builder *b, int32_t layer, const char *name, fd_op act
         node.limit = SWIGLU_CLAMP_LIMIT;
     }
     return add_node(b, node);
+}
+
+bool fd_is_gated(fd_op activation) {
+    return activation == FD_OP_SILU_MUL || activation == FD_OP_GELU_MUL || activation == FD_OP_SWIGLU_CLAMP;
 }
 
 int32_t fd_build_activation(fd_builder *b, int32_t layer, const char *name, fd_op activation, int32_t x) {

@@ -78,9 +78,8 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
 
 int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
     const fd_hparams *h = b->h;
-    bool gated = activation == FD_OP_SILU_MUL || activation == FD_OP_GELU_MUL || activation == FD_OP_SWIGLU_CLAMP;
     int32_t act;
-    if (!gated) {
+    if (!fd_is_gated(activation)) {
         int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
         act = fd_build_activation(b, layer, "ffn_act", activation, up);
     } else {
@@ -105,22 +104,26 @@ int32_t fd_build_pre_norm_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op act
     return fd_build_add(b, layer, "l_out", x, fd_build_ffn(b, layer, norm, activation));
 }
 
-static int32_t output(fd_builder *b, const char *name, int32_t x) {
-    int32_t norm = fd_build_norm(b, -1, "output_norm", "output_norm", x);
+static int32_t output(fd_builder *b, const char *name, const char *norm_weight, int32_t x) {
+    int32_t norm = fd_build_norm(b, -1, "output_norm", norm_weight, x);
     bool tied = !fd_build_has(b, -1, "output.weight");
     return fd_build_matmul(b, -1, name, tied ? "token_embd" : "output", norm, b->h->n_vocab, FD_OPTIONAL);
 }
 
 void fd_build_logits(fd_builder *b, int32_t x) {
-    output(b, "logits", x);
+    output(b, "logits", "output_norm", x);
+}
+
+void fd_build_logits_normed(fd_builder *b, int32_t x, const char *norm_weight) {
+    output(b, "logits", norm_weight, x);
 }
 
 void fd_build_capped_logits(fd_builder *b, int32_t x, float cap) {
-    fd_build_softcap(b, -1, "logits", output(b, "logits_raw", x), cap);
+    fd_build_softcap(b, -1, "logits", output(b, "logits_raw", "output_norm", x), cap);
 }
 
 void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
-    fd_build_scale(b, -1, "logits", output(b, "logits_raw", x), factor);
+    fd_build_scale(b, -1, "logits", output(b, "logits_raw", "output_norm", x), factor);
 }
 
 fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
@@ -192,9 +195,9 @@ bool fd_read_rope_sections(fd_builder *b) {
     return any > 0;
 }
 
-bool fd_layer_attends(const fd_builder *b, int32_t layer) {
-    int64_t n_head_kv = 1;
-    const fd_gguf_kv *kv = fd_key_find(b->keys, "attention.head_count_kv");
-    if (kv && kv->type == FD_GGUF_ARRAY) fd_gguf_item_i64(kv, (uint64_t)layer, &n_head_kv);
-    return n_head_kv != 0;
+bool fd_layer_has(const fd_builder *b, int32_t layer, const char *key) {
+    int64_t n = 1;
+    const fd_gguf_kv *kv = fd_key_find(b->keys, key);
+    if (kv) fd_gguf_item_i64(kv, kv->type == FD_GGUF_ARRAY ? (uint64_t)layer : 0, &n);
+    return n != 0;
 }

@@ -15,8 +15,9 @@ static void list_with(fd_builder *b, const fd_ssm *ssm) {
     int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), h->embedding_scale);
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
-        int32_t branch = !ssm || fd_layer_attends(b, layer) ? fd_build_attention(b, layer, norm, &attention)
-                                                            : fd_build_mamba2(b, layer, norm, ssm);
+        int32_t branch = !ssm || fd_layer_has(b, layer, "attention.head_count_kv")
+                             ? fd_build_attention(b, layer, norm, &attention)
+                             : fd_build_mamba2(b, layer, norm, ssm);
         x = fd_build_add(b, layer, "ffn_inp", x, scaled(b, layer, "attn_proj_scaled", branch, h->residual_scale));
         norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
         branch = fd_build_mixture(b, layer, norm, &experts);
