@@ -7,7 +7,7 @@ static void list(fd_builder *b) {
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, NULL);
 }
 
-const fd_arch fd_arch_pangu_embed = {
+const fd_arch fd_arch_pangu_embedded = {
     .name = "pangu-embedded",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
