@@ -144,26 +144,79 @@ def llama2c(ref, out):
             np.save(out / f"s{pos}.{full}.npy", row)
 
 
-def trace(ref, out, names="llama.cpp"):
-    """A foreign-named trace: positions first, `names` says which map."""
-    tensors, steps, tokens = ref
-    rename = {
-        "token_embd": "embd.GET_ROWS", "attn_norm": "attn_norm-{}.MUL", "attn_q": "Qcur-{}.RESHAPE", "attn_k": "Kcur-{}.RESHAPE",
-        "attn_v": "Vcur-{}.RESHAPE", "attn_q_rope": "Qcur-{}.ROPE", "attn_k_rope": "Kcur-{}.ROPE", "cache_k": "cache_k_l{}_(view).SET_ROWS",
-        "attn_weights": "kq_soft_max-{}.SOFT_MAX", "attn_out": "kqv_out-{}.CONT", "attn_proj": "attn_out-{}.MUL_MAT",
-        "ffn_inp": "ffn_inp-{}.ADD", "ffn_norm": "ffn_norm-{}.MUL", "ffn_gate": "ffn_gate-{}.MUL_MAT", "ffn_up": "ffn_up-{}.MUL_MAT",
-        "ffn_act": "ffn_swiglu-{}.GLU", "ffn_down": "ffn_out-{}.MUL_MAT", "l_out": "l_out-{}.ADD", "output_norm": "result_norm.MUL",
-        "logits": "result_output.MUL_MAT",
-    }
+LLAMA_CPP = {
+    "token_embd": "embd.GET_ROWS", "attn_norm": "attn_norm-{}.MUL", "attn_q": "Qcur-{}.RESHAPE", "attn_k": "Kcur-{}.RESHAPE",
+    "attn_v": "Vcur-{}.RESHAPE", "attn_q_rope": "Qcur-{}.ROPE", "attn_k_rope": "Kcur-{}.ROPE", "cache_k": "cache_k_l{}_(view).SET_ROWS",
+    "attn_weights": "kq_soft_max-{}.SOFT_MAX", "attn_out": "kqv_out-{}.CONT", "attn_proj": "attn_out-{}.MUL_MAT",
+    "ffn_inp": "ffn_inp-{}.ADD", "ffn_norm": "ffn_norm-{}.MUL", "ffn_gate": "ffn_gate-{}.MUL_MAT", "ffn_up": "ffn_up-{}.MUL_MAT",
+    "ffn_act": "ffn_swiglu-{}.GLU", "ffn_down": "ffn_out-{}.MUL_MAT", "l_out": "l_out-{}.ADD", "output_norm": "result_norm.MUL",
+    "logits": "result_output.MUL_MAT",
+}
+# What other architectures have besides. Shared experts have the names of another layer's FFN.
+LLAMA_CPP_OTHERS = {
+    "attn_scores": "kq_of_scaled_q-{}.MUL_MAT", "ffn_moe_probs_biased": "ffn_moe_probs_biased-{}.ADD",
+    "attn_post_norm": "post_attn_norm-{}.MUL", "ffn_post_norm": "post_mlp_norm-{}.MUL", "token_embd_scaled": "embd.SCALE",
+    "ffn_shexp_gate": "ffn_gate-{}.MUL_MAT", "ffn_shexp_up": "ffn_up-{}.MUL_MAT", "ffn_shexp_act": "ffn_swiglu-{}.GLU",
+    "ffn_shexp": "ffn_shexp-{}.MUL_MAT", "ffn_shexp_logit": "ffn_shexp_gate_inp-{}.MUL_MAT", "ffn_shexp_share": "ffn_shexp_gate-{}.DIV",
+    "ffn_shexp_gated": "ffn_shexp_out-{}.MUL", "ffn_out": "ffn_out-{}.ADD", "ffn_moe_logits": "ffn_moe_logits-{}.MUL_MAT",
+    "ffn_moe_probs": "ffn_moe_probs-{}.SOFT_MAX", "ffn_moe_weights": "ffn_moe_weights-{}.GET_ROWS", "ffn_moe_gate": "ffn_moe_gate-{}.MUL_MAT_ID",
+    "ffn_moe_up": "ffn_moe_up-{}.MUL_MAT_ID", "ffn_moe_act": "ffn_moe_swiglu-{}.GLU", "ffn_moe_down": "ffn_moe_down-{}.MUL_MAT_ID",
+    "ffn_moe_out": "ffn_moe_out-{}.ADD", "attn_q_a": "q-{}.MUL_MAT", "attn_q_a_norm": "q-{}.MUL", "attn_q_absorbed": "q_nope_absorbed-{}.MUL_MAT",
+    "attn_q_whole": "Qcur-{}.CONCAT", "attn_k_whole": "Kcur-{}.CONCAT", "attn_kv_a_norm": "kv_cmpr-{}.MUL", "attn_out_v": "kqv_out-{}.CONT",
+}
+LLAMA_CPP_LATENT = {"attn_q": "q-{}.MUL_MAT#2", "attn_q_rope": "q_pe-{}.ROPE", "attn_k_rope": "k_pe-{}.ROPE", "attn_out": "kqv-{}.MUL_MAT"}
+
+
+def save_trace(out, names, tensors, steps, tokens):
+    """Positions first, `names` says which map."""
     with h5py.File(out, "w") as f:
         f.attrs["schema"], f.attrs["version"], f.attrs["names"] = "firstdiff-trace", 1, names
         f["tokens"] = np.asarray(tokens, np.int32)
         f["steps"] = np.array([(a, n, int(i > 0), 2) for i, (a, n) in enumerate(steps)],
                               [("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("level", "<i4")])
         for name, values in tensors.items():
-            kind = name.split(".")[-1]
-            if kind in rename:
-                f["tensors/" + rename[kind].format(re.sub(r"\D", "", name.split(".")[1]) if "." in name else "")] = values
+            f["tensors/" + name] = values
+
+
+def layer_and_kind(name):
+    return (name.split(".")[1], name.split(".")[2]) if name.startswith("blk.") else ("", name)
+
+
+def trace(ref, out):
+    """A foreign-named trace."""
+    tensors, steps, tokens = ref
+    named = {}
+    for name, values in tensors.items():
+        layer, kind = layer_and_kind(name)
+        if kind in LLAMA_CPP:
+            named[LLAMA_CPP[kind].format(layer)] = values
+    save_trace(out, "llama.cpp", named, steps, tokens)
+
+
+def architecture(ref, out, swapped=False):
+    """As the recorder of llama.cpp writes other architectures, by OUT's name: granite's kq without its scale of 1/16; Q, K, V and gate, up
+    in one array where it says fused; no sum x + attention where both branches are added at once. `swapped`: up before gate."""
+    tensors, steps, tokens = ref
+    names = {**LLAMA_CPP, **LLAMA_CPP_OTHERS, **(LLAMA_CPP_LATENT if "blk.0.attn_q_a" in tensors else {})}
+    side_by_side = out.name.startswith(("falcon", "command-r"))
+    fused = [("wqkv-{}.MUL_MAT", ["attn_q", "attn_k", "attn_v"]), ("ffn_up-{}.MUL_MAT", ["ffn_up", "ffn_gate"] if swapped else ["ffn_gate", "ffn_up"])]
+    fused = fused if "fused" in out.name else []
+    named = {}
+    for name, values in tensors.items():
+        layer, kind = layer_and_kind(name)
+        whole = next(((to, parts) for to, parts in fused if kind in parts), None)
+        if whole:
+            rows = [tensors[f"blk.{layer}.{part}"].reshape(len(values), -1) for part in whole[1]]
+            named[whole[0].format(layer)] = np.concatenate(rows, 1)
+        elif kind == "attn_scores" and "granite" in out.name:
+            named[f"kq-{layer}.MUL_MAT"] = values * np.float32(16)
+        elif kind in names and not (kind == "ffn_inp" and side_by_side):
+            named[names[kind].format(layer)] = values
+    save_trace(out, "llama.cpp", named, steps, tokens)
+
+
+def swapped(ref, out):
+    architecture(ref, out, True)
 
 
 def own(ref, out):
@@ -221,7 +274,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, own, caches, flat)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

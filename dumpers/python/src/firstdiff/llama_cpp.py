@@ -63,7 +63,8 @@ class Settings:
     gpu_layers: int = 0  # layers on the GPU, where the build has one; -1: all
 
 
-PROJECTION = re.compile(r"blk\.(\d+)\.(attn_output|ffn_down)\.(?:weight|bias)")
+CACHE = re.compile(r"cache_[kv]_l(\d+)")
+WEIGHT = re.compile(r"blk\.(\d+)\.(\w+)\.(?:weight|bias)")
 
 
 class Recorder:
@@ -82,6 +83,7 @@ class Recorder:
         self._patterns = tuple(patterns)
         self._ggml = Ggml(ctypes.CDLL(llama_cpp.llama_cpp._lib._name))
         self._seen: Counter[str] = Counter()
+        self._labels: dict[str, str] = {}  # of this step's nodes, by llama.cpp's own name
         self._step = range(0)
         self.unread: set[str] = set()  # nodes that no trace can hold: quantised, integers, or without a row a position
         self.callback = llama_cpp.llama_cpp.ggml_backend_sched_eval_callback(self._called)
@@ -122,12 +124,21 @@ class Recorder:
         return any(fnmatchcase(f"{node.name}.{node.op}", p) for p in self._patterns)
 
     def _label(self, node: Node) -> str:
-        """llama.cpp's name for it. A projection back to the stream has a number where a bias follows it, or where its
-        architecture gives none: it gets the name that others give it. Scores of a q that was scaled say so: no scale is to come."""
-        if node.name.startswith("node_") and node.op in ("MUL_MAT", "ADD"):
-            for name in self._ggml.reads(node.address):
-                if projection := PROJECTION.fullmatch(name):
-                    return f"{'attn_out' if projection[2] == 'attn_output' else 'ffn_down'}-{projection[1]}"
+        """llama.cpp's name for it. What has only a number, or no layer, is called after the layer's weight that it reads, as llama.cpp
+        does elsewhere. Scores of a q that was scaled say so: no scale is to come."""
+        if node.name.startswith("node_") or "-" not in node.name:
+            reads = [self._labels.get(name, name) for name in self._ggml.reads(node.address)]
+            if node.op == "FLASH_ATTN_EXT" and (cache := next(filter(None, map(CACHE.match, reads)), None)):
+                return f"__fattn__-{cache[1]}"
+            for name in reads:
+                if weight := WEIGHT.fullmatch(name):
+                    own = {"attn_output": "attn_out"}.get(weight[2], weight[2])
+                    return f"{own if node.name.startswith('node_') else node.name}-{weight[1]}"
+            if node.op == "GET_ROWS" and "-" in reads[0]:  # the rows whose logits are asked for
+                return reads[0]
+            branch = next((name for name in reads if name.startswith("attn_out-")), "")
+            if node.op == "ADD" and branch and not any(name.startswith("ffn_") for name in reads):  # phi3's
+                return branch.replace("attn_out-", "ffn_inp-")
         if node.op == "RESHAPE":  # olmo's, after the clamp
             return next((name for name in self._ggml.reads(node.address) if "_clamped-" in name), node.name)
         if node.name.startswith("kq-"):
@@ -140,7 +151,9 @@ class Recorder:
         if self._trace.step_positions != self._step:
             self._step = self._trace.step_positions
             self._seen.clear()
-        name = f"{self._label(node)}.{node.op}".replace(" ", "_").replace("/", "_")
+            self._labels.clear()
+        label = self._labels[node.name] = self._label(node)
+        name = f"{label}.{node.op}".replace(" ", "_").replace("/", "_")
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += f"#{self._seen[name]}"
