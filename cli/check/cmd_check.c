@@ -43,7 +43,8 @@ static const struct argp_option options[] = {
      "Is its prompt what the model's chat template makes of these messages? Rendered as run --chat does (docs/chat.md)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers or a file (default: the one of these "
+     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers, vllm or a file (default: the one of "
+     "these "
      "that names most tensors, else one found from the values)",
      1},
     {"weights", KEY_WEIGHTS, "DIR|FILE", 0, "Its weights as loaded, as in firstdiff import", 1},

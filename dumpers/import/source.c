@@ -11,8 +11,6 @@
 #include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/source_internal.h"
 
-enum { MAX_STEPS = 1 << 20 };
-
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
     char base[1120], stripped[1100];
     int32_t step, occurrence, of_rank = -1;
@@ -45,9 +43,9 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     added->occurrence = occurrence;
     if (!(added->name = strdup(base))) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
     source->n++;
-    if (step >= MAX_STEPS)
+    if (step >= FD_SOURCE_MAX_STEPS)
         return fd_fail(err, FD_ERR_INPUT, "%s: \"%.200s\": step %d, expected below %d", source->path, name, step,
-                       MAX_STEPS);
+                       FD_SOURCE_MAX_STEPS);
     return FD_OK;
 }
 

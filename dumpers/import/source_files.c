@@ -308,5 +308,8 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
     if (source->debugger)
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: the debugger's tree holds its tensors as text: record again with use_repr=False", path);
-    return fd_fail(err, FD_ERR_INPUT, "%s: no .npy, .npz or .safetensors file in it", path);
+    return fd_fail(err, FD_ERR_INPUT,
+                   "%s: no .npy, .npz or .safetensors file in it; raw numbers have neither type nor shape, give them: "
+                   "numpy.save(\"q-0.npy\", numpy.fromfile(\"q-0.bin\", \"float32\").reshape(n_tokens, -1))",
+                   path);
 }

@@ -43,10 +43,13 @@ void fd_source_file_free(fd_source_file *file); /* what it owns */
 /* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
 
+enum { FD_SOURCE_MAX_STEPS = 1 << 20 };
+
 /* Added to an occurrence that is not counted from 1, but in any rising order. */
 enum { FD_SOURCE_BY_INDEX = 1 << 30 };
 
-/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. "prefill/NAME" is step 0, "decode_3/NAME" one after
+ * all prefills. SGLang's
  * "step=3___rank=0___name=q___layer_id=1" gives "q-1", rank 2's "q-1:rank2", and its dump_index + FD_SOURCE_BY_INDEX
  * the occurrence. `out` [size] receives the name. False when it does not fit or nothing is left. */
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence);

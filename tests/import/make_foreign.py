@@ -238,6 +238,79 @@ def own(ref, out):
             flat["blk.4.l_out"] / np.linalg.norm(flat["blk.4.l_out"]))
 
 
+HOOKS = {
+    "token_embd": "model.embed_tokens", "attn_norm": "model.layers.{}.input_layernorm", "attn_q": "model.layers.{}.self_attn.q_proj",
+    "attn_k": "model.layers.{}.self_attn.k_proj", "attn_v": "model.layers.{}.self_attn.v_proj", "attn_proj": "model.layers.{}.self_attn.0",
+    "attn_weights": "model.layers.{}.self_attn.1", "ffn_norm": "model.layers.{}.post_attention_layernorm", "ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "ffn_up": "model.layers.{}.mlp.up_proj", "ffn_down": "model.layers.{}.mlp.down_proj", "l_out": "model.layers.{}.0", "output_norm": "model.norm",
+    "logits": "lm_head", "ffn_act": "my.act{}", "ffn_inp": "my.mid{}",
+}
+VLLM = {**HOOKS, "attn_out": "model.layers.{}.self_attn.attn", "attn_proj": "model.layers.{}.self_attn.o_proj", "ffn_act": "model.layers.{}.mlp.act_fn",
+        "logits": "logits_processor"}
+SHORT = {"token_embd": "emb", "attn_q": "L{}_q", "attn_k": "L{}_k", "attn_v": "L{}_v", "attn_out": "L{}_mix", "attn_proj": "L{}_o", "ffn_gate": "L{}_g",
+         "ffn_up": "L{}_u", "ffn_down": "L{}_d", "l_out": "L{}_x", "logits": "head"}
+
+
+def rows_of_step(ref, names, first, count, turn):
+    """{their name: [count, n]}; Q and K in halves where `turn`."""
+    out = {}
+    for name, values in ref[0].items():
+        layer, kind = layer_and_kind(name)
+        if kind not in names:
+            continue
+        rows = at_step(name, values, first, count)
+        rows = halves(rows) if turn and kind in ("attn_q", "attn_k") else rows
+        out[names[kind].format(layer)] = rows if over_kv(name) else rows.reshape(count, -1)
+    return out
+
+
+def hooks(ref, out):
+    """step_N/MODULE.npy as forward hooks save them: a batch axis, the outputs of modules with tuples as .0 and .1; two names are their own."""
+    for s, step in enumerate(ref[1]):
+        (out / f"step_{s}").mkdir(parents=True)
+        for name, rows in rows_of_step(ref, HOOKS, *step, True).items():
+            np.save(out / f"step_{s}" / f"{name}.npy", rows[None])
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def vllm(ref, out):
+    """step_N.npz of one rank: [n_tok, n], qkv_proj and gate_up_proj whole, logits of the last token alone."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        rows = rows_of_step(ref, VLLM, *step, True)
+        for i in range(1 + max(int(layer_and_kind(n)[0] or 0) for n in ref[0])):
+            p = f"model.layers.{i}."
+            rows[p + "self_attn.qkv_proj"] = np.concatenate([rows.pop(f"{p}self_attn.{x}_proj") for x in "qkv"], 1)
+            rows[p + "mlp.gate_up_proj"] = np.concatenate([rows.pop(f"{p}mlp.{x}_proj") for x in ("gate", "up")], 1)
+        rows["logits_processor"] = rows["logits_processor"][-1:]
+        np.savez(out / f"step_{s}", **{n: v for n, v in rows.items() if not re.fullmatch(r"model.layers.\d+.0|.*self_attn.1|my.*", n)})
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def phases(ref, out):
+    """prefill.npz, decode_1.npz, decode_2.npz, names of one's own."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        np.savez(out / (f"decode_{s}" if s else "prefill"), **rows_of_step(ref, SHORT, *step, False))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def words16(ref, out):
+    """bfloat16 as uint16, in names that do not say so."""
+    out.mkdir()
+    for name, rows in rows_of_step(ref, SHORT, 0, len(ref[2]), False).items():
+        bits = rows.astype(np.float32).view(np.uint32)
+        np.save(out / f"{name}.npy", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def raw(ref, out):
+    """Numbers alone."""
+    out.mkdir()
+    for name, rows in rows_of_step(ref, SHORT, 0, len(ref[2]), False).items():
+        rows.tofile(out / f"{name}.bin")
+
+
 def whole(rows, end):
     """A cache of 24 positions, filled up to `end`."""
     return np.concatenate([rows[:end], np.zeros((24 - end, *rows.shape[1:]), rows.dtype)])
@@ -274,7 +347,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, raw)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))
