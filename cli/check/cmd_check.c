@@ -94,7 +94,8 @@ const struct argp fd_cmd_check_argp = {
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
     "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files, an "
-    ".npz or .safetensors file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, and "
+    ".npz, .safetensors or .pt file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, "
+    "and "
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
     "missing or have no name in the model.",

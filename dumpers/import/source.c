@@ -274,9 +274,10 @@ static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd
 }
 
 bool fd_source_is_tokens(const fd_source_tensor *tensor) {
+    const char *slash = strrchr(tensor->name, '/'),
+               *name = slash ? slash + 1 : tensor->name; /* in an archive of a folder */
     return !fd_array_is_float(tensor->type) &&
-           (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
-            strncmp(tensor->name, "inp_tokens", 10) == 0);
+           (strcmp(name, "tokens") == 0 || strcmp(name, "input_ids") == 0 || strncmp(name, "inp_tokens", 10) == 0);
 }
 
 bool fd_source_is_weight(const char *name) {

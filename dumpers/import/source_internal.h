@@ -1,13 +1,13 @@
-/* Shared by source.c (opening, order, tokens), source_files.c (files and folders) and source_name.c (what a name
+/* Shared by source.c (opening, order, tokens), source_files.c (files), source_folder.c (folders) and source_name.c (what a name
  * says). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source.h"
-#include "dumpers/import/zip.h"
+#include "dumpers/import/torch.h"
 
-typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS } fd_source_kind;
+typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS, FD_SOURCE_TORCH } fd_source_kind;
 
 /* A file, and an archive's directory, which is parsed once: the first of them stay open. */
 enum { FD_SOURCE_OPEN_ARCHIVES = 64 };
@@ -15,7 +15,8 @@ typedef struct fd_source_file {
     char *path;
     fd_source_kind kind;
     fd_source_view view; /* of the whole file while it is open, else empty */
-    fd_zip *zip;
+    fd_zip *zip;         /* of an .npz, or of torch.save */
+    fd_pickle torch;
     fd_safetensors tensors;
 } fd_source_file;
 

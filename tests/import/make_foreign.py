@@ -4,10 +4,15 @@
 The elements are the same, so that what `firstdiff import` makes of OUT must be equal to REF in every bit. REF is of a llama
 model (RoPE on neighbours), with a prefill and decode steps.
 """
+import collections
+import fractions
+import io
 import json
+import pickle
 import re
 import struct
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -304,6 +309,55 @@ def words16(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
 
 
+def save_torch(path, objects):
+    """What torch.save writes, without torch: a pickle of stand-ins with its classes' names, storages in files of their own."""
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    storage = type("FloatStorage", (), {"__module__": "torch", "__init__": lambda self, key, values: self.__dict__.update(key=key, values=values)})
+    rebuild = types.FunctionType((lambda *_: None).__code__, {}, "_rebuild_tensor_v2")
+    rebuild.__module__, rebuild.__qualname__, torch.FloatStorage, utils._rebuild_tensor_v2 = "torch._utils", "_rebuild_tensor_v2", storage, rebuild
+    storages = []
+
+    class Tensor:
+        def __init__(self, values):
+            self.shape = values.shape
+            self.storage = storage(str(len(storages)), np.ascontiguousarray(values))
+            storages.append(self.storage)
+
+        def __reduce__(self):
+            strides = tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+            return rebuild, (self.storage, 0, self.shape, strides, False, collections.OrderedDict())
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value):
+            return ("storage", storage, value.key, "cpu", value.values.size) if isinstance(value, storage) else None
+
+    def wrap(value):
+        if isinstance(value, (dict, tuple)):
+            return {k: wrap(v) for k, v in value.items()} if isinstance(value, dict) else tuple(map(wrap, value))
+        return Tensor(value) if isinstance(value, np.ndarray) else value
+
+    sys.modules.update({"torch": torch, "torch._utils": utils})
+    text = io.BytesIO()
+    Pickler(text, 2).dump(wrap(objects))
+    del sys.modules["torch"], sys.modules["torch._utils"]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
+        z.writestr("archive/data.pkl", text.getvalue())
+        z.writestr("archive/byteorder", "little")
+        for s in storages:
+            z.writestr(f"archive/data/{s.key}", s.values.tobytes())
+
+
+def torch_files(ref, out):
+    """step_N.pt as hooks with torch.save write them: modules by name, a tuple where a module returns one, other objects among them."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        rows = {name: np.ascontiguousarray(rows[None], np.float32) for name, rows in rows_of_step(ref, HOOKS, *step, True).items()}
+        for name in [n for n in rows if n.endswith("self_attn.0")]:
+            rows[name[:-2]] = (rows.pop(name), rows.pop(name[:-1] + "1"), None)
+        save_torch(out / f"step_{s}.pt", {"engine": "mine", "when": fractions.Fraction(1, 3), **rows})
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
 def raw(ref, out):
     """Numbers alone."""
     out.mkdir()
@@ -347,7 +401,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, raw)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, raw)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))
