@@ -35,7 +35,7 @@ WITHOUT_CACHE = ("mamba", "mamba2", "rwkv7")  # of K and V: its type says nothin
 
 
 def right_classes(arch, dtype, profile):
-    if profile == "f16" and arch in WITHOUT_CACHE:
+    if arch in WITHOUT_CACHE:
         profile = "f32"
     return ("llama-cpu-fa",) if profile == "flash" else RIGHT["F32" if dtype == "F32" else "quantised", profile]
 

@@ -165,7 +165,7 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
         bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
-    return "unknown operation (shape, axis, rows, as, reshape, permute, transpose, heads, slice, part, scale, "
+    return "unknown operation (shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, scale, "
            "interleave, "
            "deinterleave, rope):";
 }

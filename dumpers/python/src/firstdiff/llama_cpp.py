@@ -204,8 +204,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
 
 
 @contextmanager
-def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int]]:
-    """A context that is freed at the end, and the vocabulary's size."""
+def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int, str]]:
+    """A context that is freed at the end, the vocabulary's size, and the class that is known."""
     if settings.gpu_layers != 0:
         os.environ.setdefault("GGML_CUDA_DISABLE_FUSION", "1")  # read once, at the first graph
     llama_cpp.llama_backend_init()
@@ -232,7 +232,8 @@ def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | No
         context = llama_cpp.llama_init_from_model(loaded, params)
         if not context:
             raise TraceError(f"{model}: llama.cpp refuses a context with {settings} (it says why on stderr)")
-        yield context, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(loaded))
+        n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(loaded))
+        yield context, n_vocab, _known_numerics(settings, loaded)
     finally:
         if context:
             llama_cpp.llama_free(context)
@@ -258,6 +259,17 @@ def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> n
         llama_cpp.llama_batch_free(batch)
 
 
+def _known_numerics(settings: Settings, model: Any) -> str:
+    """The class that no sample of positions tells; "": firstdiff infers it."""
+    if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):  # without attention nothing is hidden
+        return ""
+    if settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1"):
+        return "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
+    if settings.flash_attn and settings.kv_type == "f16":
+        return "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32
+    return ""
+
+
 def _run(
     model: str,
     tokens: Sequence[int],
@@ -266,11 +278,14 @@ def _run(
     settings: Settings,
     recorder: Recorder | None,
     trace: Writer | None,
+    numerics: str,
 ) -> Run:
     fed: list[int] = []
     rows: list[Array] = []
     n_ctx = len(tokens) + generate
-    with _context(model, settings, n_ctx, recorder) as (context, n_vocab):
+    with _context(model, settings, n_ctx, recorder) as (context, n_vocab, known):
+        if trace and not numerics:
+            trace.set_numerics(known)
         bad = [t for t in tokens if not 0 <= t < n_vocab]
         if bad:
             raise TraceError(f"{model}: token {bad[0]}, expected 0 to {n_vocab - 1}: of another model?")
@@ -326,10 +341,6 @@ def record(
     name = os.fspath(model)
     if not os.path.isfile(name):
         raise TraceError(f"{name}: no such file")
-    if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
-        numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
-    if not numerics and settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1") and settings.gpu_layers == 0:
-        numerics = "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
     trace = Writer(
         path,
         model=name,
@@ -348,12 +359,12 @@ def record(
     try:
         with trace:
             recorder = Recorder(trace, patterns, weights=weights)
-            run = _run(name, tokens, prefill, generate, settings, recorder, trace)
+            run = _run(name, tokens, prefill, generate, settings, recorder, trace, numerics)
     finally:
         if strict and trace.errors and sys.exc_info()[0] is None:
             raise TraceError(trace.errors[0])
     if verify:
-        plain = _run(name, tokens, prefill, generate, settings, None, None)
+        plain = _run(name, tokens, prefill, generate, settings, None, None, "")
         if plain.tokens != run.tokens or plain.logits.tobytes() != run.logits.tobytes():
             raise TraceError(
                 f"{name}: recording changed the logits: the trace shows another computation than the plain run's"
