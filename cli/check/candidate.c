@@ -77,12 +77,14 @@ static fd_code keep_map(const opening *o, const char *text, size_t size, fd_erro
     return fd_cli_output_close(file, path, err);
 }
 
-/* A map from the values, as text; the caller frees it. The reference is run for it. */
+/* A map from the values of what o->map does not name, as text; the caller frees it. The reference is run for it. */
 static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *size, fd_error *err) {
+    fd_import_options how = o->how;
+    how.map = o->map;
     FD_TRY(run_reference(o, err));
     FILE *memory = open_memstream(text, size);
     if (!memory) return fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
-    fd_code code = fd_propose_map(o->source, &o->how, *o->ref, memory, found, err);
+    fd_code code = fd_propose_map(o->source, &how, *o->ref, memory, found, err);
     if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
     return code;
 }

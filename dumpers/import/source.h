@@ -1,7 +1,7 @@
 /* What a foreign engine left: the list of its tensors by name and step, and their elements one tensor at a time.
  *
- * A source is a folder of .npy, .npz, .safetensors and PyTorch files (any depth), one such file, or a trace with foreign names. Files are mapped when their tensor is read and
- * unmapped after it, so memory is bounded by one tensor. */
+ * A source is a folder of .npy, .npz, .safetensors and PyTorch files (any depth), one such file, or a trace with foreign
+ * names. Files are mapped when their tensor is read and unmapped after it, so memory is bounded by one tensor. */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_H
 #define FD_DUMPERS_IMPORT_SOURCE_H
 
