@@ -1,5 +1,5 @@
-/* firstdiff golden check: runs the recorded prompts again, or takes another engine's run of one, and reports, as text, JSON or
- * JUnit. */
+/* firstdiff golden check: runs the recorded prompts again, or takes another engine's run of one, and reports, as text,
+ * JSON or JUnit. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -30,10 +30,11 @@ int fd_golden_update_command(const fd_golden_args *args, const fd_cli_model *mod
 
 /* ---- tolerances (measure.c) ---- */
 
-/* The classes of a list like "f16,q8", "f16 q8" or "all" into `out`. FD_ERR_INPUT names an unknown one. NULL: none. */
+/* The classes of a list like "f16,q8", "f16 q8" or "all" into `out`. FD_ERR_INPUT names an unknown one. NULL:
+ * none. */
 fd_code fd_golden_tolerances_parse(const char *list, fd_golden_tolerances *out, fd_error *err);
-/* Runs a prompt (tokens [n_pos], of which n_token in the first call) in `exact` and in every class, and keeps how far the
- * logits of a class were from the exact ones at most. */
+/* Runs a prompt (tokens [n_pos], of which n_token in the first call) in `exact` and in every class, and keeps how far
+ * the logits of a class were from the exact ones at most. */
 typedef struct fd_golden_measuring {
     const fd_cli_model *model;
     const fd_cli_exec *exact;

@@ -1,5 +1,6 @@
-/* firstdiff golden record --tolerances: how far sound runs of other numerics are from the exact logits. They are runs of the
- * emulated classes, which round where a production engine of that class does, in orders of summation of their own. */
+/* firstdiff golden record --tolerances: how far sound runs of other numerics are from the exact logits. They are runs
+ * of the emulated classes, which round where a production engine of that class does, in orders of summation of their
+ * own. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

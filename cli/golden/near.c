@@ -1,5 +1,5 @@
-/* firstdiff golden check --numerics NAME: one prompt in numerics that are not the golden's, or run by another engine, logits
- * within a tolerance. */
+/* firstdiff golden check --numerics NAME: one prompt in numerics that are not the golden's, or run by another engine,
+ * logits within a tolerance. */
 #include "cli/golden/golden.h"
 #include "compare/diff/golden_near.h"
 
