@@ -5,6 +5,7 @@
 
 #include "compare/diagnose/cross_check.h"
 #include "compare/diagnose/guesses.h"
+#include "compare/diagnose/readers.h"
 
 /* ---- the decision ---- */
 
@@ -117,7 +118,9 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    FD_TRY(fd_refute_by_readers(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
+    FD_TRY(fd_refute_by_readers(t, err));
     bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
@@ -127,7 +130,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many) return FD_OK;
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
-    return FD_OK;
+    return fd_refute_by_readers(t, err);
 }
 
 static fd_code run(fd_trial *t, fd_error *err) {

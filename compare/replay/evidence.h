@@ -16,7 +16,7 @@
 
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
-    float tau;                   /* root mean square */
+    float tau, error;            /* root mean square: the bound's, the error's */
     float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
@@ -38,7 +38,8 @@ typedef struct fd_evidence {
 typedef struct fd_class_case {
     const fd_numerics_class *numerics;
     int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
-    int32_t first;              /* the first of those; -1: none */
+    int32_t n_outside;          /* of those, tensors that such an engine does not give: beyond by their size */
+    int32_t first;              /* the first of those beyond; -1: none */
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */

@@ -71,13 +71,16 @@ enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
     bool refuted[MOST];
+    bool other_attention[MOST]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
     int32_t n;
     fd_storage storage; /* of the widest type that was refuted; digits 0: none */
     double stored;      /* unit roundoff of what most tensors are stored in */
 } cases;
 
+/* A bug in a few tensors is no reason for a coarser class, a kernel that computes attention in its own way is one. */
 static bool fits(const cases *c, int32_t i, int32_t least) {
-    return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
+    int32_t of_a_bug = c->other_attention[i] ? 0 : c->at[i].n_judged / NODES_OF_A_BUG;
+    return c->at[i].n_beyond <= least + of_a_bug;
 }
 
 static int32_t n_unexplained(const fd_class_case *c) {
@@ -144,6 +147,14 @@ static int32_t best_refuted(const cases *c, int32_t least) {
     return best;
 }
 
+/* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
+ * other class. */
+static int32_t rival_of(const cases *c, int32_t chosen) {
+    for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
+        if (i != chosen && !c->refuted[i] && c->at[i].n_outside == 0) return i;
+    return -1;
+}
+
 /* What speaks for another class than the one chosen. */
 static void describe(const fd_graph *graph, const cases *c, int32_t chosen, int32_t least, fd_class_evidence *out) {
     const fd_class_case *finest = &c->at[0];
@@ -190,6 +201,15 @@ static void refute_by_tighter(const fd_evidence *evidence, cases *c) {
         }
 }
 
+static void note_attention(const fd_evidence *evidence, cases *c) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->refuted[i] && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond)) best = i;
+    for (int32_t i = 0; best > 0 && i < c->n; i++)
+        c->other_attention[i] = c->at[i].n_beyond > c->at[best].n_beyond &&
+                                fd_evidence_need(evidence, &c->at[best], &c->at[i]).n_attention_depart > 0;
+}
+
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, explained = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
@@ -225,6 +245,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
     if (code == FD_OK) code = try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
+    if (code == FD_OK) note_attention(&seen, &c);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;
@@ -232,5 +253,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     *out = c.at[chosen].numerics;
     evidence->undecided = !is_decided(&c, chosen, least);
     describe(options->graph, &c, chosen, least, evidence);
+    int32_t rival = rival_of(&c, chosen);
+    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c.at[rival].numerics->name);
     return FD_OK;
 }

@@ -52,7 +52,8 @@ static void heads_exchanged(fd_graph *g, fd_node *n) {
 }
 
 static const char *const all = "*", *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits",
-                         *const layers = "token_embd,*l_out,logits";
+                         *const hooks = "token_embd,*norm,*attn_[qkv],*proj,*down,*l_out,logits", /* no ffn_inp */
+                             *const layers = "token_embd,*l_out,logits";
 
 static const struct {
     const char *nodes; /* a suffix: in every layer; a name: there */
@@ -99,6 +100,13 @@ Test(guesses, numbers_weights_and_inputs_are_named_with_their_values_whatever_is
     for (int i = 0; i < N_BUG; i++) expect_guess(&b, i, recorded[i % 3], "f32", true);
     expect_guess(&b, 0, layers, "f32", true);
     expect_guess(&b, 3, fused, "f32", false);
+    close_model(&b);
+}
+
+/* A sum that left the branch out would give the norm's values, too; but the next sum reads the same tensor, and is right. */
+Test(guesses, what_another_reader_of_an_unrecorded_tensor_refutes_is_not_named) {
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, 6, hooks, "f32", true);
     close_model(&b);
 }
 
