@@ -251,6 +251,7 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
     e->loses_to_steps = false;
     if (!e->has_finest) e->finest_remains = c.remains;
     c.finest_remains = e->finest_remains;
+    c.rounds_products = kinds[0].rounded > 0;
     c.products = 2 * kinds[0].needed >= kinds[0].rounded;
     c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
     *out = c;
@@ -319,6 +320,16 @@ fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *nu
     }
     if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
     return s;
+}
+
+bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case *c) {
+    int32_t n = 0, n_wide = 0, bf16 = c->numerics->u_kv > 0x1p-11;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->stored[i] || e->graph->nodes[i].op != FD_OP_KV_WRITE) continue;
+        n++;
+        n_wide += e->wide[2 * i + bf16];
+    }
+    return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
 }
 
 bool fd_storage_refutes(const fd_storage *storage) {

@@ -143,16 +143,16 @@ static bool is_suspect(const fd_residuals *r, int32_t node, const tally *t, bool
     return tail || (most && (!r->cached[node] || steps_leave_less));
 }
 
-/* All tensors of a kind, of two layers or more: so may a kernel be that the class does not describe. */
+/* Most tensors of a kind, of two layers or more: so may a kernel be that the class does not describe. */
 static bool whole_kind(const fd_residuals *r, const fd_node_finding *finding, const tally *of, int32_t node) {
     const fd_node *nodes = r->graph->nodes;
-    int32_t n = 0;
+    int32_t n = 0, n_depart = 0;
     for (int32_t i = 0; i < r->graph->n_node; i++) {
         if (of[i].n == 0 || !fd_fault_same_kind(&nodes[i], &nodes[node])) continue;
-        if (finding[i].finding == FD_FOUND_NOTHING) return false;
         n++;
+        n_depart += finding[i].finding != FD_FOUND_NOTHING;
     }
-    return n > 1;
+    return n_depart > 1 && 2 * n_depart > n;
 }
 
 /* Then they are suspects alone: a bug where it has a name. */
@@ -161,7 +161,8 @@ static void demote_whole_kinds(const fd_residuals *r, const tally *of, fd_node_f
     for (int32_t i = 0; i < r->graph->n_node; i++) {
         if (!fd_fault_begins_kind(r->graph, i) || !whole_kind(r, finding, of, i)) continue;
         for (int32_t k = i; k < r->graph->n_node; k++) {
-            if (of[k].n == 0 || !fd_fault_same_kind(&r->graph->nodes[k], &r->graph->nodes[i])) continue;
+            bool departs = finding[k].finding != FD_FOUND_NOTHING;
+            if (!departs || !fd_fault_same_kind(&r->graph->nodes[k], &r->graph->nodes[i])) continue;
             suspect[k] = finding[k];
             finding[k] = (fd_node_finding){0};
         }
