@@ -1,5 +1,5 @@
-/* Whether this is a build for fuzzing in-process (tests/fuzz, OSS-Fuzz). A fuzzer changes bytes and cannot make the checksums
- * over them right again: in such a build checksums are not looked at, or nothing behind them would ever be reached. */
+/* Whether this is a build for fuzzing in-process (tests/fuzz, OSS-Fuzz). A fuzzer changes bytes and cannot make the
+ * checksums over them right again: in such a build they are not looked at, or nothing behind them would be reached. */
 #ifndef FD_BASE_FUZZED_H
 #define FD_BASE_FUZZED_H
 

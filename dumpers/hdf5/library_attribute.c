@@ -25,8 +25,8 @@ static hid_t open_alike(hid_t object, const char *name, H5T_class_t class, hid_t
     return -1;
 }
 
-/* In place where that can be done: deleting an attribute and making it anew moves others about in the object's header, and a
- * process that is killed between two blocks of it leaves no object at all. */
+/* In place where that can be done: deleting an attribute and making it anew moves others about in the object's header,
+ * and a process that is killed between two blocks of it leaves no object at all. */
 static bool put(hid_t object, const char *name, hid_t file_type, hid_t memory_type, hid_t space, const void *value) {
     hid_t attribute = open_alike(object, name, H5Tget_class(file_type), space);
     if (attribute < 0) attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);

@@ -1,6 +1,8 @@
-/* A process that is killed at a write, for every write that it makes: the file is not there yet, or opens and holds every step
- * that had been promised. The calls that change files are wrapped (-Wl,--wrap). */
+/* A process that is killed at a write, or whose disk is full from there on, for every write that it makes: the file is
+ * not there yet, or opens and holds every step that had been promised. The calls that change files are wrapped
+ * (-Wl,--wrap). */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <hdf5.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,17 +16,24 @@
 #include "fixture.h"
 #include "tracer_rows.h"
 
-/* ---- the n-th call kills ---- */
+/* ---- the n-th call ---- */
 
 /* Shared with the child. */
 typedef struct progress {
-    int n_call, die_at; /* the call that does not return; 0: none */
-    int promised;       /* steps that a caller was told of */
+    int n_call, die_at, full_at; /* the call that does not return; the first that finds no room; 0: none */
+    int promised;                /* steps that a caller was told of */
 } progress;
 static progress *shared;
 
+/* Counts the call. */
 static bool is_the_last(void) {
-    return shared && shared->die_at && __atomic_add_fetch(&shared->n_call, 1, __ATOMIC_RELAXED) == shared->die_at;
+    return shared && __atomic_add_fetch(&shared->n_call, 1, __ATOMIC_RELAXED) == shared->die_at;
+}
+
+static bool is_full(void) {
+    if (!shared || !shared->full_at || shared->n_call < shared->full_at) return false;
+    errno = ENOSPC;
+    return true;
 }
 
 static void die(void) {
@@ -52,7 +61,7 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t size, off_t at) {
         __real_pwrite(fd, data, before_border(at, size), at);
         die();
     }
-    return __real_pwrite(fd, data, size, at);
+    return is_full() ? -1 : __real_pwrite(fd, data, size, at);
 }
 
 ssize_t __wrap_pwritev(int fd, const struct iovec *pieces, int n, off_t at) {
@@ -60,12 +69,12 @@ ssize_t __wrap_pwritev(int fd, const struct iovec *pieces, int n, off_t at) {
         __real_pwrite(fd, pieces[0].iov_base, before_border(at, pieces[0].iov_len), at);
         die();
     }
-    return __real_pwritev(fd, pieces, n, at);
+    return is_full() ? -1 : __real_pwritev(fd, pieces, n, at);
 }
 
 int __wrap_ftruncate(int fd, off_t size) {
     if (is_the_last()) die();
-    return __real_ftruncate(fd, size);
+    return is_full() ? -1 : __real_ftruncate(fd, size);
 }
 
 int __wrap_rename(const char *from, const char *to) {
@@ -83,8 +92,7 @@ static int trace_with_the_library(const char *path) {
     fd_tracer_options options = {.engine = "killed", .synchronous = 1, .prompt = "And God said"};
     fd_tracer *tracer = fd_tracer_open(path, &options);
     for (int32_t step = 0; step < N_STEP; step++) {
-        fd_tracer_step(tracer, &step, 1);
-        shared->promised = step; /* the ones before it */
+        if (fd_tracer_step(tracer, &step, 1) == 0) shared->promised = step; /* the ones before it */
         for (int tensor = 0; tensor < N_TENSOR && tensor <= step; tensor++) {
             char name[32];
             float *row = rows_of(step, 1, WIDTH);
@@ -117,10 +125,10 @@ static int trace_a_run(const char *path) {
 /* Completes a trace as it was once done: the attributes are deleted and made anew. */
 static int complete_by_deleting(const char *path) {
     fd_h5_target target = {-1};
-    int die_at = shared->die_at;
-    shared->die_at = 0;
+    progress how = *shared;
+    *shared = (progress){0};
     if (trace_with_the_library(path) != 0) return 1;
-    shared->die_at = die_at;
+    *shared = (progress){.die_at = how.die_at};
     fd_h5_guard guard = fd_h5_begin();
     hid_t access = fd_h5_target_access(&target), file = H5Fopen(path, H5F_ACC_RDWR, access);
     fd_h5_release(access);
@@ -175,47 +183,66 @@ static const char *missing(const char *path, bool ended, bool of_run) {
     return wrong;
 }
 
+/* How the program went with its n-th write killed or refused; ends the test when that was no way to go. */
+static bool went_through(int (*program)(const char *), const char *path, progress how) {
+    int status;
+    unlink(path);
+    *shared = how;
+    pid_t child = fork();
+    if (child == 0) _exit(program(path));
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    bool reached = shared->n_call >= how.die_at + how.full_at;
+    if (how.die_at)
+        cr_assert(reached ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && status == 0,
+                  "killed at write %d: status %x", how.die_at, status);
+    else
+        cr_assert(WIFEXITED(status) && (WEXITSTATUS(status) != 0) == reached, "full at write %d: status %x",
+                  how.full_at, status);
+    shared->die_at = shared->full_at = 0;
+    return !reached;
+}
+
 /* How many writes the program makes; the first that leaves something else than promised is *broken, and `why`. */
-static int kill_at_every_write(int (*program)(const char *), const char *name, int *broken, const char **why) {
+static int at_every_write(int (*program)(const char *), bool full, const char *name, int *broken, const char **why) {
     const char *path = fixture_path(name);
     *broken = 0;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(shared, MAP_FAILED);
     for (int n = 1;; n++) {
-        int status;
-        unlink(path);
-        *shared = (progress){.die_at = n};
-        pid_t child = fork();
-        if (child == 0) _exit(program(path));
-        cr_assert_eq(waitpid(child, &status, 0), child);
-        bool ended = WIFEXITED(status);
-        cr_assert(ended ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL, "write %d: status %x", n, status);
-        shared->die_at = 0;
+        bool ended = went_through(program, path, full ? (progress){.full_at = n} : (progress){.die_at = n});
         *why = missing(path, ended, program == trace_a_run);
         if (*why) *broken = n;
         if (*why || ended) return n - 1;
     }
 }
 
-Test(trace_killed, at_no_write_a_traced_host_loses_what_was_promised) {
+static void check_every_write(int (*program)(const char *), bool full, const char *name) {
     int broken;
     const char *why;
-    int n = kill_at_every_write(trace_with_the_library, "host.h5", &broken, &why);
-    cr_expect_not(broken, "killed at write %d: %s", broken, why);
+    int n = at_every_write(program, full, name, &broken, &why);
+    cr_expect_not(broken, "%s at write %d: %s", full ? "full" : "killed", broken, why);
     cr_expect_gt(n, 80, "%d writes", n);
 }
 
+Test(trace_killed, at_no_write_a_traced_host_loses_what_was_promised) {
+    check_every_write(trace_with_the_library, false, "host.h5");
+}
+
 Test(trace_killed, at_no_write_a_run_loses_what_was_promised) {
-    int broken;
-    const char *why;
-    int n = kill_at_every_write(trace_a_run, "run.h5", &broken, &why);
-    cr_expect_not(broken, "killed at write %d: %s", broken, why);
-    cr_expect_gt(n, 80, "%d writes", n);
+    check_every_write(trace_a_run, false, "run.h5");
+}
+
+Test(trace_killed, a_disk_full_at_any_write_costs_a_traced_host_no_step) {
+    check_every_write(trace_with_the_library, true, "host-full.h5");
+}
+
+Test(trace_killed, a_disk_full_at_any_write_costs_a_run_no_step) {
+    check_every_write(trace_a_run, true, "run-full.h5");
 }
 
 Test(trace_killed, attributes_deleted_and_made_anew_are_noticed) {
     int broken;
     const char *why;
-    kill_at_every_write(complete_by_deleting, "deleted.h5", &broken, &why);
+    at_every_write(complete_by_deleting, false, "deleted.h5", &broken, &why);
     cr_expect(broken, "a root whose header was half written passes");
 }
