@@ -122,6 +122,45 @@ static fd_diagnose_options question(const comparison *c, const fd_attribution *o
     return fd_diagnose_question(&how, of);
 }
 
+/* Nothing of the candidate departs from this class. */
+static fd_code explains_everything(const comparison *c, const fd_numerics_class *class_, bool *yes, fd_error *err) {
+    fd_attribution_options how = options_of(c, CAND);
+    fd_attribution of;
+    how.numerics = class_;
+    how.ref = NULL;
+    fd_code code = fd_attribute_errors(&how, &of, err);
+    *yes = code == FD_OK && !of.found;
+    fd_attribution_free(&of);
+    return code;
+}
+
+/* What departs from the class that was inferred is what another class does, which nothing refutes: a bug only where it has
+ * a name. Else nobody can tell, and the verdict is that class's. */
+static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_evidence *evidence, fd_attribution *out,
+                              fd_error *err) {
+    fd_explanation e = {0};
+    bool yes;
+    if (source != FD_CLASS_INFERRED || !evidence->rival[0] || !out->found || c->verdict->weights.n_differ > 0)
+        return FD_OK;
+    const fd_numerics_class *rival = fd_numerics_class_find(evidence->rival);
+    FD_TRY(explains_everything(c, rival, &yes, err));
+    if (!yes) return FD_OK;
+    fd_diagnose_options ask = question(c, out, false);
+    FD_TRY(fd_diagnose(&ask, &e, err));
+    if (e.named) return FD_OK;
+    snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
+    snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
+    evidence->kind = FD_EVIDENCE_STRICTER;
+    evidence->n = (int32_t)(out->n_by_finding[FD_FOUND_INTRODUCED] + out->n_by_finding[FD_FOUND_BOTH]);
+    evidence->n_of = (int32_t)out->n_tensor;
+    evidence->undecided = true;
+    fd_attribution_free(out);
+    fd_z_map_free(&c->map[CAND]);
+    fd_measures_free(&c->measures[CAND]);
+    fd_class_evidence unused;
+    return attribute_side(c, CAND, rival, &source, &unused, out, err);
+}
+
 static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict_diagnosis *out = &c->verdict->diagnosis;
     fd_diagnose_options how = question(c, of, of_reference);
@@ -230,6 +269,7 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
     fd_class_evidence evidence = {0}, of_reference = {0};
     *side = CAND;
     FD_TRY(judge_candidate(c, &source, &evidence, &of[CAND], err));
+    FD_TRY(yield_to_rival(c, source, &evidence, &of[CAND], err));
     if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
         snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));

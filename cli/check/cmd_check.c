@@ -106,7 +106,10 @@ const struct argp fd_cmd_check_argp = {
 static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
     static const char inspect[] = "firstdiff inspect ";
     char tensor[128] = "";
-    if (v->status == FD_INCOMPLETE && v->n_missing > 0)
+    bool missing = false;
+    for (int32_t i = 0; i < v->reasons.n && i < FD_MAX_REMARKS; i++)
+        missing |= v->reasons.items[i].kind == FD_REASON_NOT_SEEN;
+    if (v->status == FD_INCOMPLETE && missing)
         snprintf(v->next, sizeof v->next,
                  "record these tensors too, or accept that they are missing: --allow-missing '*'");
     bool shows_candidate = strncmp(v->next, inspect, strlen(inspect)) == 0 && !v->replay.of_reference;

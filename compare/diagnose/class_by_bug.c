@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/suspects.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. And findings
@@ -23,8 +24,8 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
 /* The classes that leave nothing, of engines in binary32. */
 enum { MOST_TIGHT = 8 };
 
-static bool is_tight(const fd_numerics_class *class_) {
-    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
+static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
+    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
 /* The other findings: does the bug explain half of them? */
@@ -122,7 +123,7 @@ static bool worth_asking(const attempt *a, int rank, bool table_alone) {
 
 static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, fd_class_evidence *evidence,
                                 fd_error *err) {
-    bool guesses = !is_tight(options->numerics); /* in that one they come with the verdict */
+    bool guesses = !is_tight(options->numerics, options->graph); /* in that one they come with the verdict */
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
             if (!worth_asking(&attempts[i], i, pass == 0)) continue;
@@ -141,7 +142,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidenc
     fd_code code = FD_OK;
     int n = 0;
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
-    if (is_tight(inferred)) {
+    if (is_tight(inferred, options->graph)) {
         attempt own;
         code = judge(options, inferred, &own, err);
         if (code == FD_OK && own.first.finding != FD_FOUND_NOTHING)
@@ -151,7 +152,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidenc
         if (code != FD_OK || done) return code;
     }
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT && code == FD_OK; i++)
-        if (is_tight(fd_numerics_class_at(i)) && fd_numerics_class_at(i) != inferred)
+        if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
             code = judge(options, fd_numerics_class_at(i), &attempts[n++], err);
     qsort(attempts, (size_t)n, sizeof *attempts, by_what_is_left);
     if (code == FD_OK) code = explain_in_order(options, attempts, n, evidence, err);

@@ -5,6 +5,8 @@
 
 #include "compare/diagnose/cross_check.h"
 #include "compare/diagnose/guesses.h"
+#include "compare/diagnose/readers.h"
+#include "numerics/contract.h"
 
 /* ---- the decision ---- */
 
@@ -117,7 +119,9 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    FD_TRY(fd_refute_by_readers(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
+    FD_TRY(fd_refute_by_readers(t, err));
     bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
@@ -127,7 +131,27 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many) return FD_OK;
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
-    return FD_OK;
+    return fd_refute_by_readers(t, err);
+}
+
+/* Rows from the first that departs on, one after another, that are not the op's as it should be. */
+static int32_t departing_rows(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int32_t n = 0;
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) {
+        int64_t visible = r->args.node->over_kv ? r->args.pos0 + p + 1 : r->args.n_kv;
+        bool departs = false;
+        for (int64_t i = p * stride; i < (p + 1) * stride && !departs; i++) {
+            double c = (double)r->output[i], y = (double)plain->rows[i];
+            bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
+            departs = i % r->args.n_kv < visible && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0));
+        }
+        if (n > 0 && !departs) break;
+        n += departs;
+    }
+    return n;
 }
 
 static fd_code run(fd_trial *t, fd_error *err) {
@@ -136,6 +160,7 @@ static fd_code run(fd_trial *t, fd_error *err) {
         t->out->unmodified.z = NAN;
         return FD_OK;
     }
+    t->out->n_departing = departing_rows(t);
     FD_TRY(try_all(t, err));
     return decide(t, err);
 }

@@ -47,7 +47,7 @@ static bool same_unknown(const fd_hypothesis *a, const fd_hypothesis *b) {
     return number && fd_hypothesis_same(&x, b);
 }
 
-static void drop_contender(fd_trial *t, int32_t at) {
+void fd_trial_drop(fd_trial *t, int32_t at) {
     fd_variant_free(&t->contenders[at].variant);
     memmove(t->contenders + at, t->contenders + at + 1, sizeof *t->contenders * (size_t)(--t->n - at));
 }
@@ -59,7 +59,7 @@ static fd_code keep(fd_trial *t, fd_contender *c, fd_error *err) {
             fd_variant_free(&c->variant);
             return FD_OK;
         }
-        drop_contender(t, i);
+        fd_trial_drop(t, i);
         break;
     }
     fd_contender *grown = realloc(t->contenders, sizeof *grown * (size_t)(t->n + 1));

@@ -12,6 +12,7 @@ typedef struct fd_contender {
     int64_t
         evidence;  /* finite elements that it explains and the op as it should be does not, here and at other nodes */
     bool refuted;  /* by another node */
+    bool asked;    /* readers.h */
     bool in_group; /* named together with the best one */
 } fd_contender;
 
@@ -39,6 +40,7 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
 void fd_trial_close(fd_trial *trial);
 
 fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
+void fd_trial_drop(fd_trial *trial, int32_t contender);
 
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);

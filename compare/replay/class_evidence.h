@@ -17,6 +17,7 @@ typedef struct fd_class_evidence {
     fd_class_evidence_kind kind;
     char other[16], node[64];
     int32_t n, n_of, digits;
+    char rival[16]; /* explains all that the chosen class does not, and nothing refutes it; "" none does */
     bool undecided; /* the class has room for what was seen, and that is all: a bug could look the same */
 } fd_class_evidence;
 

@@ -21,6 +21,9 @@
  * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
 
+/* τ is four standard deviations or more, so roundings are a quarter of it at most, over a row. */
+#define LARGE_FOR_ROUNDING 0.4f
+
 /* Less than binary32 leaves, for a logarithm. */
 #define TINIEST_LEFT 0x1p-30
 
@@ -84,15 +87,17 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_evidence *e = user;
     int32_t node = row->node->id;
     fd_evidence_row seen = {0};
-    double squares = 0, size = 0;
+    double squares = 0, size = 0, errors = 0;
     if (!e->has_finest) note_storage(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        errors += ((double)row->candidate[i] - row->replayed[i]) * ((double)row->candidate[i] - row->replayed[i]);
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
+    seen.error = (float)sqrt(errors / (double)row->stride);
     seen.vague = row->span_first != node && row->node->op != FD_OP_TOP_K &&
                  !(squares <= FD_INCONCLUSIVE_SPAN * FD_INCONCLUSIVE_SPAN * size);
     seen.left = (float)fd_row_oddness(row);
@@ -187,6 +192,19 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
     kinds[!product].needed += needed;
 }
 
+/* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
+static bool outside(const fd_evidence *e, int32_t node) {
+    int32_t n = 0, n_large = 0;
+    for (int32_t p = 0; p < e->n_slot; p++) {
+        const fd_evidence_row *row = &e->rows[(int64_t)node * e->n_slot + p];
+        if (row->z < 0) continue;
+        if (!(row->z <= 1)) return true;
+        n++;
+        n_large += row->through && !(row->error <= LARGE_FOR_ROUNDING * row->tau);
+    }
+    return 2 * n_large > n;
+}
+
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
 static double left_of(const fd_evidence *e, int32_t node, double *remains) {
     float left[MOST_SLOTS], size[MOST_SLOTS];
@@ -224,6 +242,7 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
         c.n_judged++;
         c.n_beyond += beyond;
+        c.n_outside += outside(e, i);
         if (beyond && c.first < 0) c.first = i;
         if (e->has_finest) weigh_need(e, node, &c, kinds);
     }
@@ -232,6 +251,7 @@ fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_
     e->loses_to_steps = false;
     if (!e->has_finest) e->finest_remains = c.remains;
     c.finest_remains = e->finest_remains;
+    c.rounds_products = kinds[0].rounded > 0;
     c.products = 2 * kinds[0].needed >= kinds[0].rounded;
     c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
     *out = c;
@@ -300,6 +320,16 @@ fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *nu
     }
     if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
     return s;
+}
+
+bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case *c) {
+    int32_t n = 0, n_wide = 0, bf16 = c->numerics->u_kv > 0x1p-11;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->stored[i] || e->graph->nodes[i].op != FD_OP_KV_WRITE) continue;
+        n++;
+        n_wide += e->wide[2 * i + bf16];
+    }
+    return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
 }
 
 bool fd_storage_refutes(const fd_storage *storage) {

@@ -16,7 +16,7 @@
 
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
-    float tau;                   /* root mean square */
+    float tau, error;            /* root mean square: the bound's, the error's */
     float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
@@ -38,7 +38,8 @@ typedef struct fd_evidence {
 typedef struct fd_class_case {
     const fd_numerics_class *numerics;
     int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
-    int32_t first;              /* the first of those; -1: none */
+    int32_t n_outside;          /* of those, tensors that such an engine does not give: beyond by their size */
+    int32_t first;              /* the first of those beyond; -1: none */
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
@@ -49,6 +50,7 @@ typedef struct fd_class_case {
     bool loses_to_steps;            /* of most of their rows something is lost to the other side of steps (steps.h) */
     int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
     bool products, attention;   /* most of these need it, as far as the class rounds them */
+    bool rounds_products;       /* any of those that were judged */
     fd_evidence_row *rows;      /* [n_node, n_slot] as they were weighed; owned, freed by fd_class_case_free */
 } fd_class_case;
 
@@ -78,6 +80,10 @@ typedef struct fd_storage {
     int32_t digits, n_stored, n_wide;
 } fd_storage;
 fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Attention alone speaks for a class that keeps K and V in 16 bits, and most of the caches that were seen hold values that
+ * such a type cannot. (Some engines round them where they read them: then it may be this class all the same.) */
+bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_class_case *c);
 
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);

@@ -1,9 +1,11 @@
 #include "compare/replay/infer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence.h"
 #include "numerics/contract.h"
 
@@ -52,6 +54,18 @@ static double stored_roundoff(const fd_trace *trace) {
     return fd_dtype_roundoff(most);
 }
 
+/* The same of values that all have a 16-bit form, whatever they are stored in: files of binary32 may come from an engine of
+ * 16 bits. */
+static double shown_roundoff(const fd_evidence *evidence) {
+    static const char *const classes[] = {"hf-bf16", "hf-f16"};
+    for (int i = 0; i < 2; i++) {
+        const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+    }
+    return 0;
+}
+
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
 static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
@@ -63,7 +77,7 @@ static bool shows_attention(const fd_attribution_options *options) {
 }
 
 /* Fewer tensors say nothing of a class that has room for them. */
-enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
+enum { MOST = 24, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 
 /* A stricter class stays where another leaves a little less by chance. */
 #define MUCH_LESS 0.35
@@ -71,13 +85,16 @@ enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 typedef struct cases {
     fd_class_case at[MOST]; /* the finest first */
     bool refuted[MOST];
+    bool other_attention[MOST]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
     int32_t n;
     fd_storage storage; /* of the widest type that was refuted; digits 0: none */
-    double stored;      /* unit roundoff of what most tensors are stored in */
+    double stored;      /* unit roundoff of what most tensors are stored in, or of what all values have */
 } cases;
 
+/* A bug in a few tensors is no reason for a coarser class, a kernel that computes attention in its own way is one. */
 static bool fits(const cases *c, int32_t i, int32_t least) {
-    return c->at[i].n_beyond <= least + c->at[i].n_judged / NODES_OF_A_BUG;
+    int32_t of_a_bug = c->other_attention[i] ? 0 : c->at[i].n_judged / NODES_OF_A_BUG;
+    return c->at[i].n_beyond <= least + of_a_bug;
 }
 
 static int32_t n_unexplained(const fd_class_case *c) {
@@ -118,9 +135,11 @@ static int32_t choose(const cases *c, int32_t *least) {
         return leaves_nothing;
     }
     for (int32_t i = c->n - 1; i >= 0; i--) {
-        if (c->refuted[i] || !fits(c, i, *least)) continue;
-        chosen = i;
-        if (c->at[i].numerics->u_out >= c->stored) same_type = i;
+        bool of_type = c->at[i].numerics->u_out >= c->stored;
+        if (c->refuted[i]) continue;
+        if (fits(c, i, *least)) chosen = i;
+        /* wide bounds are no reason against the type that the values have */
+        if (of_type && (fits(c, i, *least) || (c->stored > 0x1p-24 && c->at[i].n_outside == 0))) same_type = i;
     }
     return same_type >= 0 ? same_type : chosen;
 }
@@ -142,6 +161,14 @@ static int32_t best_refuted(const cases *c, int32_t least) {
         if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond))
             best = i;
     return best;
+}
+
+/* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
+ * other class. */
+static int32_t rival_of(const cases *c, int32_t chosen) {
+    for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
+        if (i != chosen && !c->refuted[i] && c->at[i].n_outside == 0) return i;
+    return -1;
 }
 
 /* What speaks for another class than the one chosen. */
@@ -190,12 +217,22 @@ static void refute_by_tighter(const fd_evidence *evidence, cases *c) {
         }
 }
 
+static void note_attention(const fd_evidence *evidence, cases *c) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->refuted[i] && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond)) best = i;
+    for (int32_t i = 0; best > 0 && i < c->n; i++)
+        c->other_attention[i] = c->at[i].n_beyond > c->at[best].n_beyond &&
+                                fd_evidence_need(evidence, &c->at[best], &c->at[i]).n_attention_depart > 0;
+}
+
 static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
     bool done = false, explained = false, shown = shows_attention(options);
     for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
+        if (!fd_class_is_another(class_, options->graph)) continue;
         if (explained && !fd_class_leaves_nothing(class_)) continue; /* has room alone */
         if (c->stored > 0x1p-24 && class_->u_out > c->stored)
             continue; /* the trace keeps more than such an engine has */
@@ -207,6 +244,7 @@ static fd_code try_classes(const fd_attribution_options *options, fd_evidence *e
         fd_class_case *own = &c->at[c->n];
         c->n++;
         FD_TRY(try_class(options, class_, evidence, own, err));
+        if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(evidence));
         c->refuted[c->n - 1] = c->n > 1 && fd_case_refuted(own);
 
         bool sure = c->n == 1 || c->stored > 0x1p-24 || (!c->refuted[c->n - 1] && fd_case_shown(own));
@@ -225,12 +263,17 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
     if (code == FD_OK) code = try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
+    if (code == FD_OK) note_attention(&seen, &c);
+    bool doubtful[MOST] = {false};
+    for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;
     int32_t least, chosen = choose(&c, &least);
     *out = c.at[chosen].numerics;
-    evidence->undecided = !is_decided(&c, chosen, least);
+    evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen];
     describe(options->graph, &c, chosen, least, evidence);
+    int32_t rival = rival_of(&c, chosen);
+    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c.at[rival].numerics->name);
     return FD_OK;
 }

@@ -56,6 +56,8 @@ fd_code fd_replay_router_error(const fd_replay *replay, const fd_node *node, dou
  * by the caller, and holds what was recorded of the input, too. */
 fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **out,
                              fd_error *err);
+/* The same for a row of a cache in binary16, of any unrecorded input. *out NULL: none is rounded. */
+fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);
 
 /* Stores the samples of what a node hands on. */
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);

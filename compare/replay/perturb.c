@@ -119,6 +119,26 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
     return FD_OK;
 }
 
+/* A row of a cache in binary16 that was computed through unrecorded tensors: a value whose samples reach the middle between
+ * two steps may lie on the other side in the engine. Samples go there by chance alone, and one element of K moves a whole
+ * head's scores. So its bound is two steps: a sample that adds or takes off two is a step away or more, flipped or not. */
+fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
+    const fd_node_state *in = &replay->state[node->input[0]];
+    *out = NULL;
+    if (replay->kv_type != FD_F32 || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
+    int64_t n = replay->n_pos * fd_node_row_stride(node, replay->n_kv);
+    double *e = malloc(sizeof *e * (size_t)n);
+    if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    for (int64_t i = 0; i < n; i++) {
+        double step = fmax(ldexp(1, ilogb(in->x[i]) - 10), 0x1p-24), margin = 0;
+        for (int d = 0; d < FD_REPLAY_SAMPLES; d++) margin = fmax(margin, fabs(in->samples[d][i] - in->x[i]));
+        double steps = fabs(in->x[i]) / step, to_middle = fabs(steps - floor(steps) - 0.5) * step;
+        e[i] = in->e[i] + (in->x[i] != 0 && isfinite(steps) && to_middle <= margin ? 2 * step : 0);
+    }
+    *out = e;
+    return FD_OK;
+}
+
 /* Recorded rows as they are, others as replayed from the inputs' samples, each with a rounding of its own. */
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];

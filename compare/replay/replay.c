@@ -228,7 +228,8 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
         if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
     fd_code code = node->op == FD_OP_ROPE ? fd_replay_rope_tables(replay, &args, &table, err) : FD_OK;
     if (code == FD_OK && node->op != FD_OP_TOP_K && !exact)
-        code = fd_replay_flip_error(replay, node, args.weight[0], &input_error, err);
+        code = node->op == FD_OP_KV_WRITE ? fd_replay_cache_flips(replay, node, &input_error, err)
+                                          : fd_replay_flip_error(replay, node, args.weight[0], &input_error, err);
     if (input_error) bound.in_error[0] = input_error;
     if (node->op == FD_OP_TOP_K && !exact) {
         code = fd_replay_router_error(replay, node, &input_error, err);

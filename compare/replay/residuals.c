@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "faults/faults.h"
+
 /* Nodes that are computed through an unrecorded cache. */
 static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {
     for (int32_t i = 0; i < graph->n_node; i++)
@@ -141,6 +143,32 @@ static bool is_suspect(const fd_residuals *r, int32_t node, const tally *t, bool
     return tail || (most && (!r->cached[node] || steps_leave_less));
 }
 
+/* Most tensors of a kind, of two layers or more: so may a kernel be that the class does not describe. */
+static bool whole_kind(const fd_residuals *r, const fd_node_finding *finding, const tally *of, int32_t node) {
+    const fd_node *nodes = r->graph->nodes;
+    int32_t n = 0, n_depart = 0;
+    for (int32_t i = 0; i < r->graph->n_node; i++) {
+        if (of[i].n == 0 || !fd_fault_same_kind(&nodes[i], &nodes[node])) continue;
+        n++;
+        n_depart += finding[i].finding != FD_FOUND_NOTHING;
+    }
+    return n_depart > 1 && 2 * n_depart > n;
+}
+
+/* Then they are suspects alone: a bug where it has a name. */
+static void demote_whole_kinds(const fd_residuals *r, const tally *of, fd_node_finding *finding,
+                               fd_node_finding *suspect) {
+    for (int32_t i = 0; i < r->graph->n_node; i++) {
+        if (!fd_fault_begins_kind(r->graph, i) || !whole_kind(r, finding, of, i)) continue;
+        for (int32_t k = i; k < r->graph->n_node; k++) {
+            bool departs = finding[k].finding != FD_FOUND_NOTHING;
+            if (!departs || !fd_fault_same_kind(&r->graph->nodes[k], &r->graph->nodes[i])) continue;
+            suspect[k] = finding[k];
+            finding[k] = (fd_node_finding){0};
+        }
+    }
+}
+
 fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_node_finding *suspect, fd_error *err) {
     int32_t n_node = r->graph->n_node, n_judged = 0, n_cached = 0, n_at_once = 0;
     tally all = {0}, *of = calloc((size_t)n_node, sizeof *of);
@@ -163,6 +191,7 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         if (is_suspect(r, i, &of[i], all_at_once)) suspect[i] = r->odd[i];
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
+    demote_whole_kinds(r, of, finding, suspect);
     free(of);
     return FD_OK;
 }

@@ -46,6 +46,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
         break;
     case FD_REASON_CLASS_UNDECIDED:
+        if (strcmp(v->replay.evidence.rival, v->replay.numerics) == 0) {
+            SAY("cannot tell whether the engine rounds as %s, or as %s and has a bug at %s; record more of the ops, or "
+                "give --candidate",
+                v->replay.numerics, v->replay.evidence.other, v->replay.evidence.node);
+            break;
+        }
         SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room "
             "for the "
             "errors; record more of the ops, or give --candidate",

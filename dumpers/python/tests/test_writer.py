@@ -125,6 +125,16 @@ def test_a_buffer_that_is_used_again_is_copied(tmp_path):
         assert [float(trace[f"blk.{i}.l_out"][1, 3]) for i in range(3)] == [0, 1, 2]
 
 
+def test_one_row_of_a_tensor_with_an_axis_of_one_is_no_batch(tmp_path):
+    with Writer(tmp_path / "t.h5") as trace:
+        for tokens in ([1, 2, 3], [4]):
+            trace.step(tokens)
+            trace.put("blk.0.ffn_shexp", np.full((len(tokens), 1, 8), len(tokens), np.float32))
+    with Reader(tmp_path / "t.h5") as trace:
+        assert trace["blk.0.ffn_shexp"].shape == (4, 1, 8)
+        assert trace["blk.0.ffn_shexp"][:, 0, 0].tolist() == [3, 3, 3, 1]
+
+
 def test_a_batch_axis_is_dropped(tmp_path):
     values, q = floats(1, 3, 4), floats(1, 3, 2, 4)
     with Writer(tmp_path / "t.h5", tokens=[1, 2, 3]) as trace:

@@ -253,8 +253,8 @@ class Writer:
         if over_kv is None:
             over_kv = name.endswith((".attn_scores", ".attn_weights"))
         first = self._first if pos0 is None else pos0
-        raw = self._rows(raw, pos0, over_kv)
         have = self._sets.get(name)
+        raw = self._rows(raw, pos0, over_kv, have)
         if have is None:
             have = self._create(name, raw, dtype, over_kv, first, op, layer)
         wanted = have.rest[:-1] if have.over_kv else have.rest
@@ -279,12 +279,14 @@ class Writer:
         for key, number in {**rows.integers, "seq": len(group) - 1}.items():
             data.attrs[key] = np.int32(number)
 
-    def _rows(self, raw: Array, pos0: int | None, over_kv: bool) -> Array:
-        """`raw` as [rows, …]: checks the positions and drops a batch axis of 1."""
+    def _rows(self, raw: Array, pos0: int | None, over_kv: bool, have: _Set | None) -> Array:
+        """`raw` as [rows, …]: checks the positions and drops a batch axis of 1, which one row of a tensor known from before may lack."""
         count = self._n_pos - self._first
         if raw.ndim == 0:
             raise TraceError("a scalar, expected [n_pos, …]")
         n_least = 3 if over_kv else 1
+        if have is not None:
+            n_least = 1 + len(have.rest)
         batched = raw.ndim > n_least and raw.shape[0] == 1
         if batched and (raw.shape[1] == count if pos0 is None else raw.ndim > 2):
             raw = raw[0]

@@ -1,0 +1,11 @@
+/* What else reads an unrecorded tensor that an explanation changes: the residual stream goes to the norm and to the next
+ * addition. Where that other reader is as it should be, the tensor was right, and the explanation is not. */
+#ifndef FD_COMPARE_DIAGNOSE_READERS_H
+#define FD_COMPARE_DIAGNOSE_READERS_H
+
+#include "compare/diagnose/trial.h"
+
+/* Drops contenders that fit at the finding and that another recorded reader refutes. */
+fd_code fd_refute_by_readers(fd_trial *trial, fd_error *err);
+
+#endif
