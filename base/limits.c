@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const fd_limit_info table[FD_N_LIMIT] = {
+static const struct {
+    const char *name;
+    int64_t value;    /* without --limit */
+    const char *what; /* what there are at most so many of */
+} table[FD_N_LIMIT] = {
     [FD_LIMIT_POSITIONS] = {"positions", 1 << 20, "positions of a trace, tokens of a list"},
     [FD_LIMIT_NODES] = {"nodes", 1 << 20, "nodes of a trace"},
     [FD_LIMIT_WEIGHTS] = {"weights", 1 << 14, "weights whose hashes a trace has"},
@@ -27,10 +31,6 @@ static const fd_limit_info table[FD_N_LIMIT] = {
 };
 
 static int64_t raised[FD_N_LIMIT]; /* 0: as in the table */
-
-const fd_limit_info *fd_limit_info_of(fd_limit limit) {
-    return &table[limit];
-}
 
 int64_t fd_limit_of(fd_limit limit) {
     return raised[limit] ? raised[limit] : table[limit].value;

@@ -49,7 +49,8 @@ fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, 
 /* A tensor's elements; released after use. Not for a trace, whose rows fd_trace_read gives. */
 typedef struct fd_source_view {
     fd_array array;
-    void *mapped, *owned;
+    const void *mapped;
+    void *owned;
     size_t mapped_bytes;
 } fd_source_view;
 fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,21 +22,11 @@ static bool ends_with(const char *name, const char *suffix) {
 
 static fd_code map_file(const char *path, fd_source_view *view, fd_error *err) {
     *view = (fd_source_view){0};
-    int fd;
-    uint64_t size;
-    FD_TRY(fd_file_open(path, ".npy, .npz, .safetensors or a trace", &fd, &size, err));
-    view->mapped_bytes = (size_t)size;
-    void *mapped = size ? mmap(NULL, view->mapped_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-    close(fd);
-    if (mapped == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    if (!mapped)
-        return fd_fail(err, FD_ERR_INPUT, "%s: an empty file, expected .npy, .npz, .safetensors or a trace", path);
-    view->mapped = mapped;
-    return FD_OK;
+    return fd_file_map(path, ".npy, .npz, .safetensors or a trace", &view->mapped, &view->mapped_bytes, err);
 }
 
 void fd_source_view_close(fd_source_view *view) {
-    if (view->mapped) munmap(view->mapped, view->mapped_bytes);
+    fd_file_unmap(view->mapped, view->mapped_bytes);
     free(view->owned);
     *view = (fd_source_view){0};
 }
