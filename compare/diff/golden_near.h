@@ -14,8 +14,8 @@
 /* The limit for what an executor calls its numerics, where nothing was measured. */
 double fd_golden_near_limit(const char *numerics);
 
-/* A limit is so many times the largest distance of the measured runs. Of twelve orders of summation in eight classes, the
- * bundled models and five prompts, one was up to 2.8 times as far off as the farthest of any four others. */
+/* A limit is so many times the largest distance of the measured runs. A sound run was up to 2.83 times as far off as the
+ * farthest of four others (bench/golden_tolerances.py). */
 #define FD_GOLDEN_MEASURED_FACTOR 8.0
 /* The limit that was measured for the class that `numerics` names ("f16", "emulate-f16:7", "fast"); class_ receives its name in
  * `measured`. Negative: none was. */
