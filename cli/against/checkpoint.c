@@ -15,7 +15,8 @@ typedef struct fd_checkpoint_file {
 } fd_checkpoint_file;
 
 static const char *without_prefixes(const char *name) {
-    static const char *const prefixes[] = {"model.", "language_model.", "transformer.", "gpt_neox.", "backbone."};
+    static const char *const prefixes[] = {"model.",    "language_model.", "transformer.", "gpt_neox.",
+                                           "backbone.", "encoder.",        "embedding."};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return without_prefixes(name + strlen(prefixes[i]));
     return name;
