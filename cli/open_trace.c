@@ -23,13 +23,7 @@ fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_er
     fd_golden_size size;
     fd_golden *golden;
     long prompt = prompt_number(name, &path_size);
-    if (!prompt || path_size >= sizeof path) {
-        fd_code code = fd_trace_open_within(name, memory, out, err);
-        if (code == FD_ERR_INPUT && fd_golden_is_one(name))
-            return fd_fail(err, code, "%s: a golden, expected a trace; \"%s#1\" is the trace of its first prompt", name,
-                           name);
-        return code;
-    }
+    if (!prompt || path_size >= sizeof path) return fd_trace_open_within(name, memory, out, err);
     snprintf(path, sizeof path, "%.*s", (int)path_size, name);
     FD_TRY(fd_golden_open(path, &golden, &size, err));
     fd_golden_close(golden);

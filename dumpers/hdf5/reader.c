@@ -43,7 +43,8 @@ static fd_code open_file(fd_h5_reader *reader, fd_error *err) {
     FD_TRY(start(reader, reader->marked, &opened, err));
     if (opened && !reader->marked && reader->x->n) {
         FD_TRY(start(reader, true, &opened, err));
-        if (!opened) FD_TRY(start(reader, false, &opened, err)); /* a foreign one of an older format */
+        if (!opened && !fd_wall_death(reader->wall))
+            FD_TRY(start(reader, false, &opened, err)); /* a foreign one of an older format */
     }
     if (opened) return FD_OK;
     if (reader->group && reader->x->value)

@@ -7,7 +7,6 @@
 
 #include "dumpers/store/reader.h"
 
-#define SCHEMA     "firstdiff-golden"
 #define TOLERANCES "tolerances"
 enum { VERSION = 2, MAX_PROMPTS = 10000 };
 
@@ -59,7 +58,7 @@ static bool put_tolerances(hid_t root, const fd_golden_tolerances *measured) {
 fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, const fd_golden_tolerances *measured,
                          fd_error *err) {
     fd_h5_guard guard = fd_h5_begin();
-    bool ok = fd_h5_put_string(file->id, "schema", SCHEMA) && fd_h5_put_int(file->id, "version", VERSION) &&
+    bool ok = fd_h5_put_string(file->id, "schema", FD_GOLDEN_SCHEMA) && fd_h5_put_int(file->id, "version", VERSION) &&
               fd_h5_put_int(file->id, "n_prompt", size.n_prompt) && fd_h5_put_int(file->id, "n_pos", size.n_pos) &&
               (!measured || measured->n_class == 0 || put_tolerances(file->id, measured));
     fd_code code = ok ? FD_OK : fd_h5_target_fail(&file->target, err, "%s: cannot write the golden", file->path);
@@ -87,7 +86,7 @@ static fd_code read_head(const char *path, fd_h5_reader **reader, golden_head *o
     *out = (golden_head){.version = -1, .n_prompt = -1, .n_pos = -1};
     FD_TRY(fd_h5_reader_open(path, NULL, "a golden", reader, err));
     fd_h5_reader_string(*reader, "", "schema", out->schema, sizeof out->schema, NULL);
-    out->golden = strcmp(out->schema, SCHEMA) == 0;
+    out->golden = strcmp(out->schema, FD_GOLDEN_SCHEMA) == 0;
     fd_h5_reader_int(*reader, "", "version", &out->version);
     fd_h5_reader_int(*reader, "", "n_prompt", &out->n_prompt);
     fd_h5_reader_int(*reader, "", "n_pos", &out->n_pos);
@@ -105,7 +104,8 @@ bool fd_golden_is_one(const char *path) {
 
 static fd_code check_head(const char *path, const golden_head *head, fd_error *err) {
     if (!head->golden)
-        return fd_fail(err, FD_ERR_INPUT, "%s: schema is \"%s\", expected \"" SCHEMA "\"", path, head->schema);
+        return fd_fail(err, FD_ERR_INPUT, "%s: schema is \"%s\", expected \"" FD_GOLDEN_SCHEMA "\"", path,
+                       head->schema);
     if (head->version == 1)
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: a golden of format version 1, expected %d: record it again with firstdiff golden record "

@@ -21,6 +21,9 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
     char schema[32], level[32];
     int64_t version, value;
     fd_h5_found found = fd_h5_reader_string(trace->reader, "", "schema", schema, sizeof schema, NULL);
+    if (found == FD_H5_FOUND && strcmp(schema, FD_GOLDEN_SCHEMA) == 0)
+        return fd_fail(err, FD_ERR_INPUT, "%s: a golden, expected a trace; \"%s#1\" is the trace of its first prompt",
+                       trace->path, trace->path);
     if (found != FD_H5_FOUND || strcmp(schema, FD_TRACE_SCHEMA) != 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: attribute schema is %s%s%s, expected \"" FD_TRACE_SCHEMA "\"",
                        trace->path, found == FD_H5_FOUND ? "\"" : "",

@@ -8,6 +8,7 @@
 #include "dumpers/store/trace.h"
 
 #define FD_TRACE_SCHEMA "firstdiff-trace"
+#define FD_GOLDEN_SCHEMA "firstdiff-golden"
 enum { FD_TRACE_VERSION = 1 };
 
 #define FD_STATS_COLUMNS "min", "max", "mean", "rms", "absmax", "n_nan", "n_pos_inf", "n_neg_inf", "n_zero"
