@@ -31,6 +31,7 @@ enum {
     KEY_PROMPTS,
     KEY_CHAT,
     KEY_CACHE_TYPE,
+    KEY_GPUS,
     KEY_SYSTEM
 };
 
@@ -46,6 +47,10 @@ static const struct argp_option options[] = {
     {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: a system message before it", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
+    {"gpus", KEY_GPUS, "N|LIST", 0,
+     "With --backend gpu: so many GPUs, or those of the list, share the model; never changes a bit (default: the "
+     "first)",
+     2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
      "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: "
      "tensor "
@@ -123,6 +128,7 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     case KEY_SYSTEM: a->system = arg; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
+    case KEY_GPUS: a->gpus = arg; return 0;
     case KEY_NUMERICS: a->numerics = arg; return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
@@ -169,10 +175,13 @@ fd_run_args fd_run_parse(int argc, char **argv) {
 
 fd_code fd_run_spec(const fd_run_args *args, char spec[256], fd_error *err) {
     FD_TRY(fd_cli_spec(args->backend, args->numerics, args->fault, spec, err));
-    if (!args->cache_type) return FD_OK;
-    size_t at = strlen(spec), room = 256 - at;
-    if ((size_t)snprintf(spec + at, room, "+cache-type=%s", args->cache_type) < room) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "cache type \"%.40s…\": too long", args->cache_type);
+    const char *const more[][2] = {{"cache-type", args->cache_type}, {"gpus", args->gpus}};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        size_t at = strlen(spec), room = 256 - at;
+        if (more[i][1] && (size_t)snprintf(spec + at, room, "+%s=%s", more[i][0], more[i][1]) >= room)
+            return fd_fail(err, FD_ERR_INPUT, "%s \"%.40s…\": too long", more[i][0], more[i][1]);
+    }
+    return FD_OK;
 }
 
 fd_code fd_run_range(const char *what, const char *text, int32_t *first, int32_t *last, fd_error *err) {
