@@ -94,7 +94,8 @@ fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, i
                           fd_error *err);
 
 /* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
- * "+fault=NAME[@layer]" (several allowed), "+cache-type=q8_0" (fd_graph_set_kv_type) or "+gpus=0,1".
+ * "+fault=NAME[@layer]" (several allowed), "+cache-type=q8_0" or "=q8_0/q4_0" (fd_graph_set_kv_types), or
+ * "+gpus=0,1" (engine/engine.h).
  * Owns the changed graph copy. trace:FILE is handled by cmd_diff. */
 typedef struct fd_cli_exec {
     fd_exec *exec;
@@ -130,7 +131,7 @@ double fd_cli_seconds(void);
 typedef struct fd_cli_progress {
     const char *what;
     int64_t done, total;
-    double started, printed;
+    double started, stage, printed; /* stage: when what is counted now began */
     bool shown;
 } fd_cli_progress;
 fd_cli_progress fd_cli_progress_start(const char *what, int64_t total);
@@ -138,6 +139,8 @@ void fd_cli_progress_to(fd_cli_progress *progress, int64_t done);
 void fd_cli_progress_end(fd_cli_progress *progress);
 /* The same as a callback of compare/: `user` is the fd_cli_progress. */
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total);
+/* The same where something else may be counted than before. */
+void fd_cli_progress_stage_callback(void *user, const char *what, int64_t done, int64_t total);
 
 /* Colours only on a terminal and without NO_COLOR; NULL: none. */
 fd_report_colour fd_cli_colour(FILE *stream);

@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 #include "cli/guard.h"
@@ -13,7 +14,8 @@ double fd_cli_seconds(void) {
 }
 
 fd_cli_progress fd_cli_progress_start(const char *what, int64_t total) {
-    return (fd_cli_progress){.what = what, .total = total, .started = fd_cli_seconds()};
+    double now = fd_cli_seconds();
+    return (fd_cli_progress){.what = what, .total = total, .started = now, .stage = now};
 }
 
 void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
@@ -25,7 +27,7 @@ void fd_cli_progress_to(fd_cli_progress *p, int64_t done) {
     p->printed = t;
     p->shown = true;
     char left[32] = "";
-    double seconds = done > 0 ? (t - p->started) / (double)done * (double)(p->total - done) : 0;
+    double seconds = done > 0 ? (t - p->stage) / (double)done * (double)(p->total - done) : 0;
     if (seconds >= 60)
         snprintf(left, sizeof left, ", %.0f min left", ceil(seconds / 60));
     else if (seconds >= 1)
@@ -41,7 +43,16 @@ void fd_cli_progress_end(fd_cli_progress *p) {
 
 void fd_cli_progress_callback(void *user, int64_t done, int64_t total) {
     fd_cli_progress *progress = user;
-    if (progress->total == 0) progress->started = fd_cli_seconds(); /* what came before says nothing of what is left */
+    if (progress->total == 0)
+        progress->started = progress->stage = fd_cli_seconds(); /* what came before says nothing of what is left */
+    progress->total = total;
+    fd_cli_progress_to(progress, done);
+}
+
+void fd_cli_progress_stage_callback(void *user, const char *what, int64_t done, int64_t total) {
+    fd_cli_progress *progress = user;
+    if (strcmp(progress->what, what) != 0) progress->stage = fd_cli_seconds();
+    progress->what = what;
     progress->total = total;
     fd_cli_progress_to(progress, done);
 }

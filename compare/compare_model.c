@@ -47,10 +47,16 @@ static void add_row(void *user, const fd_attribution_row *row) {
     fd_flips_add(&c->flips, row);
 }
 
+static void class_progress(void *user, int64_t done, int64_t total) {
+    const comparison *c = user;
+    if (c->o->progress) c->o->progress(c->o->progress_user, "try classes", done, total);
+}
+
 /* The candidate's half, then the reference's. */
 static void pass_progress(void *user, int64_t done, int64_t total) {
     const comparison *c = user;
-    if (c->o->progress) c->o->progress(c->o->progress_user, done + (c->flips.side == REF ? total : 0), 2 * total);
+    if (c->o->progress)
+        c->o->progress(c->o->progress_user, "replay tensors", done + (c->flips.side == REF ? total : 0), 2 * total);
 }
 
 static fd_attribution_options options_of(const comparison *c, int which) {
@@ -76,24 +82,41 @@ static fd_code choose_class(fd_attribution_options *how, const fd_numerics_class
     how->numerics = fd_class_of_trace(how->cand);
     if (how->numerics) return FD_OK;
     *source = FD_CLASS_INFERRED;
-    FD_TRY(fd_infer_class(how, &how->numerics, evidence, err));
-    return fd_refute_class_by_bug(how, evidence, err);
+    return fd_infer_class(how, &how->numerics, evidence, err);
 }
 
-/* Judges one trace, the other giving what its inputs had brought along. */
-static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
-                              fd_class_evidence *evidence, fd_attribution *out, fd_error *err) {
-    fd_attribution_options how = options_of(c, which);
-    c->flips.side = which;
-    FD_TRY(choose_class(&how, given, source, evidence, err));
+static fd_code attribute_in_class(comparison *c, int which, const fd_attribution_options *options, fd_attribution *out,
+                                  fd_error *err) {
+    fd_attribution_options how = *options;
     how.on_row = add_row;
     how.progress = pass_progress;
-    how.user = c;
     FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
     FD_TRY(fd_measures_open(how.graph, fd_trace_tokens(how.cand), how.n_pos, &c->measures[which], err));
     FD_TRY(fd_attribute_errors(&how, out, err));
     fd_z_map_finish(&c->map[which], out);
     return FD_OK;
+}
+
+static void forget_attribution(comparison *c, int which, fd_attribution *of) {
+    fd_attribution_free(of);
+    fd_z_map_free(&c->map[which]);
+    fd_measures_free(&c->measures[which]);
+}
+
+/* Judges one trace, the other giving what its inputs had brought along; again where a bug refutes the inferred class. */
+static fd_code attribute_side(comparison *c, int which, const fd_numerics_class *given, fd_class_source *source,
+                              fd_class_evidence *evidence, fd_attribution *out, fd_error *err) {
+    fd_attribution_options how = options_of(c, which);
+    how.user = c;
+    how.progress = class_progress;
+    c->flips.side = which;
+    FD_TRY(choose_class(&how, given, source, evidence, err));
+    FD_TRY(attribute_in_class(c, which, &how, out, err));
+    if (*source != FD_CLASS_INFERRED) return FD_OK;
+    FD_TRY(fd_refute_class_by_bug(&how, out, evidence, err));
+    if (how.numerics == out->numerics) return FD_OK;
+    forget_attribution(c, which, out);
+    return attribute_in_class(c, which, &how, out, err);
 }
 
 /* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
@@ -111,9 +134,7 @@ static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_
         return code;
     }
     c->ignored = ignored;
-    fd_attribution_free(out);
-    fd_z_map_free(&c->map[CAND]);
-    fd_measures_free(&c->measures[CAND]);
+    forget_attribution(c, CAND, out);
     return attribute_side(c, CAND, c->o->numerics, source, evidence, out, err);
 }
 
@@ -154,9 +175,7 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
     evidence->n = (int32_t)(out->n_by_finding[FD_FOUND_INTRODUCED] + out->n_by_finding[FD_FOUND_BOTH]);
     evidence->n_of = (int32_t)out->n_tensor;
     evidence->undecided = true;
-    fd_attribution_free(out);
-    fd_z_map_free(&c->map[CAND]);
-    fd_measures_free(&c->measures[CAND]);
+    forget_attribution(c, CAND, out);
     fd_class_evidence unused;
     return attribute_side(c, CAND, rival, &source, &unused, out, err);
 }

@@ -12,7 +12,8 @@ typedef struct fd_compare_model_options {
     fd_op_fn op;
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
     const fd_tokenizer *tokenizer;     /* the model's, for the texts of tokens; NULL: not known */
-    void (*progress)(void *user, int64_t done, int64_t total); /* in tensors' rows of both traces; NULL: not called */
+    /* `what`: "try classes", then "replay tensors", in rows of both traces; NULL: not called */
+    void (*progress)(void *user, const char *what, int64_t done, int64_t total);
     void *progress_user;
 } fd_compare_model_options;
 

@@ -55,7 +55,7 @@ void fd_rule_scores(const fd_op_args *args, fd_attention_rule r) {
             int32_t n = visible(s, r, args->pos0 + row), first = fd_node_first_seen(args->node, args->pos0 + row);
             int32_t there = written(args, r, row);
             for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim) {
-                float score = t < there ? fd_rule_score(args->node, fd_dot(q, k, s.head_dim)) : 0.0f;
+                float score = t < there ? fd_rule_score(args->node, fd_fault_dot(q, k, s.head_dim)) : 0.0f;
                 to[t] = t < n && t >= first ? score : -INFINITY;
             }
         }

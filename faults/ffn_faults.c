@@ -18,6 +18,9 @@ static float relu(float x) {
 static float sigmoid(float x) {
     return 1.0f / (1.0f + fd_exp32(-x));
 }
+static float gelu_quick(float x) {
+    return x * sigmoid(1.702f * x);
+}
 static float identity(float x) {
     return x;
 }
@@ -32,6 +35,7 @@ FD_OVERRIDE(act_gelu_tanh, activate(args, gelu_tanh, true))
 FD_OVERRIDE(act_gelu_erf, activate(args, gelu_erf, true))
 FD_OVERRIDE(act_relu, activate(args, relu, true))
 FD_OVERRIDE(act_sigmoid, activate(args, sigmoid, true))
+FD_OVERRIDE(act_gelu_quick, activate(args, gelu_quick, true))
 FD_OVERRIDE(act_missing, activate(args, identity, true))
 FD_OVERRIDE(up_missing, activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false))
 
@@ -133,6 +137,8 @@ static const fd_fault rows[] = {
     {FFN("silu_for_gelu", "SiLU in place of GELU"), .applies = is_gelu, .override = act_silu},
     {FFN("relu", "ReLU in place of the activation"), .applies = is_silu_or_gelu, .override = act_relu},
     {FFN("sigmoid", "the sigmoid in place of the activation"), .applies = is_silu_or_gelu, .override = act_sigmoid},
+    {FFN("gelu_quick", "x / (1 + e^(-1.702 x)), GELU's quick form, in place of the activation"),
+     .applies = is_silu_or_gelu, .override = act_gelu_quick},
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
      .override = up_missing},

@@ -64,6 +64,11 @@ extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults,
         __VA_ARGS__;                                                                                                   \
     }
 
+/* fd_dot of numerics/contract.h; and a kernel's whose accumulators are binary16: 64 of them, each rounded at every step, and
+ * so is the tree (dot.c). */
+float fd_fault_dot(const float *w, const float *x, int64_t n);
+float fd_fault_dot_f16(const float *w, const float *x, int64_t n);
+
 /* Gives the node's first weight slot a weight of its own with the old one's shape: `bytes` bytes of `dtype`, zeroed and
  * the owner's, for the caller to fill. NULL, and the site has the failure: out of memory. */
 void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes);

@@ -4,23 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/gguf/quant.h"
-#include "numerics/contract.h"
-
 typedef float (*dot_fn)(const float *w, const float *x, int64_t n);
 
 static float half_dot(const float *w, const float *x, int64_t n) {
-    return fd_dot(w, x, n / 2);
-}
-
-/* A kernel whose accumulators are binary16: 64 of them, each rounded at every step, and so is the tree. */
-static float f16_dot(const float *w, const float *x, int64_t n) {
-    float a[FD_PARTIALS] = {0};
-    for (int64_t k = 0; k < n; k++)
-        a[k % FD_PARTIALS] = fd_f16_to_f32(fd_f32_to_f16(fmaf(w[k], x[k], a[k % FD_PARTIALS])));
-    for (int m = FD_PARTIALS; m > 1; m /= 2)
-        for (int i = 0; i < m / 2; i++) a[i] = fd_f16_to_f32(fd_f32_to_f16(a[2 * i] + a[2 * i + 1]));
-    return a[0];
+    return fd_fault_dot(w, x, n / 2);
 }
 
 /* y = dot(W, x) + n_bias · b for the first n_row rows, and 0 (a fresh buffer) for the others. */
@@ -40,14 +27,14 @@ static void product(const fd_op_args *args, dot_fn dot, int n_bias, int64_t n_ro
 }
 
 FD_OVERRIDE(half_summed, product(args, half_dot, 1, args->weight[0]->n_row))
-FD_OVERRIDE(f16_accumulation, product(args, f16_dot, 1, args->weight[0]->n_row))
-FD_OVERRIDE(bias_twice, product(args, fd_dot, 2, args->weight[0]->n_row))
+FD_OVERRIDE(f16_accumulation, product(args, fd_fault_dot_f16, 1, args->weight[0]->n_row))
+FD_OVERRIDE(bias_twice, product(args, fd_fault_dot, 2, args->weight[0]->n_row))
 
 /* 16 is the height of a tensor core's tile: a kernel that rounds the number of tiles down leaves the last one. */
 enum { TILE = 16 };
 static void tile_unwritten(const fd_op_args *args) {
     const fd_weight *w = args->weight[0];
-    product(args, fd_dot, 0, w->n_row - TILE);
+    product(args, fd_fault_dot, 0, w->n_row - TILE);
     float *bias = args->weight[1] ? fd_fault_row(args->weight[1], 0) : NULL;
     for (int32_t r = 0; bias && r < args->n_pos; r++)
         for (int64_t o = 0; o < w->n_row - TILE; o++) {

@@ -107,7 +107,7 @@ static void products(const fd_op_args *args, id_fn other) {
             float *y = (float *)args->out + item * n_out + row % n_out;
             if (id != -1.0f && fd_expert_of((double)id, n_expert) < 0) *y = NAN;
             if (id != (float)(row / n_out)) continue;
-            *y = values ? fd_dot(values, (const float *)args->in[0] + (own_rows ? item : item / k) * n, n) : NAN;
+            *y = values ? fd_fault_dot(values, (const float *)args->in[0] + (own_rows ? item : item / k) * n, n) : NAN;
             if (bias) *y = *y + bias[row % n_out];
         }
         free(values);

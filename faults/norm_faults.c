@@ -130,6 +130,15 @@ static void norm_row_rounded(const fd_node *node, row_rule rule, const float *x,
     for (int64_t i = 0; i < n; i++) y[i] = round(round(round(x[i]) * scale) * round(w[i]));
 }
 
+/* The row is cast to 16 bits before the weight, and so is the product. */
+static void norm_row_cast(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n) {
+    float scale = scale_right(node, x, n);
+    for (int64_t i = 0; i < n; i++) y[i] = rule.round(rule.round(x[i] * scale) * w[i]);
+}
+
+FD_OVERRIDE(cast_f16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_f16}))
+FD_OVERRIDE(cast_bf16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_bf16}))
+
 static void norm_rounded(const fd_op_args *args, fd_fault_round round) {
     each_row(args, norm_row_rounded, (row_rule){.round = round});
 }
@@ -204,6 +213,14 @@ static const fd_fault rows[] = {
     {.info = {"norm_in_bf16", "norm", "every step of RMSNorm is rounded to bfloat16", "attn_norm", false, 0x1p-8},
      .op = FD_OP_RMS_NORM,
      .override = all_in_bf16},
+    {.info = {"norm_cast_f16", "norm", "RMSNorm casts the row to binary16 before it is multiplied with the weight",
+              "attn_norm", false, 0x1p-11},
+     .op = FD_OP_RMS_NORM,
+     .override = cast_f16},
+    {.info = {"norm_cast_bf16", "norm", "RMSNorm casts the row to bfloat16 before it is multiplied with the weight",
+              "attn_norm", false, 0x1p-8},
+     .op = FD_OP_RMS_NORM,
+     .override = cast_bf16},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
     {LAYER_NORM("layer_norm_mean_kept", "RMSNorm in place of LayerNorm: the mean is not taken off"),

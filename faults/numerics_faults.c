@@ -50,7 +50,7 @@ static void product(const fd_op_args *args, round_fn round) {
         if (row) round_all(row, row, w->n_col, round);
         for (int32_t r = 0; r < args->n_pos; r++) {
             float *y = (float *)args->out + r * w->n_row + o;
-            *y = row ? fd_dot(row, x + r * w->n_col, w->n_col) : NAN;
+            *y = row ? fd_fault_dot(row, x + r * w->n_col, w->n_col) : NAN;
             if (bias) *y = *y + bias[o];
         }
         free(row);

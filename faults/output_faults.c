@@ -13,7 +13,7 @@ static void scaled_logits(const fd_op_args *args) {
         float *row = fd_fault_row(w, o);
         for (int32_t r = 0; r < args->n_pos; r++)
             ((float *)args->out)[r * w->n_row + o] =
-                row ? fd_dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col) * scale : NAN;
+                row ? fd_fault_dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col) * scale : NAN;
         free(row);
     }
 }

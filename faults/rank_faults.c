@@ -17,7 +17,7 @@ static void product_rows(const fd_op_args *args, int64_t first, int64_t end, int
         for (int32_t r = 0; r < args->n_pos; r++) {
             int32_t from = r >= stale && !args->row_by_row ? r - stale : r;
             float *y = (float *)args->out + r * w->n_row + o;
-            *y = row ? fd_dot(row, (const float *)args->in[0] + from * w->n_col, w->n_col) : NAN;
+            *y = row ? fd_fault_dot(row, (const float *)args->in[0] + from * w->n_col, w->n_col) : NAN;
             for (int i = 0; bias && i < n_bias; i++) *y = *y + bias[o];
         }
         free(row);
@@ -46,7 +46,7 @@ static void first_partial(const fd_op_args *args, float times) {
             const float *in = (const float *)args->in[0] + r * w->n_col;
             float *y = (float *)args->out + r * w->n_row + o;
             for (int64_t k = 0; x && k < w->n_col; k++) x[k] = k < w->n_col / 2 ? times * in[k] : in[k];
-            *y = row && x ? fd_dot(row, x, w->n_col) : NAN;
+            *y = row && x ? fd_fault_dot(row, x, w->n_col) : NAN;
             if (bias) *y = *y + bias[o];
         }
         free(row);
@@ -65,7 +65,7 @@ static void second_rank_shifted(const fd_op_args *args) {
         float *row = from < w->n_row ? fd_fault_row(w, from) : NULL;
         for (int32_t r = 0; r < args->n_pos; r++)
             ((float *)args->out)[r * w->n_row + o] =
-                row               ? fd_dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col)
+                row               ? fd_fault_dot(row, (const float *)args->in[0] + r * w->n_col, w->n_col)
                 : from < w->n_row ? NAN
                                   : 0.0f;
         free(row);
@@ -85,7 +85,7 @@ static void experts_exchanged(const fd_op_args *args) {
             float *y = (float *)args->out + item * n_out + row % n_out;
             if (id < 0) *y = NAN;
             if (id < 0 || (id + n_expert / 2) % n_expert != row / n_out) continue;
-            *y = values ? fd_dot(values, (const float *)args->in[0] + (own_rows ? item : item / k) * n, n) : NAN;
+            *y = values ? fd_fault_dot(values, (const float *)args->in[0] + (own_rows ? item : item / k) * n, n) : NAN;
             if (bias) *y = *y + bias[row % n_out];
         }
         free(values);

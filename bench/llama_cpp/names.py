@@ -33,7 +33,7 @@ table = {
     "norm-half-row": bug("the mean of half of the row"),
     "norm-sum-f16": bug("squares and their sum in f16"),
     "norm-out-f16": bug("rounded to f16 before the weight", "norm_in_f16"),
-    "norm-out-bf16": bug("rounded to bf16 before the weight", "norm_in_bf16"),
+    "norm-out-bf16": bug("rounded to bf16 before the weight", "norm_in_bf16", "norm_cast_bf16"),
     "norm-sum-for-mean": bug("the sum of squares, not their mean", "norm_sum_for_mean"),
     "norm-missing": bug("the row times the weight, not normed"),
     "norm-weight-missing": bug("attn_norm without its weight", "norm_weight_missing"),

@@ -8,8 +8,8 @@ fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_t
     fd_compare_model_options how = {
         .graph = model->graph, .ref = ref, .cand = cand, .op = fd_reference_op, .tokenizer = model->tokenizer};
     char known[160];
-    fd_cli_progress progress = fd_cli_progress_start("replay tensors", 0);
-    how.progress = fd_cli_progress_callback;
+    fd_cli_progress progress = fd_cli_progress_start("", 0);
+    how.progress = fd_cli_progress_stage_callback;
     how.progress_user = &progress;
     if (class_name) {
         how.numerics = fd_numerics_class_find(class_name);

@@ -6,11 +6,12 @@
 #include "model/gguf/quant.h"
 
 int32_t fd_dot_block(fd_dot_type type) {
-    return type == FD_DOT_Q8_0 ? 32 : type == FD_DOT_Q8_K ? 256 : 1;
+    return type == FD_DOT_Q8_0 || type == FD_DOT_INT8 ? 32 : type == FD_DOT_Q8_K ? 256 : 1;
 }
 
-static fd_dot_type beside(uint32_t dtype) {
+static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
     const fd_dtype_info *info = fd_dtype_get(dtype);
+    if (info->is_quantised && c->own_blocks) return FD_DOT_INT8;
     if (info->is_quantised) return info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
     return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
 }
@@ -20,15 +21,28 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     switch (node->op) {
     case FD_OP_MATMUL:
     case FD_OP_HEAD_MATMUL:
-    case FD_OP_EXPERT_MATMUL: return weight ? beside(weight->dtype) : FD_DOT_AS_IS;
+    case FD_OP_EXPERT_MATMUL: return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
-    case FD_OP_ATTN_MIX: return c->u_kv > 0 ? FD_DOT_F16 : FD_DOT_AS_IS;
+    case FD_OP_ATTN_MIX: return c->u_kv > 0 && !c->own_attention ? FD_DOT_F16 : FD_DOT_AS_IS;
     default: return FD_DOT_AS_IS;
     }
 }
 
+bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
+    bool any = false, blocks = false;
+    if (!c->own_attention) return true;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
+        fd_dot_type type = weight ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
+        any |= type != FD_DOT_AS_IS;
+        blocks |= fd_dot_block(type) > 1;
+    }
+    return c->own_blocks ? blocks : any;
+}
+
 bool fd_gelu_is_table(const fd_numerics_class *c, const fd_node *node) {
-    return c && c->replays_inputs && (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
+    return c && c->replays_inputs && !c->own_attention && (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
 }
 
 /* ggml's block of 256: the element of the largest magnitude becomes -127, whatever its sign. */
@@ -57,6 +71,43 @@ static void round_q8_0(float *x, int64_t n) {
     }
 }
 
+/* `n` elements with one scale. Scales of FD_DOT_Q8_0 are binary16. */
+static void round_block(fd_block_rule rule, bool f16_scale, float *x, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    bool by_128 = rule == FD_BLOCKS_BY_128 || rule == FD_BLOCKS_BY_128_CLAMPED;
+    float step = most / (by_128 ? 128.0f : 127.0f), inverse = step > 0 ? 1 / step : 0;
+    float least = rule == FD_BLOCKS_BY_128 ? -128 : -127;
+    float scale = f16_scale ? fd_dot_round_f16(step) : step;
+    for (int64_t i = 0; i < n; i++) {
+        float q = inverse * x[i];
+        q = rule == FD_BLOCKS_CUT ? truncf(q) : rule == FD_BLOCKS_DOWN ? floorf(q) : roundf(q);
+        x[i] = scale * fmaxf(least, fminf(127, q));
+    }
+}
+
+void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
+    int64_t block = rule == FD_BLOCKS_ROW ? width : fd_dot_block(type);
+    for (int64_t r = 0; r < n_row; r++) {
+        float *x = rows + r * width;
+        bool finite = true;
+        for (int64_t i = 0; i < width; i++) finite &= isfinite(x[i]) != 0;
+        for (int64_t at = 0; finite && at < width; at += block)
+            round_block(rule, type == FD_DOT_Q8_0, x + at, at + block < width ? block : width - at);
+    }
+}
+
+/* Rounded to nearest, ties away from zero as ggml's are: those are rare. */
+static void round_int8(float *x, int64_t n) {
+    for (int64_t at = 0; at < n; at += 32) {
+        float most = 0;
+        int64_t end = at + 32 < n ? at + 32 : n;
+        for (int64_t i = at; i < end; i++) most = fmaxf(most, fabsf(x[i]));
+        float step = most / 127, inverse = step > 0 ? 1 / step : 0;
+        for (int64_t i = at; i < end; i++) x[i] = step * roundf(inverse * x[i]);
+    }
+}
+
 float fd_dot_round_f16(float x) {
     float rounded = fd_f16_to_f32(fd_f32_to_f16(x));
     return isfinite(rounded) ? rounded : x;
@@ -72,5 +123,6 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         for (int64_t i = 0; i < width && type == FD_DOT_BF16; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
+        if (type == FD_DOT_INT8) round_int8(x, width);
     }
 }

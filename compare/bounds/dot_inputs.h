@@ -8,7 +8,18 @@
 #include "compare/bounds/numerics_class.h"
 #include "exec/exec.h"
 
-typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, FD_DOT_Q8_K } fd_dot_type;
+/* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32. */
+typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, FD_DOT_Q8_K, FD_DOT_INT8 } fd_dot_type;
+
+/* How engines make int8 blocks of 32 otherwise, by mistake as a rule. */
+typedef enum fd_block_rule {
+    FD_BLOCKS_CUT,            /* towards zero */
+    FD_BLOCKS_DOWN,           /* to the next integer below */
+    FD_BLOCKS_BY_128,         /* the largest element is 128, and is clamped to 127 */
+    FD_BLOCKS_BY_128_CLAMPED, /* -128 to -127, too */
+    FD_BLOCKS_ROW,            /* one scale a row */
+    FD_BLOCKS_COUNT
+} fd_block_rule;
 
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
@@ -17,7 +28,13 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *nod
  * Inf of them, and that is a finding, not how it rounds. */
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 
+/* FD_DOT_Q8_0, FD_DOT_Q8_K and FD_DOT_INT8 by another rule. */
+void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t n_row, int64_t width);
+
 float fd_dot_round_f16(float x);
+
+/* Does the class round otherwise than one before it does, beside this model's weights? */
+bool fd_class_is_another(const fd_numerics_class *numerics, const fd_graph *graph);
 
 /* ggml's CPU kernels read GELU from a table by its argument in binary16, which has binary16 values; from 10 on it is the
  * argument, up to -10 it is 0 (ggml_vec_gelu_f32, ggml_vec_geglu_f32). */

@@ -20,11 +20,11 @@ static inline double total_of(const eight *of) {
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/* Σ|w||x| and Σ w²v of ROWS rows of weights, `longest` apart, and PAIR positions, n apart. Each sum is eight partial ones,
- * the lanes of a vector. */
-FD_FOR_EACH_CPU
-static void weigh(const float *w, int64_t longest, const double *const size[PAIR], const double *const variance[PAIR],
-                  int64_t n, weighed *out) {
+/* Σ|w||x| and, with `squares`, Σ w²v of ROWS rows of weights, `longest` apart, and PAIR positions, n apart. Each sum is eight
+ * partial ones, the lanes of a vector. */
+static inline __attribute__((always_inline)) void weigh(const float *w, int64_t longest, const double *const size[PAIR],
+                                                        const double *const variance[PAIR], int64_t n, bool squares,
+                                                        weighed *out) {
     eight s[PAIR][ROWS] = {{{0}}}, q[PAIR][ROWS] = {{{0}}};
     int64_t whole = n - n % 8;
     for (int64_t k = 0; k < whole; k += 8) {
@@ -32,7 +32,7 @@ static void weigh(const float *w, int64_t longest, const double *const size[PAIR
 #pragma GCC unroll 2
         for (int p = 0; p < PAIR; p++) {
             memcpy(&x[p], size[p] + k, sizeof x[p]);
-            memcpy(&v[p], variance[p] + k, sizeof v[p]);
+            if (squares) memcpy(&v[p], variance[p] + k, sizeof v[p]);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; r++) {
@@ -42,7 +42,7 @@ static void weigh(const float *w, int64_t longest, const double *const size[PAIR
 #pragma GCC unroll 2
             for (int p = 0; p < PAIR; p++) {
                 s[p][r] += a * x[p];
-                q[p][r] += a * a * v[p];
+                if (squares) q[p][r] += a * a * v[p];
             }
         }
     }
@@ -51,11 +51,31 @@ static void weigh(const float *w, int64_t longest, const double *const size[PAIR
             for (int64_t k = whole; k < n; k++) {
                 double a = fabs((double)w[r * longest + k]);
                 s[p][r][0] += a * size[p][k];
-                q[p][r][0] += a * a * variance[p][k];
+                if (squares) q[p][r][0] += a * a * variance[p][k];
             }
             out->size[p][r] = total_of(&s[p][r]);
             out->square[p][r] = total_of(&q[p][r]);
         }
+}
+
+FD_FOR_EACH_CPU
+static void weigh_both(const float *w, int64_t longest, const double *const size[PAIR],
+                       const double *const variance[PAIR], int64_t n, weighed *out) {
+    weigh(w, longest, size, variance, n, true, out);
+}
+
+/* Where v is 0 throughout, as in binary32 from recorded inputs. */
+FD_FOR_EACH_CPU
+static void weigh_sizes(const float *w, int64_t longest, const double *const size[PAIR], int64_t n, weighed *out) {
+    weigh(w, longest, size, NULL, n, false, out);
+}
+
+/* Inf · 0 is NaN: weights that are not finite show in the sizes, too. */
+static bool is_finite(const weighed *sums) {
+    double sum = 0;
+    for (int p = 0; p < PAIR; p++)
+        for (int r = 0; r < ROWS; r++) sum += sums->size[p][r];
+    return isfinite(sum) != 0;
 }
 
 static float bias_of(const fd_bound_products *p, int64_t i) {
@@ -87,6 +107,8 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
         variance[k] = e * e + u_w * u_w * x * x;
     }
     double *flushed = variance + p->n_pos * n; /* [n_pos] */
+    bool any_variance = false;
+    for (int64_t k = 0; k < p->n_pos * n && !any_variance; k++) any_variance = !(variance[k] == 0);
     for (int64_t r = 0; r < p->n_pos; r++) {
         flushed[r] = 0;
         for (int64_t k = 0; k < n; k++) flushed[r] += t * t * size[r * n + k] * size[r * n + k];
@@ -110,7 +132,8 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
                 sizes[i] = size + at;
                 variances[i] = variance + at;
             }
-            weigh(rows, work->longest, sizes, variances, n, &sums);
+            if (!any_variance) weigh_sizes(rows, work->longest, sizes, n, &sums);
+            if (any_variance || !is_finite(&sums)) weigh_both(rows, work->longest, sizes, variances, n, &sums);
             for (int64_t i = 0; i < PAIR && pos + i < p->n_pos; i++)
                 for (int64_t r = 0; r < n_row; r++) {
                     int64_t at = (pos + i) * p->n_out + first + r;

@@ -19,6 +19,8 @@ typedef struct fd_numerics_class {
     /* As ggml's CPU kernels round what goes into a dot product, which a replay repeats (dot_inputs.h); then u_in and
      * u_attn are 0. */
     bool replays_inputs;
+    bool own_attention; /* but q and attention's weights stay in binary32 */
+    bool own_blocks;    /* but scales of int8 blocks stay in binary32, and all blocks have 32 elements */
     bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
     double u_in;       /* both factors of a matrix product, once they are read */
     double u_attn;     /* both factors of scores and of the weighted sum of V */
@@ -42,8 +44,8 @@ bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
 /* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
 bool fd_class_leaves_nothing(const fd_numerics_class *class_);
 
-/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, f16kv, ggml-cpu, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa,
- * llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, int8-f32kv, f16kv, ggml-cpu-f16kv, int8-f16kv, ggml-cpu, f16, tf32, q8,
+ * llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
 

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/suspects.h"
+#include "compare/replay/in_order.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. And findings
  * that are asked whether the same bug explains them. */
@@ -23,8 +25,8 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
 /* The classes that leave nothing, of engines in binary32. */
 enum { MOST_TIGHT = 8 };
 
-static bool is_tight(const fd_numerics_class *class_) {
-    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
+static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
+    return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
 /* The other findings: does the bug explain half of them? */
@@ -76,11 +78,10 @@ static fd_code judge(const fd_attribution_options *options, const fd_numerics_cl
     fd_attribution_options how = *options;
     how.numerics = class_;
     how.on_row = NULL;
+    how.progress = NULL;
     if (how.n_pos > MOST_POSITIONS) how.n_pos = MOST_POSITIONS;
     *out = (attempt){.class_ = class_};
-    FD_TRY(fd_attribute_errors(&how, &out->of, err));
-    measure(out, how.graph);
-    return FD_OK;
+    return fd_attribute_errors(&how, &out->of, err);
 }
 
 /* `table_alone`: without guesses, which are many. */
@@ -122,7 +123,7 @@ static bool worth_asking(const attempt *a, int rank, bool table_alone) {
 
 static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, fd_class_evidence *evidence,
                                 fd_error *err) {
-    bool guesses = !is_tight(options->numerics); /* in that one they come with the verdict */
+    bool guesses = !is_tight(options->numerics, options->graph); /* in that one they come with the verdict */
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
             if (!worth_asking(&attempts[i], i, pass == 0)) continue;
@@ -134,27 +135,63 @@ static fd_code explain_in_order(fd_attribution_options *options, attempt *attemp
     return FD_OK;
 }
 
-/* The table of faults in the tight classes; then guesses, which are many. */
-fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err) {
-    const fd_numerics_class *inferred = options->numerics;
-    attempt attempts[MOST_TIGHT] = {{0}};
-    fd_code code = FD_OK;
-    int n = 0;
-    if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
-    if (is_tight(inferred)) {
-        attempt own;
-        code = judge(options, inferred, &own, err);
-        if (code == FD_OK && own.first.finding != FD_FOUND_NOTHING)
-            code = explain(options, &own, true, evidence->undecided, err);
-        bool done = own.first.finding == FD_FOUND_NOTHING || own.named;
-        fd_attribution_free(&own.of);
-        if (code != FD_OK || done) return code;
+/* ---- the classes ---- */
+
+typedef struct tight_classes {
+    const fd_attribution_options *options;
+    attempt at[MOST_TIGHT];
+} tight_classes;
+
+/* fd_jobs: all of them are wanted */
+static bool is_needless(void *user, int32_t i) {
+    (void)user, (void)i;
+    return false;
+}
+
+static fd_code judge_tight(void *user, int32_t i, fd_error *err) {
+    tight_classes *t = user;
+    FD_TRY(judge(t->options, t->at[i].class_, &t->at[i], err));
+    measure(&t->at[i], t->options->graph);
+    return FD_OK;
+}
+
+static bool take_tight(void *user, int32_t i) {
+    (void)user, (void)i;
+    return true;
+}
+
+/* In the inferred class, which is tight: as it was judged there, if that is not too much. */
+static fd_code explain_inferred(const fd_attribution_options *options, const fd_attribution *judged, bool undecided,
+                                bool *done, fd_error *err) {
+    attempt own = {.class_ = options->numerics, .of = *judged};
+    bool too_much = judged->n_pos > MOST_POSITIONS;
+    fd_code code = too_much ? judge(options, options->numerics, &own, err) : FD_OK;
+    if (code == FD_OK) {
+        measure(&own, options->graph);
+        code = explain(options, &own, true, undecided, err);
     }
-    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT && code == FD_OK; i++)
-        if (is_tight(fd_numerics_class_at(i)) && fd_numerics_class_at(i) != inferred)
-            code = judge(options, fd_numerics_class_at(i), &attempts[n++], err);
-    qsort(attempts, (size_t)n, sizeof *attempts, by_what_is_left);
-    if (code == FD_OK) code = explain_in_order(options, attempts, n, evidence, err);
-    for (int i = 0; i < n; i++) fd_attribution_free(&attempts[i].of);
+    *done = own.first.finding == FD_FOUND_NOTHING || own.named;
+    if (too_much) fd_attribution_free(&own.of);
+    return code;
+}
+
+/* The table of faults in the tight classes; then guesses, which are many. */
+fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribution *judged,
+                               fd_class_evidence *evidence, fd_error *err) {
+    const fd_numerics_class *inferred = options->numerics;
+    tight_classes tight = {.options = options};
+    int32_t n = 0;
+    bool done = false;
+    if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
+    if (is_tight(inferred, options->graph)) FD_TRY(explain_inferred(options, judged, evidence->undecided, &done, err));
+    if (done) return FD_OK;
+    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
+        if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
+            tight.at[n++].class_ = fd_numerics_class_at(i);
+    const fd_jobs jobs = {0, n, 0, &tight, is_needless, judge_tight, take_tight};
+    fd_code code = fd_run_in_order(&jobs, err);
+    qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
+    if (code == FD_OK) code = explain_in_order(options, tight.at, n, evidence, err);
+    for (int32_t i = 0; i < n; i++) fd_attribution_free(&tight.at[i].of);
     return code;
 }

@@ -6,8 +6,9 @@
 #include "compare/replay/attribution.h"
 #include "compare/replay/class_evidence.h"
 
-/* `options`: as they are judged in the inferred class, options->numerics. It becomes the first tight class in which a bug
+/* `options`: as `judged` was in the inferred class, options->numerics. That becomes the first tight class in which a bug
  * explains the first finding and half of all of them, and *evidence says so; else both stay. */
-fd_code fd_refute_class_by_bug(fd_attribution_options *options, fd_class_evidence *evidence, fd_error *err);
+fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribution *judged,
+                               fd_class_evidence *evidence, fd_error *err);
 
 #endif

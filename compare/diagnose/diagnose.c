@@ -11,6 +11,7 @@ enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
 
 typedef struct recorded {
     const fd_diagnose_options *o;
+    int32_t most; /* rows from the finding on that are asked about; 0: as many as time allows */
     int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset;
     bool row_by_row; /* the rows that are asked about are steps of one position */
     double products;
@@ -91,11 +92,15 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     bool history = cost.history && node->op != FD_OP_KV_WRITE;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
-    int32_t from = history || pos < first + most ? first : pos;
+    int32_t from = history || (r->most == 0 && pos < first + most) ? first : pos;
     if (end > from + most) end = from + most > pos ? from + most : pos + 1;
+    if (r->most > 0 && end > pos + r->most) end = pos + r->most;
+    bool context = r->most > 0 && !history && from > first && node->op != FD_OP_KV_WRITE; /* it may be the row before */
+    from -= context;
     r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
     r->n_context = history ? first : 0;
-    r->n_unjudged = few && history ? pos : r->n_context;
+    bool earlier = (few && history) || (r->most > 0 && (history || node->op == FD_OP_KV_WRITE));
+    r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
     r->n_earlier = r->pos0 == 0 ? first : 0;
     r->batch_offset = r->pos0 - first;
     r->n_pos = end - r->pos0;
@@ -175,8 +180,9 @@ static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
     return e;
 }
 
-static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, bool few, recorded *r, fd_error *err) {
-    *r = (recorded){.o = o, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
+static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, recorded *r,
+                             fd_error *err) {
+    *r = (recorded){.o = o, .most = most, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
     if (!r->rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     return choose_rows(r, node, few, err);
 }
@@ -186,16 +192,16 @@ static void close_recorded(recorded *r) {
     free(r->rows);
 }
 
-/* Explains the finding, or, with `fits`, asks about one hypothesis alone. A failure to read a tensor on the way comes
- * first. */
-static fd_code ask_about(const fd_diagnose_options *options, fd_explanation *out, const fd_hypothesis *h, bool *fits,
-                         fd_error *err) {
+/* Explains the finding in `most` rows, or, with `fits`, asks about one hypothesis alone. A failure to read a tensor on the
+ * way comes first. */
+static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_explanation *out, const fd_hypothesis *h,
+                         bool *fits, fd_error *err) {
     const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_diagnose_options o = *options;
     if (!o.numerics->exact && o.numerics->u_out < 0x1p-24) o.numerics = fd_numerics_class_find("f32");
     recorded all = {0}, few = {0};
-    fd_code code = open_recorded(&o, node, false, &all, err);
-    if (code == FD_OK && !h) code = open_recorded(&o, node, true, &few, err);
+    fd_code code = open_recorded(&o, node, false, most, &all, err);
+    if (code == FD_OK && !h) code = open_recorded(&o, node, true, most, &few, err);
     if (code == FD_OK) {
         fd_explain_request ask = question(&all, node), ask_few = {0}; /* few rows are for what is tried often */
         if (!h) ask_few = question(&few, node);
@@ -232,7 +238,15 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
 }
 
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
-    return ask_about(options, out, NULL, NULL, err);
+    fd_explanation whole = {0};
+    FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
+    bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0;
+    if (!some || options->table_alone) return FD_OK;
+    whole = *out;
+    *out = (fd_explanation){0};
+    FD_TRY(ask_about(options, whole.n_departing, out, NULL, NULL, err));
+    if (!out->named) *out = whole;
+    return FD_OK;
 }
 
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
@@ -240,16 +254,16 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     fd_hypothesis here;
     *fits = false;
     if (!fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
-    FD_TRY(ask_about(options, NULL, &here, fits, err));
+    FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
     here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
-    return ask_about(options, NULL, &here, fits, err);
+    return ask_about(options, 0, NULL, &here, fits, err);
 }
 
 fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {
     const fd_node *node = &options->graph->nodes[options->finding->node];
     recorded all;
-    fd_code code = open_recorded(options, node, false, &all, err);
+    fd_code code = open_recorded(options, node, false, 0, &all, err);
     if (code == FD_OK) {
         fd_explain_request ask = question(&all, node);
         if (all.code == FD_OK && ask.output) code = look(user, options, &ask, err);

@@ -214,7 +214,9 @@ static fd_code change_input(evaluation *ev, const fd_op_args *args, int slot, fd
     in->changed[in->n_changed++] = copy;
     memcpy(copy, *x, sizeof *copy * (size_t)(n_row * width));
     if (type == FD_DOT_AS_IS)
-        fd_hypothesis_input(&ev->h, copy, from->op == FD_OP_KV_WRITE ? 0 : args->pos0, n_row, width);
+        fd_hypothesis_input(&ev->h, args->node, copy, from->op == FD_OP_KV_WRITE ? 0 : args->pos0, n_row, width);
+    else if (fd_dot_block(type) > 1 && ev->h.guess == FD_GUESS_BLOCKS && fd_hypothesis_may_concern(&ev->h, args->node))
+        fd_dot_round_by((fd_block_rule)ev->h.which, type, copy, n_row, width);
     else
         fd_dot_round(type, copy, n_row, width);
     *x = copy;
@@ -369,6 +371,13 @@ static void round_cache(const fd_explain_request *r, const fd_op_args *args, flo
         fd_dot_round(FD_DOT_F16, rows, args->n_pos, fd_node_row_stride(args->node, args->n_kv));
 }
 
+/* A branch that is added twice is added one by one: the sum in between is rounded, too, and may be larger. */
+static void allow_partial_sums(const evaluation *ev, const fd_op_args *args, const float *x, double *tau) {
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    double u = 2 * ev->bench->request->numerics->u_op;
+    for (int64_t i = 0; i < n; i++) tau[i] += u * fabs((double)x[i]);
+}
+
 /* Bounds and rows as the hypothesis leaves them. */
 static fd_code change_output(const evaluation *ev, const fd_op_args *args, float *rows, double *tau, fd_error *err) {
     int64_t width = fd_node_row_stride(args->node, args->n_kv), n = width * args->n_pos;
@@ -376,7 +385,7 @@ static fd_code change_output(const evaluation *ev, const fd_op_args *args, float
     double *scratch = malloc(sizeof *scratch * (size_t)n);
     if (!scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
     if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, rows, tau, args->n_pos, width, scratch);
-    fd_hypothesis_output_rows(&ev->h, args->node, rows, args->n_pos, width, (float *)scratch);
+    fd_hypothesis_output_rows(&ev->h, args->node, rows, args->pos0, args->n_pos, width, (float *)scratch);
     free(scratch);
     return FD_OK;
 }
@@ -481,6 +490,8 @@ static fd_code compute_with(evaluation *ev, fd_op_args *args, inputs *in, bool k
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (in->unrounded[k] && in->x[k] != in->hidden.rows) args->in[k] = in->unrounded[k];
         FD_TRY(fd_variant_bound(r, args, output, &out->tau, err));
+        if (ev->h.guess == FD_GUESS_INPUT_FACTOR && node->op == FD_OP_ADD && fd_hypothesis_may_concern(&ev->h, node))
+            allow_partial_sums(ev, args, in->x[ev->h.which], out->tau);
     }
     FD_TRY(change_output(ev, args, out->rows, out->tau, err));
     if (ev->bounds && (keep_samples || in->any_sample))

@@ -6,6 +6,7 @@
 #include "compare/diagnose/cross_check.h"
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/readers.h"
+#include "numerics/contract.h"
 
 /* ---- the decision ---- */
 
@@ -133,12 +134,33 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     return fd_refute_by_readers(t, err);
 }
 
+/* Rows from the first that departs on, one after another, that are not the op's as it should be. */
+static int32_t departing_rows(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int32_t n = 0;
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) {
+        int64_t visible = r->args.node->over_kv ? r->args.pos0 + p + 1 : r->args.n_kv;
+        bool departs = false;
+        for (int64_t i = p * stride; i < (p + 1) * stride && !departs; i++) {
+            double c = (double)r->output[i], y = (double)plain->rows[i];
+            bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
+            departs = i % r->args.n_kv < visible && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0));
+        }
+        if (n > 0 && !departs) break;
+        n += departs;
+    }
+    return n;
+}
+
 static fd_code run(fd_trial *t, fd_error *err) {
     if (t->all.plain.state != FD_VARIANT_COMPUTED) {
         t->out->why = FD_UNNAMED_INPUT_UNRECORDED;
         t->out->unmodified.z = NAN;
         return FD_OK;
     }
+    t->out->n_departing = departing_rows(t);
     FD_TRY(try_all(t, err));
     return decide(t, err);
 }

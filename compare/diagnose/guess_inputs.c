@@ -1,3 +1,4 @@
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/solve.h"
 
@@ -69,6 +70,11 @@ static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
 
 /* The last elements of a sum: one, a few, a tile, the rest of one. */
 static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
+    for (int32_t tile = 2; tile <= 64 && node->op == FD_OP_ATTN_MIX; tile *= 2)
+        for (int32_t which = 0; which < 2 && !fd_trial_fits(t); which++) {
+            fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .which = which, .n = tile};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
     if (node->op != FD_OP_MATMUL) return FD_OK;
     int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
     for (int32_t tile = 1; tile <= 512; tile *= 2) {
@@ -100,9 +106,23 @@ static fd_code try_partials(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* Of a class that repeats an engine's int8 blocks. */
+static fd_code try_blocks(fd_trial *t, const fd_node *node, fd_error *err) {
+    const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph_of(t)->weights[node->weight[0]];
+    fd_dot_type type = fd_dot_type_of(t->all.request->numerics, node, weight, 0);
+    for (int rule = 0; rule < FD_BLOCKS_COUNT && fd_dot_block(type) > 1 && !fd_trial_fits(t); rule++) {
+        fd_hypothesis h = {.guess = FD_GUESS_BLOCKS, .node = node->id, .which = rule};
+        FD_TRY(fd_trial_try(t, &h, err));
+        h = (fd_hypothesis){.guess = FD_GUESS_BLOCKS, .node = -1, .layer = FD_ANY_LAYER, .which = rule};
+        if (t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &graph_of(t)->nodes[t->span[i]];
+        FD_TRY(try_blocks(t, node, err));
         FD_TRY(try_branches(t, node, err));
         FD_TRY(try_inputs(t, node, err));
         FD_TRY(try_weights(t, node, err));

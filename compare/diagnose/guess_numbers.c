@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/parameters.h"
 #include "compare/diagnose/solve.h"
@@ -56,14 +58,21 @@ static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 /* ---- positions ---- */
 
+enum { MOST_OFFSET = 64 };
+
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
+    int32_t n_step = t->n_span == 1 && n_kv < MOST_OFFSET ? n_kv : 8; /* some step's length, added again */
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},        {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first}, {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},      {FD_POSITION_MODULO, 2, n_kv - 1},
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
+                 {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},
+                 {FD_POSITION_OFFSET, -n_step, n_step},
+                 {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},
+                 {FD_POSITION_MODULO, 2, n_kv - 1},
                  {FD_POSITION_AT_MOST, 1, n_kv - 2}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -78,32 +87,39 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 /* ---- keys ---- */
 
-/* Where the weights are recorded the set can be read off: keys of weight zero that have none by right, in every head of
- * every row. */
+/* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
+ * right, in every head of every row. */
 static uint64_t keys_without_weight(const fd_trial *t) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
     int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
-    uint64_t zero = node->op == FD_OP_ATTN_SOFTMAX && n_kv <= 64 ? ~0ull : 0, any = 0;
+    bool scores = node->op == FD_OP_ATTN_SCORES;
+    uint64_t zero = (scores || node->op == FD_OP_ATTN_SOFTMAX) && n_kv <= 64 ? ~0ull : 0, any = 0;
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
         int64_t key = i % n_kv;
-        if (key > r->args.pos0 + i / stride || !(t->all.plain.rows[i] > 0)) continue;
+        bool visible = scores ? isfinite(t->all.plain.rows[i]) : t->all.plain.rows[i] > 0;
+        if (key > r->args.pos0 + i / stride || !visible) continue;
         any |= 1ull << key;
-        if (r->output[i] > 0 || r->output[i] < 0) zero &= ~(1ull << key);
+        bool seen = scores ? isfinite(r->output[i]) : r->output[i] > 0 || r->output[i] < 0;
+        if (seen) zero &= ~(1ull << key);
     }
     return zero & any;
 }
 
 static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
-    int32_t n_kv = t->all.request->args.n_kv;
+    const fd_op_args *args = &t->all.request->args;
+    int32_t n_kv = args->n_kv, step = args->pos0 - args->batch_offset;
     const struct {
         fd_key_rule rule;
-        int32_t high;
-    } rules[] = {
-        {FD_KEYS_LAST_N, n_kv - 1}, {FD_KEYS_NOT_FIRST_N, n_kv - 1}, {FD_KEYS_NOT_OWN, 1}, {FD_KEYS_FIRST_N, n_kv - 1}};
-    (void)node;
+        int32_t low, high;
+    } rules[] = {{FD_KEYS_LAST_N, 1, n_kv - 1},
+                 {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
+                 {FD_KEYS_NOT_OWN, 1, 1},
+                 {FD_KEYS_FIRST_N, 1, n_kv - 1},
+                 {FD_KEYS_CHUNK, step > 0 ? step : 1, step}};
+    if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        for (int32_t n = 1; n <= rules[i].high && !fd_trial_fits(t); n++) {
+        for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
             FD_TRY(fd_trial_try(t, &h, err));
@@ -126,6 +142,10 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
     }
     FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
-    FD_TRY(for_nodes_of(t, FD_OP_ATTN_SOFTMAX, (fd_hypothesis){.guess = FD_GUESS_KEYS}, try_keys, parts, err));
+    fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
+    for (int i = 0; i < 2; i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};
+        FD_TRY(for_nodes_of(t, keys[i], h, try_keys, parts, err));
+    }
     return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
 }

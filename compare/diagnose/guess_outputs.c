@@ -6,17 +6,19 @@
 
 /* ---- values ---- */
 
-/* The elements of a row that are beyond in any row: [first, end), and the factor that fits them best. */
+/* The elements of a row that are beyond in any row (of scores and weights the heads): [first, end), and the factor that
+ * fits them best. */
 static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) {
     const fd_explain_request *r = t->all.request;
     const fd_variant *plain = &t->all.plain;
-    int64_t width = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int64_t width = fd_node_row_stride(r->args.node, r->args.n_kv), each = r->args.node->over_kv ? r->args.n_kv : 1;
     double cy = 0, yy = 0;
     *first = INT32_MAX;
     *end = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = r->n_unjudged * width; i < r->args.n_pos * width; i++) {
-            int32_t at = (int32_t)(i % width);
+            int32_t at = (int32_t)(i % width / each);
+            if (each > 1 && i % each > r->args.pos0 + i / width) continue; /* past the row's own position */
             double c = r->output[i], y = plain->rows[i], tau = plain->tau ? plain->tau[i] : 0;
             if (pass == 0 && !(fabs(c - y) <= tau)) {
                 if (at < *first) *first = at;
@@ -33,7 +35,7 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
 static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id};
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
-    if (node->over_kv || h.first >= h.end) return FD_OK;
+    if (h.first >= h.end) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
         h.value = round(factor * unit) / unit;
@@ -48,7 +50,8 @@ static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
 static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     static const double factors[] = {0, -1, 2, 0.5};
     int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
-    fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)width};
+    fd_hypothesis h = {
+        .guess = FD_GUESS_FACTOR, .node = node->id, .end = node->over_kv ? node->shape[0] : (int32_t)width};
     for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
         h.value = factors[i];
         FD_TRY(fd_trial_try(t, &h, err));
@@ -59,10 +62,11 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
 
 static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
     static const int32_t types[] = {FD_F16, FD_BF16};
-    for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
-        fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .other = types[i]};
-        FD_TRY(fd_trial_try(t, &h, err));
-    }
+    for (int which = 0; which < 3; which++)
+        for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+            fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
     return FD_OK;
 }
 

@@ -13,7 +13,6 @@ static fd_op op_of(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].op;
     case FD_GUESS_POSITION: return FD_OP_ROPE;
-    case FD_GUESS_KEYS: return FD_OP_ATTN_SOFTMAX;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
     case FD_GUESS_NONE:
     case FD_GUESS_FAULT:
@@ -22,6 +21,8 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_FACTOR:
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
+    case FD_GUESS_BLOCKS:
+    case FD_GUESS_KEYS:
     case FD_GUESS_FACTOR:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS:

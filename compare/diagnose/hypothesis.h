@@ -14,15 +14,17 @@ typedef enum fd_guess {
     FD_GUESS_WEIGHT,       /* slot `which` reads weight `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
-    FD_GUESS_INPUT_TAIL,   /* the last `n` elements of every input row are left out */
-    FD_GUESS_PARTIAL,      /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
-    FD_GUESS_KEYS,         /* softmax does not see some keys: `which` is fd_key_rule */
-    FD_GUESS_TOKEN,        /* an embedding reads the row of the token's id + `n` */
+    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row are left out; of attention's weights: keys after the
+                              last whole tile of `n`, counted to the row's own (`which` 0) or to the step's last (1) */
+    FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
+    FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
+    FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
+    FD_GUESS_TOKEN,      /* an embedding reads the row of the token's id + `n` */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row, times `value` */
+    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* other rows: `which` is fd_row_rule */
-    FD_GUESS_ROUNDED, /* rounded to the element type `other` */
+    FD_GUESS_ROUNDED, /* rounded to the element type `other`; `which` 1: what the op reads, 2: both */
 } fd_guess;
 
 typedef enum fd_position_rule {
@@ -38,6 +40,7 @@ typedef enum fd_key_rule {
     FD_KEYS_NOT_FIRST_N,
     FD_KEYS_FIRST_N,
     FD_KEYS_NOT_OWN,
+    FD_KEYS_CHUNK, /* the step that begins at position `n` sees as many keys as if it were the first */
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_row_rule { FD_ROWS_EARLIER, FD_ROWS_ALL_ARE } fd_row_rule;
@@ -85,15 +88,16 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 /* Does it change the rows of input `slot` before the op runs? Then `rows` (n_row rows of `width`) is changed in place:
  * the op's own copy. `pos0`: position of the first row. */
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot);
-void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
+void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
+                         int64_t width);
 
-/* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `scratch` has
- * room for all of them. */
+/* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `pos0`: position of
+ * the first row; `scratch` has room for all of them. */
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
                                  int64_t n_row, int64_t width, double *scratch);
-void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int64_t n_row, int64_t width,
-                               float *scratch);
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
+                               int64_t width, float *scratch);
 
 /* The position that RoPE turns by. */
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);

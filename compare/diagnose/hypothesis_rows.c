@@ -11,8 +11,9 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_TAIL:
-    case FD_GUESS_PARTIAL:
-    case FD_GUESS_KEYS: return slot == 0;
+    case FD_GUESS_PARTIAL: return slot == 0;
+    case FD_GUESS_ROUNDED: return h->which > 0;
+    case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }
 }
@@ -20,9 +21,10 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: return key <= own - h->n;
-    case FD_KEYS_NOT_FIRST_N: return key < h->n;
+    case FD_KEYS_NOT_FIRST_N: return key < h->n && key != own;
     case FD_KEYS_FIRST_N: return key >= h->n && key != own;
     case FD_KEYS_NOT_OWN: return key == own && own > 0;
+    case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
     case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0;
     }
     return false;
@@ -36,8 +38,29 @@ static void hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t
             if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r)) rows[r * width + i] = -INFINITY;
 }
 
-void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+static float rounded(uint32_t type, float x) {
+    return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
+}
+
+/* A row of weights has `width` = n_head · n_kv elements. */
+static void leave_out_tile(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    int64_t n_kv = pos0 + n_row;
+    for (int64_t r = 0; r < n_row; r++) {
+        int64_t keys = h->which ? n_kv : pos0 + r + 1;
+        for (int64_t i = 0; i < width && keys >= h->n; i++)
+            if (i % n_kv >= keys - keys % h->n) rows[r * width + i] = 0;
+    }
+}
+
+void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
+                         int64_t width) {
     int64_t n = n_row * width;
+    if (h->guess == FD_GUESS_ROUNDED)
+        for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
+    if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
+        leave_out_tile(h, rows, pos0, n_row, width);
+        return;
+    }
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT_TAIL)
@@ -55,8 +78,9 @@ void fd_hypothesis_input(const fd_hypothesis *h, float *rows, int32_t pos0, int6
 
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
+    if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           h->guess == FD_GUESS_ROUNDED;
+           (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
 /* The element of the right row that stands at element i of the faulty one. */
@@ -86,17 +110,19 @@ static int64_t row_source(const fd_hypothesis *h, int64_t row, int64_t n_row) {
     return from < 0 || from >= n_row ? row : from;
 }
 
-static float rounded(uint32_t type, float x) {
-    return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
+/* Is element i of the region that a factor is about? */
+static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    int64_t at = node->over_kv ? i % width / (width / node->shape[0]) : i % width;
+    return at >= h->first && at < h->end;
 }
 
-void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int64_t n_row, int64_t width,
-                               float *scratch) {
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
+                               int64_t width, float *scratch) {
     int64_t n = n_row * width;
+    if (h->guess == FD_GUESS_KEYS) hide_keys(h, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (i % width >= h->first && i % width < h->end)
-                rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
+            if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
     if (h->guess == FD_GUESS_ROUNDED)
         for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
@@ -112,7 +138,7 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     int64_t n = n_row * width;
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (i % width >= h->first && i % width < h->end) tau[i] *= fabs(h->value);
+            if (in_region(h, node, i, width)) tau[i] *= fabs(h->value);
     /* only a value near the middle between two of the coarser type may have gone to either */
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROUNDED; i++) {
         double x = (double)rows[i];

@@ -1,6 +1,8 @@
 /* What the engine does, in one line. */
+#include <math.h>
 #include <stdio.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/hypothesis.h"
 #include "compare/diagnose/parameters.h"
 
@@ -16,6 +18,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
     case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_KEYS: return "keys_hidden";
+    case FD_GUESS_BLOCKS: return "other_blocks";
     case FD_GUESS_TOKEN: return "other_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
@@ -65,9 +68,17 @@ static void position_text(const fd_hypothesis *h, char *to, size_t size) {
 static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
-    case FD_KEYS_NOT_FIRST_N: SAY("the mask hides the first %d position%s", h->n, h->n == 1 ? "" : "s"); break;
+    case FD_KEYS_NOT_FIRST_N:
+        if (h->n == 1)
+            SAY("the mask hides position 0 from all others");
+        else
+            SAY("the mask hides the first %d positions, but a token from itself", h->n);
+        break;
     case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, but a token from itself", h->n); break;
     case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
+    case FD_KEYS_CHUNK:
+        SAY("the step that begins at position %d sees as many keys as if it were the first", h->n);
+        break;
     case FD_KEYS_SET: {
         size_t at = (size_t)SAY("the mask hides positions");
         for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
@@ -88,15 +99,16 @@ static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, 
 
 static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = h->node < 0 ? NULL : &graph->nodes[h->node];
-    int64_t width = !node || node->over_kv ? 0 : fd_node_width(node);
-    char where[64] = "the right values are there";
-    if (width && (h->first > 0 || h->end < width))
-        snprintf(where, sizeof where, h->end - h->first > 1 ? "elements %d…%d are" : "element %d is", h->first,
-                 h->end - 1);
+    int64_t width = !node ? 0 : node->over_kv ? node->shape[0] : fd_node_width(node);
+    const char *unit = node && node->over_kv ? "head" : "element";
+    char where[64] = "the values are";
+    bool some = width && (h->first > 0 || h->end < width), one = h->end - h->first == 1;
+    if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
+    if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
     if (h->value == 0.0)
-        SAY("%s zero", width && (h->first > 0 || h->end < width) ? where : "it is");
+        SAY("%s zero", some ? where : "it is");
     else
-        SAY("%s %.6g times too large", where, h->value);
+        SAY("%s %.6g times the right ones", where, h->value);
 }
 
 void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
@@ -128,13 +140,35 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         else if (h->value == 0.0)
             SAY("%s is left out", graph->nodes[node->input[h->which]].name);
         else
-            SAY("takes %s %.6g times", graph->nodes[node->input[h->which]].name, h->value);
+            SAY("takes %s %.6g times%s", graph->nodes[node->input[h->which]].name, h->value,
+                node->op != FD_OP_ATTN_SOFTMAX               ? ""
+                : fabs(h->value - 0.6931471805599453) < 1e-5 ? ", which is ln 2: 2^x for e^x"
+                : fabs(h->value - 1.4426950408889634) < 1e-5 ? ", which is 1 / ln 2: e^x for 2^x"
+                                                             : "");
         break;
-    case FD_GUESS_INPUT_TAIL: SAY("the last %d elements of its sums are left out", h->n); break;
+    case FD_GUESS_INPUT_TAIL:
+        if (h->node >= 0 && node->op == FD_OP_ATTN_MIX) {
+            SAY("keys after the last whole tile of %d are left out", h->n);
+            break;
+        }
+        SAY("the last %d elements of its sums are left out", h->n);
+        break;
     case FD_GUESS_PARTIAL:
         SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
         break;
     case FD_GUESS_KEYS: keys_text(h, to, size); break;
+    case FD_GUESS_BLOCKS: {
+        static const char *const words[FD_BLOCKS_COUNT] = {
+            [FD_BLOCKS_CUT] = "values of int8 blocks are cut off towards zero, not rounded",
+            [FD_BLOCKS_DOWN] = "values of int8 blocks are rounded down, not to the nearest",
+            [FD_BLOCKS_BY_128] = "the scale of int8 blocks is their largest value / 128, not / 127",
+            [FD_BLOCKS_BY_128_CLAMPED] =
+                "the scale of int8 blocks is their largest value / 128, not / 127, and what exceeds 127 is cut",
+            [FD_BLOCKS_ROW] = "int8 values have one scale a row, not one a block",
+        };
+        SAY("%s", words[h->which]);
+        break;
+    }
     case FD_GUESS_TOKEN:
         SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
         break;
@@ -148,7 +182,11 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
                 h->n < 0 ? "later" : "earlier");
         break;
     case FD_GUESS_ROUNDED:
-        SAY("%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "", h->node < 0 ? " everywhere: " : "",
+        SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
+            h->node < 0 ? " everywhere: " : "",
+            h->which == 1   ? "what it reads is "
+            : h->which == 2 ? "what it reads and what it gives are "
+                            : "",
             h->other == FD_F16 ? "binary16" : "bfloat16");
         break;
     }

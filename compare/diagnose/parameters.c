@@ -10,9 +10,10 @@
 
 const fd_parameter fd_parameters[] = {
     PARAMETER("eps", "eps", RMS_NORM, eps, F32),
+    /* first: of few dimensions the others turn by so little that another base, its square, would do as well */
+    PARAMETER("rope_dims", "rotated dimensions", ROPE, rope.n_rot, I32),
     PARAMETER("rope_base", "RoPE base", ROPE, rope.base, F64),
     PARAMETER("rope_factor", "divisor of RoPE's positions", ROPE, rope.factor, F64),
-    PARAMETER("rope_dims", "rotated dimensions", ROPE, rope.n_rot, I32),
     PARAMETER("attn_scale", "factor of the scores", ATTN_SCORES, scale, F32),
     PARAMETER("attn_softcap", "softcap of the scores", ATTN_SCORES, softcap, F32),
     PARAMETER("window", "sliding window", ATTN_SCORES, window, I32),

@@ -7,6 +7,7 @@
 
 #include "compare/describe.h"
 #include "compare/diagnose/trial.h"
+#include "compare/replay/in_order.h"
 
 /* Standard errors from 0; and how far from 1 a slope may be: a bound's formula, a bug's own roundings. */
 #define SHOWN 10.0
@@ -16,6 +17,9 @@
 #define SHOWN_HERE 4.0
 
 enum { FEWEST_ROWS = 4 };
+
+/* Each has matrices in binary32 beside the model: of an 8B model half a gigabyte. */
+enum { MOST_THREADS = 2 };
 
 /* Multiplications: about five seconds of one core. */
 #define MOST_SPENT 0x1p32
@@ -58,8 +62,11 @@ fd_slope fd_projection_slope(const fd_projection *p) {
 typedef struct search {
     const fd_graph *graph;
     int32_t n_fault;
-    fd_projection *at; /* [n_node, n_fault] */
+    const fd_diagnose_options *o;
+    fd_projection *at; /* [n_node, n_fault]; owned */
+    double *cost;      /* [n_node] multiplications; owned */
     double spent;
+    int32_t n_looked_at; /* nodes before this one */
 } search;
 
 /* One row, in bounds of the op as it should be. */
@@ -108,7 +115,7 @@ static fd_code project(void *user, const fd_diagnose_options *options, const fd_
         if (fd_fault_at(f)->u_in > 0) continue;
         code = fd_evaluate(t.all.bench, &h, node, false, &bug, err);
         if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) {
-            s->spent += request->products * request->args.n_pos;
+            s->cost[node] += request->products * request->args.n_pos;
             for (int32_t row = request->n_unjudged; row < request->args.n_pos; row++)
                 project_row(&t.all, &bug, row, &s->at[(int64_t)node * s->n_fault + f]);
         }
@@ -242,25 +249,48 @@ static bool is_wide(const fd_numerics_class *class_) {
     return !class_->exact && !fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
 }
 
+/* fd_jobs.needless */
+static bool is_unrecorded(void *user, int32_t i) {
+    const search *s = user;
+    bool ignored = s->o->ignored && s->o->ignored[i];
+    return ignored || !fd_trace_has_data(s->o->trace, s->graph->nodes[i].name);
+}
+
+/* fd_jobs.run */
+static fd_code look_at_node(void *user, int32_t i, fd_error *err) {
+    search *s = user;
+    fd_diagnose_options ask = *s->o;
+    fd_node_finding here = {.node = i, .span_first = i};
+    ask.finding = &here;
+    return fd_diagnose_look(&ask, project, s, err);
+}
+
+/* fd_jobs.take */
+static bool take_node(void *user, int32_t i) {
+    search *s = user;
+    s->n_looked_at = i + 1;
+    s->spent += s->cost[i];
+    return s->spent < MOST_SPENT;
+}
+
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err) {
-    const fd_graph *graph = options->graph;
-    search s = {.graph = graph, .n_fault = fd_fault_count()};
+    size_t n_node = (size_t)options->graph->n_node, n_fault = (size_t)fd_fault_count();
+    search s = {.graph = options->graph, .o = options, .n_fault = (int32_t)n_fault};
     out->named = false;
     if (!is_wide(options->numerics) || of->found) return FD_OK;
-    s.at = calloc((size_t)graph->n_node * (size_t)s.n_fault, sizeof *s.at);
-    if (!s.at) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    fd_code code = FD_OK;
-    for (int32_t i = 0; i < graph->n_node && code == FD_OK && s.spent < MOST_SPENT; i++) {
-        fd_diagnose_options ask = *options;
-        fd_node_finding here = {.node = i, .span_first = i};
-        bool ignored = options->ignored && options->ignored[i];
-        if (ignored || !fd_trace_has_data(options->trace, graph->nodes[i].name)) continue;
-        ask.finding = &here;
-        code = fd_diagnose_look(&ask, project, &s, err);
+    s.at = calloc(n_node * n_fault, sizeof *s.at);
+    s.cost = calloc(n_node, sizeof *s.cost);
+    const fd_jobs nodes = {0, (int32_t)n_node, MOST_THREADS, &s, is_unrecorded, look_at_node, take_node};
+    fd_code code =
+        s.at && s.cost ? fd_run_in_order(&nodes, err) : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    if (code == FD_OK) { /* what other threads looked at beyond the last was for nothing */
+        size_t first = (size_t)s.n_looked_at * n_fault;
+        memset(s.at + first, 0, sizeof *s.at * (n_node * n_fault - first));
     }
     shown x = code == FD_OK ? find(&s) : (shown){.fault = -1};
     if (x.fault >= 0) code = describe(&s, &x, of, out, causes, err);
     free(s.at);
+    free(s.cost);
     return code;
 }

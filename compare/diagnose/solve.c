@@ -64,9 +64,10 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
     for (int k = -COARSE; k <= COARSE; k++) {
         double distance;
         FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));
+        if (k == 0 && !(distance < plain)) distance = plain; /* the right number itself, and the other may be near it */
         if (distance < least) least = distance, at = k;
     }
-    if (!(least <= plain) || fd_trial_exhausted(t)) return FD_OK; /* equal: 1 itself, and the number is near it */
+    if (!(least <= plain) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(refine(t, &h, centre + (double)(at - 1) / PER_DECADE, centre + (double)(at + 1) / PER_DECADE, &best, err));
     FD_TRY(distance_at(t, &h, best, &least, err));
     if (!(least < plain / 4)) return FD_OK;

@@ -6,12 +6,10 @@
 #include <string.h>
 
 #include "compare/replay/attribution_row.h"
+#include "compare/replay/plan.h"
 #include "compare/replay/residuals.h"
 #include "compare/replay/steps.h"
 #include "faults/faults.h"
-
-/* Positions replayed together: weights are dequantised once for all of them. */
-enum { RANGE = 64, SAMPLE = 8 };
 
 typedef struct attributing {
     const fd_attribution_options *o;
@@ -112,11 +110,6 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
 
 /* ---- all of it ---- */
 
-static bool in_sample(const fd_graph *graph, const fd_node *node) {
-    int32_t last = graph->hparams.n_layer - 1;
-    return node->layer < 0 || node->layer == 0 || node->layer == last / 2 || node->layer == last;
-}
-
 /* Nobody knows what the node, or one that it was replayed through, was computed with. */
 static bool unattributable(const fd_attribution_options *o, int32_t node, int32_t span_first) {
     for (int32_t i = span_first; o->unjudged && i <= node; i++)
@@ -124,58 +117,33 @@ static bool unattributable(const fd_attribution_options *o, int32_t node, int32_
     return false;
 }
 
-/* What the sample's last positions read of those between: caches, and what unrecorded ones are made of. Matrix products
- * are not worth it: false. */
-static bool find_needed(const attributing *a, bool *needed) {
+static fd_code attribute_range(attributing *a, const fd_replay_plan *plan, fd_error *err) {
     const fd_graph *graph = a->o->graph;
-    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
-        const fd_node *node = &graph->nodes[i];
-        needed[i] |= node->op == FD_OP_KV_WRITE;
-        if (!needed[i] || fd_trace_has_data(a->o->cand, node->name)) continue;
-        if (node->op != FD_OP_KV_WRITE && node->op != FD_OP_ROPE) return false;
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            if (node->input[k] >= 0) needed[node->input[k]] = true;
-    }
-    return true;
-}
-
-/* Positions [pos0, pos0 + n_range); needed NULL: all nodes, judged; else those, replayed only. */
-static fd_code attribute_range(attributing *a, const bool *needed, fd_error *err) {
-    const fd_graph *graph = a->o->graph;
+    bool in_gap = a->pos0 >= plan->gap && a->pos0 < plan->gap_end;
+    const bool *needed = in_gap ? plan->in_gap : plan->needed;
     FD_TRY(fd_replay_range(a->replay, a->pos0, a->n_range, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_replayed rows;
-        if (needed && !needed[i]) continue;
-        bool wanted = !needed && (!a->o->sample || in_sample(graph, &graph->nodes[i]));
+        if (!needed[i]) continue;
+        bool wanted = !in_gap && plan->judged[i];
         FD_TRY(fd_replay_node(a->replay, i, wanted, &rows, err));
         if (wanted && !unattributable(a->o, i, rows.span_first))
             FD_TRY(attribute_node(a, &graph->nodes[i], &rows, err));
         if (a->o->progress)
             a->o->progress(a->o->user, (int64_t)a->pos0 * graph->n_node + (i + 1) * (int64_t)a->n_range,
-                           (int64_t)a->o->n_pos * graph->n_node);
+                           (int64_t)plan->n_pos * graph->n_node);
     }
     return FD_OK;
 }
 
 static fd_code attribute_ranges(attributing *a, fd_error *err) {
-    int32_t n_pos = a->o->n_pos, last = n_pos - SAMPLE; /* of a sample: the first position of its second half */
-    bool *needed = NULL;
-    if (a->o->sample) {
-        needed = calloc((size_t)a->o->graph->n_node, sizeof *needed);
-        if (!needed) return fd_fail(err, FD_ERR_MEMORY, "judging a sample: out of memory");
-        if (last < SAMPLE) last = SAMPLE;
-        if (!find_needed(a, needed)) n_pos = n_pos < 2 * SAMPLE ? n_pos : 2 * SAMPLE, last = SAMPLE;
+    fd_replay_plan plan;
+    fd_code code = fd_replay_plan_make(a->o, &plan, err);
+    for (a->pos0 = 0; code == FD_OK && a->pos0 < plan.n_pos; a->pos0 += a->n_range) {
+        a->n_range = fd_replay_plan_range(&plan, a->pos0);
+        code = attribute_range(a, &plan, err);
     }
-    fd_code code = FD_OK;
-    for (a->pos0 = 0; code == FD_OK && a->pos0 < n_pos; a->pos0 += a->n_range) {
-        bool between = a->o->sample && a->pos0 >= SAMPLE && a->pos0 < last;
-        int32_t end = !a->o->sample ? n_pos : a->pos0 < SAMPLE ? SAMPLE : between ? last : n_pos;
-        int32_t most = a->o->sample && !between ? SAMPLE : RANGE;
-        if (end > n_pos) end = n_pos;
-        a->n_range = end - a->pos0 < most ? end - a->pos0 : most;
-        code = attribute_range(a, between ? needed : NULL, err);
-    }
-    free(needed);
+    fd_replay_plan_free(&plan);
     return code;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
 #include "faults/faults.h"
@@ -49,22 +50,29 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     size_t n = (size_t)graph->n_node;
     *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
     out->n_slot = n_pos < MOST_SLOTS ? n_pos : MOST_SLOTS;
-    out->rows = malloc(sizeof *out->rows * n * (size_t)out->n_slot);
-    out->finest = malloc(sizeof *out->finest * n * (size_t)out->n_slot);
     out->wide = calloc(n, 2 * sizeof *out->wide);
     out->stored = calloc(n, sizeof *out->stored);
-    if (!out->rows || !out->finest || !out->wide || !out->stored)
-        return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
-    for (size_t i = 0; i < n * (size_t)out->n_slot; i++) out->rows[i].z = -1;
-    return FD_OK;
+    return out->wide && out->stored ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
 }
 
 void fd_evidence_close(fd_evidence *e) {
-    free(e->finest);
-    free(e->rows);
     free(e->wide);
     free(e->stored);
     *e = (fd_evidence){0};
+}
+
+fd_code fd_class_case_open(fd_evidence *e, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err) {
+    size_t n = (size_t)e->graph->n_node * (size_t)e->n_slot;
+    *out = (fd_class_case){.evidence = e, .numerics = numerics, .first = -1};
+    out->rows = malloc(sizeof *out->rows * n);
+    if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
+    for (size_t i = 0; i < n; i++) out->rows[i].z = -1;
+    return FD_OK;
+}
+
+void fd_class_case_free(fd_class_case *c) {
+    free(c->rows);
+    c->rows = NULL;
 }
 
 /* Copies, whose values may have been narrow from the start, and ids say nothing of an engine's tensors. */
@@ -84,11 +92,12 @@ static void note_storage(fd_evidence *e, const fd_attribution_row *row) {
 }
 
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
-    fd_evidence *e = user;
+    fd_class_case *c = user;
+    fd_evidence *e = c->evidence;
     int32_t node = row->node->id;
     fd_evidence_row seen = {0};
     double squares = 0, size = 0, errors = 0;
-    if (!e->has_finest) note_storage(e, row);
+    if (!e->finest) note_storage(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
@@ -103,8 +112,8 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.left = (float)fd_row_oddness(row);
     seen.remains = (float)fd_row_left(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
-    e->loses_to_steps |= row->steps > 0;
-    e->rows[slot_of(e, node, row->pos)] = seen;
+    c->loses_to_steps |= row->steps > 0;
+    c->rows[slot_of(e, node, row->pos)] = seen;
 }
 
 /* ---- weighing ---- */
@@ -139,29 +148,31 @@ typedef struct tally {
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
  * whose errors are far smaller than the class's. */
-static tally count_rows(const fd_evidence *e, const fd_numerics_class *c, int32_t node) {
+static tally count_rows(const fd_class_case *c, int32_t node) {
+    const fd_evidence *e = c->evidence;
     tally t = {0};
-    bool sums =
-        e->graph->nodes[node].op == FD_OP_ATTN_MIX && sums_in_16_bits(c); /* not of one row of V, at position 0 */
+    bool sums = e->graph->nodes[node].op == FD_OP_ATTN_MIX &&
+                sums_in_16_bits(c->numerics); /* not of one row of V, at position 0 */
     for (int32_t p = sums ? 1 : 0; p < e->n_slot; p++) {
         int64_t at = (int64_t)node * e->n_slot + p;
-        if (e->rows[at].z < 0 || e->finest[at].z < 0 || !(e->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
+        if (c->rows[at].z < 0 || e->finest[at].z < 0 || !(c->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
         t.rounded++;
         t.needed += !(e->finest[at].z <= 1);
-        t.spared += e->finest[at].z <= 1 && e->rows[at].z < FAR_SMALLER;
+        t.spared += e->finest[at].z <= 1 && c->rows[at].z < FAR_SMALLER;
     }
     return t;
 }
 
 /* A class that repeats its roundings is as tight as the finest: where the finest leaves rows beyond, it brings them
  * within, or it does not. */
-static tally count_repeated(const fd_evidence *e, int32_t node) {
+static tally count_repeated(const fd_class_case *c, int32_t node) {
+    const fd_evidence *e = c->evidence;
     tally t = {0};
     for (int32_t p = 0; p < e->n_slot; p++) {
         int64_t at = (int64_t)node * e->n_slot + p;
-        if (e->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
+        if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
         t.rounded++;
-        t.needed += e->rows[at].z <= 1;
+        t.needed += c->rows[at].z <= 1;
     }
     return t;
 }
@@ -174,14 +185,15 @@ static bool of_attention(fd_op op) {
     return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
 }
 
-static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case *c, tally kinds[2]) {
+static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
+    const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
     bool product = is_product(node->op);
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
-    tally rows = repeats ? count_repeated(e, node->id) : count_rows(e, c->numerics, node->id);
+    tally rows = repeats ? count_repeated(c, node->id) : count_rows(c, node->id);
     if (rows.rounded == 0) return;
     bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
     c->n_rounded++;
@@ -193,10 +205,10 @@ static void weigh_need(const fd_evidence *e, const fd_node *node, fd_class_case 
 }
 
 /* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
-static bool outside(const fd_evidence *e, int32_t node) {
-    int32_t n = 0, n_large = 0;
-    for (int32_t p = 0; p < e->n_slot; p++) {
-        const fd_evidence_row *row = &e->rows[(int64_t)node * e->n_slot + p];
+static bool outside(const fd_class_case *c, int32_t node) {
+    int32_t n = 0, n_large = 0, n_slot = c->evidence->n_slot;
+    for (int32_t p = 0; p < n_slot; p++) {
+        const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
         if (row->z < 0) continue;
         if (!(row->z <= 1)) return true;
         n++;
@@ -206,66 +218,56 @@ static bool outside(const fd_evidence *e, int32_t node) {
 }
 
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
-static double left_of(const fd_evidence *e, int32_t node, double *remains) {
+static double left_of(const fd_class_case *c, int32_t node, double *remains) {
+    int32_t n_slot = c->evidence->n_slot;
     float left[MOST_SLOTS], size[MOST_SLOTS];
-    for (int32_t p = 0; p < e->n_slot; p++) {
-        const fd_evidence_row *row = &e->rows[(int64_t)node * e->n_slot + p];
+    for (int32_t p = 0; p < n_slot; p++) {
+        const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
         bool through = row->z >= 0 && row->through;
         left[p] = through ? row->left : -1;
         size[p] = through ? row->remains : -1;
     }
-    *remains = fd_residual_median(size, e->n_slot);
-    return fd_residual_median(left, e->n_slot);
+    *remains = fd_residual_median(size, n_slot);
+    return fd_residual_median(left, n_slot);
 }
 
-fd_code fd_evidence_weigh(fd_evidence *e, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err) {
-    size_t n_row = (size_t)e->graph->n_node * (size_t)e->n_slot;
-    fd_class_case c = {.numerics = numerics, .first = -1};
+void fd_evidence_weigh(fd_class_case *c) {
+    fd_evidence *e = c->evidence;
     tally kinds[2] = {{0}};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];
         float z = -1;
-        bool vague = false, narrow = rounds_its_result(e, numerics, node); /* rows of it may be right by that alone */
+        bool vague = false,
+             narrow = rounds_its_result(e, c->numerics, node); /* rows of it may be right by that alone */
         for (int32_t p = 0; p < e->n_slot; p++) {
-            const fd_evidence_row *row = &e->rows[(int64_t)i * e->n_slot + p];
+            const fd_evidence_row *row = &c->rows[(int64_t)i * e->n_slot + p];
             if (!(row->z <= z)) z = row->z;
-            c.n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
+            c->n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
             vague |= row->z >= 0 && row->vague;
         }
         if (z == -1) continue;
-        double remains, left = left_of(e, i, &remains);
-        c.n_through += left >= 0;
-        c.n_left += left > 1;
-        if (left >= 0) c.remains += log(remains > TINIEST_LEFT ? remains : TINIEST_LEFT);
-        c.n_direct += left < 0;
-        c.n_failed += left < 0 && !(z <= 1);
+        double remains, left = left_of(c, i, &remains);
+        c->n_through += left >= 0;
+        c->n_left += left > 1;
+        if (left >= 0) c->remains += log(remains > TINIEST_LEFT ? remains : TINIEST_LEFT);
+        c->n_direct += left < 0;
+        c->n_failed += left < 0 && !(z <= 1);
         bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
-        c.n_judged++;
-        c.n_beyond += beyond;
-        c.n_outside += outside(e, i);
-        if (beyond && c.first < 0) c.first = i;
-        if (e->has_finest) weigh_need(e, node, &c, kinds);
+        c->n_judged++;
+        c->n_beyond += beyond;
+        c->n_outside += outside(c, i);
+        if (beyond && c->first < 0) c->first = i;
+        if (e->finest) weigh_need(node, c, kinds);
     }
-    if (c.n_through > 0) c.remains /= c.n_through;
-    c.loses_to_steps = e->loses_to_steps;
-    e->loses_to_steps = false;
-    if (!e->has_finest) e->finest_remains = c.remains;
-    c.finest_remains = e->finest_remains;
-    c.products = 2 * kinds[0].needed >= kinds[0].rounded;
-    c.attention = 2 * kinds[1].needed >= kinds[1].rounded;
-    *out = c;
-    out->rows = malloc(sizeof *out->rows * n_row);
-    if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
-    memcpy(out->rows, e->rows, sizeof *out->rows * n_row);
-    if (!e->has_finest) memcpy(e->finest, e->rows, sizeof *e->rows * n_row);
-    e->has_finest = true;
-    for (size_t i = 0; i < n_row; i++) e->rows[i].z = -1;
-    return FD_OK;
-}
-
-void fd_class_case_free(fd_class_case *c) {
-    free(c->rows);
-    c->rows = NULL;
+    if (c->n_through > 0) c->remains /= c->n_through;
+    c->rounds_products = kinds[0].rounded > 0;
+    c->products = 2 * kinds[0].needed >= kinds[0].rounded;
+    c->attention = 2 * kinds[1].needed >= kinds[1].rounded;
+    if (!e->finest) {
+        e->finest = c->rows;
+        e->finest_remains = c->remains;
+    }
+    c->finest_remains = e->finest_remains;
 }
 
 static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight, int32_t node) {
@@ -319,6 +321,24 @@ fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *nu
     }
     if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
     return s;
+}
+
+bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case *c) {
+    int32_t n = 0, n_wide = 0, bf16 = c->numerics->u_kv > 0x1p-11;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->stored[i] || e->graph->nodes[i].op != FD_OP_KV_WRITE) continue;
+        n++;
+        n_wide += e->wide[2 * i + bf16];
+    }
+    return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
+}
+
+bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *numerics) {
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        if (node->op == FD_OP_GELU && fd_gelu_is_table(numerics, node) && e->stored[i] && e->wide[2 * i]) return true;
+    }
+    return false;
 }
 
 bool fd_storage_refutes(const fd_storage *storage) {

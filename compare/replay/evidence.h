@@ -7,8 +7,9 @@
  * - sight: tensors that show it lie close to their own recorded inputs. Through whole layers any small error looks like
  *   rounding.
  *
- * Use: open; for each class, judge the sample with fd_evidence_add as fd_attribution_options.on_row, then fd_evidence_weigh. The first class is
- * the finest, beside which the others are weighed. docs/verdicts.md has an example to follow by hand. */
+ * Use: open; for each class, open a case, judge the sample with fd_evidence_add as fd_attribution_options.on_row, then
+ * fd_evidence_weigh. The first class is the finest, beside which the others are weighed: once it is, they may be judged and
+ * weighed by several threads, each with a case of its own. docs/verdicts.md has an example to follow by hand. */
 #ifndef FD_COMPARE_REPLAY_EVIDENCE_H
 #define FD_COMPARE_REPLAY_EVIDENCE_H
 
@@ -25,17 +26,17 @@ typedef struct fd_evidence_row { /* one node at one position */
 typedef struct fd_evidence {
     const fd_graph *graph;
     const fd_trace *trace;
-    int32_t n_pos, n_slot;          /* rows that are kept of a node: a sample's first and last */
-    fd_evidence_row *finest, *rows; /* [n_node, n_slot] of the first class and of the one at hand; owned */
-    bool has_finest;
-    uint8_t *wide;         /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool loses_to_steps;   /* a row of the class at hand */
-    double finest_remains; /* of the finest class */
-    bool *stored;          /* [n_node] values of 32 or 64 bits were seen; owned */
+    int32_t n_pos, n_slot; /* rows that are kept of a node: a sample's first and last */
+    const fd_evidence_row
+        *finest; /* [n_node, n_slot] of the first class, whose case owns them; NULL: not weighed yet */
+    double finest_remains;
+    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */
 typedef struct fd_class_case {
+    fd_evidence *evidence; /* borrowed */
     const fd_numerics_class *numerics;
     int32_t n_judged, n_beyond; /* beyond: not comfortably within the class's bounds, or these say nothing */
     int32_t n_outside;          /* of those, tensors that such an engine does not give: beyond by their size */
@@ -50,18 +51,22 @@ typedef struct fd_class_case {
     bool loses_to_steps;            /* of most of their rows something is lost to the other side of steps (steps.h) */
     int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
     bool products, attention;   /* most of these need it, as far as the class rounds them */
-    fd_evidence_row *rows;      /* [n_node, n_slot] as they were weighed; owned, freed by fd_class_case_free */
+    bool rounds_products;       /* any of those that were judged */
+    fd_evidence_row *rows;      /* [n_node, n_slot]; owned */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
 void fd_evidence_close(fd_evidence *evidence);
 
-/* fd_attribution_options.on_row, with the fd_evidence as `user`. */
+/* FD_ERR_MEMORY. The first case is freed last. */
+fd_code fd_class_case_open(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
+void fd_class_case_free(fd_class_case *c); /* {0} is fine */
+
+/* fd_attribution_options.on_row, with the fd_class_case as `user`. */
 void fd_evidence_add(void *user, const fd_attribution_row *row);
 
-/* What was seen since the last call speaks for `numerics`. FD_ERR_MEMORY alone. */
-fd_code fd_evidence_weigh(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
-void fd_class_case_free(fd_class_case *c);
+/* What the rows that were added say of the class: the fields of the case. */
+void fd_evidence_weigh(fd_class_case *c);
 
 /* Tensors that `wide` rounds much more than `tight` does, and of those the ones that `tight` does not explain. A kind is
  * attn_q of every layer; it departs where `tight` leaves half of its tensors or more unexplained. */
@@ -79,6 +84,13 @@ typedef struct fd_storage {
     int32_t digits, n_stored, n_wide;
 } fd_storage;
 fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Attention alone speaks for a class that keeps K and V in 16 bits, and most of the caches that were seen hold values that
+ * such a type cannot. (Some engines round them where they read them: then it may be this class all the same.) */
+bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_class_case *c);
+
+/* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
+bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);

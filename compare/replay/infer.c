@@ -1,10 +1,13 @@
 #include "compare/replay/infer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence.h"
+#include "compare/replay/in_order.h"
 #include "numerics/contract.h"
 
 const char *fd_class_source_name(fd_class_source source) {
@@ -24,20 +27,6 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
     return found;
 }
 
-static fd_code try_class(const fd_attribution_options *options, const fd_numerics_class *class_, fd_evidence *evidence,
-                         fd_class_case *out, fd_error *err) {
-    fd_attribution_options how = *options;
-    fd_attribution found;
-    how.ref = NULL; /* what was inherited says nothing about the class */
-    how.numerics = class_;
-    how.sample = true;
-    how.on_row = fd_evidence_add;
-    how.user = evidence;
-    fd_code code = fd_attribute_errors(&how, &found, err);
-    fd_attribution_free(&found);
-    return code == FD_OK ? fd_evidence_weigh(evidence, class_, out, err) : code;
-}
-
 /* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
  * rounds every result to 16 bits. */
 static double stored_roundoff(const fd_trace *trace) {
@@ -52,6 +41,18 @@ static double stored_roundoff(const fd_trace *trace) {
     return fd_dtype_roundoff(most);
 }
 
+/* The same of values that all have a 16-bit form, whatever they are stored in: files of binary32 may come from an engine of
+ * 16 bits. */
+static double shown_roundoff(const fd_evidence *evidence) {
+    static const char *const classes[] = {"hf-bf16", "hf-f16"};
+    for (int i = 0; i < 2; i++) {
+        const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+    }
+    return 0;
+}
+
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
 static bool shows_attention(const fd_attribution_options *options) {
     for (int32_t i = 0; i < options->graph->n_node; i++) {
@@ -63,7 +64,7 @@ static bool shows_attention(const fd_attribution_options *options) {
 }
 
 /* Fewer tensors say nothing of a class that has room for them. */
-enum { MOST = 16, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
+enum { MOST = 24, NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 
 /* A stricter class stays where another leaves a little less by chance. */
 #define MUCH_LESS 0.35
@@ -74,7 +75,7 @@ typedef struct cases {
     bool other_attention[MOST]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
     int32_t n;
     fd_storage storage; /* of the widest type that was refuted; digits 0: none */
-    double stored;      /* unit roundoff of what most tensors are stored in */
+    double stored;      /* unit roundoff of what most tensors are stored in, or of what all values have */
 } cases;
 
 /* A bug in a few tensors is no reason for a coarser class, a kernel that computes attention in its own way is one. */
@@ -121,9 +122,11 @@ static int32_t choose(const cases *c, int32_t *least) {
         return leaves_nothing;
     }
     for (int32_t i = c->n - 1; i >= 0; i--) {
-        if (c->refuted[i] || !fits(c, i, *least)) continue;
-        chosen = i;
-        if (c->at[i].numerics->u_out >= c->stored) same_type = i;
+        bool of_type = c->at[i].numerics->u_out >= c->stored;
+        if (c->refuted[i]) continue;
+        if (fits(c, i, *least)) chosen = i;
+        /* wide bounds are no reason against the type that the values have */
+        if (of_type && (fits(c, i, *least) || (c->stored > 0x1p-24 && c->at[i].n_outside == 0))) same_type = i;
     }
     return same_type >= 0 ? same_type : chosen;
 }
@@ -210,50 +213,115 @@ static void note_attention(const fd_evidence *evidence, cases *c) {
                                 fd_evidence_need(evidence, &c->at[best], &c->at[i]).n_attention_depart > 0;
 }
 
-static fd_code try_classes(const fd_attribution_options *options, fd_evidence *evidence, cases *c, fd_error *err) {
-    bool done = false, explained = false, shown = shows_attention(options);
-    for (int32_t i = 0; fd_numerics_class_at(i) && c->n < MOST && !done; i++) {
+/* ---- trying them ---- */
+
+typedef struct search {
+    const fd_attribution_options *o;
+    fd_evidence seen;
+    const fd_numerics_class *class_[MOST]; /* that may be the engine's, the finest first */
+    fd_class_case cases[MOST];             /* owned; those that are looked at are borrowed by `found` */
+    int32_t n;
+    bool explained; /* by a class that leaves nothing: the others have room alone */
+    cases found;
+} search;
+
+/* Those that exist whatever the values are: the trace's form may exclude some. */
+static void list_classes(search *s) {
+    bool shown = shows_attention(s->o);
+    for (int32_t i = 0; fd_numerics_class_at(i) && s->n < MOST; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if (class_->fused_attention && shown) continue;
-        if (explained && !fd_class_leaves_nothing(class_)) continue; /* has room alone */
-        if (c->stored > 0x1p-24 && class_->u_out > c->stored)
-            continue; /* the trace keeps more than such an engine has */
-        fd_storage storage = fd_evidence_storage(evidence, class_);
-        if (c->n > 0 && fd_storage_refutes(&storage)) {
-            if (storage.digits > c->storage.digits) c->storage = storage;
-            continue;
-        }
-        fd_class_case *own = &c->at[c->n];
-        c->n++;
-        FD_TRY(try_class(options, class_, evidence, own, err));
-        c->refuted[c->n - 1] = c->n > 1 && fd_case_refuted(own);
-
-        bool sure = c->n == 1 || c->stored > 0x1p-24 || (!c->refuted[c->n - 1] && fd_case_shown(own));
-        explained |= fd_case_leaves_nothing(own) && n_unexplained(own) == 0;
-        bool left = fd_class_leaves_nothing(class_) && (own->n_left > 0 || own->loses_to_steps);
-        done = own->n_beyond == 0 && !left && class_->u_out >= c->stored && sure;
+        if (!fd_class_is_another(class_, s->o->graph)) continue;
+        s->class_[s->n++] = class_;
     }
-    return FD_OK;
+}
+
+/* The trace keeps more than such an engine has. */
+static bool is_too_coarse(const search *s, int32_t i) {
+    if (i > 0 && fd_evidence_refutes_table(&s->seen, s->class_[i])) return true;
+    return s->found.stored > 0x1p-24 && s->class_[i]->u_out > s->found.stored;
+}
+
+static bool storage_refutes(const search *s, int32_t i) {
+    fd_storage storage = fd_evidence_storage(&s->seen, s->class_[i]);
+    return i > 0 && fd_storage_refutes(&storage);
+}
+
+/* fd_jobs.needless */
+static bool is_needless(void *user, int32_t i) {
+    const search *s = user;
+    return is_too_coarse(s, i) || storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
+}
+
+/* fd_jobs.run */
+static fd_code try_class(void *user, int32_t i, fd_error *err) {
+    search *s = user;
+    fd_attribution_options how = *s->o;
+    fd_attribution found;
+    FD_TRY(fd_class_case_open(&s->seen, s->class_[i], &s->cases[i], err));
+    how.ref = NULL; /* what was inherited says nothing about the class */
+    how.numerics = s->class_[i];
+    how.sample = true;
+    how.on_row = fd_evidence_add;
+    how.progress = NULL;
+    how.user = &s->cases[i];
+    fd_code code = fd_attribute_errors(&how, &found, err);
+    fd_attribution_free(&found);
+    if (code == FD_OK) fd_evidence_weigh(&s->cases[i]);
+    return code;
+}
+
+/* fd_jobs.take: false when no coarser class is worth trying. */
+static bool take_case(void *user, int32_t i) {
+    search *s = user;
+    cases *c = &s->found;
+    if (s->o->progress) s->o->progress(s->o->user, i + 1, s->n);
+    if ((s->explained && !fd_class_leaves_nothing(s->class_[i])) || is_too_coarse(s, i)) return true;
+    if (storage_refutes(s, i)) {
+        fd_storage storage = fd_evidence_storage(&s->seen, s->class_[i]);
+        if (storage.digits > c->storage.digits) c->storage = storage;
+        return true;
+    }
+    const fd_class_case *own = &s->cases[i];
+    c->at[c->n] = *own;
+    bool refuted = c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
+    c->n++;
+    if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(&s->seen));
+    bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
+    s->explained |= fd_case_leaves_nothing(own) && n_unexplained(own) == 0;
+    bool left = fd_class_leaves_nothing(own->numerics) && (own->n_left > 0 || own->loses_to_steps);
+    bool explains_all = own->n_beyond == 0 && !left && own->numerics->u_out >= c->stored && sure;
+    return !explains_all && c->n < MOST;
+}
+
+/* The finest by itself: what it leaves, and what was seen of storage, says which others are worth it. */
+static fd_code try_classes(search *s, fd_error *err) {
+    list_classes(s);
+    const fd_jobs others = {1, s->n, 0, s, is_needless, try_class, take_case};
+    FD_TRY(try_class(s, 0, err));
+    return !take_case(s, 0) ? FD_OK : fd_run_in_order(&others, err);
 }
 
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
                        fd_class_evidence *evidence, fd_error *err) {
-    cases c = {.stored = stored_roundoff(options->cand)};
-    fd_evidence seen;
+    search s = {.o = options, .found = {.stored = stored_roundoff(options->cand)}};
+    cases *c = &s.found;
     *evidence = (fd_class_evidence){0};
-    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
-    if (code == FD_OK) code = try_classes(options, &seen, &c, err);
-    if (code == FD_OK) refute_by_tighter(&seen, &c);
-    if (code == FD_OK) note_attention(&seen, &c);
-    fd_evidence_close(&seen);
-    for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
+    fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &s.seen, err);
+    if (code == FD_OK) code = try_classes(&s, err);
+    if (code == FD_OK) refute_by_tighter(&s.seen, c);
+    if (code == FD_OK) note_attention(&s.seen, c);
+    bool doubtful[MOST] = {false};
+    for (int32_t i = 0; i < c->n && code == FD_OK; i++)
+        doubtful[i] = fd_evidence_cache_speaks_against(&s.seen, &c->at[i]);
+    fd_evidence_close(&s.seen);
+    for (int32_t i = 0; i < MOST; i++) fd_class_case_free(&s.cases[i]);
     if (code != FD_OK) return code;
-    int32_t least, chosen = choose(&c, &least);
-    *out = c.at[chosen].numerics;
-    evidence->undecided = !is_decided(&c, chosen, least);
-    describe(options->graph, &c, chosen, least, evidence);
-    int32_t rival = rival_of(&c, chosen);
-    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c.at[rival].numerics->name);
+    int32_t least, chosen = choose(c, &least), rival = rival_of(c, chosen);
+    *out = c->at[chosen].numerics;
+    evidence->undecided = !is_decided(c, chosen, least) || doubtful[chosen];
+    describe(options->graph, c, chosen, least, evidence);
+    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c->at[rival].numerics->name);
     return FD_OK;
 }

@@ -14,21 +14,25 @@ enum { MANY = 1 << 14 }; /* elements from which threads are worth waking */
  * that; τ is λ standard deviations, so a sample spreads λ times as far as roundings do. Four samples: one alone may
  * cancel by chance. */
 
-/* A product's rows do not depend on each other: all samples are rows of one, so that weights are decoded once. */
-static fd_code run_joined(const fd_replay *replay, fd_op_args args, const fd_node_state *in, fd_error *err) {
+/* A product's rows do not depend on each other: the samples and the op itself are rows of one, so that weights are decoded
+ * once. */
+static fd_code run_joined(const fd_replay *replay, fd_op_args args, const fd_node_state *in, int64_t n_out,
+                          fd_error *err) {
     int64_t n = replay->n_pos * fd_node_row_stride(&replay->o.graph->nodes[args.node->input[0]], replay->n_kv);
-    double *x = malloc(sizeof *x * FD_REPLAY_SAMPLES * (size_t)n);
+    double *y = args.out, *x = malloc(sizeof *x * (FD_REPLAY_SAMPLES + 1) * (size_t)n);
     if (!x) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
     for (int d = 0; d < FD_REPLAY_SAMPLES; d++) memcpy(x + d * n, in->samples[d], sizeof *x * (size_t)n);
+    memcpy(x + FD_REPLAY_SAMPLES * n, in->x, sizeof *x * (size_t)n);
     args.in[0] = x;
-    args.n_pos *= FD_REPLAY_SAMPLES;
+    args.n_pos *= FD_REPLAY_SAMPLES + 1;
     args.out = replay->sampled[0];
     fd_code code = fd_replay_run_f64(replay, args, err);
+    memcpy(y, replay->sampled[0] + FD_REPLAY_SAMPLES * n_out, sizeof *y * (size_t)n_out);
     free(x);
     return code;
 }
 
-fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
+fd_code fd_replay_run_with_samples(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const fd_node_state *of[FD_MAX_INPUTS] = {NULL, NULL};
     bool any = false;
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
@@ -39,11 +43,12 @@ fd_code fd_replay_run_samples(fd_replay *replay, const fd_node *node, fd_op_args
     int64_t n = fd_replay_rows_given(replay, node);
     int64_t before = node->op == FD_OP_KV_WRITE ? n / replay->n_kv * replay->pos0 : 0;
     const fd_node_state *own = &replay->state[node->id]; /* a cache's earlier rows */
-    if (!any && !(before && own->samples[0])) return FD_OK;
-    replay->sampled[0] = calloc((size_t)(n ? n : 1), FD_REPLAY_SAMPLES * sizeof *replay->sampled[0]);
+    if (!any && !(before && own->samples[0])) return fd_replay_run_f64(replay, args, err);
+    replay->sampled[0] = calloc((size_t)(n ? n : 1), (FD_REPLAY_SAMPLES + 1) * sizeof *replay->sampled[0]);
     if (!replay->sampled[0]) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int d = 1; d < FD_REPLAY_SAMPLES; d++) replay->sampled[d] = replay->sampled[0] + d * n;
-    if (node->op == FD_OP_MATMUL) return run_joined(replay, args, of[0], err);
+    if (node->op == FD_OP_MATMUL) return run_joined(replay, args, of[0], n, err);
+    FD_TRY(fd_replay_run_f64(replay, args, err));
     for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
         if (before)
             memcpy(replay->sampled[d], own->samples[d] ? own->samples[d] : own->x, sizeof(double) * (size_t)before);
@@ -125,7 +130,8 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
 fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
     const fd_node_state *in = &replay->state[node->input[0]];
     *out = NULL;
-    if (replay->kv_type != FD_F32 || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
+    const bool blocks = fd_replay_kv_type(replay, node) != FD_F32;
+    if (blocks || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
     int64_t n = replay->n_pos * fd_node_row_stride(node, replay->n_kv);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);

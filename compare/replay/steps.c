@@ -20,7 +20,8 @@ static step step_of(fd_dot_type type) {
     case FD_DOT_F16: return (step){0x1p-11, 1};
     case FD_DOT_BF16: return (step){0x1p-8, 0.5};
     case FD_DOT_Q8_0:
-    case FD_DOT_Q8_K: return (step){0x1p-7, 0.25};
+    case FD_DOT_Q8_K:
+    case FD_DOT_INT8: return (step){0x1p-7, 0.25};
     default: return (step){0, 0};
     }
 }

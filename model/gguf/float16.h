@@ -1,4 +1,4 @@
-/* 16-bit floats to binary32 and back, for the loops of this folder; model/gguf/quant.h has them as functions. */
+/* 16-bit floats to binary32 and back, for hot loops; model/gguf/quant.h has them as functions. */
 #ifndef FD_MODEL_GGUF_FLOAT16_H
 #define FD_MODEL_GGUF_FLOAT16_H
 
@@ -54,6 +54,16 @@ static inline uint16_t f32_to_f16(float value) {
     else
         half = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13; /* half an ulp up, ties to even */
     return (uint16_t)(sign | half);
+}
+
+/* f16_to_f32(f32_to_f16(value)) without a branch, so that a loop of it is one of vectors; a NaN keeps its payload. */
+static inline float f32_through_f16(float value) {
+    const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffu;
+    const uint32_t rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1u)) & ~0x1fffu;
+    const uint32_t normal = rounded >= bits_of(65536.0f) ? 0x7f800000u : rounded;
+    const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f - 0.5f); /* as in f32_to_f16 */
+    const uint32_t half = magnitude < bits_of(0x1p-14f) ? subnormal : normal;
+    return float_of((bits & 0x80000000u) | (magnitude > 0x7f800000u ? magnitude : half));
 }
 
 static inline uint16_t f32_to_bf16(float value) {

@@ -84,13 +84,15 @@ fd_trace *record(const fd_graph *graph, recording how) {
 }
 
 typedef struct reported {
+    const char *what;
     int64_t done, total;
 } reported;
 
-static void expect_progress(void *user, int64_t done, int64_t total) {
+static void expect_progress(void *user, const char *what, int64_t done, int64_t total) {
     reported *last = user;
-    cr_assert(done > 0 && done <= total && (last->total == 0 || total == last->total));
-    *last = (reported){done, total};
+    bool same = last->what && strcmp(last->what, what) == 0;
+    cr_assert(done > 0 && done <= total && (!same || total == last->total));
+    *last = (reported){what, done, total};
 }
 
 fd_verdict judge(const fd_graph *graph, const fd_trace *ref, fd_trace *cand, const char *class_name) {

@@ -1,0 +1,106 @@
+#include "compare/replay/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/store/place.h"
+
+/* Positions replayed together: weights are dequantised once for all of them. */
+enum { RANGE = 64, SAMPLE = 8 };
+
+static bool in_sample(const fd_graph *graph, const fd_node *node) {
+    int32_t last = graph->hparams.n_layer - 1;
+    return node->layer < 0 || node->layer == 0 || node->layer == last / 2 || node->layer == last;
+}
+
+/* Recorded at every position. */
+static fd_code find_whole(const fd_attribution_options *o, int32_t n_pos, bool **out, fd_error *err) {
+    const fd_graph *graph = o->graph;
+    size_t n = (size_t)graph->n_node;
+    int32_t *in_trace = malloc(sizeof *in_trace * n);
+    bool *whole = *out = malloc(sizeof *whole * n);
+    if (!in_trace || !whole) {
+        free(in_trace);
+        return fd_fail(err, FD_ERR_MEMORY, "planning a replay: out of memory");
+    }
+    for (size_t i = 0; i < n; i++) {
+        bool ignored = o->ignored && o->ignored[i];
+        in_trace[i] = ignored ? -1 : fd_trace_find(o->cand, graph->nodes[i].name);
+        whole[i] = in_trace[i] >= 0;
+    }
+#pragma omp critical(fd_trace)
+    for (int32_t p = 0; p < n_pos; p++) /* outside: a trace has tables of positions */
+        for (size_t i = 0; i < n; i++) whole[i] = whole[i] && fd_trace_holds(o->cand, in_trace[i], p);
+    free(in_trace);
+    return FD_OK;
+}
+
+static void need_inputs(const fd_node *node, bool *needed) {
+    for (int k = 0; k < FD_MAX_INPUTS; k++)
+        if (node->input[k] >= 0) needed[node->input[k]] = true;
+}
+
+static void find_needed(const fd_attribution_options *o, const bool *whole, fd_replay_plan *plan) {
+    for (int32_t i = o->graph->n_node - 1; i >= 0; i--) {
+        const fd_node *node = &o->graph->nodes[i];
+        bool judged = plan->judged[i] && fd_trace_has_data(o->cand, node->name);
+        plan->needed[i] |= judged;
+        if (plan->needed[i] && (judged || !whole[i])) need_inputs(node, plan->needed);
+    }
+}
+
+/* What a sample's last positions read of those between: caches, and what unrecorded ones are made of. Matrix products are
+ * not worth it: false. */
+static bool find_in_gap(const fd_attribution_options *o, const bool *whole, bool *in_gap) {
+    const fd_graph *graph = o->graph;
+    for (int32_t i = graph->n_node - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        in_gap[i] |= node->op == FD_OP_KV_WRITE;
+        if (!in_gap[i] || whole[i]) continue;
+        if (node->op != FD_OP_KV_WRITE && node->op != FD_OP_ROPE) return false;
+        need_inputs(node, in_gap);
+    }
+    return true;
+}
+
+fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *plan, fd_error *err) {
+    size_t n = (size_t)o->graph->n_node;
+    bool *whole = NULL;
+    *plan = (fd_replay_plan){.n_pos = o->n_pos, .gap = o->n_pos, .gap_end = o->n_pos, .most = RANGE};
+    plan->judged = malloc(sizeof *plan->judged * n);
+    plan->needed = calloc(n, sizeof *plan->needed);
+    plan->in_gap = calloc(n, sizeof *plan->in_gap);
+    if (!plan->judged || !plan->needed || !plan->in_gap)
+        return fd_fail(err, FD_ERR_MEMORY, "planning a replay: out of memory");
+    for (size_t i = 0; i < n; i++) plan->judged[i] = !o->sample || in_sample(o->graph, &o->graph->nodes[i]);
+    FD_TRY(find_whole(o, o->n_pos, &whole, err));
+    if (o->sample) {
+        plan->most = SAMPLE;
+        if (o->n_pos > 2 * SAMPLE && find_in_gap(o, whole, plan->in_gap)) {
+            plan->gap = SAMPLE;
+            plan->gap_end = o->n_pos - SAMPLE;
+        } else if (o->n_pos > 2 * SAMPLE) {
+            plan->n_pos = plan->gap = plan->gap_end = 2 * SAMPLE;
+        }
+    }
+    find_needed(o, whole, plan);
+    for (size_t i = 0; i < n; i++) plan->in_gap[i] &= plan->needed[i];
+    free(whole);
+    return FD_OK;
+}
+
+void fd_replay_plan_free(fd_replay_plan *plan) {
+    free(plan->judged);
+    free(plan->needed);
+    free(plan->in_gap);
+    *plan = (fd_replay_plan){0};
+}
+
+int32_t fd_replay_plan_range(const fd_replay_plan *plan, int32_t pos0) {
+    bool in_gap = pos0 >= plan->gap && pos0 < plan->gap_end;
+    int32_t end = pos0 < plan->gap ? plan->gap
+                  : in_gap         ? plan->gap_end
+                                   : plan->n_pos,
+            most = in_gap ? RANGE : plan->most;
+    return end - pos0 < most ? end - pos0 : most;
+}
