@@ -121,6 +121,8 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = gpu_numerics(spec, size);
         FD_TRY(gpus_of(spec, &options.devices, err));
+        char why[256];
+        if (!fd_engine_available(why, sizeof why)) return fd_fail(err, FD_ERR_DEVICE, "%s", why);
         return fd_engine_new(graph, &options, out, err);
 #else
         return fd_fail(err, FD_ERR_UNSUPPORTED,
