@@ -12,11 +12,29 @@
 #include "engine/engine.h"
 #endif
 
+#define GPUS "+gpus="
+
 static bool spec_is(const char *s, size_t size, const char *text) {
     return strlen(text) == size && memcmp(s, text, size) == 0;
 }
 
 #ifdef FD_HAVE_CUDA
+/* The GPUs of a spec: what "+gpus=" names; none where it says nothing. */
+static fd_code gpus_of(const char *spec, fd_engine_devices *out, fd_error *err) {
+    char text[128];
+    const char *at = strstr(spec, GPUS);
+    *out = (fd_engine_devices){0};
+    if (!at) return FD_OK;
+    at += strlen(GPUS);
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(at, "+"), at);
+    FD_TRY(fd_engine_parse_devices(text, out, err));
+    for (int32_t i = 0; i < out->n; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (out->id[i] == out->id[k])
+                return fd_fail(err, FD_ERR_INPUT, "GPUs \"%s\": GPU %d stands there twice", text, out->id[i]);
+    return FD_OK;
+}
+
 /* The numerics of a spec "gpu:…". */
 static fd_numerics gpu_numerics(const char *spec, size_t size) {
     return spec_is(spec, size, "gpu:fast")    ? FD_NUMERICS_FAST
@@ -25,8 +43,8 @@ static fd_numerics gpu_numerics(const char *spec, size_t size) {
 }
 #endif
 
-/* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone; their
- * owners chain. */
+/* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone;
+ * their owners chain. */
 typedef struct owners {
     fd_fault_owner *item[8];
     int32_t n;
@@ -36,9 +54,13 @@ static fd_code apply_changes(const char *rest, const fd_graph *graph, fd_cli_exe
     owners *all = out->fault_owner;
     while (*rest) {
         const bool is_type = strncmp(rest, "+cache-type=", 12) == 0;
+        if (strncmp(rest, GPUS, strlen(GPUS)) == 0) { /* new_exec reads it */
+            rest += 1 + strcspn(rest + 1, "+");
+            continue;
+        }
         if (!is_type && strncmp(rest, "+fault=", 7) != 0)
-            return fd_fail(err, FD_ERR_INPUT, "executor \"…%s\": expected +fault=NAME[@layer] or +cache-type=TYPE",
-                           rest);
+            return fd_fail(err, FD_ERR_INPUT,
+                           "executor \"…%s\": expected +fault=NAME[@layer], +cache-type=TYPE or +gpus=N|LIST", rest);
         rest += is_type ? 12 : 7;
         size_t size = strcspn(rest, "+");
         char spec[96];
@@ -64,6 +86,9 @@ static fd_code apply_changes(const char *rest, const fd_graph *graph, fd_cli_exe
 static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, int32_t n_ctx, int32_t n_seq,
                         int32_t n_thread, fd_exec **out, fd_error *err) {
     FD_TRY(fd_cli_ranks_join(err));
+    if (strstr(spec, GPUS) && strncmp(spec, "gpu:", 4) != 0)
+        return fd_fail(err, FD_ERR_INPUT, "executor \"%.*s\" runs on no GPU: gpus goes with the backend gpu", (int)size,
+                       spec);
     if (fd_cli_peers() && n_thread == 0) n_thread = fd_cli_ranks_n_thread();
     static const fd_numerics on_cpu[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT, FD_NUMERICS_F64};
     for (size_t i = 0; i < sizeof on_cpu / sizeof *on_cpu; i++) {
@@ -95,6 +120,9 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = gpu_numerics(spec, size);
+        FD_TRY(gpus_of(spec, &options.devices, err));
+        char why[256];
+        if (!fd_engine_available(why, sizeof why)) return fd_fail(err, FD_ERR_DEVICE, "%s", why);
         return fd_engine_new(graph, &options, out, err);
 #else
         return fd_fail(err, FD_ERR_UNSUPPORTED,
@@ -134,12 +162,23 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     fd_error ignored = {0};
     uint64_t free_bytes;
     fd_engine_memory memory;
+    fd_engine_devices gpus;
     fd_engine_size of = {.n_ctx = n_ctx, .n_seq = n_seq, .numerics = gpu_numerics(spec, strcspn(spec, "+"))};
-    if (strncmp(spec, "gpu:", 4) != 0 || !fd_engine_available(why, sizeof why) ||
-        fd_engine_memory_free(0, &free_bytes, &of.n_sm, &ignored) != FD_OK ||
-        fd_engine_memory_needed(graph, &of, &memory, &ignored) != FD_OK || fd_engine_memory_total(&memory) > free_bytes)
+    if (strncmp(spec, "gpu:", 4) != 0 || gpus_of(spec, &gpus, &ignored) != FD_OK ||
+        !fd_engine_available(why, sizeof why))
         return;
-    fd_engine_memory_text(&memory, &of, free_bytes, to, size);
+    for (int32_t r = 0, n = gpus.n ? gpus.n : 1; r < n; r++) {
+        if (fd_engine_memory_free(gpus.id[r], &free_bytes, &of.n_sm, &ignored) != FD_OK ||
+            fd_engine_memory_of_rank(graph, &of, (fd_rank_of){r, n}, &memory, &ignored) != FD_OK ||
+            fd_engine_memory_total(&memory) > free_bytes) {
+            to[0] = '\0';
+            return;
+        }
+        size_t at = strlen(to);
+        if (n > 1) at += (size_t)snprintf(to + at, size - at, "\n  GPU %d: ", gpus.id[r]);
+        if (at >= size) return;
+        fd_engine_memory_text(&memory, &of, free_bytes, to + at, size - at);
+    }
 #else
     (void)spec, (void)graph, (void)n_ctx, (void)n_seq, (void)size;
 #endif

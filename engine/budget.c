@@ -38,8 +38,12 @@ int32_t fd_step_rows(int32_t n_seq) {
     return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
 }
 
-/* The plans that memory depends on. */
+/* What memory depends on: of a graph, or of one GPU's split of it. */
 typedef struct plans {
+    const fd_graph *whole; /* by which all GPUs cut a long prompt alike */
+    fd_split split;
+    bool is_split;
+    uint64_t weights;
     fd_plan prompt, step, batch;
 } plans;
 
@@ -47,12 +51,16 @@ static void free_plans(plans *p) {
     fd_plan_free(&p->prompt);
     fd_plan_free(&p->step);
     fd_plan_free(&p->batch);
+    if (p->is_split) fd_split_free(&p->split);
 }
 
-static fd_code make_plans(const fd_graph *graph, fd_numerics numerics, plans *out, fd_error *err) {
+static fd_code make_plans(const fd_graph *whole, fd_numerics numerics, fd_rank_of rank, plans *out, fd_error *err) {
     bool fast = numerics == FD_NUMERICS_FAST;
-    *out = (plans){0};
-    fd_code code = fd_plan_make(graph, fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &out->prompt, err);
+    *out = (plans){.whole = whole, .is_split = rank.n > 1};
+    if (out->is_split) FD_TRY(fd_split_make(whole, rank.n, rank.rank, &out->split, err));
+    const fd_graph *graph = out->is_split ? out->split.graph : whole;
+    fd_code code = fd_weights_bytes(graph, &out->weights, err);
+    if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &out->prompt, err);
     if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_STEP : FD_PLAN_STEP, &out->step, err);
     if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &out->batch, err);
     if (code != FD_OK) free_plans(out);
@@ -70,17 +78,18 @@ size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok) {
     return most;
 }
 
-static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engine_size *size) {
+static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     const fd_graph *graph = p->step.graph;
     int32_t n_ctx = size->n_ctx, n_seq = size->n_seq > 1 ? size->n_seq : 1;
     bool fast = size->numerics == FD_NUMERICS_FAST, q8act = size->numerics == FD_NUMERICS_Q8ACT;
     bool batches = n_seq > 1 && fd_plan_batches(&p->batch);
-    int32_t prompt = fast ? fd_fast_batch_rows(n_ctx) : fd_engine_batch_rows(graph, n_ctx);
+    int32_t prompt = fast ? fd_fast_batch_rows(n_ctx) : fd_engine_batch_rows(p->whole, n_ctx);
     int32_t step = fast ? 1 : fd_step_rows(n_seq);
     fd_state_layout state = fd_state_lay_out(graph, n_ctx, n_seq, fast);
-    fd_engine_memory m = {.weights = weights, .cache = state.cache_bytes};
+    fd_engine_memory m = {.weights = p->weights, .cache = state.cache_bytes};
     m.scratch = state.bytes - m.cache + fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
                 fd_slots_bytes(&p->step, (fd_extent){step, n_ctx, step});
+    if (p->is_split) m.scratch += fd_align(fd_mailbox_bytes(fd_ranks_page(graph, n_seq)));
     if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
     if (q8act && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
@@ -88,7 +97,7 @@ static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engin
         fd_launch_context ctx = {.n_sm = size->n_sm};
         m.scratch += FD_CUBLAS_WORKSPACE + fd_fast_weight_bytes(&p->prompt) +
                      fd_fast_scratch_bytes(graph, &ctx, n_ctx) * (uint64_t)n_seq;
-    } else if (n_seq == 1) {
+    } else if (n_seq == 1 && !p->is_split) {
         m.observed = fd_async_bytes(graph, n_ctx);
     }
     return m;
@@ -96,12 +105,15 @@ static fd_engine_memory measure(const plans *p, uint64_t weights, const fd_engin
 
 fd_code fd_engine_memory_needed(const fd_graph *graph, const fd_engine_size *size, fd_engine_memory *out,
                                 fd_error *err) {
-    uint64_t weights;
+    return fd_engine_memory_of_rank(graph, size, (fd_rank_of){0}, out, err);
+}
+
+fd_code fd_engine_memory_of_rank(const fd_graph *graph, const fd_engine_size *size, fd_rank_of rank,
+                                 fd_engine_memory *out, fd_error *err) {
     plans p;
     *out = (fd_engine_memory){0};
-    FD_TRY(fd_weights_bytes(graph, &weights, err));
-    FD_TRY(make_plans(graph, size->numerics, &p, err));
-    *out = measure(&p, weights, size);
+    FD_TRY(make_plans(graph, size->numerics, rank, &p, err));
+    *out = measure(&p, size);
     free_plans(&p);
     return FD_OK;
 }
@@ -136,12 +148,12 @@ void fd_engine_memory_text(const fd_engine_memory *m, const fd_engine_size *size
 
 /* The longest context below size->n_ctx that fits, 0 for none. Shorter ones take no more, but for the rows of a prompt
  * that run together, which change in whole rows; what is returned fits in any case. */
-static int32_t context_that_fits(const plans *p, uint64_t weights, const fd_engine_size *size, uint64_t free_bytes) {
+static int32_t context_that_fits(const plans *p, const fd_engine_size *size, uint64_t free_bytes) {
     int32_t fits = 0, too_long = size->n_ctx;
     while (too_long - fits > 1) {
         fd_engine_size middle = *size;
         middle.n_ctx = fits + (too_long - fits) / 2;
-        fd_engine_memory m = measure(p, weights, &middle);
+        fd_engine_memory m = measure(p, &middle);
         if (fd_engine_memory_total(&m) <= free_bytes)
             fits = middle.n_ctx;
         else
@@ -150,15 +162,16 @@ static int32_t context_that_fits(const plans *p, uint64_t weights, const fd_engi
     return fits;
 }
 
-fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size, uint64_t free_bytes, fd_error *err) {
-    fd_engine_memory m;
-    FD_TRY(fd_engine_memory_needed(graph, size, &m, err));
-    if (fd_engine_memory_total(&m) <= free_bytes) return FD_OK;
+fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size, fd_rank_of rank, uint64_t free_bytes,
+                              fd_error *err) {
     char text[256], advice[96];
     plans p;
-    FD_TRY(make_plans(graph, size->numerics, &p, err));
-    int32_t fits = context_that_fits(&p, m.weights, size, free_bytes);
+    FD_TRY(make_plans(graph, size->numerics, rank, &p, err));
+    fd_engine_memory m = measure(&p, size);
+    bool fit = fd_engine_memory_total(&m) <= free_bytes;
+    int32_t fits = fit ? 0 : context_that_fits(&p, size, free_bytes);
     free_plans(&p);
+    if (fit) return FD_OK;
     if (fits > 0)
         snprintf(advice, sizeof advice, "a context of %d positions would fit", fits);
     else

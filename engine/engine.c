@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/devices.h"
 #include "engine/internal.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/matmul.h"
@@ -62,21 +63,18 @@ static fd_code check_graph(const fd_graph *graph, fd_error *err) {
 }
 
 static fd_code open_device(fd_engine *e, const fd_engine_options *options, fd_error *err) {
-    char why[256];
-    int n = 0, driver = 0, runtime = 0;
+    int32_t device = options->devices.id[0];
+    int driver = 0, runtime = 0;
     struct cudaDeviceProp prop;
-    if (!fd_engine_available(why, sizeof why)) return fd_fail(err, FD_ERR_DEVICE, "%s", why);
-    FD_TRY(fd_cuda_check(cudaGetDeviceCount(&n), "devices", err));
-    if (options->device < 0 || options->device >= n)
-        return fd_fail(err, FD_ERR_DEVICE, "CUDA device %d: there are %d", options->device, n);
-    FD_TRY(fd_cuda_check(cudaSetDevice(options->device), "device", err));
-    FD_TRY(fd_cuda_check(cudaGetDeviceProperties(&prop, options->device), "device", err));
+    FD_TRY(fd_devices_check(&device, 1, err));
+    FD_TRY(fd_cuda_check(cudaSetDevice(device), "device", err));
+    FD_TRY(fd_cuda_check(cudaGetDeviceProperties(&prop, device), "device", err));
     FD_TRY(fd_cuda_check(cudaDriverGetVersion(&driver), "driver", err));
     FD_TRY(fd_cuda_check(cudaRuntimeGetVersion(&runtime), "runtime", err));
     snprintf(e->exec.device, sizeof e->exec.device, "%.120s", prop.name);
     snprintf(e->exec.driver, sizeof e->exec.driver, "CUDA driver %d.%d, runtime %d.%d", driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    e->device.id = options->device;
+    e->device.id = device;
     e->device.ctx = (fd_launch_context){
         .n_sm = prop.multiProcessorCount, .max_shared = prop.sharedMemPerBlockOptin, .has_clusters = prop.major >= 9};
     e->device.overlap = !options->no_overlap && prop.major >= 9;
@@ -98,8 +96,8 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 static fd_code check_memory(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     uint64_t free_bytes;
     fd_engine_size size = {.n_ctx = options->n_ctx, .n_seq = options->n_seq, .numerics = options->numerics};
-    FD_TRY(fd_engine_memory_free(options->device, &free_bytes, &size.n_sm, err));
-    return fd_engine_memory_fits(graph, &size, free_bytes, err);
+    FD_TRY(fd_engine_memory_free(options->devices.id[0], &free_bytes, &size.n_sm, err));
+    return fd_engine_memory_fits(graph, &size, (fd_rank_of){0}, free_bytes, err);
 }
 
 /* The fused step keeps a whole row in shared memory, and the norm weights beside it. */
@@ -109,17 +107,21 @@ static bool rows_fit(const fd_engine *e, const fd_graph *graph) {
     return true;
 }
 
-fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
-    *out = NULL;
+static fd_code check_options(const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     if (options->n_ctx < 1)
         return fd_fail(err, FD_ERR_INPUT, "context: %d positions, expected at least 1", options->n_ctx);
-    bool fast = options->numerics == FD_NUMERICS_FAST, q8act = options->numerics == FD_NUMERICS_Q8ACT;
-    if (!fast && !q8act && options->numerics != FD_NUMERICS_EXACT)
+    bool fast = options->numerics == FD_NUMERICS_FAST;
+    if (!fast && options->numerics != FD_NUMERICS_Q8ACT && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
     FD_TRY(check_graph(graph, err));
-    if (fast) FD_TRY(fd_plan_check_fast(graph, err));
+    return fast ? fd_plan_check_fast(graph, err) : FD_OK;
+}
+
+fd_code fd_engine_begin(const fd_graph *graph, const fd_engine_options *options, fd_engine **out, fd_error *err) {
+    bool fast = options->numerics == FD_NUMERICS_FAST;
     fd_engine *e = calloc(1, sizeof *e);
+    *out = NULL;
     if (e && fast) e->fast = calloc(1, sizeof *e->fast);
     if (fast && e && !e->fast) {
         free(e);
@@ -142,14 +144,31 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
         if (graph->nodes[i].override || graph->nodes[i].row_offset != 0) e->prompt.may_split = false;
     }
     fd_code code = open_device(e, options, err);
-    if (code == FD_OK) code = check_memory(graph, options, err);
-    bool fuse = !options->no_fusion && rows_fit(e, graph);
-    if (code == FD_OK) code = fd_engine_setup(e, fuse, options->int8, err);
-    if (code != FD_OK) {
+    if (code == FD_OK)
+        *out = e;
+    else
         destroy(&e->exec);
-        return code;
-    }
+    return code;
+}
+
+fd_code fd_engine_complete(fd_engine *e, const fd_engine_options *options, fd_error *err) {
+    bool fuse = !options->no_fusion && rows_fit(e, e->exec.graph);
+    FD_TRY(fd_engine_setup(e, fuse, options->int8, err));
     if (e->step.batches) e->exec.class_ = &batching_class;
-    *out = &e->exec;
     return FD_OK;
+}
+
+fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
+    fd_engine *e = NULL;
+    *out = NULL;
+    FD_TRY(check_options(graph, options, err));
+    if (options->devices.n > 1) return fd_engine_new_many(graph, options, out, err);
+    fd_code code = fd_engine_begin(graph, options, &e, err);
+    if (code == FD_OK) code = check_memory(graph, options, err);
+    if (code == FD_OK) code = fd_engine_complete(e, options, err);
+    if (code == FD_OK)
+        *out = &e->exec;
+    else if (e)
+        destroy(&e->exec);
+    return code;
 }

@@ -17,6 +17,7 @@ static fd_code prepare(fd_pass *pass, fd_error *err) {
     FD_TRY(fd_slots_reserve(&e->prompt.slots, pass->plan, extent, "a prompt's activations", &moved, err));
     for (int i = 0; i < FD_ROWS_COUNT && moved; i++) fd_graph_forget(&e->prompt.graphs[i]);
     if (e->fast && pass->observe) FD_TRY(fd_fast_reserve_inner(pass, err));
+    if (e->ranks && pass->observe) FD_TRY(fd_observe_reserve(pass, err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT && pass->n_tok > 1) {
         size_t bytes = fd_q8_scratch_bytes(e->exec.graph, pass->n_tok);
         FD_TRY(fd_device_reserve(&e->prompt.q8_rows, bytes, "int8 activations", err));
@@ -77,7 +78,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
     size_t n_vocab = (size_t)e->exec.graph->hparams.n_vocab;
     int32_t longest = !e->prompt.may_split || e->exec.observer.observe ? batch->n_tok
                       : e->fast                                        ? FD_FAST_ROWS
-                                : fd_engine_batch_rows(e->exec.graph, e->exec.n_ctx);
+                                : fd_engine_batch_rows(e->split ? e->split->full : e->exec.graph, e->exec.n_ctx);
     for (int32_t done = 0, n; done < batch->n_tok; done += n) {
         n = batch->n_tok - done < longest ? batch->n_tok - done : longest;
         fd_pass pass = batch_pass(e, batch, done, n);

@@ -34,6 +34,7 @@ fd_code fd_engine_begin_generation(fd_engine *e, const fd_generation *run, fd_er
     e->keep_logits = false;
     FD_TRY(code);
     FD_TRY(prepare(e, run, err));
+    if (e->ranks) FD_TRY(fd_ranks_meet(e->ranks, err)); /* memory has been made */
     return fd_engine_sample(e, &e->device.ctx, false, 1, err);
 }
 

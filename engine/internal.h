@@ -9,14 +9,16 @@
 #include "engine/memory.h"
 #include "engine/observe.h"
 #include "engine/plan.h"
+#include "engine/ranks.h"
 #include "engine/slots.h"
+#include "engine/split.h"
 #include "engine/state.h"
 #include "engine/weights.h"
 #include "exec/generate.h"
 #include "kernels/sampling/sample.h"
 
-/* Rows that run together in fast numerics: a longer prompt is split, and an observed one, which is not, is multiplied in
- * the same pieces. A multiple of the rows a block of the attention kernel takes. */
+/* Rows that run together in fast numerics: a longer prompt is split, and an observed one, which is not, is multiplied
+ * in the same pieces. A multiple of the rows a block of the attention kernel takes. */
 enum { FD_FAST_ROWS = 1024 };
 
 /* Steps whose tokens the host has not looked at: enough that the device never waits for it. */
@@ -79,9 +81,12 @@ typedef struct fd_engine {
     fd_engine_sampling sampling;
     fd_sync_observe sync;
     fd_async_observe async;
-    bool observe_by_node; /* observed steps are not fused */
-    bool has_override;    /* a fault replaces an op */
-    fd_fast *fast;        /* owned; NULL: exact or q8act */
+    bool observe_by_node;  /* observed steps are not fused */
+    bool has_override;     /* a fault replaces an op */
+    fd_fast *fast;         /* owned; NULL: exact or q8act */
+    fd_ranks *ranks;       /* borrowed: those that run the model with this one; NULL: it runs it alone */
+    const fd_split *split; /* borrowed: of ranks, what this one does */
+    int32_t rank;
     fd_block logits_host; /* pinned */
     const float *logits;  /* device: the last row that the last call computed, where it computed any */
     bool keep_logits;     /* compute the last row though the host does not want it */
@@ -90,6 +95,14 @@ typedef struct fd_engine {
 /* ---- setup.c ---- */
 fd_code fd_engine_setup(fd_engine *engine, bool fuse, fd_int8 int8, fd_error *err);
 void fd_engine_release(fd_engine *engine);
+
+/* ---- engine.c ---- */
+/* Making an engine: its device and a stream there, then all that it holds. What is begun is ended by fd_exec_free. */
+fd_code fd_engine_begin(const fd_graph *graph, const fd_engine_options *options, fd_engine **out, fd_error *err);
+fd_code fd_engine_complete(fd_engine *engine, const fd_engine_options *options, fd_error *err);
+
+/* ---- many.c: an engine on several GPUs ---- */
+fd_code fd_engine_new_many(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 /* ---- forward.c ---- */
 fd_code fd_engine_forward(fd_exec *exec, const fd_batch *batch, fd_error *err);
@@ -108,7 +121,8 @@ void fd_int8_choose_all(const fd_graph *graph, bool *int8);
 void fd_int8_choose_faster(const fd_launch_context *ctx, const fd_plan *step, fd_int8 where, bool *int8);
 
 /* ---- step.c ---- */
-/* One token at `pos`, as a CUDA graph where it may be; the next one sampled with `sampled`, whose token the device has. */
+/* One token at `pos`, as a CUDA graph where it may be; the next one sampled with `sampled`, whose token the device
+ * has. */
 fd_code fd_engine_step_one(fd_engine *engine, int32_t token, int32_t pos, bool sampled, fd_error *err);
 /* The same, each node's tensor kept in `tensors` [n_node]; `graphs` [short context]. */
 fd_code fd_engine_step_kept(fd_engine *engine, float *const *tensors, fd_captured graphs[2], int32_t token, int32_t pos,

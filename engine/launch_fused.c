@@ -69,6 +69,13 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
     return fd_launch_attn_decode(&pass->ctx, &in, err);
 }
 
+fd_code fd_run_gather_add(fd_pass *pass, const fd_item *item, fd_error *err) {
+    fd_gather in = fd_ranks_gather(pass, item->gather, fd_pass_tensor(pass, item->gather - 1), NULL, pass->n_tok);
+    in.plus = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->gather));
+    in.to[in.rank] = fd_pass_tensor(pass, item->add); /* through pages each rank writes to its own tensor alone */
+    return fd_launch_gather(&pass->ctx, &in, err);
+}
+
 /* ---- many rows ---- */
 
 fd_code fd_run_matmuls(fd_pass *pass, const fd_item *item, fd_error *err) {

@@ -260,8 +260,17 @@ static fd_code launch_clamp(const job *j, fd_error *err) {
     return launch_activation(j, FD_ACTIVATION_CLAMP, err);
 }
 
+static fd_code launch_gather(const job *j, fd_error *err) {
+    int32_t part = j->node->id - 1;
+    bool of_cache = fd_pass_node(j->pass, part)->op == FD_OP_KV_WRITE;
+    fd_gather in = fd_ranks_gather(j->pass, j->node->id, fd_pass_input(j->pass, j->node->id, part),
+                                   of_cache ? j->pos0 : NULL, j->n_tok);
+    return fd_launch_gather(&j->pass->ctx, &in, err);
+}
+
 /* From ops.def: an op without a launcher does not compile. */
-static fd_code (*const launchers[FD_OP_COUNT])(const job *j, fd_error *err) = {
+static fd_code (*const launchers[FD_OP_COUNT + 1])(const job *j, fd_error *err) = {
+    [FD_OP_GATHER] = launch_gather,
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = launch_##name,
 #include "model/ops.def"
 #undef FD_OP

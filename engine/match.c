@@ -1,5 +1,7 @@
 #include "engine/match.h"
 
+#include "engine/split.h"
+
 #include <string.h>
 
 enum { MANY = 2 };
@@ -145,6 +147,16 @@ static bool match_add_norm(const fd_matcher *m, int32_t id, fd_item *item) {
     return norm->n_dim == 1 && add->n_dim == 1 && norm->shape[0] == add->shape[0];
 }
 
+/* The sum of a whole that nothing else reads, and of a tensor known before. */
+static bool match_gather_add(const fd_matcher *m, int32_t id, fd_item *item) {
+    const fd_node *add = &m->graph->nodes[id];
+    int32_t whole = add->input[0] > add->input[1] ? add->input[0] : add->input[1]; /* the later one */
+    item->kernel = FD_KERNEL_GATHER_ADD;
+    item->gather = whole;
+    item->add = id;
+    return is_plain(m->graph, whole, FD_OP_GATHER) && only_reader(m->graph, whole, FD_OP_ADD) == id;
+}
+
 /* From ROPE of q along scores, softmax and mix, whoever computes these, to both caches and ROPE of k. */
 static bool match_rope_kv_write(const fd_matcher *m, int32_t id, fd_item *item) {
     const fd_graph *graph = m->graph;
@@ -267,6 +279,7 @@ static const struct pattern {
     {FD_MATCH_ATTN_DECODE, FD_OP_ATTN_MIX, true, match_attn_decode},
     {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_ATTN_ROW_F16 | FD_MATCH_ATTENTION_F16, FD_OP_ATTN_MIX, true,
      match_attention_f16},
+    {FD_MATCH_GATHER_ADD, FD_OP_ADD, true, match_gather_add},
     {FD_MATCH_GEMM_F16, FD_OP_ADD, true, match_gemm_add},
     {FD_MATCH_GEMM_F16, FD_OP_MATMUL, true, match_gemm},
 };
@@ -285,7 +298,7 @@ static bool has_member(const fd_item *item, int32_t id) {
 }
 
 static void fill_members(fd_item *item) {
-    const int32_t of_rows[] = {item->norm,   item->add,    item->silu,    item->q_rope,
+    const int32_t of_rows[] = {item->norm,   item->add,    item->silu,    item->gather, item->q_rope,
                                item->k_rope, item->scores, item->softmax, item->mix};
     for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++) add_member(item, of_rows[i]);
     for (int i = 0; i < item->n_matmul; i++) add_member(item, item->matmul[i]);
@@ -320,6 +333,7 @@ static bool is_kept(const fd_matcher *m, const fd_item *item, int32_t id) {
     case FD_KERNEL_ATTN_ROW_F16:
     case FD_KERNEL_ATTENTION_F16: return id == item->mix;
     case FD_KERNEL_ROPE_KV_WRITE: return id != item->k_rope || !(m->patterns & FD_MATCH_DROP_K);
+    case FD_KERNEL_GATHER_ADD:
     case FD_KERNEL_GEMM_ADD_F16: return id == item->add;
     default: return true;
     }
@@ -330,6 +344,7 @@ static fd_item item_at(int32_t id) {
                      .norm = -1,
                      .add = -1,
                      .silu = -1,
+                     .gather = -1,
                      .q_rope = -1,
                      .k_rope = -1,
                      .cache_k = -1,

@@ -1,6 +1,6 @@
-/* Which nodes run as one item: patterns looked for along the graph's edges, so that a graph which a fault has rearranged
- * is not fused where a pattern no longer fits. A node that a fault replaces is in no pattern. None of the fusions of exact
- * numerics changes an operation or the order of a sum. */
+/* Which nodes run as one item: patterns looked for along the graph's edges, so that a graph which a fault has
+ * rearranged is not fused where a pattern no longer fits. A node that a fault replaces is in no pattern. None of the
+ * fusions of exact numerics changes an operation or the order of a sum. */
 #ifndef FD_ENGINE_MATCH_H
 #define FD_ENGINE_MATCH_H
 
@@ -19,6 +19,7 @@ enum {
     FD_MATCH_GEMM_F16 = 1 << 8,
     FD_MATCH_IN_ORDER = 1 << 9, /* an observer may look: an item's nodes are neighbours in the list */
     FD_MATCH_DROP_K = 1 << 10,  /* ROPE of k is not kept next to the cache row made of it */
+    FD_MATCH_GATHER_ADD = 1 << 11,
 };
 
 typedef struct fd_matcher {

@@ -8,9 +8,25 @@
 /* Tensors gather here before the host looks; one that is larger gets the room it needs. */
 enum { PINNED_BYTES = 64 << 20 };
 
+/* The node as the observer knows it; NULL: a part of one. */
+static const fd_node *shown_node(const fd_engine *e, int32_t id) {
+    if (!e->split) return &e->exec.graph->nodes[id];
+    return e->split->full_id[id] < 0 ? NULL : &e->split->full->nodes[e->split->full_id[id]];
+}
+
+static const fd_graph *shown_graph(const fd_engine *e) {
+    return e->split ? e->split->full : e->exec.graph;
+}
+
+static bool is_logits(const fd_engine *e, const fd_node *node) {
+    return node->id == shown_graph(e)->n_node - 1;
+}
+
 unsigned fd_observe_wants(const fd_engine *engine, int32_t id) {
     const fd_observer *observer = &engine->exec.observer;
-    return observer->wants ? observer->wants(observer->user, &engine->exec.graph->nodes[id]) : FD_WANT_DATA;
+    const fd_node *node = shown_node(engine, id);
+    if (!node) return 0;
+    return observer->wants ? observer->wants(observer->user, node) : FD_WANT_DATA;
 }
 
 fd_code fd_reduce_on_device(const fd_reduction *in, const fd_reduced *parts, fd_error *err) {
@@ -61,16 +77,20 @@ static fd_row_views views_of(const fd_pass *pass, const fd_node *node, const voi
                           .one = view};
 }
 
+static size_t reduce_scratch(const fd_pass *pass, const fd_node *node) {
+    size_t scratch = fd_summary_scratch(views_of(pass, node, NULL).n_block, pass->n_tok);
+    size_t top = fd_top_scratch(pass->plan->graph->hparams.n_vocab, pass->n_tok);
+    return is_logits(pass->engine, node) && top > scratch ? top : scratch;
+}
+
 /* One stream: sync.results serves all nodes in turn. */
 static fd_code reduce(const fd_pass *pass, const fd_node *node, const void *rows, const fd_reduced *parts, size_t bytes,
                       fd_error *err) {
     fd_sync_observe *sync = &pass->engine->sync;
     int64_t n_vocab = pass->plan->graph->hparams.n_vocab;
     fd_row_views views = views_of(pass, node, rows);
-    size_t scratch = fd_summary_scratch(views.n_block, pass->n_tok), top = fd_top_scratch(n_vocab, pass->n_tok);
-    bool logits = node->id == pass->plan->graph->n_node - 1;
     FD_TRY(fd_device_reserve(&sync->results, bytes, "observed tensors", err));
-    FD_TRY(fd_device_reserve(&sync->scratch, logits && top > scratch ? top : scratch, "observed tensors", err));
+    FD_TRY(fd_device_reserve(&sync->scratch, reduce_scratch(pass, node), "observed tensors", err));
     fd_reduction in = {.ctx = &pass->engine->device.ctx,
                        .tensors = views,
                        .weights = views,
@@ -85,7 +105,7 @@ static fd_code reduce(const fd_pass *pass, const fd_node *node, const void *rows
 
 static fd_observation to_observation(const fd_pass *pass, const fd_node *node, const char *at,
                                      const fd_reduced *parts) {
-    fd_observation o = {.graph = pass->plan->graph,
+    fd_observation o = {.graph = shown_graph(pass->engine),
                         .node = node,
                         .step = pass->engine->exec.step,
                         .pos0 = pass->pos0,
@@ -106,15 +126,40 @@ static fd_observation to_observation(const fd_pass *pass, const fd_node *node, c
     return o;
 }
 
+/* Pinned memory that a node takes. */
+static size_t shown_bytes(const fd_pass *pass, const fd_node *node, unsigned wants, fd_reduced *parts) {
+    size_t size = lay_out(node, is_logits(pass->engine, node), wants, pass->n_tok, parts);
+    return wants & FD_WANT_DATA ? (size_t)fd_pass_row_bytes(pass, node) * (size_t)pass->n_tok : size;
+}
+
+fd_code fd_observe_reserve(const fd_pass *pass, fd_error *err) {
+    fd_sync_observe *sync = &pass->engine->sync;
+    size_t pinned = 0, results = 0, scratch = 0;
+    for (int32_t i = 0; i < pass->plan->graph->n_node; i++) {
+        const fd_node *node = shown_node(pass->engine, i);
+        unsigned wants = fd_observe_wants(pass->engine, i);
+        fd_reduced parts;
+        if (!wants) continue;
+        size_t size = shown_bytes(pass, node, wants, &parts);
+        size_t sums = reduce_scratch(pass, node);
+        if (size > pinned) pinned = size;
+        if (!(wants & FD_WANT_DATA) && size > results) results = size;
+        if (sums > scratch) scratch = sums;
+    }
+    FD_TRY(fd_device_reserve(&sync->results, results, "observed tensors", err));
+    FD_TRY(fd_device_reserve(&sync->scratch, scratch, "observed tensors", err));
+    if (pinned > 0 && pinned < PINNED_BYTES) pinned = PINNED_BYTES;
+    return fd_pinned_reserve(&sync->pinned, pinned, "observed tensors", err);
+}
+
 fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *err) {
-    const fd_node *node = fd_pass_node(pass, id);
+    const fd_node *node = shown_node(pass->engine, id);
     fd_sync_observe *sync = &pass->engine->sync;
     unsigned wants = fd_observe_wants(pass->engine, id);
     if (!wants) return FD_OK;
     bool elements = wants & FD_WANT_DATA;
     fd_reduced parts;
-    size_t size = lay_out(node, id == pass->plan->graph->n_node - 1, wants, pass->n_tok, &parts);
-    if (elements) size = (size_t)fd_pass_row_bytes(pass, node) * (size_t)pass->n_tok;
+    size_t size = shown_bytes(pass, node, wants, &parts);
     if (sync->used + size > sync->pinned.size) {
         FD_TRY(fd_observe_flush(pass->engine, err));
         FD_TRY(fd_pinned_reserve(&sync->pinned, size > PINNED_BYTES ? size : PINNED_BYTES, "observed tensors", err));

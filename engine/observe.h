@@ -30,6 +30,8 @@ fd_code fd_observe_rows(struct fd_pass *pass, int32_t node, const void *rows, fd
 float *fd_observed_tensor(const struct fd_pass *pass, int32_t node);
 /* Shows a node that lies where the plan says. */
 fd_code fd_observe_node(struct fd_pass *pass, int32_t node, fd_error *err);
+/* Room for the largest tensor of the pass that is shown, so that none is made while it runs. */
+fd_code fd_observe_reserve(const struct fd_pass *pass, fd_error *err);
 fd_code fd_observe_flush(struct fd_engine *engine, fd_error *err);
 void fd_observe_release(struct fd_engine *engine);
 

@@ -26,6 +26,8 @@ typedef struct fd_pass {
     void *q8_rows;             /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     int32_t q8_node, q8_n_tok; /* whose rows lie there; n_tok 0: none's */
     fd_sync_observe *observe;  /* NULL: no one looks */
+    uint32_t n_gather;         /* launched so far (engine/ranks.h) */
+    bool is_captured;          /* into a CUDA graph: nothing runs yet */
 } fd_pass;
 
 /* walk.c: all items in order; shows nodes to the observer. */
@@ -62,7 +64,7 @@ fd_launcher fd_run_op;
 /* A node by its op's kernel, or on the host where a fault replaces it. */
 fd_code fd_run_node(fd_pass *pass, int32_t node, bool int8, fd_error *err);
 /* launch_fused.c */
-fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, fd_run_rope_kv_write;
+fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, fd_run_rope_kv_write, fd_run_gather_add;
 /* launch_f16.c: these show an observer what it wants of their insides */
 fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_gemm_f16, fd_run_gemm_add_f16;
 /* Rounds a result in binary32 where a product reads it in binary16. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/match.h"
+#include "engine/split.h"
 
 /* What each kind of pass may fuse. */
 static const struct policy {
@@ -12,7 +13,7 @@ static const struct policy {
 } policies[FD_PLAN_KIND_COUNT] = {
     [FD_PLAN_NODES] = {0, false},
     [FD_PLAN_ROWS] = {FD_MATCH_MATMULS | FD_MATCH_ADD_NORM | FD_MATCH_ROPE_KV_WRITE, false},
-    [FD_PLAN_STEP] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATVEC, false},
+    [FD_PLAN_STEP] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATVEC | FD_MATCH_GATHER_ADD, false},
     [FD_PLAN_BATCH] = {FD_MATCH_ATTN_DECODE | FD_MATCH_MATMULS | FD_MATCH_ADD_NORM, false},
     [FD_PLAN_FAST_NODES] = {FD_MATCH_ATTN_ROW_F16 | FD_MATCH_IN_ORDER, true},
     [FD_PLAN_FAST_ROWS] = {FD_MATCH_ATTENTION_F16 | FD_MATCH_ROPE_KV_WRITE | FD_MATCH_DROP_K | FD_MATCH_GEMM_F16 |
@@ -83,21 +84,28 @@ static int32_t slot_in_place(const fd_plan *plan, int32_t i, const fd_edge *writ
     return -1;
 }
 
-/* A slot is free again only after the item that reads it last: a kernel never writes over what it reads. */
+/* A slot is free again only after the item that reads it last: a kernel never writes over what it reads. What is
+ * gathered other GPUs may write while this one is at the gather before: the slot must be free since then. */
 static void assign_slots(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT],
                          int32_t *const busy_until[FD_RESULT_COUNT]) {
-    for (int32_t i = 0; i < plan->n_item; i++)
+    int32_t last_gather = 0; /* a pass begins with one */
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        const fd_node *node = &plan->graph->nodes[plan->items[i].node];
+        int32_t free_since = node->op == FD_OP_GATHER ? last_gather - 1 : i - 1;
+        if (plan->items[i].kernel == FD_KERNEL_GATHER_ADD || (node->op == FD_OP_GATHER && node->input[0] >= 0))
+            last_gather = i;
         for (int k = 0; k < plan->items[i].n_write; k++) {
             const fd_edge *write = &plan->items[i].writes[k];
             fd_result type = write->type;
             if (plan->graph->nodes[write->node].op == FD_OP_KV_WRITE) continue;
             int32_t slot = slot_in_place(plan, i, write, last);
             if (slot < 0)
-                for (slot = 0; slot < plan->n_slot[type] && busy_until[type][slot] >= i;) slot++;
+                for (slot = 0; slot < plan->n_slot[type] && busy_until[type][slot] > free_since;) slot++;
             if (slot == plan->n_slot[type]) plan->n_slot[type]++;
             plan->slot_of[type][write->node] = slot;
             busy_until[type][slot] = last[type][write->node] > i ? last[type][write->node] : i;
         }
+    }
 }
 
 /* ---- a plan ---- */
@@ -118,6 +126,11 @@ static fd_code allocate(fd_plan *plan, bool **covered, int32_t **work, fd_error 
     return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
 }
 
+/* Observers see the passes of single nodes: elsewhere what they alone want is not gathered. */
+static bool is_for_observers(const fd_graph *graph, int32_t id, fd_plan_kind kind) {
+    return graph->nodes[id].op == FD_OP_GATHER && graph->nodes[id].input[0] < 0 && kind != FD_PLAN_NODES;
+}
+
 fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_error *err) {
     fd_matcher matcher = {.graph = graph, .patterns = policies[kind].patterns};
     int32_t *work = NULL, *last[FD_RESULT_COUNT], *busy_until[FD_RESULT_COUNT];
@@ -131,7 +144,8 @@ fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_
         mark_all_rows(graph, policies[kind].fast, out->all_rows);
         matcher.all_rows = out->all_rows;
         fd_match_begin(&matcher);
-        for (int32_t i = 0; i < graph->n_node; i++) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
+        for (int32_t i = 0; i < graph->n_node; i++)
+            if (!is_for_observers(graph, i, kind)) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
         find_last_readers(out, last);
         for (int32_t i = 0; i < out->n_item; i++) choose_types(graph, &out->items[i], last);
         assign_slots(out, last, busy_until);

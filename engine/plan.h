@@ -17,6 +17,7 @@ typedef enum fd_kernel {
     FD_KERNEL_MATMULS,       /* of many rows: MATMULs of one input */
     FD_KERNEL_ADD_NORM,      /* of many rows: ADD, and RMS_NORM of the sum */
     FD_KERNEL_ROPE_KV_WRITE, /* of many rows: ROPE of q and k, both KV_WRITEs */
+    FD_KERNEL_GATHER_ADD,    /* of one row, on several GPUs: GATHER, and ADD of the whole */
     /* Fast numerics: */
     FD_KERNEL_ATTN_DECODE_F16, /* ATTN_DECODE's nodes, but for ROPEs and KV_WRITEs that others read too */
     FD_KERNEL_ATTN_ROW_F16,    /* one row whose K and V are in the caches: scores, softmax, mix */
@@ -42,7 +43,7 @@ typedef struct fd_item {
     int32_t n_read, n_write;
     fd_edge reads[FD_ITEM_EDGES], writes[FD_ITEM_EDGES]; /* nodes from other items, and members that are kept */
     /* Which member plays which part; -1: none. */
-    int32_t norm, add, silu, matmul[FD_ITEM_MATMULS], n_matmul;
+    int32_t norm, add, silu, gather, matmul[FD_ITEM_MATMULS], n_matmul;
     int32_t q_rope, k_rope, cache_k, cache_v, scores, softmax, mix; /* caches: also where they are only read */
     int32_t q, k, v; /* what attention reads; k and v are -1 where their rows are in the caches already */
 } fd_item;

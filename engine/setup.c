@@ -68,7 +68,8 @@ fd_code fd_engine_setup(fd_engine *e, bool fuse, fd_int8 where, fd_error *err) {
     free(int8);
     FD_TRY(code);
     FD_TRY(fd_slots_make(&e->prompt.slots, &e->prompt.nodes, &e->prompt.rows, err));
-    FD_TRY(fd_weights_upload(graph, e->device.id, e->device.ctx.stream, &e->weights, err));
+    FD_TRY(fd_weights_upload(graph, e->split ? e->split->rows : NULL, e->device.id, e->device.ctx.stream, &e->weights,
+                             err));
     FD_TRY(fd_state_make(e, err));
     if (e->fast) FD_TRY(fd_fast_setup(e, err));
     FD_TRY(make_steps(e, err));

@@ -41,26 +41,18 @@ int64_t fd_upload_piece_rows(const fd_weight *w, bool as_vector) {
     return fit < 1 ? 1 : fit < w->n_row ? fit : w->n_row;
 }
 
-static int64_t file_row_bytes(const fd_weight *w) {
-    return fd_dtype_row_bytes(w->dtype, w->n_col);
-}
-
-static const char *file_rows(const fd_upload_piece *p) {
-    return (const char *)p->weight->data + p->row * file_row_bytes(p->weight);
-}
-
 /* Advice about the mapped file's pages; where it is refused, pages come one fault at a time, as without it. */
 static void advise(const fd_upload_piece *p, int advice) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)file_rows(p);
-    uintptr_t end = from + (uintptr_t)(p->n_row * file_row_bytes(p->weight));
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p->from;
+    uintptr_t end = from + (uintptr_t)(p->n_row * p->stride);
     from -= from % page;
     (void)madvise((void *)from, end - from, advice);
 }
 
 static void fill(const fd_upload_piece *p, char *to) {
     const fd_weight *w = p->weight;
-    size_t row_bytes = fd_upload_row_bytes(w, p->as_vector), file_bytes = (size_t)file_row_bytes(w);
-    const char *from = file_rows(p);
+    size_t row_bytes = fd_upload_row_bytes(w, p->as_vector), file_bytes = (size_t)p->stride;
+    const char *from = p->from;
 #ifdef MADV_POPULATE_READ
     advise(p, MADV_POPULATE_READ); /* one call instead of a fault for every few pages */
 #endif

@@ -1,5 +1,5 @@
-/* Rows of weights on their way to the device: threads read and rearrange them into pinned buffers, two each, so that one
- * is filled while the other is copied. */
+/* Rows of weights on their way to the device: threads read and rearrange them into pinned buffers, two each, so that
+ * one is filled while the other is copied. */
 #ifndef FD_ENGINE_UPLOAD_H
 #define FD_ENGINE_UPLOAD_H
 
@@ -9,9 +9,11 @@
 /* Neighbouring rows of one weight. */
 typedef struct fd_upload_piece {
     const fd_weight *weight;
-    bool as_vector;     /* binary32 elements; else packed as kernels/formats/pack.h says */
-    int64_t row, n_row; /* of the weight */
-    char *to;           /* device: where row `row` goes */
+    bool as_vector;   /* binary32 elements; else packed as kernels/formats/pack.h says */
+    const char *from; /* the first of them in the file */
+    int64_t stride;   /* bytes from row to row there */
+    int64_t n_row;
+    char *to; /* device: where the first one goes */
 } fd_upload_piece;
 
 /* Bytes of one row on the device. */

@@ -51,20 +51,27 @@ fd_code fd_weights_bytes(const fd_graph *graph, uint64_t *bytes, fd_error *err) 
 /* ---- upload ---- */
 
 /* Pieces of all weights in the order in which they lie on the device. With `list` NULL, counts them. */
-static int64_t cut(const fd_graph *graph, fd_device_weights *out, fd_upload_piece *list) {
+static int64_t cut(const fd_graph *graph, const fd_weight_runs *all, fd_device_weights *out, fd_upload_piece *list) {
     char *at = out->block.data;
     int64_t n = 0;
     for (int32_t i = 0; i < graph->n_weight; i++) {
         const fd_weight *w = &graph->weights[i];
+        const fd_weight_runs from = all ? all[i] : fd_weight_whole(w);
         int uses = uses_of(graph, i);
         for (int vector = 0; vector < 2; vector++) {
             if (!(uses & (vector ? USED_AS_VECTOR : USED_AS_MATRIX))) continue;
             int64_t row_bytes = (int64_t)fd_upload_row_bytes(w, vector), rows = fd_upload_piece_rows(w, vector);
-            for (int64_t row = 0; row < w->n_row; row += rows, n++) {
+            for (int64_t row = 0, n_row; row < w->n_row; row += n_row, n++) {
+                int64_t left = from.run - row % from.run;
+                n_row = left < rows ? left : rows;
                 if (!list) continue;
-                int64_t n_row = w->n_row - row < rows ? w->n_row - row : rows;
-                list[n] = (fd_upload_piece){
-                    .weight = w, .as_vector = vector, .row = row, .n_row = n_row, .to = at + row * row_bytes};
+                list[n] = (fd_upload_piece){.weight = w,
+                                            .as_vector = vector,
+                                            .from = (const char *)w->data +
+                                                    (row / from.run * from.period + row % from.run) * from.stride,
+                                            .stride = from.stride,
+                                            .n_row = n_row,
+                                            .to = at + row * row_bytes};
             }
             if (vector)
                 out->vector[i] = (const float *)(const void *)at;
@@ -81,18 +88,18 @@ static int64_t cut(const fd_graph *graph, fd_device_weights *out, fd_upload_piec
     return n;
 }
 
-fd_code fd_weights_upload(const fd_graph *graph, int32_t device, cudaStream_t stream, fd_device_weights *out,
-                          fd_error *err) {
+fd_code fd_weights_upload(const fd_graph *graph, const fd_weight_runs *rows, int32_t device, cudaStream_t stream,
+                          fd_device_weights *out, fd_error *err) {
     uint64_t bytes;
     FD_TRY(fd_weights_bytes(graph, &bytes, err));
     FD_TRY(fd_device_alloc(&out->block, bytes, "the weights", err));
     out->matrix = calloc((size_t)graph->n_weight + 1, sizeof *out->matrix);
     out->vector = calloc((size_t)graph->n_weight + 1, sizeof *out->vector);
     if (!out->matrix || !out->vector) return fd_fail(err, FD_ERR_MEMORY, "weights: out of memory");
-    int64_t n = cut(graph, out, NULL);
+    int64_t n = cut(graph, rows, out, NULL);
     fd_upload_piece *pieces = calloc((size_t)n + 1, sizeof *pieces);
     if (!pieces) return fd_fail(err, FD_ERR_MEMORY, "weights: out of memory for %lld pieces", (long long)n);
-    (void)cut(graph, out, pieces);
+    (void)cut(graph, rows, out, pieces);
     fd_code code = fd_upload(pieces, n, device, stream, err);
     free(pieces);
     return code;

@@ -69,7 +69,8 @@ const struct argp fd_cmd_diff_argp = {
     "first that differs. Both are then run again up to there (to the end, where rounding may differ) and recorded, and "
     "every op is replayed as in firstdiff compare --model: noise, or a bug and its name.\v"
     "SPEC is cpu:exact, gpu:exact, gpu:fast, cpu:f64 or cpu:emulate-CLASS, each may end in "
-    "+fault=NAME[@LAYER]; or trace:FILE.h5, whose tokens are then fed unless a prompt is given. Tokens after the "
+    "+fault=NAME[@LAYER], a GPU's in +gpus=N|LIST; or trace:FILE.h5, whose tokens are then fed unless a prompt is "
+    "given. Tokens after the "
     "prompt are the reference's greedy choice, fed to both.\n\n"
     "Exit status: 0 identical in every bit, or different by rounding alone, 1 diverged, 2 unusable input, 3 "
     "incomplete.",

@@ -33,6 +33,7 @@ enum {
     KEY_CACHE_TYPE,
     KEY_CACHE_TYPE_K,
     KEY_CACHE_TYPE_V,
+    KEY_GPUS,
     KEY_SYSTEM
 };
 
@@ -48,6 +49,10 @@ static const struct argp_option options[] = {
     {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: a system message before it", 1},
     {0, 'n', "N", 0, "Tokens to generate (default 32; 0: prefill only)", 2},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
+    {"gpus", KEY_GPUS, "N|LIST", 0,
+     "With --backend gpu: so many GPUs, or those of the list, share the model; never changes a bit (default: the "
+     "first)",
+     2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
      "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: "
      "tensor "
@@ -127,6 +132,7 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     case KEY_SYSTEM: a->system = arg; return 0;
     case 'n': a->n_generate = fd_cli_integer(arg, 0, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
+    case KEY_GPUS: a->gpus = arg; return 0;
     case KEY_NUMERICS: a->numerics = arg; return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
@@ -178,8 +184,11 @@ fd_code fd_run_spec(const fd_run_args *args, char spec[256], fd_error *err) {
     const char *both = args->cache_type ? args->cache_type : "f32";
     const char *k = args->cache_type_k ? args->cache_type_k : both;
     const char *v = args->cache_type_v ? args->cache_type_v : both;
+    size_t at = strlen(spec);
+    if (args->gpus) at += (size_t)snprintf(spec + at, 256 - at, "+gpus=%s", args->gpus);
+    if (at >= 256) return fd_fail(err, FD_ERR_INPUT, "GPUs \"%.40s…\": too long", args->gpus);
     if (!args->cache_type && k == v) return FD_OK;
-    size_t at = strlen(spec), room = 256 - at;
+    size_t room = 256 - at;
     int size = strcmp(k, v) == 0 ? snprintf(spec + at, room, "+cache-type=%s", k)
                                  : snprintf(spec + at, room, "+cache-type=%s/%s", k, v);
     return (size_t)size < room ? FD_OK : fd_fail(err, FD_ERR_INPUT, "cache type \"%.40s…\": too long", k);

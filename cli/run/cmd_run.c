@@ -196,7 +196,7 @@ static fd_code prepare_run(run *r, fd_error *err) {
     fd_graph_set_context(r->model.graph, a->n_ctx ? a->n_ctx : (int32_t)total);
     char spec[256];
     FD_TRY(fd_run_spec(a, spec, err));
-    char memory[256];
+    char memory[2048];
     fd_cli_exec_memory(spec, r->model.graph, (int32_t)total, 1, memory, sizeof memory);
     if (!a->quiet && memory[0]) fprintf(stderr, "%s memory: %s\n", a->backend, memory);
     FD_TRY(fd_cli_exec_open(spec, r->model.graph, (int32_t)total, a->n_thread, &r->exec, err));

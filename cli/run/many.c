@@ -88,7 +88,7 @@ static fd_code make_runs(many *m, fd_error *err) {
 static fd_code run_all(many *m, fd_error *err) {
     const fd_run_args *a = m->args;
     int32_t n_ctx;
-    char spec[256], memory[256];
+    char spec[256], memory[2048];
     FD_TRY(check_args(a, err));
     FD_TRY(fd_cli_model_open(a->model, &m->model, err));
     FD_TRY(fd_cli_prompts_read(a->prompts, &m->model, &m->prompts, err));

@@ -1,6 +1,7 @@
 #include "tests/gpu/fake_cuda_runtime.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,9 @@ typedef struct header { /* before each allocation */
     char unused[248];
 } header;
 
-cudaError_t __wrap_cudaMalloc(void **to, size_t size) {
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+
+static cudaError_t take(void **to, size_t size) {
     uint64_t whole = (size + 255) / 256 * 256;
     *to = NULL;
     if (fake.fail_alloc > 0 && --fake.fail_alloc == 0) return cudaErrorMemoryAllocation;
@@ -26,23 +29,36 @@ cudaError_t __wrap_cudaMalloc(void **to, size_t size) {
     return cudaSuccess;
 }
 
+cudaError_t __wrap_cudaMalloc(void **to, size_t size) {
+    pthread_mutex_lock(&counting);
+    cudaError_t status = take(to, size);
+    pthread_mutex_unlock(&counting);
+    return status;
+}
+
 cudaError_t __wrap_cudaFree(void *data) {
     if (!data) return cudaSuccess;
     header *block = (header *)data - 1;
+    pthread_mutex_lock(&counting);
     fake.taken -= block->size;
     fake.n_alloc--;
+    pthread_mutex_unlock(&counting);
     free(block);
     return cudaSuccess;
 }
 
 cudaError_t __wrap_cudaMallocHost(void **to, size_t size) {
     *to = malloc(size);
+    pthread_mutex_lock(&counting);
     fake.n_pinned += *to != NULL;
+    pthread_mutex_unlock(&counting);
     return *to ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t __wrap_cudaFreeHost(void *data) {
+    pthread_mutex_lock(&counting);
     fake.n_pinned -= data != NULL;
+    pthread_mutex_unlock(&counting);
     free(data);
     return cudaSuccess;
 }
@@ -54,7 +70,18 @@ cudaError_t __wrap_cudaMemGetInfo(size_t *free_bytes, size_t *total) {
 }
 
 cudaError_t __wrap_cudaGetDeviceCount(int *n) {
-    *n = 1;
+    *n = fake.n_device > 1 ? fake.n_device : 1;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaDeviceCanAccessPeer(int *reaches, int device, int other) {
+    (void)device, (void)other;
+    *reaches = !fake.no_peers;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaDeviceEnablePeerAccess(int other, unsigned flags) {
+    (void)other, (void)flags;
     return cudaSuccess;
 }
 
@@ -74,7 +101,7 @@ cudaError_t __wrap_cudaDriverGetVersion(int *version) {
 }
 
 cudaError_t __wrap_cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+    return device >= 0 && device < (fake.n_device > 1 ? fake.n_device : 1) ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t __wrap_cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind) {
@@ -181,6 +208,6 @@ cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n
 
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
     (void)config, (void)function, (void)arguments;
-    fake.n_launch++;
+    __atomic_fetch_add(&fake.n_launch, 1, __ATOMIC_RELAXED);
     return cudaSuccess;
 }

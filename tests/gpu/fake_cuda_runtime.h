@@ -1,8 +1,10 @@
 /* A CUDA runtime in host memory, linked in place of the real one (--wrap, tests/gpu/CMakeLists.txt): allocations are
- * counted, copies copy, kernels do nothing. It lets a machine without a GPU see what an engine asks of one. */
+ * counted, copies copy, kernels do nothing. Several threads may use it. It lets a machine without a GPU see what an
+ * engine asks of one. */
 #ifndef FD_TESTS_GPU_FAKE_CUDA_RUNTIME_H
 #define FD_TESTS_GPU_FAKE_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct fake_cuda {
@@ -11,6 +13,8 @@ typedef struct fake_cuda {
     uint64_t peak;
     int64_t n_alloc, n_pinned; /* now */
     int64_t n_launch;
+    int n_device;       /* 0 counts as 1; all take from the same memory */
+    bool no_peers;      /* they do not reach each other's */
     int64_t fail_alloc; /* the allocation that is refused, counted down; 0: none */
 } fake_cuda;
 

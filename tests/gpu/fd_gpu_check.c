@@ -1,17 +1,13 @@
-/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act]: the GPU engine against
- * the CPU reference, bit by bit.
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act] [--gpus N|LIST]: the
+ * GPU engine against the CPU reference, bit by bit.
  *
- *   lockstep      every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
- *                 and node by node
- *   worked out    fingerprints, statistics and health of the same tensors, worked out on the device, decode steps late
- *   untraced      logits of prefill and decode without an observer (fused, one CUDA graph) = the reference's
- *   twice         the same again
- *   splits        the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
- *   variants      without CUDA graph, fusion, overlap: the same logits (not
- *                 with --quick)
- *   last row      a prompt's last logits without the others'
- *   generation    tokens sampled on the device = those the CPU samples from its own logits
- *   sequences     in one batch, of different lengths: what each gets is what it gets alone
+ * lockstep every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
+ * and node by node worked out fingerprints, statistics and health of the same tensors, worked out on the device,
+ * decode steps late untraced logits of prefill and decode without an observer (fused, one CUDA graph) = the
+ * reference's twice the same again splits the same tokens in batches of 1, 2, 3, 5, 8 and 40: the same logits
+ * variants without CUDA graph, fusion, overlap: the same logits (not with --quick) last row a prompt's last logits
+ * without the others' generation tokens sampled on the device = those the CPU samples from its own logits sequences
+ * in one batch, of different lengths: what each gets is what it gets alone
  *
  * Exit status: 0 equal, 1 a difference, 2 unusable input, 77 no device. */
 #include <argp.h>
@@ -32,6 +28,7 @@ typedef struct options {
     const char *path, *fault;
     int n_prefill, n_decode;
     bool quick, q8act;
+    fd_engine_devices gpus;
 } options;
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
@@ -42,6 +39,11 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'f': o->fault = arg; return 0;
     case 'q': o->quick = true; return 0;
     case '8': o->q8act = true; return 0;
+    case 'g': {
+        fd_error err = {0};
+        if (fd_engine_parse_devices(arg, &o->gpus, &err) != FD_OK) argp_error(state, "%s", err.message);
+        return 0;
+    }
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
         if (!o->path || o->n_prefill < 1 || o->n_decode < 0) argp_usage(state);
@@ -127,7 +129,7 @@ static void check_untraced(check *c, fd_exec *gpu) {
     verdict(c, "last row alone: its logits", same_logits(c));
 }
 
-static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
+static void check_variants(check *c, const options *o, int32_t n_ctx, fd_numerics numerics) {
     static const struct {
         const char *name;
         fd_engine_options options;
@@ -144,6 +146,7 @@ static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
         fd_engine_options variant = variants[i].options;
         variant.n_ctx = n_ctx;
         variant.numerics = numerics;
+        variant.devices = o->gpus;
         must(fd_engine_new(c->graph, &variant, &exec, &err), &err);
         run(exec, c, c->n_prefill, 1, c->found);
         snprintf(name, sizeof name, "variants: %s", variants[i].name);
@@ -152,7 +155,7 @@ static void check_variants(check *c, int32_t n_ctx, fd_numerics numerics) {
     }
 }
 
-static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
+static void check_generation(check *c, const options *o, fd_exec *cpu, fd_exec *gpu) {
     generation_test t = {.cpu = cpu,
                          .gpu = gpu,
                          .tokens = c->tokens,
@@ -169,6 +172,7 @@ static void check_generation(check *c, fd_exec *cpu, fd_exec *gpu) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char name[96];
         fd_engine_options several = {.n_ctx = c->n_token, .n_seq = counts[i], .numerics = cpu->numerics};
+        several.devices = o->gpus;
         must(fd_engine_new(c->graph, &several, &t.gpu, &err), &err);
         snprintf(name, sizeof name, "%d sequences: each one's logits are those it has alone", counts[i]);
         verdict(c, name, sequences_have_logits(&t, counts[i]));
@@ -183,12 +187,15 @@ int main(int argc, char **argv) {
                                                {"decode", 'd', "N", 0, "tokens after it, one at a time (32)", 0},
                                                {"fault", 'f', "NAME[@LAYER]", 0, "inject a fault into both", 0},
                                                {"quick", 'q', NULL, 0, "leave out the variants", 0},
+                                               {"gpus", 'g', "N|LIST", 0, "the GPUs that share the model", 0},
                                                {"q8act", '8', NULL, 0, "both in q8act instead of exact", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0,
                                        0,     0};
     options o = {.n_prefill = 13, .n_decode = 32};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
+    setenv("CUDA_MODULE_LOADING", "EAGER",
+           0); /* where a GPU is named twice: a kernel is not loaded while another waits */
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *built, *graph;
@@ -203,7 +210,8 @@ int main(int argc, char **argv) {
     open_check(&c);
     fd_numerics numerics = o.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;
     must(fd_reference_new(graph, &(fd_reference_options){.numerics = numerics, .n_ctx = n_ctx}, &cpu, &err), &err);
-    must(fd_engine_new(graph, &(fd_engine_options){.numerics = numerics, .n_ctx = n_ctx}, &gpu, &err), &err);
+    fd_engine_options on_gpu = {.numerics = numerics, .n_ctx = n_ctx, .devices = o.gpus};
+    must(fd_engine_new(graph, &on_gpu, &gpu, &err), &err);
     printf("%s: %s, %s, %d nodes, prefill %d, decode %d%s%s\n  on %s (%s)\n", o.path, graph->hparams.arch,
            fd_numerics_name(numerics), graph->n_node, o.n_prefill, o.n_decode, o.fault ? ", fault " : "",
            o.fault ? o.fault : "", gpu->device, gpu->driver);
@@ -219,15 +227,14 @@ int main(int argc, char **argv) {
     check_worked_out(&c, gpu, &worked_out);
     summaries_close(&worked_out);
     check_untraced(&c, gpu);
-    check_generation(&c, cpu, gpu);
+    check_generation(&c, &o, cpu, gpu);
     fd_exec_free(gpu);
     if (!o.quick) {
-        must(fd_engine_new(graph, &(fd_engine_options){.n_ctx = n_ctx, .observe_by_node = true, .numerics = numerics},
-                           &gpu, &err),
-             &err);
+        on_gpu.observe_by_node = true;
+        must(fd_engine_new(graph, &on_gpu, &gpu, &err), &err);
         check_lockstep(&c, "node by node", cpu, gpu, NULL);
         fd_exec_free(gpu);
-        check_variants(&c, n_ctx, numerics);
+        check_variants(&c, &o, n_ctx, numerics);
     }
     printf("%s\n", c.n_failed ? "DIFFERENT" : "EQUAL");
 

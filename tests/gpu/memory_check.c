@@ -146,7 +146,8 @@ static void check_refusal(const char *path, const fd_graph *graph) {
         if (exec) feed(exec, said);
         fd_exec_free(exec);
         fd_engine_size longer = {.n_ctx = said + 1};
-        expect(fd_engine_memory_fits(graph, &longer, half, &err) == FD_ERR_MEMORY, path, "a longer context fits too");
+        expect(fd_engine_memory_fits(graph, &longer, (fd_rank_of){0}, half, &err) == FD_ERR_MEMORY, path,
+               "a longer context fits too");
     }
 
     fake = (fake_cuda){.free_bytes = m.weights - 1};
@@ -170,7 +171,7 @@ static void check_weights(const char *path, const fd_graph *graph) {
     fd_error err = {0};
     fd_device_weights on_device = {0};
     fake = (fake_cuda){.free_bytes = 1ull << 40};
-    must(fd_weights_upload(graph, 0, NULL, &on_device, &err), &err);
+    must(fd_weights_upload(graph, NULL, 0, NULL, &on_device, &err), &err);
     int64_t n_wrong = 0, n_row = 0;
     for (int32_t i = 0; i < graph->n_weight; i++) {
         const fd_weight *w = &graph->weights[i];
