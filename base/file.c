@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,22 +21,83 @@ static fd_code open_kind(const char *path, const char *expected, bool pipes, int
                          fd_error *err) {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0 || fstat(*fd, there) != 0)
-        fd_fail(err, FD_ERR_INPUT, "%s: %s", path, strerror(errno));
+        fd_fail(err, FD_ERR_IO, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(there->st_mode) && !(pipes && S_ISFIFO(there->st_mode)))
         fd_fail(err, FD_ERR_INPUT, "%s: %s, expected %s", path, kind_of(there->st_mode), expected);
     else
         return FD_OK;
     if (*fd >= 0) close(*fd);
     *fd = -1;
-    return FD_ERR_INPUT;
+    return err->code;
 }
 
 fd_code fd_file_open(const char *path, const char *expected, int *fd, uint64_t *size, fd_error *err) {
     struct stat there;
-    FD_TRY(open_kind(path, expected, false, fd, &there, err));
+    if (open_kind(path, expected, false, fd, &there, err) != FD_OK) return err->code = FD_ERR_INPUT;
     *size = (uint64_t)there.st_size;
     return FD_OK;
 }
+
+/* ---- files in memory ---- */
+
+/* Those that are mapped, as far as there is room to remember them. Who looks for a name was stopped while it read that
+ * very file, so nobody unmaps it meanwhile. */
+static struct mapping {
+    _Atomic(const char *) begin; /* NULL: free */
+    size_t size;
+    char *path;
+} mappings[64];
+
+static const char taken[1]; /* `begin` of a slot that is being filled */
+
+static void remember(const char *path, const void *data, size_t size) {
+    for (size_t i = 0; i < sizeof mappings / sizeof *mappings; i++) {
+        const char *none = NULL;
+        if (!atomic_compare_exchange_strong(&mappings[i].begin, &none, taken)) continue;
+        mappings[i].size = size;
+        mappings[i].path = strdup(path);
+        atomic_store(&mappings[i].begin, data);
+        return;
+    }
+}
+
+fd_code fd_file_map(const char *path, const char *expected, const void **data, size_t *size, fd_error *err) {
+    struct stat there;
+    int fd;
+    *data = NULL;
+    FD_TRY(open_kind(path, expected, false, &fd, &there, err));
+    *size = (size_t)there.st_size;
+    void *mapped = *size ? mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    int reason = errno;
+    close(fd); /* a mapping outlives its descriptor */
+    if (mapped == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot be mapped: %s", path, strerror(reason));
+    if (!mapped) return fd_fail(err, FD_ERR_INPUT, "%s: an empty file, expected %s", path, expected);
+    remember(path, mapped, *size);
+    *data = mapped;
+    return FD_OK;
+}
+
+void fd_file_unmap(const void *data, size_t size) {
+    if (!data) return;
+    for (size_t i = 0; i < sizeof mappings / sizeof *mappings; i++) {
+        const char *begin = data;
+        if (!atomic_compare_exchange_strong(&mappings[i].begin, &begin, taken)) continue;
+        free(mappings[i].path);
+        mappings[i].path = NULL;
+        atomic_store(&mappings[i].begin, NULL);
+    }
+    munmap((void *)(uintptr_t)data, size);
+}
+
+const char *fd_file_mapped_at(const void *address) {
+    for (size_t i = 0; i < sizeof mappings / sizeof *mappings; i++) {
+        const char *begin = atomic_load(&mappings[i].begin), *at = address;
+        if (begin && begin != taken && at >= begin && (size_t)(at - begin) < mappings[i].size) return mappings[i].path;
+    }
+    return NULL;
+}
+
+/* ---- text ---- */
 
 /* Reads to the end, but no more than *size bytes and one; *size: how many there were. errno says what failed. */
 static char *read_to_end(int fd, size_t *size) {
@@ -68,7 +131,7 @@ fd_code fd_file_read(const char *path, const char *expected, fd_limit limit, cha
     struct stat there;
     int fd;
     *text = NULL;
-    FD_TRY(open_kind(path, expected, true, &fd, &there, err));
+    if (open_kind(path, expected, true, &fd, &there, err) != FD_OK) return err->code = FD_ERR_INPUT;
     fd_code code = FD_OK;
     *size = (size_t)fd_limit_of(limit);
     *text = read_to_end(fd, size);

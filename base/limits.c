@@ -6,14 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const fd_limit_info table[FD_N_LIMIT] = {
+static const struct {
+    const char *name;
+    int64_t value;    /* without --limit */
+    const char *what; /* what there are at most so many of */
+} table[FD_N_LIMIT] = {
     [FD_LIMIT_POSITIONS] = {"positions", 1 << 20, "positions of a trace, tokens of a list"},
     [FD_LIMIT_NODES] = {"nodes", 1 << 20, "nodes of a trace"},
     [FD_LIMIT_WEIGHTS] = {"weights", 1 << 14, "weights whose hashes a trace has"},
     [FD_LIMIT_TENSOR_BYTES] = {"tensor-bytes", INT64_C(16) << 30,
                                "bytes of one compressed tensor of an archive, inflated"},
     [FD_LIMIT_TENSORS] = {"tensors", 1 << 18, "tensors of a safetensors file or a folder"},
-    [FD_LIMIT_HEADER_BYTES] = {"header-bytes", 32 << 20, "bytes of a safetensors header"},
+    [FD_LIMIT_HEADER_BYTES] = {"header-bytes", 32 << 20,
+                               "bytes of a safetensors header, or of the pickle in a PyTorch file"},
     [FD_LIMIT_MEMBERS] = {"members", 1 << 18, "members of an archive"},
     [FD_LIMIT_INFLATION] = {"inflation", 100, "bytes that a byte of a file may stand for, in what is large"},
     [FD_LIMIT_MAP_BYTES] = {"map-bytes", 4 << 20, "bytes of a map"},
@@ -26,10 +31,6 @@ static const fd_limit_info table[FD_N_LIMIT] = {
 };
 
 static int64_t raised[FD_N_LIMIT]; /* 0: as in the table */
-
-const fd_limit_info *fd_limit_info_of(fd_limit limit) {
-    return &table[limit];
-}
 
 int64_t fd_limit_of(fd_limit limit) {
     return raised[limit] ? raised[limit] : table[limit].value;

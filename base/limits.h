@@ -28,13 +28,6 @@ typedef enum fd_limit {
     FD_N_LIMIT
 } fd_limit;
 
-typedef struct fd_limit_info {
-    const char *name; /* "positions" */
-    int64_t value;    /* without --limit */
-    const char *what; /* what there are at most so many of, "positions (tokens) of a trace" */
-} fd_limit_info;
-const fd_limit_info *fd_limit_info_of(fd_limit limit);
-
 int64_t fd_limit_of(fd_limit limit);
 
 /* "NAME=VALUE", VALUE a whole number from 1 on, with K, M, G for the powers of 1024. FD_ERR_INPUT lists the names. */

@@ -94,7 +94,7 @@ fd_code fd_cli_token_list(const char *list, const char *path, int32_t n_vocab, i
                           fd_error *err);
 
 /* An executor from a spec: "cpu:exact", "gpu:exact", "cpu:f64", "cpu:emulate-CLASS[:SEED]", each may end in
- * "+fault=NAME[@layer]" (several allowed) or "+cache-type=q8_0" (fd_graph_set_kv_type).
+ * "+fault=NAME[@layer]" (several allowed) or "+cache-type=q8_0" or "=q8_0/q4_0" (fd_graph_set_kv_types).
  * Owns the changed graph copy. trace:FILE is handled by cmd_diff. */
 typedef struct fd_cli_exec {
     fd_exec *exec;

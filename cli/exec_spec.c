@@ -32,12 +32,6 @@ typedef struct owners {
     int32_t n;
 } owners;
 
-static fd_code apply_cache_type(const char *name, fd_graph *graph, fd_error *err) {
-    int dtype = fd_dtype_parse(name);
-    if (dtype < 0) return fd_fail(err, FD_ERR_INPUT, "cache type \"%s\": unknown", name);
-    return fd_graph_set_kv_type(graph, (uint32_t)dtype, err);
-}
-
 static fd_code apply_changes(const char *rest, const fd_graph *graph, fd_cli_exec *out, fd_error *err) {
     owners *all = out->fault_owner;
     while (*rest) {
@@ -54,7 +48,7 @@ static fd_code apply_changes(const char *rest, const fd_graph *graph, fd_cli_exe
         rest += size;
         if (!out->graph) FD_TRY(fd_graph_clone(graph, &out->graph, err));
         if (is_type) {
-            FD_TRY(apply_cache_type(spec, out->graph, err));
+            FD_TRY(fd_graph_set_kv_types(out->graph, spec, err));
             continue;
         }
         if (all->n == (int32_t)(sizeof all->item / sizeof *all->item))

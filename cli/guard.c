@@ -110,6 +110,11 @@ void fd_cli_raw(FILE *stream, const char *bytes, size_t size) {
     write_all(descriptor_of(stream), bytes, size);
 }
 
+void fd_cli_say_at_once(const char *text) {
+    size_t left;
+    write_shown(STDERR_FILENO, text, strlen(text), &left);
+}
+
 bool fd_cli_is_terminal(FILE *stream) {
     return isatty(descriptor_of(stream));
 }

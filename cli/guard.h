@@ -18,6 +18,9 @@ bool fd_cli_finish_streams(void);
 /* What we mean a terminal to obey, past the guard. */
 void fd_cli_raw(FILE *stream, const char *bytes, size_t size);
 
+/* To standard error at once, guarded; a signal's handler may call it. */
+void fd_cli_say_at_once(const char *text);
+
 /* Whether the stream, stdout or stderr, is a terminal: fileno knows nothing of a guarded one. */
 bool fd_cli_is_terminal(FILE *stream);
 

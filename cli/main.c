@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/limits.h"
 #include "cli/guard.h"
 #include "cli/ranks.h"
@@ -102,6 +103,22 @@ static void check_stdout(void) {
     _exit(FD_EXIT_UNUSABLE);
 }
 
+/* A mapped file was cut short by somebody else while it was read. What is being written stays under its .part name, as
+ * after a kill. */
+static void end_cut_short(int number, siginfo_t *info, void *context) {
+    (void)context;
+    if (info->si_code != BUS_ADRERR) { /* another fault: it ends the program as it would have */
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    const char *path = fd_file_mapped_at(info->si_addr);
+    fd_cli_say_at_once("firstdiff: ");
+    fd_cli_say_at_once(path ? path : "a file");
+    fd_cli_say_at_once(": damaged: it was cut short while it was read\n");
+    _exit(FD_EXIT_UNUSABLE);
+}
+
 static void print_version(void) {
     printf("firstdiff " FD_VERSION "\nnumerics contract %d\n", FD_CONTRACT_VERSION);
 #ifdef FD_HAVE_CUDA
@@ -130,6 +147,7 @@ int main(int argc, char **argv) {
     fd_cli_keep_arguments(argc, argv);
     fd_cli_guard_streams();
     atexit(check_stdout);
+    sigaction(SIGBUS, &(struct sigaction){.sa_sigaction = end_cut_short, .sa_flags = SA_SIGINFO}, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     argp_err_exit_status = FD_EXIT_UNUSABLE;
     if (argc < 2) {

@@ -16,7 +16,9 @@
 enum { KEY_JSON = 256, KEY_JUNIT, KEY_HTML, KEY_REPRO, GROUP = 3 };
 
 static const struct argp_option options[] = {
-    {"verbose", 'v', 0, 0, "Also values side by side, a table of layers (z, NMSE, cosine) and one of tokens", GROUP},
+    {"verbose", 'v', 0, 0,
+     "Also a map of layers and tensors, values side by side, a table of layers (z, NMSE, cosine) and one of tokens",
+     GROUP},
     {"json", KEY_JSON, 0, 0, "The verdict as JSON", GROUP},
     {"junit", KEY_JUNIT, "FILE", 0, "Also write the verdict as JUnit XML", GROUP},
     {"html", KEY_HTML, "FILE", 0, "Also write it as a page: every tensor by layer, z by position and head", GROUP},
@@ -114,7 +116,7 @@ int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const f
         code = fd_report_json(stdout, verdict, &err);
     else
         fd_report_text(stdout, verdict, fd_cli_colour(stdout));
-    if (output->verbose && !output->json) fd_report_details(stdout, verdict);
+    if (output->verbose && !output->json) fd_report_details(stdout, verdict, fd_cli_colour(stdout));
     fd_cli_github_verdict(command, verdict);
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
     if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/temporary.h"
+#include "dumpers/store/golden.h"
 #include "fd_sources.h" /* made by the build: FD_SOURCES_DIGEST */
 
 void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_trace_info *info) {
@@ -32,6 +33,8 @@ fd_code fd_cli_record(const fd_cli_model *model, const fd_cli_exec *exec, const 
     fd_trace_writer *to;
     fd_cli_trace_info(model, exec, &info);
     info.prompt = (char *)(uintptr_t)prompt; /* the writer only reads it */
+    if (run->golden_logits && fd_golden_thins(model->graph->hparams.n_vocab))
+        snprintf(info.partial, sizeof info.partial, "logits");
     run->exec = exec->exec;
     FD_TRY(fd_trace_create(how, &info, exec->exec->graph, exec->exec->numerics, &to, err));
     fd_code code = fd_record(run, to, err);

@@ -6,6 +6,30 @@
 #include "emulate/rounding.h"
 #include "model/gguf/quant.h"
 
+/* An op that makes each element of one of x, or of a and b. */
+#define MAP(op, formula)                                                                                               \
+    fd_code fd_emulate_##op(fd_emulate *e, const fd_op_args *args, fd_error *err) {                                    \
+        (void)e, (void)err;                                                                                            \
+        const float *in = args->in[0];                                                                                 \
+        int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);                                          \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const float x = in[i];                                                                                     \
+            ((float *)args->out)[i] = formula;                                                                         \
+        }                                                                                                              \
+        return FD_OK;                                                                                                  \
+    }
+#define MAP2(op, formula)                                                                                              \
+    fd_code fd_emulate_##op(fd_emulate *e, const fd_op_args *args, fd_error *err) {                                    \
+        (void)e, (void)err;                                                                                            \
+        const float *in = args->in[0], *with = args->in[1];                                                            \
+        int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);                                          \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const float a = in[i], b = with[i];                                                                        \
+            ((float *)args->out)[i] = formula;                                                                         \
+        }                                                                                                              \
+        return FD_OK;                                                                                                  \
+    }
+
 fd_code fd_emulate_embed(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)e, (void)err;
     const fd_weight *table = args->weight[0];
@@ -72,69 +96,27 @@ fd_code fd_emulate_kv_write(fd_emulate *e, const fd_op_args *args, fd_error *err
 }
 
 /* T(gate / (1 + e^-gate))·up with libm's exp. */
-fd_code fd_emulate_silu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)err;
-    const float *gate = args->in[0], *up = args->in[1];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = fd_round_to(e->class_.tensor, gate[i] * (1.0f / (1.0f + expf(-gate[i])))) * up[i];
-    return FD_OK;
-}
+MAP2(silu_mul, fd_round_to(e->class_.tensor, a *(1.0f / (1.0f + expf(-a)))) * b)
 
 static float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
 }
 
-static bool from_table(const fd_emulate *e) {
-    return e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
+static float gelu_of(const fd_emulate *e, float x) {
+    bool from_table = e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
+    return from_table ? fd_round_f16(gelu(fd_round_f16(x))) : gelu(x);
 }
 
-fd_code fd_emulate_gelu(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = from_table(e) ? fd_round_f16(gelu(fd_round_f16(x[i]))) : gelu(x[i]);
-    return FD_OK;
-}
+MAP(gelu, gelu_of(e, x))
 
 /* Two kernels: relu, then the square. */
-fd_code fd_emulate_relu_squared(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i] * x[i];
-    return FD_OK;
-}
+MAP(relu_squared, x < 0 ? 0 : x * x)
 
-fd_code fd_emulate_sigmoid(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = 1.0f / (1.0f + expf(-x[i]));
-    return FD_OK;
-}
+MAP(sigmoid, 1.0f / (1.0f + expf(-x)))
 
-fd_code fd_emulate_silu(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * (1.0f / (1.0f + expf(-x[i])));
-    return FD_OK;
-}
+MAP(silu, x *(1.0f / (1.0f + expf(-x))))
 
-fd_code fd_emulate_softplus(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] > 20.0f ? x[i] : logf(1.0f + expf(x[i]));
-    return FD_OK;
-}
+MAP(softplus, x > 20.0f ? x : logf(1.0f + expf(x)))
 
 fd_code fd_emulate_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)err;
@@ -146,17 +128,7 @@ fd_code fd_emulate_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
 }
 
 /* T(½g(1 + tanh …))·up with libm's tanh. llama.cpp's CPU reads GELU from a table: both it and its argument are f16. */
-fd_code fd_emulate_gelu_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)err;
-    const float *gate = args->in[0], *up = args->in[1];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) {
-        float g = from_table(e) ? fd_round_f16(gelu(fd_round_f16(gate[i]))) : gelu(gate[i]);
-        y[i] = fd_round_to(e->class_.tensor, g) * up[i];
-    }
-    return FD_OK;
-}
+MAP2(gelu_mul, fd_round_to(e->class_.tensor, gelu_of(e, a)) * b)
 
 /* T(g·T(σ(T(slope·g))))·T(u + 1) with g and u clamped. */
 fd_code fd_emulate_swiglu_clamp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
@@ -184,32 +156,11 @@ fd_code fd_emulate_scale(fd_emulate *e, const fd_op_args *args, fd_error *err) {
 }
 
 /* Three kernels: T(T(tanh(T(x/cap)))·cap). */
-fd_code fd_emulate_softcap(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = fd_emulate_capped(e, x[i], args->node->softcap);
-    return FD_OK;
-}
+MAP(softcap, fd_emulate_capped(e, x, args->node->softcap))
 
-fd_code fd_emulate_add(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *a = args->in[0], *b = args->in[1];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-    return FD_OK;
-}
+MAP2(add, a + b)
 
-fd_code fd_emulate_exp(fd_emulate *e, const fd_op_args *args, fd_error *err) {
-    (void)e, (void)err;
-    const float *x = args->in[0];
-    float *y = args->out;
-    int64_t n = args->n_pos * fd_node_width(args->node);
-    for (int64_t i = 0; i < n; i++) y[i] = expf(x[i]);
-    return FD_OK;
-}
+MAP(exp, expf(x))
 
 fd_code fd_emulate_mul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)e, (void)err;

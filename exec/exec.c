@@ -1,5 +1,7 @@
 #include "exec/exec.h"
 
+#include <string.h>
+
 #include <stdlib.h>
 
 #include "model/gguf/quant.h"
@@ -22,10 +24,8 @@ const char *fd_exec_numerics_name(const fd_exec *exec) {
 }
 
 const char *fd_exec_kv_type(const fd_exec *exec) {
-    static const char *const names[FD_DTYPE_LIMIT] = {
-        [FD_Q8_0] = "q8_0", [FD_Q4_0] = "q4_0", [FD_Q4_1] = "q4_1", [FD_Q5_0] = "q5_0", [FD_Q5_1] = "q5_1"};
-    const char *rounded = names[fd_graph_kv_type(exec->graph)];
-    if (rounded) return rounded;
+    const char *rounded = exec->graph->kv_type;
+    if (*rounded && strcmp(rounded, "f32") != 0) return rounded;
     if (exec->kv_type) return exec->kv_type;
     return exec->numerics == FD_NUMERICS_F64 ? "f64" : "f32";
 }

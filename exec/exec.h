@@ -48,7 +48,7 @@ void fd_exec_reset(fd_exec *exec); /* empties the caches of all sequences and se
 void fd_exec_free(fd_exec *exec);  /* NULL is fine */
 
 const char *fd_exec_numerics_name(const fd_exec *exec); /* for traces and reports: "exact", "emulate-f16" */
-const char *fd_exec_kv_type(const fd_exec *exec);       /* "f32", "f64", "f16", "q8_0", … */
+const char *fd_exec_kv_type(const fd_exec *exec);       /* "f32", "f64", "f16", "q8_0", "q8_0/q4_0" … */
 
 /* ---- observing: every tensor of every node ---- */
 

@@ -37,7 +37,7 @@ enum fd_reads {
     FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
     FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
-    FD_READS_HYBRID = 16384,      /* a layer whose attention.head_count_kv is 0 does not attend */
+    FD_READS_HYBRID = 16384,      /* attention.head_count_kv and feed_forward_length are 0 in layers without them */
     FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
@@ -156,10 +156,11 @@ int32_t fd_build_head_matmul(fd_builder *builder, int32_t layer, const char *nam
                              int32_t n_out);
 /* The same with one row of n_in a head, which the file has as one vector: a dot product a head. */
 int32_t fd_build_head_dot(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
-/* Over the rows of a cache: a convolution of ssm_conv1d; a token shift, of one row of several in one weight;
+/* Over the rows of a cache: a convolution; a token shift, of one row of several in one weight;
  * gated_delta and wkv7, which model/arch/qwen3next.c and rwkv7.c describe; a state-space scan of ssm_a and ssm_d whose
  * cache has dt, x and B in each row, `read` is C, [n_group, n_state]. */
-int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t n_tap, fd_need bias);
+int32_t fd_build_conv(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t cache,
+                      int32_t n_tap, fd_need bias);
 int32_t fd_build_token_shift(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t cache,
                              fd_part part);
 int32_t fd_build_gated_delta(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t q,
@@ -167,7 +168,8 @@ int32_t fd_build_gated_delta(fd_builder *builder, int32_t layer, const char *nam
 int32_t fd_build_wkv7(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t r);
 int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t read,
                           const int32_t shape[2], bool each_state);
-/* activation: FD_OP_SILU_MUL, FD_OP_GELU_MUL or FD_OP_SWIGLU_CLAMP. */
+/* FD_OP_SILU_MUL, FD_OP_GELU_MUL, FD_OP_SWIGLU_CLAMP: the activations of a gate and up. */
+bool fd_is_gated(fd_op activation);
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
                        int32_t up);
 /* FD_OP_GELU, FD_OP_RELU_SQUARED, FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SOFTPLUS, FD_OP_EXP. */
@@ -198,7 +200,14 @@ int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activa
 /* With the norm before and the sum after: half of a llama layer. */
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
-int32_t fd_build_swiglu(fd_builder *builder, int32_t layer, int32_t x);
+/* x + attention + FFN, which read the same norm of x. */
+int32_t fd_build_parallel_layer(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how,
+                                fd_op activation);
+/* A norm after attention and one after the FFN, before they are added; pre_norm: also before each. */
+int32_t fd_build_post_norm_layer(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how,
+                                 fd_op activation, bool pre_norm);
+/* FD_READS_HYBRID: whether the layer's number of this key, "attention.head_count_kv", is other than 0. */
+bool fd_layer_has(const fd_builder *builder, int32_t layer, const char *key);
 /* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
  * says so. 0: no layer has one. */
 typedef struct fd_windows {
@@ -206,16 +215,23 @@ typedef struct fd_windows {
 } fd_windows;
 fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
 int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
+/* rope.dimension_sections, M-RoPE's: whether the file has any. A text's positions are the same in the first three, which
+ * must hold every pair that is rotated. */
+bool fd_read_rope_sections(fd_builder *builder);
 /* The last norm and the logits; the matrix is the embedding's where the file has no output.weight. */
 void fd_build_logits(fd_builder *builder, int32_t x);
+void fd_build_logits_normed(fd_builder *builder, int32_t x, const char *norm_weight); /* by one of another name */
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 
-/* A state-space layer of mamba2 (model/arch/mamba.c): its sizes, from ssm.*, and what is to be added to the stream. */
+/* State-space layers (model/arch/mamba.c): their sizes, from ssm.*, and what is to be added to the stream. */
 typedef struct fd_ssm {
     int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
+    fd_need extras;                                   /* the convolution's bias and mamba2's norm */
 } fd_ssm;
+fd_ssm fd_read_ssm(fd_builder *builder);
 fd_ssm fd_read_ssm2(fd_builder *builder);
+int32_t fd_build_mamba(fd_builder *builder, int32_t layer, int32_t x, const fd_ssm *ssm);
 int32_t fd_build_mamba2(fd_builder *builder, int32_t layer, int32_t x, const fd_ssm *ssm);
 
 /* How a mixture of experts differs from Mixtral's. */
@@ -223,16 +239,27 @@ typedef struct fd_experts_block {
     fd_gating gating;
     bool sigmoid; /* the router's probabilities are a sigmoid of each logit in place of a softmax */
     fd_op activation;
-    fd_need bias; /* of the router and of the experts */
+    fd_need bias;      /* of the router and of the experts */
+    bool shared_gated; /* what the shared experts give is times a sigmoid of ffn_gate_inp_shexp */
 } fd_experts_block;
+/* What the file says: expert_weights_norm, expert_gating_func. */
+fd_experts_block fd_experts_of_file(const fd_builder *builder);
 
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
 /* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
 void fd_build_skip_further_tokens(fd_builder *builder);
-/* ffn_*_shexp, which every token uses, added to what the experts gave: h->n_ff_shared wide. */
-int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts, bool gated);
+/* The same, then ffn_*_shexp, which every token uses, where h->n_ff_shared is more than 0; a plain FFN in the first
+ * h->n_layer_dense layers, and where the file has no experts. */
+int32_t fd_build_mixture(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+
+/* Every layer pre-norm: attention, then an FFN, or a mixture of experts where `experts` is given (else NULL). The model
+ * is the embedding, these layers and the logits. */
+int32_t fd_build_pre_norm_layers(fd_builder *builder, int32_t x, const fd_attention_block *attention, fd_op activation,
+                                 const fd_experts_block *experts);
+void fd_build_pre_norm_model(fd_builder *builder, const fd_attention_block *attention, fd_op activation,
+                             const fd_experts_block *experts);
 
 /* For the files of model/ that build: keeps the first failure; appends a copy of `item` to a growing array, whose space
  * doubles at powers of two (false: out of memory). */

@@ -1,5 +1,6 @@
 #include "model/graph.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,34 +17,48 @@ const char *fd_op_name(fd_op op) {
     return op_names[op];
 }
 
-static bool attends(const fd_node *node) {
-    return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+/* One type of "K/V", or of both; whether a cache may have it. */
+static fd_code parse_kv_type(const char *text, size_t size, uint32_t *out, fd_error *err) {
+    char name[16] = "";
+    if (size < sizeof name) memcpy(name, text, size);
+    int dtype = fd_dtype_parse(name);
+    if (dtype < 0)
+        return fd_fail(err, FD_ERR_INPUT, "cache type \"%.*s\": unknown", (int)(size < 64 ? size : 64), text);
+    *out = (uint32_t)dtype;
+    if (fd_can_quantize(*out) && *out != FD_F16 && *out != FD_BF16) return FD_OK;
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0 or q5_1",
+                   fd_dtype_get(*out)->name);
 }
 
-fd_code fd_graph_set_kv_type(fd_graph *graph, uint32_t dtype, fd_error *err) {
-    const fd_dtype_info *type = fd_dtype_get(dtype);
+fd_code fd_kv_types_parse(const char *text, uint32_t *k, uint32_t *v, fd_error *err) {
+    const size_t size = strcspn(text, "/");
+    FD_TRY(parse_kv_type(text, size, k, err));
+    *v = *k;
+    return text[size] ? parse_kv_type(text + size + 1, strlen(text + size + 1), v, err) : FD_OK;
+}
+
+fd_code fd_graph_set_kv_types(fd_graph *graph, const char *text, fd_error *err) {
+    uint32_t k, v;
     int32_t n_cache = 0;
-    if (!fd_can_quantize(dtype) || dtype == FD_F16 || dtype == FD_BF16)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0 or q5_1",
-                       type ? type->name : "?");
+    FD_TRY(fd_kv_types_parse(text, &k, &v, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
-        if (!attends(&graph->nodes[i])) continue;
+        const fd_op op = graph->nodes[i].op;
+        if (op != FD_OP_ATTN_SCORES && op != FD_OP_ATTN_MIX) continue;
+        const fd_dtype_info *type = fd_dtype_get(op == FD_OP_ATTN_SCORES ? k : v);
         fd_node *cache = &graph->nodes[graph->nodes[i].input[1]];
         if (cache->shape[1] % type->block_elements != 0)
             return fd_fail(err, FD_ERR_INPUT,
                            "cache type %s: heads of %s have %d elements, expected a multiple of %lld", type->name,
                            cache->name, cache->shape[1], (long long)type->block_elements);
-        cache->kv_type = dtype;
+        cache->kv_type = op == FD_OP_ATTN_SCORES ? k : v;
         n_cache++;
     }
-    return n_cache > 0 ? FD_OK
-                       : fd_fail(err, FD_ERR_INPUT, "cache type %s: no layer of this model attends", type->name);
-}
-
-uint32_t fd_graph_kv_type(const fd_graph *graph) {
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (attends(&graph->nodes[i])) return graph->nodes[graph->nodes[i].input[1]].kv_type;
-    return FD_F32;
+    if (n_cache == 0) return fd_fail(err, FD_ERR_INPUT, "cache type %s: no layer of this model attends", text);
+    size_t at = 0;
+    for (const char *c = text; at + 1 < sizeof graph->kv_type && *c; c++)
+        graph->kv_type[at++] = (char)tolower((unsigned char)*c);
+    graph->kv_type[at] = '\0';
+    return FD_OK;
 }
 
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {

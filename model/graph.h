@@ -147,6 +147,7 @@ typedef struct fd_graph {
     int32_t n_node;
     fd_weight *weights; /* owned array, borrowed data */
     int32_t n_weight;
+    char kv_type[16]; /* as fd_graph_set_kv_types was told, in small letters; "": K and V stay as they are */
 } fd_graph;
 
 typedef struct fd_missing_weight {
@@ -183,12 +184,12 @@ void fd_graph_free(fd_graph *graph);
  * context of 1. Without such factors nothing changes. */
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 
-/* Rows of K and V are rounded to a type as they are written, as engines with such a cache read them back: Q8_0, Q4_0,
- * Q4_1, Q5_0, Q5_1; F32 as they are. Caches of other layers' states stay as they are. FD_ERR_INPUT where a head is no
- * whole number of blocks, or nothing attends; FD_ERR_UNSUPPORTED for another type. */
-fd_code fd_graph_set_kv_type(fd_graph *graph, uint32_t dtype, fd_error *err);
-/* That type; FD_F32 where nothing attends. */
-uint32_t fd_graph_kv_type(const fd_graph *graph);
+/* Rows of K and V are rounded to a type as they are written, as engines with such a cache read them back: "q8_0", q4_0,
+ * q4_1, q5_0, q5_1, "f32" as they are; "q8_0/q4_0": of K and of V. Caches of other layers' states stay as they are.
+ * FD_ERR_INPUT for an unknown name, where a head is no whole number of blocks, or nothing attends; FD_ERR_UNSUPPORTED
+ * for another type. */
+fd_code fd_graph_set_kv_types(fd_graph *graph, const char *types, fd_error *err);
+fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error *err);
 
 /* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);

@@ -6,21 +6,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the layers that attend: the others have 0. */
-static fd_code read_most_heads_kv(const fd_keys *r, fd_hparams *h) {
-    const fd_gguf_kv *kv = fd_key_find(r, "attention.head_count_kv");
-    int64_t most = kv ? 0 : h->n_head, item;
+/* A number that some layers have and the others have as 0. */
+static fd_code read_most(const fd_keys *r, const char *key, int32_t n_layer, int32_t fallback, int64_t high,
+                         int32_t *out) {
+    const fd_gguf_kv *kv = fd_key_find(r, key);
+    int64_t most = 0, item;
     for (uint64_t i = 0; kv && i < kv->count; i++) {
-        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > 4096 || (item > 0 && most > 0 && item != most))
-            return fd_fail(r->err, FD_ERR_UNSUPPORTED,
-                           "key %s.attention.head_count_kv: expected one number of heads, or 0, for each layer",
-                           r->arch);
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > high || (item > 0 && most > 0 && item != most))
+            return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.%s: expected one number, or 0, for each layer", r->arch,
+                           key);
         most = item > 0 ? item : most;
     }
-    if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)h->n_layer)
-        return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %llu layers, expected %d", r->arch,
-                       (unsigned long long)kv->count, h->n_layer);
-    h->n_head_kv = most > 0 ? (int32_t)most : h->n_head;
+    if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)n_layer)
+        return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %llu layers, expected %d", r->arch, key,
+                       (unsigned long long)kv->count, n_layer);
+    *out = most > 0 ? (int32_t)most : fallback;
     return FD_OK;
 }
 
@@ -34,7 +34,7 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
     }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
     if (arch->reads & FD_READS_HYBRID)
-        FD_TRY(read_most_heads_kv(r, h));
+        FD_TRY(read_most(r, "attention.head_count_kv", h->n_layer, h->n_head, 4096, &h->n_head_kv));
     else
         FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
@@ -156,7 +156,10 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
     FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
     const bool attends = !(arch->reads & FD_READS_NO_ATTENTION);
-    FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
+    if (arch->reads & FD_READS_HYBRID)
+        FD_TRY(read_most(r, "feed_forward_length", h->n_layer, 0, 1 << 24, &h->n_ff));
+    else
+        FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, arch, h));
     if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));

@@ -23,6 +23,12 @@ static fd_code broken(const checker *c, const char *what) {
     return fd_fail(c->err, FD_ERR_INPUT, "node %s (%s): %s", c->node->name, fd_op_name(c->node->op), what);
 }
 
+/* An op whose rule is another's. */
+#define RULE(op, rule)                                                                                                 \
+    static fd_code check_##op(const checker *c) {                                                                      \
+        return check_##rule(c);                                                                                        \
+    }
+
 /* Weight slot i holds n_row × n_col; -1 (absent) passes only when optional. */
 static fd_code check_weight(const checker *c, int i, int64_t n_row, int64_t n_col, bool optional) {
     int32_t id = c->node->weight[i];
@@ -141,15 +147,9 @@ static fd_code check_elementwise(const checker *c) {
                : broken(c, "shape differs from its inputs'");
 }
 
-static fd_code check_silu_mul(const checker *c) {
-    return check_elementwise(c);
-}
-static fd_code check_gelu_mul(const checker *c) {
-    return check_elementwise(c);
-}
-static fd_code check_add(const checker *c) {
-    return check_elementwise(c);
-}
+RULE(silu_mul, elementwise)
+RULE(gelu_mul, elementwise)
+RULE(add, elementwise)
 
 static fd_code check_swiglu_clamp(const checker *c) {
     if (!(c->node->limit > 0.0f)) return broken(c, "limit is not positive");
@@ -160,22 +160,12 @@ static fd_code check_like_input(const checker *c) {
     return same_shape(c->node, input(c, 0)) && !c->node->over_kv ? FD_OK : broken(c, "shape differs from its input's");
 }
 
-static fd_code check_scale(const checker *c) {
-    return check_like_input(c);
-}
-static fd_code check_softmax(const checker *c) {
-    return check_like_input(c);
-}
+RULE(scale, like_input)
+RULE(softmax, like_input)
+RULE(gelu, like_input)
+RULE(relu_squared, like_input)
+RULE(sigmoid, like_input)
 
-static fd_code check_gelu(const checker *c) {
-    return check_like_input(c);
-}
-static fd_code check_relu_squared(const checker *c) {
-    return check_like_input(c);
-}
-static fd_code check_sigmoid(const checker *c) {
-    return check_like_input(c);
-}
 static fd_code check_clamp(const checker *c) {
     if (!(c->node->limit > 0.0f)) return broken(c, "limit is not positive");
     return check_like_input(c);
@@ -250,9 +240,8 @@ static fd_code check_head_matmul(const checker *c) {
     return check_weight(c, 0, (int64_t)n->shape[0] * n->shape[1], x->shape[1], false);
 }
 
-static fd_code check_silu(const checker *c) {
-    return check_like_input(c);
-}
+RULE(silu, like_input)
+
 /* It may make heads of its input. */
 static fd_code check_as_wide(const checker *c) {
     return fd_node_width(c->node) == fd_node_width(input(c, 0)) && !c->node->over_kv
@@ -260,9 +249,7 @@ static fd_code check_as_wide(const checker *c) {
                : broken(c, "width differs from its input's");
 }
 
-static fd_code check_softplus(const checker *c) {
-    return check_as_wide(c);
-}
+RULE(softplus, as_wide)
 
 static fd_code check_conv(const checker *c) {
     const fd_node *n = c->node;
@@ -302,9 +289,7 @@ static fd_code check_mul_vector(const checker *c) {
     return check_weight(c, 0, 1, fd_node_width(c->node), false);
 }
 
-static fd_code check_exp(const checker *c) {
-    return check_as_wide(c);
-}
+RULE(exp, as_wide)
 
 static fd_code check_l2_norm(const checker *c) {
     if (!(c->node->eps >= 0.0f)) return broken(c, "eps is negative or NaN");

@@ -2,25 +2,33 @@
  * element by element; positions lie behind each other, so an item is an element of the whole batch. */
 #include "reference_cpu/real.h"
 
-/* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */
-void REF(silu_mul)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *gate = args->in[0], *up = args->in[1];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_silu(gate[i]) * up[i];
-}
+/* An op that makes each element of one of x, or of a and b. */
+#define MAP(op, formula)                                                                                               \
+    void REF(op)(const fd_op_args *args, int64_t begin, int64_t end) {                                                 \
+        const real *in = args->in[0];                                                                                  \
+        real *y = args->out;                                                                                           \
+        for (int64_t i = begin; i < end; i++) {                                                                        \
+            const real x = in[i];                                                                                      \
+            y[i] = formula;                                                                                            \
+        }                                                                                                              \
+    }
+#define MAP2(op, formula)                                                                                              \
+    void REF(op)(const fd_op_args *args, int64_t begin, int64_t end) {                                                 \
+        const real *in = args->in[0], *with = args->in[1];                                                             \
+        real *y = args->out;                                                                                           \
+        for (int64_t i = begin; i < end; i++) {                                                                        \
+            const real a = in[i], b = with[i];                                                                         \
+            y[i] = formula;                                                                                            \
+        }                                                                                                              \
+    }
 
-void REF(add)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *a = args->in[0], *b = args->in[1];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];
-}
+/* (x / (1 + e^-x))·up: silu is rounded before it is multiplied. */
+MAP2(silu_mul, real_silu(a) * b)
+
+MAP2(add, a + b)
 
 /* gelu is rounded before it is multiplied. */
-void REF(gelu_mul)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *gate = args->in[0], *up = args->in[1];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_gelu(gate[i]) * up[i];
-}
+MAP2(gelu_mul, real_gelu(a) * b)
 
 /* (g·σ(slope·g))·(u + 1) with g at most the limit and u within ± the limit; NaN stays NaN. */
 void REF(swiglu_clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
@@ -45,36 +53,16 @@ void REF(softcap)(const fd_op_args *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) y[i] = real_softcap(x[i], cap);
 }
 
-void REF(gelu)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_gelu(x[i]);
-}
+MAP(gelu, real_gelu(x))
 
 /* NaN stays NaN. */
-void REF(relu_squared)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] < 0 ? 0 : x[i] * x[i];
-}
+MAP(relu_squared, x < 0 ? 0 : x * x)
 
-void REF(sigmoid)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_sigmoid(x[i]);
-}
+MAP(sigmoid, real_sigmoid(x))
 
-void REF(silu)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_silu(x[i]);
-}
+MAP(silu, real_silu(x))
 
-void REF(softplus)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_softplus(x[i]);
-}
+MAP(softplus, real_softplus(x))
 
 void REF(clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
     const real *x = args->in[0];
@@ -82,11 +70,7 @@ void REF(clamp)(const fd_op_args *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) y[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
 }
 
-void REF(exp)(const fd_op_args *args, int64_t begin, int64_t end) {
-    const real *x = args->in[0];
-    real *y = args->out;
-    for (int64_t i = begin; i < end; i++) y[i] = real_exp(x[i]);
-}
+MAP(exp, real_exp(x))
 
 /* b is as wide as a, or has one element a head. */
 void REF(mul)(const fd_op_args *args, int64_t begin, int64_t end) {

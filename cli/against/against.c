@@ -177,6 +177,18 @@ static fd_code read_heads(against *a) {
         int64_t item;
         if (fd_gguf_item_i64(by_layer, i, &item) && item > 0) a->heads.n_head_kv = item;
     }
+    const struct {
+        const char *name;
+        int64_t *to;
+    } delta[] = {{"ssm.group_count", &a->heads.n_key_head},
+                 {"ssm.state_size", &a->heads.key_dim},
+                 {"ssm.inner_size", &a->heads.n_value}};
+    for (size_t i = 0; i < sizeof delta / sizeof *delta; i++) {
+        snprintf(key, sizeof key, "%s.%s", a->arch, delta[i].name);
+        FD_TRY(fd_gguf_get_i64(a->gguf, key, 0, delta[i].to, a->err));
+        if (*delta[i].to < 0 || *delta[i].to > 1 << 24) *delta[i].to = 0;
+    }
+    snprintf(key, sizeof key, "%s.attention.head_count", a->arch);
     if (a->heads.n_head == 0) a->heads.n_head = a->heads.n_head_kv = 1; /* nothing attends */
     if (a->heads.n_head < 1 || a->heads.n_head_kv < 1 || a->heads.n_head % a->heads.n_head_kv != 0)
         return fd_fail(a->err, FD_ERR_INPUT, "key %s: %lld, expected a divisor of head_count", key,

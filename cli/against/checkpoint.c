@@ -2,41 +2,24 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/file.h"
 
 typedef struct fd_checkpoint_file {
-    void *data;
+    const void *data;
     size_t size;
     fd_safetensors tensors;
 } fd_checkpoint_file;
 
 static const char *without_prefixes(const char *name) {
-    static const char *const prefixes[] = {"model.", "language_model.", "transformer.", "gpt_neox.", "backbone."};
+    static const char *const prefixes[] = {"model.",    "language_model.", "transformer.", "gpt_neox.",
+                                           "backbone.", "encoder.",        "embedding."};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return without_prefixes(name + strlen(prefixes[i]));
     return name;
-}
-
-static fd_code map_file(const char *path, fd_checkpoint_file *file, fd_error *err) {
-    struct stat there;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fd_fail(err, FD_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-    if (fstat(fd, &there) != 0 || !S_ISREG(there.st_mode) || there.st_size == 0) {
-        close(fd);
-        return fd_fail(err, FD_ERR_INPUT, "%s: not a file with tensors", path);
-    }
-    void *data = mmap(NULL, (size_t)there.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (data == MAP_FAILED) return fd_fail(err, FD_ERR_IO, "%s: cannot map: %s", path, strerror(errno));
-    file->data = data;
-    file->size = (size_t)there.st_size;
-    return fd_safetensors_parse(path, file->data, file->size, &file->tensors, err);
 }
 
 static fd_code add_file(fd_checkpoint *c, const char *path, fd_error *err) {
@@ -45,7 +28,8 @@ static fd_code add_file(fd_checkpoint *c, const char *path, fd_error *err) {
     c->files = files;
     fd_checkpoint_file *file = &files[c->n_file++];
     *file = (fd_checkpoint_file){0};
-    FD_TRY(map_file(path, file, err));
+    FD_TRY(fd_file_map(path, "a .safetensors file", &file->data, &file->size, err));
+    FD_TRY(fd_safetensors_parse(path, file->data, file->size, &file->tensors, err));
     fd_checkpoint_tensor *tensors = realloc(c->tensors, (c->n + file->tensors.n + 1) * sizeof *tensors);
     if (!tensors) return fd_fail(err, FD_ERR_MEMORY, "out of memory");
     c->tensors = tensors;
@@ -89,7 +73,7 @@ fd_code fd_checkpoint_open(const char *folder, fd_checkpoint *out, fd_error *err
 void fd_checkpoint_close(fd_checkpoint *c) {
     for (size_t i = 0; i < c->n_file; i++) {
         fd_safetensors_free(&c->files[i].tensors);
-        if (c->files[i].data) munmap(c->files[i].data, c->files[i].size);
+        fd_file_unmap(c->files[i].data, c->files[i].size);
     }
     free(c->files);
     free(c->tensors);

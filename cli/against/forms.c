@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/against/mxfp4.h"
 #include "model/gguf/quant.h"
 
 static const char *const texts[FD_FORM_COUNT] = {
@@ -19,6 +20,10 @@ static const char *const texts[FD_FORM_COUNT] = {
     [FD_FORM_MINUS_EXP] = "as minus its exponential",
     [FD_FORM_K_HEADS] = "K's rows of each head, transposed",
     [FD_FORM_V_HEADS] = "V's rows of each head",
+    [FD_FORM_EVEN] = "the even rows, the gate's",
+    [FD_FORM_ODD] = "the odd rows, up's",
+    [FD_FORM_DELTA_QKV] = "q of all key heads first, then k, then v",
+    [FD_FORM_DELTA_Z] = "z's rows of each key head",
 };
 
 const char *fd_form_text(fd_form form) {
@@ -39,9 +44,13 @@ static const struct {
     {" gpt2 ", "blk.*.ffn_down.weight", FD_FORM_TRANSPOSED},
     {" qwen3next ", "*ssm_norm.weight", FD_FORM_SAME},
     {" gemma gemma2 gemma3 nemotron qwen3next ", "*norm.weight", FD_FORM_PLUS_ONE},
-    {" mamba mamba2 granitehybrid qwen3next ", "blk.*.ssm_a", FD_FORM_MINUS_EXP},
+    {" mamba mamba2 granitehybrid qwen3next jamba nemotron_h nemotron_h_moe ", "blk.*.ssm_a", FD_FORM_MINUS_EXP},
     {" deepseek2 ", "blk.*.attn_k_b.weight", FD_FORM_K_HEADS},
     {" deepseek2 ", "blk.*.attn_v_b.weight", FD_FORM_V_HEADS},
+    {" gpt-oss ", "blk.*.ffn_gate_exps.*", FD_FORM_EVEN},
+    {" gpt-oss ", "blk.*.ffn_up_exps.*", FD_FORM_ODD},
+    {" qwen3next ", "blk.*.attn_qkv.weight", FD_FORM_DELTA_QKV},
+    {" qwen3next ", "blk.*.attn_gate.weight", FD_FORM_DELTA_Z},
 };
 
 fd_form fd_form_expected(const char *arch, const char *tensor) {
@@ -52,33 +61,20 @@ fd_form fd_form_expected(const char *arch, const char *tensor) {
     return FD_FORM_SAME;
 }
 
-/* Root mean square errors that rounding alone may leave, of a tensor whose values are 1: two to three times what each
- * format costs normally distributed weights. A wrong order of rows costs 1.4, zeros cost 1. */
-static const struct {
-    uint32_t dtype;
-    double limit;
-} limits[] = {
-    {FD_Q8_0, 0.02},   {FD_Q6_K, 0.05},   {FD_Q5_K, 0.08},   {FD_Q5_1, 0.1},  {FD_Q5_0, 0.12},  {FD_Q4_K, 0.16},
-    {FD_Q4_1, 0.18},   {FD_IQ4_NL, 0.18}, {FD_IQ4_XS, 0.18}, {FD_Q4_0, 0.2},  {FD_NVFP4, 0.25}, {FD_MXFP4, 0.3},
-    {FD_Q3_K, 0.35},   {FD_IQ3_S, 0.35},  {FD_IQ3_XXS, 0.4}, {FD_Q2_K, 0.5},  {FD_IQ2_S, 0.55}, {FD_IQ2_XS, 0.6},
-    {FD_IQ2_XXS, 0.6}, {FD_IQ1_M, 0.8},   {FD_IQ1_S, 0.8},   {FD_TQ1_0, 0.8}, {FD_TQ2_0, 0.8},
-};
-
-static double limit_of(uint32_t dtype) {
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        if (limits[i].dtype == dtype) return limits[i].limit;
-    return 0;
+bool fd_form_is_mxfp4(const fd_form_pair *p) {
+    return p->n == 2 && fd_is_mxfp4(&p->parts[0]->array, &p->parts[1]->array);
 }
 
-/* A float type's unit roundoff and the spacing of its subnormals. The addition of 1 may have been made in the
- * checkpoint's type. */
-static void rounding_of(const fd_form_pair *p, fd_form form, double *u, double *tiny) {
-    *u = p->tensor->dtype == FD_F16 ? 0x1p-11 : p->tensor->dtype == FD_BF16 ? 0x1p-8 : 0;
-    *tiny = p->tensor->dtype == FD_F16 ? 0x1p-25 : 0;
-    if (form == FD_FORM_MINUS_EXP) *u += 0x1p-21; /* binary32's exponential */
-    if (form != FD_FORM_PLUS_ONE && form != FD_FORM_MINUS_ONE) return;
-    const fd_array_type type = p->parts[0]->array.type;
-    *u += type == FD_ARRAY_F16 ? 0x1p-11 : type == FD_ARRAY_BF16 ? 0x1p-8 : 0x1p-23;
+static bool is_every_other(fd_form form) {
+    return form == FD_FORM_EVEN || form == FD_FORM_ODD;
+}
+
+/* Of each key head q, k, v and z follow each other. */
+static int64_t delta_row(const fd_form_heads *h, fd_form form, int64_t r) {
+    const int64_t q = h->key_dim, v = h->n_value / h->n_key_head, each = 2 * q + 2 * v, n_key = q * h->n_key_head;
+    if (form == FD_FORM_DELTA_Z) return r / v * each + 2 * q + v + r % v;
+    if (r < 2 * n_key) return r % n_key / q * each + r / n_key * q + r % q;
+    return (r - 2 * n_key) / v * each + 2 * q + (r - 2 * n_key) % v;
 }
 
 /* Which row of the checkpoint a row is. */
@@ -91,6 +87,7 @@ static int64_t source_row(const fd_form_pair *p, fd_form form, int64_t r) {
         const int64_t kv = (head - n_head) % n_kv, which = (head - n_head) / n_kv;
         return (kv * (group + 2) + group + which) * each + r % each;
     }
+    if (form == FD_FORM_DELTA_QKV || form == FD_FORM_DELTA_Z) return delta_row(&p->heads, form, r);
     if (form == FD_FORM_V_HEADS) { /* the last rows of each head */
         const int64_t each = n_row / n_head, there = p->parts[0]->array.shape[0] / n_head;
         return r / each * there + there - each + r % each;
@@ -100,9 +97,15 @@ static int64_t source_row(const fd_form_pair *p, fd_form form, int64_t r) {
     return r - i + (form == FD_FORM_PAIRS ? i % 2 * (each / 2) + i / 2 : i % (each / 2) * 2 + i / (each / 2));
 }
 
-static bool form_fits(const fd_form_pair *p, fd_form form) {
+bool fd_form_fits(const fd_form_pair *p, fd_form form) {
     const bool vector = p->n_row == 1;
     const int64_t n_row = vector ? p->n_col : p->n_row, n_head = p->heads.n_head, n_kv = p->heads.n_head_kv;
+    const fd_array *first = &p->parts[0]->array;
+    if (fd_form_is_mxfp4(p))
+        return (form == FD_FORM_SAME || is_every_other(form)) && p->n_col == fd_mxfp4_width(first) &&
+               (form == FD_FORM_SAME || fd_mxfp4_rows(first) % 2 == 0);
+    if (is_every_other(form)) /* biases [experts, 2n] */
+        return p->n == 1 && first->rank == 2 && first->shape[0] == p->n_row && first->shape[1] == 2 * p->n_col;
     for (size_t i = 0; i < p->n; i++) {
         const fd_array *a = &p->parts[i]->array;
         /* [1, n] and [n, 1] are vectors too */
@@ -123,15 +126,29 @@ static bool form_fits(const fd_form_pair *p, fd_form form) {
                n_row % (2 * n_head) == 0 && n_row % (2 * n_kv) == 0;
     case FD_FORM_QKV: return p->n == 1 && strstr(p->tensor->name, "attn_qkv") && n_row % (n_head + 2 * n_kv) == 0;
     case FD_FORM_TRANSPOSED: return !vector && p->n == 1;
+    case FD_FORM_DELTA_QKV:
+    case FD_FORM_DELTA_Z: {
+        const fd_form_heads *h = &p->heads;
+        const int64_t n_key = h->n_key_head * h->key_dim;
+        return p->n == 1 && !vector && n_key > 0 && h->n_value % h->n_key_head == 0 &&
+               first->shape[0] == 2 * (n_key + h->n_value) &&
+               n_row == (form == FD_FORM_DELTA_Z ? h->n_value : 2 * n_key + h->n_value);
+    }
     case FD_FORM_PLUS_ONE:
     case FD_FORM_MINUS_ONE: return vector;
     default: return true;
     }
 }
 
+/* Some rows of a matrix make the tensor, and others make another. */
+static bool is_part(fd_form form) {
+    return form == FD_FORM_K_HEADS || form == FD_FORM_V_HEADS || form == FD_FORM_DELTA_QKV || form == FD_FORM_DELTA_Z;
+}
+
 /* Rows that the part makes; a part of a matrix is taken for what is asked of it. */
 static int64_t rows_of(const fd_form_pair *p, const fd_array *a, fd_form form) {
-    if (form == FD_FORM_K_HEADS || form == FD_FORM_V_HEADS) return p->n_row;
+    if (fd_form_is_mxfp4(p)) return a->rank == 3 ? 0 : fd_mxfp4_rows(a) / (is_every_other(form) ? 2 : 1);
+    if (is_part(form) || is_every_other(form)) return p->n_row;
     return a->rank == 1 ? 1 : a->shape[form == FD_FORM_TRANSPOSED ? 1 : 0];
 }
 
@@ -146,8 +163,27 @@ static void fetch_k_head(const fd_form_pair *p, int64_t r, double *to) {
     }
 }
 
+/* Of gpt-oss's experts: a matrix in blocks, of which every second row may be asked for, or of a bias every second
+ * element. */
+static void fetch_every_other(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
+    const int64_t odd = form == FD_FORM_ODD;
+    if (fd_form_is_mxfp4(p)) {
+        fd_mxfp4_fetch(&p->parts[0]->array, &p->parts[1]->array, form == FD_FORM_SAME ? r : 2 * r + odd, to);
+        return;
+    }
+    const fd_array row = fd_array_at(&p->parts[0]->array, 0, r);
+    for (int64_t i = 0; i < p->n_col; i++) {
+        const fd_array one = fd_array_at(&row, 0, 2 * i + odd);
+        fd_array_fetch(&one, &to[i]);
+    }
+}
+
 /* Row r of the tensor as the form has it, its values as the checkpoint has them. */
 static void fetch_values(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
+    if (fd_form_is_mxfp4(p) || is_every_other(form)) {
+        fetch_every_other(p, form, r, to);
+        return;
+    }
     if (p->n_row == 1) { /* a vector, or several of them one after the other */
         double *all = malloc(sizeof *all * (size_t)p->n_col);
         int64_t at = 0;
@@ -170,7 +206,7 @@ static void fetch_values(const fd_form_pair *p, fd_form form, int64_t r, double 
     int64_t from = source_row(p, form, r);
     for (size_t i = 0; i < p->n; i++) {
         const fd_array *a = &p->parts[i]->array;
-        const int64_t n_there = form == FD_FORM_V_HEADS ? a->shape[0] : rows_of(p, a, form);
+        const int64_t n_there = is_part(form) ? a->shape[0] : rows_of(p, a, form);
         if (from >= n_there) {
             from -= n_there;
             continue;
@@ -181,76 +217,13 @@ static void fetch_values(const fd_form_pair *p, fd_form form, int64_t r, double 
     }
 }
 
-static void fetch_row(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
+void fd_form_fetch_row(const fd_form_pair *p, fd_form form, int64_t r, double *to) {
     fetch_values(p, form, r, to);
     for (int64_t i = 0; form == FD_FORM_MINUS_EXP && i < p->n_col; i++) to[i] = -exp(to[i]);
 }
 
-typedef struct row_sums {
-    double error, power, product; /* Σ(g − f·h)², Σ(f·h)², Σ g·h */
-    bool exact, agrees;
-} row_sums;
-
-static row_sums compare_row(const fd_form_pair *p, fd_form form, double factor, int64_t r, float *g, double *h) {
-    const fd_gguf_tensor *t = p->tensor;
-    row_sums s = {.exact = true, .agrees = true};
-    double u, tiny, limit = limit_of(t->dtype);
-    rounding_of(p, form, &u, &tiny);
-    fd_dequantize_row(t->dtype, (const char *)t->data + r * fd_dtype_row_bytes(t->dtype, p->n_col), g, p->n_col);
-    fetch_row(p, form, r, h);
-    for (int64_t i = 0; i < p->n_col; i++) {
-        const double x = (double)g[i], y = h[i] * factor, d = x - y;
-        s.error += d * d;
-        s.power += y * y;
-        s.product += x * h[i];
-        s.exact = s.exact && d == 0;
-        /* a factor is known to about 2^-20 */
-        if (limit == 0) s.agrees = s.agrees && fabs(d) <= (u + (factor == 1 ? 0 : 0x1p-18)) * fabs(y) + tiny;
-    }
-    if (limit > 0) s.agrees = s.error <= 9 * limit * limit * s.power; /* a row may be three times as bad as a tensor */
-    return s;
-}
-
-fd_code fd_form_compare(const fd_form_pair *p, fd_form form, double factor, int64_t most, fd_form_distance *out,
-                        fd_error *err) {
-    *out = (fd_form_distance){.fits = form_fits(p, form), .exact = true, .agrees = true, .first_wrong = -1};
-    if (!out->fits) return FD_OK;
+int64_t fd_form_rows_there(const fd_form_pair *p, fd_form form) {
     int64_t there = 0;
     for (size_t i = 0; i < p->n; i++) there += rows_of(p, &p->parts[i]->array, form);
-    out->n_row_there = there;
-    const int64_t common = p->n_row == 1 ? 1 : p->n_row < there ? p->n_row : there;
-    const int64_t step = most > 0 && common > most ? common / most : 1;
-    double error = 0, power = 0, product = 0;
-    bool failed = false;
-    int64_t first = INT64_MAX, n_wrong = 0, n_inexact = 0, n_row = 0;
-#pragma omp parallel reduction(+ : error, power, product, n_wrong, n_inexact, n_row) reduction(min : first) reduction(|| : failed)
-    {
-        float *g = malloc(sizeof *g * (size_t)p->n_col);
-        double *h = malloc(sizeof *h * (size_t)p->n_col);
-        failed = !g || !h;
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < common; r += step) {
-            if (failed) continue;
-            const row_sums s = compare_row(p, form, factor, r, g, h);
-            error += s.error;
-            power += s.power;
-            product += s.product;
-            n_row++;
-            n_inexact += !s.exact;
-            n_wrong += !s.agrees;
-            if (!s.agrees && r < first) first = r;
-        }
-        free(g);
-        free(h);
-    }
-    if (failed) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", p->tensor->name);
-    const double limit = limit_of(p->tensor->dtype);
-    out->error = power > 0 ? sqrt(error / power) : error > 0 ? INFINITY : 0;
-    out->factor = power > 0 ? product / power * factor * factor : 1;
-    out->exact = n_inexact == 0;
-    out->agrees = n_wrong == 0 && (limit == 0 || out->error <= limit);
-    out->n_row = n_row;
-    out->n_wrong = n_wrong;
-    out->first_wrong = n_wrong ? first : -1;
-    return FD_OK;
+    return there;
 }

@@ -16,6 +16,10 @@ typedef enum fd_form {
     FD_FORM_MINUS_EXP, /* the checkpoint has the logarithm of minus it */
     FD_FORM_K_HEADS,   /* of each head of kv_b the rows of K, transposed; the rows of V */
     FD_FORM_V_HEADS,
+    FD_FORM_EVEN, /* rows 0, 2, 4 … of gate and up in turn: the gate's; up's. Of their biases: elements */
+    FD_FORM_ODD,
+    FD_FORM_DELTA_QKV, /* by key head the checkpoint has rows of q, k, v and z: q of all heads, then k, then v; z */
+    FD_FORM_DELTA_Z,
     FD_FORM_COUNT
 } fd_form;
 
@@ -26,6 +30,7 @@ fd_form fd_form_expected(const char *arch, const char *tensor);
 
 typedef struct fd_form_heads {
     int64_t n_head, n_head_kv;
+    int64_t n_key_head, key_dim, n_value; /* of the gated delta rule; n_value: of all heads. 0: the model has none */
 } fd_form_heads;
 
 /* A tensor of the GGUF and what it is made of. */
@@ -36,6 +41,14 @@ typedef struct fd_form_pair {
     int64_t n_row, n_col; /* of the tensor; a vector is one row */
     fd_form_heads heads;
 } fd_form_pair;
+
+/* Whether the shapes of both sides allow the form; the rows that the checkpoint's parts make in it; row r of them. */
+bool fd_form_fits(const fd_form_pair *pair, fd_form form);
+int64_t fd_form_rows_there(const fd_form_pair *pair, fd_form form);
+void fd_form_fetch_row(const fd_form_pair *pair, fd_form form, int64_t r, double *to);
+bool fd_form_is_mxfp4(const fd_form_pair *pair); /* its parts are blocks and their scales */
+
+/* ---- distance.c ---- */
 
 typedef struct fd_form_distance {
     bool fits;              /* the shapes do */

@@ -6,30 +6,32 @@
 #include <string.h>
 
 /* Names as modelling code has them, without what stands before (model., transformer., …) and without .weight or .bias;
- * the first that is there counts. "a+b": rows of a, then rows of b; "%e": of each expert. A name that ends in "!" takes
+ * the first that is there counts; a row of a tensor with its suffix stands before that of all others. "a+b": rows of a, then rows of b; "%e": of each expert. A name that ends in "!" takes
  * no suffix. Sources: the modelling files of transformers. */
 static const struct {
     const char *tensor, *names;
 } globals[] =
     {
         {"token_embd", "embed_tokens wte word_embeddings embed_in tok_embeddings embeddings embedding"},
-        {"token_embd_norm", "word_embeddings_layernorm"},
+        {"token_embd_norm", "word_embeddings_layernorm embedding_norm"},
         {"position_embd", "wpe"},
         {"output_norm", "norm ln_f final_layernorm final_layer_norm norm_f"},
-        {"output", "lm_head embed_out output embed_tokens wte word_embeddings"},
+        {"output", "lm_head embed_out output output_layer embed_tokens wte word_embeddings"},
 },
   layers[] = {
-      {"attn_norm", "input_layernorm ln_1 ln_mlp norm_1 attention_norm ln norm"},
+      {"attn_norm", "input_layernorm ln_1 ln_mlp norm_1 attention_norm operator_norm ln norm"},
       {"attn_norm_2", "ln_attn"},
-      {"attn_q", "self_attn.q_proj attention.wq attn.attention.q_proj"},
-      {"attn_k", "self_attn.k_proj attention.wk attn.attention.k_proj"},
-      {"attn_v", "self_attn.v_proj attention.wv attn.attention.v_proj"},
-      {"attn_qkv", "attention.query_key_value self_attention.query_key_value attn.c_attn attn.Wqkv self_attn.qkv_proj "
-                   "self_attn.query_key_value self_attn.q_proj+self_attn.k_proj+self_attn.v_proj"},
+      {"attn_q", "self_attn.q_proj attention.wq attn.attention.q_proj mixer.q_proj"},
+      {"attn_k", "self_attn.k_proj attention.wk attn.attention.k_proj mixer.k_proj"},
+      {"attn_v", "self_attn.v_proj attention.wv attn.attention.v_proj mixer.v_proj"},
+      {"attn_qkv",
+       "attention.query_key_value self_attention.query_key_value attn.c_attn attn.Wqkv self_attn.qkv_proj "
+       "self_attn.query_key_value linear_attn.in_proj_qkvz self_attn.q_proj+self_attn.k_proj+self_attn.v_proj"},
+      {"attn_gate", "linear_attn.in_proj_qkvz"},
       {"attn_output", "self_attn.o_proj self_attn.dense self_attn.out_proj attention.dense self_attention.dense "
-                      "attn.c_proj attn.out_proj attention.wo attn.attention.out_proj"},
-      {"attn_q_norm", "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm"},
-      {"attn_k_norm", "self_attn.k_norm self_attn.k_layernorm self_attn.key_layernorm"},
+                      "attn.c_proj attn.out_proj attention.wo attn.attention.out_proj mixer.o_proj"},
+      {"attn_q_norm", "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm attention.query_layernorm"},
+      {"attn_k_norm", "self_attn.k_norm self_attn.k_layernorm self_attn.key_layernorm attention.key_layernorm"},
       {"attn_sinks", "self_attn.sinks!"},
       {"attn_q_a", "self_attn.q_a_proj"},
       {"attn_q_a_norm", "self_attn.q_a_layernorm"},
@@ -41,35 +43,59 @@ static const struct {
       {"attn_v_b", "self_attn.kv_b_proj"},
       {"ssm_in", "mixer.in_proj mamba.in_proj"},
       {"ssm_conv1d", "mixer.conv1d mamba.conv1d linear_attn.conv1d"},
-      {"ssm_x", "mixer.x_proj"},
-      {"ssm_dt", "mixer.dt_proj mixer.dt_bias! mamba.dt_bias! linear_attn.dt_bias!"},
+      {"ssm_x", "mixer.x_proj mamba.x_proj"},
+      {"ssm_dt_norm", "mamba.dt_layernorm"},
+      {"ssm_b_norm", "mamba.b_layernorm"},
+      {"ssm_c_norm", "mamba.c_layernorm"},
+      {"ssm_dt", "mixer.dt_proj mamba.dt_proj mixer.dt_bias! mamba.dt_bias! linear_attn.dt_bias!"},
       {"ssm_a", "mixer.A_log mamba.A_log linear_attn.A_log"},
       {"ssm_d", "mixer.D mamba.D"},
       {"ssm_norm", "mixer.norm mamba.norm linear_attn.norm"},
       {"ssm_out", "mixer.out_proj mamba.out_proj linear_attn.out_proj"},
       {"ssm_ba", "linear_attn.in_proj_ba"},
       {"post_attention_norm", "post_self_attn_layernorm post_attention_layernorm"},
-      {"ffn_norm", "pre_feedforward_layernorm post_attention_layernorm ln_2 norm_2 ffn_norm"},
+      {"shortconv.in_proj", "conv.in_proj"},
+      {"shortconv.conv", "conv.conv"},
+      {"shortconv.out_proj", "conv.out_proj"},
+      {"ffn_norm", "pre_feedforward_layernorm pre_ff_layernorm post_attention_layernorm ln_2 norm_2 ffn_norm"},
       {"post_ffw_norm", "post_feedforward_layernorm post_mlp_layernorm"},
-      {"ffn_gate", "mlp.gate_proj feed_forward.w1 mlp.c_fc_0"},
+      {"ffn_gate", "mlp.gate_proj feed_forward.w1 feed_forward.gate_proj mlp.c_fc_0 mlp.w2"},
       {"ffn_up", "mlp.up_proj mlp.gate_up_proj feed_forward.w3 mlp.c_fc mlp.dense_h_to_4h ffn.up_proj mlp.fc1 "
-                 "mlp.c_fc_1"},
-      {"ffn_down", "mlp.down_proj feed_forward.w2 mlp.c_proj mlp.dense_4h_to_h ffn.down_proj mlp.fc2"},
-      {"ffn_gate_inp", "mlp.gate block_sparse_moe.gate mlp.router block_sparse_moe.router.layer"},
-      {"ffn_gate_exps", "mlp.experts.%e.gate_proj block_sparse_moe.experts.%e.w1"},
-      {"ffn_up_exps", "mlp.experts.%e.up_proj block_sparse_moe.experts.%e.w3"},
-      {"ffn_down_exps", "mlp.experts.%e.down_proj block_sparse_moe.experts.%e.w2"},
-      {"ffn_gate_shexp", "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj"},
-      {"ffn_up_shexp", "mlp.shared_expert.up_proj mlp.shared_experts.up_proj"},
-      {"ffn_down_shexp", "mlp.shared_expert.down_proj mlp.shared_experts.down_proj"},
+                 "mlp.c_fc_1 mlp.w1 feed_forward.up_proj mixer.up_proj"},
+      {"ffn_down", "mlp.down_proj feed_forward.w2 mlp.c_proj mlp.dense_4h_to_h ffn.down_proj mlp.fc2 "
+                   "feed_forward.down_proj mixer.down_proj"},
+      {"ffn_gate_inp", "mlp.gate mlp.gate.wg block_sparse_moe.gate mlp.router block_sparse_moe.router.layer "
+                       "feed_forward.gate feed_forward.router mixer.gate"},
+      {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias!"},
+      {"ffn_gate_exps", "mlp.experts.%e.gate_proj block_sparse_moe.experts.%e.w1 feed_forward.experts.%e.w1 "
+                        "feed_forward.experts.%e.gate_proj mixer.experts.%e.gate_proj "
+                        "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales!"},
+      {"ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias!"},
+      {"ffn_up_exps", "mlp.experts.%e.up_proj block_sparse_moe.experts.%e.w3 feed_forward.experts.%e.w3 "
+                      "feed_forward.experts.%e.up_proj mixer.experts.%e.up_proj "
+                      "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales!"},
+      {"ffn_down_exps.bias", "mlp.experts.down_proj_bias!"},
+      {"ffn_down_exps", "mlp.experts.%e.down_proj block_sparse_moe.experts.%e.w2 feed_forward.experts.%e.w2 "
+                        "feed_forward.experts.%e.down_proj mixer.experts.%e.down_proj "
+                        "mlp.experts.down_proj_blocks!+mlp.experts.down_proj_scales!"},
+      {"ffn_gate_shexp", "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj mlp.shared_mlp.gate_proj"},
+      {"ffn_up_shexp", "mlp.shared_expert.up_proj mlp.shared_experts.up_proj mlp.shared_mlp.up_proj"
+                       " mixer.shared_experts.up_proj"},
+      {"ffn_down_shexp", "mlp.shared_expert.down_proj mlp.shared_experts.down_proj mlp.shared_mlp.down_proj"
+                         " mixer.shared_experts.down_proj"},
       {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-      {"exp_probs_b", "mlp.gate.e_score_correction_bias!"},
+      {"exp_probs_b",
+       "mlp.gate.e_score_correction_bias! mlp.gate.expert_bias! block_sparse_moe.e_score_correction_bias! "
+       "mlp.moe_statics.e_score_correction_bias! feed_forward.expert_bias! "
+       "mixer.gate.e_score_correction_bias!"},
 };
 
 static const char *const of_layer[] = {"layers.%d.", "h.%d.", "blocks.%d.", "layers.layers.%d."};
 
+/* Or of parts that text does not go through. */
 bool fd_against_is_buffer(const char *name) {
-    static const char *const buffers[] = {"*inv_freq", "*.attn.bias", "*.attention.bias", "*masked_bias"};
+    static const char *const buffers[] = {"*inv_freq", "*.attn.bias",    "*.attention.bias",        "*masked_bias",
+                                          "visual.*",  "vision_tower.*", "multi_modal_projector.*", "mtp.*"};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (fnmatch(buffers[i], name, 0) == 0) return true;
     return false;
@@ -132,8 +158,9 @@ fd_code fd_against_find(const fd_checkpoint *checkpoint, const char *tensor, fd_
     choices[0] = '\0';
     for (size_t i = 0; layer < 0 && i < sizeof globals / sizeof *globals; i++)
         if (strcmp(globals[i].tensor, base) == 0) snprintf(choices, sizeof choices, "%s", globals[i].names);
-    for (size_t i = 0; layer >= 0 && i < sizeof layers / sizeof *layers; i++)
-        if (strcmp(layers[i].tensor, base) == 0) snprintf(choices, sizeof choices, "%s", layers[i].names);
+    for (size_t i = 0; layer >= 0 && !*choices && i < sizeof layers / sizeof *layers; i++)
+        if (strcmp(layers[i].tensor, base) == 0 || strcmp(layers[i].tensor, tensor + skipped) == 0)
+            snprintf(choices, sizeof choices, "%s", layers[i].names);
     for (char *name; (name = strsep(&rest, " "));)
         for (size_t p = 0; p < (layer < 0 ? 1 : sizeof of_layer / sizeof *of_layer) && *name; p++) {
             prefix[0] = '\0';

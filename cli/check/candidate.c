@@ -77,15 +77,23 @@ static fd_code keep_map(const opening *o, const char *text, size_t size, fd_erro
     return fd_cli_output_close(file, path, err);
 }
 
+/* A map from the values of what o->map does not name, as text; the caller frees it. The reference is run for it. */
+static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *size, fd_error *err) {
+    fd_import_options how = o->how;
+    how.map = o->map;
+    FD_TRY(run_reference(o, err));
+    FILE *memory = open_memstream(text, size);
+    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    fd_code code = fd_propose_map(o->source, &how, *o->ref, memory, found, err);
+    if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    return code;
+}
+
 static fd_code find_map(opening *o, fd_error *err) {
     char *text = NULL;
     size_t size = 0;
     fd_proposal found;
-    FD_TRY(run_reference(o, err));
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
-    fd_code code = fd_propose_map(o->source, &o->how, *o->ref, memory, &found, err);
-    if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    fd_code code = propose_map(o, &found, &text, &size, err);
     if (code == FD_OK) code = keep_map(o, text, size, err);
     if (code == FD_OK && found.n_sure + found.n_by_name == 0)
         code =
@@ -99,6 +107,52 @@ static fd_code find_map(opening *o, fd_error *err) {
                 "%zu names are undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "
                 "with ask there, then --map my.map\n",
                 found.n_ask, o->input->path, o->input->model_path);
+    free(text);
+    return code;
+}
+
+static fd_code count_unmatched(const opening *o, size_t *n, fd_error *err) {
+    fd_import_options with = o->how;
+    fd_import_plan plan;
+    with.map = o->map;
+    FD_TRY(fd_import_make_plan(o->source, &with, &plan, err));
+    *n = plan.n_unmatched;
+    fd_import_plan_free(&plan);
+    return FD_OK;
+}
+
+/* The built-in map, then the rules of `found`, for tensors alone that it does not name. What is undecided stays out. */
+static void put_both(FILE *to, const char *builtin, size_t size, char *found) {
+    char *rest;
+    fwrite(builtin, 1, size, to);
+    for (char *line = strtok_r(found, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *arrow = strstr(line, " -> "), *comment = strstr(line, "  # ");
+        if (!arrow || line[0] == '#' || strncmp(line, "ask ", 4) == 0) continue;
+        fprintf(to, "%.*s else\n", (int)(comment && comment > arrow ? comment - line : (long)strlen(line)), line);
+    }
+}
+
+/* What a built-in map leaves over of a folder or archive is asked of the values. */
+static fd_code complete_map(opening *o, fd_error *err) {
+    char *found = NULL, *text = NULL, name[128];
+    size_t n = 0, size = 0, builtin_size;
+    const char *builtin = fd_name_map_builtin(o->map->name, &builtin_size);
+    fd_proposal proposal;
+    FD_TRY(count_unmatched(o, &n, err));
+    if (n == 0 || !builtin) return FD_OK;
+    fd_code code = propose_map(o, &proposal, &found, &size, err);
+    FILE *memory = code == FD_OK ? open_memstream(&text, &size) : NULL;
+    if (memory) put_both(memory, builtin, builtin_size, found);
+    if (code == FD_OK && (!memory || fclose(memory) != 0)) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    if (code == FD_OK) code = keep_map(o, text, size, err);
+    if (code == FD_OK) {
+        snprintf(name, sizeof name, "%s (+ values)", o->map->name);
+        fd_name_map_free(o->map);
+        o->map = NULL;
+        code = fd_name_map_parse(name, text, size, &o->map, err);
+    }
+    if (code == FD_OK) o->map->builtin = true;
+    free(found);
     free(text);
     return code;
 }
@@ -129,7 +183,10 @@ static fd_code open_foreign(opening *o, fd_error *err) {
         FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
     FD_TRY(read_options(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
-    if (!o->map) FD_TRY(find_map(o, err));
+    if (!o->map)
+        FD_TRY(find_map(o, err));
+    else if (!in->map && !fd_source_names(o->source))
+        FD_TRY(complete_map(o, err));
     return import_candidate(o, err);
 }
 

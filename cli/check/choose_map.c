@@ -2,7 +2,7 @@
 
 #include "cli/import/mapped_trace.h"
 
-static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers"};
+static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm"};
 
 /* Tensors that the map names; 0 where it does not fit the source. */
 static size_t count_named(const fd_source *source, const fd_name_map *map, const fd_import_options *how) {

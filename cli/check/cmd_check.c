@@ -43,8 +43,8 @@ static const struct argp_option options[] = {
      "Is its prompt what the model's chat template makes of these messages? Rendered as run --chat does (docs/chat.md)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers or a file (default: the one of these "
-     "that names most tensors, else one found from the values)",
+     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers, vllm or a file (default: the one that "
+     "names most tensors, values for the rest; else all from the values)",
      1},
     {"weights", KEY_WEIGHTS, "DIR|FILE", 0, "Its weights as loaded, as in firstdiff import", 1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing (repeatable)", 1},
@@ -93,7 +93,7 @@ const struct argp fd_cmd_check_argp = {
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
     "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files, an "
-    ".npz or .safetensors file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, and "
+    ".npz, .safetensors or .pt file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, "
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
     "missing or have no name in the model.",

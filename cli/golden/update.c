@@ -41,6 +41,9 @@ int fd_golden_update_command(const fd_golden_args *args, const fd_cli_model *mod
     fd_golden_size size;
     fd_code code = fd_golden_open(args->file, &golden, &size, &err);
     if (code == FD_OK) code = read_prompts(golden, size, &list, &record.n_generate, &err);
+    char classes[256] = "";
+    if (code == FD_OK) snprintf(classes, sizeof classes, "%s", fd_golden_measured(golden)->names);
+    record.tolerances = classes;
     fd_golden_close(golden);
     record.output = args->file;
     if (code == FD_OK) code = fd_golden_record_list(&record, model, &list, &err);

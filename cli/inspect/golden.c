@@ -3,7 +3,8 @@
 #include "cli/output.h"
 #include "dumpers/store/golden.h"
 
-static void print_head(const char *path, const fd_trace *first, int32_t n_prompt) {
+static void print_head(const char *path, const fd_trace *first, const fd_golden_tolerances *measured,
+                       int32_t n_prompt) {
     const fd_trace_info *info = fd_trace_get_info(first);
     printf("%s: golden of %d prompt%s\n", path, n_prompt, n_prompt == 1 ? "" : "s");
     printf("  %-12s %s\n", "producer", info->producer);
@@ -12,6 +13,7 @@ static void print_head(const char *path, const fd_trace *first, int32_t n_prompt
     printf("  %-12s %s: %s\n", "model", info->arch, info->model_name);
     printf("  %-12s %s\n", "model hash", info->model_hash);
     printf("  %-12s %d, fingerprints at every position\n", "tensors", fd_trace_n_node(first));
+    if (measured->n_class) printf("  %-12s of %s\n", "tolerances", measured->names);
 }
 
 static json_t *head_json(const fd_trace *first, json_t *prompts) {
@@ -42,7 +44,7 @@ fd_code fd_inspect_golden(const char *path, bool json, fd_error *err) {
         fd_trace *trace;
         if ((code = fd_golden_prompt(golden, i, &trace, err)) != FD_OK) break;
         if (i == 0 && json) root = head_json(trace, list);
-        if (i == 0 && !json) print_head(path, trace, size.n_prompt);
+        if (i == 0 && !json) print_head(path, trace, fd_golden_measured(golden), size.n_prompt);
         show_prompt(trace, i, list);
         fd_trace_close(trace);
     }

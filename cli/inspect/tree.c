@@ -106,7 +106,10 @@ static fd_code print_tree(const fd_inspect *in, fd_error *err) {
         FD_TRY(fd_inspect_summarise(trace, i, &s, err));
         fd_shape_text(node->n_dim, node->shape, node->over_kv, shape, sizeof shape);
         printf("  %4d  %-24s %-14s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
-               type ? type->name : "?", node->has_data ? "yes" : "-");
+               type ? type->name : "?",
+               node->has_data  ? "yes"
+               : node->partial ? "part"
+                               : "-");
         if (s.n_pos) printf(" %11.4g %11.4g %11.4g", s.min, s.max, s.rms);
         if (s.n_nan > 0) printf("  %.0f NaN", s.n_nan);
         /* Scores are -inf where the mask is; elsewhere an Inf is news. */

@@ -1,17 +1,18 @@
-/* One row an op: which part of its inputs the tested elements need, and the formula in two languages. */
+/* Which part of an op's inputs the tested elements need: norms, products, attention, and ops that go element by
+ * element. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/repro/internal.h"
 #include "model/weight_rows.h"
+#include "numerics/contract.h"
 
-static const fd_weight *weight_of(const fd_repro *r, int which) {
+const fd_weight *fd_repro_weight(const fd_repro *r, int which) {
     int32_t at = r->node->weight[which];
     return at >= 0 ? &r->graph->weights[at] : NULL;
 }
 
-/* The tested elements stay within one part of `width` elements: the worst one's. */
-static void keep_part(fd_repro *r, int64_t width) {
+void fd_repro_keep_part(fd_repro *r, int64_t width) {
     const fd_measured_values *m = &r->verdict->measures.nodes[r->node->id].values;
     int64_t begin = m->worst / width * width, end = begin + width, last = r->first + r->n;
     if (r->first < begin) r->first = begin;
@@ -21,9 +22,8 @@ static void keep_part(fd_repro *r, int64_t width) {
     r->offset = r->first - begin;
 }
 
-/* Rows [first, first + n_row) of a weight; n_row 0: row 0 as a vector. */
-static fd_code put_weight(const fd_repro *r, const char *name, const fd_weight *w, int64_t first, int64_t n_row,
-                          fd_error *err) {
+fd_code fd_repro_put_weight(const fd_repro *r, const char *name, const fd_weight *w, int64_t first, int64_t n_row,
+                            fd_error *err) {
     int64_t rows = n_row ? n_row : 1, bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
     double *wide = malloc(sizeof *wide * (size_t)(rows * w->n_col));
     float *row = malloc(sizeof *row * (size_t)w->n_col);
@@ -38,31 +38,31 @@ static fd_code put_weight(const fd_repro *r, const char *name, const fd_weight *
     return code;
 }
 
-static fd_code write_matmul(fd_repro *r, fd_error *err) {
-    const fd_weight *w = weight_of(r, 0), *bias = weight_of(r, 1);
+fd_code fd_repro_write_matmul(fd_repro *r, fd_error *err) {
+    const fd_weight *w = fd_repro_weight(r, 0), *bias = fd_repro_weight(r, 1);
     double b[FD_MEASURE_VALUES] = {0};
     for (int64_t i = 0; i < r->n && bias; i++) b[i] = (double)fd_weight_element(bias, r->first + i);
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     FD_TRY(fd_repro_put_array(r, "x", r->in[0], 0, w->n_col, false, err));
     FD_TRY(fd_repro_put_array(r, "bias", b, 0, r->n, false, err));
-    return put_weight(r, "w", w, r->first, r->n, err);
+    return fd_repro_put_weight(r, "w", w, r->first, r->n, err);
 }
 
-static fd_code write_rms_norm(fd_repro *r, fd_error *err) {
-    const fd_weight *w = weight_of(r, 0);
-    keep_part(r, w->n_col);
+fd_code fd_repro_write_rms_norm(fd_repro *r, fd_error *err) {
+    const fd_weight *w = fd_repro_weight(r, 0);
+    fd_repro_keep_part(r, w->n_col);
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     fd_repro_add_size(r, "EPS", (double)r->node->eps);
     FD_TRY(fd_repro_put_array(r, "x", r->in[0] + r->head * w->n_col, 0, w->n_col, false, err));
-    return put_weight(r, "w", w, 0, 0, err);
+    return fd_repro_put_weight(r, "w", w, r->head % w->n_row, 0, err);
 }
 
-static fd_code write_rope(fd_repro *r, fd_error *err) {
+fd_code fd_repro_write_rope(fd_repro *r, fd_error *err) {
     int32_t width = r->node->shape[1], half = r->node->rope.n_rot / 2;
     double *table = malloc(2 * sizeof *table * (size_t)half);
     if (!table) return fd_fail(err, FD_ERR_MEMORY, "--repro: out of memory");
-    fd_rope_table_f64(&r->node->rope, weight_of(r, 0), r->pos, 1, table, table + half);
-    keep_part(r, width);
+    fd_rope_table_f64(&r->node->rope, fd_repro_weight(r, 0), r->pos, 1, table, table + half);
+    fd_repro_keep_part(r, width);
     fd_repro_add_size(r, "N_IN", width);
     fd_repro_add_size(r, "HALF", half);
     fd_repro_add_size(r, "INTERLEAVED", r->node->rope.pairing == FD_ROPE_INTERLEAVED);
@@ -73,114 +73,171 @@ static fd_code write_rope(fd_repro *r, fd_error *err) {
     return code;
 }
 
-/* Element by element. */
-static fd_code write_two(fd_repro *r, fd_error *err) {
-    FD_TRY(fd_repro_put_array(r, "a", r->in[0] + r->first, 0, r->n, false, err));
-    return fd_repro_put_array(r, "b", r->in[1] + r->first, 0, r->n, false, err);
+/* n elements of a vector of the model, from the first that is tested. */
+static fd_code put_vector(const fd_repro *r, const char *name, const fd_weight *w, int64_t row, int64_t first,
+                          fd_error *err) {
+    double x[FD_MEASURE_VALUES];
+    for (int64_t i = 0; i < r->n; i++) x[i] = (double)fd_weight_row_element(w, row, first + i);
+    return fd_repro_put_array(r, name, x, 0, r->n, false, err);
 }
 
-/* Columns [from, from + n) of head `head` of a cache's rows [first, first + n_row). */
-static fd_code put_cache(const fd_repro *r, const char *name, int64_t first, int64_t n_row, int64_t from, int64_t n,
-                         fd_error *err) {
-    const fd_node *cache = &r->graph->nodes[r->node->input[1]];
-    int32_t n_head = r->graph->nodes[r->node->id].shape[0];
-    int64_t kv_head = r->head / (n_head / cache->shape[0]), width = fd_node_width(cache);
-    double *part = malloc(sizeof *part * (size_t)(n_row * n));
+fd_code fd_repro_write_layer_norm(fd_repro *r, fd_error *err) {
+    const fd_weight *w = fd_repro_weight(r, 0), *b = fd_repro_weight(r, 1);
+    const double one[FD_MEASURE_VALUES] = {1, 1, 1, 1, 1, 1, 1, 1}, zero[FD_MEASURE_VALUES] = {0};
+    int64_t width = r->node->shape[r->node->n_dim - 1];
+    fd_repro_keep_part(r, width);
+    fd_repro_add_size(r, "N_IN", (double)width);
+    fd_repro_add_size(r, "EPS", (double)r->node->eps);
+    FD_TRY(fd_repro_put_array(r, "x", r->in[0] + r->head * width, 0, width, false, err));
+    FD_TRY(w ? put_vector(r, "w", w, r->head % w->n_row, r->offset, err)
+             : fd_repro_put_array(r, "w", one, 0, r->n, false, err));
+    return b ? put_vector(r, "b", b, r->head % b->n_row, r->offset, err)
+             : fd_repro_put_array(r, "b", zero, 0, r->n, false, err);
+}
+
+fd_code fd_repro_write_l2_norm(fd_repro *r, fd_error *err) {
+    int64_t width = r->node->shape[r->node->n_dim - 1];
+    fd_repro_keep_part(r, width);
+    fd_repro_add_size(r, "N_IN", (double)width);
+    fd_repro_add_size(r, "EPS", (double)r->node->eps);
+    return fd_repro_put_array(r, "x", r->in[0] + r->head * width, 0, width, false, err);
+}
+
+/* ---- element by element ---- */
+
+fd_code fd_repro_write_one(fd_repro *r, fd_error *err) {
+    const fd_node *node = r->node;
+    float factor = node->scale;
+    if (node->op == FD_OP_ATTN_TEMPERATURE) factor = (float)fd_attn_temperature(r->pos, node->length, node->scale);
+    fd_repro_add_size(r, "SCALE", (double)factor);
+    fd_repro_add_size(r, "CAP", (double)node->softcap);
+    fd_repro_add_size(r, "LIMIT", (double)node->limit);
+    return fd_repro_put_array(r, "x", r->in[0] + r->first, 0, r->n, false, err);
+}
+
+/* The second input may have one element for several of the first. */
+fd_code fd_repro_write_two(fd_repro *r, fd_error *err) {
+    const fd_node *second = &r->graph->nodes[r->node->input[1]];
+    int64_t each = fd_node_width(r->node) / fd_node_width(second);
+    double b[FD_MEASURE_VALUES];
+    for (int64_t i = 0; i < r->n; i++) b[i] = r->in[1][(r->first + i) / each];
+    fd_repro_add_size(r, "SLOPE", (double)r->node->slope);
+    fd_repro_add_size(r, "LIMIT", (double)r->node->limit);
+    FD_TRY(fd_repro_put_array(r, "a", r->in[0] + r->first, 0, r->n, false, err));
+    return fd_repro_put_array(r, "b", b, 0, r->n, false, err);
+}
+
+/* The second is the model's: a vector, or the position's row of a table. */
+fd_code fd_repro_write_with_vector(fd_repro *r, fd_error *err) {
+    const fd_weight *w = fd_repro_weight(r, 0);
+    int64_t row = r->node->op == FD_OP_ADD_POSITION ? r->pos : 0;
+    if (row >= w->n_row)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "--repro: %s has no row for position %d", w->name, r->pos);
+    FD_TRY(fd_repro_put_array(r, "a", r->in[0] + r->first, 0, r->n, false, err));
+    return put_vector(r, "b", w, row, r->first, err);
+}
+
+/* ---- copies: x is where each tested element comes from ---- */
+
+fd_code fd_repro_write_embed(fd_repro *r, fd_error *err) {
+    return put_vector(r, "x", fd_repro_weight(r, 0), r->token, r->first, err);
+}
+
+fd_code fd_repro_write_slice(fd_repro *r, fd_error *err) {
+    const fd_node *from = &r->graph->nodes[r->node->input[0]];
+    int64_t n_in = from->shape[from->n_dim - 1], n = fd_node_width(r->node) / (fd_node_width(from) / n_in);
+    double x[FD_MEASURE_VALUES];
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t at = r->first + i;
+        x[i] = r->in[0][at / n * n_in + r->node->first + at % n];
+    }
+    return fd_repro_put_array(r, "x", x, 0, r->n, false, err);
+}
+
+fd_code fd_repro_write_concat(fd_repro *r, fd_error *err) {
+    const fd_node *a = &r->graph->nodes[r->node->input[0]], *b = &r->graph->nodes[r->node->input[1]];
+    int64_t n_a = a->shape[1], n_b = b->shape[1], n = n_a + n_b;
+    double x[FD_MEASURE_VALUES];
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t head = (r->first + i) / n, at = (r->first + i) % n, of_b = b->shape[0] == 1 ? 0 : head;
+        x[i] = at < n_a ? r->in[0][head * n_a + at] : r->in[1][of_b * n_b + at - n_a];
+    }
+    return fd_repro_put_array(r, "x", x, 0, r->n, false, err);
+}
+
+/* Blocks of a cache's type are another formula. */
+fd_code fd_repro_write_cache_row(fd_repro *r, fd_error *err) {
+    if (r->node->kv_type != FD_F32)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "--repro: no test is written for %s in blocks", r->node->name);
+    return fd_repro_put_array(r, "x", r->in[0] + r->first, 0, r->n, false, err);
+}
+
+/* ---- products and attention ---- */
+
+/* A matrix of each head's own. */
+fd_code fd_repro_write_head_matmul(fd_repro *r, fd_error *err) {
+    const fd_weight *w = fd_repro_weight(r, 0);
+    const double none[FD_MEASURE_VALUES] = {0};
+    fd_repro_keep_part(r, r->node->shape[1]);
+    fd_repro_add_size(r, "N_IN", (double)w->n_col);
+    FD_TRY(fd_repro_put_array(r, "x", r->in[0] + r->head * w->n_col, 0, w->n_col, false, err));
+    FD_TRY(fd_repro_put_array(r, "bias", none, 0, r->n, false, err));
+    return fd_repro_put_weight(r, "w", w, r->first, r->n, err);
+}
+
+fd_code fd_repro_write_alibi(fd_repro *r, fd_error *err) {
+    fd_repro_keep_part(r, r->pos + 1);
+    fd_repro_add_size(r, "SLOPE", fd_alibi_slope(r->node->max_bias, r->node->shape[0], (int32_t)r->head));
+    fd_repro_add_size(r, "POSITION", r->pos);
+    return fd_repro_put_array(r, "x", r->in[0] + r->first, 0, r->n, false, err);
+}
+
+fd_code fd_repro_put_columns(const fd_repro *r, const char *name, const fd_repro_columns *columns, fd_error *err) {
+    int64_t n = columns->n;
+    double *part = malloc(sizeof *part * (size_t)(columns->n_row * n));
     if (!part) return fd_fail(err, FD_ERR_MEMORY, "--repro: out of memory");
-    for (int64_t k = 0; k < n_row; k++)
-        memcpy(part + k * n, r->in[1] + (first + k) * width + kv_head * cache->shape[1] + from,
-               sizeof *part * (size_t)n);
-    fd_code code = fd_repro_put_array(r, name, part, n_row, n, false, err);
+    for (int64_t k = 0; k < columns->n_row; k++)
+        memcpy(part + k * n, columns->rows + k * columns->row_width + columns->from, sizeof *part * (size_t)n);
+    fd_code code = fd_repro_put_array(r, name, part, columns->n_row, n, false, err);
     free(part);
     return code;
 }
 
-/* A window or a softcap is another formula. */
-static fd_code write_scores(fd_repro *r, fd_error *err) {
+/* Columns [from, from + n) of the tested head's K or V in the cache's rows [first, first + n_row). */
+static fd_code put_cache(const fd_repro *r, const char *name, int64_t first, int64_t n_row, int64_t from, int64_t n,
+                         fd_error *err) {
+    const fd_node *cache = &r->graph->nodes[r->node->input[1]];
+    int64_t kv_head = r->head / (r->node->shape[0] / cache->shape[0]), width = fd_node_width(cache);
+    const fd_repro_columns columns = {r->in[1] + first * width, n_row, width, kv_head * cache->shape[1] + from, n};
+    return fd_repro_put_columns(r, name, &columns, err);
+}
+
+/* Keys that the window hides have no score; a softcap of 0 is none. */
+fd_code fd_repro_write_scores(fd_repro *r, fd_error *err) {
     int32_t head_dim = r->graph->nodes[r->node->input[1]].shape[1];
-    if (r->node->window > 0 || r->node->softcap > 0)
-        return fd_fail(err, FD_ERR_UNSUPPORTED, "--repro: no test is written for %s with a window or a softcap",
-                       r->node->name);
-    keep_part(r, r->pos + 1);
+    fd_repro_keep_part(r, r->pos + 1);
     fd_repro_add_size(r, "N_IN", head_dim);
     fd_repro_add_size(r, "SCALE", (double)r->node->scale);
+    fd_repro_add_size(r, "CAP", (double)r->node->softcap);
+    fd_repro_add_size(r, "FIRST_SEEN", fd_node_first_seen(r->node, r->pos));
     FD_TRY(fd_repro_put_array(r, "q", r->in[0] + r->head * head_dim, 0, head_dim, false, err));
     return put_cache(r, "k", r->offset, r->n, 0, head_dim, err);
 }
 
-static fd_code write_softmax(fd_repro *r, fd_error *err) {
-    const fd_weight *sinks = weight_of(r, 0);
-    keep_part(r, r->pos + 1);
+fd_code fd_repro_write_softmax(fd_repro *r, fd_error *err) {
+    const fd_weight *sinks = fd_repro_weight(r, 0);
+    fd_repro_keep_part(r, r->pos + 1);
     double sink = sinks ? (double)fd_weight_element(sinks, r->head) : -1e30;
     fd_repro_add_size(r, "N_IN", r->pos + 1);
     fd_repro_add_size(r, "SINK", sink);
     return fd_repro_put_array(r, "x", r->in[0] + r->head * (r->pos + 1), 0, r->pos + 1, false, err);
 }
 
-static fd_code write_mix(fd_repro *r, fd_error *err) {
-    keep_part(r, r->node->shape[1]);
+fd_code fd_repro_write_mix(fd_repro *r, fd_error *err) {
+    fd_repro_keep_part(r, r->node->shape[1]);
     fd_repro_add_size(r, "N_IN", r->pos + 1);
     FD_TRY(fd_repro_put_array(r, "p", r->in[0] + r->head * (r->pos + 1), 0, r->pos + 1, false, err));
     return put_cache(r, "v", 0, r->pos + 1, r->offset, r->n, err);
-}
-
-/* y holds the tested elements. Where the op computes a whole part, FIRST is where they begin in it. */
-static const fd_repro_op ops[] = {
-    {FD_OP_MATMUL, write_matmul, "    y = load(\"w\") @ load(\"x\") + load(\"bias\")\n",
-     "    for (int i = 0; i < N; i++) {\n        double sum = bias[i];\n"
-     "        for (int k = 0; k < N_IN; k++) sum += (double)w[i * N_IN + k] * x[k];\n        y[i] = sum;\n    }\n",
-     "w x bias"},
-    {FD_OP_RMS_NORM, write_rms_norm,
-     "    x = load(\"x\")\n    y = (x / np.sqrt((x * x).mean() + EPS) * load(\"w\"))[FIRST : FIRST + N]\n",
-     "    double mean = 0;\n    for (int k = 0; k < N_IN; k++) mean += (double)x[k] * x[k] / N_IN;\n"
-     "    for (int i = 0; i < N; i++) y[i] = x[FIRST + i] / sqrt(mean + EPS) * w[FIRST + i];\n",
-     "x w"},
-    {FD_OP_ROPE, write_rope,
-     "    x, c, s = load(\"x\"), load(\"cosine\"), load(\"sine\")\n"
-     "    i = np.arange(HALF)\n"
-     "    one, two = (2 * i, 2 * i + 1) if INTERLEAVED else (i, i + HALF)\n"
-     "    y = x.copy()\n    y[one], y[two] = x[one] * c - x[two] * s, x[one] * s + x[two] * c\n"
-     "    y = y[FIRST : FIRST + N]\n",
-     "    double all[N_IN];\n    for (int k = 0; k < N_IN; k++) all[k] = x[k];\n"
-     "    for (int i = 0; i < HALF; i++) {\n"
-     "        int one = INTERLEAVED ? 2 * i : i, two = INTERLEAVED ? 2 * i + 1 : i + HALF;\n"
-     "        all[one] = x[one] * cosine[i] - x[two] * sine[i];\n"
-     "        all[two] = x[one] * sine[i] + x[two] * cosine[i];\n    }\n"
-     "    for (int i = 0; i < N; i++) y[i] = all[FIRST + i];\n",
-     "x cosine sine"},
-    {FD_OP_ADD, write_two, "    y = load(\"a\") + load(\"b\")\n",
-     "    for (int i = 0; i < N; i++) y[i] = (double)a[i] + b[i];\n", "a b"},
-    {FD_OP_SILU_MUL, write_two, "    a = load(\"a\")\n    y = a / (1 + np.exp(-a)) * load(\"b\")\n",
-     "    for (int i = 0; i < N; i++) y[i] = a[i] / (1 + exp(-(double)a[i])) * b[i];\n", "a b"},
-    {FD_OP_GELU_MUL, write_two,
-     "    a = load(\"a\")\n"
-     "    y = 0.5 * a * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3))) * load(\"b\")\n",
-     "    for (int i = 0; i < N; i++) {\n        double g = a[i];\n"
-     "        y[i] = 0.5 * g * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g))) * b[i];\n    "
-     "}\n",
-     "a b"},
-    {FD_OP_ATTN_SCORES, write_scores, "    y = load(\"k\") @ load(\"q\") * SCALE\n",
-     "    for (int i = 0; i < N; i++) {\n        double sum = 0;\n"
-     "        for (int d = 0; d < N_IN; d++) sum += (double)q[d] * k[i * N_IN + d];\n        y[i] = sum * SCALE;\n    "
-     "}\n",
-     "q k"},
-    {FD_OP_ATTN_SOFTMAX, write_softmax,
-     "    x = load(\"x\")\n    m = max(x.max(), SINK)\n    e = np.exp(x - m)\n"
-     "    y = (e / (e.sum() + np.exp(SINK - m)))[FIRST : FIRST + N]\n",
-     "    double m = SINK, sum = 0;\n    for (int k = 0; k < N_IN; k++) m = x[k] > m ? x[k] : m;\n"
-     "    for (int k = 0; k < N_IN; k++) sum += exp(x[k] - m);\n    sum += exp(SINK - m);\n"
-     "    for (int i = 0; i < N; i++) y[i] = exp(x[FIRST + i] - m) / sum;\n",
-     "x"},
-    {FD_OP_ATTN_MIX, write_mix, "    y = load(\"p\") @ load(\"v\")\n",
-     "    for (int i = 0; i < N; i++) {\n        y[i] = 0;\n"
-     "        for (int t = 0; t < N_IN; t++) y[i] += (double)p[t] * v[t * N + i];\n    }\n",
-     "p v"},
-};
-
-const fd_repro_op *fd_repro_op_of(fd_op op) {
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (ops[i].op == op) return &ops[i];
-    return NULL;
 }
 
 fd_code fd_repro_write_arrays(fd_repro *repro, fd_error *err) {

@@ -42,7 +42,10 @@ static fd_code write_python(const fd_repro *r, const fd_repro_op *op, fd_error *
         "arrays.\"\"\"\n"
         "    return load(\"candidate\")\n\n\n"
         "def beyond(values):\n    \"\"\"|values - expected| over what rounding allows; 1 and below is rounding.\"\"\"\n"
-        "    return np.nan_to_num(np.abs(values - load(\"expected\")) / load(\"tau\"), nan=np.inf)\n\n\n"
+        "    expected = load(\"expected\")\n"
+        "    with np.errstate(invalid=\"ignore\"):\n"
+        "        distance = np.where(values == expected, 0, np.abs(values - expected))\n"
+        "    return np.nan_to_num(distance / load(\"tau\"), nan=np.inf)\n\n\n"
         "def test_the_formula_gives_what_is_expected():\n    assert beyond(op()).max() <= 1\n\n\n"
         "def test_the_engine_computes_it():\n    assert beyond(candidate()).max() <= 1, np.stack([load(\"expected\"), "
         "candidate()])\n\n\n"
@@ -96,8 +99,8 @@ static fd_code write_c(const fd_repro *r, const fd_repro_op *op, fd_error *err) 
           to);
     put_c_arrays(to, op->arrays, true);
     fputs("    op(y);\n    for (int i = 0; i < N; i++) {\n"
-          "        formula |= !(fabs(y[i] - expected[i]) <= tau[i]);\n"
-          "        engine |= !(fabs(candidate[i] - expected[i]) <= tau[i]);\n"
+          "        formula |= !(y[i] == expected[i] || fabs(y[i] - expected[i]) <= tau[i]);\n"
+          "        engine |= !(candidate[i] == expected[i] || fabs(candidate[i] - expected[i]) <= tau[i]);\n"
           "        printf(\"expected %.9g  formula %.9g  engine %.9g\\n\", expected[i], y[i], candidate[i]);\n    }\n"
           "    printf(\"the formula is %s, the engine %s\\n\", formula ? \"WRONG\" : \"right\", engine ? \"WRONG\" : "
           "\"right\");\n    return formula ? 3 : engine;\n}\n",

@@ -31,6 +31,8 @@ enum {
     KEY_PROMPTS,
     KEY_CHAT,
     KEY_CACHE_TYPE,
+    KEY_CACHE_TYPE_K,
+    KEY_CACHE_TYPE_V,
     KEY_SYSTEM
 };
 
@@ -61,6 +63,8 @@ static const struct argp_option options[] = {
      "-ctv "
      "do, on the CPU (default f32: as computed)",
      2},
+    {"cache-type-k", KEY_CACHE_TYPE_K, "TYPE", 0, "The same of K alone", 2},
+    {"cache-type-v", KEY_CACHE_TYPE_V, "TYPE", 0, "The same of V alone", 2},
     {"output", 'o', "TRACE.h5", 0, "Record a trace", 3},
     {"level", KEY_LEVEL, "full|stats|fingerprint", 0, "How much of it (default full)", 3},
     {"tensors", KEY_TENSORS, "GLOB", 0, "Only tensors whose name matches (several joined by commas)", 3},
@@ -128,6 +132,8 @@ static error_t parse_run_option(int key, char *arg, struct argp_state *state) {
     case 'c': a->n_ctx = fd_cli_integer(arg, 1, state); return 0;
     case KEY_FAULT: a->fault = arg; return 0;
     case KEY_CACHE_TYPE: a->cache_type = arg; return 0;
+    case KEY_CACHE_TYPE_K: a->cache_type_k = arg; return 0;
+    case KEY_CACHE_TYPE_V: a->cache_type_v = arg; return 0;
     case 'o': a->trace = arg; return 0;
     case KEY_LEVEL: a->level = arg; return 0;
     case KEY_STORE: a->store = arg; return 0;
@@ -169,10 +175,14 @@ fd_run_args fd_run_parse(int argc, char **argv) {
 
 fd_code fd_run_spec(const fd_run_args *args, char spec[256], fd_error *err) {
     FD_TRY(fd_cli_spec(args->backend, args->numerics, args->fault, spec, err));
-    if (!args->cache_type) return FD_OK;
+    const char *both = args->cache_type ? args->cache_type : "f32";
+    const char *k = args->cache_type_k ? args->cache_type_k : both;
+    const char *v = args->cache_type_v ? args->cache_type_v : both;
+    if (!args->cache_type && k == v) return FD_OK;
     size_t at = strlen(spec), room = 256 - at;
-    if ((size_t)snprintf(spec + at, room, "+cache-type=%s", args->cache_type) < room) return FD_OK;
-    return fd_fail(err, FD_ERR_INPUT, "cache type \"%.40s…\": too long", args->cache_type);
+    int size = strcmp(k, v) == 0 ? snprintf(spec + at, room, "+cache-type=%s", k)
+                                 : snprintf(spec + at, room, "+cache-type=%s/%s", k, v);
+    return (size_t)size < room ? FD_OK : fd_fail(err, FD_ERR_INPUT, "cache type \"%.40s…\": too long", k);
 }
 
 fd_code fd_run_range(const char *what, const char *text, int32_t *first, int32_t *last, fd_error *err) {

@@ -7,7 +7,7 @@
 
 typedef struct fd_run_args {
     const char *model, *prompts, *backend, *numerics, *trace, *level, *store, *tensors, *layers, *steps, *fault,
-        *system, *cache_type;
+        *system, *cache_type, *cache_type_k, *cache_type_v;
     fd_cli_prompt prompt;
     fd_sampler_options sampler;
     int32_t n_generate, n_thread, n_ctx;

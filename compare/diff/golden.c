@@ -38,7 +38,8 @@ fd_code fd_golden_usable(const fd_trace *golden, const fd_graph *graph, const ch
 }
 
 fd_code fd_golden_logits(const fd_trace *golden, int32_t pos, float *out, fd_error *err) {
-    int32_t node = fd_trace_n_node(golden) - 1;
+    int32_t node = fd_trace_find(golden, "logits");
+    if (node < 0) return fd_fail(err, FD_ERR_INCOMPLETE, "%s: no logits", fd_trace_path(golden));
     const fd_trace_node *logits = fd_trace_node_at(golden, node);
     if (logits->dtype != FD_F64) return fd_trace_read(golden, node, pos, out, NULL, err);
     int64_t n = fd_trace_elements(logits, pos);
@@ -89,7 +90,7 @@ typedef struct checker {
 static void compare_logits(checker *c, const float *now, int32_t pos) {
     fd_golden_result *out = c->result;
     for (int32_t i = 0; i < c->n_vocab; i++) {
-        if (fd_canonical32(now[i]) == fd_canonical32(c->recorded[i])) continue;
+        if (c->recorded[i] != c->recorded[i] || fd_canonical32(now[i]) == fd_canonical32(c->recorded[i])) continue;
         if (out->n_logit_differ++) continue;
         out->logits_differ = true;
         out->logit_pos = pos;

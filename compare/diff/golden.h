@@ -9,7 +9,7 @@
  * another contract, numerics or list of nodes is FD_ERR_INCOMPLETE, because nothing could be compared. */
 fd_code fd_golden_usable(const fd_trace *golden, const fd_graph *graph, const char *model_hash, fd_error *err);
 
-/* The recorded logits of a position, rounded to binary32: out [n_vocab]. */
+/* The recorded logits of a position, rounded to binary32: out [n_vocab]; NaN: this one was not kept (fd_golden_thin). */
 fd_code fd_golden_logits(const fd_trace *golden, int32_t pos, float *out, fd_error *err);
 /* The highest logit, the lowest id of a tie. NaN never wins; NaN alone gives 0. */
 int32_t fd_golden_best(const float *logits, int32_t n_vocab);
@@ -40,8 +40,8 @@ typedef struct fd_golden_result { /* of one prompt */
     bool logits_differ; /* in the step of the first difference: the first that does */
     int32_t logit_pos, logit_id;
     float logit_golden, logit_now;
-    int64_t n_logit_differ;
-    bool choice_differs; /* the greedy token after that step */
+    int64_t n_logit_differ; /* of those that the golden keeps */
+    bool choice_differs;    /* the greedy token after that step */
     int32_t choice_golden, choice_now;
 } fd_golden_result;
 

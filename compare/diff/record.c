@@ -1,8 +1,11 @@
 #include "compare/diff/record.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "compare/diff/lockstep.h"
+#include "dumpers/observe/health.h"
+#include "dumpers/store/golden.h"
 
 typedef struct recorder {
     fd_recording *run;
@@ -22,11 +25,42 @@ static fd_code refuse_nan(const fd_observation *o, fd_error *err) {
     return FD_OK;
 }
 
+/* A golden's logits: thinned, with the fingerprints of the whole rows. */
+static fd_code record_thinned(recorder *r, const fd_observation *o, fd_error *err) {
+    size_t n = (size_t)o->n_pos, n_vocab = (size_t)o->row_stride;
+    float *rows = malloc(sizeof *rows * n * n_vocab);
+    fd_fingerprint *fingerprints = malloc(sizeof *fingerprints * n);
+    fd_top_logits *top = malloc(sizeof *top * n);
+    fd_observation thin = *o;
+    fd_code code = rows && fingerprints && top ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
+    if (code == FD_OK) {
+        memcpy(rows, o->data, sizeof *rows * n * n_vocab);
+        for (size_t i = 0; i < n; i++) {
+            fingerprints[i] = fd_observation_fingerprint(o, (int32_t)i);
+            if (o->top)
+                top[i] = o->top[i];
+            else
+                fd_health_logits(FD_F32, rows + i * n_vocab, (int64_t)n_vocab, &top[i]);
+            fd_golden_thin(rows + i * n_vocab, (int64_t)n_vocab, &top[i]);
+        }
+        thin.data = rows;
+        thin.fingerprints = fingerprints;
+        thin.top = top;
+        code = r->writer.observe(r->writer.user, &thin, err);
+    }
+    free(rows);
+    free(fingerprints);
+    free(top);
+    return code;
+}
+
 static fd_code record_tensor(void *user, const fd_observation *o, fd_error *err) {
     recorder *r = user;
     r->n_shown++;
     bool logits = o->node->id == o->graph->n_node - 1;
-    if (r->run->whole && logits && o->data && o->dtype == FD_F32) FD_TRY(refuse_nan(o, err));
+    bool elements = logits && o->data && o->dtype == FD_F32;
+    if (r->run->whole && elements) FD_TRY(refuse_nan(o, err));
+    if (r->run->golden_logits && elements && fd_golden_thins(o->row_stride)) return record_thinned(r, o, err);
     return r->writer.observe(r->writer.user, o, err);
 }
 

@@ -13,8 +13,9 @@ typedef struct fd_recording {
         *steps; /* [n_step] how the first tokens are split into forward calls, contiguous from position 0;
                                    after them each token is a call. NULL: one prefill of the known tokens */
     int32_t n_step;
-    int32_t max_step; /* the run stops after so many calls; 0: no limit */
-    bool whole;       /* a node that is not shown is FD_ERR_INCOMPLETE, a NaN logit FD_ERR_INPUT */
+    int32_t max_step;   /* the run stops after so many calls; 0: no limit */
+    bool golden_logits; /* of the logits fd_golden_thin's are kept; for a trace at FD_TRACE_FINGERPRINT */
+    bool whole;         /* a node that is not shown is FD_ERR_INCOMPLETE, a NaN logit FD_ERR_INPUT */
 } fd_recording;
 
 /* The caller finishes or abandons the writer. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
 #include "faults/faults.h"
@@ -330,6 +331,14 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case 
         n_wide += e->wide[2 * i + bf16];
     }
     return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
+}
+
+bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *numerics) {
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        if (node->op == FD_OP_GELU && fd_gelu_is_table(numerics, node) && e->stored[i] && e->wide[2 * i]) return true;
+    }
+    return false;
 }
 
 bool fd_storage_refutes(const fd_storage *storage) {

@@ -89,6 +89,9 @@ fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_cl
  * such a type cannot. (Some engines round them where they read them: then it may be this class all the same.) */
 bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_class_case *c);
 
+/* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
+bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);
 

@@ -19,11 +19,10 @@ typedef struct fd_node_state {
 
 struct fd_replay {
     fd_replay_options o;
-    int32_t *in_trace;    /* [n_node] index in the trace, -1: unknown to it; owned */
-    int32_t *last_reader; /* [n_node]; owned */
-    fd_node_state *state; /* [n_node]; owned */
-    uint32_t
-        kv_type; /* FD_Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1: the trace says that cache rows are such blocks; else FD_F32 */
+    int32_t *in_trace;       /* [n_node] index in the trace, -1: unknown to it; owned */
+    int32_t *last_reader;    /* [n_node]; owned */
+    fd_node_state *state;    /* [n_node]; owned */
+    uint32_t k_type, v_type; /* FD_Q8_0, Q4_0, …: the trace says that rows of K, of V, are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */
@@ -33,6 +32,8 @@ struct fd_replay {
 
 /* ---- run.c ---- */
 
+/* The blocks that rows of K or V are: of a cache, or of what reads it; FD_F32: none. */
+uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node);
 /* Elements of the node's rows as its op gives them: a cache's from position 0. */
 int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node);
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "model/gguf/quant.h"
 
@@ -40,11 +39,18 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
     return FD_OK;
 }
 
-static uint32_t quantised_kv(const fd_trace *trace) {
-    static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcasecmp(fd_dtype_get(types[i])->name, fd_trace_get_info(trace)->kv_type) == 0) return types[i];
-    return FD_F32;
+/* Other types than blocks are the class's. */
+static void read_kv_types(fd_replay *replay) {
+    fd_error none;
+    if (fd_kv_types_parse(fd_trace_get_info(replay->o.trace)->kv_type, &replay->k_type, &replay->v_type, &none) !=
+        FD_OK)
+        replay->k_type = replay->v_type = FD_F32;
+}
+
+uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node) {
+    const fd_op reader =
+        node->op == FD_OP_KV_WRITE ? replay->o.graph->nodes[replay->last_reader[node->id]].op : node->op;
+    return reader == FD_OP_ATTN_SCORES ? replay->k_type : reader == FD_OP_ATTN_MIX ? replay->v_type : FD_F32;
 }
 
 fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err) {
@@ -52,7 +58,7 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     fd_replay *replay = calloc(1, sizeof *replay);
     if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
     replay->o = *options;
-    replay->kv_type = quantised_kv(options->trace);
+    read_kv_types(replay);
     fd_code code = find_nodes(replay, err);
     if (code != FD_OK) {
         fd_replay_close(replay);
@@ -215,7 +221,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     fd_bound_args bound = {.op = &args,
                            .candidate = replay->candidate,
                            .numerics = replay->o.numerics,
-                           .kv_type = replay->kv_type,
+                           .kv_type = fd_replay_kv_type(replay, node),
                            .n_output = replay->o.n_output,
                            .stored = FD_F64};
     if (replay->in_trace[node->id] >= 0)

@@ -22,9 +22,10 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
     if (fd_trace_n_step(trace) > 0) out->n_first = fd_trace_steps(trace)[0].n_pos;
     out->left = malloc(sizeof *out->left * (n + 1));
-    out->odd = calloc((size_t)graph->n_node, sizeof *out->odd);
+    out->far = calloc(n + 1, sizeof *out->far);
+    out->odd = calloc((size_t)graph->n_node * FD_FIRST_COUNT, sizeof *out->odd);
     out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
-    if (!out->left || !out->odd || !out->cached)
+    if (!out->left || !out->far || !out->odd || !out->cached)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
@@ -33,6 +34,7 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
 
 void fd_residuals_free(fd_residuals *r) {
     free(r->left);
+    free(r->far);
     free(r->odd);
     free(r->cached);
     *r = (fd_residuals){0};
@@ -56,17 +58,27 @@ double fd_row_oddness(const fd_attribution_row *row) {
     return fd_row_left(row) / fmax(binary32, row->steps);
 }
 
+/* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */
+#define BEYOND_STEPS 0x1p-5
+
+static void note_first(fd_node_finding *first, const fd_attribution_row *row, const fd_node_finding *finding) {
+    if (first->finding != FD_FOUND_NOTHING) return;
+    *first = *finding;
+    first->finding = finding->finding == FD_FOUND_INHERITED ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED;
+    first->left = fd_row_left(row);
+}
+
 bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
     int32_t id = row->node->id;
     if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
     double oddness = fd_row_oddness(row);
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
+    bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);
+    r->far[(int64_t)id * r->n_pos + row->pos] = far;
     if (oddness <= 1) return true;
-    if (r->odd[id].finding == FD_FOUND_NOTHING) {
-        r->odd[id] = *finding;
-        r->odd[id].finding = finding->finding == FD_FOUND_INHERITED ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED;
-        r->odd[id].left = fd_row_left(row);
-    }
+    note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_ODD], row, finding);
+    if (far) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_FAR], row, finding);
+    if (row->pos >= r->n_first) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_LATE], row, finding);
     return false;
 }
 
@@ -88,6 +100,9 @@ double fd_residual_median(float *left, int32_t n) {
 /* Decode alone is wrong: fewer steps may be chance. */
 enum { FEWEST_OF_TAIL = 3 };
 
+/* Rows after the first step, of all layers; rows beyond what steps leave. */
+enum { FEWEST_LATE = 4, FEWEST_BEYOND = 2 };
+
 /* 2^-11: one element of K in binary16, or of a product's input, leaves 3·10^-4 of a layer's output at most. */
 #define MUCH 32.0f
 
@@ -95,16 +110,14 @@ enum { FEWEST_OF_TAIL = 3 };
  * that fell to the other side does that to one tensor in ten or twenty: it must have happened in the first two rows. */
 enum { FIRST_ROWS = 2, FEWEST_ALIKE = 3 };
 
-/* 2^-5: int8 blocks, all of them rounded another way, leave 2 % of a layer. */
-#define BEYOND_STEPS 2048.0f
-
 typedef struct tally {
-    int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
-    int32_t beyond;       /* of the odd, those with more left than values that fell to the other side can leave */
-    int32_t much;         /* of the odd, those with far more left than one value that fell to the other side leaves */
-    int32_t much_of_tail; /* of the tail */
-    bool from_step;       /* the tail is all that comes after the first step */
-    bool at_once;         /* three of four rows are odd, and so is one of the first two that could be */
+    int32_t n, odd, tail;   /* rows; of those the odd; the last ones, all of them odd */
+    int32_t beyond;         /* of the odd, those with more left than values that fell to the other side can leave */
+    int32_t much;           /* of the odd, those with far more left than one value that fell to the other side leaves */
+    int32_t much_of_tail;   /* of the tail */
+    int32_t late, odd_late; /* rows after the first step; of those the odd */
+    bool from_step;         /* the tail is all that comes after the first step */
+    bool at_once;           /* three of four rows are odd, and so is one of the first two that could be */
 } tally;
 
 static tally count(const fd_residuals *r, int32_t node) {
@@ -115,7 +128,9 @@ static tally count(const fd_residuals *r, int32_t node) {
         if (left < 0) continue;
         t.n++;
         t.odd += odd;
-        t.beyond += !(left <= BEYOND_STEPS);
+        t.beyond += r->far[(int64_t)node * r->n_pos + p];
+        t.late += p >= r->n_first;
+        t.odd_late += odd && p >= r->n_first;
         t.much += !(left <= MUCH);
         t.at_once |= odd && p <= FIRST_ROWS; /* at position 0 RoPE and masks change nothing */
         if (odd && t.tail == 0) t.from_step = p == r->n_first;
@@ -143,16 +158,44 @@ static bool is_suspect(const fd_residuals *r, int32_t node, const tally *t, bool
     return tail || (most && (!r->cached[node] || steps_leave_less));
 }
 
-/* Most tensors of a kind, of two layers or more: so may a kernel be that the class does not describe. */
+/* Most tensors of a kind, of two layers or more, and not by more than roundings leave: so may a kernel be that the class does
+ * not describe. */
 static bool whole_kind(const fd_residuals *r, const fd_node_finding *finding, const tally *of, int32_t node) {
     const fd_node *nodes = r->graph->nodes;
     int32_t n = 0, n_depart = 0;
     for (int32_t i = 0; i < r->graph->n_node; i++) {
         if (of[i].n == 0 || !fd_fault_same_kind(&nodes[i], &nodes[node])) continue;
         n++;
-        n_depart += finding[i].finding != FD_FOUND_NOTHING;
+        n_depart += finding[i].finding != FD_FOUND_NOTHING && 2 * of[i].beyond <= of[i].odd;
     }
     return n_depart > 1 && 2 * n_depart > n;
+}
+
+/* The same tensor of the other layers, as far as there are: most have hardly an odd row, so the class repeats what this engine
+ * does there. */
+static bool clean_elsewhere(const fd_residuals *r, const tally *of, int32_t node) {
+    int32_t n = 0, n_clean = 0;
+    for (int32_t i = 0; i < r->graph->n_node; i++) {
+        if (i == node || of[i].n == 0 || !fd_fault_same_kind(&r->graph->nodes[i], &r->graph->nodes[node])) continue;
+        n++;
+        n_clean += 4 * of[i].odd <= of[i].n;
+    }
+    return n > 0 && 2 * n_clean > n;
+}
+
+/* After the first step most rows of all layers' tensors of a kind are odd, and in it hardly any: a value that fell to the
+ * other side does not do that in every layer. */
+static bool odd_after_prompt(const fd_residuals *r, const tally *of, int32_t node) {
+    tally all = {0};
+    for (int32_t i = 0; i < r->graph->n_node; i++) {
+        if (!fd_fault_same_kind(&r->graph->nodes[i], &r->graph->nodes[node])) continue;
+        all.n += of[i].n;
+        all.odd += of[i].odd;
+        all.late += of[i].late;
+        all.odd_late += of[i].odd_late;
+    }
+    return all.late >= FEWEST_LATE && 4 * all.odd_late >= 3 * all.late &&
+           8 * (all.odd - all.odd_late) <= all.n - all.late;
 }
 
 /* Then they are suspects alone: a bug where it has a name. */
@@ -187,8 +230,14 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         if (of[i].odd == 0) continue;
         double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
         bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
-        if (departs && (!r->cached[i] || 2 * of[i].beyond > of[i].odd)) finding[i] = r->odd[i];
-        if (is_suspect(r, i, &of[i], all_at_once)) suspect[i] = r->odd[i];
+        bool by_much = 2 * of[i].beyond > of[i].odd || (2 * of[i].much > of[i].odd && clean_elsewhere(r, of, i));
+        bool late = of[i].odd_late > 0 && odd_after_prompt(r, of, i);
+        const fd_node_finding *first = &r->odd[i * FD_FIRST_COUNT], *odd = first + FD_FIRST_ODD;
+        if (late) odd = first + FD_FIRST_LATE; /* an odd row before is a value that fell to the other side */
+        if (departs && (!r->cached[i] || by_much)) finding[i] = *odd;
+        if (of[i].beyond >= FEWEST_BEYOND) finding[i] = late ? *odd : first[FD_FIRST_FAR];
+        if (is_suspect(r, i, &of[i], all_at_once) || late) suspect[i] = *odd;
+        if (of[i].beyond > 0 && !late) suspect[i] = first[FD_FIRST_FAR];
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
     demote_whole_kinds(r, of, finding, suspect);

@@ -63,7 +63,7 @@ static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *row
     int64_t bytes = fd_dtype_row_bytes(type, n);
     if (bytes < 0)
         return fd_fail(err, FD_ERR_INPUT, "%s: K/V type \"%s\", but rows of %lld elements are no whole blocks",
-                       fd_trace_path(replay->o.trace), fd_dtype_get(replay->kv_type)->name, (long long)n);
+                       fd_trace_path(replay->o.trace), fd_dtype_get(type)->name, (long long)n);
     float *x = malloc(sizeof *x * (size_t)n);
     void *blocks = malloc((size_t)bytes);
     bool ran = x && blocks;
@@ -104,7 +104,7 @@ static fd_code round_input(fd_dot_type type, const double **rows, double **copy,
  * q, which meets rows of a quantised K cache, becomes blocks too. */
 static fd_dot_type dot_type(const fd_replay *replay, const fd_op_args *args) {
     const fd_numerics_class *c = replay->o.numerics;
-    bool blocks = replay->kv_type != FD_F32 && args->node->op == FD_OP_ATTN_SCORES;
+    bool blocks = replay->k_type != FD_F32 && args->node->op == FD_OP_ATTN_SCORES;
     if (blocks && (c->q8_activations || c->replays_inputs)) return FD_DOT_Q8_0;
     return fd_dot_type_of(c, args->node, args->weight[0], 0);
 }
@@ -148,7 +148,8 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
     if (node->op != FD_OP_KV_WRITE) return FD_OK;
     int64_t n = fd_node_row_stride(node, replay->n_kv);
     double *rows = (double *)args.out + replay->pos0 * n;
-    if (replay->kv_type != FD_F32) return quantise_rows(replay, replay->kv_type, rows, replay->n_pos, n, err);
+    uint32_t blocks = fd_replay_kv_type(replay, node);
+    if (blocks != FD_F32) return quantise_rows(replay, blocks, rows, replay->n_pos, n, err);
     for (int64_t i = 0; i < replay->n_pos * n && fd_class_repeats_cache(replay->o.numerics); i++)
         rows[i] = (double)fd_dot_round_f16((float)rows[i]);
     return FD_OK;

@@ -65,6 +65,7 @@ static void list_classes(search *s) {
 
 /* The trace keeps more than such an engine has. */
 static bool is_too_coarse(const search *s, int32_t i) {
+    if (i > 0 && fd_evidence_refutes_table(s->seen, s->class_[i])) return true;
     return s->found->stored > 0x1p-24 && s->class_[i]->u_out > s->found->stored;
 }
 

@@ -55,13 +55,20 @@ static void put_fact(FILE *to, const char *name, const char *value, const char *
 /* The figures to see first. */
 static void put_facts(FILE *to, const fd_verdict *v) {
     const fd_explanation *e = &v->diagnosis.explanation;
-    char text[64], more[160] = "";
+    char text[64], more[400] = "";
     fd_logits_summary s = fd_measure_logits(&v->measures);
     fputs("<dl class=\"facts\">\n", to);
+    if (v->dump.n) {
+        const fd_misrecorded_kind *kind = &v->dump.kinds[0];
+        snprintf(more, sizeof more, "%s%s%s%s", kind->holds[0] ? "it has the values of " : "in layers ",
+                 kind->holds[0] ? kind->holds : kind->layers, kind->holds[0] && kind->n_node > 1 ? ", in layers " : "",
+                 kind->holds[0] && kind->n_node > 1 ? kind->layers : "");
+        put_fact(to, "look at", kind->node, more);
+    }
     if (v->replay.finding[0]) {
         put_fact(to, "first wrong tensor", v->divergence.node, v->divergence.op);
-        snprintf(text, sizeof text, "z %.3g", v->replay.z);
-        put_fact(to, "off by", text, "times what rounding allows");
+        snprintf(text, sizeof text, isinf(v->replay.z) ? "beyond any rounding" : "z %.3g", v->replay.z);
+        put_fact(to, "off by", text, isinf(v->replay.z) ? "z inf" : "times what rounding allows");
     } else if (v->replay.noisiest_z >= 0) {
         snprintf(text, sizeof text, "z %.2g", v->replay.noisiest_z);
         snprintf(more, sizeof more, "at %s; noise is z ≤ 1", v->replay.noisiest);
@@ -77,8 +84,9 @@ static void put_facts(FILE *to, const fd_verdict *v) {
         put_fact(to, "KL divergence", text, more);
     }
     snprintf(text, sizeof text, "%lld", (long long)v->replay.n_tensor);
-    snprintf(more, sizeof more, "%lld within rounding, %lld inherited, %lld wrong", (long long)v->replay.n_noise,
-             (long long)(v->replay.n_inherited + v->replay.n_amplifier), (long long)v->replay.n_introduced);
+    snprintf(more, sizeof more, "%lld within rounding, %lld %s, %lld wrong", (long long)v->replay.n_noise,
+             (long long)(v->replay.n_inherited + v->replay.n_amplifier),
+             v->replay.n_introduced ? "inherited" : "inherit rounding", (long long)v->replay.n_introduced);
     put_fact(to, "tensors judged", text, more);
     snprintf(more, sizeof more, "the candidate's class (%s)", v->replay.source);
     put_fact(to, "rounding", v->replay.numerics, more);

@@ -12,8 +12,9 @@ typedef void (*fd_report_colour)(FILE *to, const char *escape);
 /* What a first reader needs comes first, in at most twelve lines: where, what, name, where else, next step. */
 void fd_report_text(FILE *to, const fd_verdict *verdict, fd_report_colour colour); /* colour NULL: none */
 
-/* More of it (-v): values side by side, a table of layers, a table of tokens; nothing where no op was replayed. */
-void fd_report_details(FILE *to, const fd_verdict *verdict);
+/* More of it (-v): a map of layers and tensors, values side by side, a table of layers, one of tokens; nothing where no op
+ * was replayed. */
+void fd_report_details(FILE *to, const fd_verdict *verdict, fd_report_colour colour);
 
 /* Keys as in docs/verdicts.md; every value also as its hexadecimal bits, because JSON has no NaN. Fails when memory
  * runs out or the stream refuses. */

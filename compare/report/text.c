@@ -238,6 +238,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, fd_report_colour colour) {
     if (!v->weights.n_differ) fd_report_equal_weights(to, v);
     fd_report_flip(to, v);
     fd_report_numbers(to, v);
+    fd_report_layer_bars(to, v);
     put_side(to, "ref", &v->ref);
     put_side(to, "cand", &v->cand);
     put_missing(to, v);

@@ -94,7 +94,7 @@ static void put_side_by_side(FILE *to, const fd_verdict *v) {
 
 static void put_tokens(FILE *to, const fd_verdict *v) {
     const fd_measures *m = &v->measures;
-    fprintf(to, "\n  %-11s %-6s%-22s%-30s%-30s%s\n", "tokens", "pos", "token", "best of the reference",
+    fprintf(to, "\n  %-11s %-6s%-20s%-26s%-26s%s\n", "tokens", "pos", "token", "best of the reference",
             "best of the candidate", "KL, nats");
     for (int32_t p = 0; p < m->n_pos; p++) {
         const fd_logits_measure *at = &m->logits[p];
@@ -105,15 +105,16 @@ static void put_tokens(FILE *to, const fd_verdict *v) {
                      fd_measure_token_text(m, at->top[s][0].token), at->top[s][0].probability);
         if (at->known) put_number(kl, sizeof kl, at->kl);
         fprintf(to, "  %-11s %-6d", at->known && at->top[0][0].token != at->top[1][0].token ? "    another" : "", p);
-        put_column(to, fed, 22);
-        put_column(to, best[0], 30);
-        put_column(to, best[1], 30);
+        put_column(to, fed, 20);
+        put_column(to, best[0], 26);
+        put_column(to, best[1], 26);
         fprintf(to, "%s\n", kl);
     }
 }
 
-void fd_report_details(FILE *to, const fd_verdict *v) {
+void fd_report_details(FILE *to, const fd_verdict *v, fd_report_colour colour) {
     if (!v->measures.n_node) return;
+    fd_report_map(to, v, colour);
     put_side_by_side(to, v);
     put_layers(to, v);
     put_tokens(to, v);

@@ -63,12 +63,6 @@ void fd_tracer_gather(const fd_tracer_view *view, int64_t r, const fd_tracer_set
     }
 }
 
-int64_t fd_tracer_reach(const fd_tracer_view *view) {
-    int64_t reach = 1 + (view->n_row - 1) * view->row_stride;
-    for (int d = 0; d < view->n_dim; d++) reach += (view->shape[d] - 1) * view->stride[d];
-    return reach;
-}
-
 static float widened(uint32_t dtype, const char *from) {
     float value;
     uint16_t half;

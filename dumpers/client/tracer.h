@@ -95,8 +95,6 @@ size_t fd_tracer_bytes_of(fd_tracer_dtype dtype); /* of an element; 0: no such t
  * run taken and the rest filled. */
 void fd_tracer_gather(const fd_tracer_view *view, int64_t r, const fd_tracer_set *set, int64_t keys, int64_t n_key,
                       char *out);
-/* Elements from the first to the last that the view reaches, and whether that is also how many it has. */
-int64_t fd_tracer_reach(const fd_tracer_view *view);
 size_t fd_tracer_row_bytes(const fd_tracer_set *set, int64_t n_key);
 void fd_tracer_drop_rows(fd_tracer_set *set);
 fd_fingerprint fd_tracer_print(const fd_tracer_set *set, const char *row, int64_t keys, int64_t n_key);

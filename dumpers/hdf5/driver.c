@@ -151,6 +151,13 @@ static bool write_all(int fd, const char *data, size_t size, off_t address) {
     return true;
 }
 
+/* HDF5 refuses a file that is shorter than its superblock says, and at a close writes the superblock first. */
+static void reach_end(driver_file *file) {
+    if (file->eof >= file->eoa || file->target->error != 0) return;
+    if (ftruncate(file->target->fd, (off_t)file->eoa) != 0) note_failure(file->target);
+    file->eof = file->eoa;
+}
+
 static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t address, size_t size,
                            const void *buffer) {
     (void)transfer;
@@ -162,6 +169,7 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
         target->placed = address;
         return 0;
     }
+    if (type == H5FD_MEM_SUPER) reach_end(file);
     if (target->error == 0 && !write_all(target->fd, buffer, size, (off_t)address)) note_failure(target);
     if (address + size > file->eof) file->eof = address + size;
     return 0;

@@ -1,4 +1,4 @@
-/* An HDF5 file driver for files that must survive their writer. Besides plain reads and writes it does three things
+/* An HDF5 file driver for files that must survive their writer. Besides plain reads and writes it does four things
  * that HDF5's own POSIX driver does not:
  *
  * - A write that fails (a full disk, a quota, a lost server) is noted in the target, and it and every later one is
@@ -8,6 +8,8 @@
  *   single-writer mode keeps whole, and lets HDF5 close in peace.
  * - It places no block of metadata of up to 4 KiB across a page. A killed process ends a write between two pages, and
  *   half a block is a wrong checksum. (Larger ones come with a dataset's 8000th chunk.)
+ * - It makes the file as long as the superblock will say before the superblock is written. HDF5 refuses one that is
+ *   shorter.
  * - It cannot lock files, and for such a driver HDF5 does not set the superblock's flag "open for writing". A killed
  *   run would leave the flag behind, and h5py, HDFView and h5dump would refuse the file until h5clear was run.
  *   No other program writes the file meanwhile: it is made under a name of its own and moved into place.

@@ -44,7 +44,8 @@ void fd_h5_reason(char out[512]);
 /* Closes an id of any kind and leaves the error stack as it is; negative ids are fine. */
 void fd_h5_release(hid_t id);
 
-/* Scalar attributes; an existing one is replaced. Strings are variable-length UTF-8, so that h5py shows them as str. */
+/* Scalar attributes; an existing one is replaced, in place where its type is the same: a kill then leaves the old value
+ * or the new one. Strings are variable-length UTF-8, so that h5py shows them as str. */
 bool fd_h5_put_string(hid_t object, const char *name, const char *value);
 bool fd_h5_put_int(hid_t object, const char *name, int32_t value);
 /* A list of strings, variable-length UTF-8, [n]. */

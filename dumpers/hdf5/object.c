@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/fuzzed.h"
 #include "dumpers/hdf5/attribute.h"
 #include "dumpers/hdf5/header.h"
 
@@ -18,9 +19,11 @@ bool fd_h5_superblock_read(const fd_h5_bytes *bytes, uint64_t *root) {
     if (version > 3 || head[offsets] != 8 || head[offsets + 1] != 8) return false;
     fd_h5_cursor c = {head + base, n - base, false};
     if (fd_h5_take(&c, 8) != 0) return false;
-    fd_h5_skip(&c, version < 2 ? 32 : 16);
+    fd_h5_skip(&c, 8);
+    uint64_t end = fd_h5_take(&c, 8);
+    if (version < 2) fd_h5_skip(&c, 16);
     *root = fd_h5_take(&c, 8);
-    return !c.bad && (version < 2 || fd_h5_block_is_whole(head, 48));
+    return !c.bad && (FD_FUZZED || end <= bytes->size) && (version < 2 || fd_h5_block_is_whole(head, 48));
 }
 
 bool fd_h5_plain_file(const fd_h5_bytes *bytes) {

@@ -14,6 +14,7 @@ typedef enum fd_name_map_op_kind {
     FD_NAME_MAP_TRANSPOSE,
     FD_NAME_MAP_HEADS,
     FD_NAME_MAP_SLICE,
+    FD_NAME_MAP_PART,
     FD_NAME_MAP_SCALE,
     FD_NAME_MAP_INTERLEAVE,
     FD_NAME_MAP_DEINTERLEAVE,
@@ -28,7 +29,9 @@ typedef enum fd_name_map_variable {
     FD_NAME_MAP_N_HEAD,
     FD_NAME_MAP_N_HEAD_KV,
     FD_NAME_MAP_N_EMBD,
-    FD_NAME_MAP_N_TOK, /* the step's tokens; in shape= alone */
+    FD_NAME_MAP_N_FF,
+    FD_NAME_MAP_N_TOK,      /* the step's tokens; in shape= alone */
+    FD_NAME_MAP_ATTN_SCALE, /* of the scores; in scale= alone */
     FD_NAME_MAP_VARIABLE_COUNT
 } fd_name_map_variable;
 
@@ -36,7 +39,7 @@ enum { FD_NAME_MAP_MAX_ARGS = 8, FD_NAME_MAP_MAX_OPS = 8, FD_NAME_MAP_MAX_ELEMEN
 
 typedef struct fd_name_map_op {
     fd_name_map_op_kind kind;
-    int64_t arg[FD_NAME_MAP_MAX_ARGS]; /* reshape, permute: the list; slice: from, to; heads: n */
+    int64_t arg[FD_NAME_MAP_MAX_ARGS]; /* reshape, permute: the list; slice: from, to; part: index of fd_fused_parts */
     int n_arg;
     fd_name_map_variable variable; /* heads, scale: takes the place of the number */
     double number;                 /* scale: X, or N of 1/N … */
@@ -71,6 +74,7 @@ typedef struct fd_name_map_rule {
     int axis; /* from the end: -2; 0: the first after those of length 1 */
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
+    bool otherwise;          /* else: for tensors alone that no rule above takes */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;
 } fd_name_map_rule;
@@ -109,8 +113,26 @@ bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *c
 
 typedef struct fd_name_map_values {
     int64_t of[FD_NAME_MAP_VARIABLE_COUNT]; /* 0: not known */
+    double attn_scale;                      /* 0: not known */
     int rope_neighbours;                    /* 1: RoPE turns (2i, 2i+1); 0: halves; -1: not known */
 } fd_name_map_values;
+
+/* What stands in one array with others: q, k and v, or gate and up. The counts say how often the width of Q, of K or V, and
+ * of the FFN stand before it. */
+typedef struct fd_fused_part {
+    const char *name;
+    int8_t q, kv, ff;
+    char is; /* what it is itself: 'q', 'k' (K or V) or 'f' */
+} fd_fused_part;
+enum { FD_FUSED_PART_COUNT = 5 };
+extern const fd_fused_part fd_fused_parts[FD_FUSED_PART_COUNT];
+typedef struct fd_fused_place {
+    int64_t first, n, width; /* of the last axis: where the part begins, its elements, and those of all parts */
+} fd_fused_place;
+/* False where the model's sizes are not known. */
+bool fd_fused_part_place(const fd_fused_part *part, const fd_name_map_values *values, fd_fused_place *out);
+/* The rule's `part=`; NULL: it has none. */
+const fd_fused_part *fd_name_map_part(const fd_name_map_rule *rule);
 
 /* Applies the rule's operations to one position's tensor. `rank` and `shape` (at most FD_ARRAY_MAX_RANK, array.h)
  * become the result's. `data` and `scratch` point to buffers of as many doubles as the tensor has before, and are

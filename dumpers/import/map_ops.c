@@ -75,14 +75,37 @@ static bool heads(row *r, int64_t n) {
     return true;
 }
 
-static bool slice(row *r, const fd_name_map_op *op) {
-    if (r->rank < 1 || op->arg[1] > r->shape[r->rank - 1]) return false;
-    int64_t width = r->shape[r->rank - 1], keep = op->arg[1] - op->arg[0], n = count(r) / width;
+static bool slice(row *r, int64_t from, int64_t to) {
+    if (r->rank < 1 || to > r->shape[r->rank - 1]) return false;
+    int64_t width = r->shape[r->rank - 1], keep = to - from, n = count(r) / width;
     if (r->data)
         for (int64_t i = 0; i < n; i++)
-            memmove(r->data + i * keep, r->data + i * width + op->arg[0], sizeof(double) * (size_t)keep);
+            memmove(r->data + i * keep, r->data + i * width + from, sizeof(double) * (size_t)keep);
     r->shape[r->rank - 1] = keep;
     return true;
+}
+
+const fd_fused_part fd_fused_parts[FD_FUSED_PART_COUNT] = {
+    {"q", 0, 0, 0, 'q'}, {"k", 1, 0, 0, 'k'}, {"v", 1, 1, 0, 'k'}, {"gate", 0, 0, 0, 'f'}, {"up", 0, 0, 1, 'f'},
+};
+
+bool fd_fused_part_place(const fd_fused_part *part, const fd_name_map_values *values, fd_fused_place *out) {
+    const int64_t *of = values->of;
+    const int64_t q = of[FD_NAME_MAP_N_HEAD] * of[FD_NAME_MAP_HEAD_DIM],
+                  kv = of[FD_NAME_MAP_N_HEAD_KV] * of[FD_NAME_MAP_HEAD_DIM], ff = of[FD_NAME_MAP_N_FF];
+    const bool of_ffn = part->is == 'f';
+    *out = (fd_fused_place){.first = part->q * q + part->kv * kv + part->ff * ff,
+                            .n = of_ffn            ? ff
+                                 : part->is == 'q' ? q
+                                                   : kv,
+                            .width = of_ffn ? 2 * ff : q + 2 * kv};
+    return of_ffn ? ff > 0 : q > 0 && kv > 0;
+}
+
+const fd_fused_part *fd_name_map_part(const fd_name_map_rule *rule) {
+    for (int i = 0; i < rule->n_op; i++)
+        if (rule->ops[i].kind == FD_NAME_MAP_PART) return &fd_fused_parts[rule->ops[i].arg[0]];
+    return NULL;
 }
 
 /* `apart`: pairs (2i, 2i+1) to halves; else halves to pairs. */
@@ -107,17 +130,41 @@ static void scale(row *r, const fd_name_map_op *op, double operand) {
     for (int64_t i = 0; i < n; i++) r->data[i] *= x;
 }
 
-static bool apply(row *r, const fd_name_map_op *op, double operand, int neighbours) {
+static bool part(row *r, const fd_name_map_op *op, const fd_name_map_values *values) {
+    fd_fused_place place;
+    return fd_fused_part_place(&fd_fused_parts[op->arg[0]], values, &place) && r->rank > 0 &&
+           r->shape[r->rank - 1] == place.width && slice(r, place.first, place.first + place.n);
+}
+
+static double operand_of(const fd_name_map_op *op, const fd_name_map_values *values) {
+    return op->variable == FD_NAME_MAP_ATTN_SCALE ? values->attn_scale
+           : op->variable                         ? (double)values->of[op->variable]
+                                                  : op->number;
+}
+
+/* What the operation needs to know of the model and nothing says; NULL: it knows all. */
+static const char *lacks(const fd_name_map_op *op, const fd_name_map_values *values) {
+    fd_fused_place unused;
+    if (op->variable && operand_of(op, values) <= 0) return fd_name_map_variables[op->variable];
+    if (op->kind == FD_NAME_MAP_ROPE_HALVES && values->rope_neighbours < 0) return "RoPE's pairs";
+    if (op->kind == FD_NAME_MAP_PART && !fd_fused_part_place(&fd_fused_parts[op->arg[0]], values, &unused))
+        return "the parts' widths";
+    return NULL;
+}
+
+static bool apply(row *r, const fd_name_map_op *op, const fd_name_map_values *values) {
+    const double operand = operand_of(op, values);
     switch (op->kind) {
     case FD_NAME_MAP_RESHAPE: return reshape(r, op);
     case FD_NAME_MAP_PERMUTE: return permute(r, op->arg, op->n_arg);
     case FD_NAME_MAP_TRANSPOSE: return transpose(r);
     case FD_NAME_MAP_HEADS: return heads(r, (int64_t)operand);
-    case FD_NAME_MAP_SLICE: return slice(r, op);
+    case FD_NAME_MAP_SLICE: return slice(r, op->arg[0], op->arg[1]);
+    case FD_NAME_MAP_PART: return part(r, op, values);
     case FD_NAME_MAP_SCALE: return scale(r, op, operand), true;
     case FD_NAME_MAP_INTERLEAVE: return interleave(r, false);
     case FD_NAME_MAP_DEINTERLEAVE: return interleave(r, true);
-    case FD_NAME_MAP_ROPE_HALVES: return !neighbours || interleave(r, false);
+    case FD_NAME_MAP_ROPE_HALVES: return !values->rope_neighbours || interleave(r, false);
     case FD_NAME_MAP_OPERATION_COUNT: break;
     }
     return false;
@@ -130,12 +177,11 @@ fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, 
     char text[128];
     for (int i = 0; i < rule->n_op; i++) {
         const fd_name_map_op *op = &rule->ops[i];
-        double operand = op->variable ? (double)values->of[op->variable] : op->number;
-        if ((op->variable && operand <= 0) || (op->kind == FD_NAME_MAP_ROPE_HALVES && values->rope_neighbours < 0))
+        const char *lacking = lacks(op, values);
+        if (lacking)
             return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s needs %s, which nothing says: give --model MODEL.gguf",
-                           map->name, rule->line, fd_name_map_operations[op->kind].name,
-                           op->variable ? fd_name_map_variables[op->variable] : "RoPE's pairs");
-        if (!apply(&r, op, operand, values->rope_neighbours))
+                           map->name, rule->line, fd_name_map_operations[op->kind].name, lacking);
+        if (!apply(&r, op, values))
             return fd_fail(err, FD_ERR_INPUT, "%s:%d: %s does not fit a tensor of shape %s a position", map->name,
                            rule->line, fd_name_map_operations[op->kind].name,
                            fd_array_shape_text(r.rank, r.shape, text));
@@ -175,7 +221,9 @@ fd_code fd_name_map_reshape(const fd_name_map *map, const fd_name_map_rule *rule
 
 bool fd_name_map_needs_values(const fd_name_map_rule *rule) {
     for (int i = 0; i < rule->n_op; i++)
-        if (rule->ops[i].variable || rule->ops[i].kind == FD_NAME_MAP_ROPE_HALVES) return true;
+        if (rule->ops[i].variable || rule->ops[i].kind == FD_NAME_MAP_ROPE_HALVES ||
+            rule->ops[i].kind == FD_NAME_MAP_PART)
+            return true;
     return false;
 }
 

@@ -9,7 +9,8 @@
 const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {
     [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
     [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
-    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_TOK] = "n_tok"};
+    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_FF] = "n_ff",
+    [FD_NAME_MAP_N_TOK] = "n_tok",   [FD_NAME_MAP_ATTN_SCALE] = "attn_scale"};
 
 static fd_name_map_variable find_variable(const char *text, size_t n) {
     for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)
@@ -79,8 +80,14 @@ static bool take_slice(const char *text, fd_name_map_op *op) {
     return take_list(text, ':', op) && op->n_arg == 2 && op->arg[0] >= 0 && op->arg[1] > op->arg[0];
 }
 
+static bool take_part(const char *text, fd_name_map_op *op) {
+    for (int i = 0; i < FD_FUSED_PART_COUNT; i++)
+        if (strcmp(text, fd_fused_parts[i].name) == 0) return op->arg[0] = i, true;
+    return false;
+}
+
 static bool take_heads(const char *text, fd_name_map_op *op) {
-    if (!take_operand(text, '\0', op)) return false;
+    if (!take_operand(text, '\0', op) || op->variable == FD_NAME_MAP_ATTN_SCALE) return false;
     return op->variable || (op->number >= 1 && op->number <= 65536 && op->number == floor(op->number));
 }
 
@@ -90,11 +97,11 @@ static bool take_halves(const char *text, fd_name_map_op *op) {
 }
 
 const fd_name_map_operation fd_name_map_operations[FD_NAME_MAP_OPERATION_COUNT] = {
-    [FD_NAME_MAP_RESHAPE] = {"reshape", take_reshape}, [FD_NAME_MAP_PERMUTE] = {"permute", take_permute},
-    [FD_NAME_MAP_TRANSPOSE] = {"transpose", NULL},     [FD_NAME_MAP_HEADS] = {"heads", take_heads},
-    [FD_NAME_MAP_SLICE] = {"slice", take_slice},       [FD_NAME_MAP_SCALE] = {"scale", take_scale},
-    [FD_NAME_MAP_INTERLEAVE] = {"interleave", NULL},   [FD_NAME_MAP_DEINTERLEAVE] = {"deinterleave", NULL},
-    [FD_NAME_MAP_ROPE_HALVES] = {"rope", take_halves},
+    [FD_NAME_MAP_RESHAPE] = {"reshape", take_reshape},   [FD_NAME_MAP_PERMUTE] = {"permute", take_permute},
+    [FD_NAME_MAP_TRANSPOSE] = {"transpose", NULL},       [FD_NAME_MAP_HEADS] = {"heads", take_heads},
+    [FD_NAME_MAP_SLICE] = {"slice", take_slice},         [FD_NAME_MAP_PART] = {"part", take_part},
+    [FD_NAME_MAP_SCALE] = {"scale", take_scale},         [FD_NAME_MAP_INTERLEAVE] = {"interleave", NULL},
+    [FD_NAME_MAP_DEINTERLEAVE] = {"deinterleave", NULL}, [FD_NAME_MAP_ROPE_HALVES] = {"rope", take_halves},
 };
 
 /* "n_tok,n_head,-1": numbers and variables, at most one of them open. */
@@ -108,7 +115,8 @@ static bool take_shape(const char *text, fd_name_map_rule *rule) {
         if (!dim->variable) dim->number = strtoll(text, &end, 10);
         bool open = !dim->variable && dim->number == -1;
         n_open += open;
-        if (n == 0 || end != text + n || (!dim->variable && !open && (dim->number < 1 || dim->number > INT32_MAX)))
+        if (n == 0 || end != text + n || dim->variable == FD_NAME_MAP_ATTN_SCALE ||
+            (!dim->variable && !open && (dim->number < 1 || dim->number > INT32_MAX)))
             return false;
         if (*end == '\0') return n_open <= 1;
         text = end + 1;
@@ -116,11 +124,12 @@ static bool take_shape(const char *text, fd_name_map_rule *rule) {
     return false;
 }
 
-/* shape=, axis=, rows= and as= say how the array is read, before any operation. True when the word is one of them. */
+/* shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
     *ok = true;
+    if (strcmp(word, "else") == 0) return rule->otherwise = true;
     for (int i = 0; i < 3; i++) {
         if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_name_map_rows)i, true;
         if (strcmp(word, words[i]) == 0) return rule->words = (fd_name_map_words)i, true;
@@ -156,6 +165,7 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
         bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
-    return "unknown operation (shape, axis, rows, as, reshape, permute, transpose, heads, slice, scale, interleave, "
+    return "unknown operation (shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, scale, "
+           "interleave, "
            "deinterleave, rope):";
 }

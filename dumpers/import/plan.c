@@ -1,4 +1,5 @@
 /* The plan: every tensor's node, positions and shape, checked before anything is written. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +20,21 @@ static void learn(fd_name_map_values *values, const char *node, int rank, const 
     if (wide && rank == 1 && !values->of[FD_NAME_MAP_N_EMBD]) values->of[FD_NAME_MAP_N_EMBD] = shape[0];
 }
 
+static double attn_scale_of(const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ATTN_SCORES) return (double)graph->nodes[i].scale;
+    return 0;
+}
+
 static fd_name_map_values values_of_model(const fd_graph *graph) {
     if (!graph) return (fd_name_map_values){.rope_neighbours = -1};
     const fd_hparams *h = &graph->hparams;
     return (fd_name_map_values){.of = {[FD_NAME_MAP_HEAD_DIM] = h->head_dim,
                                        [FD_NAME_MAP_N_HEAD] = h->n_head,
                                        [FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv,
-                                       [FD_NAME_MAP_N_EMBD] = h->n_embd},
+                                       [FD_NAME_MAP_N_EMBD] = h->n_embd,
+                                       [FD_NAME_MAP_N_FF] = h->n_ff},
+                                .attn_scale = attn_scale_of(graph),
                                 .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED};
 }
 
@@ -49,6 +58,8 @@ static void find_values(fd_planner *p) {
     if (!v->of[FD_NAME_MAP_HEAD_DIM] && v->of[FD_NAME_MAP_N_HEAD] &&
         v->of[FD_NAME_MAP_N_EMBD] % v->of[FD_NAME_MAP_N_HEAD] == 0)
         v->of[FD_NAME_MAP_HEAD_DIM] = v->of[FD_NAME_MAP_N_EMBD] / v->of[FD_NAME_MAP_N_HEAD];
+    if (v->of[FD_NAME_MAP_HEAD_DIM])
+        v->attn_scale = 1 / sqrt((double)v->of[FD_NAME_MAP_HEAD_DIM]); /* as most have it */
 }
 
 static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
@@ -126,6 +137,7 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
     free(p.all);
+    free(p.misfits);
     free(p.touched);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;

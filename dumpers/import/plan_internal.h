@@ -9,8 +9,10 @@ typedef struct fd_planner {
     const fd_import_options *options;
     fd_import_match *all; /* every match of every rule */
     size_t n, room;
-    bool *touched; /* [n tensors] some rule names it */
-    int32_t last;  /* last layer that a {layer} found; -1 */
+    bool *touched;            /* [n tensors] some rule names it */
+    fd_import_match *misfits; /* of a built-in map: matches of arrays that have another size than the node */
+    size_t n_misfit, misfit_room;
+    int32_t last; /* last layer that a {layer} found; -1 */
     fd_error *err;
 } fd_planner;
 

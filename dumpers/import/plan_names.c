@@ -27,25 +27,48 @@ static bool is_of_others(const fd_planner *p, const char *node) {
     return true;
 }
 
-static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choice, const fd_name_map_capture *capture) {
-    if (p->n == p->room) {
-        size_t room = p->room ? 2 * p->room : 1024;
-        fd_import_match *all = realloc(p->all, room * sizeof *all);
+/* The names of a built-in map stand for other nodes in other architectures: an array that cannot be the node by its size
+ * is left to a later line. Of a file, the step's tokens are not known yet. */
+static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd_name_map_rule *rule,
+                        const char *node) {
+    const fd_graph *graph = p->options->graph;
+    int32_t id = p->plan->map->builtin && graph ? fd_graph_find(graph, node) : -1;
+    const fd_fused_part *part = fd_name_map_part(rule);
+    fd_fused_place place;
+    if (part && p->plan->map->builtin)
+        return fd_fused_part_place(part, &p->plan->values, &place) && t->rank > 0 &&
+               t->shape[t->rank - 1] == place.width;
+    if (id < 0 || fd_import_over_kv(node)) return true;
+    const int64_t expected = fd_node_elements(&graph->nodes[id], 1);
+    int64_t n = 1;
+    for (int i = t->step < 0; i < t->rank; i++) n *= t->shape[i];
+    return t->step < 0 ? n == expected : n % expected == 0;
+}
+
+static fd_code append(fd_planner *p, fd_import_match **list, size_t *n, size_t *room, const fd_import_match *match) {
+    if (*n == *room) {
+        size_t more = *room ? 2 * *room : 1024;
+        fd_import_match *all = realloc(*list, more * sizeof *all);
         if (!all) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
-        p->all = all;
-        p->room = room;
+        *list = all;
+        *room = more;
     }
-    fd_import_match *match = &p->all[p->n];
+    (*list)[(*n)++] = *match;
+    return FD_OK;
+}
+
+static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choice, const fd_name_map_capture *capture) {
     const fd_source_tensor *t = fd_source_at(p->plan->source, tensor);
-    *match = (fd_import_match){
+    fd_import_match match = {
         .tensor = tensor, .rule = rule, .choice = choice, .step = t->step < 0 ? 0 : t->step, .axis = -1};
-    if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match->node, sizeof match->node))
+    if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match.node, sizeof match.node))
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
-    if (is_of_others(p, match->node)) return FD_OK;
+    if (is_of_others(p, match.node)) return FD_OK;
+    if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
+        return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
-    p->n++;
-    return FD_OK;
+    return append(p, &p->all, &p->n, &p->room, &match);
 }
 
 typedef struct ranked {
@@ -85,7 +108,7 @@ static fd_code match_source(fd_planner *p, size_t rule, size_t choice, bool with
             n = 0;
         }
         if (code != FD_OK || !fd_name_map_matches(pattern->pattern, tensor->name, &capture) ||
-            !occurrence_fits(pattern, tensor))
+            !occurrence_fits(pattern, tensor) || (p->plan->map->rules[rule].otherwise && p->touched[i]))
             continue;
         capture.last = p->last;
         if (with_rank)
@@ -115,6 +138,17 @@ static fd_code match_names(fd_planner *p) {
             for (size_t c = 0; c < rule->n_source; c++)
                 FD_TRY(match_source(p, r, c, strstr(rule->node, "{rank}") != NULL));
         }
+    }
+    return FD_OK;
+}
+
+/* An array that no line fits is refused as the first line has it. */
+static fd_code add_misfits(fd_planner *p) {
+    for (size_t i = 0; i < p->n_misfit; i++) {
+        const fd_import_match *m = &p->misfits[i];
+        if (p->touched[m->tensor] || fd_name_map_part(&p->plan->map->rules[m->rule])) continue;
+        p->touched[m->tensor] = true;
+        FD_TRY(append(p, &p->all, &p->n, &p->room, m));
     }
     return FD_OK;
 }
@@ -186,6 +220,7 @@ static fd_code sort_out_rest(fd_planner *p) {
 
 fd_code fd_plan_names(fd_planner *p) {
     FD_TRY(match_names(p));
+    FD_TRY(add_misfits(p));
     FD_TRY(choose(p));
     FD_TRY(fd_plan_weights(p));
     return sort_out_rest(p);

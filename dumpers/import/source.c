@@ -11,8 +11,6 @@
 #include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/source_internal.h"
 
-enum { MAX_STEPS = 1 << 20 };
-
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
     char base[1120], stripped[1100];
     int32_t step, occurrence, of_rank = -1;
@@ -45,9 +43,9 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     added->occurrence = occurrence;
     if (!(added->name = strdup(base))) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
     source->n++;
-    if (step >= MAX_STEPS)
+    if (step >= FD_SOURCE_MAX_STEPS)
         return fd_fail(err, FD_ERR_INPUT, "%s: \"%.200s\": step %d, expected below %d", source->path, name, step,
-                       MAX_STEPS);
+                       FD_SOURCE_MAX_STEPS);
     return FD_OK;
 }
 
@@ -276,9 +274,10 @@ static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd
 }
 
 bool fd_source_is_tokens(const fd_source_tensor *tensor) {
+    const char *slash = strrchr(tensor->name, '/'),
+               *name = slash ? slash + 1 : tensor->name; /* in an archive of a folder */
     return !fd_array_is_float(tensor->type) &&
-           (strcmp(tensor->name, "tokens") == 0 || strcmp(tensor->name, "input_ids") == 0 ||
-            strncmp(tensor->name, "inp_tokens", 10) == 0);
+           (strcmp(name, "tokens") == 0 || strcmp(name, "input_ids") == 0 || strncmp(name, "inp_tokens", 10) == 0);
 }
 
 bool fd_source_is_weight(const char *name) {

@@ -1,8 +1,7 @@
 /* What a foreign engine left: the list of its tensors by name and step, and their elements one tensor at a time.
  *
- * A source is a folder of .npy files (any depth), of the .safetensors files that transformers' model debugger writes,
- * one .npz or .safetensors file, or a trace with foreign names. Files are mapped when their tensor is read and
- * unmapped after it, so memory is bounded by one tensor. */
+ * A source is a folder of .npy, .npz, .safetensors and PyTorch files (any depth), one such file, or a trace with foreign
+ * names. Files are mapped when their tensor is read and unmapped after it, so memory is bounded by one tensor. */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_H
 #define FD_DUMPERS_IMPORT_SOURCE_H
 
@@ -25,8 +24,8 @@ typedef struct fd_source_tensor {
 
 typedef struct fd_source fd_source;
 
-/* FD_ERR_INPUT for what cannot be read, names the file; PyTorch files (.pt, .pth, .pkl, .pickle: pickles, which run
- * code) are refused with advice. */
+/* FD_ERR_INPUT for what cannot be read, names the file; .pt, .pth, .pkl and .pickle that are no archives (pickles, which run code) are
+ * refused with advice. */
 fd_code fd_source_open(const char *path, fd_source **out, fd_error *err);
 void fd_source_close(fd_source *source);
 
@@ -50,7 +49,8 @@ fd_code fd_source_tokens(const fd_source *source, int32_t **tokens, int32_t *n, 
 /* A tensor's elements; released after use. Not for a trace, whose rows fd_trace_read gives. */
 typedef struct fd_source_view {
     fd_array array;
-    void *mapped, *owned;
+    const void *mapped;
+    void *owned;
     size_t mapped_bytes;
 } fd_source_view;
 fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err);

@@ -1,13 +1,13 @@
-/* Shared by source.c (opening, order, tokens), source_files.c (files and folders) and source_name.c (what a name
+/* Shared by source.c (opening, order, tokens), source_files.c (files), source_folder.c (folders) and source_name.c (what a name
  * says). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source.h"
-#include "dumpers/import/zip.h"
+#include "dumpers/import/torch.h"
 
-typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS } fd_source_kind;
+typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS, FD_SOURCE_TORCH } fd_source_kind;
 
 /* A file, and an archive's directory, which is parsed once: the first of them stay open. */
 enum { FD_SOURCE_OPEN_ARCHIVES = 64 };
@@ -15,7 +15,8 @@ typedef struct fd_source_file {
     char *path;
     fd_source_kind kind;
     fd_source_view view; /* of the whole file while it is open, else empty */
-    fd_zip *zip;
+    fd_zip *zip;         /* of an .npz, or of torch.save */
+    fd_pickle torch;
     fd_safetensors tensors;
 } fd_source_file;
 
@@ -43,10 +44,13 @@ void fd_source_file_free(fd_source_file *file); /* what it owns */
 /* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
 
+enum { FD_SOURCE_MAX_STEPS = 1 << 20 };
+
 /* Added to an occurrence that is not counted from 1, but in any rising order. */
 enum { FD_SOURCE_BY_INDEX = 1 << 30 };
 
-/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. SGLang's
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. "prefill/NAME" is step 0, "decode_3/NAME" one after
+ * all prefills. SGLang's
  * "step=3___rank=0___name=q___layer_id=1" gives "q-1", rank 2's "q-1:rank2", and its dump_index + FD_SOURCE_BY_INDEX
  * the occurrence. `out` [size] receives the name. False when it does not fit or nothing is left. */
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence);

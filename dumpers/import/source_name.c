@@ -14,13 +14,27 @@ static bool digits(const char **at, int32_t *value) {
     return true;
 }
 
+/* "prefill/" "prefill_1/" "decode/" "decode_3." in front. Steps of decode come after those of prefill, from 0 or 1 on. */
+static const char *skip_phase(const char *name, int32_t *step) {
+    const bool decode = strncmp(name, "decode", 6) == 0;
+    const char *at = decode ? name + 6 : strncmp(name, "prefill", 7) == 0 ? name + 7 : NULL;
+    int32_t number = 0;
+    if (!at) return name;
+    const bool counted = *at != '/' && *at != '.';
+    if (counted && (*at == '_' || *at == '-')) at++;
+    if ((counted && !digits(&at, &number)) || (*at != '/' && *at != '.') || number >= FD_SOURCE_MAX_STEPS / 2)
+        return name;
+    *step = number + (decode ? FD_SOURCE_MAX_STEPS / 2 : 0);
+    return at + 1;
+}
+
 /* "s3." "step3." "step_3/" "step-3_" in front; a bare "s3x" is a name. */
 static const char *skip_step(const char *name, int32_t *step) {
     const char *at = name;
     int32_t number;
     bool word = strncmp(at, "step", 4) == 0;
     at += word ? 4 : *at == 's';
-    if (at == name) return name;
+    if (at == name) return skip_phase(name, step);
     if (word && (*at == '_' || *at == '-' || *at == '=')) at++;
     if (!digits(&at, &number) || *at == '\0' || !strchr(word ? "._-/" : "./", *at)) return name;
     *step = number;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "base/fuzzed.h"
 #include "base/limits.h"
 
 enum {
@@ -308,7 +309,7 @@ fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **ow
         }
         *data = *owned;
     }
-    if (crc_of(*data, e->bytes) == e->crc) return FD_OK;
+    if (FD_FUZZED || crc_of(*data, e->bytes) == e->crc) return FD_OK;
     free(*owned);
     *owned = NULL;
     return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": wrong CRC, the bytes are damaged", zip->name, e->name);

@@ -1,12 +1,14 @@
 #include "dumpers/store/golden.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/store/reader.h"
 
-#define SCHEMA "firstdiff-golden"
+#define SCHEMA     "firstdiff-golden"
+#define TOLERANCES "tolerances"
 enum { VERSION = 2, MAX_PROMPTS = 10000 };
 
 /* ---- writing ---- */
@@ -32,10 +34,34 @@ fd_trace_options fd_golden_prompt_options(fd_trace_file *file, int32_t n_pos, in
     return options;
 }
 
-fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, fd_error *err) {
+void fd_golden_thin(float *logits, int64_t n_vocab, const fd_top_logits *top) {
+    int64_t kept = 0; /* the first id that no run had yet */
+    for (int64_t run = 0; run <= FD_GOLDEN_LOGIT_RUNS; run++) {
+        int64_t next = run * n_vocab / FD_GOLDEN_LOGIT_RUNS; /* after the last run: the vocabulary's end */
+        for (int64_t id = kept; id < next; id++) logits[id] = NAN;
+        kept = next + FD_GOLDEN_LOGIT_RUN;
+    }
+    for (int i = 0; i < FD_TOP_K; i++)
+        if (top->id[i] >= 0) logits[top->id[i]] = top->logit[i];
+}
+
+static bool put_tolerances(hid_t root, const fd_golden_tolerances *measured) {
+    hsize_t n = (hsize_t)measured->n_class;
+    hid_t space = H5Screate_simple(1, &n, NULL);
+    hid_t set = H5Dcreate2(root, TOLERANCES, H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    bool ok = set >= 0 && H5Dwrite(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, measured->nmse) >= 0 &&
+              fd_h5_put_string(set, "classes", measured->names) && fd_h5_put_int(set, "runs", measured->n_run);
+    fd_h5_release(set);
+    fd_h5_release(space);
+    return ok;
+}
+
+fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, const fd_golden_tolerances *measured,
+                         fd_error *err) {
     fd_h5_guard guard = fd_h5_begin();
     bool ok = fd_h5_put_string(file->id, "schema", SCHEMA) && fd_h5_put_int(file->id, "version", VERSION) &&
-              fd_h5_put_int(file->id, "n_prompt", size.n_prompt) && fd_h5_put_int(file->id, "n_pos", size.n_pos);
+              fd_h5_put_int(file->id, "n_prompt", size.n_prompt) && fd_h5_put_int(file->id, "n_pos", size.n_pos) &&
+              (!measured || measured->n_class == 0 || put_tolerances(file->id, measured));
     fd_code code = ok ? FD_OK : fd_h5_target_fail(&file->target, err, "%s: cannot write the golden", file->path);
     fd_h5_end(guard);
     if (ok) return fd_trace_file_finish(file, err);
@@ -48,6 +74,7 @@ fd_code fd_golden_finish(fd_trace_file *file, fd_golden_size size, fd_error *err
 struct fd_golden {
     fd_h5_reader *reader;
     char *path;
+    fd_golden_tolerances measured;
 };
 
 typedef struct golden_head {
@@ -93,6 +120,57 @@ static fd_code check_head(const char *path, const golden_head *head, fd_error *e
     return FD_OK;
 }
 
+/* Words of `names` before `name`, or all of them when it is not there. */
+static int32_t words_before(const char *names, const char *name, bool *found) {
+    int32_t n = 0;
+    *found = false;
+    for (size_t size; *names && !*found; names += size + strspn(names + size, " ")) {
+        size = strcspn(names, " ");
+        *found = name && size == strlen(name) && memcmp(names, name, size) == 0;
+        n += !*found && size > 0;
+    }
+    return n;
+}
+
+int32_t fd_golden_tolerance_find(const fd_golden_tolerances *tolerances, const char *name) {
+    bool found;
+    int32_t at = words_before(tolerances->names, name, &found);
+    return found && at < tolerances->n_class ? at : -1;
+}
+
+static fd_code read_tolerances(fd_golden *golden, fd_error *err) {
+    fd_golden_tolerances *measured = &golden->measured;
+    fd_h5_dataset set;
+    fd_h5_reader *reader = golden->reader;
+    int64_t n_run = -1;
+    bool unused;
+    if (!fd_h5_reader_has(reader, TOLERANCES)) return FD_OK;
+    fd_h5_reader_string(reader, TOLERANCES, "classes", measured->names, sizeof measured->names, NULL);
+    fd_h5_reader_int(reader, TOLERANCES, "runs", &n_run);
+    int32_t n_class = words_before(measured->names, NULL, &unused);
+    bool ok = fd_h5_reader_dataset(reader, TOLERANCES, &set) && set.simple && set.shape.rank == 1 &&
+              set.shape.dim[0] == (hsize_t)n_class && n_class >= 1 && n_class <= FD_GOLDEN_MOST_CLASSES && n_run >= 1 &&
+              n_run <= INT32_MAX;
+    if (!ok)
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: " TOLERANCES ": expected one for each of the attribute classes, and runs", golden->path);
+    fd_h5_block block = {.object = TOLERANCES,
+                         .type = fd_h5_type_f64,
+                         .element_bytes = sizeof(double),
+                         .shape = set.shape,
+                         .start = {.rank = 1},
+                         .count = set.shape};
+    if (!fd_h5_reader_rows(reader, &block, measured->nmse))
+        return fd_h5_reader_fail(reader, err, FD_ERR_INPUT, "%s: " TOLERANCES ": cannot be read", golden->path);
+    measured->n_class = n_class;
+    measured->n_run = (int32_t)n_run;
+    return FD_OK;
+}
+
+const fd_golden_tolerances *fd_golden_measured(const fd_golden *golden) {
+    return &golden->measured;
+}
+
 fd_code fd_golden_open(const char *path, fd_golden **out, fd_golden_size *size, fd_error *err) {
     golden_head head;
     fd_golden *golden = *out = calloc(1, sizeof *golden);
@@ -101,6 +179,7 @@ fd_code fd_golden_open(const char *path, fd_golden **out, fd_golden_size *size, 
     fd_code code = golden->path ? read_head(path, &golden->reader, &head, err)
                                 : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     if (code == FD_OK) code = check_head(path, &head, err);
+    if (code == FD_OK) code = read_tolerances(golden, err);
     if (code == FD_OK) {
         *size = (fd_golden_size){(int32_t)head.n_prompt, (int32_t)head.n_pos};
         return FD_OK;

@@ -70,6 +70,8 @@ static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd
     node->has_data =
         trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set)
                                          : fd_h5_reader_stored(trace->reader, fd_tensor_path(node->name, path)) > 0);
+    node->partial = node->has_data && strcmp(node->name, trace->info.partial) == 0;
+    node->has_data = node->has_data && !node->partial;
     return FD_OK;
 }
 

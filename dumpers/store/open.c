@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,14 +28,15 @@ static fd_code read_info(fd_trace *trace, fd_error *err) {
     if (fd_h5_reader_int(trace->reader, "", "version", &version) != FD_H5_FOUND || version != FD_TRACE_VERSION)
         return fd_fail(err, FD_ERR_INPUT, "%s: attribute version is %lld, expected %d", trace->path, (long long)version,
                        FD_TRACE_VERSION);
+    info->complete = fd_h5_reader_int(trace->reader, "", "complete", &value) == FD_H5_ABSENT || value != 0;
     for (size_t i = 0; i < fd_info_field_count; i++) {
         const fd_info_field *field = &fd_info_fields[i];
+        if (!info->complete && field->offset == offsetof(fd_trace_info, finished)) continue;
         if (fd_h5_reader_string(trace->reader, "", field->name, (char *)info + field->offset, field->size, NULL) ==
             FD_H5_WRONG)
             return fd_fail(err, FD_ERR_INPUT, "%s: attribute %s is not a string", trace->path, field->name);
     }
     if (fd_h5_reader_int(trace->reader, "", "contract", &value) == FD_H5_FOUND) info->contract = (int32_t)value;
-    info->complete = fd_h5_reader_int(trace->reader, "", "complete", &value) == FD_H5_ABSENT || value != 0;
     info->level = FD_TRACE_FULL;
     if (fd_h5_reader_string(trace->reader, "", "level", level, sizeof level, NULL) == FD_H5_FOUND) {
         int parsed = fd_trace_level_parse(level);

@@ -99,10 +99,11 @@ const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer,
 
 /* ---- tensors ---- */
 
-/* Why position `pos` of the node cannot be read; NULL when it can. */
+/* Why position `pos` of the node cannot be read; NULL when it can, all of it or in part. */
 static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
     const fd_trace_set *set = &trace->sets[node];
-    if (!trace->nodes[node].has_data) return "the trace does not hold this tensor's elements";
+    if (!trace->nodes[node].has_data && !trace->nodes[node].partial)
+        return "the trace does not hold this tensor's elements";
     bool always = trace->info.level < FD_TRACE_FULL; /* it is then in every step (fd_trace_options.always) */
     if (trace->level[pos] < FD_TRACE_FULL && !always) return "its step was recorded below the level full";
     if (trace->fingerprints && !fd_trace_fingerprint(trace, node, pos)) return "it was not recorded at this position";
@@ -113,7 +114,7 @@ static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
 }
 
 bool fd_trace_holds(const fd_trace *trace, int32_t node, int32_t pos) {
-    return inside(trace, node, pos) && !absent(trace, node, pos);
+    return inside(trace, node, pos) && trace->nodes[node].has_data && !absent(trace, node, pos);
 }
 
 /* Widens n elements that stand at the end of the output buffer to its beginning: element i is read before anything

@@ -24,9 +24,10 @@ int fd_trace_level_parse(const char *name) {
 #define FIELD(member)                                                                                                  \
     { #member, offsetof(fd_trace_info, member), sizeof(((fd_trace_info *)0)->member) }
 const fd_info_field fd_info_fields[] = {
-    FIELD(producer),   FIELD(numerics),   FIELD(backend), FIELD(device),  FIELD(driver),  FIELD(build),
-    FIELD(model_name), FIELD(model_hash), FIELD(arch),    FIELD(kv_type), FIELD(fusion),  FIELD(fault),
-    FIELD(sources),    FIELD(tokenizer),  FIELD(names),   FIELD(absent),  FIELD(started), FIELD(finished),
+    FIELD(producer), FIELD(numerics),   FIELD(backend),    FIELD(device),    FIELD(driver),
+    FIELD(build),    FIELD(model_name), FIELD(model_hash), FIELD(arch),      FIELD(kv_type),
+    FIELD(fusion),   FIELD(fault),      FIELD(sources),    FIELD(tokenizer), FIELD(names),
+    FIELD(absent),   FIELD(partial),    FIELD(started),    FIELD(finished),
 };
 #undef FIELD
 const size_t fd_info_field_count = sizeof fd_info_fields / sizeof *fd_info_fields;

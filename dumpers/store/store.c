@@ -252,7 +252,9 @@ static bool pad_to_length(fd_store *store) {
     return H5Fflush(store->root, H5F_SCOPE_LOCAL) >= 0 && store->file->target.error == 0;
 }
 
-/* Attributes cannot be written in single-writer mode: a file of its own is opened once more. */
+/* Attributes cannot be written in single-writer mode: a file of its own is opened once more. Each of the two is one
+ * block of the root's header, changed in place. A kill between that block and the string's leaves a `finished` with
+ * nothing behind it; it counts only where `complete` is 1. */
 static bool complete(fd_store *store) {
     char now[32];
     fd_trace_now(now);

@@ -41,6 +41,7 @@ typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated
     char tokenizer[64];
     char names[32];   /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
     char absent[512]; /* globs of nodes that the engine cannot record, separated by spaces; "" none */
+    char partial[64]; /* a node whose elements were kept in part; NaN stands for the others (goldens); "" none */
     char *prompt;     /* malloc'ed by the reader; the writer borrows; NULL: none */
     char started[32], finished[32]; /* UTC, ISO 8601; written by the writer */
     fd_trace_level level;
@@ -133,7 +134,8 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
     int32_t shape[4]; /* of one position; over_kv: shape[n_dim - 1] = 0 */
     bool over_kv;
     uint32_t dtype;  /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
-    bool has_data;   /* /tensors has it */
+    bool has_data;   /* /tensors has it, every element */
+    bool partial;    /* /tensors has some of its elements: fd_trace_read alone gives them, NaN for the others */
     char source[64]; /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
 } fd_trace_node;
 

@@ -6,12 +6,7 @@ static void list(fd_builder *b) {
     bool alibi = b->h->n_layer == 40;
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = alibi};
     if (alibi) b->graph->hparams.max_alibi_bias = 8;
-    int32_t x = fd_build_embed(b, "token_embd");
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
-    }
-    fd_build_logits(b, x);
+    fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, NULL);
 }
 
 const fd_arch fd_arch_baichuan = {

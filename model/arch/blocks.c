@@ -78,9 +78,8 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
 
 int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
     const fd_hparams *h = b->h;
-    bool gated = activation == FD_OP_SILU_MUL || activation == FD_OP_GELU_MUL || activation == FD_OP_SWIGLU_CLAMP;
     int32_t act;
-    if (!gated) {
+    if (!fd_is_gated(activation)) {
         int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
         act = fd_build_activation(b, layer, "ffn_act", activation, up);
     } else {
@@ -105,26 +104,26 @@ int32_t fd_build_pre_norm_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op act
     return fd_build_add(b, layer, "l_out", x, fd_build_ffn(b, layer, norm, activation));
 }
 
-int32_t fd_build_swiglu(fd_builder *b, int32_t layer, int32_t x) {
-    return fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
-}
-
-static int32_t output(fd_builder *b, const char *name, int32_t x) {
-    int32_t norm = fd_build_norm(b, -1, "output_norm", "output_norm", x);
+static int32_t output(fd_builder *b, const char *name, const char *norm_weight, int32_t x) {
+    int32_t norm = fd_build_norm(b, -1, "output_norm", norm_weight, x);
     bool tied = !fd_build_has(b, -1, "output.weight");
     return fd_build_matmul(b, -1, name, tied ? "token_embd" : "output", norm, b->h->n_vocab, FD_OPTIONAL);
 }
 
 void fd_build_logits(fd_builder *b, int32_t x) {
-    output(b, "logits", x);
+    output(b, "logits", "output_norm", x);
+}
+
+void fd_build_logits_normed(fd_builder *b, int32_t x, const char *norm_weight) {
+    output(b, "logits", norm_weight, x);
 }
 
 void fd_build_capped_logits(fd_builder *b, int32_t x, float cap) {
-    fd_build_softcap(b, -1, "logits", output(b, "logits_raw", x), cap);
+    fd_build_softcap(b, -1, "logits", output(b, "logits_raw", "output_norm", x), cap);
 }
 
 void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
-    fd_build_scale(b, -1, "logits", output(b, "logits_raw", x), factor);
+    fd_build_scale(b, -1, "logits", output(b, "logits_raw", "output_norm", x), factor);
 }
 
 fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
@@ -138,4 +137,67 @@ fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
 
 int32_t fd_window_of(const fd_windows *windows, int32_t layer) {
     return layer % windows->period < windows->period - 1 ? windows->window : 0;
+}
+
+int32_t fd_build_parallel_layer(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how,
+                                fd_op activation) {
+    int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
+    int32_t ffn_inp = fd_build_add(b, layer, "ffn_inp", x, fd_build_attention(b, layer, norm, how));
+    return fd_build_add(b, layer, "l_out", ffn_inp, fd_build_ffn(b, layer, norm, activation));
+}
+
+int32_t fd_build_post_norm_layer(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how,
+                                 fd_op activation, bool pre_norm) {
+    int32_t norm = pre_norm ? fd_build_norm(b, layer, "attn_norm", "attn_norm", x) : x;
+    int32_t branch = fd_build_attention(b, layer, norm, how);
+    branch = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
+    x = fd_build_add(b, layer, "ffn_inp", x, branch);
+    norm = pre_norm ? fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x) : x;
+    branch = fd_build_ffn(b, layer, norm, activation);
+    branch = fd_build_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
+    return fd_build_add(b, layer, "l_out", x, branch);
+}
+
+int32_t fd_build_pre_norm_layers(fd_builder *b, int32_t x, const fd_attention_block *attention, fd_op activation,
+                                 const fd_experts_block *experts) {
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
+        x = fd_build_pre_norm_attention(b, layer, x, attention);
+        int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
+        int32_t ffn = experts ? fd_build_mixture(b, layer, norm, experts) : fd_build_ffn(b, layer, norm, activation);
+        x = fd_build_add(b, layer, "l_out", x, ffn);
+    }
+    return x;
+}
+
+void fd_build_pre_norm_model(fd_builder *b, const fd_attention_block *attention, fd_op activation,
+                             const fd_experts_block *experts) {
+    int32_t x = fd_build_embed(b, "token_embd");
+    fd_build_logits(b, fd_build_pre_norm_layers(b, x, attention, activation, experts));
+}
+
+bool fd_read_rope_sections(fd_builder *b) {
+    const fd_gguf_kv *kv = fd_key_find(b->keys, "rope.dimension_sections");
+    int64_t section, sum = 0, any = 0;
+    for (uint64_t i = 0; kv && i < kv->count; i++) {
+        if (!fd_gguf_item_i64(kv, i, &section) || section < 0) {
+            fd_builder_set_error(
+                b, fd_fail(b->err, FD_ERR_INPUT, "key %s.rope.dimension_sections: expected sizes", b->h->arch));
+            return false;
+        }
+        any += section;
+        if (i < 3) sum += section; /* a fourth would stand still in text */
+    }
+    if (any > 0 && sum < b->h->rope.n_rot / 2)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED,
+                                        "key %s.rope.dimension_sections: three sections of %lld pairs, only those "
+                                        "that hold all %d are implemented",
+                                        b->h->arch, (long long)sum, b->h->rope.n_rot / 2));
+    return any > 0;
+}
+
+bool fd_layer_has(const fd_builder *b, int32_t layer, const char *key) {
+    int64_t n = 1;
+    const fd_gguf_kv *kv = fd_key_find(b->keys, key);
+    if (kv) fd_gguf_item_i64(kv, kv->type == FD_GGUF_ARRAY ? (uint64_t)layer : 0, &n);
+    return n != 0;
 }

@@ -8,11 +8,7 @@ static void list(fd_builder *b) {
     if (b->h->max_alibi_bias == 0.0f) b->graph->hparams.max_alibi_bias = 8; /* most files leave it out */
     int32_t x = fd_build_embed(b, "token_embd");
     x = fd_build_norm(b, -1, "token_embd_norm", "token_embd_norm", x);
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_GELU);
-    }
-    fd_build_logits(b, x);
+    fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU, NULL));
 }
 
 const fd_arch fd_arch_bloom = {

@@ -3,25 +3,11 @@
  * Source: Dai et al., DeepSeekMoE, 2024 (modeling_deepseek.py). */
 #include "model/builder.h"
 
-static int32_t mixture(fd_builder *b, int32_t layer, int32_t x) {
-    const fd_experts_block how = {.gating = b->h->expert_norm ? FD_GATING_NORMALISED : FD_GATING_GATHER,
-                                  .activation = FD_OP_SILU_MUL,
-                                  .bias = FD_OPTIONAL};
-    int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
-    int32_t out = fd_build_experts(b, layer, norm, &how);
-    if (b->h->n_ff_shared > 0) out = fd_build_shared_experts(b, layer, norm, out, false);
-    return fd_build_add(b, layer, "l_out", x, out);
-}
-
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        bool dense = layer < b->h->n_layer_dense || b->h->n_expert == 0;
-        x = dense ? fd_build_swiglu(b, layer, x) : mixture(b, layer, x);
-    }
-    fd_build_logits(b, x);
+    fd_experts_block experts = fd_experts_of_file(b);
+    experts.sigmoid = false;
+    fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
 const fd_arch fd_arch_deepseek = {

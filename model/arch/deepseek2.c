@@ -110,25 +110,16 @@ static int32_t attention(fd_builder *b, int32_t layer, int32_t x, const mla *m) 
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, b->h->n_embd, FD_OPTIONAL);
 }
 
-static int32_t ffn(fd_builder *b, int32_t layer, int32_t norm) {
-    const fd_experts_block how = {.gating = b->h->expert_norm ? FD_GATING_NORMALISED : FD_GATING_GATHER,
-                                  .sigmoid = b->h->expert_gating == 2,
-                                  .activation = FD_OP_SILU_MUL,
-                                  .bias = FD_OPTIONAL};
-    if (layer < b->h->n_layer_dense || b->h->n_expert == 0) return fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
-    int32_t out = fd_build_experts(b, layer, norm, &how);
-    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
-}
-
 static void list(fd_builder *b) {
     fd_build_skip_further_tokens(b);
     const mla m = read_mla(b);
+    const fd_experts_block experts = fd_experts_of_file(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         x = fd_build_add(b, layer, "ffn_inp", x, attention(b, layer, norm, &m));
         norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        x = fd_build_add(b, layer, "l_out", x, ffn(b, layer, norm));
+        x = fd_build_add(b, layer, "l_out", x, fd_build_mixture(b, layer, norm, &experts));
     }
     fd_build_logits(b, x);
 }

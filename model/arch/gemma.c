@@ -7,12 +7,7 @@ static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     int32_t x = fd_build_embed(b, "token_embd");
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)b->h->n_embd));
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        int32_t norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        x = fd_build_add(b, layer, "l_out", x, fd_build_ffn(b, layer, norm, FD_OP_GELU_MUL));
-    }
-    fd_build_logits(b, x);
+    fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU_MUL, NULL));
 }
 
 const fd_arch fd_arch_gemma = {

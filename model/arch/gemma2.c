@@ -17,14 +17,7 @@ static void list(fd_builder *b) {
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)h->n_embd));
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         attention.window = layer % 2 == 0 ? h->window : 0;
-        int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
-        int32_t branch = fd_build_attention(b, layer, norm, &attention);
-        branch = fd_build_rms_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
-        x = fd_build_add(b, layer, "ffn_inp", x, branch);
-        norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        branch = fd_build_ffn(b, layer, norm, FD_OP_GELU_MUL);
-        branch = fd_build_rms_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
-        x = fd_build_add(b, layer, "l_out", x, branch);
+        x = fd_build_post_norm_layer(b, layer, x, &attention, FD_OP_GELU_MUL, true);
     }
     fd_build_capped_logits(b, x, h->final_softcap);
 }

@@ -4,25 +4,18 @@
  * Source: Zhipu AI, GLM-4.5, 2025, and transformers' Glm4MoeModel. */
 #include "model/builder.h"
 
-static int32_t ffn(fd_builder *b, int32_t layer, int32_t norm) {
-    const fd_experts_block how = {.gating = b->h->expert_norm ? FD_GATING_NORMALISED : FD_GATING_GATHER,
-                                  .sigmoid = true,
-                                  .activation = FD_OP_SILU_MUL,
-                                  .bias = FD_OPTIONAL};
-    if (layer < b->h->n_layer_dense) return fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
-    int32_t out = fd_build_experts(b, layer, norm, &how);
-    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
-}
-
 static void list(fd_builder *b) {
     fd_build_skip_further_tokens(b);
+    fd_read_rope_sections(b);
+    fd_experts_block experts = fd_experts_of_file(b);
+    experts.sigmoid = true; /* whether or not the file says so */
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     attention.qk_norm = fd_build_has(b, 0, "attn_q_norm.weight");
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", x);
-        x = fd_build_add(b, layer, "l_out", x, ffn(b, layer, norm));
+        x = fd_build_add(b, layer, "l_out", x, fd_build_mixture(b, layer, norm, &experts));
     }
     fd_build_logits(b, x);
 }

@@ -1,37 +1,26 @@
-/* granite, granitemoe, granitehybrid (Granite 4, most of whose layers are mamba2's) and minicpm: as llama, with factors on the embedding, on both branches, on the scores and on
- * the logits. A factor of 1 has no node. */
+/* granite, granitemoe, granitehybrid (Granite 4, most of whose layers are mamba2's) and minicpm: as llama, with factors
+ * on the embedding, on both branches, on the scores and on the logits. A factor of 1 has no node. */
 #include "model/builder.h"
 
 static int32_t scaled(fd_builder *b, int32_t layer, const char *name, int32_t x, float factor) {
     return factor == 1.0f ? x : fd_build_scale(b, layer, name, x, factor);
 }
 
-static int32_t mixture(fd_builder *b, int32_t layer, int32_t norm) {
-    const fd_experts_block how = {.gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
-    int32_t out = fd_build_experts(b, layer, norm, &how);
-    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, norm, out, false) : out;
-}
-
-/* The blocks of a hybrid whose key/value heads are 0 carry a state in place of attention. */
-static bool attends(const fd_builder *b, int32_t layer) {
-    int64_t n_head_kv = 1;
-    const fd_gguf_kv *kv = fd_key_find(b->keys, "attention.head_count_kv");
-    if (kv && kv->type == FD_GGUF_ARRAY) fd_gguf_item_i64(kv, (uint64_t)layer, &n_head_kv);
-    return n_head_kv != 0;
-}
-
 static void list_with(fd_builder *b, const fd_ssm *ssm) {
     const fd_hparams *h = b->h;
+    const fd_experts_block experts = {
+        .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .scale = h->attn_scale, .no_rope = !h->rope_used};
     attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), h->embedding_scale);
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
-        int32_t branch = !ssm || attends(b, layer) ? fd_build_attention(b, layer, norm, &attention)
-                                                   : fd_build_mamba2(b, layer, norm, ssm);
+        int32_t branch = !ssm || fd_layer_has(b, layer, "attention.head_count_kv")
+                             ? fd_build_attention(b, layer, norm, &attention)
+                             : fd_build_mamba2(b, layer, norm, ssm);
         x = fd_build_add(b, layer, "ffn_inp", x, scaled(b, layer, "attn_proj_scaled", branch, h->residual_scale));
         norm = fd_build_rms_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        branch = h->n_expert > 0 ? mixture(b, layer, norm) : fd_build_ffn(b, layer, norm, FD_OP_SILU_MUL);
+        branch = fd_build_mixture(b, layer, norm, &experts);
         x = fd_build_add(b, layer, "l_out", x, scaled(b, layer, "ffn_down_scaled", branch, h->residual_scale));
     }
     if (h->logit_scale == 1.0f)

@@ -13,7 +13,7 @@ static void read_key(fd_builder *b, const char *name, int64_t fallback, int32_t 
     if (code != FD_OK) fd_builder_set_error(b, code);
 }
 
-static fd_ssm read_ssm(fd_builder *b) {
+fd_ssm fd_read_ssm(fd_builder *b) {
     fd_ssm s = {0};
     read_key(b, "ssm.conv_kernel", -1, 64, &s.n_tap);
     read_key(b, "ssm.inner_size", -1, 1 << 20, &s.n_inner);
@@ -31,7 +31,7 @@ static int32_t project(fd_builder *b, int32_t layer, const char *name, int32_t x
 static int32_t convolve(fd_builder *b, int32_t layer, int32_t x, const fd_ssm *s) {
     int32_t cache = fd_build_kv_write(b, layer, "cache_conv", fd_build_heads(b, x, 1));
     return fd_build_activation(b, layer, "ssm_x", FD_OP_SILU,
-                               fd_build_conv(b, layer, "ssm_conv", cache, s->n_tap, FD_REQUIRED));
+                               fd_build_conv(b, layer, "ssm_conv", "ssm_conv1d", cache, s->n_tap, s->extras));
 }
 
 /* dt, x and B side by side in one row. */
@@ -40,7 +40,7 @@ static int32_t store(fd_builder *b, int32_t layer, int32_t dt, int32_t x, int32_
     return fd_build_kv_write(b, layer, "cache_ssm", fd_build_concat(b, layer, "ssm_dt_x_b", row, to_state));
 }
 
-static int32_t mamba_of(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm *s) {
+int32_t fd_build_mamba(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm *s) {
     int32_t x = project(b, layer, "ssm_in", norm, 0, s->n_inner, 2 * (int64_t)s->n_inner);
     int32_t z = project(b, layer, "ssm_z", norm, s->n_inner, s->n_inner, 2 * (int64_t)s->n_inner);
     const int64_t n_made = s->n_rank + 2 * (int64_t)s->n_state;
@@ -50,6 +50,11 @@ static int32_t mamba_of(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
         fd_build_matmul_part(b, layer, "ssm_b", "ssm_x", x, (fd_part){s->n_rank, n_made}, s->n_state, FD_OPTIONAL);
     int32_t read = fd_build_matmul_part(b, layer, "ssm_c", "ssm_x", x, (fd_part){s->n_rank + s->n_state, n_made},
                                         s->n_state, FD_OPTIONAL);
+    if (fd_build_has(b, layer, "ssm_dt_norm.weight")) { /* jamba's */
+        dt = fd_build_norm(b, layer, "ssm_dt_norm", "ssm_dt_norm", dt);
+        to_state = fd_build_norm(b, layer, "ssm_b_norm", "ssm_b_norm", fd_build_heads(b, to_state, 1));
+        read = fd_build_norm(b, layer, "ssm_c_norm", "ssm_c_norm", fd_build_heads(b, read, 1));
+    }
     dt = fd_build_matmul(b, layer, "ssm_dt", "ssm_dt", dt, s->n_inner, FD_REQUIRED);
     dt = fd_build_activation(b, layer, "ssm_dt_softplus", FD_OP_SOFTPLUS, dt);
     int32_t cache = store(b, layer, dt, x, fd_build_heads(b, to_state, 1));
@@ -76,9 +81,10 @@ int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
     int32_t y = fd_build_ssm_scan(b, layer, "ssm_scan", cache, read,
                                   (const int32_t[]){s->n_rank, s->n_inner / s->n_rank}, false);
     y = fd_build_gated(b, layer, "ssm_gated", FD_OP_SILU_MUL, z, y);
-    y = s->n_group > 1 ? fd_build_rms_norm_groups(b, layer, "ssm_norm", "ssm_norm",
-                                                  fd_build_heads(b, fd_build_one_head(b, y), s->n_group))
-                       : fd_build_rms_norm(b, layer, "ssm_norm", "ssm_norm", y);
+    if (s->extras == FD_REQUIRED || fd_build_has(b, layer, "ssm_norm.weight"))
+        y = s->n_group > 1 ? fd_build_rms_norm_groups(b, layer, "ssm_norm", "ssm_norm",
+                                                      fd_build_heads(b, fd_build_one_head(b, y), s->n_group))
+                           : fd_build_rms_norm(b, layer, "ssm_norm", "ssm_norm", y);
     return fd_build_matmul(b, layer, "ssm_out", "ssm_out", y, b->h->n_embd, FD_OPTIONAL);
 }
 
@@ -93,12 +99,12 @@ static void list_with(fd_builder *b, const fd_ssm *s,
 }
 
 static void list(fd_builder *b) {
-    const fd_ssm s = read_ssm(b);
-    list_with(b, &s, mamba_of);
+    const fd_ssm s = fd_read_ssm(b);
+    list_with(b, &s, fd_build_mamba);
 }
 
 fd_ssm fd_read_ssm2(fd_builder *b) {
-    fd_ssm s = read_ssm(b);
+    fd_ssm s = fd_read_ssm(b);
     read_key(b, "ssm.group_count", 1, 1 << 10, &s.n_group);
     if (b->code == FD_OK && s.n_inner % s.n_rank != 0)
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,

@@ -10,11 +10,7 @@ static void list(fd_builder *b) {
             b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weights attn_q_norm and ffn_act.scales: not implemented for mpt"));
     int32_t x = fd_build_embed(b, "token_embd");
     if (fd_build_has(b, -1, "position_embd.weight")) x = fd_build_add_position(b, "inp_pos", "position_embd", x);
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_GELU);
-    }
-    fd_build_logits(b, x);
+    fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU, NULL));
 }
 
 const fd_arch fd_arch_mpt = {

@@ -13,12 +13,7 @@ static void list(fd_builder *b) {
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.rope = attention.window ? &unscaled : NULL;
-        int32_t branch = fd_build_attention(b, layer, x, &attention);
-        branch = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", branch);
-        x = fd_build_add(b, layer, "ffn_inp", x, branch);
-        branch = fd_build_ffn(b, layer, x, FD_OP_SILU_MUL);
-        branch = fd_build_norm(b, layer, "ffn_post_norm", "post_ffw_norm", branch);
-        x = fd_build_add(b, layer, "l_out", x, branch);
+        x = fd_build_post_norm_layer(b, layer, x, &attention, FD_OP_SILU_MUL, false);
     }
     fd_build_logits(b, x);
 }

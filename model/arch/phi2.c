@@ -3,19 +3,11 @@
  * Source: Microsoft, Phi-2, 2023, and transformers' PhiModel. */
 #include "model/builder.h"
 
-/* x + attention + FFN: both read the stream's norm. */
-static int32_t layer_of(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *attention) {
-    int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
-    int32_t ffn_inp = fd_build_add(b, layer, "ffn_inp", x, fd_build_attention(b, layer, norm, attention));
-    return fd_build_add(b, layer, "l_out", ffn_inp, fd_build_ffn(b, layer, norm, FD_OP_GELU));
-}
-
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     int32_t x = fd_build_embed(b, "token_embd");
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = layer_of(b, layer, x, &attention);
-    }
+    for (int32_t layer = 0; layer < b->h->n_layer; layer++)
+        x = fd_build_parallel_layer(b, layer, x, &attention, FD_OP_GELU);
     fd_build_logits(b, x);
 }
 

@@ -8,12 +8,7 @@ static void list(fd_builder *b) {
     attention.rope_freqs = fd_build_rope_factors(b);
     fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &attention.window);
     if (code != FD_OK) fd_builder_set_error(b, code);
-    int32_t x = fd_build_embed(b, "token_embd");
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
-    }
-    fd_build_logits(b, x);
+    fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, NULL);
 }
 
 const fd_arch fd_arch_phi3 = {

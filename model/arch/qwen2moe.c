@@ -5,16 +5,9 @@
 
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = FD_NO_ROPE_FACTORS};
-    const fd_experts_block experts = {.gating = FD_GATING_GATHER, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
-    int32_t x = fd_build_embed(b, "token_embd");
-    for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
-        x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
-        int32_t out = fd_build_experts(b, layer, norm, &experts);
-        if (b->h->n_ff_shared > 0) out = fd_build_shared_experts(b, layer, norm, out, true);
-        x = fd_build_add(b, layer, "l_out", x, out);
-    }
-    fd_build_logits(b, x);
+    const fd_experts_block experts = {
+        .gating = FD_GATING_GATHER, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL, .shared_gated = true};
+    fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
 const fd_arch fd_arch_qwen2moe = {

@@ -7,7 +7,7 @@ static void list(fd_builder *b) {
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.no_rope = (layer + 1) % 4 == 0;
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
-        x = fd_build_swiglu(b, layer, x);
+        x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
     }
     fd_build_logits(b, x);
 }

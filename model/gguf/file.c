@@ -1,12 +1,12 @@
 /* A parsed GGUF: what it holds, by index and by name, and its end. */
+#include "base/file.h"
 #include "model/gguf/internal.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 void fd_gguf_close(fd_gguf *gguf) {
     if (!gguf) return;
-    if (gguf->is_mapped) munmap((void *)(uintptr_t)gguf->data, gguf->size);
+    if (gguf->is_mapped) fd_file_unmap(gguf->data, gguf->size);
     free(gguf->kv);
     free(gguf->tensor);
     free(gguf->kv_by_name);

@@ -62,8 +62,8 @@ typedef struct fd_gguf_tensor {
 typedef struct fd_gguf fd_gguf;
 
 /* Maps the file read-only. On success *out owns the mapping. Errors name the path and the offending byte offset; a file
- * that is damaged or cut short is FD_ERR_INPUT, one of another version or byte order FD_ERR_UNSUPPORTED. Another
- * process that shortens the file while it is mapped kills this one (SIGBUS), as with every mapping. */
+ * that is damaged or cut short is FD_ERR_INPUT, one of another version or byte order FD_ERR_UNSUPPORTED. When another
+ * process shortens the file while it is mapped, reading it raises SIGBUS (base/file.h). */
 fd_code fd_gguf_open(const char *path, fd_gguf **out, fd_error *err);
 
 /* Parses memory the caller keeps alive and unchanged until fd_gguf_close. Never reads outside [data, data + size). What

@@ -18,8 +18,9 @@ enum { MAX_REGEX = 6 };
 
 /* The expressions are those of the models' own tokenizer files (pre_tokenizer), as llama.cpp names them. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" WS_TAIL
+#define CONTRACTED "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 #define CL100K(digits)                                                                                                 \
-    "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                      \
+    CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                                                   \
     "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL
 /* A word in capitals, or none, then small letters; letters without case count as both. */
 #define NO_SMALL "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -29,7 +30,11 @@ enum { MAX_REGEX = 6 };
     "|[^\\r\\n\\p{L}\\p{N}]?" NO_SMALL "+" NO_CAPITAL "*" after
 #define CASED_WORDS(after, digits)                                                                                     \
     CASED(after) "|" digits "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" WS_TAIL
-#define CONTRACTION "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+#define CONTRACTION "(?:" CONTRACTED ")?"
+/* The same of letters that are not Chinese characters. */
+#define CASED_NO_HAN                                                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?(?:(?!\\p{Han})" NO_SMALL ")*(?:(?!\\p{Han})" NO_CAPITAL ")+" CONTRACTION                      \
+    "|[^\\r\\n\\p{L}\\p{N}]?(?:(?!\\p{Han})" NO_SMALL ")+(?:(?!\\p{Han})" NO_CAPITAL ")*" CONTRACTION
 /* All up to white space or the sentence's punctuation: | . , ! ? ( ) … 。 ， 、 । ۔ ، */
 #define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
 #define CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
@@ -77,11 +82,21 @@ static const struct pre_row {
     {" bloom poro-chat gpt3-finnish ", false, false, {BLOOM}},
     {" viking ", false, false, {BLOOM, "\\p{N}"}},
     {" seed-coder ", false, false,
-     {"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+     {CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
       "| ?[^" WS "\\p{L}\\p{N}\\r\\n]+|[" WS "]*[\\r\\n]+|" WS_TAIL}},
     {" bailingmoe bailingmoe2 llada-moe ", false, false,
      {"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
       "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]|" WS_TAIL}},
+    {" qwen35 ", false, false,
+     {CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+      "| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL}},
+    {" exaone-moe ", false, false,
+     {CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
+      "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]?|[" WS "]*[\\r\\n]|" WS_TAIL}},
+    {" kimi-k2 ", false, false,
+     {"\\p{Han}+|" CASED_NO_HAN "|\\p{N}{1,3}"
+      "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL}},
+    {" glm5 ", true, false, {CL100K("\\p{N}{1,3}")}},
     {" falcon ", false, false, {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}},
     {" default ", false, false, {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };

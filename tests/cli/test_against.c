@@ -17,6 +17,7 @@ typedef struct item {
     char name[128];
     int64_t n_row, n_col; /* n_row 0: a vector */
     float *data;
+    char shape[64]; /* of bytes, "2,8,4,16"; "": floats */
 } item;
 
 typedef struct checkpoint {
@@ -154,14 +155,16 @@ static void save(const checkpoint *c, const char *folder) {
     at += (size_t)sprintf(header, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < c->n; i++) {
         const item *t = &c->items[i];
-        const size_t bytes = sizeof *t->data * (size_t)(rows(t) * t->n_col);
+        const size_t bytes = (*t->shape ? 1 : sizeof *t->data) * (size_t)(rows(t) * t->n_col);
         char shape[64];
-        if (t->n_row)
+        if (*t->shape)
+            snprintf(shape, sizeof shape, "%s", t->shape);
+        else if (t->n_row)
             snprintf(shape, sizeof shape, "%lld,%lld", (long long)t->n_row, (long long)t->n_col);
         else
             snprintf(shape, sizeof shape, "%lld", (long long)t->n_col);
-        at += (size_t)sprintf(header + at, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                              t->name, shape, offset, offset + bytes);
+        at += (size_t)sprintf(header + at, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                              t->name, *t->shape ? "U8" : "F32", shape, offset, offset + bytes);
         offset += bytes;
     }
     header[at++] = '}';
@@ -171,8 +174,12 @@ static void save(const checkpoint *c, const char *folder) {
     const uint64_t length = at;
     fwrite(&length, sizeof length, 1, file);
     fwrite(header, 1, at, file);
-    for (int i = 0; i < c->n; i++)
-        fwrite(c->items[i].data, sizeof(float), (size_t)(rows(&c->items[i]) * c->items[i].n_col), file);
+    for (int i = 0; i < c->n; i++) {
+        const item *t = &c->items[i];
+        const int64_t n = rows(t) * t->n_col;
+        for (int64_t k = 0; k < n && *t->shape; k++) fputc((int)t->data[k], file);
+        if (!*t->shape) fwrite(t->data, sizeof(float), (size_t)n, file);
+    }
     fclose(file);
     free(header);
 }
@@ -352,6 +359,99 @@ Test(against, compressed_k_and_v_are_cut_from_one_matrix) {
                      s->report.wrong.n ? s->report.wrong.items[0].tensor : "",
                      s->report.wrong.n ? s->report.wrong.items[0].what : "");
         cr_expect_eq(n_other, 0);
+        cr_expect_eq(s->report.n_tensor, 2);
+        end(s);
+    }
+}
+
+/* ---- experts in MXFP4, and the gated delta rule ---- */
+
+static const fd_gguf_tensor *tensor_of(const scene *s, const char *name) {
+    const fd_gguf_tensor *t = fd_gguf_find_tensor(s->gguf, name);
+    cr_assert_not_null(t, "%s", name);
+    return t;
+}
+
+/* As gpt-oss has them: a byte holds two elements that follow each other; rows r of `a` and of `b`, if any, in turn. */
+static void add_blocks(scene *s, const char *name, const fd_gguf_tensor *a, const fd_gguf_tensor *b, bool in_turn) {
+    const int64_t n_row = a->shape[1], n_block = a->shape[0] / 32, n_of = b ? 2 : 1, n_expert = a->shape[2];
+    char full[128];
+    snprintf(full, sizeof full, "model.layers.0.mlp.experts.%s_blocks", name);
+    item *blocks = add(&s->c, full, n_expert * n_of * n_row, n_block * 16);
+    snprintf(blocks->shape, sizeof blocks->shape, "%d,%d,%d,16", (int)n_expert, (int)(n_of * n_row), (int)n_block);
+    snprintf(full, sizeof full, "model.layers.0.mlp.experts.%s_scales", name);
+    item *scales = add(&s->c, full, n_expert * n_of * n_row, n_block);
+    snprintf(scales->shape, sizeof scales->shape, "%d,%d,%d", (int)n_expert, (int)(n_of * n_row), (int)n_block);
+    for (int64_t e = 0; e < n_expert; e++)
+        for (int64_t k = 0; k < n_of * n_row; k++) {
+            const bool second = b && (in_turn ? k % 2 : k / n_row);
+            const int64_t r = !b ? k : in_turn ? k / 2 : k % n_row, to = e * n_of * n_row + k;
+            const unsigned char *from = (const unsigned char *)(second ? b : a)->data + (e * n_row + r) * n_block * 17;
+            for (int64_t i = 0; i < n_block; i++, from += 17) {
+                scales->data[to * n_block + i] = from[0];
+                for (int j = 0; j < 16; j++) {
+                    const unsigned char low = from[1 + 2 * j % 16], high = from[1 + (2 * j + 1) % 16];
+                    blocks->data[(to * n_block + i) * 16 + j] =
+                        (float)(j < 8 ? (low & 15) | (high & 15) << 4 : low >> 4 | (high >> 4) << 4);
+                }
+            }
+        }
+}
+
+/* Elements of both biases in turn. */
+static void add_biases(scene *s, const fd_gguf_tensor *gate, const fd_gguf_tensor *up) {
+    const int64_t n = gate->shape[0], n_expert = gate->shape[1];
+    item *to = add(&s->c, "model.layers.0.mlp.experts.gate_up_proj_bias", n_expert, 2 * n);
+    for (int64_t i = 0; i < n_expert * n; i++) {
+        to->data[2 * i] = ((const float *)gate->data)[i];
+        to->data[2 * i + 1] = ((const float *)up->data)[i];
+    }
+}
+
+Test(against, experts_are_read_from_mxfp4) {
+    for (int in_turn = 0; in_turn < 2; in_turn++) {
+        scene *s = calloc(1, sizeof *s);
+        fd_error err = {0};
+        const fd_made_model what = {
+            .arch = "gpt-oss", .dtype = FD_MXFP4, .n_embd = 64, .n_ff = 96, .keys = {"expert_feed_forward_length=96"}};
+        cr_assert_eq(fd_made_model_open(&what, &s->gguf, &err), FD_OK, "%s", err.message);
+        add_blocks(s, "gate_up_proj", tensor_of(s, "blk.0.ffn_gate_exps.weight"),
+                   tensor_of(s, "blk.0.ffn_up_exps.weight"), in_turn);
+        add_blocks(s, "down_proj", tensor_of(s, "blk.0.ffn_down_exps.weight"), NULL, false);
+        add_biases(s, tensor_of(s, "blk.0.ffn_gate_exps.bias"), tensor_of(s, "blk.0.ffn_up_exps.bias"));
+        play(s);
+        cr_expect_eq(s->report.wrong.n, in_turn ? 0 : 2, "%d: %zu findings, %s: %s", in_turn, s->report.wrong.n,
+                     s->report.wrong.n ? s->report.wrong.items[0].tensor : "",
+                     s->report.wrong.n ? s->report.wrong.items[0].what : "");
+        cr_expect_eq(s->report.n_tensor, 5);
+        cr_expect_eq(s->report.n_rounded, 0, "the checkpoint's own blocks");
+        end(s);
+    }
+}
+
+/* Made models have 2 key heads of 32, and 4 value heads of 32. */
+Test(against, a_delta_nets_projections_are_cut_from_one_matrix) {
+    for (int v_first = 0; v_first < 2; v_first++) {
+        scene *s = calloc(1, sizeof *s);
+        fd_error err = {0};
+        const fd_made_model what = {.arch = "qwen3next", .n_embd = 64};
+        cr_assert_eq(fd_made_model_open(&what, &s->gguf, &err), FD_OK, "%s", err.message);
+        const float *qkv = tensor_of(s, "blk.0.attn_qkv.weight")->data,
+                    *z = tensor_of(s, "blk.0.attn_gate.weight")->data;
+        item *all = add(&s->c, "model.layers.0.linear_attn.in_proj_qkvz.weight", 2 * (64 + 128), 64);
+        for (int head = 0, row = 0; head < 2; head++)
+            for (int r = 0; r < 192; r++, row++) {
+                const int at = v_first && r < 128 ? (r + 64) % 128 : r;
+                const float *from = at < 32    ? qkv + (head * 32 + at) * 64
+                                    : at < 64  ? qkv + (64 + head * 32 + at - 32) * 64
+                                    : at < 128 ? qkv + (128 + head * 64 + at - 64) * 64
+                                               : z + (head * 64 + at - 128) * 64;
+                memcpy(all->data + row * 64, from, sizeof *from * 64);
+            }
+        play(s);
+        cr_expect_eq(s->report.wrong.n, v_first, "%d: %zu findings, %s: %s", v_first, s->report.wrong.n,
+                     s->report.wrong.n ? s->report.wrong.items[0].tensor : "",
+                     s->report.wrong.n ? s->report.wrong.items[0].what : "");
         cr_expect_eq(s->report.n_tensor, 2);
         end(s);
     }

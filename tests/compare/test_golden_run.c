@@ -135,6 +135,26 @@ static void other_token(hid_t file) {
     put_element(file, "tokens", N_PROMPT + 1, H5T_NATIVE_INT32, &(int32_t){31});
 }
 
+static void without_first_logit(hid_t file) {
+    put_element(file, "tensors/logits", 1, H5T_NATIVE_FLOAT, &(float){NAN});
+}
+/* None of position 1. */
+static void without_logits(hid_t file) {
+    hid_t set = H5Dopen2(file, "tensors/logits", H5P_DEFAULT), space = H5Dget_space(set);
+    hsize_t dims[2], start[2] = {1, 0};
+    H5Sget_simple_extent_dims(space, dims, NULL);
+    dims[0] = 1;
+    float *row = malloc(sizeof *row * dims[1]);
+    for (hsize_t i = 0; i < dims[1]; i++) row[i] = NAN;
+    hid_t one = H5Screate_simple(2, dims, NULL);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, dims, NULL);
+    cr_assert_geq(H5Dwrite(set, H5T_NATIVE_FLOAT, one, space, H5P_DEFAULT, row), 0);
+    free(row);
+    H5Sclose(one);
+    H5Sclose(space);
+    H5Dclose(set);
+}
+
 Test(golden_run, recorded_logits_and_tokens_are_held_against_the_run) {
     fd_trace *g = golden_of(clean_info(), other_logit);
     fd_golden_result r = check(g, &clean, FD_OK);
@@ -237,4 +257,59 @@ Test(golden_near, only_logits_beyond_the_limit_fail_and_nan_does) {
     r = near(g, &nan, INFINITY);
     cr_expect(!r.near && r.pos == 1, "NaN is near nothing");
     fd_trace_close(g);
+}
+
+/* ---- measured tolerances ---- */
+
+Test(golden_near, a_class_has_the_limit_that_was_measured_for_it) {
+    static const fd_golden_tolerances measured = {
+        .names = "f16 llama-cpu q8", .n_class = 3, .n_run = 4, .nmse = {1e-6, 2e-4, 3e-4}};
+    static const struct {
+        const char *numerics, *class_;
+        double nmse;
+    } cases[] = {{"f16", "f16", 1e-6},
+                 {"emulate-f16:7", "f16", 1e-6},
+                 {"fast", "f16", 1e-6},
+                 {"q8act", "q8", 3e-4},
+                 {"llama-cpu", "llama-cpu", 2e-4}};
+    char class_[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double limit = fd_golden_measured_limit(&measured, cases[i].numerics, class_);
+        cr_expect_eq(limit, FD_GOLDEN_MEASURED_FACTOR * cases[i].nmse, "%s: %g", cases[i].numerics, limit);
+        cr_expect_str_eq(class_, cases[i].class_);
+    }
+    static const char *const others[] = {"bf16", "emulate-f32", "unheard-of", "f1", ""};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        cr_expect_lt(fd_golden_measured_limit(&measured, others[i], class_), 0, "%s", others[i]);
+}
+
+Test(golden_near, what_a_golden_does_not_keep_is_not_compared_and_nothing_kept_is_no_pass) {
+    fd_trace *g = golden_of(clean_info(), without_first_logit);
+    fake_options other = {.edits = {{"logits", 1, 0, FAKE_SET, 50}}};
+    cr_expect(near(g, &other, FD_GOLDEN_NEAR_LIMIT).near);
+    fd_trace_close(g);
+    g = golden_of(clean_info(), without_logits);
+    fd_golden_near r = near(g, &clean, INFINITY);
+    cr_expect(!r.near && r.pos == 1);
+    fd_trace_close(g);
+}
+
+Test(golden_near, another_engines_run_is_compared_as_far_as_its_tokens_are_the_goldens) {
+    fd_trace *g = golden_of_clean(), *same = golden_of_clean(), *other = golden_of(clean_info(), other_token),
+             *wrong = golden_of(clean_info(), other_logit), *none = golden_of(clean_info(), without_logits);
+    fd_golden_near r;
+    fd_error err = {0};
+    cr_expect_eq(fd_golden_check_trace(same, g, 0, &r, &err), FD_OK, "%s", err.message);
+    cr_expect(r.near && r.n_pos == N_POS && r.parted == -1);
+    cr_expect_eq(fd_golden_check_trace(other, g, 0, &r, &err), FD_OK);
+    cr_expect(r.near && r.n_pos == N_PROMPT + 1 && r.parted == N_PROMPT + 1);
+    cr_expect_eq(fd_golden_check_trace(wrong, g, FD_GOLDEN_NEAR_LIMIT, &r, &err), FD_OK);
+    cr_expect(!r.near && r.pos == 1);
+    cr_expect_eq(fd_golden_check_trace(none, g, INFINITY, &r, &err), FD_OK);
+    cr_expect(!r.near && r.pos == 1, "a run's NaN is near nothing");
+    fd_trace_close(g);
+    fd_trace_close(same);
+    fd_trace_close(other);
+    fd_trace_close(wrong);
+    fd_trace_close(none);
 }

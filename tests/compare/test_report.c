@@ -305,3 +305,52 @@ Test(report, a_page_without_replay_says_so) {
     free(text);
     fd_verdict_free(&v);
 }
+
+/* 100 layers of two kinds, of which a layer's second is wrong and all after it inherits. */
+static fd_verdict large_map(int32_t n_layer, int32_t wrong) {
+    fd_verdict v = {.status = FD_DIVERGED};
+    v.map.n_node = v.measures.n_node = 2 * n_layer;
+    v.map.cells = calloc((size_t)v.map.n_node, sizeof *v.map.cells);
+    v.measures.nodes = calloc((size_t)v.map.n_node, sizeof *v.measures.nodes);
+    for (int32_t i = 0; i < v.map.n_node; i++) {
+        fd_verdict_cell *cell = &v.map.cells[i];
+        *cell = (fd_verdict_cell){.layer = i / 2, .input = {i - 1, -1}, .z = i / 2 > wrong ? 0.5f : 0.05f};
+        if (i == 2 * wrong + 1) cell->z = INFINITY;
+        snprintf(cell->name, sizeof cell->name, "blk.%d.%s", i / 2, i % 2 ? "l_out" : "attn_norm");
+        snprintf(cell->finding, sizeof cell->finding, "%s",
+                 i == 2 * wrong + 1 ? "INTRODUCED"
+                 : i / 2 > wrong    ? "INHERITED"
+                 : i == 2 * wrong   ? "AMPLIFIER"
+                                    : "NOISE");
+    }
+    return v;
+}
+
+static void expect_lines(const fd_verdict *v, const char *const *lines, size_t n) {
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    fd_report_text(to, v, NULL);
+    fd_report_details(to, v, NULL);
+    fclose(to);
+    for (size_t i = 0; i < n; i++) cr_expect(strstr(text, lines[i]), "\"%s\" is not in:\n%s", lines[i], text);
+    for (const char *line = strstr(text, "\n  map"); line && *++line; line = strchr(line, '\n')) {
+        int wide = 0;
+        for (const char *p = line; *p && *p != '\n'; p++) wide += (*p & 0xc0) != 0x80;
+        cr_expect_leq(wide, 100, "%.120s", line);
+    }
+    free(text);
+}
+
+Test(report, the_map_has_a_character_a_layer_or_for_several_the_worst) {
+    static const char *const small[] = {"\n    attn_norm          ..://\n", "\n    l_out              ..#//\n",
+                                        "layers 0…4\n", "by layer    ▂▂█▄▄  largest z of layers 0…4"};
+    static const char *const large[] = {"layers 0…199, 3 layers a column\n",
+                                        "\n    l_out              ................#///", "█▄▄"};
+    fd_verdict v = large_map(5, 2);
+    expect_lines(&v, small, 4);
+    fd_verdict_free(&v);
+    v = large_map(200, 50);
+    expect_lines(&v, large, 3);
+    fd_verdict_free(&v);
+}

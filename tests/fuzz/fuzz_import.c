@@ -7,10 +7,11 @@
 
 #include "dumpers/import/map.h"
 #include "dumpers/import/npy.h"
+#include "dumpers/import/pickle.h"
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/zip.h"
 
-enum { NPY, NPZ, SAFETENSORS, MAP };
+enum { NPY, NPZ, SAFETENSORS, PICKLE, MAP };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -65,6 +66,19 @@ static fd_code read_safetensors(const void *data, size_t size, fd_error *err) {
     return FD_OK;
 }
 
+static fd_code read_pickle(const void *data, size_t size, fd_error *err) {
+    fd_pickle pickle;
+    FD_TRY(fd_pickle_parse("x.pt", data, size, &pickle, err));
+    require(pickle.n > 0 && pickle.n <= size, "few bytes are few tensors");
+    for (size_t i = 0; i < pickle.n; i++) {
+        const fd_pickle_tensor *tensor = &pickle.items[i];
+        require(tensor->rank <= FD_ARRAY_MAX_RANK && tensor->offset >= 0, "a tensor has sizes");
+        sink += (double)strlen(tensor->name) + (double)strlen(tensor->storage);
+    }
+    fd_pickle_free(&pickle);
+    return FD_OK;
+}
+
 /* Every rule against some names, its reading of a small array and its operations on it. */
 static void use_rule(const fd_name_map *map, const fd_name_map_rule *rule) {
     static const char *const names[] = {"Qcur-3.ROPE", "model.layers.12.mlp.up_proj:in", "", "x"};
@@ -107,7 +121,7 @@ static fd_code read_map(const void *data, size_t size, fd_error *err) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static fd_code (*const readers[])(const void *, size_t, fd_error *) = {
-        [NPY] = read_npy, [NPZ] = read_npz, [SAFETENSORS] = read_safetensors, [MAP] = read_map};
+        [NPY] = read_npy, [NPZ] = read_npz, [SAFETENSORS] = read_safetensors, [PICKLE] = read_pickle, [MAP] = read_map};
     fd_error err = {0};
     fd_code code = readers[FD_FUZZ_FORMAT](data, size, &err);
     if (code != FD_OK) {

@@ -77,6 +77,11 @@ static int save(const char *folder, const char *format, const char *name, const 
     return file && fclose(file) == 0 && written == n;
 }
 
+/* {"a": a tensor of torch.save} */
+static const uint8_t pickle[] =
+    "\x80\2}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+    "0X\3\0\0\0cpuK\6tQK\1K\2K\2\x86K\3K\1\x86\x89)tRs.";
+
 int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: make_import_corpus DIR\n"), 2;
     const char *d = argv[1];
@@ -88,6 +93,6 @@ int main(int argc, char **argv) {
     n = make_safetensors("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
                          "\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[12,13]}}",
                          13);
-    ok = ok && save(d, "safetensors", "two", safetensors, n);
+    ok = ok && save(d, "safetensors", "two", safetensors, n) && save(d, "pickle", "one", pickle, sizeof pickle - 1);
     return ok ? 0 : (fprintf(stderr, "make_import_corpus: cannot write in %s\n", d), 2);
 }

@@ -4,11 +4,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void *__libc_malloc(size_t size);
@@ -77,4 +79,39 @@ void *calloc(size_t n, size_t size) {
 }
 void *realloc(void *old, size_t size) {
     return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(old, size);
+}
+
+/* libc's own would allocate in libc's name. */
+static char *copy(const char *text, size_t n, const void *caller) {
+    char *to = fails(caller) ? NULL : __libc_malloc(n + 1);
+    if (!to) return NULL;
+    memcpy(to, text, n);
+    to[n] = '\0';
+    return to;
+}
+char *strdup(const char *text) {
+    return copy(text, strlen(text), __builtin_return_address(0));
+}
+char *strndup(const char *text, size_t most) {
+    return copy(text, strnlen(text, most), __builtin_return_address(0));
+}
+int vasprintf(char **to, const char *format, va_list args) {
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    *to = n < 0 || fails(__builtin_return_address(0)) ? NULL : __libc_malloc((size_t)n + 1);
+    if (*to) vsnprintf(*to, (size_t)n + 1, format, again);
+    va_end(again);
+    return *to ? n : -1;
+}
+int asprintf(char **to, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    *to = n < 0 || fails(__builtin_return_address(0)) ? NULL : __libc_malloc((size_t)n + 1);
+    va_start(args, format);
+    if (*to) vsnprintf(*to, (size_t)n + 1, format, args);
+    va_end(args);
+    return *to ? n : -1;
 }

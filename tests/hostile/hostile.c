@@ -36,11 +36,13 @@ static const struct {
 } commands[] = {
     {"h5", {"inspect", "MUTANT"}},
     {"h5", {"inspect", "MUTANT", "--health"}},
+    {"h5", {"inspect", "MUTANT", "--with", "BASE"}},
     {"h5", {"compare", "MUTANT", "BASE"}},
     {"h5", {"compare", "BASE", "MUTANT", "--json"}},
     {"h5", {"import", "MUTANT", "-o", "OUT"}},
     {"h5", {"golden", "check", "MODEL", "MUTANT"}},
     {"h5", {"check", "MODEL", "MUTANT", "--json"}},
+    {"h5", {"diff", "MODEL", "--b", "trace:MUTANT"}},
     {"npy", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
     {"npz", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
     {"safetensors", {"import", "MUTANT", "--map", "MAP", "--tokens", "1,2", "-o", "OUT"}},
@@ -49,6 +51,8 @@ static const struct {
     {"jsonl", {"run", "PROMPTED", "--prompts-file", "MUTANT", "-n", "1", "-q"}},
     {"ids", {"import", "OTHER", "--map", "MAP", "--tokens-file", "MUTANT", "-o", "OUT"}},
     {"gguf", {"model", "MUTANT"}},
+    {"gguf", {"run", "MUTANT", "--tokens", "1,2", "-n", "1", "-q", "-o", "OUT"}},
+    {"gguf", {"check", "MUTANT", "TRACE"}},
 };
 
 typedef struct counts {
@@ -57,7 +61,8 @@ typedef struct counts {
 } counts;
 
 static const char *firstdiff, *folder, *other, *trace, *map, *model, *prompted;
-static char mutant_path[1024], out_path[1024], log_path[1024];
+static char trace_mutant[1040] = "trace:", *const mutant_path = trace_mutant + 6; /* the same with and without it */
+static char out_path[1024], log_path[1024];
 
 static uint8_t *read_file(const char *path, size_t *size) {
     FILE *f = fopen(path, "rb");
@@ -99,15 +104,16 @@ static double now(void) {
 static void run(counts *c, const base *b, uint64_t number, const char *const *args) {
     const char *argv[MAX_ARGS + 2] = {firstdiff};
     for (int i = 0; args[i]; i++) {
-        argv[1 + i] = strcmp(args[i], "MUTANT") == 0     ? mutant_path
-                      : strcmp(args[i], "BASE") == 0     ? b->path
-                      : strcmp(args[i], "OTHER") == 0    ? other
-                      : strcmp(args[i], "TRACE") == 0    ? trace
-                      : strcmp(args[i], "MAP") == 0      ? map
-                      : strcmp(args[i], "MODEL") == 0    ? model
-                      : strcmp(args[i], "PROMPTED") == 0 ? prompted
-                      : strcmp(args[i], "OUT") == 0      ? out_path
-                                                         : args[i];
+        argv[1 + i] = strcmp(args[i], "MUTANT") == 0         ? mutant_path
+                      : strcmp(args[i], "trace:MUTANT") == 0 ? trace_mutant
+                      : strcmp(args[i], "BASE") == 0         ? b->path
+                      : strcmp(args[i], "OTHER") == 0        ? other
+                      : strcmp(args[i], "TRACE") == 0        ? trace
+                      : strcmp(args[i], "MAP") == 0          ? map
+                      : strcmp(args[i], "MODEL") == 0        ? model
+                      : strcmp(args[i], "PROMPTED") == 0     ? prompted
+                      : strcmp(args[i], "OUT") == 0          ? out_path
+                                                             : args[i];
         if (!argv[1 + i]) return;
     }
     pid_t child = fork();
@@ -203,7 +209,7 @@ int main(int argc, char **argv) {
         const base *b = &bases[k % (uint64_t)n_base];
         size_t size;
         uint8_t *mutant = mutator_make(b->mutator, k, &size);
-        snprintf(mutant_path, sizeof mutant_path, "%s/mutant-%ld.%s", folder, (long)getpid(), b->suffix);
+        snprintf(mutant_path, sizeof trace_mutant - 6, "%s/mutant-%ld.%s", folder, (long)getpid(), b->suffix);
         if (!write_file(mutant_path, mutant, size)) return 2;
         free(mutant);
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)

@@ -4,10 +4,15 @@
 The elements are the same, so that what `firstdiff import` makes of OUT must be equal to REF in every bit. REF is of a llama
 model (RoPE on neighbours), with a prefill and decode steps.
 """
+import collections
+import fractions
+import io
 import json
+import pickle
 import re
 import struct
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -144,26 +149,79 @@ def llama2c(ref, out):
             np.save(out / f"s{pos}.{full}.npy", row)
 
 
-def trace(ref, out, names="llama.cpp"):
-    """A foreign-named trace: positions first, `names` says which map."""
-    tensors, steps, tokens = ref
-    rename = {
-        "token_embd": "embd.GET_ROWS", "attn_norm": "attn_norm-{}.MUL", "attn_q": "Qcur-{}.RESHAPE", "attn_k": "Kcur-{}.RESHAPE",
-        "attn_v": "Vcur-{}.RESHAPE", "attn_q_rope": "Qcur-{}.ROPE", "attn_k_rope": "Kcur-{}.ROPE", "cache_k": "cache_k_l{}_(view).SET_ROWS",
-        "attn_weights": "kq_soft_max-{}.SOFT_MAX", "attn_out": "kqv_out-{}.CONT", "attn_proj": "attn_out-{}.MUL_MAT",
-        "ffn_inp": "ffn_inp-{}.ADD", "ffn_norm": "ffn_norm-{}.MUL", "ffn_gate": "ffn_gate-{}.MUL_MAT", "ffn_up": "ffn_up-{}.MUL_MAT",
-        "ffn_act": "ffn_swiglu-{}.GLU", "ffn_down": "ffn_out-{}.MUL_MAT", "l_out": "l_out-{}.ADD", "output_norm": "result_norm.MUL",
-        "logits": "result_output.MUL_MAT",
-    }
+LLAMA_CPP = {
+    "token_embd": "embd.GET_ROWS", "attn_norm": "attn_norm-{}.MUL", "attn_q": "Qcur-{}.RESHAPE", "attn_k": "Kcur-{}.RESHAPE",
+    "attn_v": "Vcur-{}.RESHAPE", "attn_q_rope": "Qcur-{}.ROPE", "attn_k_rope": "Kcur-{}.ROPE", "cache_k": "cache_k_l{}_(view).SET_ROWS",
+    "attn_weights": "kq_soft_max-{}.SOFT_MAX", "attn_out": "kqv_out-{}.CONT", "attn_proj": "attn_out-{}.MUL_MAT",
+    "ffn_inp": "ffn_inp-{}.ADD", "ffn_norm": "ffn_norm-{}.MUL", "ffn_gate": "ffn_gate-{}.MUL_MAT", "ffn_up": "ffn_up-{}.MUL_MAT",
+    "ffn_act": "ffn_swiglu-{}.GLU", "ffn_down": "ffn_out-{}.MUL_MAT", "l_out": "l_out-{}.ADD", "output_norm": "result_norm.MUL",
+    "logits": "result_output.MUL_MAT",
+}
+# What other architectures have besides. Shared experts have the names of another layer's FFN.
+LLAMA_CPP_OTHERS = {
+    "attn_scores": "kq_of_scaled_q-{}.MUL_MAT", "ffn_moe_probs_biased": "ffn_moe_probs_biased-{}.ADD",
+    "attn_post_norm": "post_attn_norm-{}.MUL", "ffn_post_norm": "post_mlp_norm-{}.MUL", "token_embd_scaled": "embd.SCALE",
+    "ffn_shexp_gate": "ffn_gate-{}.MUL_MAT", "ffn_shexp_up": "ffn_up-{}.MUL_MAT", "ffn_shexp_act": "ffn_swiglu-{}.GLU",
+    "ffn_shexp": "ffn_shexp-{}.MUL_MAT", "ffn_shexp_logit": "ffn_shexp_gate_inp-{}.MUL_MAT", "ffn_shexp_share": "ffn_shexp_gate-{}.DIV",
+    "ffn_shexp_gated": "ffn_shexp_out-{}.MUL", "ffn_out": "ffn_out-{}.ADD", "ffn_moe_logits": "ffn_moe_logits-{}.MUL_MAT",
+    "ffn_moe_probs": "ffn_moe_probs-{}.SOFT_MAX", "ffn_moe_weights": "ffn_moe_weights-{}.GET_ROWS", "ffn_moe_gate": "ffn_moe_gate-{}.MUL_MAT_ID",
+    "ffn_moe_up": "ffn_moe_up-{}.MUL_MAT_ID", "ffn_moe_act": "ffn_moe_swiglu-{}.GLU", "ffn_moe_down": "ffn_moe_down-{}.MUL_MAT_ID",
+    "ffn_moe_out": "ffn_moe_out-{}.ADD", "attn_q_a": "q-{}.MUL_MAT", "attn_q_a_norm": "q-{}.MUL", "attn_q_absorbed": "q_nope_absorbed-{}.MUL_MAT",
+    "attn_q_whole": "Qcur-{}.CONCAT", "attn_k_whole": "Kcur-{}.CONCAT", "attn_kv_a_norm": "kv_cmpr-{}.MUL", "attn_out_v": "kqv_out-{}.CONT",
+}
+LLAMA_CPP_LATENT = {"attn_q": "q-{}.MUL_MAT#2", "attn_q_rope": "q_pe-{}.ROPE", "attn_k_rope": "k_pe-{}.ROPE", "attn_out": "kqv-{}.MUL_MAT"}
+
+
+def save_trace(out, names, tensors, steps, tokens):
+    """Positions first, `names` says which map."""
     with h5py.File(out, "w") as f:
         f.attrs["schema"], f.attrs["version"], f.attrs["names"] = "firstdiff-trace", 1, names
         f["tokens"] = np.asarray(tokens, np.int32)
         f["steps"] = np.array([(a, n, int(i > 0), 2) for i, (a, n) in enumerate(steps)],
                               [("first", "<i4"), ("count", "<i4"), ("kind", "<i4"), ("level", "<i4")])
         for name, values in tensors.items():
-            kind = name.split(".")[-1]
-            if kind in rename:
-                f["tensors/" + rename[kind].format(re.sub(r"\D", "", name.split(".")[1]) if "." in name else "")] = values
+            f["tensors/" + name] = values
+
+
+def layer_and_kind(name):
+    return (name.split(".")[1], name.split(".")[2]) if name.startswith("blk.") else ("", name)
+
+
+def trace(ref, out):
+    """A foreign-named trace."""
+    tensors, steps, tokens = ref
+    named = {}
+    for name, values in tensors.items():
+        layer, kind = layer_and_kind(name)
+        if kind in LLAMA_CPP:
+            named[LLAMA_CPP[kind].format(layer)] = values
+    save_trace(out, "llama.cpp", named, steps, tokens)
+
+
+def architecture(ref, out, swapped=False):
+    """As the recorder of llama.cpp writes other architectures, by OUT's name: granite's kq without its scale of 1/16; Q, K, V and gate, up
+    in one array where it says fused; no sum x + attention where both branches are added at once. `swapped`: up before gate."""
+    tensors, steps, tokens = ref
+    names = {**LLAMA_CPP, **LLAMA_CPP_OTHERS, **(LLAMA_CPP_LATENT if "blk.0.attn_q_a" in tensors else {})}
+    side_by_side = out.name.startswith(("falcon", "command-r"))
+    fused = [("wqkv-{}.MUL_MAT", ["attn_q", "attn_k", "attn_v"]), ("ffn_up-{}.MUL_MAT", ["ffn_up", "ffn_gate"] if swapped else ["ffn_gate", "ffn_up"])]
+    fused = fused if "fused" in out.name else []
+    named = {}
+    for name, values in tensors.items():
+        layer, kind = layer_and_kind(name)
+        whole = next(((to, parts) for to, parts in fused if kind in parts), None)
+        if whole:
+            rows = [tensors[f"blk.{layer}.{part}"].reshape(len(values), -1) for part in whole[1]]
+            named[whole[0].format(layer)] = np.concatenate(rows, 1)
+        elif kind == "attn_scores" and "granite" in out.name:
+            named[f"kq-{layer}.MUL_MAT"] = values * np.float32(16)
+        elif kind in names and not (kind == "ffn_inp" and side_by_side):
+            named[names[kind].format(layer)] = values
+    save_trace(out, "llama.cpp", named, steps, tokens)
+
+
+def swapped(ref, out):
+    architecture(ref, out, True)
 
 
 def own(ref, out):
@@ -183,6 +241,128 @@ def own(ref, out):
         np.save(out / f"L{i}_hidden.npy", flat[b + "l_out"])
     np.save(out / "mix.npy", flat["blk.1.l_out"] / np.linalg.norm(flat["blk.1.l_out"]) +
             flat["blk.4.l_out"] / np.linalg.norm(flat["blk.4.l_out"]))
+
+
+HOOKS = {
+    "token_embd": "model.embed_tokens", "attn_norm": "model.layers.{}.input_layernorm", "attn_q": "model.layers.{}.self_attn.q_proj",
+    "attn_k": "model.layers.{}.self_attn.k_proj", "attn_v": "model.layers.{}.self_attn.v_proj", "attn_proj": "model.layers.{}.self_attn.0",
+    "attn_weights": "model.layers.{}.self_attn.1", "ffn_norm": "model.layers.{}.post_attention_layernorm", "ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "ffn_up": "model.layers.{}.mlp.up_proj", "ffn_down": "model.layers.{}.mlp.down_proj", "l_out": "model.layers.{}.0", "output_norm": "model.norm",
+    "logits": "lm_head", "ffn_act": "my.act{}", "ffn_inp": "my.mid{}",
+}
+VLLM = {**HOOKS, "attn_out": "model.layers.{}.self_attn.attn", "attn_proj": "model.layers.{}.self_attn.o_proj", "ffn_act": "model.layers.{}.mlp.act_fn",
+        "logits": "logits_processor"}
+SHORT = {"token_embd": "emb", "attn_q": "L{}_q", "attn_k": "L{}_k", "attn_v": "L{}_v", "attn_out": "L{}_mix", "attn_proj": "L{}_o", "ffn_gate": "L{}_g",
+         "ffn_up": "L{}_u", "ffn_down": "L{}_d", "l_out": "L{}_x", "logits": "head"}
+
+
+def rows_of_step(ref, names, first, count, turn):
+    """{their name: [count, n]}; Q and K in halves where `turn`."""
+    out = {}
+    for name, values in ref[0].items():
+        layer, kind = layer_and_kind(name)
+        if kind not in names:
+            continue
+        rows = at_step(name, values, first, count)
+        rows = halves(rows) if turn and kind in ("attn_q", "attn_k") else rows
+        out[names[kind].format(layer)] = rows if over_kv(name) else rows.reshape(count, -1)
+    return out
+
+
+def hooks(ref, out):
+    """step_N/MODULE.npy as forward hooks save them: a batch axis, the outputs of modules with tuples as .0 and .1; two names are their own."""
+    for s, step in enumerate(ref[1]):
+        (out / f"step_{s}").mkdir(parents=True)
+        for name, rows in rows_of_step(ref, HOOKS, *step, True).items():
+            np.save(out / f"step_{s}" / f"{name}.npy", rows[None])
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def vllm(ref, out):
+    """step_N.npz of one rank: [n_tok, n], qkv_proj and gate_up_proj whole, logits of the last token alone."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        rows = rows_of_step(ref, VLLM, *step, True)
+        for i in range(1 + max(int(layer_and_kind(n)[0] or 0) for n in ref[0])):
+            p = f"model.layers.{i}."
+            rows[p + "self_attn.qkv_proj"] = np.concatenate([rows.pop(f"{p}self_attn.{x}_proj") for x in "qkv"], 1)
+            rows[p + "mlp.gate_up_proj"] = np.concatenate([rows.pop(f"{p}mlp.{x}_proj") for x in ("gate", "up")], 1)
+        rows["logits_processor"] = rows["logits_processor"][-1:]
+        np.savez(out / f"step_{s}", **{n: v for n, v in rows.items() if not re.fullmatch(r"model.layers.\d+.0|.*self_attn.1|my.*", n)})
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def phases(ref, out):
+    """prefill.npz, decode_1.npz, decode_2.npz, names of one's own."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        np.savez(out / (f"decode_{s}" if s else "prefill"), **rows_of_step(ref, SHORT, *step, False))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def words16(ref, out):
+    """bfloat16 as uint16, in names that do not say so."""
+    out.mkdir()
+    for name, rows in rows_of_step(ref, SHORT, 0, len(ref[2]), False).items():
+        bits = rows.astype(np.float32).view(np.uint32)
+        np.save(out / f"{name}.npy", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def save_torch(path, objects):
+    """What torch.save writes, without torch: a pickle of stand-ins with its classes' names, storages in files of their own."""
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    storage = type("FloatStorage", (), {"__module__": "torch", "__init__": lambda self, key, values: self.__dict__.update(key=key, values=values)})
+    rebuild = types.FunctionType((lambda *_: None).__code__, {}, "_rebuild_tensor_v2")
+    rebuild.__module__, rebuild.__qualname__, torch.FloatStorage, utils._rebuild_tensor_v2 = "torch._utils", "_rebuild_tensor_v2", storage, rebuild
+    storages = []
+
+    class Tensor:
+        def __init__(self, values):
+            self.shape = values.shape
+            self.storage = storage(str(len(storages)), np.ascontiguousarray(values))
+            storages.append(self.storage)
+
+        def __reduce__(self):
+            strides = tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+            return rebuild, (self.storage, 0, self.shape, strides, False, collections.OrderedDict())
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value):
+            return ("storage", storage, value.key, "cpu", value.values.size) if isinstance(value, storage) else None
+
+    def wrap(value):
+        if isinstance(value, (dict, tuple)):
+            return {k: wrap(v) for k, v in value.items()} if isinstance(value, dict) else tuple(map(wrap, value))
+        return Tensor(value) if isinstance(value, np.ndarray) else value
+
+    sys.modules.update({"torch": torch, "torch._utils": utils})
+    text = io.BytesIO()
+    Pickler(text, 2).dump(wrap(objects))
+    del sys.modules["torch"], sys.modules["torch._utils"]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
+        z.writestr("archive/data.pkl", text.getvalue())
+        z.writestr("archive/byteorder", "little")
+        for s in storages:
+            z.writestr(f"archive/data/{s.key}", s.values.tobytes())
+
+
+def torch_files(ref, out):
+    """step_N.pt as hooks with torch.save write them: modules by name, a tuple where a module returns one, other objects among them."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        rows = {name: np.ascontiguousarray(rows[None], np.float32) for name, rows in rows_of_step(ref, HOOKS, *step, True).items()}
+        for name in [n for n in rows if n.endswith("self_attn.0")]:
+            rows[name[:-2]] = (rows.pop(name), rows.pop(name[:-1] + "1"), None)
+        save_torch(out / f"step_{s}.pt", {"engine": "mine", "when": fractions.Fraction(1, 3), **rows})
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def raw(ref, out):
+    """Numbers alone."""
+    out.mkdir()
+    for name, rows in rows_of_step(ref, SHORT, 0, len(ref[2]), False).items():
+        rows.tofile(out / f"{name}.bin")
 
 
 def whole(rows, end):
@@ -221,7 +401,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, own, caches, flat)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, raw)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

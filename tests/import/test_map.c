@@ -66,9 +66,14 @@ static const struct {
     {"interleave deinterleave", 1, {6}, 1, {6}, {0, 1, 2, 3, 4, 5}},
     {"heads=2 transpose reshape=-1", 1, {6}, 1, {6}, {0, 3, 1, 4, 2, 5}},
     {"slice=2:6 reshape=2,2 transpose", 1, {8}, 2, {2, 2}, {2, 4, 3, 5}},
+    {"part=gate", 2, {2, 4}, 2, {2, 2}, {0, 1, 4, 5}}, /* n_ff 2 */
+    {"part=up", 2, {2, 4}, 2, {2, 2}, {2, 3, 6, 7}},
+    {"scale=attn_scale", 1, {3}, 1, {3}, {0, 0.5, 1}},
 };
 static const fd_name_map_values values = {
-    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64}, .rope_neighbours = 1};
+    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64, [FD_NAME_MAP_N_FF] = 2},
+    .attn_scale = 0.5,
+    .rope_neighbours = 1};
 
 static fd_name_map *parse(const char *line, fd_error *err) {
     fd_name_map *map = NULL;
@@ -111,6 +116,8 @@ Test(map, operations_that_do_not_fit_are_refused) {
         {"heads=4", "heads does not fit"},
         {"slice=0:7", "slice does not fit"},
         {"reshape=2,3 interleave", "interleave does not fit a tensor of shape [2, 3]"},
+        {"part=up", "part does not fit a tensor of shape [6]"},
+        {"part=q", "part needs the parts' widths, which nothing says: give --model"},
         {"heads=n_head_kv", "needs n_head_kv, which nothing says: give --model"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -192,6 +199,9 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
         {"a -> b shape=4,,4", "shape has 1 to 8 dimensions"},
         {"a -> b shape=1,1,1,1,1,1,1,1,1", "shape has 1 to 8 dimensions"},
         {"a -> b heads=n_tok", "make no sense"},
+        {"a -> b heads=attn_scale", "make no sense"},
+        {"a -> b shape=attn_scale,-1", "shape has 1 to 8 dimensions"},
+        {"a -> b part=x", "make no sense"},
         {"a#0 -> b", "#last"},
         {"a#x -> b", "#last"},
         {"#1 -> b\n", "no rule"},
@@ -204,6 +214,20 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
         fd_name_map *map = parse(bad[i].text, &err);
         cr_assert(!map && err.code == FD_ERR_INPUT, "%s", bad[i].text);
         cr_assert(strstr(err.message, bad[i].message), "\"%s\": %s", bad[i].text, err.message);
+    }
+}
+
+/* 4 heads of 2 for Q, 1 for K and V. */
+Test(map, parts_of_one_array_lie_side_by_side) {
+    const fd_name_map_values sizes = {
+        .of = {
+            [FD_NAME_MAP_HEAD_DIM] = 2, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_HEAD_KV] = 1, [FD_NAME_MAP_N_FF] = 5}};
+    const fd_fused_place expected[FD_FUSED_PART_COUNT] = {{0, 8, 12}, {8, 2, 12}, {10, 2, 12}, {0, 5, 10}, {5, 5, 10}};
+    for (int i = 0; i < FD_FUSED_PART_COUNT; i++) {
+        fd_fused_place place;
+        cr_assert(fd_fused_part_place(&fd_fused_parts[i], &sizes, &place));
+        cr_assert_eq(memcmp(&place, &expected[i], sizeof place), 0, "%s", fd_fused_parts[i].name);
+        cr_assert(!fd_fused_part_place(&fd_fused_parts[i], &(fd_name_map_values){0}, &place));
     }
 }
 

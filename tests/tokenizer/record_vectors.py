@@ -49,7 +49,35 @@ def bert(writer):
     writer.add_sep_token_id(102)
 
 
-KINDS = {"rwkv": rwkv, "bert": bert}
+def bpe(pre):
+    """Bytes, and the commonest pairs of the texts, which cross words: where a pre-tokeniser cuts shows in the ids."""
+    letters = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    names = {b: chr(b) for b in letters} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in letters)}
+    rows = [[names[b] for b in text.encode()] for text in TEXTS]
+    tokens, merges = [names[b] for b in range(256)], []
+    while len(merges) < 300:
+        pairs = [pair for row in rows for pair in zip(row, row[1:])]
+        a, b = max(sorted(set(pairs)), key=pairs.count)
+        merges.append(f"{a} {b}")
+        tokens.append(a + b)
+        for row in rows:
+            at = 0
+            while at + 1 < len(row):
+                if row[at] == a and row[at + 1] == b:
+                    row[at : at + 2] = [a + b]
+                at += 1
+
+    def fill(writer):
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(tokens)
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+        writer.add_token_merges(merges)
+
+    return fill
+
+
+KINDS = {"rwkv": rwkv, "bert": bert, "qwen35": bpe("qwen35"), "exaone-moe": bpe("exaone-moe")}
 
 
 def make(name, fill):

@@ -7,7 +7,7 @@
 
 #define HERE FD_SOURCE_DIR "/tests/tokenizer/made/"
 
-static const char *const names[] = {"rwkv", "bert"};
+static const char *const names[] = {"rwkv", "bert", "qwen35", "exaone-moe"};
 enum { N_NAME = sizeof names / sizeof *names, AT_LEAST = 30 };
 
 static vectors vectors_of(const char *name) {

@@ -1,5 +1,6 @@
 /* Golden files: a trace for each prompt, and everything that must be refused. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 static const fd_golden_size size = {.n_prompt = 2, .n_pos = 6};
 
+static const fd_golden_tolerances measured = {.names = "f16 q8", .n_class = 2, .n_run = 4, .nmse = {1e-6, 3e-4}};
+
 static fd_code write_golden(const char *path, int32_t n_prompt, fd_error *err) {
     fd_graph *graph = fixture_graph(fixture_small);
     fd_trace_file *file;
@@ -20,7 +23,7 @@ static fd_code write_golden(const char *path, int32_t n_prompt, fd_error *err) {
         fd_trace_options options = fd_golden_prompt_options(file, 5 + i, i, group);
         fixture_write(&options, graph, FD_NUMERICS_EXACT, 4 + i, 1);
     }
-    if (code == FD_OK) code = fd_golden_finish(file, size, err);
+    if (code == FD_OK) code = fd_golden_finish(file, size, &measured, err);
     fd_graph_free(graph);
     return code;
 }
@@ -77,6 +80,9 @@ Test(golden, round_trip_keeps_every_bit) {
     cr_assert_eq(fd_golden_open(path, &golden, &found, &err), FD_OK, "%s", err.message);
     cr_expect(found.n_prompt == size.n_prompt && found.n_pos == size.n_pos);
     cr_expect(fd_golden_is_one(path));
+    const fd_golden_tolerances *read = fd_golden_measured(golden);
+    cr_expect(read->n_class == 2 && read->n_run == 4 && read->nmse[0] == 1e-6 && read->nmse[1] == 3e-4);
+    cr_expect(fd_golden_tolerance_find(read, "q8") == 1 && fd_golden_tolerance_find(read, "q") == -1);
     for (int32_t i = 0; i < found.n_prompt; i++) {
         fd_trace *trace;
         cr_assert_eq(fd_golden_prompt(golden, i, &trace, &err), FD_OK, "%s", err.message);
@@ -105,6 +111,10 @@ Test(golden, spoiled_files_are_refused_with_their_fault) {
         {"more prompts", "prompts/0002", IS, "/", "n_prompt", .shape = {3}},
         {"no prompt", "prompts/0000", DELETED, "prompts/0000"},
         {"no prompts", "prompts/0000", DELETED, "prompts"},
+        {"tolerances without classes", "tolerances", NO_ATTRIBUTE, "tolerances", "classes"},
+        {"tolerances of more classes", "tolerances", SAYS, "tolerances", "classes", "f16 q8 bf16"},
+        {"tolerances of no run", "tolerances", IS, "tolerances", "runs", .shape = {0}},
+        {"a group for tolerances", "tolerances", A_GROUP, "tolerances"},
         {"a group for tokens", "tokens", A_GROUP, "prompts/0000/tokens"},
     };
     const char *path = written();
@@ -142,4 +152,25 @@ Test(golden, what_cannot_be_written_leaves_the_old_file) {
     cr_expect_eq(write_golden("/dev/full", 1, &err), FD_ERR_IO);
     cr_expect_eq(write_golden("/nowhere/golden.h5", 1, &err), FD_ERR_IO);
     cr_expect(strstr(err.message, "/nowhere/golden.h5"), "%s", err.message);
+}
+
+Test(golden, of_a_large_vocabulary_runs_of_ids_and_the_best_are_kept) {
+    enum { N = 40000, BEST = 7777 };
+    float *logits = malloc(sizeof *logits * N);
+    fd_top_logits top = {.id = {BEST, 3, -1}, .logit = {9, 8}};
+    for (int i = 0; i < N; i++) logits[i] = (float)i;
+    cr_expect(fd_golden_thins(N) && fd_golden_thins(FD_GOLDEN_MOST_LOGITS + 1) &&
+              !fd_golden_thins(FD_GOLDEN_MOST_LOGITS));
+    fd_golden_thin(logits, N, &top);
+    int n_kept = 0, last = -1;
+    for (int i = 0; i < N; i++) {
+        if (isnan(logits[i])) continue;
+        n_kept++;
+        cr_expect(i == BEST || i == 3 || logits[i] == (float)i);
+        cr_expect_leq(i - last, N / FD_GOLDEN_LOGIT_RUNS, "no part of the vocabulary is left out");
+        last = i;
+    }
+    cr_expect_eq(n_kept, FD_GOLDEN_LOGIT_RUNS * FD_GOLDEN_LOGIT_RUN + 1, "%d", n_kept);
+    cr_expect(logits[BEST] == 9 && logits[3] == 8);
+    free(logits);
 }

@@ -30,14 +30,25 @@ const KINDS = {
   inherited: 'inherited from the bug',
   noise: 'within rounding',
   rounding: 'rounding inherited from before',
+  record: 'not recorded as it was used',
   none: 'not recorded or not judged'
 };
+// What the dump holds in place of a tensor: by the name that stands for its layers, "0…2, 5".
+const ofLayer = (layers, layer) => layers.split(',').some(r => {
+  const [first, last] = r.split('…').map(Number);
+  return layer >= first && layer <= (last === undefined ? first : last);
+});
+const inLayer = name => name.replace(/^blk\.\d+\./, '');
+const recordOf = n => (report.misrecorded || []).find(m => m.node === n.name || (n.layer >= 0 && inLayer(m.node) ===
+  inLayer(n.name) && ofLayer(m.layers, n.layer)));
+
 for (let i = 0; i < nodes.length; i++) {
   const n = nodes[i],
     own = n.finding === 'INTRODUCED' || n.finding === 'BOTH';
   n.index = i;
   n.after = own || (n.input || []).some(k => k >= 0 && k < i && nodes[k].after);
-  n.kind = n.z < 0 ? 'none' : own ? 'wrong' : n.finding === 'AMPLIFIER' ? (n.after ? 'amplified' : 'rounding') :
+  n.record = recordOf(n);
+  n.kind = n.record ? 'record' : n.z < 0 ? 'none' : own ? 'wrong' : n.finding === 'AMPLIFIER' ? (n.after ? 'amplified' : 'rounding') :
     n.finding === 'INHERITED' ? (n.after ? 'inherited' : 'rounding') : 'noise';
 }
 
@@ -54,5 +65,7 @@ function mark(parent, kind, x, y, wide, high) {
   if (kind === 'inherited') svg(parent,
   'path', { d: `M${middle - size * .4} ${y + high - 1}L${middle + size * .4} ${y + 1}`, class: 'glyph dark' });
   if (kind === 'amplified') svg(parent, 'path', { d: `M${a} ${d}L${middle} ${c}L${b} ${d}`, class: 'glyph dark' });
+  if (kind === 'record') svg(parent, 'text', { x: middle, y: y + high / 2 + size * .25, 'text-anchor': 'middle', style: `font-size:${size * .7}px`,
+    class: 'glyph-text' }, '?');
   if (kind === 'rounding') svg(parent, 'circle', { cx: middle, cy: y + high / 2, r: size * .12, class: 'glyph dot' });
 }

@@ -1,6 +1,6 @@
 // ---- the map ----
 
-let chosen = nodes.find(n => n.name === first) || nodes.find(n => n.kind === 'wrong') ||
+let chosen = nodes.find(n => n.name === first) || nodes.find(n => n.kind === 'wrong' || n.kind === 'record') ||
   nodes.find(n => report.replay && n.name === report.replay.largest_noise_at) || nodes[0];
 
 function drawMap() {
@@ -27,8 +27,9 @@ function drawMap() {
     role: 'group',
     'aria-label': 'every tensor by layer; arrow keys move, the chosen one is described below'
   });
-  if (step > 9) columns.forEach((c, i) => svg(drawing,
-  'text', { transform: `translate(${left + i * step + size / 2} ${top - 6}) rotate(-45)` }, c));
+  const upright = step < 20; // slanted labels of narrow columns would cover each other
+  if (step > 9) columns.forEach((c, i) => svg(drawing, 'text', { transform: `translate(${left + i * step + size / 2 + (upright ? 3 : 0)} ${
+    top - 6}) rotate(${upright ? -90 : -45})`, style: upright ? 'font-size:9.5px' : '' }, c));
   const place = new Map(),
     every = Math.ceil(13 / pitch);
   rows.forEach((row, r) => {

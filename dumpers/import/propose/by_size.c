@@ -24,7 +24,7 @@ static bool may_be_attention(const fd_proposer *p, const fd_import_step *step, i
     return true;
 }
 
-static bool size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node) {
+bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node) {
     const fd_import_step whole = {0, p->plan.n_token, FD_STEP_PREFILL};
     const fd_import_step *step = t->step < 0 ? &whole : &p->plan.steps[t->step];
     int64_t n = elements_of(t);
@@ -65,7 +65,7 @@ static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         const char *tail = node->layer == layer ? strchr(node->name + 4, '.') : NULL;
         if (!tail || (strcmp(node->op, "kv_write") == 0) != cache || is_taken(p, tail) ||
-            !size_fits(p, fd_source_at(p->source, item->tensors[0]), node))
+            !fd_propose_size_fits(p, fd_source_at(p->source, item->tensors[0]), node))
             continue;
         if (n++ == 0)
             fprintf(p->out, "ask %s ->", pattern);

@@ -1,5 +1,5 @@
 /* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
- * layers say the same), by_size.c (what no values decide) and lines.c (the map that follows). */
+ * layers say the same), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -80,6 +80,13 @@ void fd_propose_compare_layers(fd_proposer *p);
 void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
                           int32_t node, size_t n_layer);
 
+/* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
+bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
+/* May the tensor be the node, by its number of elements? */
+bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node);
+
+/* For names that are a node's own and that no values decide: a rule each, which says that it goes by the name. */
+void fd_propose_by_name(fd_proposer *p);
 /* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
 void fd_propose_ask_by_size(fd_proposer *p);
 

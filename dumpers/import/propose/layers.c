@@ -63,7 +63,7 @@ static void mark_others(fd_proposer *p, const fd_proposed *like, const fd_propos
 }
 
 static bool is_reading(const char *word) {
-    static const char *const words[] = {"shape=", "axis=", "rows=", "slice="};
+    static const char *const words[] = {"shape=", "axis=", "rows=", "as=", "slice="};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strncmp(word, words[i], strlen(words[i])) == 0) return true;
     return false;

@@ -9,6 +9,7 @@ typedef struct search { /* for one name */
     const size_t *tensors; /* [n] over the steps */
     size_t n;
     const char *slice;
+    const char *as; /* "as=bf16": what 16-bit words are taken for; "": the array says */
     fd_candidate *best;
     fd_error *err;
 } search;
@@ -46,9 +47,9 @@ static fd_code open_rows(const search *s, size_t tensor, fd_layout *l) {
 
 static fd_code open_layout(const search *s, const char *reading, const char *ops, fd_layout *l) {
     char text[FD_PROPOSE_MAX_OPS + 32];
-    const char *words[] = {reading, s->slice, ops};
+    const char *words[] = {s->as, reading, s->slice, ops};
     *l = (fd_layout){.plan = *s->scorer->plan, .least = INT64_MAX};
-    for (size_t i = 0, at = 0; i < 3; i++) {
+    for (size_t i = 0, at = 0; i < 4; i++) {
         int n = snprintf(l->ops + at, sizeof l->ops - at, "%s%s", at && *words[i] ? " " : "", words[i]);
         if (n < 0 || (size_t)n >= sizeof l->ops - at)
             return fd_fail(s->err, FD_ERR_INPUT, "map auto: operations too long");
@@ -129,17 +130,27 @@ static fd_code try_cache(const search *s, const fd_source_tensor *t) {
 }
 
 /* Rarer readings only where the common ones match nothing. */
+static fd_code try_all(const search *s, const fd_source_tensor *longest) {
+    FD_TRY(try_axes(s, longest, longest->step < 0 ? 1 : s->scorer->plan->steps[longest->step].n_pos));
+    if (longest->step < 0) return FD_OK; /* a trace has its positions first */
+    if (!(s->best[0].away <= FD_PROPOSE_FAR)) FD_TRY(try_flat(s, longest));
+    return s->best[0].away <= FD_PROPOSE_FAR ? FD_OK : try_cache(s, longest);
+}
+
 fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
                        fd_error *err) {
+    static const char *const words[] = {"as=bf16", "as=f16"};
     const fd_source_tensor *longest = fd_source_at(scorer->plan->source, tensors[0]);
-    const search s = {scorer, tensors, n, slice, best, err};
+    search s = {scorer, tensors, n, slice, "", best, err};
     for (int i = 0; i < FD_PROPOSE_KEEP; i++) best[i] = (fd_candidate){.node = -1, .away = 2};
     for (size_t i = 1; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(scorer->plan->source, tensors[i]);
         if (scorer->plan->steps[t->step].n_pos > scorer->plan->steps[longest->step].n_pos) longest = t;
     }
-    FD_TRY(try_axes(&s, longest, longest->step < 0 ? 1 : scorer->plan->steps[longest->step].n_pos));
-    if (longest->step < 0) return FD_OK; /* a trace has its positions first */
-    if (!(best[0].away <= FD_PROPOSE_FAR)) FD_TRY(try_flat(&s, longest));
-    return best[0].away <= FD_PROPOSE_FAR ? FD_OK : try_cache(&s, longest);
+    if (longest->type != FD_ARRAY_U16 || strstr(longest->name, "bf16")) return try_all(&s, longest);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        s.as = words[i];
+        FD_TRY(try_all(&s, longest));
+    }
+    return FD_OK;
 }

@@ -94,7 +94,7 @@ static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, cons
     return item->best[0].away <= 1e-3 && n > 1 && n == p->plan.graph->hparams.n_layer;
 }
 
-static bool is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {
+bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {
     for (size_t i = 0; i < p->n; i++) {
         const fd_proposed *item = &p->items[i];
         if (item != but && item->best[0].node == node && (item->clear || (item->written && item->matched))) return true;
@@ -110,13 +110,13 @@ static bool is_cache(const fd_trace_node *node) {
  * -1. One of the names may be a copy, or an op that the engine leaves out. */
 static int32_t left_out(const fd_proposer *p, const fd_proposed *item) {
     const fd_trace_node *own = fd_trace_node_at(p->ref, item->best[0].node);
-    if (item->slice[0] || !is_named(p, item->best[0].node, item)) return -1;
+    if (item->slice[0] || !fd_propose_is_named(p, item->best[0].node, item)) return -1;
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         bool reads = strcmp(node->inputs[0], own->name) == 0 || strcmp(node->inputs[1], own->name) == 0;
         bool same_size = !node->over_kv && fd_trace_elements(node, 0) == fd_trace_elements(own, 0);
         bool next = is_cache(own) ? is_cache(node) && node->layer == own->layer : reads && !is_cache(node);
-        if (next && same_size && !is_named(p, v, NULL)) return v;
+        if (next && same_size && !fd_propose_is_named(p, v, NULL)) return v;
     }
     return -1;
 }
@@ -200,6 +200,7 @@ static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_
 
 static void write_rest(fd_proposer *p, const fd_import_options *o) {
     char shape[128];
+    fd_propose_by_name(p);
     fd_propose_ask_by_size(p);
     for (size_t i = 0; i < p->n; i++)
         if (!p->items[i].written && p->items[i].matched) write_ask(p, &p->items[i]);

@@ -39,9 +39,12 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const fd_proposed *)a)->name, ((const fd_proposed *)b)->name);
 }
 
-static fd_code gather(fd_proposer *p) {
+/* All tensors, or those that a map leaves over: left [n_left]. */
+static fd_code gather(fd_proposer *p, const size_t *left, size_t n_left) {
     fd_code memory = FD_OK;
-    for (size_t i = 0; memory == FD_OK && i < fd_source_count(p->source); i++) {
+    const size_t count = left ? n_left : fd_source_count(p->source);
+    for (size_t k = 0; memory == FD_OK && k < count; k++) {
+        const size_t i = left ? left[k] : k;
         const fd_source_tensor *t = fd_source_at(p->source, i);
         char name[256];
         int n = t->n_same > 1 ? snprintf(name, sizeof name, "%s#%d", t->name, t->occurrence)
@@ -150,9 +153,18 @@ static int by_node(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+static fd_code gather_asked(fd_proposer *p, const fd_import_options *options) {
+    fd_import_plan named;
+    if (!options->map) return gather(p, NULL, 0);
+    FD_TRY(fd_import_make_plan(p->source, options, &named, p->err));
+    fd_code code = gather(p, named.unmatched, named.n_unmatched);
+    fd_import_plan_free(&named);
+    return code;
+}
+
 static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_scorer *scorer;
-    FD_TRY(gather(p));
+    FD_TRY(gather_asked(p, options));
     FD_TRY(fd_scorer_new(&p->plan, p->ref, &scorer, p->err));
     fd_code code = rank_all(p, scorer);
     fd_scorer_free(scorer);

@@ -17,7 +17,7 @@ typedef struct fd_proposal {
     size_t n_missing; /* nodes of the reference that no name is */
 } fd_proposal;
 
-/* `options->graph` is needed, `options->map` is not read. `ref`: a full trace of the model on the same tokens. The map
+/* `options->graph` is needed; `options->map`: names that it knows are left out, NULL: none. `ref`: a full trace of the model on the same tokens. The map
  * is written to `out`; each line's comment gives a confidence from 0 to 1. */
 fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
                        fd_proposal *proposal, fd_error *err);

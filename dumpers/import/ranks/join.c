@@ -80,16 +80,10 @@ static void look_up(const joiner *k, const char *name, const fd_source_tensor *t
         if (strcmp(graph->weights[w].name, file ? file + 1 : name) == 0) j->weight = w;
 }
 
-/* Several products in one array, as vLLM and SGLang name them: every rank has its own heads of q, then of k, then of v. */
-typedef struct fused_part {
-    const char *ending, *part;
-    int8_t q, kv, ff; /* how often the heads of Q, of K and V, and the FFN's width stand before it */
-    char is;          /* what it is itself: 'q', 'k' or 'f' */
-} fused_part;
-static const fused_part fused_parts[] = {
-    {"qkv_proj", "q", 0, 0, 0, 'q'},        {"qkv_proj", "k", 1, 0, 0, 'k'},      {"qkv_proj", "v", 1, 1, 0, 'k'},
-    {"gate_up_proj", "gate", 0, 0, 0, 'f'}, {"gate_up_proj", "up", 0, 0, 1, 'f'},
-};
+/* How vLLM and SGLang name arrays of several products: every rank has its own heads of q, then of k, then of v. */
+static const char *ending_of(const fd_fused_part *part) {
+    return part->is == 'f' ? "gate_up_proj" : "qkv_proj";
+}
 
 static bool ends_with(const char *name, const char *ending) {
     size_t n = strlen(name), m = strlen(ending);
@@ -145,18 +139,22 @@ static fd_code add_group(joiner *k, const member *members, size_t n, size_t *par
                            fd_source_path(ranks->dumps), name, t->step, n, ranks->n_rank, r);
     const fd_hparams *h = &k->options->graph->hparams;
     const int32_t n_rank = alone ? 1 : ranks->n_rank;
-    const int64_t q = (int64_t)h->n_head * h->head_dim / n_rank, ff = h->n_ff / n_rank;
-    const int64_t kv = (int64_t)(h->n_head_kv < n_rank ? 1 : h->n_head_kv / n_rank) * h->head_dim;
+    const fd_name_map_values own = {.of = {[FD_NAME_MAP_HEAD_DIM] = h->head_dim,
+                                           [FD_NAME_MAP_N_HEAD] = h->n_head / n_rank,
+                                           [FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv < n_rank ? 1 : h->n_head_kv / n_rank,
+                                           [FD_NAME_MAP_N_FF] = h->n_ff / n_rank}};
     bool fused = false;
-    for (size_t i = 0; i < sizeof fused_parts / sizeof *fused_parts; i++) {
-        const fused_part *p = &fused_parts[i];
-        const int64_t width = t->rank ? t->shape[t->rank - 1] : 0, all = p->is == 'f' ? 2 * ff : q + 2 * kv;
-        if (!ends_with(name, p->ending) || width != all) continue;
-        snprintf(full, sizeof full, "%s:%s", name, p->part);
+    for (int i = 0; i < FD_FUSED_PART_COUNT; i++) {
+        const fd_fused_part *p = &fd_fused_parts[i];
+        fd_fused_place place;
+        if (!ends_with(name, ending_of(p)) || !fd_fused_part_place(p, &own, &place) || t->rank == 0 ||
+            t->shape[t->rank - 1] != place.width)
+            continue;
+        snprintf(full, sizeof full, "%s:%s", name, p->name);
         fd_joined *j = add(k, full, t, parts);
         if (!j) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
-        j->first = p->q * q + p->kv * kv + p->ff * ff;
-        j->length = p->is == 'f' ? ff : p->is == 'q' ? q : kv;
+        j->first = place.first;
+        j->length = place.n;
         j->alone = alone;
         fused = true;
     }

@@ -65,10 +65,14 @@ def test_the_plugin_fails_a_test_with_the_verdict(traces, tmp_path, firstdiff, p
             assert_matches_golden({str(tmp_path / "golden.h5")!r}, {str(reference)!r})
         def test_bug(assert_matches_golden):
             assert_matches_golden({str(tmp_path / "golden.h5")!r}, {str(bug)!r})
+        def test_near(assert_near_golden):
+            assert_near_golden({str(KJV_LLAMA)!r}, {str(tmp_path / "golden.h5")!r}, {str(reference)!r})
+        def test_far(assert_near_golden):
+            assert_near_golden({str(KJV_LLAMA)!r}, {str(tmp_path / "golden.h5")!r}, {str(bug)!r}, numerics="f16")
         def test_model(assert_computes_model):
             assert_computes_model({str(KJV_LLAMA)!r}, {str(bug)!r})
         """
     )
     ran = pytester.runpytest("-p", "firstdiff.pytest_plugin", "-p", "no:cacheprovider")
-    ran.assert_outcomes(passed=1, failed=2)
-    ran.stdout.fnmatch_lines(["DIVERGED at blk.3.attn_q_rope", "DIVERGED at blk.3.attn_q_rope: RoPE rotates*(rope_pairing)"])
+    ran.assert_outcomes(passed=2, failed=3)
+    ran.stdout.fnmatch_lines(["DIVERGED at blk.3.attn_q_rope", "DIVERGED    prompt 1*", "DIVERGED at blk.3.attn_q_rope: RoPE rotates*(rope_pairing)"])

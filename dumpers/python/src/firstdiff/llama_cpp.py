@@ -63,7 +63,8 @@ class Settings:
     gpu_layers: int = 0  # layers on the GPU, where the build has one; -1: all
 
 
-PROJECTION = re.compile(r"blk\.(\d+)\.(attn_output|ffn_down)\.(?:weight|bias)")
+CACHE = re.compile(r"cache_[kv]_l(\d+)")
+WEIGHT = re.compile(r"blk\.(\d+)\.(\w+)\.(?:weight|bias)")
 
 
 class Recorder:
@@ -82,6 +83,7 @@ class Recorder:
         self._patterns = tuple(patterns)
         self._ggml = Ggml(ctypes.CDLL(llama_cpp.llama_cpp._lib._name))
         self._seen: Counter[str] = Counter()
+        self._labels: dict[str, str] = {}  # of this step's nodes, by llama.cpp's own name
         self._step = range(0)
         self.unread: set[str] = set()  # nodes that no trace can hold: quantised, integers, or without a row a position
         self.callback = llama_cpp.llama_cpp.ggml_backend_sched_eval_callback(self._called)
@@ -122,12 +124,21 @@ class Recorder:
         return any(fnmatchcase(f"{node.name}.{node.op}", p) for p in self._patterns)
 
     def _label(self, node: Node) -> str:
-        """llama.cpp's name for it. A projection back to the stream has a number where a bias follows it, or where its
-        architecture gives none: it gets the name that others give it. Scores of a q that was scaled say so: no scale is to come."""
-        if node.name.startswith("node_") and node.op in ("MUL_MAT", "ADD"):
-            for name in self._ggml.reads(node.address):
-                if projection := PROJECTION.fullmatch(name):
-                    return f"{'attn_out' if projection[2] == 'attn_output' else 'ffn_down'}-{projection[1]}"
+        """llama.cpp's name for it. What has only a number, or no layer, is called after the layer's weight that it reads, as llama.cpp
+        does elsewhere. Scores of a q that was scaled say so: no scale is to come."""
+        if node.name.startswith("node_") or "-" not in node.name:
+            reads = [self._labels.get(name, name) for name in self._ggml.reads(node.address)]
+            if node.op == "FLASH_ATTN_EXT" and (cache := next(filter(None, map(CACHE.match, reads)), None)):
+                return f"__fattn__-{cache[1]}"
+            for name in reads:
+                if weight := WEIGHT.fullmatch(name):
+                    own = {"attn_output": "attn_out"}.get(weight[2], weight[2])
+                    return f"{own if node.name.startswith('node_') else node.name}-{weight[1]}"
+            if node.op == "GET_ROWS" and "-" in reads[0]:  # the rows whose logits are asked for
+                return reads[0]
+            branch = next((name for name in reads if name.startswith("attn_out-")), "")
+            if node.op == "ADD" and branch and not any(name.startswith("ffn_") for name in reads):  # phi3's
+                return branch.replace("attn_out-", "ffn_inp-")
         if node.op == "RESHAPE":  # olmo's, after the clamp
             return next((name for name in self._ggml.reads(node.address) if "_clamped-" in name), node.name)
         if node.name.startswith("kq-"):
@@ -140,7 +151,9 @@ class Recorder:
         if self._trace.step_positions != self._step:
             self._step = self._trace.step_positions
             self._seen.clear()
-        name = f"{self._label(node)}.{node.op}".replace(" ", "_").replace("/", "_")
+            self._labels.clear()
+        label = self._labels[node.name] = self._label(node)
+        name = f"{label}.{node.op}".replace(" ", "_").replace("/", "_")
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += f"#{self._seen[name]}"
@@ -191,8 +204,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
 
 
 @contextmanager
-def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int]]:
-    """A context that is freed at the end, and the vocabulary's size."""
+def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | None) -> Iterator[tuple[Any, int, str]]:
+    """A context that is freed at the end, the vocabulary's size, and the class that is known."""
     if settings.gpu_layers != 0:
         os.environ.setdefault("GGML_CUDA_DISABLE_FUSION", "1")  # read once, at the first graph
     llama_cpp.llama_backend_init()
@@ -219,7 +232,8 @@ def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | No
         context = llama_cpp.llama_init_from_model(loaded, params)
         if not context:
             raise TraceError(f"{model}: llama.cpp refuses a context with {settings} (it says why on stderr)")
-        yield context, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(loaded))
+        n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(loaded))
+        yield context, n_vocab, _known_numerics(settings, loaded)
     finally:
         if context:
             llama_cpp.llama_free(context)
@@ -245,6 +259,17 @@ def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> n
         llama_cpp.llama_batch_free(batch)
 
 
+def _known_numerics(settings: Settings, model: Any) -> str:
+    """The class that no sample of positions tells; "": firstdiff infers it."""
+    if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):  # without attention nothing is hidden
+        return ""
+    if settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1"):
+        return "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
+    if settings.flash_attn and settings.kv_type == "f16":
+        return "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32
+    return ""
+
+
 def _run(
     model: str,
     tokens: Sequence[int],
@@ -253,11 +278,14 @@ def _run(
     settings: Settings,
     recorder: Recorder | None,
     trace: Writer | None,
+    numerics: str,
 ) -> Run:
     fed: list[int] = []
     rows: list[Array] = []
     n_ctx = len(tokens) + generate
-    with _context(model, settings, n_ctx, recorder) as (context, n_vocab):
+    with _context(model, settings, n_ctx, recorder) as (context, n_vocab, known):
+        if trace and not numerics:
+            trace.set_numerics(known)
         bad = [t for t in tokens if not 0 <= t < n_vocab]
         if bad:
             raise TraceError(f"{model}: token {bad[0]}, expected 0 to {n_vocab - 1}: of another model?")
@@ -313,10 +341,6 @@ def record(
     name = os.fspath(model)
     if not os.path.isfile(name):
         raise TraceError(f"{name}: no such file")
-    if not numerics and settings.flash_attn and settings.kv_type == "f16" and settings.gpu_layers == 0:
-        numerics = "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32: no sample tells
-    if not numerics and settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1") and settings.gpu_layers == 0:
-        numerics = "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
     trace = Writer(
         path,
         model=name,
@@ -335,12 +359,12 @@ def record(
     try:
         with trace:
             recorder = Recorder(trace, patterns, weights=weights)
-            run = _run(name, tokens, prefill, generate, settings, recorder, trace)
+            run = _run(name, tokens, prefill, generate, settings, recorder, trace, numerics)
     finally:
         if strict and trace.errors and sys.exc_info()[0] is None:
             raise TraceError(trace.errors[0])
     if verify:
-        plain = _run(name, tokens, prefill, generate, settings, None, None)
+        plain = _run(name, tokens, prefill, generate, settings, None, None, "")
         if plain.tokens != run.tokens or plain.logits.tobytes() != run.logits.tobytes():
             raise TraceError(
                 f"{name}: recording changed the logits: the trace shows another computation than the plain run's"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from firstdiff.verdicts import PathLike, Verdict, check, compare
+from firstdiff.verdicts import PathLike, Verdict, check, compare, golden_message
 
 
 def _sound(verdict: Verdict) -> Verdict:
@@ -30,6 +30,20 @@ def assert_matches_golden() -> Callable[..., Verdict]:
         return _sound(compare(f"{golden}#{prompt}", trace, **options))
 
     return matches
+
+
+@pytest.fixture
+def assert_near_golden() -> Callable[..., None]:
+    """assert_near_golden("model.gguf", "golden.h5", "dump/", numerics="f16"): the logits that the engine left of a prompt
+    are as near the golden's as those of sound engines of these numerics, as measured when it was recorded."""
+
+    def near(model: PathLike, golden: PathLike, dump: PathLike, *, numerics: str | None = None) -> None:
+        __tracebackhide__ = True
+        message = golden_message(model, golden, dump, numerics=numerics)
+        if message:
+            pytest.fail(message, pytrace=False)
+
+    return near
 
 
 @pytest.fixture

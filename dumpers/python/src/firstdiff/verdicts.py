@@ -146,3 +146,14 @@ def check(
         ["check", model, candidate, "--json"]
         + _options(allow_missing, html, candidate=numerics, tokens=fed, map=map, weights=weights, backend=backend, keep=keep)
     )
+
+
+def golden_message(model: PathLike, golden: PathLike, dump: PathLike, *, numerics: str | None = None) -> str:
+    """What `firstdiff golden check` has against the logits of an engine's run of one of the golden's prompts; "": nothing.
+
+    numerics: where the engine rounds ("f16"; None: as its trace says)."""
+    words = [program(), "golden", "check", model, golden, dump, *_options((), None, numerics=numerics)]
+    ran = subprocess.run(list(map(_text, words)), capture_output=True, text=True, check=False)
+    if ran.returncode == 0:
+        return ""
+    return (ran.stdout if ran.returncode == 1 else ran.stderr).strip() or f"firstdiff ended with status {ran.returncode}"

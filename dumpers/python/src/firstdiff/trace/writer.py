@@ -133,6 +133,11 @@ class Writer:
             self._strict_now = False  # the host's own error goes on
         self.close()
 
+    def set_numerics(self, numerics: str) -> None:
+        """States where the engine rounds, once that is known (`numerics` of the constructor)."""
+        if not self.closed:
+            self._file.attrs["numerics"] = numerics
+
     @property
     def closed(self) -> bool:
         """No more can be recorded."""
