@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/misrecorded.h"
@@ -249,6 +250,20 @@ static void report_noise(comparison *c, const fd_attribution *cand) {
         fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
+static fd_code note_where_name_ends(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
+    const fd_verdict_map *map = &c->map[of_reference ? REF : CAND];
+    fd_diagnose_options ask = question(c, of, of_reference);
+    fd_node_finding there;
+    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    if (c->below.named) return FD_OK;
+    FD_TRY(fd_where_name_ends(&ask, &c->verdict->diagnosis.explanation, z, map->n_pos, &there, err));
+    if (there.finding == FD_FOUND_NOTHING) return FD_OK;
+    fd_remark r = {FD_NOTE_NAME_ENDS, .n = {there.step, there.pos}};
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[there.node].name);
+    fd_verdict_note(c->verdict, r);
+    return FD_OK;
+}
+
 /* That side introduced an error. */
 static fd_code report_divergence(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict *v = c->verdict;
@@ -260,6 +275,7 @@ static fd_code report_divergence(comparison *c, const fd_attribution *of, bool o
                                     fd_trace_steps(side), fd_trace_n_step(side));
     FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
     FD_TRY(diagnose_finding(c, of, of_reference, err));
+    FD_TRY(note_where_name_ends(c, of, of_reference, err));
     fd_diagnose_options how = question(c, of, of_reference);
     how.finding = &of->not_finite;
     FD_TRY(fd_find_overflow(&how, &v->replay.overflow, err));

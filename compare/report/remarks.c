@@ -93,6 +93,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     case FD_NOTE_NO_ELEMENTS:
         SAY("replay needs the candidate's elements, and %.150s holds none (record it with --level full)", r->text);
         break;
+    case FD_NOTE_NAME_ENDS:
+        SAY("the name does not give %s at position %lld, step %lld: there is a second bug, or the first does more than "
+            "its "
+            "name says",
+            r->node, b, a);
+        break;
     case FD_NOTE_REFERENCE_DEPARTS:
         SAY("the candidate follows from its own inputs everywhere: it is the reference that departs here");
         break;

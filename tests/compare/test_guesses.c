@@ -147,6 +147,44 @@ Test(guesses, a_bug_beside_int8_blocks_is_named_because_replay_repeats_the_block
     close_model(&b);
 }
 
+static void halved(const fd_op_args *args) {
+    int64_t n = args->n_pos * fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= 0.5f;
+}
+static void halved_but_zero_in_decode(const fd_op_args *args) {
+    halved(args);
+    for (int64_t i = 0; i < fd_node_width(args->node) && args->n_pos == 1; i++) ((float *)args->out)[i] = 0;
+}
+
+static bool name_ends(const fd_verdict *v, int64_t *pos) {
+    for (int32_t i = 0; i < v->notes.n && i < FD_MAX_REMARKS; i++)
+        if (v->notes.items[i].kind == FD_NOTE_NAME_ENDS) {
+            *pos = v->notes.items[i].n[1];
+            return true;
+        }
+    return false;
+}
+
+Test(guesses, a_name_that_does_not_hold_in_later_steps_says_so) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int second = 0; second < 2; second++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        int64_t pos = 0;
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        faulty->nodes[fd_graph_find(faulty, "blk.2.ffn_down")].override = second ? halved_but_zero_in_decode : halved;
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect(e->named && strcmp(e->remaining[0].name, "factor") == 0, "%d: %s", second, e->remaining[0].name);
+        cr_expect_eq(name_ends(&v, &pos), second == 1, "%d", second);
+        if (second) cr_expect_eq(pos, N_PREFILL, "%lld", (long long)pos);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}
+
 Test(guesses, what_nothing_explains_stays_unnamed_through_a_span) {
     bench b = open_bench(models[0], (recording){0});
     fd_graph *faulty;

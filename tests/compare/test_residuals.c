@@ -28,7 +28,7 @@ static const rows_case cases[] = {
     {"decode alone, by little: a value that stayed in the cache", true, 1e-4, N_PREFILL, N_ROW, false, false},
     {"decode alone, by much", true, 1e-3, N_PREFILL, N_ROW, false, true},
     {"behind a cache, by little", true, 1e-4, 0, N_ROW, false, false},
-    {"behind a cache", true, 1e-3, 0, N_ROW, false, true},
+    {"behind a cache, all rows by much, and no other layer", true, 1e-3, 0, N_ROW, true, true},
     {"behind a cache, a tail by little", true, 1e-4, 9, N_ROW, false, false},
     {"behind a cache, a tail by much", true, 1e-3, 9, N_ROW, false, true},
     {"behind a cache, more than steps can leave", true, 1e-1, 0, N_ROW, true, true},
@@ -128,6 +128,31 @@ Test(residuals, a_bug_in_one_layer_is_found_and_named_from_layer_outputs) {
         fd_verdict_free(&v);
         fd_graph_free(faulty);
         fd_fault_owner_free(owner);
+    }
+    close_model(&b);
+}
+
+static void three_times_in_decode(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < fd_node_width(args->node) && args->n_pos == 1; i++) ((float *)args->out)[i] *= 3;
+}
+
+/* Two decode steps of an engine of int8 blocks, layer outputs alone: few rows, but far more is left in them than blocks leave. */
+Test(residuals, a_bug_of_decode_alone_is_found_in_two_steps_of_layer_outputs) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int buggy = 0; buggy < 2; buggy++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t i = 0; i < faulty->n_node && buggy; i++)
+            if (strstr(faulty->nodes[i].name, "attn_proj")) faulty->nodes[i].override = three_times_in_decode;
+        fd_verdict v = judged(
+            &b, faulty, (recording){.emulated = "q8", .numerics = "unknown", .tensors = "token_embd,*l_out,logits"});
+        cr_expect_eq(v.status, buggy ? FD_DIVERGED : FD_NOISE, "%d: %s", buggy, fd_verdict_status_name(v.status));
+        if (buggy) cr_expect_str_eq(v.divergence.node, "blk.0.l_out");
+        if (buggy) cr_expect_eq(v.divergence.pos, N_PREFILL, "position %d", (int)v.divergence.pos);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
     }
     close_model(&b);
 }

@@ -63,6 +63,8 @@ class Settings:
     gpu_layers: int = 0  # layers on the GPU, where the build has one; -1: all
 
 
+BRANCH = re.compile(r"(?:attn_out|ffn_inp)-(\d+)")
+HEADS = re.compile(r"[QK]cur-\d+")
 CACHE = re.compile(r"cache_[kv]_l(\d+)")
 WEIGHT = re.compile(r"blk\.(\d+)\.(\w+)\.(?:weight|bias)")
 
@@ -136,9 +138,11 @@ class Recorder:
                     return f"{own if node.name.startswith('node_') else node.name}-{weight[1]}"
             if node.op == "GET_ROWS" and "-" in reads[0]:  # the rows whose logits are asked for
                 return reads[0]
-            branch = next((name for name in reads if name.startswith("attn_out-")), "")
-            if node.op == "ADD" and branch and not any(name.startswith("ffn_") for name in reads):  # phi3's
-                return branch.replace("attn_out-", "ffn_inp-")
+            if node.op == "ROPE" and (heads := HEADS.match(reads[0])):
+                return heads[0]
+            branch = next(filter(None, map(BRANCH.fullmatch, reads)), None)
+            if node.op == "ADD" and branch and not any(name.startswith("ffn_out-") for name in reads):  # phi3's, jamba's
+                return f"ffn_inp-{branch[1]}"
         if node.op == "RESHAPE":  # olmo's, after the clamp
             return next((name for name in self._ggml.reads(node.address) if "_clamped-" in name), node.name)
         if node.name.startswith("kq-"):

@@ -1,0 +1,13 @@
+/* A name is proved on the rows of one step. Does it hold in the steps after it? */
+#ifndef FD_COMPARE_DIAGNOSE_LATER_STEPS_H
+#define FD_COMPARE_DIAGNOSE_LATER_STEPS_H
+
+#include "compare/diagnose/diagnose.h"
+
+/* `z` [n_pos]: of ask->finding's node at each position, negative: not judged. *out: the first row that departs, of the next
+ * step, of the first that decodes or of the last, which no explanation left of `e` gives; finding 0: they give them all,
+ * `e` names nothing, or the node is computed through unrecorded tensors, where the steps before are part of the row. */
+fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos,
+                           fd_node_finding *out, fd_error *err);
+
+#endif
