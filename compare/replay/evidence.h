@@ -58,7 +58,7 @@ typedef struct fd_class_case {
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
 void fd_evidence_close(fd_evidence *evidence);
 
-/* FD_ERR_MEMORY. The first case is freed last. */
+/* FD_ERR_MEMORY. The first one weighed is not freed while others are. */
 fd_code fd_class_case_open(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
 void fd_class_case_free(fd_class_case *c); /* {0} is fine */
 
@@ -101,6 +101,11 @@ bool fd_case_refuted(const fd_class_case *c);
 /* It repeats the engine's roundings: of most tensors that were reached through unrecorded ones nothing is left that
  * binary32 does not leave, and few of the others are beyond the bounds. No other class does that by chance. */
 bool fd_case_leaves_nothing(const fd_class_case *c);
+
+/* Tensors that it does not explain. */
+static inline int32_t fd_case_unexplained(const fd_class_case *c) {
+    return c->n_left + c->n_failed;
+}
 
 /* The trace shows the class by itself, not only by room for its errors. */
 bool fd_case_shown(const fd_class_case *c);

@@ -1,0 +1,136 @@
+#include "compare/replay/try_classes.h"
+
+#include <math.h>
+
+#include "compare/bounds/dot_inputs.h"
+#include "compare/replay/in_order.h"
+
+/* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
+ * rounds every result to 16 bits. */
+static double stored_roundoff(const fd_trace *trace) {
+    int32_t n = 0, n_f16 = 0, n_bf16 = 0;
+    for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
+        const fd_trace_node *node = fd_trace_node_at(trace, i);
+        n += node->has_data;
+        n_f16 += node->has_data && node->dtype == FD_F16;
+        n_bf16 += node->has_data && node->dtype == FD_BF16;
+    }
+    uint32_t most = 2 * n_bf16 > n ? FD_BF16 : 2 * n_f16 > n ? FD_F16 : FD_F32;
+    return fd_dtype_roundoff(most);
+}
+
+/* The same of values that all have a 16-bit form, whatever they are stored in: files of binary32 may come from an engine of
+ * 16 bits. */
+static double shown_roundoff(const fd_evidence *evidence) {
+    static const char *const classes[] = {"hf-bf16", "hf-f16"};
+    for (int i = 0; i < 2; i++) {
+        const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
+        fd_storage storage = fd_evidence_storage(evidence, class_);
+        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+    }
+    return 0;
+}
+
+/* Scores or weights in the trace have left the kernel: attention is not fused. */
+static bool shows_attention(const fd_attribution_options *options) {
+    for (int32_t i = 0; i < options->graph->n_node; i++) {
+        const fd_node *node = &options->graph->nodes[i];
+        if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
+        if (fd_trace_has_data(options->cand, node->name)) return true;
+    }
+    return false;
+}
+
+typedef struct search {
+    const fd_attribution_options *o;
+    fd_evidence *seen;
+    const fd_numerics_class *class_[FD_MOST_CLASSES]; /* that may be the engine's, the finest first */
+    fd_class_case cases[FD_MOST_CLASSES];             /* owned, until they are taken */
+    int32_t n;
+    bool explained; /* by a class that leaves nothing: the others have room alone */
+    fd_class_cases *found;
+} search;
+
+/* Those that exist whatever the values are: the trace's form may exclude some. */
+static void list_classes(search *s) {
+    bool shown = shows_attention(s->o);
+    for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
+        const fd_numerics_class *class_ = fd_numerics_class_at(i);
+        if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
+        if (class_->fused_attention && shown) continue;
+        if (!fd_class_is_another(class_, s->o->graph)) continue;
+        s->class_[s->n++] = class_;
+    }
+}
+
+/* The trace keeps more than such an engine has. */
+static bool is_too_coarse(const search *s, int32_t i) {
+    if (i > 0 && fd_evidence_refutes_table(s->seen, s->class_[i])) return true;
+    return s->found->stored > 0x1p-24 && s->class_[i]->u_out > s->found->stored;
+}
+
+static bool storage_refutes(const search *s, int32_t i) {
+    fd_storage storage = fd_evidence_storage(s->seen, s->class_[i]);
+    return i > 0 && fd_storage_refutes(&storage);
+}
+
+/* fd_jobs.needless */
+static bool is_needless(void *user, int32_t i) {
+    const search *s = user;
+    return is_too_coarse(s, i) || storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
+}
+
+/* fd_jobs.run */
+static fd_code try_class(void *user, int32_t i, fd_error *err) {
+    search *s = user;
+    fd_attribution_options how = *s->o;
+    fd_attribution found;
+    FD_TRY(fd_class_case_open(s->seen, s->class_[i], &s->cases[i], err));
+    how.ref = NULL; /* what was inherited says nothing about the class */
+    how.numerics = s->class_[i];
+    how.sample = true;
+    how.on_row = fd_evidence_add;
+    how.progress = NULL;
+    how.user = &s->cases[i];
+    fd_code code = fd_attribute_errors(&how, &found, err);
+    fd_attribution_free(&found);
+    if (code == FD_OK) fd_evidence_weigh(&s->cases[i]);
+    return code;
+}
+
+/* fd_jobs.take: false when no coarser class is worth trying. */
+static bool take_case(void *user, int32_t i) {
+    search *s = user;
+    fd_class_cases *c = s->found;
+    if (s->o->progress) s->o->progress(s->o->user, i + 1, s->n);
+    if ((s->explained && !fd_class_leaves_nothing(s->class_[i])) || is_too_coarse(s, i)) return true;
+    if (storage_refutes(s, i)) {
+        fd_storage storage = fd_evidence_storage(s->seen, s->class_[i]);
+        if (storage.digits > c->storage.digits) c->storage = storage;
+        return true;
+    }
+    const fd_class_case *own = &c->at[c->n];
+    c->at[c->n] = s->cases[i];
+    s->cases[i].rows = NULL;
+    bool refuted = c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
+    c->n++;
+    if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));
+    bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
+    s->explained |= fd_case_leaves_nothing(own) && fd_case_unexplained(own) == 0;
+    bool left = fd_class_leaves_nothing(own->numerics) && (own->n_left > 0 || own->loses_to_steps);
+    bool explains_all = own->n_beyond == 0 && !left && own->numerics->u_out >= c->stored && sure;
+    return !explains_all && c->n < FD_MOST_CLASSES;
+}
+
+fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
+                       fd_error *err) {
+    search s = {.o = options, .seen = evidence, .found = out};
+    *out = (fd_class_cases){.stored = stored_roundoff(options->cand)};
+    list_classes(&s);
+    const fd_jobs others = {1, s.n, 0, &s, is_needless, try_class, take_case};
+    /* the finest by itself: what it leaves, and what was seen of storage, says which others are worth it */
+    fd_code code = try_class(&s, 0, err);
+    if (code == FD_OK && take_case(&s, 0)) code = fd_run_in_order(&others, err);
+    for (int32_t i = 0; i < s.n; i++) fd_class_case_free(&s.cases[i]);
+    return code;
+}

@@ -1,0 +1,25 @@
+/* The classes that may be the engine's, each judged on a sample of the trace: the finest first, and no coarser ones once one
+ * explains everything. Several at once where there are cores for them. */
+#ifndef FD_COMPARE_REPLAY_TRY_CLASSES_H
+#define FD_COMPARE_REPLAY_TRY_CLASSES_H
+
+#include "compare/replay/evidence.h"
+
+enum { FD_MOST_CLASSES = 24 };
+
+typedef struct fd_class_cases {
+    fd_class_case at[FD_MOST_CLASSES]; /* the finest first; owned: fd_class_case_free */
+    bool refuted[FD_MOST_CLASSES];
+    bool other_attention
+        [FD_MOST_CLASSES]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
+    int32_t n;
+    fd_storage storage; /* of the widest type that was refuted; digits 0: none */
+    double stored;      /* unit roundoff of what most tensors are stored in, or of what all values have */
+} fd_class_cases;
+
+/* options->numerics is ignored; options->progress counts classes. `refuted` by the class's own case alone (fd_case_refuted);
+ * `other_attention` is left to the caller. *out owns its cases also after a failure. */
+fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
+                       fd_error *err);
+
+#endif
