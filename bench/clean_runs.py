@@ -94,6 +94,8 @@ def judge(job):
             for path in (model, dump):
                 os.replace(path, f"{keep}/{drawn.number}/{os.path.basename(path)}")
     replay, at = found.get("replay") or {}, found.get("divergence") or {}
+    if replay.get("overflow") and found["status"] == "diverged":
+        found["status"] = "overflow"  # an engine of 16 bits on random weights: it did leave its range, and firstdiff says so
     reasons = [*(found.get("reasons") or []), (found.get("explanation") or {}).get("summary") or ""]
     return Row(drawn.number, drawn.arch, drawn.type, drawn.shape, len(drawn.tokens), drawn.decoded, drawn.numerics, drawn.profile, found["status"],
                replay.get("class") or "", round(seconds, 2), at.get("node") or "", at.get("z") or "", "; ".join(filter(None, reasons))[:300].replace("\n", " "))

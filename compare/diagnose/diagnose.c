@@ -240,7 +240,9 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     fd_explanation whole = {0};
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
-    bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0;
+    /* one row of a cache may have come there in many ways */
+    bool cache = options->graph->nodes[options->finding->node].op == FD_OP_KV_WRITE;
+    bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && !cache;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;
     *out = (fd_explanation){0};

@@ -117,7 +117,7 @@ const fd_unlisted fd_unlisted_faults[FD_N_UNLISTED] = {
     {"eps thirty times too large", "attn_norm", eps_thirty_times, false, "other_eps"},
     {"position 0 ignored without a new sum", "attn_weights", first_position_ignored, false},
     {"one head unscaled", "attn_scores", one_head_unscaled, false, "factor"},
-    {"quick GELU", "ffn_act", quick_gelu, false},
+    {"quick GELU", "ffn_act", quick_gelu, false, "gelu_quick"},
     {"half the branch added", "l_out", half_the_branch, false, "input_factor"},
     {"row 3 of the cache repeats row 2", "cache_v", row_3_repeats_row_2, false},
     {"the cache never written", "cache_k", never_written, false, "zeros"},
