@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "compare/diagnose/later_steps.h"
+#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/misrecorded.h"
@@ -250,6 +251,21 @@ static void report_noise(comparison *c, const fd_attribution *cand) {
         fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
+/* Then nothing was introduced, as far as anybody can tell. */
+static fd_code look_for_mixed_class(comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
+    fd_diagnose_options ask = question(c, of, false);
+    int32_t type;
+    if (source != FD_CLASS_INFERRED || !of->found || c->verdict->weights.n_differ > 0) return FD_OK;
+    FD_TRY(fd_find_mixed_class(&ask, of, &type, err));
+    if (type == 0) return FD_OK;
+    fd_remark r = {FD_REASON_MIXED_CLASS};
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    snprintf(r.text, sizeof r.text, "%s", type == FD_F16 ? "binary16" : "bfloat16");
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
+    return FD_OK;
+}
+
 static fd_code note_where_name_ends(comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     const fd_verdict_map *map = &c->map[of_reference ? REF : CAND];
     fd_diagnose_options ask = question(c, of, of_reference);
@@ -305,6 +321,7 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
     *side = CAND;
     FD_TRY(judge_candidate(c, &source, &evidence, &of[CAND], err));
     FD_TRY(yield_to_rival(c, source, &evidence, &of[CAND], err));
+    FD_TRY(look_for_mixed_class(c, source, &of[CAND], err));
     if (of[CAND].n_tensor == 0 && of[CAND].n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
         snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));

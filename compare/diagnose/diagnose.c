@@ -240,9 +240,10 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     fd_explanation whole = {0};
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
-    /* one row of a cache may have come there in many ways */
-    bool cache = options->graph->nodes[options->finding->node].op == FD_OP_KV_WRITE;
-    bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && !cache;
+    const fd_node_finding *f = options->finding;
+    /* one row of a cache may have come there in many ways; and through a span each question costs seconds */
+    bool alone = f->span_first == f->node && options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
+    bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && alone;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;
     *out = (fd_explanation){0};

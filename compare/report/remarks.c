@@ -45,6 +45,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     case FD_REASON_ONE_POSITION:
         SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
         break;
+    case FD_REASON_MIXED_CLASS:
+        SAY("cannot tell whether the engine keeps %s, and the like in every layer, in %.16s, or a bug rounds it: "
+            "nothing else "
+            "departs; if it is meant to be so, all of it is rounding",
+            r->node, r->text);
+        break;
     case FD_REASON_CLASS_UNDECIDED:
         if (strcmp(v->replay.evidence.rival, v->replay.numerics) == 0) {
             SAY("cannot tell whether the engine rounds as %s, or as %s and has a bug at %s; record more of the ops, or "

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "model/gguf/quant.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/compare/said.h"
 
@@ -155,6 +156,32 @@ static void halved(const fd_op_args *args) {
 static void halved_but_zero_in_decode(const fd_op_args *args) {
     halved(args);
     for (int64_t i = 0; i < fd_node_width(args->node) && args->n_pos == 1; i++) ((float *)args->out)[i] = 0;
+}
+
+static void kept_in_bfloat16(const fd_op_args *args) {
+    int64_t n = args->n_pos * fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = fd_bf16_to_f32(fd_f32_to_bf16(((float *)args->out)[i]));
+}
+
+/* In every layer it may be how the engine is meant to be, in one it is not. */
+Test(guesses, products_kept_in_16_bits_everywhere_are_no_bug_and_in_one_layer_are) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int everywhere = 0; everywhere < 2; everywhere++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t i = 0; i < faulty->n_node; i++)
+            if (ends_with(faulty->nodes[i].name, "attn_q") && (everywhere || faulty->nodes[i].layer == 2))
+                faulty->nodes[i].override = kept_in_bfloat16;
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .numerics = "unknown"});
+        cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s", everywhere,
+                     fd_verdict_status_name(v.status));
+        if (everywhere) cr_expect(v.reasons.n > 0 && v.reasons.items[0].kind == FD_REASON_MIXED_CLASS);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
 }
 
 static bool name_ends(const fd_verdict *v, int64_t *pos) {

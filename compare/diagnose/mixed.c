@@ -1,0 +1,40 @@
+#include "compare/diagnose/mixed.h"
+
+#include "faults/faults.h"
+
+/* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */
+static bool may_be_kept_so(fd_op op) {
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
+}
+
+/* Each tensor of the node's kind that was judged departs. */
+static bool whole_kind(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        bool judged = of->z[i] >= 0 && of->introduced[i].finding == FD_FOUND_NOTHING;
+        if (judged && fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return false;
+    }
+    return true;
+}
+
+fd_code fd_find_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *type, fd_error *err) {
+    const fd_node *nodes = ask->graph->nodes;
+    fd_explanation e = {0};
+    *type = 0;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        bool departs = of->introduced[i].finding != FD_FOUND_NOTHING;
+        if (departs && !(may_be_kept_so(nodes[i].op) && whole_kind(ask->graph, of, i))) return FD_OK;
+    }
+    FD_TRY(fd_diagnose(ask, &e, err));
+    fd_hypothesis h = e.remaining[0].hypothesis;
+    if (!e.named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        bool fits = true;
+        there.finding = &of->introduced[i];
+        if (h.node >= 0) h.node = i;
+        if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
+        if (!fits) return FD_OK;
+    }
+    *type = h.other;
+    return FD_OK;
+}
